@@ -1,0 +1,37 @@
+# Each target sets up .venv when it is missing or when pyproject.toml has changed.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: demo test lint format bench clean
+
+demo: $(READY)
+	$(BIN)/bayplan simulate -f configs/examples/prefer-gather
+
+test: $(READY)
+	$(BIN)/python -m pytest
+
+lint: $(READY)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(READY)
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(READY)
+	$(BIN)/bayplan bench basic --nodes 5000 --pods 10000
+	$(BIN)/bayplan bench affinity --nodes 5000 --pods 2000
+	$(BIN)/bayplan bench gang
+
+clean:
+	rm -rf $(VENV)
+
+$(READY): pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "bayplan needs Python 3.11 or newer; try make PYTHON=python3.11")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	touch $@

@@ -1,0 +1,5 @@
+"""Benchmarks: each is a function that builds its input, runs, and returns figures.
+
+They use the memory backend without the virtual kubelet and the controllers, as kube-scheduler's
+own performance tests do; making the objects is not timed.
+"""

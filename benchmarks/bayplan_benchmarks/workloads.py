@@ -1,0 +1,78 @@
+"""Clusters and pods for benchmarks."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+
+from bayplan.api import ApiObject, Container, Node, ObjectMeta, Pod, PodSpec, Quantity
+from bayplan.api.node import NodeStatus
+from bayplan.api.pod import ResourceRequirements
+from bayplan.cluster import MemoryCluster
+from bayplan.profile import default_profiles
+from bayplan.scheduler import Scheduler
+
+__all__ = ["Run", "container", "make_node", "make_pod", "run"]
+
+_ZONES = 10
+
+
+def make_node(index: int, cpu: str = "32", memory: str = "128Gi", **labels: str) -> Node:
+    """Return a node of 32 cores, 128 GiB and 110 pods in one of ten zones."""
+    name = f"node-{index}"
+    all_labels = {
+        "kubernetes.io/hostname": name,
+        "topology.kubernetes.io/zone": f"zone-{index % _ZONES}",
+        **{key.replace("__", "/"): value for key, value in labels.items()},
+    }
+    amounts = {"cpu": Quantity(cpu), "memory": Quantity(memory), "pods": Quantity("110")}
+    return Node(ObjectMeta(name=name, labels=all_labels), status=NodeStatus(amounts, amounts))
+
+
+def container(cpu: str, memory: str) -> Container:
+    """Return a container with requests."""
+    requests = {"cpu": Quantity(cpu), "memory": Quantity(memory)}
+    return Container("main", "registry.k8s.io/pause:3.10", ResourceRequirements(requests))
+
+
+def make_pod(name: str, spec: PodSpec, labels: dict[str, str] | None = None) -> Pod:
+    """Return a pod in the namespace "bench"."""
+    return Pod(ObjectMeta(name=name, namespace="bench", labels=labels or {}), spec)
+
+
+class Run:
+    """What a timed run left: seconds, the cluster, the scheduler."""
+
+    def __init__(self, seconds: float, cluster: MemoryCluster, scheduler: Scheduler) -> None:
+        self.seconds = seconds
+        self.cluster = cluster
+        self.scheduler = scheduler
+
+    @property
+    def bound(self) -> int:
+        """Pods that were bound."""
+        return self.scheduler.statistics.bound
+
+
+def run(
+    cluster_objects: Iterable[ApiObject],
+    pods: Iterable[ApiObject],
+    progress: Callable[[int], None] | None = None,
+) -> Run:
+    """Create the cluster, then time the way of the pods from their creation to all bound."""
+    cluster = MemoryCluster()
+    scheduler = Scheduler(cluster, default_profiles())
+    for obj in cluster_objects:
+        cluster.create(obj)
+    cluster.deliver()
+    scheduler.step()
+    waiting = list(pods)
+    started = time.perf_counter()
+    for pod in waiting:
+        cluster.create(pod)
+    cluster.deliver()
+    while scheduler.step():
+        cluster.deliver()
+        if progress is not None and scheduler.statistics.cycles % 256 == 0:
+            progress(scheduler.statistics.bound)
+    return Run(time.perf_counter() - started, cluster, scheduler)

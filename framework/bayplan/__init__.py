@@ -1,0 +1,56 @@
+"""bayplan: a topology-aware scheduling framework for AI clusters.
+
+What a plugin needs is here::
+
+    from bayplan import Plugin, hookimpl
+"""
+
+from bayplan.errors import BayplanError, InputError, PluginError
+from bayplan.events import ClusterEvent
+from bayplan.hookspecs import hookimpl
+from bayplan.plugin import (
+    SKIP,
+    Args,
+    CycleState,
+    DomainTrial,
+    Handle,
+    NoPlacement,
+    Normalize,
+    Placement,
+    Plugin,
+    Reads,
+    Refusal,
+    Reject,
+    Remedy,
+    StateKey,
+    Unit,
+    Wait,
+)
+from bayplan.snapshot import NodeRow, NodeView, PodInfo
+
+__all__ = [
+    "SKIP",
+    "Args",
+    "BayplanError",
+    "ClusterEvent",
+    "CycleState",
+    "DomainTrial",
+    "Handle",
+    "InputError",
+    "NoPlacement",
+    "NodeRow",
+    "NodeView",
+    "Normalize",
+    "Placement",
+    "Plugin",
+    "PluginError",
+    "PodInfo",
+    "Reads",
+    "Refusal",
+    "Reject",
+    "Remedy",
+    "StateKey",
+    "Unit",
+    "Wait",
+    "hookimpl",
+]

@@ -1,0 +1,60 @@
+"""What all objects share: metadata, owners, label selectors."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+__all__ = [
+    "ApiStruct",
+    "LabelSelector",
+    "ObjectMeta",
+    "OwnerReference",
+    "SelectorRequirement",
+]
+
+
+class ApiStruct(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """Base of every API struct: immutable, camelCase on the wire."""
+
+
+class OwnerReference(ApiStruct, frozen=True):
+    """metadata.ownerReferences[]."""
+
+    kind: str = ""
+    name: str = ""
+    uid: str = ""
+    api_version: str = ""
+    controller: bool = False
+
+
+class ObjectMeta(ApiStruct, frozen=True):
+    """metadata. Times are RFC 3339 text, as on the wire."""
+
+    name: str = ""
+    generate_name: str = ""
+    namespace: str = ""
+    uid: str = ""
+    resource_version: str = ""
+    labels: dict[str, str] = {}
+    annotations: dict[str, str] = {}
+    owner_references: tuple[OwnerReference, ...] = ()
+    creation_timestamp: str | None = None
+    deletion_timestamp: str | None = None
+    deletion_grace_period_seconds: int | None = None
+
+
+class SelectorRequirement(ApiStruct, frozen=True):
+    """One term of a label selector's matchExpressions."""
+
+    key: str
+    operator: Literal["In", "NotIn", "Exists", "DoesNotExist"]
+    values: tuple[str, ...] = ()
+
+
+class LabelSelector(ApiStruct, frozen=True):
+    """metav1.LabelSelector. Empty selects everything; absence selects nothing."""
+
+    match_labels: dict[str, str] = {}
+    match_expressions: tuple[SelectorRequirement, ...] = ()

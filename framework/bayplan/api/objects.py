@@ -1,0 +1,178 @@
+"""Which kinds bayplan reads, and how a plain mapping becomes one of them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any, TypeAlias, TypeVar
+
+import msgspec
+
+from bayplan.api.network import ClusterNetworkTopology
+from bayplan.api.node import Node
+from bayplan.api.pod import Pod
+from bayplan.api.podgroup import PodGroup
+from bayplan.api.policy import Namespace, PodDisruptionBudget, PriorityClass, Service
+from bayplan.api.quantity import Quantity, is_quantity
+from bayplan.api.validation import validate
+from bayplan.api.workloads import Deployment, Job, ReplicaSet, StatefulSet
+
+__all__ = [
+    "KINDS",
+    "ApiObject",
+    "DecodeError",
+    "Kind",
+    "decode_object",
+    "decode_part",
+    "kind_of",
+]
+
+Part = TypeVar("Part")
+
+ApiObject: TypeAlias = (
+    Pod
+    | Node
+    | PodGroup
+    | ClusterNetworkTopology
+    | Namespace
+    | Service
+    | PriorityClass
+    | PodDisruptionBudget
+    | Job
+    | ReplicaSet
+    | Deployment
+    | StatefulSet
+)
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind that bayplan reads, with the versions whose shape it knows."""
+
+    group: str
+    name: str
+    versions: tuple[str, ...]
+    type: type[ApiObject]
+    namespaced: bool = True
+
+
+_KINDS = (
+    Kind("", "Pod", ("v1",), Pod),
+    Kind("", "Node", ("v1",), Node, namespaced=False),
+    Kind("", "Namespace", ("v1",), Namespace, namespaced=False),
+    Kind("", "Service", ("v1",), Service),
+    Kind("apps", "Deployment", ("v1",), Deployment),
+    Kind("apps", "ReplicaSet", ("v1",), ReplicaSet),
+    Kind("apps", "StatefulSet", ("v1",), StatefulSet),
+    Kind("batch", "Job", ("v1",), Job),
+    Kind("policy", "PodDisruptionBudget", ("v1",), PodDisruptionBudget),
+    Kind("scheduling.k8s.io", "PriorityClass", ("v1",), PriorityClass, namespaced=False),
+    Kind("scheduling.sigs.k8s.io", "PodGroup", ("v1alpha1",), PodGroup),
+    Kind(
+        "scheduling.koordinator.sh",
+        "ClusterNetworkTopology",
+        ("v1alpha1",),
+        ClusterNetworkTopology,
+        namespaced=False,
+    ),
+)
+KINDS: dict[tuple[str, str], Kind] = {(kind.group, kind.name): kind for kind in _KINDS}
+_BY_TYPE = {kind.type: kind for kind in _KINDS}
+
+
+class DecodeError(ValueError):
+    """An object has a wrong type or value; ``path`` is its JSON path."""
+
+    def __init__(self, message: str, path: str) -> None:
+        super().__init__(f"{path}: {message}")
+        self.message = message
+        self.path = path
+
+
+def kind_of(obj: ApiObject) -> Kind:
+    """Return the kind of an object."""
+    return _BY_TYPE[type(obj)]
+
+
+def decode_object(kind: Kind, content: dict[str, Any]) -> ApiObject:
+    """Turn a parsed manifest into a typed object.
+
+    ``null`` means absent, and a missing namespace is ``default``.
+
+    :raises DecodeError: for a wrong type or a value that the API server would refuse.
+    """
+    try:
+        obj = msgspec.convert(_without_nulls(content), kind.type, dec_hook=_quantity)
+    except msgspec.ValidationError as exc:
+        raise _decode_error(str(exc), content) from None
+    if kind.namespaced and not obj.metadata.namespace:
+        metadata = msgspec.structs.replace(obj.metadata, namespace="default")
+        obj = msgspec.structs.replace(obj, metadata=metadata)
+    for path, message in validate(obj):
+        raise DecodeError(message, path)
+    return obj
+
+
+def decode_part(type_: type[Part], content: dict[str, Any]) -> Part:
+    """Turn a parsed mapping into any API struct, such as a node affinity in a profile.
+
+    :raises DecodeError: for a wrong type.
+    """
+    try:
+        return msgspec.convert(_without_nulls(content), type_, dec_hook=_quantity)
+    except msgspec.ValidationError as exc:
+        raise _decode_error(str(exc), content) from None
+
+
+def _quantity(type_: type[Any], value: Any) -> Any:
+    if type_ is Quantity and isinstance(value, str | int | float):
+        return Quantity(value)
+    got = {"dict": "a mapping", "list": "a list"}.get(type(value).__name__, type(value).__name__)
+    raise ValueError(f"expected a {type_.__name__.lower()}, got {got}")
+
+
+def _without_nulls(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_nulls(item) for key, item in value.items() if item is not None}
+    if isinstance(value, list):
+        return [_without_nulls(item) for item in value]
+    return value
+
+
+_SUFFIX = re.compile(r"(?P<message>.*?)(?: - at `(?P<key>key in )?(?P<path>\$[^`]*)`)?", re.DOTALL)
+_NAMES = {"int": "an integer", "str": "a string", "object": "a mapping", "array": "a list"}
+
+
+def _decode_error(text: str, content: dict[str, Any]) -> DecodeError:
+    match = _SUFFIX.fullmatch(text)
+    assert match is not None
+    message = re.sub(
+        r"Expected `([^`]+)`, got `([^`]+)`",
+        lambda m: f"expected {_plain(m[1])}, got {_plain(m[2])}",
+        match["message"],
+    )
+    missing = re.fullmatch(r"Object missing required field `([^`]+)`", message)
+    if missing:
+        message = f'the required field "{missing[1]}" is missing'
+    message = re.sub(
+        r"Invalid enum value ('?)(.*?)\1$", r'"\2" is not one of the allowed values', message
+    )
+    return DecodeError(message, _full_path(match["path"] or "$", content))
+
+
+def _full_path(path: str, content: Any) -> str:
+    """Replace the ``[...]`` by which msgspec hides a mapping's key with the key at fault."""
+    head, hidden, tail = path.partition("[...]")
+    if not hidden or tail:
+        return path
+    for step in re.findall(r"\.([^.\[]+)|\[(\d+)\]", head):
+        content = content[step[0]] if step[0] else content[int(step[1])]
+    quantities = head.endswith(("requests", "limits", "capacity", "allocatable", "overhead"))
+    for key, value in content.items():
+        if not (is_quantity(value) if quantities else isinstance(value, str)):
+            return f'{head}["{key}"]'
+    return path
+
+
+def _plain(names: str) -> str:
+    return " or ".join(_NAMES.get(name.strip(), name.strip()) for name in names.split("|"))

@@ -1,0 +1,264 @@
+"""Pod: everything of it that scheduling reads."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+from bayplan.api.meta import ApiStruct, LabelSelector, ObjectMeta
+from bayplan.api.quantity import Quantity
+
+__all__ = [
+    "Affinity",
+    "Container",
+    "ContainerPort",
+    "NodeAffinity",
+    "NodeSelector",
+    "NodeSelectorRequirement",
+    "NodeSelectorTerm",
+    "Pod",
+    "PodAffinity",
+    "PodAffinityTerm",
+    "PodCondition",
+    "PodResourceClaim",
+    "PodSpec",
+    "PodStatus",
+    "PodTemplate",
+    "PreferredSchedulingTerm",
+    "ResourceRequirements",
+    "SchedulingGate",
+    "Toleration",
+    "TopologySpreadConstraint",
+    "WeightedPodAffinityTerm",
+]
+
+ResourceList = dict[str, Quantity]
+TaintEffect = Literal["", "NoSchedule", "PreferNoSchedule", "NoExecute"]
+InclusionPolicy = Literal["Honor", "Ignore"]
+
+
+class ContainerClaim(ApiStruct, frozen=True):
+    """resources.claims[]: a pod claim that this container uses."""
+
+    name: str
+    request: str = ""
+
+
+class ResourceRequirements(ApiStruct, frozen=True):
+    """Requests and limits, of a container or of a whole pod."""
+
+    requests: ResourceList = {}
+    limits: ResourceList = {}
+    claims: tuple[ContainerClaim, ...] = ()
+
+
+class ContainerPort(ApiStruct, frozen=True):
+    """A port of a container; ``host_port`` 0 means none on the host."""
+
+    container_port: int = 0
+    host_port: int = 0
+    host_ip: str = msgspec.field(default="", name="hostIP")
+    protocol: Literal["", "TCP", "UDP", "SCTP"] = "TCP"
+
+
+class Container(ApiStruct, frozen=True):
+    """A container; an init container with restartPolicy Always is a sidecar."""
+
+    name: str = ""
+    image: str = ""
+    resources: ResourceRequirements = ResourceRequirements()
+    ports: tuple[ContainerPort, ...] = ()
+    restart_policy: str = ""
+
+
+class NodeSelectorRequirement(ApiStruct, frozen=True):
+    """One requirement on a node's labels (or, in matchFields, on its name)."""
+
+    key: str
+    operator: Literal["In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"]
+    values: tuple[str, ...] = ()
+
+
+class NodeSelectorTerm(ApiStruct, frozen=True):
+    """Requirements that all have to hold; an empty term selects nothing."""
+
+    match_expressions: tuple[NodeSelectorRequirement, ...] = ()
+    match_fields: tuple[NodeSelectorRequirement, ...] = ()
+
+
+class NodeSelector(ApiStruct, frozen=True):
+    """Terms of which one has to hold."""
+
+    node_selector_terms: tuple[NodeSelectorTerm, ...] = ()
+
+
+class PreferredSchedulingTerm(ApiStruct, frozen=True):
+    """A node selector term with a weight, 1 to 100."""
+
+    weight: int
+    preference: NodeSelectorTerm
+
+
+class NodeAffinity(ApiStruct, frozen=True):
+    """affinity.nodeAffinity."""
+
+    required: NodeSelector | None = msgspec.field(
+        default=None, name="requiredDuringSchedulingIgnoredDuringExecution"
+    )
+    preferred: tuple[PreferredSchedulingTerm, ...] = msgspec.field(
+        default=(), name="preferredDuringSchedulingIgnoredDuringExecution"
+    )
+
+
+class PodAffinityTerm(ApiStruct, frozen=True):
+    """Pods (by label and namespace) in relation to a topology key."""
+
+    topology_key: str
+    label_selector: LabelSelector | None = None
+    namespaces: tuple[str, ...] = ()
+    namespace_selector: LabelSelector | None = None
+    match_label_keys: tuple[str, ...] = ()
+    mismatch_label_keys: tuple[str, ...] = ()
+
+
+class WeightedPodAffinityTerm(ApiStruct, frozen=True):
+    """A pod affinity term with a weight, 1 to 100."""
+
+    weight: int
+    pod_affinity_term: PodAffinityTerm
+
+
+class PodAffinity(ApiStruct, frozen=True):
+    """affinity.podAffinity and affinity.podAntiAffinity."""
+
+    required: tuple[PodAffinityTerm, ...] = msgspec.field(
+        default=(), name="requiredDuringSchedulingIgnoredDuringExecution"
+    )
+    preferred: tuple[WeightedPodAffinityTerm, ...] = msgspec.field(
+        default=(), name="preferredDuringSchedulingIgnoredDuringExecution"
+    )
+
+
+class Affinity(ApiStruct, frozen=True):
+    """spec.affinity."""
+
+    node_affinity: NodeAffinity | None = None
+    pod_affinity: PodAffinity | None = None
+    pod_anti_affinity: PodAffinity | None = None
+
+
+class Toleration(ApiStruct, frozen=True):
+    """A taint that the pod bears; an empty key with Exists bears all."""
+
+    key: str = ""
+    operator: Literal["", "Exists", "Equal", "Gt", "Lt"] = "Equal"
+    value: str = ""
+    effect: TaintEffect = ""
+    toleration_seconds: int | None = None
+
+
+class TopologySpreadConstraint(ApiStruct, frozen=True):
+    """spec.topologySpreadConstraints[]."""
+
+    max_skew: int
+    topology_key: str
+    when_unsatisfiable: Literal["DoNotSchedule", "ScheduleAnyway"]
+    label_selector: LabelSelector | None = None
+    min_domains: int | None = None
+    match_label_keys: tuple[str, ...] = ()
+    node_affinity_policy: InclusionPolicy = "Honor"
+    node_taints_policy: InclusionPolicy = "Ignore"
+
+
+class SchedulingGate(ApiStruct, frozen=True):
+    """A name that has to go before the pod may be scheduled."""
+
+    name: str
+
+
+class PodResourceClaim(ApiStruct, frozen=True):
+    """spec.resourceClaims[]: a claim by name, or a template to make one from."""
+
+    name: str
+    resource_claim_name: str | None = None
+    resource_claim_template_name: str | None = None
+
+
+class PersistentVolumeClaimSource(ApiStruct, frozen=True):
+    """volumes[].persistentVolumeClaim."""
+
+    claim_name: str
+    read_only: bool = False
+
+
+class Volume(ApiStruct, frozen=True):
+    """A volume; of its sources only those that restrict placement are read."""
+
+    name: str = ""
+    persistent_volume_claim: PersistentVolumeClaimSource | None = None
+    ephemeral: dict[str, Any] | None = None
+    csi: dict[str, Any] | None = None
+
+
+class PodSpec(ApiStruct, frozen=True):
+    """spec of a pod."""
+
+    containers: tuple[Container, ...] = ()
+    init_containers: tuple[Container, ...] = ()
+    overhead: ResourceList = {}
+    resources: ResourceRequirements | None = None
+    node_name: str = ""
+    node_selector: dict[str, str] = {}
+    affinity: Affinity | None = None
+    tolerations: tuple[Toleration, ...] = ()
+    topology_spread_constraints: tuple[TopologySpreadConstraint, ...] = ()
+    priority: int | None = None
+    priority_class_name: str = ""
+    preemption_policy: Literal["PreemptLowerPriority", "Never"] | None = None
+    scheduling_gates: tuple[SchedulingGate, ...] = ()
+    scheduler_name: str = "default-scheduler"
+    resource_claims: tuple[PodResourceClaim, ...] = ()
+    volumes: tuple[Volume, ...] = ()
+    host_network: bool = False
+    restart_policy: str = "Always"
+    termination_grace_period_seconds: int = 30
+
+
+class PodCondition(ApiStruct, frozen=True):
+    """status.conditions[]."""
+
+    type: str
+    status: str
+    reason: str = ""
+    message: str = ""
+    last_transition_time: str | None = None
+
+
+class PodStatus(ApiStruct, frozen=True):
+    """status of a pod."""
+
+    phase: str = "Pending"
+    conditions: tuple[PodCondition, ...] = ()
+    nominated_node_name: str = ""
+    start_time: str | None = None
+
+
+class Pod(ApiStruct, frozen=True):
+    """v1 Pod."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    spec: PodSpec = PodSpec()
+    status: PodStatus = PodStatus()
+
+    @property
+    def key(self) -> str:
+        """``namespace/name``."""
+        return f"{self.metadata.namespace}/{self.metadata.name}"
+
+
+class PodTemplate(ApiStruct, frozen=True):
+    """spec.template of the controllers."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    spec: PodSpec = PodSpec()

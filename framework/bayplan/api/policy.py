@@ -1,0 +1,59 @@
+"""Namespaces, services, priority classes and disruption budgets."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from bayplan.api.meta import ApiStruct, LabelSelector, ObjectMeta
+
+__all__ = ["Namespace", "PodDisruptionBudget", "PriorityClass", "Service"]
+
+
+class Namespace(ApiStruct, frozen=True):
+    """v1 Namespace; its labels decide namespaceSelectors."""
+
+    metadata: ObjectMeta = ObjectMeta()
+
+
+class ServiceSpec(ApiStruct, frozen=True):
+    """spec of a service."""
+
+    selector: dict[str, str] = {}
+
+
+class Service(ApiStruct, frozen=True):
+    """v1 Service; its selector feeds the default topology spread."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    spec: ServiceSpec = ServiceSpec()
+
+
+class PriorityClass(ApiStruct, frozen=True):
+    """scheduling.k8s.io/v1 PriorityClass."""
+
+    value: int
+    metadata: ObjectMeta = ObjectMeta()
+    global_default: bool = False
+    preemption_policy: Literal["PreemptLowerPriority", "Never"] = "PreemptLowerPriority"
+
+
+class PodDisruptionBudgetSpec(ApiStruct, frozen=True):
+    """spec of a disruption budget; amounts are counts or percentages."""
+
+    selector: LabelSelector | None = None
+    min_available: int | str | None = None
+    max_unavailable: int | str | None = None
+
+
+class PodDisruptionBudgetStatus(ApiStruct, frozen=True):
+    """status of a disruption budget."""
+
+    disruptions_allowed: int = 0
+
+
+class PodDisruptionBudget(ApiStruct, frozen=True):
+    """policy/v1 PodDisruptionBudget."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    spec: PodDisruptionBudgetSpec = PodDisruptionBudgetSpec()
+    status: PodDisruptionBudgetStatus = PodDisruptionBudgetStatus()

@@ -1,0 +1,103 @@
+"""The effective resource requests of a pod.
+
+Rule (Kubernetes, resource management of pods with init containers and sidecars): the larger of
+the sum of all containers and sidecars, and the peak of the init phase, where each init container
+runs beside the sidecars started before it; then pod-level resources replace the sum for the
+resources they name, and the pod's overhead is added.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from bayplan.api.pod import Container, PodSpec
+from bayplan.api.quantity import Quantity
+
+__all__ = ["DEFAULT_MEMORY", "DEFAULT_MILLI_CPU", "PodRequests", "amount_of", "pod_requests"]
+
+DEFAULT_MILLI_CPU = 100
+"""What scoring assumes of a container that requests no CPU (kube-scheduler's default)."""
+DEFAULT_MEMORY = 200 * 1024 * 1024
+"""What scoring assumes of a container that requests no memory, in bytes."""
+
+_POD_LEVEL = ("cpu", "memory")
+
+
+@dataclass(frozen=True)
+class PodRequests:
+    """Requests of a pod: CPU in thousandths of a core, everything else in its own unit.
+
+    ``effective`` is what Filter counts; ``scoring`` is the same with the defaults for containers
+    that request no CPU or no memory. Resources of amount zero are left out of ``effective``.
+    """
+
+    effective: Mapping[str, int]
+    scoring: Mapping[str, int]
+
+
+def amount_of(resource: str, quantity: Quantity) -> int:
+    """Return a quantity in bayplan's unit for the resource: milli for cpu, units otherwise."""
+    return quantity.milli if resource == "cpu" else quantity.units
+
+
+def pod_requests(spec: PodSpec) -> PodRequests:
+    """Return the effective requests of a pod."""
+    effective = _sum_up(spec, defaults={})
+    scoring = _sum_up(spec, defaults={"cpu": DEFAULT_MILLI_CPU, "memory": DEFAULT_MEMORY})
+    return PodRequests({name: value for name, value in effective.items() if value}, scoring)
+
+
+def _sum_up(spec: PodSpec, defaults: Mapping[str, int]) -> dict[str, int]:
+    pod_level = spec.resources
+    if pod_level is not None:
+        named = {*pod_level.requests, *pod_level.limits}
+        defaults = {name: value for name, value in defaults.items() if name not in named}
+    total: dict[str, int] = {}
+    for container in spec.containers:
+        _add(total, _requests(container, defaults))
+    peak: dict[str, int] = {}
+    sidecars: dict[str, int] = {}
+    for container in spec.init_containers:
+        needs = _requests(container, defaults)
+        if container.restart_policy == "Always":
+            _add(total, needs)
+            _add(sidecars, needs)
+            needs = sidecars
+        else:
+            needs = dict(needs)
+            _add(needs, sidecars)
+        _raise_to(peak, needs)
+    _raise_to(total, peak)
+    if pod_level is not None:
+        for name in _POD_LEVEL:
+            quantity = pod_level.requests.get(name) or pod_level.limits.get(name)
+            if quantity is not None:
+                total[name] = amount_of(name, quantity)
+        for name, quantity in pod_level.requests.items():
+            if name.startswith("hugepages-"):
+                total[name] = amount_of(name, quantity)
+    _add(total, {name: amount_of(name, quantity) for name, quantity in spec.overhead.items()})
+    return total
+
+
+def _requests(container: Container, defaults: Mapping[str, int]) -> dict[str, int]:
+    # The API server fills a missing request from the limit.
+    needs = {
+        name: amount_of(name, quantity)
+        for name, quantity in {
+            **container.resources.limits,
+            **container.resources.requests,
+        }.items()
+    }
+    return {**defaults, **needs}
+
+
+def _add(into: dict[str, int], what: Mapping[str, int]) -> None:
+    for name, value in what.items():
+        into[name] = into.get(name, 0) + value
+
+
+def _raise_to(into: dict[str, int], what: Mapping[str, int]) -> None:
+    for name, value in what.items():
+        into[name] = max(into.get(name, 0), value)

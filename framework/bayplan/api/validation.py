@@ -1,0 +1,199 @@
+"""The checks of the API server that typed decoding cannot express.
+
+Only what would mislead a scheduler is checked: names, amounts, counts and enumerations whose
+wrong value would otherwise be read as something else.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from functools import singledispatch
+from typing import Any
+
+from bayplan.api.meta import LabelSelector, ObjectMeta
+from bayplan.api.node import Node
+from bayplan.api.pod import Container, NodeSelectorTerm, Pod, PodAffinityTerm, PodSpec
+from bayplan.api.podgroup import PodGroup
+from bayplan.api.quantity import Quantity
+from bayplan.api.workloads import Deployment, Job, ReplicaSet, StatefulSet
+
+__all__ = ["validate"]
+
+Problem = tuple[str, str]
+_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
+_MAX_REPLICAS = 1_000_000
+
+
+def validate(obj: Any) -> Iterator[Problem]:
+    """Yield (JSON path, message) for each thing that the API server would refuse."""
+    yield from _metadata(obj.metadata)
+    yield from _spec(obj)
+
+
+def _metadata(metadata: ObjectMeta) -> Iterator[Problem]:
+    if not metadata.name and not metadata.generate_name:
+        yield "$.metadata", 'the required field "name" is missing'
+    elif metadata.name and not _NAME.fullmatch(metadata.name):
+        yield (
+            "$.metadata.name",
+            f'"{metadata.name}" is not a name: expected lower-case letters, digits, "-" and "."',
+        )
+    if metadata.namespace and not _NAME.fullmatch(metadata.namespace):
+        yield "$.metadata.namespace", f'"{metadata.namespace}" is not a namespace name'
+
+
+@singledispatch
+def _spec(obj: Any) -> Iterator[Problem]:
+    return iter(())
+
+
+@_spec.register
+def _(obj: Pod) -> Iterator[Problem]:
+    yield from _pod_spec(obj.spec, "$.spec")
+
+
+@_spec.register
+def _(obj: Node) -> Iterator[Problem]:
+    yield from _amounts(obj.status.capacity, "$.status.capacity")
+    yield from _amounts(obj.status.allocatable, "$.status.allocatable")
+
+
+@_spec.register
+def _(obj: PodGroup) -> Iterator[Problem]:
+    if obj.spec.min_member < 1:
+        yield "$.spec.minMember", f"expected 1 or more, got {obj.spec.min_member}"
+
+
+@_spec.register
+def _(obj: Job) -> Iterator[Problem]:
+    yield from _count(obj.spec.parallelism, "$.spec.parallelism")
+    if obj.spec.completions is not None:
+        yield from _count(obj.spec.completions, "$.spec.completions")
+    elif obj.spec.completion_mode == "Indexed":
+        yield "$.spec.completions", "is required when completionMode is Indexed"
+    yield from _pod_spec(obj.spec.template.spec, "$.spec.template.spec")
+
+
+@_spec.register(Deployment)
+@_spec.register(ReplicaSet)
+@_spec.register(StatefulSet)
+def _(obj: Deployment | ReplicaSet | StatefulSet) -> Iterator[Problem]:
+    yield from _count(obj.spec.replicas, "$.spec.replicas")
+    selector = obj.spec.selector
+    if selector is None:
+        yield "$.spec.selector", "is required"
+        return
+    labels = obj.spec.template.metadata.labels
+    if any(labels.get(key) != value for key, value in selector.match_labels.items()):
+        yield "$.spec.template.metadata.labels", "do not match spec.selector"
+    yield from _pod_spec(obj.spec.template.spec, "$.spec.template.spec")
+
+
+def _count(value: int, path: str) -> Iterator[Problem]:
+    if not 0 <= value <= _MAX_REPLICAS:
+        yield path, f"expected 0 to {_MAX_REPLICAS}, got {value}"
+
+
+def _amounts(amounts: Mapping[str, Quantity], path: str) -> Iterator[Problem]:
+    for name, quantity in amounts.items():
+        if quantity.amount < 0:
+            yield f'{path}["{name}"]', f"expected an amount of 0 or more, got {quantity.text}"
+
+
+def _pod_spec(spec: PodSpec, path: str) -> Iterator[Problem]:
+    if not spec.containers:
+        yield f"{path}.containers", "a pod needs at least one container"
+    for field, containers in (
+        ("containers", spec.containers),
+        ("initContainers", spec.init_containers),
+    ):
+        for index, container in enumerate(containers):
+            yield from _container(container, f"{path}.{field}[{index}]")
+    yield from _amounts(spec.overhead, f"{path}.overhead")
+    if spec.resources:
+        yield from _amounts(spec.resources.requests, f"{path}.resources.requests")
+    yield from _placement_rules(spec, path)
+
+
+def _container(container: Container, path: str) -> Iterator[Problem]:
+    resources = container.resources
+    yield from _amounts(resources.requests, f"{path}.resources.requests")
+    yield from _amounts(resources.limits, f"{path}.resources.limits")
+    for name, request in resources.requests.items():
+        limit = resources.limits.get(name)
+        if limit is not None and request.amount > limit.amount:
+            yield (
+                f'{path}.resources.requests["{name}"]',
+                f"{request.text} is more than the limit {limit.text}",
+            )
+    for index, port in enumerate(container.ports):
+        for field, value in (("containerPort", port.container_port), ("hostPort", port.host_port)):
+            if not 0 <= value <= 65535:
+                yield f"{path}.ports[{index}].{field}", f"expected 1 to 65535, got {value}"
+
+
+def _placement_rules(spec: PodSpec, path: str) -> Iterator[Problem]:
+    for index, constraint in enumerate(spec.topology_spread_constraints):
+        where = f"{path}.topologySpreadConstraints[{index}]"
+        if constraint.max_skew < 1:
+            yield f"{where}.maxSkew", f"expected 1 or more, got {constraint.max_skew}"
+        if not constraint.topology_key:
+            yield f"{where}.topologyKey", "must not be empty"
+        if constraint.min_domains is not None and constraint.min_domains < 1:
+            yield f"{where}.minDomains", f"expected 1 or more, got {constraint.min_domains}"
+        if constraint.min_domains is not None and constraint.when_unsatisfiable != "DoNotSchedule":
+            yield f"{where}.minDomains", "is allowed with whenUnsatisfiable DoNotSchedule only"
+        yield from _selector(constraint.label_selector, f"{where}.labelSelector")
+    affinity = spec.affinity
+    if affinity is None:
+        return
+    if affinity.node_affinity:
+        where = f"{path}.affinity.nodeAffinity"
+        required = affinity.node_affinity.required
+        for index, term in enumerate(required.node_selector_terms if required else ()):
+            yield from _node_term(term, f"{where}.required.nodeSelectorTerms[{index}]")
+        for index, preferred in enumerate(affinity.node_affinity.preferred):
+            yield from _node_term(preferred.preference, f"{where}.preferred[{index}].preference")
+    for field, side in (
+        ("podAffinity", affinity.pod_affinity),
+        ("podAntiAffinity", affinity.pod_anti_affinity),
+    ):
+        if side is None:
+            continue
+        for index, pod_term in enumerate(side.required):
+            yield from _pod_term(pod_term, f"{path}.affinity.{field}.required[{index}]")
+        for index, weighted in enumerate(side.preferred):
+            where = f"{path}.affinity.{field}.preferred[{index}]"
+            yield from _pod_term(weighted.pod_affinity_term, where)
+
+
+def _pod_term(term: PodAffinityTerm, path: str) -> Iterator[Problem]:
+    if not term.topology_key:
+        yield f"{path}.topologyKey", "must not be empty"
+    yield from _selector(term.label_selector, f"{path}.labelSelector")
+
+
+def _selector(selector: LabelSelector | None, path: str) -> Iterator[Problem]:
+    for index, term in enumerate(selector.match_expressions if selector else ()):
+        needs_values = term.operator in ("In", "NotIn")
+        if needs_values != bool(term.values):
+            expected = "one value or more" if needs_values else "no values"
+            where = f"{path}.matchExpressions[{index}].values"
+            yield where, f"operator {term.operator} takes {expected}"
+
+
+def _node_term(term: NodeSelectorTerm, path: str) -> Iterator[Problem]:
+    for index, requirement in enumerate(term.match_expressions):
+        where = f"{path}.matchExpressions[{index}].values"
+        operator, values = requirement.operator, requirement.values
+        if operator in ("In", "NotIn") and not values:
+            yield where, f"operator {operator} takes one value or more"
+        if operator in ("Exists", "DoesNotExist") and values:
+            yield where, f"operator {operator} takes no values"
+        if operator in ("Gt", "Lt") and (len(values) != 1 or not _is_integer(values[0])):
+            yield where, f"operator {operator} takes one integer, got {list(values)}"
+
+
+def _is_integer(text: str) -> bool:
+    return re.fullmatch(r"[+-]?\d{1,19}", text) is not None

@@ -1,0 +1,343 @@
+"""The embedded cluster: objects in memory, resource versions, watch events, virtual time.
+
+It does what an API server does for a scheduler: optimistic locking, admission of priorities and
+names, bindings that happen once, graceful deletion. Controllers and the kubelet are separate
+(:mod:`bayplan.cluster.controllers`, :mod:`bayplan.cluster.kubelet`) and use it as clients.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from msgspec.structs import replace
+
+from bayplan.api import (
+    ApiObject,
+    Node,
+    Pod,
+    PodCondition,
+    PriorityClass,
+    Taint,
+    kind_of,
+)
+from bayplan.cluster.clock import VirtualClock
+from bayplan.cluster.protocol import (
+    Bind,
+    Done,
+    Event,
+    Evict,
+    PatchPodStatus,
+    WatchEvent,
+    WatchHandler,
+    WatchType,
+    Write,
+)
+from bayplan.errors import AlreadyExists, ClusterError, Conflict, InputError, NotFound
+from bayplan.manifests import object_key
+
+__all__ = ["Faults", "MemoryCluster"]
+
+Obj = TypeVar("Obj", bound=ApiObject)
+
+_SUFFIX_LETTERS = "bcdfghjklmnpqrstvwxz2456789"
+_SYSTEM_PRIORITIES = {"system-cluster-critical": 2000000000, "system-node-critical": 2000001000}
+_NOT_READY = "node.kubernetes.io/not-ready"
+_UNSCHEDULABLE = "node.kubernetes.io/unschedulable"
+
+
+@dataclass
+class Faults:
+    """Failures to come, for tests: the next writes of a type that are refused.
+
+    ``refuse`` maps a write type to the errors of its next submissions, in order.
+    """
+
+    refuse: dict[type, deque[ClusterError]] = field(default_factory=dict)
+
+    def fail_next(self, write: type, *errors: ClusterError) -> None:
+        """Refuse the next writes of a type with these errors, one each."""
+        self.refuse.setdefault(write, deque()).extend(errors)
+
+    def take(self, write: Write) -> ClusterError | None:
+        """Return the error that a write has to fail with, if any."""
+        waiting = self.refuse.get(type(write))
+        return waiting.popleft() if waiting else None
+
+
+class MemoryCluster:
+    """All objects by type and key, and who watches them.
+
+    :param seed: seeds the letters that end generated names.
+    """
+
+    def __init__(self, seed: int = 0, clock: VirtualClock | None = None) -> None:
+        self.clock = clock or VirtualClock()
+        self.faults = Faults()
+        self.events: list[tuple[float, Event]] = []
+        self._random = random.Random(seed)  # noqa: S311 - names, not secrets
+        self._objects: dict[type, dict[str, ApiObject]] = {}
+        self._version = 0
+        self._watchers: list[WatchHandler] = []
+        self._undelivered: deque[tuple[WatchHandler, WatchEvent]] = deque()
+        self._broken = False
+
+    @property
+    def now(self) -> float:
+        """The virtual time in seconds."""
+        return self.clock.now
+
+    # Reading -----------------------------------------------------------------------------
+
+    def list(self, type_: type[Obj]) -> list[Obj]:
+        """Return all objects of a type, oldest first."""
+        return list(self._objects.get(type_, {}).values())  # type: ignore[arg-type]
+
+    def get(self, type_: type[Obj], key: str) -> Obj | None:
+        """Return one object, None when there is none."""
+        return self._objects.get(type_, {}).get(key)  # type: ignore[return-value]
+
+    def watch(self, handler: WatchHandler) -> None:
+        """Deliver all objects as ADDED, then every change. Delivery happens in ``deliver``."""
+        self._watchers.append(handler)
+        for obj in self._everything():
+            self._undelivered.append((handler, WatchEvent(WatchType.ADDED, obj)))
+
+    def deliver(self) -> bool:
+        """Hand out the events that wait; return whether there were any."""
+        any_event = bool(self._undelivered)
+        while self._undelivered:
+            handler, event = self._undelivered.popleft()
+            handler(event)
+        return any_event
+
+    def break_watch(self) -> None:
+        """Lose every event from now on, as a dropped connection does, until ``resume_watch``."""
+        self._broken = True
+
+    def resume_watch(self) -> None:
+        """Give every watcher the whole state anew, as a list after a lost watch does."""
+        self._broken = False
+        everything = tuple(self._everything())
+        for handler in self._watchers:
+            self._undelivered.append((handler, WatchEvent(WatchType.RESYNC, objects=everything)))
+
+    def _everything(self) -> Iterable[ApiObject]:
+        for objects in self._objects.values():
+            yield from objects.values()
+
+    def _emit(self, type_: WatchType, obj: ApiObject) -> None:
+        if not self._broken:
+            event = WatchEvent(type_, obj)
+            self._undelivered.extend((handler, event) for handler in self._watchers)
+
+    # Writing -----------------------------------------------------------------------------
+
+    def create(self, obj: Obj) -> Obj:
+        """Create an object: name it, admit it, give it a uid and a version.
+
+        :raises AlreadyExists: when the name is taken.
+        :raises InputError: when admission refuses it.
+        """
+        meta = obj.metadata
+        name = meta.name or f"{meta.generate_name}{self.suffix()}"
+        uid = meta.uid or f"{kind_of(obj).name.lower()}-{self._version + 1:08x}"
+        meta = replace(meta, name=name, uid=uid, creation_timestamp=self.timestamp())
+        obj = self._admit(replace(obj, metadata=meta))
+        key = object_key(obj)
+        if key in self._objects.setdefault(type(obj), {}):
+            raise AlreadyExists(f"{kind_of(obj).name} {key} exists already")
+        return self._store(obj, WatchType.ADDED)
+
+    def update(self, obj: Obj) -> Obj:
+        """Replace an object. A resourceVersion, if given, has to be the current one.
+
+        :raises NotFound: when there is no such object.
+        :raises Conflict: when it changed since.
+        """
+        current = self.get(type(obj), object_key(obj))
+        if current is None:
+            raise NotFound(f"{kind_of(obj).name} {object_key(obj)} does not exist")
+        version = obj.metadata.resource_version
+        if version and version != current.metadata.resource_version:
+            raise Conflict(f"{kind_of(obj).name} {object_key(obj)} changed meanwhile")
+        if isinstance(obj, Node):
+            obj = self._admit(obj)
+        return self._store(obj, WatchType.MODIFIED)
+
+    def delete(self, type_: type[ApiObject], key: str, grace: float | None = None) -> None:
+        """Delete an object; a running pod gets its grace period (seconds) first.
+
+        :raises NotFound: when there is no such object.
+        """
+        obj = self.get(type_, key)
+        if obj is None:
+            raise NotFound(f"{type_.__name__} {key} does not exist")
+        if isinstance(obj, Pod):
+            seconds = obj.spec.termination_grace_period_seconds if grace is None else grace
+            if obj.spec.node_name and seconds > 0 and obj.status.phase in ("Pending", "Running"):
+                self._terminate(obj, seconds)
+                return
+        self._remove(obj)
+
+    def vanish_node(self, name: str) -> None:
+        """Remove a node as a crash does: it and its pods are gone at once."""
+        self.delete(Node, name)
+        for pod in self.list(Pod):
+            if pod.spec.node_name == name:
+                self._remove(pod)
+
+    def submit(self, write: Write, done: Done | None = None) -> None:
+        """Carry out a scheduler's write now, and report."""
+        error = self.faults.take(write)
+        if error is None:
+            try:
+                self._carry_out(write)
+            except ClusterError as exc:
+                error = exc
+        if done is not None:
+            done(error)
+
+    def suffix(self) -> str:
+        """Return five letters for a generated name."""
+        return "".join(self._random.choices(_SUFFIX_LETTERS, k=5))
+
+    def timestamp(self) -> str:
+        """Return the virtual time as Kubernetes writes times."""
+        seconds = int(self.now)
+        days, rest = divmod(seconds, 86400)
+        hours, rest = divmod(rest, 3600)
+        return f"2000-01-{days % 28 + 1:02}T{hours:02}:{rest // 60:02}:{rest % 60:02}Z"
+
+    def _store(self, obj: Obj, type_: WatchType) -> Obj:
+        self._version += 1
+        obj = replace(obj, metadata=replace(obj.metadata, resource_version=str(self._version)))
+        self._objects.setdefault(type(obj), {})[object_key(obj)] = obj
+        self._emit(type_, obj)
+        return obj
+
+    def _remove(self, obj: ApiObject) -> None:
+        if self._objects.get(type(obj), {}).pop(object_key(obj), None) is not None:
+            self._version += 1
+            self._emit(WatchType.DELETED, obj)
+
+    def _terminate(self, pod: Pod, seconds: float) -> None:
+        if pod.metadata.deletion_timestamp is not None:
+            return
+        meta = replace(
+            pod.metadata,
+            deletion_timestamp=self.timestamp(),
+            deletion_grace_period_seconds=int(seconds),
+        )
+        pod = self._store(replace(pod, metadata=meta), WatchType.MODIFIED)
+        self.clock.call_later(seconds, lambda: self._remove_if_same(pod.key, pod.metadata.uid))
+
+    def _remove_if_same(self, key: str, uid: str) -> None:
+        pod = self.get(Pod, key)
+        if pod is not None and pod.metadata.uid == uid:
+            self._remove(pod)
+
+    # Admission ---------------------------------------------------------------------------
+
+    def _admit(self, obj: Obj) -> Obj:
+        if isinstance(obj, Pod):
+            return self._with_priority(obj)
+        if isinstance(obj, Node):
+            return _with_condition_taints(obj)
+        return obj
+
+    def _with_priority(self, pod: Pod) -> Pod:
+        """Resolve the priority class as the Priority admission plugin does."""
+        name = pod.spec.priority_class_name
+        classes = self._objects.get(PriorityClass, {})
+        chosen: PriorityClass | None = None
+        if name in _SYSTEM_PRIORITIES:
+            chosen = PriorityClass(_SYSTEM_PRIORITIES[name])
+        elif name:
+            found = classes.get(name)
+            if found is None:
+                raise InputError(f'no PriorityClass with name "{name}" was found', f"Pod {pod.key}")
+            assert isinstance(found, PriorityClass)
+            chosen = found
+        elif pod.spec.priority is None:
+            defaults = [c for c in classes.values() if isinstance(c, PriorityClass)]
+            chosen = max(
+                (c for c in defaults if c.global_default), key=lambda c: -c.value, default=None
+            )
+        if chosen is None:
+            return pod if pod.spec.priority is not None else _with_spec(pod, priority=0)
+        policy = pod.spec.preemption_policy or chosen.preemption_policy
+        return _with_spec(pod, priority=chosen.value, preemption_policy=policy)
+
+    # What a scheduler writes -------------------------------------------------------------
+
+    def _carry_out(self, write: Write) -> None:
+        if isinstance(write, Event):
+            self.events.append((self.now, write))
+            return
+        pod = self.get(Pod, write.pod)
+        if pod is None:
+            raise NotFound(f"Pod {write.pod} does not exist")
+        if write.uid and pod.metadata.uid != write.uid:
+            raise Conflict(f"Pod {write.pod} was made anew since")
+        if isinstance(write, Bind):
+            self._bind(pod, write)
+        elif isinstance(write, Evict):
+            condition = PodCondition(
+                "DisruptionTarget", "True", "PreemptionByScheduler", write.message, self.timestamp()
+            )
+            pod = self._store(_with_condition(pod, condition), WatchType.MODIFIED)
+            self.delete(Pod, pod.key)
+        else:
+            self._patch_status(pod, write)
+
+    def _bind(self, pod: Pod, write: Bind) -> None:
+        if pod.spec.node_name:
+            raise Conflict(f"Pod {pod.key} is on node {pod.spec.node_name} already")
+        if pod.metadata.deletion_timestamp is not None:
+            raise Conflict(f"Pod {pod.key} is being deleted")
+        if self.get(Node, write.node) is None:
+            raise NotFound(f"Node {write.node} does not exist")
+        condition = PodCondition("PodScheduled", "True", last_transition_time=self.timestamp())
+        pod = _with_condition(_with_spec(pod, node_name=write.node), condition)
+        if write.annotations:
+            annotations = {**pod.metadata.annotations, **write.annotations}
+            pod = replace(pod, metadata=replace(pod.metadata, annotations=annotations))
+        self._store(pod, WatchType.MODIFIED)
+
+    def _patch_status(self, pod: Pod, write: PatchPodStatus) -> None:
+        condition = replace(write.condition, last_transition_time=self.timestamp())
+        pod = _with_condition(pod, condition)
+        if write.nominated_node is not None:
+            status = replace(pod.status, nominated_node_name=write.nominated_node)
+            pod = replace(pod, status=status)
+        self._store(pod, WatchType.MODIFIED)
+
+
+def _with_spec(pod: Pod, **changes: object) -> Pod:
+    return replace(pod, spec=replace(pod.spec, **changes))
+
+
+def _with_condition(pod: Pod, condition: PodCondition) -> Pod:
+    others = tuple(c for c in pod.status.conditions if c.type != condition.type)
+    return replace(pod, status=replace(pod.status, conditions=(*others, condition)))
+
+
+def _with_condition_taints(node: Node) -> Node:
+    """Taint cordoned and unready nodes, as the node lifecycle controller does."""
+    ready = next((c.status for c in node.status.conditions if c.type == "Ready"), "True")
+    wanted = []
+    if ready != "True":
+        wanted.append(Taint(_NOT_READY, "NoSchedule"))
+    if node.spec.unschedulable:
+        wanted.append(Taint(_UNSCHEDULABLE, "NoSchedule"))
+    own = (_NOT_READY, _UNSCHEDULABLE)
+    taints = (*(taint for taint in node.spec.taints if taint.key not in own), *wanted)
+    if taints == node.spec.taints:
+        return node
+    return replace(node, spec=replace(node.spec, taints=taints))
+
+

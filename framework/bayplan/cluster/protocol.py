@@ -1,0 +1,105 @@
+"""What the scheduler asks of a cluster: tell me what is, take my writes.
+
+Writes are plain data and answered by a callback, so that a backend may do them at once, in
+tasks of its own, or not at all (a dry run).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Protocol, TypeAlias
+
+from bayplan.api import ApiObject, PodCondition
+from bayplan.errors import ClusterError
+
+__all__ = [
+    "Bind",
+    "Cluster",
+    "Done",
+    "Event",
+    "Evict",
+    "PatchPodStatus",
+    "WatchEvent",
+    "WatchHandler",
+    "WatchType",
+    "Write",
+]
+
+
+class WatchType(Enum):
+    """What a watch event tells. RESYNC: the watch broke; ``objects`` is all there is now."""
+
+    ADDED = "ADDED"
+    MODIFIED = "MODIFIED"
+    DELETED = "DELETED"
+    RESYNC = "RESYNC"
+
+
+@dataclass(frozen=True, slots=True)
+class WatchEvent:
+    """One change, with the object as it is after it (for DELETED: as it was)."""
+
+    type: WatchType
+    obj: ApiObject | None = None
+    objects: Sequence[ApiObject] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Bind:
+    """Give a pod its node. ``uid`` guards against a pod of the same name made anew."""
+
+    pod: str
+    uid: str
+    node: str
+    annotations: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Evict:
+    """End a pod gracefully to make room, with the reason for its DisruptionTarget condition."""
+
+    pod: str
+    uid: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class PatchPodStatus:
+    """Set one condition and, unless None, the nominated node ("" clears it)."""
+
+    pod: str
+    uid: str
+    condition: PodCondition
+    nominated_node: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """A Kubernetes event about a pod; ``type`` is Normal or Warning."""
+
+    pod: str
+    type: str
+    reason: str
+    message: str
+    node: str = ""
+
+
+Write: TypeAlias = Bind | Evict | PatchPodStatus | Event
+Done: TypeAlias = Callable[[ClusterError | None], None]
+WatchHandler: TypeAlias = Callable[[WatchEvent], None]
+
+
+class Cluster(Protocol):
+    """A backend."""
+
+    @property
+    def now(self) -> float:
+        """The time in seconds."""
+
+    def watch(self, handler: WatchHandler) -> None:
+        """Deliver all objects as ADDED, then every change, one at a time and in order."""
+
+    def submit(self, write: Write, done: Done | None = None) -> None:
+        """Carry out a write and call ``done`` with None, or with why it was refused."""

@@ -1,0 +1,88 @@
+"""What a cycle leaves behind: the one record that every explanation is rendered from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+
+from bayplan.plugin import DomainTrial
+
+__all__ = ["Decision", "Finalist", "Outcome", "PodDecision", "fit_message"]
+
+
+class Outcome(Enum):
+    """How a cycle ended for its unit."""
+
+    PLACED = "Placed"
+    WAITING = "Waiting"
+    UNSCHEDULABLE = "Unschedulable"
+    ERROR = "Error"
+
+
+@dataclass(frozen=True, slots=True)
+class Finalist:
+    """One of the best nodes: its total and the weighted score of each plugin."""
+
+    node: str
+    total: float
+    scores: Mapping[str, float]
+
+
+@dataclass(slots=True)
+class PodDecision:
+    """What was decided for one pod.
+
+    ``refused`` holds, in the order of the plugins, (plugin, reason, number of nodes) of the
+    first plugin that refused each node (a node may have several reasons of that plugin);
+    ``removed`` the number of nodes that each plugin took out; ``unresolvable`` the nodes where
+    no preemption can help.
+    """
+
+    pod: str
+    nodes: int
+    feasible: int = 0
+    node: str | None = None
+    total: float = 0.0
+    refused: Sequence[tuple[str, str, int]] = ()
+    removed: Sequence[tuple[str, int]] = ()
+    unresolvable: int = 0
+    pre_filter: tuple[str, str] | None = None
+    finalists: Sequence[Finalist] = ()
+    message: str = ""
+
+    @property
+    def refused_by(self) -> set[str]:
+        """The plugins that refused the pod or any node."""
+        plugins = {plugin for plugin, _, _ in self.refused}
+        return plugins | ({self.pre_filter[0]} if self.pre_filter else set())
+
+
+@dataclass(slots=True)
+class Decision:
+    """What one cycle decided for one unit, and why."""
+
+    unit: str
+    cycle: int
+    at: float
+    outcome: Outcome = Outcome.UNSCHEDULABLE
+    pods: dict[str, PodDecision] = field(default_factory=dict)
+    domain: str | None = None
+    domains: Sequence[DomainTrial] = ()
+    message: str = ""
+    refused_by: set[str] = field(default_factory=set)
+
+
+def fit_message(
+    nodes: int,
+    refused: Sequence[tuple[str, str, int]],
+    pre_filter: tuple[str, str] | None = None,
+) -> str:
+    """Return kube-scheduler's sentence, reasons sorted as text (framework.FitError)."""
+    if pre_filter is not None:
+        return f"0/{nodes} nodes are available: {pre_filter[1]}."
+    counts: dict[str, int] = {}
+    for _, reason, count in refused:
+        counts[reason] = counts.get(reason, 0) + count
+    reasons = sorted(f"{count} {reason}" for reason, count in counts.items())
+    return f"0/{nodes} nodes are available" + (f": {', '.join(reasons)}." if reasons else ".")

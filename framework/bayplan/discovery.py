@@ -1,0 +1,104 @@
+"""Where plugins come from: entry points, ``module:Class`` names, and single files."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+import sys
+from collections.abc import Mapping
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from bayplan.errors import InputError, did_you_mean
+from bayplan.plugin import Plugin
+
+__all__ = ["ENTRY_POINT_GROUP", "PluginFinder", "load_file", "plugins_in"]
+
+ENTRY_POINT_GROUP = "bayplan.plugins"
+
+
+class PluginFinder:
+    """Finds plugin classes by the name that a profile uses; loads only what is asked for.
+
+    :param plugins_dir: a folder of single-file plugins; each class there is known by its name.
+    """
+
+    def __init__(self, plugins_dir: Path | None = None) -> None:
+        self._classes: dict[str, type[Plugin[Any]]] = {}
+        if plugins_dir is not None:
+            if not plugins_dir.is_dir():
+                raise InputError("is not a folder", str(plugins_dir))
+            for path in sorted(plugins_dir.glob("*.py")):
+                self._classes.update(plugins_in(load_file(path)))
+
+    def entry_points(self) -> Mapping[str, EntryPoint]:
+        """Return the installed plugins' entry points by name."""
+        return {point.name: point for point in entry_points(group=ENTRY_POINT_GROUP)}
+
+    def local(self) -> Mapping[str, type[Plugin[Any]]]:
+        """Return the plugins of the plugins folder."""
+        return dict(self._classes)
+
+    def find(self, name: str, where: str = "") -> type[Plugin[Any]]:
+        """Return the class of a plugin.
+
+        :raises InputError: when there is none, or it cannot be imported.
+        """
+        found = self._classes.get(name)
+        if found is not None:
+            return found
+        installed = self.entry_points()
+        if name in installed:
+            target = installed[name].value
+        elif ":" in name:
+            target = name
+        else:
+            known = {*installed, *self._classes}
+            raise InputError(f'there is no plugin "{name}"{did_you_mean(name, known)}', where)
+        return _import(target, name, where)
+
+
+def _import(target: str, name: str, where: str) -> type[Plugin[Any]]:
+    module_name, _, attribute = target.partition(":")
+    try:
+        module = importlib.import_module(module_name)
+        cls = getattr(module, attribute)
+    except Exception as exc:
+        problem = f"{type(exc).__name__}: {exc}"
+        raise InputError(f'plugin "{name}" cannot be imported: {problem}', where) from exc
+    if not (inspect.isclass(cls) and issubclass(cls, Plugin)):
+        raise InputError(f'"{target}" is not a subclass of bayplan.Plugin', where)
+    return cls
+
+
+def load_file(path: Path) -> ModuleType:
+    """Import one Python file under a name of its own.
+
+    :raises InputError: when it cannot be imported.
+    """
+    name = f"bayplan_local_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None or not path.is_file():
+        raise InputError("is not a Python file", str(path))
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except Exception as exc:
+        raise InputError(f"cannot be imported: {type(exc).__name__}: {exc}", str(path)) from exc
+    return module
+
+
+def plugins_in(module: ModuleType) -> dict[str, type[Plugin[Any]]]:
+    """Return the plugin classes that a module defines, by name."""
+    return {
+        name: cls
+        for name, cls in vars(module).items()
+        if inspect.isclass(cls)
+        and issubclass(cls, Plugin)
+        and cls is not Plugin
+        and cls.__module__ == module.__name__
+    }

@@ -1,0 +1,142 @@
+"""Manifest files: from paths to typed objects, with errors that say where."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from bayplan.api import KINDS, ApiObject, ClusterNetworkTopology, decode_object, kind_of
+from bayplan.api.objects import DecodeError
+from bayplan.dialects.koordinator import layers_of
+from bayplan.errors import InputError, did_you_mean
+from bayplan.topology.network import TopologyError
+from bayplan.yamlfile import Document, parse_documents, read_text
+
+__all__ = ["Manifests", "load_manifests", "object_key"]
+
+_SUFFIXES = (".yaml", ".yml", ".json")
+
+
+@dataclass
+class Manifests:
+    """The objects of some files, in order, and the kinds that were passed over, with counts."""
+
+    objects: list[ApiObject] = field(default_factory=list)
+    ignored: dict[str, int] = field(default_factory=dict)
+
+
+def object_key(obj: ApiObject) -> str:
+    """Return ``namespace/name``, or ``name`` for objects without a namespace."""
+    meta = obj.metadata
+    return f"{meta.namespace}/{meta.name}" if kind_of(obj).namespaced else meta.name
+
+
+def load_manifests(paths: Iterable[str]) -> Manifests:
+    """Load files, folders and ``-`` (standard input).
+
+    :raises InputError: for anything that cannot be read, and for two objects of one name.
+    """
+    result = Manifests()
+    seen: dict[tuple[type, str], Document] = {}
+    for source, text in _texts(paths):
+        for document in parse_documents(text, source):
+            for content, path in _items(document):
+                _load(content, document, path, result, seen)
+    return result
+
+
+def _texts(paths: Iterable[str]) -> Iterable[tuple[str, str]]:
+    for name in paths:
+        if name == "-":
+            yield "standard input", sys.stdin.read()
+            continue
+        path = Path(name)
+        if not path.exists():
+            raise InputError("there is no such file or folder", name)
+        if not path.is_dir():
+            yield name, read_text(path)
+            continue
+        files = sorted(p for p in path.iterdir() if p.suffix in _SUFFIXES and p.is_file())
+        if not files:
+            raise InputError("this folder holds no .yaml, .yml or .json file", name)
+        for file in files:
+            yield str(file), read_text(file)
+
+
+def _items(document: Document) -> Iterable[tuple[Any, list[str | int]]]:
+    """Yield the objects of a document; a List (as kubectl get writes it) holds several."""
+    content = document.content
+    if isinstance(content, dict) and str(content.get("kind", "")).endswith("List"):
+        items = content.get("items")
+        if isinstance(items, list):
+            kind = str(content["kind"]).removesuffix("List")
+            for index, item in enumerate(items):
+                if isinstance(item, dict) and kind and "kind" not in item:
+                    item = {"kind": kind, "apiVersion": content.get("apiVersion"), **item}
+                yield item, ["items", index]
+            return
+    yield content, []
+
+
+def _load(
+    content: Any,
+    document: Document,
+    path: list[str | int],
+    result: Manifests,
+    seen: dict[tuple[type, str], Document],
+) -> None:
+    where = _where(document, path)
+    if not isinstance(content, dict):
+        raise InputError(f"expected a Kubernetes object, got {_kind_of_value(content)}", where)
+    api_version, kind_name = content.get("apiVersion"), content.get("kind")
+    for name, value in (("apiVersion", api_version), ("kind", kind_name)):
+        if not isinstance(value, str) or not value:
+            raise InputError(f'$: the required field "{name}" is missing', where)
+    assert isinstance(api_version, str)
+    assert isinstance(kind_name, str)
+    group, _, version = api_version.rpartition("/")
+    kind = KINDS.get((group, kind_name))
+    if kind is None:
+        near = did_you_mean(kind_name, {k for g, k in KINDS if g == group})
+        if near and kind_name not in {k for _, k in KINDS}:
+            raise InputError(f'$.kind: there is no kind "{kind_name}" in {api_version}{near}', where)
+        label = f"{kind_name} ({api_version})"
+        result.ignored[label] = result.ignored.get(label, 0) + 1
+        return
+    if version not in kind.versions:
+        known = " or ".join(f"{group}/{v}".lstrip("/") for v in kind.versions)
+        raise InputError(f"$.apiVersion: {kind_name} {api_version} is not known; use {known}", where)
+    try:
+        obj = decode_object(kind, content)
+        if isinstance(obj, ClusterNetworkTopology):
+            layers_of(obj)
+    except (DecodeError, TopologyError) as exc:
+        at = _where(document, [*path, *_steps(exc.path)])
+        name = content.get("metadata", {})
+        name = name.get("name", "") if isinstance(name, dict) else ""
+        message = exc.message if isinstance(exc, DecodeError) else str(exc)
+        raise InputError(f"{kind_name} {name}: {exc.path}: {message}".replace(" :", ":"), at) from None
+    key = (type(obj), object_key(obj))
+    if obj.metadata.name and key in seen:
+        raise InputError(f"{kind_name} {key[1]} is defined twice; first in {seen[key].source}", where)
+    seen[key] = document
+    result.objects.append(obj)
+
+
+def _where(document: Document, path: list[str | int]) -> str:
+    return f"{document.where(path)} (document {document.index})"
+
+
+def _steps(path: str) -> list[str | int]:
+    """Split a JSON path such as ``$.spec.containers[0]["a/b"]`` into its steps."""
+    found = re.findall(r'\.([^.\[]+)|\[(\d+)\]|\["([^"]*)"\]', path)
+    return [name or key or int(index) for name, index, key in found]
+
+
+def _kind_of_value(value: Any) -> str:
+    names = {"str": "a text", "list": "a list", "int": "a number", "float": "a number"}
+    return names.get(type(value).__name__, type(value).__name__)

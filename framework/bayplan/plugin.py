@@ -1,0 +1,289 @@
+"""What a plugin is made of: the base class, its arguments, and the values that hooks return.
+
+The rule throughout: ``None`` means fine, a text means refused, an exception means a bug.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum, Flag, auto
+from typing import TYPE_CHECKING, ClassVar, Final, Generic, Protocol, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import pydantic
+import pydantic.alias_generators
+
+from bayplan.events import ClusterEvent
+
+if TYPE_CHECKING:
+    from bayplan.api.gang import Gang
+    from bayplan.gangs import GangMembers
+    from bayplan.snapshot import PodInfo, Snapshot
+
+__all__ = [
+    "SKIP",
+    "Args",
+    "CycleState",
+    "DomainTrial",
+    "Handle",
+    "NoPlacement",
+    "Normalize",
+    "Placement",
+    "Plugin",
+    "Reads",
+    "Refusal",
+    "Reject",
+    "Remedy",
+    "Skip",
+    "StateKey",
+    "Unit",
+    "Wait",
+]
+
+T = TypeVar("T")
+BoolColumn = npt.NDArray[np.bool_]
+Rows = npt.NDArray[np.intp]
+
+
+class Skip(Enum):
+    """The type of ``SKIP``."""
+
+    SKIP = "skip"
+
+
+SKIP: Final = Skip.SKIP
+"""Returned by ``pre_filter`` or ``pre_score``: this plugin has nothing to say about this pod."""
+
+
+class Args(pydantic.BaseModel):
+    """Base of a plugin's arguments: camelCase in YAML, unknown names refused, immutable."""
+
+    model_config = pydantic.ConfigDict(
+        extra="forbid",
+        frozen=True,
+        alias_generator=pydantic.alias_generators.to_camel,
+        populate_by_name=True,
+    )
+
+
+class Reads(Flag):
+    """Which facts about nodes a plugin's Filter and Score depend on; tells what goes stale."""
+
+    NODE = auto()
+    """The node's own object: labels, taints, allocatable, images."""
+    PODS = auto()
+    """The pods on that node."""
+    CLUSTER = auto()
+    """Anything else, such as pods on other nodes. Always correct; nothing is reused."""
+
+
+class Normalize(Enum):
+    """How the framework brings a plugin's scores to 0..100 over the feasible nodes."""
+
+    NONE = "none"
+    """They are 0..100 already."""
+    MAX = "max"
+    """The largest becomes 100, the others in proportion."""
+    MAX_REVERSED = "max-reversed"
+    """The largest becomes 0, zero becomes 100."""
+    HOOK = "hook"
+    """The plugin's own ``normalize`` hook does it."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Reject:
+    """Nodes that ``filter`` refuses: a mask over the nodes it was given, and the reason.
+
+    With ``resolvable=False`` no preemption can help there.
+    """
+
+    mask: BoolColumn
+    reason: str
+    resolvable: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """One node's refusal by ``filter_node`` where a plain text is not enough."""
+
+    reasons: tuple[str, ...]
+    resolvable: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Returned by ``permit``: hold the pod's place for at most this many seconds."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Remedy:
+    """The smallest change that would undo a plugin's refusal; ``cost`` ranks remedies.
+
+    ``row`` is the node row that would then take the pod.
+    """
+
+    text: str
+    row: int
+    cost: float
+
+
+class StateKey(Generic[T]):
+    """A typed key into CycleState, compared by identity.
+
+    ``copy`` says how a trial keeps the value to restore it; without it the value is taken to be
+    immutable.
+    """
+
+    __slots__ = ("copy", "name")
+
+    def __init__(self, name: str, copy: Callable[[T], T] | None = None) -> None:
+        self.name = name
+        self.copy = copy
+
+    def __repr__(self) -> str:
+        return f"StateKey({self.name!r})"
+
+
+class CycleState:
+    """What plugins tell each other during one cycle.
+
+    A state may have a parent, whose values it sees; writing goes to the state itself.
+    """
+
+    __slots__ = ("_parent", "_values")
+
+    def __init__(self, parent: CycleState | None = None) -> None:
+        self._values: dict[StateKey[object], object] = {}
+        self._parent = parent
+
+    def __getitem__(self, key: StateKey[T]) -> T:
+        if key in self._values:
+            return self._values[key]  # type: ignore[index, return-value]
+        if self._parent is not None:
+            return self._parent[key]
+        raise KeyError(f"no plugin has written {key.name!r} in this cycle")
+
+    def __setitem__(self, key: StateKey[T], value: T) -> None:
+        self._values[key] = value  # type: ignore[index]
+
+    def __contains__(self, key: StateKey[T]) -> bool:
+        return key in self._values or (self._parent is not None and key in self._parent)
+
+    def get(self, key: StateKey[T]) -> T | None:
+        """Return the value, or None where nothing was written."""
+        return self[key] if key in self else None
+
+    def checkpoint(self) -> Callable[[], None]:
+        """Return a function that restores the state as it is now."""
+        kept = {k: k.copy(v) if k.copy else v for k, v in self._values.items()}
+
+        def restore() -> None:
+            self._values = {k: k.copy(v) if k.copy else v for k, v in kept.items()}
+
+        return restore
+
+
+@dataclass
+class Unit:
+    """What one cycle places: a gang's pending members in rank order, or one pod.
+
+    ``bound`` are the members that have a node already, with its name.
+    """
+
+    key: str
+    pods: Sequence[PodInfo]
+    gang: Gang | None = None
+    bound: Sequence[tuple[PodInfo, str]] = ()
+
+    @property
+    def priority(self) -> int:
+        """The highest priority among the pods."""
+        return max(pod.priority for pod in self.pods)
+
+    @property
+    def min_placed(self) -> int:
+        """How many of the pending pods have to be placed together."""
+        if self.gang is None:
+            return len(self.pods)
+        return max(1, self.gang.min_member - len(self.bound))
+
+
+@dataclass(frozen=True, eq=False)
+class Placement:
+    """A part of the cluster that may hold a whole unit.
+
+    ``rows`` are its node rows in topology order (None: all nodes); ``slots``, along ``rows``, is
+    how many members each is offered (None: as many as fit). ``offered`` is how many members the
+    domain has room for.
+    """
+
+    name: str
+    rows: Rows | None
+    offered: int | None = None
+    slots: Sequence[int] | None = None
+
+
+class Handle(Protocol):
+    """What the framework lends to its plugins."""
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """The scheduler's view of the cluster; plugins only read it."""
+
+    @property
+    def now(self) -> float:
+        """The time in seconds, virtual in simulations."""
+
+    def gang(self, key: str) -> GangMembers:
+        """Return a gang's definition and members, pending and bound."""
+
+    def free_slots(self, pod: PodInfo) -> npt.NDArray[np.int64]:
+        """Return, per node row, an upper bound of how many such pods fit there now."""
+
+    def fit_message(self, pod: PodInfo) -> str:
+        """Return why nodes refuse the pod now: "0/5 nodes are available: ..."."""
+
+
+ArgsT = TypeVar("ArgsT", bound=Args, covariant=True)
+
+
+class Plugin(Generic[ArgsT]):
+    """Base class of every plugin: mark methods with ``@hookimpl`` and name them as hooks.
+
+    :param args: the arguments from the profile, checked against ``Args``.
+    :param handle: what the framework lends to the plugin.
+    """
+
+    Args: ClassVar[type[Args]] = Args
+    reads: ClassVar[Reads] = Reads.CLUSTER
+    normalize_scores: ClassVar[Normalize] = Normalize.NONE
+    requeue_on: ClassVar[ClusterEvent] = ClusterEvent.ANY
+
+    def __init__(self, args: ArgsT, handle: Handle) -> None:
+        self.args = args
+        self.handle = handle
+
+
+@dataclass(frozen=True)
+class DomainTrial:
+    """One domain that a unit was tried in: what it offered and why it was refused, if it was."""
+
+    name: str
+    nodes: int
+    offered: int | None
+    needed: int
+    refusal: str | None = None
+
+
+@dataclass(frozen=True)
+class NoPlacement:
+    """Returned by ``placement_generate``: no domain can hold the unit, and why."""
+
+    reason: str
+    tried: tuple[DomainTrial, ...] = field(default=())
+
+

@@ -1,0 +1,378 @@
+"""The profile file: KubeSchedulerConfiguration as kube-scheduler reads it, with our plugins.
+
+``load_profiles`` gives, for each profile, the plugins of every extension point in order and each
+plugin's checked arguments. The merge rules are kube-scheduler's: defaults, minus ``disabled``,
+plus ``enabled``; ``multiPoint`` stands for every point that a plugin implements, and what a point
+names itself wins over it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import pydantic
+from pydantic import Field
+from pydantic.alias_generators import to_camel
+
+from bayplan.dialects.koordinator import translate_plugin
+from bayplan.discovery import PluginFinder
+from bayplan.errors import InputError, did_you_mean
+from bayplan.plugin import Args, Plugin
+from bayplan.runtime import hook_names
+from bayplan.yamlfile import Document, parse_documents, read_text
+
+__all__ = ["POINTS", "Profile", "ProfileSet", "default_profiles", "load_profiles"]
+
+_FAMILY = {"filter_node": "filter", "score_node": "score", "normalize": "score", "slots": "filter"}
+_QUIET = {"sign", "requeue_hint", "remedies", "relax"}
+"""Hooks that are not extension points of their own: they follow the plugin."""
+
+POINTS = tuple(
+    to_camel(hook) for hook in hook_names() if hook not in _FAMILY and hook not in _QUIET
+)
+"""Extension points by their names in YAML."""
+
+DEFAULT_PLUGINS: tuple[tuple[str, int], ...] = (
+    ("SchedulingGates", 1),
+    ("PrioritySort", 1),
+    ("Gang", 1),
+    ("NodeUnschedulable", 1),
+    ("NodeName", 1),
+    ("TaintToleration", 3),
+    ("NodeAffinity", 2),
+    ("NodePorts", 1),
+    ("NodeResourcesFit", 1),
+    ("PodTopologySpread", 2),
+    ("InterPodAffinity", 2),
+    ("NodeResourcesBalancedAllocation", 1),
+    ("ImageLocality", 1),
+    ("NetworkGather", 1),
+)
+"""The default profile: kube-scheduler 1.36's plugins and weights, with gangs and gathering."""
+
+
+class _Model(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(
+        extra="forbid", frozen=True, alias_generator=to_camel, populate_by_name=True
+    )
+
+
+class _Enabled(_Model):
+    name: str = Field(min_length=1)
+    weight: int = Field(default=0, ge=0, le=2**31 - 1)
+
+
+class _Disabled(_Model):
+    name: str = Field(min_length=1)
+    weight: int | None = None
+
+
+class _PluginSet(_Model):
+    enabled: tuple[_Enabled, ...] = ()
+    disabled: tuple[_Disabled, ...] = ()
+
+
+class _PluginConfig(_Model):
+    name: str
+    args: dict[str, Any] = Field(default_factory=dict)
+
+
+class _Profile(_Model):
+    scheduler_name: str | None = Field(default=None, min_length=1)
+    percentage_of_nodes_to_score: int | None = Field(default=None, ge=0, le=100)
+    plugins: dict[str, _PluginSet] = Field(default_factory=dict)
+    plugin_config: tuple[_PluginConfig, ...] = ()
+
+
+class _Configuration(_Model):
+    """The fields of KubeSchedulerConfiguration; those of the live scheduler are read by it."""
+
+    api_version: str = "kubescheduler.config.k8s.io/v1"
+    kind: Literal["KubeSchedulerConfiguration"]
+    profiles: tuple[_Profile, ...] = ()
+    pod_initial_backoff_seconds: float = Field(default=1.0, gt=0, le=3600)
+    pod_max_backoff_seconds: float = Field(default=10.0, gt=0, le=86400)
+    parallelism: int | None = None
+    percentage_of_nodes_to_score: int | None = Field(default=None, ge=0, le=100)
+    leader_election: dict[str, Any] | None = None
+    client_connection: dict[str, Any] | None = None
+    enable_profiling: bool | None = None
+    enable_contention_profiling: bool | None = None
+    delay_cache_until_active: bool | None = None
+    extenders: tuple[dict[str, Any], ...] = ()
+
+
+@dataclass(frozen=True)
+class Profile:
+    """One profile, resolved: plugin classes, their arguments, and the order at every hook."""
+
+    scheduler_name: str
+    plugins: Mapping[str, type[Plugin[Any]]]
+    args: Mapping[str, Args]
+    points: Mapping[str, tuple[tuple[str, int], ...]]
+
+
+@dataclass(frozen=True)
+class ProfileSet:
+    """The profiles of one file and what holds for all of them; backoff in seconds.
+
+    With ``any_scheduler`` the first profile takes every pod, whatever its schedulerName.
+    """
+
+    profiles: tuple[Profile, ...]
+    initial_backoff: float = 1.0
+    max_backoff: float = 10.0
+    any_scheduler: bool = False
+
+
+def default_profiles(finder: PluginFinder | None = None) -> ProfileSet:
+    """Return the default profile, taking every pod whatever its schedulerName."""
+    raw = _Profile()
+    document = Document("the default profile", 1, {}, "")
+    profile = _resolve(raw, document, (), finder or PluginFinder(), "default-scheduler")
+    return ProfileSet((profile,), any_scheduler=True)
+
+
+def load_profiles(path: Path, finder: PluginFinder | None = None) -> ProfileSet:
+    """Read a profile file, or the ConfigMap that carries one.
+
+    :raises InputError: naming file, line, column and path of what cannot be used.
+    """
+    documents = parse_documents(read_text(path), str(path))
+    if not documents:
+        raise InputError("is empty; expected a KubeSchedulerConfiguration", str(path))
+    if len(documents) > 1:
+        raise InputError("holds several documents; expected one", documents[1].where())
+    document, default_name = _unwrap(documents[0])
+    config = _checked(_Configuration, document.content, document, ())
+    if config.extenders:
+        raise InputError(
+            "extenders are not supported: write a plugin instead", document.where(["extenders"])
+        )
+    finder = finder or PluginFinder()
+    raws = config.profiles or (_Profile(),)
+    profiles = []
+    for index, raw in enumerate(raws):
+        at = ("profiles", index)
+        profiles.append(_resolve(raw, document, at, finder, default_name))
+        names = [profile.scheduler_name for profile in profiles]
+        if len(set(names)) < len(names):
+            raise InputError(f'two profiles are named "{names[-1]}"', document.where(at))
+    if config.pod_max_backoff_seconds < config.pod_initial_backoff_seconds:
+        raise InputError(
+            "podMaxBackoffSeconds is less than podInitialBackoffSeconds",
+            document.where(["podMaxBackoffSeconds"]),
+        )
+    return ProfileSet(
+        tuple(profiles), config.pod_initial_backoff_seconds, config.pod_max_backoff_seconds
+    )
+
+
+def _unwrap(document: Document) -> tuple[Document, str]:
+    """Take the configuration out of a ConfigMap; return it with the default scheduler name."""
+    content = document.content
+    if not isinstance(content, dict):
+        raise InputError("expected a mapping of kind KubeSchedulerConfiguration", document.where())
+    if content.get("kind") != "ConfigMap":
+        return document, "default-scheduler"
+    data = content.get("data")
+    entries = data if isinstance(data, dict) else {}
+    for key, text in entries.items():
+        if isinstance(text, str) and "KubeSchedulerConfiguration" in text:
+            inner = parse_documents(text, f"{document.source} (data.{key})")
+            if len(inner) != 1 or not isinstance(inner[0].content, dict):
+                raise InputError("expected one document", f"{document.source} (data.{key})")
+            # Koordinator's own ConfigMap leaves the name of its scheduler to the deployment.
+            named = "koord-scheduler" if "koord" in key else "default-scheduler"
+            return inner[0], named
+    raise InputError("this ConfigMap holds no KubeSchedulerConfiguration", document.where(["data"]))
+
+
+def _resolve(
+    raw: _Profile,
+    document: Document,
+    at: tuple[str | int, ...],
+    finder: PluginFinder,
+    default_name: str,
+) -> Profile:
+    given: dict[str, dict[str, Any]] = {}
+    left_out: set[str] = set()
+    config_at: dict[str, tuple[str | int, ...]] = {}
+    for index, entry in enumerate(raw.plugin_config):
+        where = (*at, "pluginConfig", index)
+        args = {k: v for k, v in entry.args.items() if k not in ("apiVersion", "kind")}
+        name, args, without = translate_plugin(entry.name, args)
+        if name in given:
+            raise InputError(f'"{entry.name}" is configured twice', document.where(where))
+        given[name], config_at[name] = args, where
+        left_out.update(without)
+    sets = _plugin_sets(raw, document, at)
+    multi = _merge(
+        [item for item in DEFAULT_PLUGINS if item[0] not in left_out],
+        sets.get("multiPoint", _PluginSet()),
+    )
+    names = [name for name, _ in multi]
+    names += [entry.name for point in POINTS for entry in sets.get(point, _PluginSet()).enabled]
+    classes = {
+        name: _find(finder, name, document, at, sets) for name in dict.fromkeys(names)
+    }
+    for name, where in config_at.items():
+        if name not in classes:
+            finder.find(name, document.where((*where, "name")))
+    args_of = {
+        name: _checked(
+            cls.Args,
+            given.get(name, {}),
+            document,
+            (*config_at.get(name, ()), "args"),
+        )
+        for name, cls in classes.items()
+    }
+    points = {
+        hook: _at_point(hook, multi, sets, classes, document, at) for hook in hook_names()
+    }
+    used = {name for order in points.values() for name, _ in order}
+    profile = Profile(
+        raw.scheduler_name or default_name,
+        {name: cls for name, cls in classes.items() if name in used},
+        {name: args for name, args in args_of.items() if name in used},
+        points,
+    )
+    if len(points["queue_sort"]) != 1:
+        count = len(points["queue_sort"])
+        raise InputError(
+            f"a profile needs exactly one queueSort plugin, this one has {count}",
+            document.where((*at, "plugins")),
+        )
+    return profile
+
+
+def _plugin_sets(
+    raw: _Profile, document: Document, at: tuple[str | int, ...]
+) -> dict[str, _PluginSet]:
+    known = {"multiPoint", *POINTS}
+    for point in raw.plugins:
+        if point not in known:
+            raise InputError(
+                f'"{point}" is not an extension point{did_you_mean(point, known)}',
+                document.where((*at, "plugins", point)),
+            )
+    return dict(raw.plugins)
+
+
+def _find(
+    finder: PluginFinder,
+    name: str,
+    document: Document,
+    at: tuple[str | int, ...],
+    sets: Mapping[str, _PluginSet],
+) -> type[Plugin[Any]]:
+    for point, plugin_set in sets.items():
+        for index, entry in enumerate(plugin_set.enabled):
+            if entry.name == name:
+                where = (*at, "plugins", point, "enabled", index, "name")
+                return finder.find(name, document.where(where))
+    return finder.find(name, document.where(at))
+
+
+def _merge(
+    defaults: Iterable[tuple[str, int]], change: _PluginSet
+) -> list[tuple[str, int]]:
+    disabled = {entry.name for entry in change.disabled}
+    added = {entry.name: entry.weight for entry in change.enabled}
+    kept = [
+        (name, added.pop(name) or weight if name in added else weight)
+        for name, weight in defaults
+        if "*" not in disabled and (name not in disabled)
+    ]
+    return kept + [(name, weight or 1) for name, weight in added.items()]
+
+
+def _at_point(
+    hook: str,
+    multi: list[tuple[str, int]],
+    sets: Mapping[str, _PluginSet],
+    classes: Mapping[str, type[Plugin[Any]]],
+    document: Document,
+    at: tuple[str | int, ...],
+) -> tuple[tuple[str, int], ...]:
+    """Return the plugins of one hook in order, with weights."""
+    point = to_camel(_FAMILY.get(hook, hook))
+    change = sets.get(point, _PluginSet())
+    specific = {entry.name: entry.weight for entry in change.enabled}
+    for index, entry in enumerate(change.enabled):
+        if hook == _FAMILY.get(hook, hook) and not _implements(classes[entry.name], point):
+            raise InputError(
+                f'plugin "{entry.name}" does not implement {point}',
+                document.where((*at, "plugins", point, "enabled", index)),
+            )
+    disabled = {entry.name for entry in change.disabled}
+    from_multi = {
+        name: weight
+        for name, weight in multi
+        if _has(classes[name], hook) and "*" not in disabled and name not in disabled
+    }
+    order = [name for name in specific if name in dict(multi)]
+    order += [name for name in from_multi if name not in specific]
+    order += [name for name in specific if name not in dict(multi)]
+    weights = {**{name: 1 for name in specific}, **dict(multi), **from_multi}
+    return tuple(
+        (name, specific.get(name) or weights[name]) for name in order if _has(classes[name], hook)
+    )
+
+
+def _has(cls: type[Plugin[Any]], hook: str) -> bool:
+    return hasattr(getattr(cls, hook, None), "bayplan_impl")
+
+
+def _implements(cls: type[Plugin[Any]], point: str) -> bool:
+    return any(
+        _has(cls, hook) for hook in hook_names() if to_camel(_FAMILY.get(hook, hook)) == point
+    )
+
+
+def _checked(
+    model: type[Any], content: Any, document: Document, at: tuple[str | int, ...]
+) -> Any:
+    try:
+        return model.model_validate(content)
+    except pydantic.ValidationError as exc:
+        error = exc.errors()[0]
+    loc = tuple(error["loc"])
+    path = ".".join(str(step) for step in (*at, *loc))
+    message = f"{path}: {error['msg']}"
+    if error["type"] == "extra_forbidden":
+        known = _field_names(model, loc[:-1])
+        message = f'{path}: "{loc[-1]}" is not known here{did_you_mean(str(loc[-1]), known)}'
+    where = document.where((*at, *loc))
+    raise InputError(message, where)
+
+
+def _field_names(model: type[Any], loc: tuple[str | int, ...]) -> list[str]:
+    """Return the field names that are known at a path inside a model."""
+    schema = model.model_json_schema()
+    node: Any = schema
+    for step in loc:
+        node = _deref(node, schema)
+        if isinstance(step, int):
+            node = node.get("items", {})
+        elif step in node.get("properties", {}):
+            node = node["properties"][step]
+        else:
+            node = node.get("additionalProperties", {})
+    node = _deref(node, schema)
+    return sorted(node.get("properties", {})) if isinstance(node, dict) else []
+
+
+def _deref(node: Any, schema: Mapping[str, Any]) -> Any:
+    for branch in node.get("anyOf", ()) if isinstance(node, dict) else ():
+        if "$ref" in branch or "properties" in branch:
+            node = branch
+    while isinstance(node, dict) and "$ref" in node:
+        node = schema["$defs"][node["$ref"].rsplit("/", 1)[-1]]
+    return node
+
+

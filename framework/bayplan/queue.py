@@ -1,0 +1,239 @@
+"""The unit queue: who is tried next, who waits, and for what.
+
+A unit is in one of four places: *active* (to be tried, in the order of ``queue_sort``),
+*backoff* (to be tried when its delay is over), *unschedulable* (until an event that can help one
+of the plugins that refused it, or at most ``FLUSH_AFTER`` seconds), or *gated* (``pre_enqueue``
+refused all of its pods). The delay doubles with each attempt.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from bayplan.events import ClusterEvent
+from bayplan.snapshot.pods import PodInfo
+
+__all__ = ["FLUSH_AFTER", "Place", "QueuedUnit", "UnitQueue"]
+
+FLUSH_AFTER = 300.0
+"""Seconds after which an unschedulable unit is tried again without any event."""
+
+
+class Place(Enum):
+    """Where a unit is."""
+
+    ACTIVE = "active"
+    BACKOFF = "backoff"
+    UNSCHEDULABLE = "unschedulable"
+    GATED = "gated"
+    IN_FLIGHT = "in flight"
+
+
+@dataclass(eq=False)
+class QueuedUnit:
+    """A unit in the queue: its pods that may be tried, and those that a gate holds back."""
+
+    key: str
+    added: float
+    ready: dict[str, PodInfo] = field(default_factory=dict)
+    gated: dict[str, tuple[PodInfo, str]] = field(default_factory=dict)
+    place: Place = Place.GATED
+    attempts: int = 0
+    retry_at: float = 0.0
+    refused_by: set[str] = field(default_factory=set)
+    ticket: int = 0
+
+    @property
+    def pods(self) -> dict[str, PodInfo]:
+        """All pods of the unit, held back or not."""
+        return {**self.ready, **{key: pod for key, (pod, _) in self.gated.items()}}
+
+
+Gate = Callable[[PodInfo], str | None]
+SortKey = Callable[["QueuedUnit"], tuple[float, ...]]
+Hint = Callable[[QueuedUnit, ClusterEvent], bool]
+
+
+class UnitQueue:
+    """Units by key, each in one place. Times are in seconds.
+
+    :param sort_key: orders active units; the smallest comes first, then the first to arrive.
+    :param gate: why a pod must not be tried yet, or None.
+    :param helps: whether an event can help a unit that was refused.
+    """
+
+    def __init__(
+        self,
+        sort_key: SortKey,
+        gate: Gate,
+        helps: Hint,
+        initial_backoff: float = 1.0,
+        max_backoff: float = 10.0,
+    ) -> None:
+        self._sort_key = sort_key
+        self._gate = gate
+        self._helps = helps
+        self._initial_backoff = initial_backoff
+        self._max_backoff = max_backoff
+        self._units: dict[str, QueuedUnit] = {}
+        self._unit_of: dict[str, str] = {}
+        self._active: list[tuple[tuple[float, ...], int, str]] = []
+        self._timed: list[tuple[float, int, str]] = []
+        self._unschedulable: dict[str, QueuedUnit] = {}
+        self._tickets = 0
+
+    @property
+    def units(self) -> Mapping[str, QueuedUnit]:
+        """All units by key."""
+        return self._units
+
+    def __contains__(self, pod_key: str) -> bool:
+        return pod_key in self._unit_of
+
+    def pod(self, pod_key: str) -> PodInfo | None:
+        """Return a queued pod."""
+        unit_key = self._unit_of.get(pod_key)
+        return self._units[unit_key].pods.get(pod_key) if unit_key is not None else None
+
+    def add(self, pod: PodInfo, now: float) -> None:
+        """Add a pod, or take over its new object; either may make its unit worth a try."""
+        key = pod.gang or pod.key
+        unit = self._units.get(key)
+        if unit is None:
+            unit = self._units[key] = QueuedUnit(key, now)
+        self._unit_of[pod.key] = key
+        unit.ready.pop(pod.key, None)
+        unit.gated.pop(pod.key, None)
+        refusal = self._gate(pod)
+        if refusal is not None:
+            unit.gated[pod.key] = (pod, refusal)
+            return
+        unit.ready[pod.key] = pod
+        if unit.gated:
+            self._reopen(unit)
+        if unit.place in (Place.GATED, Place.UNSCHEDULABLE):
+            self._wake(unit, now)
+
+    def remove(self, pod_key: str) -> None:
+        """Forget a pod that is gone or has a node."""
+        key = self._unit_of.pop(pod_key, None)
+        if key is None:
+            return
+        unit = self._units[key]
+        unit.ready.pop(pod_key, None)
+        unit.gated.pop(pod_key, None)
+        if not unit.ready and not unit.gated:
+            self._forget(unit)
+
+    def recheck(self, unit_key: str, now: float) -> None:
+        """Ask the gates of a unit again, because its gang changed."""
+        unit = self._units.get(unit_key)
+        if unit is None:
+            return
+        for pod_key, pod in list(unit.ready.items()):
+            refusal = self._gate(pod)
+            if refusal is not None:
+                del unit.ready[pod_key]
+                unit.gated[pod_key] = (pod, refusal)
+        self._reopen(unit)
+        if not unit.ready and unit.place is not Place.IN_FLIGHT:
+            self._move(unit, Place.GATED)
+        elif unit.place in (Place.GATED, Place.UNSCHEDULABLE):
+            self._wake(unit, now)
+
+    def pop(self, now: float) -> QueuedUnit | None:
+        """Return the unit to try next, or None when nothing is active at this time."""
+        while self._timed and self._timed[0][0] <= now:
+            _, ticket, key = heapq.heappop(self._timed)
+            unit = self._units.get(key)
+            if unit is not None and unit.ticket == ticket:
+                self._activate(unit)
+        while self._active:
+            _, ticket, key = heapq.heappop(self._active)
+            unit = self._units.get(key)
+            if unit is not None and unit.ticket == ticket:
+                self._move(unit, Place.IN_FLIGHT)
+                unit.attempts += 1
+                return unit
+        return None
+
+    def next_time(self) -> float | None:
+        """Return when the next timed unit becomes active, or None."""
+        while self._timed:
+            at, ticket, key = self._timed[0]
+            unit = self._units.get(key)
+            if unit is not None and unit.ticket == ticket:
+                return at
+            heapq.heappop(self._timed)
+        return None
+
+    def refuse(self, unit: QueuedUnit, refused_by: set[str], now: float) -> None:
+        """Put a unit back that no node could take, to wait for an event."""
+        if unit.key not in self._units:
+            return
+        unit.refused_by = refused_by
+        unit.retry_at = now + self._delay(unit)
+        if not unit.ready:
+            self._move(unit, Place.GATED)
+            return
+        self._move(unit, Place.UNSCHEDULABLE)
+        self._unschedulable[unit.key] = unit
+        heapq.heappush(self._timed, (now + FLUSH_AFTER, unit.ticket, unit.key))
+
+    def retry(self, unit: QueuedUnit, now: float) -> None:
+        """Put a unit back after an error, to be tried when its delay is over."""
+        if unit.key not in self._units:
+            return
+        unit.retry_at = now + self._delay(unit)
+        self._wake(unit, now)
+
+    def settle(self, unit: QueuedUnit, now: float) -> None:
+        """A unit's cycle is over; pods that came meanwhile make it worth another."""
+        if self._units.get(unit.key) is unit:
+            unit.attempts = 0
+            unit.retry_at = now
+            self._wake(unit, now) if unit.ready else self._move(unit, Place.GATED)
+
+    def on_event(self, event: ClusterEvent, now: float) -> None:
+        """Wake the units that the event can help."""
+        for unit in list(self._unschedulable.values()):
+            if self._helps(unit, event):
+                self._wake(unit, now)
+
+    def _reopen(self, unit: QueuedUnit) -> None:
+        for pod_key, (pod, _) in list(unit.gated.items()):
+            refusal = self._gate(pod)
+            if refusal is None:
+                del unit.gated[pod_key]
+                unit.ready[pod_key] = pod
+            else:
+                unit.gated[pod_key] = (pod, refusal)
+
+    def _delay(self, unit: QueuedUnit) -> float:
+        doublings = min(unit.attempts - 1, 60)
+        return float(min(self._initial_backoff * 2 ** max(0, doublings), self._max_backoff))
+
+    def _wake(self, unit: QueuedUnit, now: float) -> None:
+        if unit.retry_at > now:
+            self._move(unit, Place.BACKOFF)
+            heapq.heappush(self._timed, (unit.retry_at, unit.ticket, unit.key))
+        else:
+            self._activate(unit)
+
+    def _activate(self, unit: QueuedUnit) -> None:
+        self._move(unit, Place.ACTIVE)
+        heapq.heappush(self._active, (self._sort_key(unit), unit.ticket, unit.key))
+
+    def _move(self, unit: QueuedUnit, place: Place) -> None:
+        self._unschedulable.pop(unit.key, None)
+        unit.place = place
+        # A new ticket makes every older entry of the unit in the heaps void.
+        self._tickets += 1
+        unit.ticket = self._tickets
+
+    def _forget(self, unit: QueuedUnit) -> None:
+        self._unschedulable.pop(unit.key, None)
+        del self._units[unit.key]

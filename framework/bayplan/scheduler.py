@@ -1,0 +1,617 @@
+"""The scheduler: cluster events in, cycles, writes out.
+
+It is a state machine without threads or time of its own: ``handle`` takes a watch event,
+``step`` runs one cycle, ``tick`` ends waits that are over. Whoever owns the loop (the simulation,
+or an asyncio loop on a live cluster) calls them.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import partial
+
+import numpy as np
+import numpy.typing as npt
+from msgspec.structs import replace
+
+from bayplan.api import ApiObject, Node, Pod, PodCondition, PodGroup
+from bayplan.cluster.protocol import (
+    Bind,
+    Cluster,
+    Event,
+    PatchPodStatus,
+    WatchEvent,
+    WatchType,
+    Write,
+)
+from bayplan.cycle import Cycle, Reserved, Result
+from bayplan.decision import Decision, Outcome
+from bayplan.dialects import gang_of
+from bayplan.errors import ClusterError, PluginError
+from bayplan.evaluation import Evaluator
+from bayplan.events import ClusterEvent
+from bayplan.gangs import GangDirectory, GangMembers, rank_order
+from bayplan.manifests import object_key
+from bayplan.plugin import Unit
+from bayplan.profile import Profile, ProfileSet
+from bayplan.queue import Place, QueuedUnit, UnitQueue
+from bayplan.runtime import Runtime
+from bayplan.snapshot import NodeRow, PodInfo, Snapshot
+
+__all__ = ["ProfileAtWork", "Scheduler"]
+
+
+class _Handle:
+    """What plugins of one profile see of the scheduler."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
+        self.at_work: ProfileAtWork | None = None
+
+    @property
+    def snapshot(self) -> Snapshot:
+        return self._scheduler.snapshot
+
+    @property
+    def now(self) -> float:
+        return self._scheduler.now
+
+    def gang(self, key: str) -> GangMembers:
+        return self._scheduler.gangs[key]
+
+    def free_slots(self, pod: PodInfo) -> npt.NDArray[np.int64]:
+        assert self.at_work is not None, "not while the plugin is being made"
+        return self.at_work.cycle.free_slots(pod)
+
+    def fit_message(self, pod: PodInfo) -> str:
+        assert self.at_work is not None, "not while the plugin is being made"
+        names = self._scheduler.snapshot.nodes.names
+        return self.at_work.evaluator.evaluate(pod).describe(names, finalists=False).message
+
+
+@dataclass
+class ProfileAtWork:
+    """One profile with its plugins made and its caches."""
+
+    profile: Profile
+    runtime: Runtime
+    evaluator: Evaluator
+    cycle: Cycle
+
+
+@dataclass
+class _Waiting:
+    """A placed unit that a permit plugin holds back, until ``deadline`` (seconds)."""
+
+    unit: QueuedUnit
+    result: Result
+    profile: ProfileAtWork
+    deadline: float
+
+
+@dataclass
+class _Binding:
+    """A pod whose binding was submitted and not yet seen on the watch."""
+
+    reserved: Reserved
+    profile: ProfileAtWork
+    unit: str
+
+
+@dataclass
+class Statistics:
+    """Counts since the start."""
+
+    cycles: int = 0
+    bound: int = 0
+    attempts: dict[str, int] = field(default_factory=dict)
+
+
+class Scheduler:
+    """Schedules the pods of its profiles on a cluster.
+
+    :param cached: whether evaluations are kept between cycles; False is the plain path.
+    :param keep_decisions: how many of the latest decisions are kept, by unit.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        profiles: ProfileSet,
+        cached: bool = True,
+        keep_decisions: int = 10_000,
+    ) -> None:
+        self._cluster = cluster
+        self.snapshot = Snapshot()
+        self.gangs = GangDirectory()
+        self.statistics = Statistics()
+        self.decisions: dict[str, Decision] = {}
+        self._keep_decisions = keep_decisions
+        self._profiles: dict[str, ProfileAtWork] = {}
+        for profile in profiles.profiles:
+            self._profiles[profile.scheduler_name] = self._put_to_work(profile, cached)
+        self._fallback = (
+            next(iter(self._profiles.values())) if profiles.any_scheduler else None
+        )
+        self._first = next(iter(self._profiles.values()))
+        self.queue = UnitQueue(
+            self._sort_key,
+            self._gate,
+            self._helps,
+            profiles.initial_backoff,
+            profiles.max_backoff,
+        )
+        self._known: dict[str, PodInfo] = {}
+        self._waiting: dict[str, _Waiting] = {}
+        self._binding: dict[str, _Binding] = {}
+        self._told: dict[str, str] = {}
+        self._untold: set[str] = set()
+        self._hints: deque[PodInfo | NodeRow | None] = deque([None])
+        cluster.watch(self.handle)
+
+    @property
+    def now(self) -> float:
+        """The cluster's time in seconds."""
+        return self._cluster.now
+
+    @property
+    def profiles(self) -> Mapping[str, ProfileAtWork]:
+        """The profiles at work, by scheduler name."""
+        return self._profiles
+
+    def profile_of(self, pod: Pod) -> ProfileAtWork | None:
+        """Return the profile that schedules a pod, None when no profile does."""
+        return self._profiles.get(pod.spec.scheduler_name) or self._fallback
+
+    def _put_to_work(self, profile: Profile, cached: bool) -> ProfileAtWork:
+        handle = _Handle(self)
+        plugins = {
+            name: cls(profile.args[name], handle) for name, cls in profile.plugins.items()
+        }
+        runtime = Runtime(plugins, profile.points)
+        evaluator = Evaluator(runtime, self.snapshot, cached)
+        handle.at_work = ProfileAtWork(
+            profile, runtime, evaluator, Cycle(runtime, evaluator, self.snapshot)
+        )
+        return handle.at_work
+
+    # Cluster events ----------------------------------------------------------------------
+
+    def handle(self, event: WatchEvent) -> None:
+        """Take in one watch event."""
+        if event.type is WatchType.RESYNC:
+            self._resync(event.objects)
+        elif isinstance(event.obj, Pod):
+            self._pod_event(event.type, event.obj)
+        elif isinstance(event.obj, Node):
+            self._node_event(event.type, event.obj)
+        elif event.obj is not None:
+            self._object_event(event.type, event.obj)
+
+    def _pod_event(self, type_: WatchType, pod: Pod) -> None:
+        over = pod.status.phase in ("Succeeded", "Failed")
+        if type_ is WatchType.DELETED or over:
+            self._pod_gone(pod)
+        elif pod.spec.node_name:
+            self._pod_assigned(pod)
+        else:
+            self._pod_pending(pod)
+
+    def _pod_gone(self, pod: Pod) -> None:
+        info = self._known.pop(pod.key, None)
+        if info is None:
+            return
+        self.queue.remove(pod.key)
+        self._told.pop(pod.key, None)
+        self._release_waiting(info)
+        self._binding.pop(pod.key, None)
+        held = self.snapshot.remove_pod(pod.key)
+        self.gangs.remove(info)
+        self._gang_changed(info)
+        if held is not None:
+            self._happened(ClusterEvent.POD_REMOVED, held)
+
+    def _pod_assigned(self, pod: Pod) -> None:
+        known = self._known.get(pod.key)
+        if known is not None and known.uid != (pod.metadata.uid or pod.key):
+            self._pod_gone(known.pod)
+            known = None
+        placed = self.snapshot.placed.get(pod.key)
+        self._binding.pop(pod.key, None)
+        if known is not None and placed is not None and placed[1] == pod.spec.node_name:
+            if _same_needs(known.pod, pod):
+                known.pod = pod
+                return
+            self._known[pod.key] = info = PodInfo(pod)
+            self.snapshot.replace_pod(info)
+            self.gangs.set_bound(info, pod.spec.node_name)
+            self._happened(ClusterEvent.POD_CHANGED | ClusterEvent.POD_REMOVED, info)
+            return
+        self.queue.remove(pod.key)
+        self.snapshot.remove_pod(pod.key)
+        self._known[pod.key] = info = PodInfo(pod)
+        self.snapshot.add_pod(info, pod.spec.node_name)
+        self.gangs.set_bound(info, pod.spec.node_name)
+        self._gang_changed(info)
+        self._happened(ClusterEvent.POD_PLACED, info)
+
+    def _pod_pending(self, pod: Pod) -> None:
+        if pod.metadata.deletion_timestamp is not None:
+            self._pod_gone(pod)
+            return
+        known = self._known.get(pod.key)
+        if known is not None and known.uid != (pod.metadata.uid or pod.key):
+            self._pod_gone(known.pod)
+            known = None
+        if known is not None and _same_needs(known.pod, pod):
+            known.pod = pod
+            return
+        if self.profile_of(pod) is None or pod.key in self.snapshot.placed:
+            return
+        if known is not None:
+            self.gangs.remove(known)
+            self.queue.remove(pod.key)
+        self._known[pod.key] = info = PodInfo(pod)
+        self.gangs.set_pending(info)
+        self.queue.add(info, self.now)
+        self._untold.add(info.gang or info.key)
+
+    def _node_event(self, type_: WatchType, node: Node) -> None:
+        name = node.metadata.name
+        if type_ is WatchType.DELETED:
+            self.snapshot.delete_node(name)
+            self._happened(ClusterEvent.NODE_OTHER, None)
+            return
+        row = self.snapshot.nodes.row_of.get(name)
+        old = self.snapshot.nodes.nodes[row] if row is not None else None
+        event = _node_difference(old, node)
+        if event:
+            self.snapshot.set_node(node)
+            self._happened(event, None)
+
+    def _object_event(self, type_: WatchType, obj: ApiObject) -> None:
+        key = object_key(obj)
+        deleted = type_ is WatchType.DELETED
+        if deleted:
+            self.snapshot.delete_object(key, obj)
+        else:
+            self.snapshot.set_object(key, obj)
+        if isinstance(obj, PodGroup):
+            if deleted:
+                self.gangs.undefine(key)
+            else:
+                self.gangs.define(gang_of(obj))
+            self.queue.recheck(key, self.now)
+            self._untold.add(key)
+            self._happened(ClusterEvent.GANG_CHANGED, None)
+        else:
+            self._happened(ClusterEvent.OBJECT_CHANGED, None)
+
+    def _resync(self, objects: tuple[ApiObject, ...] | list[ApiObject] | object) -> None:
+        """Take over a whole listing after a lost watch: what is not in it is gone."""
+        listed = list(objects)  # type: ignore[call-overload]
+        pods = {obj.key for obj in listed if isinstance(obj, Pod)}
+        nodes = {obj.metadata.name for obj in listed if isinstance(obj, Node)}
+        for key, info in list(self._known.items()):
+            if key not in pods:
+                self._pod_gone(info.pod)
+        for name in list(self.snapshot.nodes.row_of):
+            if name not in nodes:
+                self.snapshot.delete_node(name)
+        present = {(type(obj), object_key(obj)) for obj in listed}
+        for type_ in {type(obj) for obj in listed} | {PodGroup}:
+            if type_ in (Pod, Node):
+                continue
+            for key, old in list(self.snapshot.objects(type_).items()):
+                if (type_, key) not in present:
+                    self._object_event(WatchType.DELETED, old)  # type: ignore[arg-type]
+        for obj in listed:
+            self.handle(WatchEvent(WatchType.MODIFIED, obj))
+
+    def _gang_changed(self, info: PodInfo) -> None:
+        if info.gang is not None:
+            self.queue.recheck(info.gang, self.now)
+
+    def _happened(self, event: ClusterEvent, subject: PodInfo | None) -> None:
+        self._hints[0] = subject
+        self.queue.on_event(event, self.now)
+        self._hints[0] = None
+
+    # What the queue asks -----------------------------------------------------------------
+
+    def _sort_key(self, unit: QueuedUnit) -> tuple[float, ...]:
+        call = self._first.runtime["queue_sort"][0]
+        key: tuple[float, ...] = call(self._unit(unit), unit.added)
+        return key
+
+    def _gate(self, pod: PodInfo) -> str | None:
+        profile = self.profile_of(pod.pod)
+        assert profile is not None, "only pods of a profile are queued"
+        for call in profile.runtime["pre_enqueue"]:
+            try:
+                refusal: str | None = call(pod)
+            except PluginError as exc:
+                refusal = str(exc)
+            if refusal is not None:
+                return refusal
+        return None
+
+    def _helps(self, unit: QueuedUnit, event: ClusterEvent) -> bool:
+        pod = next(iter(unit.pods.values()), None)
+        profile = self.profile_of(pod.pod) if pod is not None else None
+        if pod is None or profile is None or not unit.refused_by:
+            return True
+        hints = profile.runtime.by_plugin("requeue_hint")
+        for name in unit.refused_by:
+            plugin = profile.runtime.plugins.get(name)
+            if plugin is None or not (event & plugin.requeue_on):
+                continue
+            hint = hints.get(name)
+            try:
+                if hint is None or hint(pod, event, self._hints[0]):
+                    return True
+            except PluginError:
+                return True
+        return False
+
+    def _unit(self, queued: QueuedUnit) -> Unit:
+        pods = list(queued.ready.values()) or list(queued.pods.values())
+        if pods[0].gang is None:
+            return Unit(queued.key, pods)
+        members = self.gangs[pods[0].gang]
+        bound = sorted(members.bound.values(), key=lambda item: rank_order(item[0]))
+        return Unit(queued.key, sorted(pods, key=rank_order), members.gang, bound)
+
+    # Cycles ------------------------------------------------------------------------------
+
+    def step(self) -> bool:
+        """Run one cycle, if any unit is to be tried; return whether one was."""
+        self.snapshot.sync()
+        queued = self.queue.pop(self.now)
+        if queued is None:
+            self._tell_gated()
+            return False
+        unit = self._unit(queued)
+        names = {pod.pod.spec.scheduler_name for pod in unit.pods}
+        profile = self.profile_of(unit.pods[0].pod)
+        assert profile is not None, "only pods of a profile are queued"
+        self.statistics.cycles += 1
+        if len(names) > 1 and self._fallback is None:
+            result = Result(Decision(unit.key, self.statistics.cycles, self.now))
+            result.decision.message = (
+                f'the members of gang "{unit.key}" name different schedulers: '
+                f"{', '.join(sorted(names))}"
+            )
+        else:
+            result = profile.cycle.run(unit, self.statistics.cycles, self.now)
+        self._conclude(queued, unit, profile, result)
+        return True
+
+    def tick(self) -> None:
+        """End the waits at Permit whose time is over."""
+        for key, waiting in list(self._waiting.items()):
+            if waiting.deadline <= self.now:
+                del self._waiting[key]
+                self._give_back(waiting.profile, waiting.result.reserved)
+                decision = waiting.result.decision
+                decision.outcome = Outcome.UNSCHEDULABLE
+                decision.message = f'unit "{key}" was not permitted in time'
+                self._refused(waiting.unit, decision)
+
+    def allow(self, unit: str) -> bool:
+        """Let a unit that waits at Permit go on to be bound; return whether it was waiting."""
+        waiting = self._waiting.pop(unit, None)
+        if waiting is None:
+            return False
+        waiting.result.decision.outcome = Outcome.PLACED
+        self._bind_all(waiting.unit, waiting.profile, waiting.result)
+        return True
+
+    def next_time(self) -> float | None:
+        """Return when there is something to do without any event; None when never."""
+        times = [waiting.deadline for waiting in self._waiting.values()]
+        at = self.queue.next_time()
+        if at is not None:
+            times.append(at)
+        return min(times, default=None)
+
+    def _conclude(
+        self, queued: QueuedUnit, unit: Unit, profile: ProfileAtWork, result: Result
+    ) -> None:
+        decision = result.decision
+        self._remember(decision)
+        if decision.outcome is Outcome.PLACED:
+            self._bind_all(queued, profile, result)
+        elif decision.outcome is Outcome.WAITING:
+            deadline = self.now + result.wait
+            self._waiting[queued.key] = _Waiting(queued, result, profile, deadline)
+        elif decision.outcome is Outcome.ERROR:
+            self._tell_refusal(unit, decision, "SchedulerError")
+            self.queue.retry(queued, self.now)
+        else:
+            self._refused(queued, decision)
+
+    def _refused(self, queued: QueuedUnit, decision: Decision) -> None:
+        if queued.key in self.queue.units:
+            self._tell_refusal(self._unit(queued), decision, "Unschedulable")
+        self.queue.refuse(queued, decision.refused_by, self.now)
+
+    def _remember(self, decision: Decision) -> None:
+        self.decisions.pop(decision.unit, None)
+        self.decisions[decision.unit] = decision
+        if len(self.decisions) > self._keep_decisions:
+            del self.decisions[next(iter(self.decisions))]
+
+    # Binding -----------------------------------------------------------------------------
+
+    def _bind_all(self, queued: QueuedUnit, profile: ProfileAtWork, result: Result) -> None:
+        """Bind all reserved pods, or none if a plugin refuses one of them before the writes."""
+        refusal = self._pre_bind(profile, result.reserved)
+        if refusal is not None:
+            self._give_back(profile, result.reserved)
+            result.decision.outcome = Outcome.UNSCHEDULABLE
+            result.decision.message, plugin = refusal
+            result.decision.refused_by = {plugin}
+            self._refused(queued, result.decision)
+            return
+        try:
+            writes = [self._bind_write(profile, reserved) for reserved in result.reserved]
+        except PluginError as exc:
+            self._give_back(profile, result.reserved)
+            result.decision.outcome, result.decision.message = Outcome.ERROR, str(exc)
+            self._tell_refusal(self._unit(queued), result.decision, "SchedulerError")
+            self.queue.retry(queued, self.now)
+            return
+        for reserved in result.reserved:
+            self.queue.remove(reserved.pod.key)
+            self.gangs.set_bound(reserved.pod, reserved.node)
+            self._binding[reserved.pod.key] = _Binding(reserved, profile, queued.key)
+        if queued.ready:
+            self._refused(queued, result.decision)
+        else:
+            self.queue.settle(queued, self.now)
+        for reserved, write in zip(result.reserved, writes, strict=True):
+            self._cluster.submit(write, partial(self._bound, reserved))
+
+    def _pre_bind(
+        self, profile: ProfileAtWork, reserved: list[Reserved]
+    ) -> tuple[str, str] | None:
+        for one in reserved if profile.runtime["pre_bind"] else ():
+            for call in profile.runtime["pre_bind"]:
+                try:
+                    refusal = call(one.pod, self._row(one.node), one.state)
+                except PluginError as exc:
+                    refusal = str(exc)
+                if refusal is not None:
+                    return refusal, call.name
+        return None
+
+    def _bind_write(self, profile: ProfileAtWork, reserved: Reserved) -> Bind:
+        annotations: dict[str, str] | None = None
+        for call in profile.runtime["bind"]:
+            annotations = call(reserved.pod, self._row(reserved.node), reserved.state)
+            if annotations is not None:
+                break
+        pod = reserved.pod
+        return Bind(pod.key, pod.pod.metadata.uid, reserved.node, annotations or {})
+
+    def _bound(self, reserved: Reserved, error: ClusterError | None) -> None:
+        """The cluster has answered a binding."""
+        key = reserved.pod.key
+        binding = self._binding.get(key)
+        if binding is None or binding.reserved is not reserved:
+            return
+        if error is None:
+            self.statistics.bound += 1
+            self._told.pop(key, None)
+            for call in binding.profile.runtime["post_bind"]:
+                try:
+                    call(reserved.pod, self._row(reserved.node), reserved.state)
+                except PluginError as exc:
+                    self._event(reserved.pod, "Warning", "PluginError", str(exc))
+            message = f"Successfully assigned {key} to {reserved.node}"
+            self._event(reserved.pod, "Normal", "Scheduled", message, reserved.node)
+            return
+        del self._binding[key]
+        self._give_back(binding.profile, [reserved])
+        self.gangs.set_pending(reserved.pod)
+        message = f"binding to {reserved.node} was refused: {error}"
+        self._event(reserved.pod, "Warning", "FailedScheduling", message)
+        if key in self._known:
+            self.queue.add(reserved.pod, self.now)
+            queued = self.queue.units.get(reserved.pod.gang or key)
+            if queued is not None and queued.place is Place.ACTIVE:
+                queued.attempts = max(1, queued.attempts)
+                self.queue.retry(queued, self.now)
+
+    def _give_back(self, profile: ProfileAtWork, reserved: list[Reserved]) -> None:
+        """Forget reservations: unreserve hooks first, then the snapshot, last pod first."""
+        profile.cycle.unreserve(reserved)
+        for one in reversed(reserved):
+            held = self.snapshot.remove_pod(one.pod.key)
+            if held is not None:
+                self._happened(ClusterEvent.POD_REMOVED, held)
+
+    def _release_waiting(self, info: PodInfo) -> None:
+        """A member of a waiting unit is gone: its unit gives everything back and tries again."""
+        key = info.gang or info.key
+        waiting = self._waiting.pop(key, None)
+        if waiting is not None:
+            self._give_back(waiting.profile, waiting.result.reserved)
+            self.queue.retry(waiting.unit, self.now)
+
+    # Telling -----------------------------------------------------------------------------
+
+    def _tell_refusal(self, unit: Unit, decision: Decision, reason: str) -> None:
+        for pod in unit.pods:
+            own = decision.pods.get(pod.key)
+            message = decision.message or (own.message if own is not None else "")
+            if own is not None and own.message and unit.gang is None:
+                message = decision.message or own.message
+            if self._told.get(pod.key) == message:
+                continue
+            self._told[pod.key] = message
+            self._event(pod, "Warning", "FailedScheduling", message)
+            condition = PodCondition("PodScheduled", "False", reason, message)
+            self._submit(PatchPodStatus(pod.key, pod.pod.metadata.uid, condition))
+
+    def _tell_gated(self) -> None:
+        """Tell held-back pods why, once nothing is left to try that could change the answer."""
+        waiting, self._untold = sorted(self._untold), set()
+        for unit_key in waiting:
+            unit = self.queue.units.get(unit_key)
+            for pod, refusal in unit.gated.values() if unit is not None else ():
+                if self._told.get(pod.key) == refusal:
+                    continue
+                self._told[pod.key] = refusal
+                gated = bool(pod.spec.scheduling_gates)
+                reason = "SchedulingGated" if gated else "Unschedulable"
+                condition = PodCondition("PodScheduled", "False", reason, refusal)
+                self._submit(PatchPodStatus(pod.key, pod.pod.metadata.uid, condition))
+                if not gated:
+                    self._event(pod, "Warning", "FailedScheduling", refusal)
+
+    def _event(self, pod: PodInfo, type_: str, reason: str, message: str, node: str = "") -> None:
+        self._submit(Event(pod.key, type_, reason, message, node))
+
+    def _submit(self, write: Write) -> None:
+        self._cluster.submit(write)
+
+    def _row(self, name: str) -> NodeRow:
+        return NodeRow(self.snapshot.nodes, self.snapshot.nodes.row_of[name])
+
+
+def _same_needs(old: Pod, new: Pod) -> bool:
+    """Whether an update leaves everything that scheduling reads as it was."""
+    if old is new:
+        return True
+    before, after = old.metadata, new.metadata
+    if before.labels != after.labels or before.annotations != after.annotations:
+        return False
+    if (before.deletion_timestamp is None) != (after.deletion_timestamp is None):
+        return False
+    if old.spec is new.spec:
+        return True
+    return replace(old.spec, node_name="") == replace(new.spec, node_name="")
+
+
+def _node_difference(old: Node | None, new: Node) -> ClusterEvent:
+    """Return what changed between two versions of a node, of all that scheduling reads."""
+    if old is None:
+        return ClusterEvent.NODE_ADDED
+    event = ClusterEvent.NONE
+    if old.metadata.labels != new.metadata.labels:
+        event |= ClusterEvent.NODE_LABELS
+    if old.spec.taints != new.spec.taints or old.spec.unschedulable != new.spec.unschedulable:
+        event |= ClusterEvent.NODE_TAINTS
+    if old.status.allocatable != new.status.allocatable or (
+        old.status.capacity != new.status.capacity
+    ):
+        event |= ClusterEvent.NODE_ALLOCATABLE
+    if old.metadata.annotations != new.metadata.annotations or (
+        old.status.images != new.status.images
+    ):
+        event |= ClusterEvent.NODE_OTHER
+    return event

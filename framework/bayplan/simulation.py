@@ -1,0 +1,161 @@
+"""The scheduler on the embedded cluster, in virtual time, from manifests to an answer."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from bayplan.api import ApiObject, Namespace, Node, Pod, PriorityClass
+from bayplan.cluster import Event, MemoryCluster
+from bayplan.cluster.controllers import WorkloadControllers
+from bayplan.cluster.kubelet import VirtualKubelet
+from bayplan.naming import natural_key
+from bayplan.profile import ProfileSet
+from bayplan.scheduler import Scheduler
+
+__all__ = ["Simulation", "TimelineEntry"]
+
+_DEFAULT_HORIZON = 600.0
+"""Virtual seconds after which a simulation ends by itself; long enough for every backoff."""
+
+Progress = Callable[[int, int], None]
+
+_KINDS = {"Scheduled": "Bound", "FailedScheduling": "Unschedulable"}
+
+
+@dataclass(frozen=True)
+class TimelineEntry:
+    """Something that happened to a pod; ``at`` in virtual seconds."""
+
+    at: float
+    kind: str
+    pod: str
+    node: str
+    message: str
+
+
+@dataclass
+class Simulation:
+    """One run: create the objects, let everything happen, ask what became of the pods.
+
+    :param until: virtual seconds to run at most.
+    """
+
+    profiles: ProfileSet
+    seed: int = 0
+    until: float = _DEFAULT_HORIZON
+    cluster: MemoryCluster = field(init=False)
+    scheduler: Scheduler = field(init=False)
+    wall_seconds: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.cluster = MemoryCluster(self.seed)
+        self.scheduler = Scheduler(self.cluster, self.profiles)
+        VirtualKubelet(self.cluster)
+        WorkloadControllers(self.cluster)
+
+    def create(self, objects: Iterable[ApiObject]) -> None:
+        """Create objects; what others refer to comes first, whatever order the files have."""
+        first = (Namespace, PriorityClass, Node)
+        ordered = sorted(
+            objects, key=lambda obj: first.index(type(obj)) if type(obj) in first else len(first)
+        )
+        for obj in ordered:
+            self.cluster.create(obj)
+
+    def run(self, progress: Progress | None = None) -> None:
+        """Run until nothing is left to happen, or until the horizon."""
+        started = time.perf_counter()
+        clock = self.cluster.clock
+        while True:
+            self._settle(progress)
+            times = [t for t in (clock.next_time(), self.scheduler.next_time()) if t is not None]
+            if not times or min(times) > self.until:
+                break
+            clock.advance(min(times))
+            self.scheduler.tick()
+        self.wall_seconds += time.perf_counter() - started
+
+    def _settle(self, progress: Progress | None) -> None:
+        """Do everything that can be done at this instant."""
+        steps = 0
+        while True:
+            self.cluster.deliver()
+            if not self.scheduler.step() and not self.cluster.deliver():
+                return
+            steps += 1
+            if progress is not None and steps % 64 == 0:
+                progress(self.scheduler.statistics.bound, len(self.cluster.list(Pod)))
+
+    # Answers -----------------------------------------------------------------------------
+
+    def pods(self) -> list[Pod]:
+        """Return all pods, by name with digits as numbers."""
+        return sorted(self.cluster.list(Pod), key=lambda pod: natural_key(pod.key))
+
+    def placements(self) -> dict[str, str]:
+        """Return the node of every pod that has one."""
+        return {pod.key: pod.spec.node_name for pod in self.pods() if pod.spec.node_name}
+
+    def pending(self) -> dict[str, tuple[str, str | None]]:
+        """Return, for every pod without a node, its message and its nominated node."""
+        found = {}
+        for pod in self.pods():
+            if pod.spec.node_name or pod.status.phase in ("Succeeded", "Failed"):
+                continue
+            condition = next((c for c in pod.status.conditions if c.type == "PodScheduled"), None)
+            message = condition.message if condition is not None else self._untried(pod)
+            found[pod.key] = (message, pod.status.nominated_node_name or None)
+        return found
+
+    def _untried(self, pod: Pod) -> str:
+        if self.scheduler.profile_of(pod) is None:
+            return f'no profile schedules pods of schedulerName "{pod.spec.scheduler_name}"'
+        return "not tried yet"
+
+    def timeline(self) -> list[TimelineEntry]:
+        """Return what happened, in order."""
+        return [self._entry(at, event) for at, event in self.cluster.events]
+
+    def _entry(self, at: float, event: Event) -> TimelineEntry:
+        kind = _KINDS.get(event.reason, event.reason)
+        return TimelineEntry(at, kind, event.pod, event.node, event.message)
+
+    def result(self) -> dict[str, Any]:
+        """Return the answer as one JSON object.
+
+        Everything in it follows from the input and the seed, but for the two wall-clock figures
+        ``stats.seconds`` and ``stats.podsPerSecond``.
+        """
+        placements, pending = self.placements(), self.pending()
+        seconds = self.wall_seconds
+        bound = self.scheduler.statistics.bound
+        return {
+            "placements": placements,
+            "devices": {},
+            "pending": {
+                key: {"message": message, "nominatedNode": node}
+                for key, (message, node) in pending.items()
+            },
+            "evicted": [],
+            "timeline": [
+                {
+                    "at": entry.at,
+                    "kind": entry.kind,
+                    "pod": entry.pod,
+                    "node": entry.node or None,
+                    "message": entry.message,
+                }
+                for entry in self.timeline()
+            ],
+            "stats": {
+                "pods": len(self.pods()),
+                "bound": len(placements),
+                "pending": len(pending),
+                "seconds": round(seconds, 6),
+                "podsPerSecond": round(bound / seconds, 1) if seconds > 0 else 0.0,
+                "cycles": self.scheduler.statistics.cycles,
+            },
+        }

@@ -1,0 +1,26 @@
+"""What the scheduler knows of the cluster: nodes as columns, pods on nodes, trials.
+
+Everything a plugin reads about nodes and placed pods comes from here; everything that a cycle
+changes here goes through an undo log, so that a trial leaves no trace.
+"""
+
+from bayplan.snapshot.affinity import AffinityTerm, compile_affinity_term
+from bayplan.snapshot.nodes import LabelColumn, NodeRow, NodeTable, NodeView
+from bayplan.snapshot.podindex import PodIndex, PodQuery
+from bayplan.snapshot.pods import PodInfo, SpecFacts
+from bayplan.snapshot.snapshot import Snapshot, Trial
+
+__all__ = [
+    "AffinityTerm",
+    "LabelColumn",
+    "NodeRow",
+    "NodeTable",
+    "NodeView",
+    "PodIndex",
+    "PodInfo",
+    "PodQuery",
+    "Snapshot",
+    "SpecFacts",
+    "Trial",
+    "compile_affinity_term",
+]

@@ -1,0 +1,409 @@
+"""The node table: one row a node, one column a fact.
+
+Rows are always in natural order of the nodes' names; the first best row is therefore the
+documented tie-break. Adding or removing a node renumbers the rows and bumps ``epoch``; changing
+a node's object or its pods appends its row to ``changes``, which is how caches know what is stale.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from bayplan.api import Node, Taint
+from bayplan.api.resources import amount_of
+from bayplan.naming import natural_key
+from bayplan.snapshot.pods import PodInfo
+
+__all__ = ["BoolColumn", "IntColumn", "LabelColumn", "NodeRow", "NodeTable", "NodeView"]
+
+IntColumn = npt.NDArray[np.int64]
+BoolColumn = npt.NDArray[np.bool_]
+Rows = npt.NDArray[np.intp]
+
+Scalar = TypeVar("Scalar", bound=np.generic)
+
+PODS = "pods"
+_SCORING = ("cpu", "memory")
+_CHANGES_LIMIT = 100_000
+
+
+@dataclass
+class LabelColumn:
+    """One label key over all nodes: codes into ``values``, -1 where the label is missing."""
+
+    codes: IntColumn
+    values: list[str]
+
+    def where(self, accepted: Iterable[bool]) -> BoolColumn:
+        """Return the mask of nodes whose value is accepted; a missing label never is."""
+        # One False at the end answers for code -1.
+        table = np.array([*accepted, False], dtype=np.bool_)
+        return table[self.codes]
+
+
+class NodeTable:
+    """All nodes as columns. Amounts are in milli for cpu and in units otherwise."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+        self.nodes: list[Node] = []
+        self.row_of: dict[str, int] = {}
+        self.pods: list[dict[str, PodInfo]] = []
+        self.unschedulable: BoolColumn = np.zeros(0, dtype=np.bool_)
+        self.taint_codes: IntColumn = np.zeros(0, dtype=np.int64)
+        self.taint_sets: list[tuple[Taint, ...]] = []
+        self.epoch = 0
+        self.node_version = 0
+        self.changes: list[int] = []
+        self._taint_code: dict[tuple[Taint, ...], int] = {}
+        self._allocatable: dict[str, IntColumn] = {}
+        self._used: dict[str, IntColumn] = {}
+        self._scoring_used: dict[str, IntColumn] = {}
+        self._labels: dict[str, LabelColumn] = {}
+        self._images: dict[str, IntColumn] = {}
+        self._image_nodes: dict[str, dict[int, int]] | None = None
+        self._ports: dict[tuple[str, int], dict[str, IntColumn]] = {}
+        self._zeros: IntColumn = np.zeros(0, dtype=np.int64)
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    # Reading -----------------------------------------------------------------------------
+
+    def allocatable(self, resource: str) -> IntColumn:
+        """Return what each node offers of a resource to pods."""
+        return self._allocatable.get(resource, self._zeros)
+
+    def used(self, resource: str) -> IntColumn:
+        """Return the sum of the effective requests of the pods on each node."""
+        return self._used.get(resource, self._zeros)
+
+    def scoring_used(self, resource: str) -> IntColumn:
+        """Return ``used``, with the scoring defaults for pods that request nothing."""
+        return self._scoring_used.get(resource, self.used(resource))
+
+    def label(self, key: str) -> LabelColumn:
+        """Return one label key as a column, built when first asked for."""
+        column = self._labels.get(key)
+        if column is None:
+            values: dict[str, int] = {}
+            codes = np.full(len(self), -1, dtype=np.int64)
+            for row, node in enumerate(self.nodes):
+                value = node.metadata.labels.get(key)
+                if value is not None:
+                    codes[row] = values.setdefault(value, len(values))
+            column = self._labels[key] = LabelColumn(codes, list(values))
+        return column
+
+    def image_size(self, image: str) -> IntColumn:
+        """Return the size in bytes of an image on each node, 0 where it is missing."""
+        column = self._images.get(image)
+        if column is None:
+            column = np.zeros(len(self), dtype=np.int64)
+            for row, size in self._image_index().get(image, {}).items():
+                column[row] = size
+            self._images[image] = column
+        return column
+
+    def ports_in_use(self, protocol: str, port: int) -> Mapping[str, IntColumn]:
+        """Return, by host IP, how many pods of each node hold this host port."""
+        return self._ports.get((protocol, port), {})
+
+    def _image_index(self) -> dict[str, dict[int, int]]:
+        if self._image_nodes is None:
+            self._image_nodes = {}
+            for row, node in enumerate(self.nodes):
+                for image in node.status.images:
+                    for name in image.names:
+                        self._image_nodes.setdefault(name, {})[row] = image.size_bytes
+        return self._image_nodes
+
+    # Pods come and go --------------------------------------------------------------------
+
+    def add_pod(self, pod: PodInfo, row: int) -> None:
+        """Count a pod on a row."""
+        self.pods[row][pod.key] = pod
+        self._count(pod, row, 1)
+
+    def remove_pod(self, pod: PodInfo, row: int) -> None:
+        """Take a pod off a row."""
+        del self.pods[row][pod.key]
+        self._count(pod, row, -1)
+
+    def _count(self, pod: PodInfo, row: int, sign: int) -> None:
+        facts = pod.facts
+        used = self._used
+        for name, amount in facts.requests.items():
+            column = used.get(name)
+            if column is None:
+                column = used[name] = np.zeros(len(self), dtype=np.int64)
+            column[row] += sign * amount
+        used[PODS][row] += sign
+        scoring = facts.scoring_requests
+        for name in _SCORING:
+            self._scoring_used[name][row] += sign * scoring.get(name, 0)
+        for port in facts.host_ports:
+            by_ip = self._ports.setdefault((port.protocol, port.port), {})
+            if port.ip not in by_ip:
+                by_ip[port.ip] = np.zeros(len(self), dtype=np.int64)
+            by_ip[port.ip][row] += sign
+        self.changes.append(row)
+
+    # Nodes come, go and change -----------------------------------------------------------
+
+    def apply(self, changed: Mapping[str, Node | None]) -> dict[str, PodInfo]:
+        """Add, replace and (None) remove nodes; return the pods of the removed ones, by key."""
+        present = set(self.row_of)
+        gone = {name for name, node in changed.items() if node is None and name in present}
+        new = {name for name, node in changed.items() if node is not None and name not in present}
+        lost: dict[str, PodInfo] = {}
+        for name in sorted(gone, key=natural_key):
+            lost.update(self.pods[self.row_of[name]])
+        if gone or new:
+            kept = {name: self.nodes[row] for name, row in self.row_of.items() if name not in gone}
+            self._renumber({**kept, **{name: n for name, n in changed.items() if n is not None}})
+        for name, node in changed.items():
+            if node is not None and name not in new:
+                self._fill(self.row_of[name], node)
+        self.node_version += 1
+        return lost
+
+    def _renumber(self, nodes: Mapping[str, Node]) -> None:
+        names = sorted(nodes, key=natural_key)
+        size = len(names)
+        old = np.array([self.row_of.get(name, -1) for name in names], dtype=np.intp)
+        kept = old >= 0
+
+        def moved(column: IntColumn) -> IntColumn:
+            fresh = np.zeros(size, dtype=np.int64)
+            fresh[kept] = column[old[kept]]
+            return fresh
+
+        pods = [self.pods[row] if row >= 0 else {} for row in old]
+        self._used = {name: moved(column) for name, column in self._used.items()}
+        self._used.setdefault(PODS, np.zeros(size, dtype=np.int64))
+        self._scoring_used = {
+            name: moved(self._scoring_used[name])
+            if name in self._scoring_used
+            else np.zeros(size, dtype=np.int64)
+            for name in _SCORING
+        }
+        self._ports = {
+            key: {ip: moved(column) for ip, column in by_ip.items()}
+            for key, by_ip in self._ports.items()
+        }
+        self.names, self.pods = names, pods
+        self.row_of = {name: row for row, name in enumerate(names)}
+        self._zeros = np.zeros(size, dtype=np.int64)
+        self._zeros.flags.writeable = False
+        self._allocatable = {}
+        self.nodes = [nodes[name] for name in names]
+        self.unschedulable = np.zeros(size, dtype=np.bool_)
+        self.taint_codes = np.zeros(size, dtype=np.int64)
+        self._forget_derived()
+        for row, name in enumerate(names):
+            self._fill(row, nodes[name], fresh=True)
+        self.epoch += 1
+        self.changes.clear()
+
+    def _fill(self, row: int, node: Node, fresh: bool = False) -> None:
+        self.nodes[row] = node
+        offered = node.status.allocatable or node.status.capacity
+        if not fresh:
+            for column in self._allocatable.values():
+                column[row] = 0
+            self._forget_derived()
+        for name, quantity in offered.items():
+            column = self._allocatable.setdefault(name, np.zeros(len(self), dtype=np.int64))
+            # A live node may report nonsense; a negative amount offers nothing.
+            column[row] = max(0, amount_of(name, quantity))
+        if PODS not in offered:
+            # No limit on the number of pods is stated, so none is enforced.
+            column = self._allocatable.setdefault(PODS, np.zeros(len(self), dtype=np.int64))
+            column[row] = np.iinfo(np.int32).max
+        self.unschedulable[row] = node.spec.unschedulable
+        taints = node.spec.taints
+        if taints not in self._taint_code:
+            self._taint_code[taints] = len(self.taint_sets)
+            self.taint_sets.append(taints)
+        self.taint_codes[row] = self._taint_code[taints]
+        self.changes.append(row)
+
+    def _forget_derived(self) -> None:
+        self._labels.clear()
+        self._images.clear()
+        self._image_nodes = None
+
+    def trim_changes(self) -> None:
+        """Shorten the list of changed rows by starting a new epoch."""
+        if len(self.changes) > _CHANGES_LIMIT:
+            self.changes.clear()
+            self.epoch += 1
+
+
+class NodeView:
+    """Some or all rows of the node table, as a plugin sees them: every column has ``len(nodes)``.
+
+    Columns may be the table's own memory; a plugin reads them and never writes.
+    """
+
+    __slots__ = ("_mask", "_rows", "table")
+
+    def __init__(
+        self, table: NodeTable, rows: Rows | None = None, mask: BoolColumn | None = None
+    ) -> None:
+        self.table = table
+        self._rows = rows
+        self._mask = mask
+
+    @property
+    def rows(self) -> Rows | None:
+        """The table's rows in the view, None for all of them."""
+        if self._mask is not None:
+            self._rows = None if self._mask.all() else np.flatnonzero(self._mask)
+            self._mask = None
+        return self._rows
+
+    def __len__(self) -> int:
+        rows = self.rows
+        return len(self.table) if rows is None else len(rows)
+
+    @property
+    def names(self) -> Sequence[str]:
+        """The nodes' names."""
+        names = self.table.names
+        return names if self.rows is None else [names[row] for row in self.rows]
+
+    def __iter__(self) -> Iterator[NodeRow]:
+        rows = range(len(self.table)) if self.rows is None else self.rows
+        return (NodeRow(self.table, int(row)) for row in rows)
+
+    def all(self) -> NodeView:
+        """Return the view of all nodes of the cluster."""
+        return self if self.rows is None else NodeView(self.table)
+
+    def allocatable(self, resource: str) -> IntColumn:
+        """Return what each node offers; milli for cpu, units otherwise."""
+        return self.pick(self.table.allocatable(resource))
+
+    def used(self, resource: str) -> IntColumn:
+        """Return what the pods on each node request."""
+        return self.pick(self.table.used(resource))
+
+    def free(self, resource: str) -> IntColumn:
+        """Return what each node has left; negative where pods hold more than it offers."""
+        return self.pick(self.table.allocatable(resource)) - self.pick(self.table.used(resource))
+
+    def scoring_used(self, resource: str) -> IntColumn:
+        """Return ``used`` with the scoring defaults for pods that request no cpu or memory."""
+        return self.pick(self.table.scoring_used(resource))
+
+    def label(self, key: str) -> LabelColumn:
+        """Return a label key as a column of codes into its values, -1 where it is missing."""
+        column = self.table.label(key)
+        return column if self.rows is None else LabelColumn(column.codes[self.rows], column.values)
+
+    def has_label(self, key: str) -> BoolColumn:
+        """Return the mask of nodes that carry the label."""
+        return self.label(key).codes >= 0
+
+    def label_in(self, key: str, values: Iterable[str]) -> BoolColumn:
+        """Return the mask of nodes whose label has one of the values."""
+        wanted = frozenset(values)
+        column = self.label(key)
+        return column.where(value in wanted for value in column.values)
+
+    @property
+    def unschedulable(self) -> BoolColumn:
+        """The mask of cordoned nodes."""
+        mask = self.table.unschedulable
+        return mask if self.rows is None else mask[self.rows]
+
+    @property
+    def taint_codes(self) -> IntColumn:
+        """Which of ``taint_sets`` each node carries."""
+        return self.pick(self.table.taint_codes)
+
+    @property
+    def taint_sets(self) -> Sequence[tuple[Taint, ...]]:
+        """The distinct sets of taints in the cluster."""
+        return self.table.taint_sets
+
+    def image_size(self, image: str) -> IntColumn:
+        """Return the size of an image on each node in bytes, 0 where it is missing."""
+        return self.pick(self.table.image_size(image))
+
+    def ports_in_use(self, protocol: str, port: int) -> Mapping[str, IntColumn]:
+        """Return, by host IP, how many pods of each node hold this host port."""
+        found = self.table.ports_in_use(protocol, port)
+        return {ip: self.pick(column) for ip, column in found.items()}
+
+    def pick(self, column: npt.NDArray[Scalar]) -> npt.NDArray[Scalar]:
+        """Return the view's part of a column over all nodes."""
+        return column if self.rows is None else column[self.rows]
+
+
+class NodeRow:
+    """One node, as a per-node plugin sees it. Amounts in milli for cpu, units otherwise."""
+
+    __slots__ = ("row", "table")
+
+    def __init__(self, table: NodeTable, row: int) -> None:
+        self.table = table
+        self.row = row
+
+    @property
+    def name(self) -> str:
+        """The node's name."""
+        return self.table.names[self.row]
+
+    @property
+    def node(self) -> Node:
+        """The node's API object."""
+        return self.table.nodes[self.row]
+
+    @property
+    def labels(self) -> Mapping[str, str]:
+        """The node's labels."""
+        return self.table.nodes[self.row].metadata.labels
+
+    @property
+    def annotations(self) -> Mapping[str, str]:
+        """The node's annotations."""
+        return self.table.nodes[self.row].metadata.annotations
+
+    @property
+    def taints(self) -> tuple[Taint, ...]:
+        """The node's taints."""
+        return self.table.nodes[self.row].spec.taints
+
+    @property
+    def unschedulable(self) -> bool:
+        """Whether the node is cordoned."""
+        return self.table.nodes[self.row].spec.unschedulable
+
+    @property
+    def pods(self) -> Mapping[str, PodInfo]:
+        """The pods on the node, by key, those of the running cycle included."""
+        return self.table.pods[self.row]
+
+    def allocatable(self, resource: str) -> int:
+        """Return what the node offers."""
+        return self.table.allocatable(resource).item(self.row)
+
+    def used(self, resource: str) -> int:
+        """Return what the pods on the node request."""
+        return self.table.used(resource).item(self.row)
+
+    def free(self, resource: str) -> int:
+        """Return what the node has left."""
+        return self.allocatable(resource) - self.used(resource)
+
+    def scoring_used(self, resource: str) -> int:
+        """Return ``used`` with the scoring defaults for pods that request no cpu or memory."""
+        return self.table.scoring_used(resource).item(self.row)

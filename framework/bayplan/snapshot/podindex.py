@@ -1,0 +1,175 @@
+"""Counts of pods by label, and of the affinity terms they hold, per node.
+
+Topology spread and inter-pod affinity ask the same few questions for every pod: how many pods of
+this selector stand on each node, and which nodes hold pods with this term. Each question is a
+column that is kept up to date as pods come and go, so that an answer costs a few array
+operations however many pods there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from bayplan.api.selectors import Selector
+from bayplan.snapshot.affinity import AffinityTerm
+from bayplan.snapshot.pods import PodInfo
+
+__all__ = ["HeldTerm", "PodIndex", "PodQuery"]
+
+CountColumn = npt.NDArray[np.int64]
+LabelsId = tuple[str, frozenset[tuple[str, str]]]
+_QUERY_LIMIT = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class PodQuery:
+    """Which pods to count. All ``terms`` have to match, when there are any.
+
+    With ``namespace`` set, pods of that namespace that ``selector`` selects are counted, those
+    that are being deleted left out (as topology spread counts them).
+    """
+
+    namespace: str = ""
+    selector: Selector | None = None
+    terms: tuple[AffinityTerm, ...] = ()
+
+    def matches(self, pod: PodInfo, namespace_labels: Mapping[str, str]) -> bool:
+        """Tell whether the pod counts."""
+        if self.selector is not None:
+            return (
+                pod.namespace == self.namespace
+                and not pod.terminating
+                and self.selector.matches(pod.labels)
+            )
+        return all(t.matches(pod.namespace, pod.labels, namespace_labels) for t in self.terms)
+
+
+@dataclass(frozen=True, slots=True)
+class HeldTerm:
+    """A term in the hands of placed pods. ``kind`` is "anti", "affinity" or "preferred"."""
+
+    kind: str
+    term: AffinityTerm
+    weight: int = 0
+
+
+class PodIndex:
+    """Count columns over the node rows; ``size`` is the number of rows."""
+
+    def __init__(self) -> None:
+        self.size = 0
+        self.namespaces: dict[str, Mapping[str, str]] = {}
+        self._pods: dict[str, tuple[PodInfo, int]] = {}
+        self._queries: dict[PodQuery, CountColumn] = {}
+        self._matching: dict[tuple[LabelsId, bool], tuple[CountColumn, ...]] = {}
+        self._held: dict[HeldTerm, CountColumn] = {}
+        self._holders: dict[HeldTerm, int] = {}
+        self._held_matches: dict[LabelsId, tuple[HeldTerm, ...]] = {}
+
+    def counts(self, query: PodQuery) -> CountColumn:
+        """Return, per node row, how many placed pods the query matches. Do not write to it."""
+        column = self._queries.get(query)
+        if column is None:
+            if len(self._queries) >= _QUERY_LIMIT:
+                self._queries.clear()
+            column = np.zeros(self.size, dtype=np.int64)
+            for pod, row in self._pods.values():
+                if query.matches(pod, self.namespace_labels(pod)):
+                    column[row] += 1
+            self._queries[query] = column
+            self._matching.clear()
+        return column
+
+    def held_matching(self, pod: PodInfo) -> tuple[HeldTerm, ...]:
+        """Return the terms held by placed pods that mean this pod, in a stable order."""
+        found = self._held_matches.get(pod.labels_id)
+        if found is None:
+            labels = self.namespace_labels(pod)
+            found = tuple(
+                held
+                for held in self._held
+                if held.term.matches(pod.namespace, pod.labels, labels)
+            )
+            self._held_matches[pod.labels_id] = found
+        return found
+
+    def held(self, held: HeldTerm) -> CountColumn:
+        """Return, per node row, how many placed pods hold the term. Do not write to it."""
+        return self._held[held]
+
+    def add(self, pod: PodInfo, row: int) -> None:
+        """Count a pod that was placed on a row."""
+        self._pods[pod.key] = (pod, row)
+        for column in self._columns_of(pod):
+            column[row] += 1
+        if pod.terms:
+            for held in _held_by(pod):
+                column = self._held.get(held)
+                if column is None:
+                    column = self._held[held] = np.zeros(self.size, dtype=np.int64)
+                    self._holders[held] = 0
+                    self._held_matches.clear()
+                column[row] += 1
+                self._holders[held] += 1
+
+    def remove(self, pod: PodInfo, row: int) -> None:
+        """Forget a pod that left a row."""
+        del self._pods[pod.key]
+        for column in self._columns_of(pod):
+            column[row] -= 1
+        if pod.terms:
+            for held in _held_by(pod):
+                self._held[held][row] -= 1
+                self._holders[held] -= 1
+                if not self._holders[held]:
+                    del self._held[held], self._holders[held]
+                    self._held_matches.clear()
+
+    def reset(self, size: int, pods: Iterable[tuple[PodInfo, int]]) -> None:
+        """Start over with other rows."""
+        self.size = size
+        self._pods.clear()
+        self._queries.clear()
+        self._matching.clear()
+        self._held.clear()
+        self._holders.clear()
+        self._held_matches.clear()
+        for pod, row in pods:
+            self.add(pod, row)
+
+    def set_namespaces(self, namespaces: Mapping[str, Mapping[str, str]]) -> None:
+        """Take over the labels of all namespaces, by name."""
+        self.namespaces = dict(namespaces)
+        self.reset(self.size, list(self._pods.values()))
+
+    def namespace_labels(self, pod: PodInfo) -> Mapping[str, str]:
+        """Return the labels of the pod's namespace; each carries its own name as one."""
+        implied = {"kubernetes.io/metadata.name": pod.namespace}
+        return {**implied, **self.namespaces.get(pod.namespace, {})}
+
+    def _columns_of(self, pod: PodInfo) -> tuple[CountColumn, ...]:
+        key = (pod.labels_id, pod.terminating)
+        columns = self._matching.get(key)
+        if columns is None:
+            labels = self.namespace_labels(pod)
+            columns = tuple(
+                column for query, column in self._queries.items() if query.matches(pod, labels)
+            )
+            if len(self._matching) > 100_000:
+                self._matching.clear()
+            self._matching[key] = columns
+        return columns
+
+
+def _held_by(pod: PodInfo) -> Iterable[HeldTerm]:
+    terms = pod.terms
+    for term in terms.required_anti_affinity:
+        yield HeldTerm("anti", term)
+    for term in terms.required_affinity:
+        yield HeldTerm("affinity", term)
+    for term, weight in terms.preferred:
+        yield HeldTerm("preferred", term, weight)

@@ -1,0 +1,130 @@
+"""A pod with all that scheduling derives from it, computed once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import msgspec
+
+from bayplan.api import Pod, PodSpec, pod_requests
+from bayplan.dialects import membership_of
+from bayplan.snapshot.affinity import HeldTerms, held_terms
+
+__all__ = ["HostPort", "PodInfo", "SpecFacts"]
+
+
+@dataclass(frozen=True, slots=True)
+class HostPort:
+    """A port that the pod takes on the host."""
+
+    protocol: str
+    ip: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SpecFacts:
+    """What follows from a pod's spec alone; pods with equal specs share one object.
+
+    Because it is shared, the object itself serves as the spec's signature: it is hashed and
+    compared by identity. Amounts are in milli for cpu and in units otherwise.
+    """
+
+    requests: Mapping[str, int]
+    scoring_requests: Mapping[str, int]
+    host_ports: tuple[HostPort, ...]
+
+
+class PodInfo:
+    """A pod, its identity, and what scheduling derives from it.
+
+    ``rank`` is the pod's place among the members of its gang, None where nothing states one;
+    ``problem`` says what is wrong with its annotations, and keeps it pending.
+    """
+
+    __slots__ = (
+        "facts",
+        "gang",
+        "key",
+        "labels",
+        "labels_id",
+        "name",
+        "namespace",
+        "pod",
+        "priority",
+        "problem",
+        "rank",
+        "terms",
+        "uid",
+    )
+
+    def __init__(self, pod: Pod) -> None:
+        meta = pod.metadata
+        self.pod = pod
+        self.name = meta.name
+        self.namespace = meta.namespace
+        self.key = f"{meta.namespace}/{meta.name}"
+        self.uid = meta.uid or self.key
+        self.labels: Mapping[str, str] = meta.labels
+        self.labels_id = (meta.namespace, frozenset(meta.labels.items()))
+        self.priority = pod.spec.priority or 0
+        self.facts = _facts(pod.spec)
+        self.terms: HeldTerms = held_terms(pod)
+        member = membership_of(pod)
+        self.gang = member.gang
+        self.rank = member.rank
+        self.problem = member.problem
+
+    @property
+    def annotations(self) -> Mapping[str, str]:
+        """The pod's annotations."""
+        return self.pod.metadata.annotations
+
+    @property
+    def spec(self) -> PodSpec:
+        """The pod's spec."""
+        return self.pod.spec
+
+    @property
+    def requests(self) -> Mapping[str, int]:
+        """Effective requests: cpu in milli, everything else in its own unit; no zeros."""
+        return self.facts.requests
+
+    @property
+    def terminating(self) -> bool:
+        """Whether the pod is being deleted."""
+        return self.pod.metadata.deletion_timestamp is not None
+
+    def __repr__(self) -> str:
+        return f"PodInfo({self.key})"
+
+
+_encode = msgspec.json.Encoder(enc_hook=lambda quantity: quantity.text).encode
+_shared: dict[bytes, SpecFacts] = {}
+_SHARED_LIMIT = 100_000
+
+
+def _facts(spec: PodSpec) -> SpecFacts:
+    # The node name says where a pod is, not what it needs.
+    content = _encode(msgspec.structs.replace(spec, node_name="") if spec.node_name else spec)
+    facts = _shared.get(content)
+    if facts is None:
+        if len(_shared) >= _SHARED_LIMIT:
+            _shared.clear()
+        requests = pod_requests(spec)
+        facts = SpecFacts(requests.effective, requests.scoring, _host_ports(spec))
+        _shared[content] = facts
+    return facts
+
+
+def _host_ports(spec: PodSpec) -> tuple[HostPort, ...]:
+    found: dict[HostPort, None] = {}
+    sidecars = [c for c in spec.init_containers if c.restart_policy == "Always"]
+    for container in (*spec.containers, *sidecars):
+        for port in container.ports:
+            number = port.host_port or (port.container_port if spec.host_network else 0)
+            if number:
+                ip = port.host_ip or "0.0.0.0"  # noqa: S104 - the wildcard's name, not a bind
+                found[HostPort(port.protocol or "TCP", ip, number)] = None
+    return tuple(found)

@@ -1,0 +1,179 @@
+"""The snapshot: the node table, the placed pods, the other objects, and trials."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TypeVar
+
+from bayplan.api import ApiObject, Namespace, Node
+from bayplan.snapshot.nodes import NodeTable, NodeView
+from bayplan.snapshot.podindex import PodIndex
+from bayplan.snapshot.pods import PodInfo
+
+__all__ = ["Snapshot", "Trial"]
+
+Obj = TypeVar("Obj")
+
+
+class Trial:
+    """The handle of a ``with snapshot.trial()`` block; call ``keep`` to make it last."""
+
+    def __init__(self) -> None:
+        self.kept = False
+
+    def keep(self) -> None:
+        """Keep the changes of this trial (an outer trial may still undo them)."""
+        self.kept = True
+
+
+class Snapshot:
+    """What the scheduler knows. One thread reads and writes it."""
+
+    def __init__(self) -> None:
+        self.nodes = NodeTable()
+        self.index = PodIndex()
+        self._objects: dict[type, dict[str, ApiObject]] = {}
+        self._placed: dict[str, tuple[PodInfo, str]] = {}
+        self._waiting_nodes: dict[str, Node | None] = {}
+        self._undo: list[Callable[[], None]] = []
+        self._depth = 0
+
+    # Objects other than nodes and pods ---------------------------------------------------
+
+    def objects(self, type_: type[Obj]) -> Mapping[str, Obj]:
+        """Return all objects of a type by key (``namespace/name``, or ``name``)."""
+        return self._objects.get(type_, {})  # type: ignore[return-value]
+
+    def set_object(self, key: str, obj: ApiObject) -> None:
+        """Add or replace an object that is neither a node nor a pod."""
+        self._objects.setdefault(type(obj), {})[key] = obj
+        self._namespaces_changed(obj)
+
+    def delete_object(self, key: str, obj: ApiObject) -> None:
+        """Remove an object that is neither a node nor a pod."""
+        self._objects.get(type(obj), {}).pop(key, None)
+        self._namespaces_changed(obj)
+
+    def _namespaces_changed(self, obj: ApiObject) -> None:
+        if isinstance(obj, Namespace):
+            namespaces = self.objects(Namespace)
+            self.index.set_namespaces({key: ns.metadata.labels for key, ns in namespaces.items()})
+            self.nodes.epoch += 1
+
+    # Nodes -------------------------------------------------------------------------------
+
+    def set_node(self, node: Node) -> None:
+        """Add or replace a node; it shows after the next ``sync``."""
+        self._waiting_nodes[node.metadata.name] = node
+
+    def delete_node(self, name: str) -> None:
+        """Remove a node; it goes at the next ``sync``. Its pods stay known until deleted."""
+        self._waiting_nodes[name] = None
+
+    def sync(self) -> None:
+        """Let the node changes since the last call show. Not allowed inside a trial."""
+        self.nodes.trim_changes()
+        if not self._waiting_nodes:
+            return
+        assert not self._depth, "nodes cannot change inside a trial"
+        waiting, self._waiting_nodes = self._waiting_nodes, {}
+        epoch = self.nodes.epoch
+        self.nodes.apply(waiting)
+        if self.nodes.epoch == epoch:
+            return
+        new = {name for name, node in waiting.items() if node is not None}
+        for pod, node_name in self._placed.values():
+            if node_name in new:
+                row = self.nodes.row_of[node_name]
+                if pod.key not in self.nodes.pods[row]:
+                    self.nodes.add_pod(pod, row)
+        rows = self.nodes.row_of
+        self.index.reset(
+            len(self.nodes),
+            [(pod, rows[node]) for pod, node in self._placed.values() if node in rows],
+        )
+
+    def view(self) -> NodeView:
+        """Return the view of all nodes."""
+        return NodeView(self.nodes)
+
+    # Pods on nodes -----------------------------------------------------------------------
+
+    @property
+    def placed(self) -> Mapping[str, tuple[PodInfo, str]]:
+        """All pods that hold room on a node, by key, with the node's name."""
+        return self._placed
+
+    def add_pod(self, pod: PodInfo, node_name: str) -> None:
+        """Place a pod on a node, known yet or not."""
+        assert pod.key not in self._placed, f"{pod.key} is placed already"
+        self._place(pod, node_name)
+        if self._depth:
+            self._undo.append(lambda: self._unplace(pod))
+
+    def remove_pod(self, key: str) -> PodInfo | None:
+        """Take a pod off its node; return it, or None when it was on none."""
+        placed = self._placed.get(key)
+        if placed is None:
+            return None
+        pod, node_name = placed
+        if self._depth:
+            self._undo.append(self._restorer(pod, node_name))
+        self._unplace(pod)
+        return pod
+
+    def replace_pod(self, pod: PodInfo) -> None:
+        """Take over a placed pod's new object; what it requests may have changed."""
+        _, node_name = self._placed[pod.key]
+        self.remove_pod(pod.key)
+        self.add_pod(pod, node_name)
+
+    def _place(self, pod: PodInfo, node_name: str) -> None:
+        self._placed[pod.key] = (pod, node_name)
+        row = self.nodes.row_of.get(node_name)
+        if row is not None:
+            self.nodes.add_pod(pod, row)
+            self.index.add(pod, row)
+
+    def _unplace(self, pod: PodInfo) -> None:
+        _, node_name = self._placed.pop(pod.key)
+        row = self.nodes.row_of.get(node_name)
+        if row is not None:
+            self.nodes.remove_pod(pod, row)
+            self.index.remove(pod, row)
+
+    def _restorer(self, pod: PodInfo, node_name: str) -> Callable[[], None]:
+        # A node lists its pods in the order in which they came, which is part of the state.
+        row = self.nodes.row_of.get(node_name)
+        on_node = dict(self.nodes.pods[row]) if row is not None else {}
+
+        def restore() -> None:
+            self._place(pod, node_name)
+            if row is not None:
+                self.nodes.pods[row] = on_node
+
+        return restore
+
+    # Trials ------------------------------------------------------------------------------
+
+    @contextmanager
+    def trial(self) -> Iterator[Trial]:
+        """Undo, when the block ends, every change made in it, unless it was kept."""
+        mark = len(self._undo)
+        self._depth += 1
+        trial = Trial()
+        try:
+            yield trial
+        finally:
+            if not trial.kept:
+                while len(self._undo) > mark:
+                    self._undo.pop()()
+            self._depth -= 1
+            if not self._depth:
+                self._undo.clear()
+
+    def on_rollback(self, undo: Callable[[], None]) -> None:
+        """Register how to undo a change that a plugin made to state of its own."""
+        if self._depth:
+            self._undo.append(undo)

@@ -1,0 +1,1 @@
+"""Topology: of the network between nodes and, later, of the hardware inside them."""

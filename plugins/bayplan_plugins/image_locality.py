@@ -1,0 +1,60 @@
+"""ImageLocality: prefer nodes that hold the pod's images already.
+
+An image counts with its size times the share of nodes that hold it, so that a rare image does
+not pull all pods to one node (kube-scheduler, imagelocality).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+
+import numpy as np
+
+from bayplan import SKIP, Args, NodeView, Plugin, PodInfo, Reads, hookimpl
+from bayplan.hookspecs import FloatColumn
+
+__all__ = ["ImageLocality"]
+
+_MIN_BYTES = 23 * 1024 * 1024
+_MAX_BYTES_PER_CONTAINER = 1000 * 1024 * 1024
+
+
+class ImageLocality(Plugin[Args]):
+    """Score 0..100 by the sum of the scaled sizes of the images that a node holds."""
+
+    # The share of nodes that hold an image is a fact of the whole cluster, but it changes with
+    # node objects only, and then everything is computed anew.
+    reads = Reads.NODE
+
+    @hookimpl
+    def sign(self, pod: PodInfo) -> Hashable:
+        """The images are parts of the spec."""
+        return pod.facts
+
+    @hookimpl
+    def pre_score(self, pod: PodInfo, nodes: NodeView) -> object:
+        """Skip when no node holds any of the images."""
+        return None if any(nodes.image_size(i).any() for i in _images(pod)) else SKIP
+
+    @hookimpl
+    def score(self, pod: PodInfo, nodes: NodeView) -> FloatColumn:
+        """Scale the sum of the images' weights between the two thresholds."""
+        everywhere = nodes.all()
+        total = np.zeros(len(nodes), dtype=np.int64)
+        for image in _images(pod):
+            holders = int(np.count_nonzero(everywhere.image_size(image)))
+            share = holders / max(1, len(everywhere))
+            total += (nodes.image_size(image) * share).astype(np.int64)
+        most = _MAX_BYTES_PER_CONTAINER * len(_images(pod))
+        clipped = np.clip(total, _MIN_BYTES, most)
+        return np.floor(100.0 * (clipped - _MIN_BYTES) / (most - _MIN_BYTES))
+
+
+def _images(pod: PodInfo) -> tuple[str, ...]:
+    spec = pod.spec
+    return tuple(_normalized(c.image) for c in (*spec.init_containers, *spec.containers) if c.image)
+
+
+def _normalized(image: str) -> str:
+    """Add ":latest" where neither a tag nor a digest is given."""
+    return image if ":" in image.rsplit("/", 1)[-1] else f"{image}:latest"

@@ -1,0 +1,171 @@
+"""InterPodAffinity: near some pods, away from others, and what placed pods demand in turn.
+
+Semantics: kube-scheduler 1.36, interpodaffinity. Anti-affinity is symmetric: a placed pod's
+required anti-affinity keeps a matching pod out of its domain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator
+
+import numpy as np
+from pydantic import Field
+
+from bayplan import (
+    SKIP,
+    Args,
+    ClusterEvent,
+    CycleState,
+    NodeView,
+    Normalize,
+    Plugin,
+    PodInfo,
+    Reads,
+    Reject,
+    StateKey,
+    hookimpl,
+)
+from bayplan.hookspecs import BoolColumn, FloatColumn, IntColumn
+from bayplan.snapshot import AffinityTerm, PodQuery
+
+__all__ = ["InterPodAffinity", "InterPodAffinityArgs"]
+
+_AFFINITY = "node(s) didn't match pod affinity rules"
+_ANTI_AFFINITY = "node(s) didn't match pod anti-affinity rules"
+_EXISTING = "node(s) didn't satisfy existing pods anti-affinity rules"
+
+
+class InterPodAffinityArgs(Args):
+    """Arguments of InterPodAffinity."""
+
+    hard_pod_affinity_weight: int = Field(default=1, ge=0, le=100)
+    ignore_preferred_terms_of_existing_pods: bool = False
+
+
+Weighted = tuple[AffinityTerm, IntColumn, int]
+_SCORING: StateKey[list[Weighted]] = StateKey("affinity.scoring")
+
+
+class InterPodAffinity(Plugin[InterPodAffinityArgs]):
+    """Refuse and score nodes by the pods in their topology domains."""
+
+    Args = InterPodAffinityArgs
+    reads = Reads.CLUSTER
+    normalize_scores = Normalize.HOOK
+    requeue_on = ClusterEvent.NODE | ClusterEvent.POD
+
+    @hookimpl
+    def sign(self, pod: PodInfo) -> Hashable:
+        """The pod's own terms, whether it meets them itself, and the held terms that mean it."""
+        held = self.handle.snapshot.index.held_matching(pod)
+        if not pod.terms:
+            return held
+        return (pod.terms, self._meets_own(pod), held)
+
+    # Filter ------------------------------------------------------------------------------
+
+    @hookimpl
+    def pre_filter(self, pod: PodInfo) -> object:
+        """Skip when neither the pod nor any placed pod demands anything."""
+        if pod.terms.required_affinity or pod.terms.required_anti_affinity:
+            return None
+        held = self.handle.snapshot.index.held_matching(pod)
+        return None if any(term.kind == "anti" for term in held) else SKIP
+
+    @hookimpl
+    def filter(self, pod: PodInfo, nodes: NodeView) -> Iterator[Reject]:
+        """Refuse by the pod's affinity, its anti-affinity, then that of placed pods."""
+        everywhere = nodes.all()
+        index = self.handle.snapshot.index
+        left = np.ones(len(everywhere), dtype=np.bool_)
+        terms = pod.terms
+        if terms.required_affinity:
+            far = ~self._near_enough(pod, everywhere)
+            yield Reject(nodes.pick(far), _AFFINITY, resolvable=False)
+            left &= ~far
+        if terms.required_anti_affinity:
+            crowded = np.zeros(len(everywhere), dtype=np.bool_)
+            for term in terms.required_anti_affinity:
+                counts = index.counts(PodQuery(terms=(term,)))
+                crowded |= _per_node(term, counts, everywhere) > 0
+            crowded &= left
+            yield Reject(nodes.pick(crowded), _ANTI_AFFINITY)
+            left &= ~crowded
+        unwelcome = np.zeros(len(everywhere), dtype=np.bool_)
+        for held in index.held_matching(pod):
+            if held.kind == "anti":
+                unwelcome |= _per_node(held.term, index.held(held), everywhere) > 0
+        if unwelcome.any():
+            yield Reject(nodes.pick(unwelcome & left), _EXISTING)
+
+    def _near_enough(self, pod: PodInfo, nodes: NodeView) -> BoolColumn:
+        terms = pod.terms.required_affinity
+        # A pod counts only if it matches all terms at once.
+        counts = self.handle.snapshot.index.counts(PodQuery(terms=terms))
+        with_keys = np.ones(len(nodes), dtype=np.bool_)
+        near = np.ones(len(nodes), dtype=np.bool_)
+        anywhere = False
+        for term in terms:
+            has_key = nodes.has_label(term.topology_key)
+            with_keys &= has_key
+            near &= _per_node(term, counts, nodes) > 0
+            anywhere = anywhere or bool(counts[has_key].any())
+        # The first of a group of pods that want each other has nobody to be near to.
+        if not anywhere and self._meets_own(pod):
+            return with_keys
+        return near
+
+    def _meets_own(self, pod: PodInfo) -> bool:
+        query = PodQuery(terms=pod.terms.required_affinity)
+        return query.matches(pod, self.handle.snapshot.index.namespace_labels(pod))
+
+    # Score -------------------------------------------------------------------------------
+
+    @hookimpl
+    def pre_score(self, pod: PodInfo, state: CycleState) -> object:
+        """Collect the columns that count; skip when there are none."""
+        index = self.handle.snapshot.index
+        found: list[Weighted] = [
+            (term, index.counts(PodQuery(terms=(term,))), weight)
+            for term, weight in pod.terms.preferred
+        ]
+        for held in index.held_matching(pod):
+            if held.kind == "affinity" and self.args.hard_pod_affinity_weight:
+                weight = self.args.hard_pod_affinity_weight
+                found.append((held.term, index.held(held), weight))
+            elif held.kind == "preferred":
+                if not self.args.ignore_preferred_terms_of_existing_pods:
+                    found.append((held.term, index.held(held), held.weight))
+        state[_SCORING] = found
+        return None if found else SKIP
+
+    @hookimpl
+    def score(self, nodes: NodeView, state: CycleState) -> FloatColumn:
+        """Sum the weights of all pods in the node's domains."""
+        everywhere = nodes.all()
+        total = np.zeros(len(everywhere), dtype=np.int64)
+        for term, counts, weight in state[_SCORING]:
+            total += weight * _per_node(term, counts, everywhere)
+        return nodes.pick(total).astype(np.float64)
+
+    @hookimpl
+    def normalize(self, scores: FloatColumn) -> FloatColumn:
+        """Stretch from the lowest to the highest score."""
+        low, high = scores.min(), scores.max()
+        if high == low:
+            return np.zeros(len(scores))
+        return np.floor(100 * ((scores - low) / (high - low)))
+
+
+def _per_node(term: AffinityTerm, counts: IntColumn, nodes: NodeView) -> IntColumn:
+    """Return, per node, the sum of the counts in its domain; 0 without the key."""
+    column = nodes.label(term.topology_key)
+    codes = column.codes
+    has_key = codes >= 0
+    if has_key.all():
+        sums = np.bincount(codes, weights=counts, minlength=len(column.values))
+    else:
+        size = len(column.values)
+        sums = np.bincount(codes[has_key], weights=counts[has_key], minlength=size)
+    # One value more answers for nodes without the label.
+    return np.append(sums, 0).astype(np.int64)[codes]

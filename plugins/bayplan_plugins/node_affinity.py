@@ -1,0 +1,113 @@
+"""NodeAffinity: spec.nodeSelector and spec.affinity.nodeAffinity."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Iterator
+
+import numpy as np
+import pydantic
+
+from bayplan import (
+    SKIP,
+    Args,
+    ClusterEvent,
+    NodeView,
+    Normalize,
+    Plugin,
+    PodInfo,
+    Reads,
+    Reject,
+    Remedy,
+    hookimpl,
+)
+from bayplan.api.objects import DecodeError, decode_part
+from bayplan.api.pod import NodeAffinity as NodeAffinitySpec
+from bayplan.api.pod import PreferredSchedulingTerm
+from bayplan.hookspecs import IntColumn
+from bayplan_plugins.node_selection import matches_selector, matches_term, required_match
+
+__all__ = ["NodeAffinity", "NodeAffinityArgs"]
+
+_REASON = "node(s) didn't match Pod's node affinity/selector"
+_ENFORCED = "node(s) didn't match scheduler-enforced node affinity"
+
+
+class NodeAffinityArgs(Args):
+    """Arguments of NodeAffinity; ``addedAffinity`` applies to every pod of the profile."""
+
+    added_affinity: dict[str, object] | None = None
+
+    @pydantic.field_validator("added_affinity")
+    @classmethod
+    def _is_node_affinity(cls, value: dict[str, object] | None) -> dict[str, object] | None:
+        if value is not None:
+            _decoded(value)
+        return value
+
+
+def _decoded(content: dict[str, object]) -> NodeAffinitySpec:
+    try:
+        return decode_part(NodeAffinitySpec, content)
+    except DecodeError as exc:
+        raise ValueError(str(exc)) from None
+
+
+class NodeAffinity(Plugin[NodeAffinityArgs]):
+    """Refuse nodes that the pod does not select; score by the weights of preferred terms."""
+
+    Args = NodeAffinityArgs
+    reads = Reads.NODE
+    normalize_scores = Normalize.MAX
+    requeue_on = ClusterEvent.NODE_ADDED | ClusterEvent.NODE_LABELS
+
+    @property
+    def _added(self) -> NodeAffinitySpec:
+        return _decoded(self.args.added_affinity or {})
+
+    @hookimpl
+    def sign(self, pod: PodInfo) -> Hashable:
+        """The selector and the affinity are parts of the spec."""
+        return pod.facts
+
+    @hookimpl
+    def pre_filter(self, pod: PodInfo) -> object:
+        """Skip pods that select nothing."""
+        affinity = pod.spec.affinity.node_affinity if pod.spec.affinity else None
+        selects = pod.spec.node_selector or (affinity and affinity.required)
+        return None if selects or self.args.added_affinity else SKIP
+
+    @hookimpl
+    def filter(self, pod: PodInfo, nodes: NodeView) -> Iterator[Reject]:
+        """Refuse nodes outside of the added affinity, then those outside of the pod's own."""
+        left = np.ones(len(nodes), dtype=np.bool_)
+        if self.args.added_affinity and self._added.required is not None:
+            left = matches_selector(self._added.required, nodes)
+            yield Reject(~left, _ENFORCED, resolvable=False)
+        yield Reject(left & ~required_match(pod.spec, nodes), _REASON, resolvable=False)
+
+    @hookimpl
+    def pre_score(self, pod: PodInfo) -> object:
+        """Skip pods without preferred terms."""
+        return None if self._preferred(pod) else SKIP
+
+    @hookimpl
+    def score(self, pod: PodInfo, nodes: NodeView) -> IntColumn:
+        """Sum the weights of the preferred terms that match."""
+        total = np.zeros(len(nodes), dtype=np.int64)
+        for term in self._preferred(pod):
+            total += term.weight * matches_term(term.preference, nodes)
+        return total
+
+    def _preferred(self, pod: PodInfo) -> tuple[PreferredSchedulingTerm, ...]:
+        affinity = pod.spec.affinity.node_affinity if pod.spec.affinity else None
+        own = affinity.preferred if affinity is not None else ()
+        return (*own, *self._added.preferred) if self.args.added_affinity else own
+
+    @hookimpl
+    def remedies(self, pod: PodInfo, nodes: NodeView) -> Iterable[Remedy]:
+        """Suggest dropping the selector, on the first nodes that it refuses."""
+        for row in np.flatnonzero(~required_match(pod.spec, nodes)):
+            name = nodes.names[row]
+            labels = ", ".join(f"{k}={v}" for k, v in sorted(pod.spec.node_selector.items()))
+            what = f"carried the labels {labels}" if labels else "matched its node affinity"
+            yield Remedy(f"would fit on {name} if that node {what}", int(row), cost=3.0)

@@ -1,0 +1,47 @@
+"""NodeUnschedulable: cordoned nodes take no new pods."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator
+
+from bayplan import (
+    SKIP,
+    Args,
+    ClusterEvent,
+    NodeView,
+    Plugin,
+    PodInfo,
+    Reads,
+    Reject,
+    hookimpl,
+)
+from bayplan.api import Taint, Toleration
+from bayplan_plugins.tolerations import tolerated
+
+__all__ = ["NodeUnschedulable"]
+
+_REASON = "node(s) were unschedulable"
+_TAINT = Taint("node.kubernetes.io/unschedulable", "NoSchedule")
+
+
+class NodeUnschedulable(Plugin[Args]):
+    """Refuse cordoned nodes, unless the pod tolerates the taint that stands for the cordon."""
+
+    reads = Reads.NODE
+    requeue_on = ClusterEvent.NODE_ADDED | ClusterEvent.NODE_TAINTS
+
+    @hookimpl
+    def sign(self, pod: PodInfo) -> Hashable:
+        """The tolerations are parts of the spec."""
+        return pod.facts
+
+    @hookimpl
+    def pre_filter(self, pod: PodInfo) -> object:
+        """Skip pods that tolerate the cordon."""
+        tolerations: tuple[Toleration, ...] = pod.spec.tolerations
+        return SKIP if tolerated(_TAINT, tolerations) else None
+
+    @hookimpl
+    def filter(self, nodes: NodeView) -> Iterator[Reject]:
+        """Refuse cordoned nodes."""
+        yield Reject(nodes.unschedulable, _REASON, resolvable=False)

@@ -1,0 +1,348 @@
+"""PodTopologySpread: keep pods of a kind evenly over the domains of a topology key.
+
+Semantics: kube-scheduler 1.36, podtopologyspread. Skew of a node's domain is the number of
+matching pods there, plus one if the pod matches its own selector, minus the smallest number in
+any eligible domain. Pods that are being deleted do not count.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import pydantic
+from pydantic import Field
+
+from bayplan import (
+    SKIP,
+    Args,
+    ClusterEvent,
+    CycleState,
+    NodeView,
+    Normalize,
+    Plugin,
+    PodInfo,
+    Reads,
+    Reject,
+    StateKey,
+    hookimpl,
+)
+from bayplan.api import ReplicaSet, Service, StatefulSet
+from bayplan.api.pod import TopologySpreadConstraint
+from bayplan.api.selectors import Requirement, Selector, compile_selector
+from bayplan.hookspecs import BoolColumn, FloatColumn, IntColumn
+from bayplan.snapshot import PodQuery
+from bayplan_plugins.node_selection import required_match
+from bayplan_plugins.tolerations import tolerated
+
+__all__ = ["PodTopologySpread", "PodTopologySpreadArgs"]
+
+_REASON = "node(s) didn't match pod topology spread constraints"
+_NO_LABEL = f"{_REASON} (missing required label)"
+_HOSTNAME = "kubernetes.io/hostname"
+_ZONE = "topology.kubernetes.io/zone"
+
+
+class DefaultConstraint(Args):
+    """A constraint for pods that bring none; its selector comes from the pod's owners."""
+
+    max_skew: int = Field(ge=1)
+    topology_key: str = Field(min_length=1)
+    when_unsatisfiable: Literal["DoNotSchedule", "ScheduleAnyway"]
+
+
+_SYSTEM_DEFAULTS = (
+    DefaultConstraint(maxSkew=3, topologyKey=_HOSTNAME, whenUnsatisfiable="ScheduleAnyway"),
+    DefaultConstraint(maxSkew=5, topologyKey=_ZONE, whenUnsatisfiable="ScheduleAnyway"),
+)
+
+
+class PodTopologySpreadArgs(Args):
+    """Arguments of PodTopologySpread."""
+
+    default_constraints: tuple[DefaultConstraint, ...] = ()
+    defaulting_type: Literal["System", "List"] = "System"
+
+    @pydantic.model_validator(mode="after")
+    def _one_source(self) -> PodTopologySpreadArgs:
+        if self.default_constraints and self.defaulting_type == "System":
+            raise ValueError('defaultConstraints need defaultingType "List"')
+        return self
+
+
+@dataclass(frozen=True)
+class Constraint:
+    """A constraint of one pod, its selector compiled and narrowed by matchLabelKeys."""
+
+    key: str
+    max_skew: int
+    min_domains: int
+    hard: bool
+    selector: Selector
+    self_match: int
+    honor_affinity: bool = True
+    honor_taints: bool = False
+
+
+@dataclass(frozen=True)
+class Spread:
+    """All constraints of a pod; ``all_keys``: nodes that lack any of the keys are left out."""
+
+    hard: tuple[Constraint, ...]
+    soft: tuple[Constraint, ...]
+    all_keys: bool
+
+    def __bool__(self) -> bool:
+        return bool(self.hard or self.soft)
+
+
+_NONE = Spread((), (), True)
+_SPREAD: StateKey[Spread] = StateKey("spread.constraints")
+_ELIGIBLE: StateKey[dict[tuple[bool, Constraint], BoolColumn]] = StateKey("spread.eligible")
+_SOFT: StateKey[tuple[list[tuple[Constraint, IntColumn, float]], BoolColumn]] = StateKey(
+    "spread.soft"
+)
+
+
+class PodTopologySpread(Plugin[PodTopologySpreadArgs]):
+    """Refuse nodes that would widen the skew beyond maxSkew; prefer domains with fewer pods."""
+
+    Args = PodTopologySpreadArgs
+    reads = Reads.CLUSTER
+    normalize_scores = Normalize.HOOK
+    requeue_on = ClusterEvent.NODE | ClusterEvent.POD
+
+    @hookimpl
+    def sign(self, pod: PodInfo) -> Hashable:
+        """Nothing of a pod without constraints; else its spec and resolved constraints."""
+        spread = self._spread(pod)
+        return (pod.facts, pod.namespace, spread) if spread else None
+
+    # Filter ------------------------------------------------------------------------------
+
+    @hookimpl
+    def pre_filter(self, pod: PodInfo, state: CycleState) -> object:
+        """Skip pods without hard constraints."""
+        spread = state[_SPREAD] = self._spread(pod)
+        if _ELIGIBLE not in state:
+            state[_ELIGIBLE] = {}
+        return None if spread.hard else SKIP
+
+    @hookimpl
+    def filter(self, pod: PodInfo, nodes: NodeView, state: CycleState) -> Iterator[Reject]:
+        """Refuse nodes without the key, then nodes in domains that hold too many."""
+        everywhere = nodes.all()
+        hard = state[_SPREAD].hard
+        left = np.ones(len(everywhere), dtype=np.bool_)
+        for constraint in hard:
+            codes = everywhere.label(constraint.key).codes
+            missing = left & (codes < 0)
+            if missing.any():
+                yield Reject(nodes.pick(missing), _NO_LABEL, resolvable=False)
+            eligible = self._eligible(pod, constraint, hard, True, everywhere, state)
+            sums, present = self._domain_sums(pod, constraint, codes, eligible, everywhere)
+            if not present.any():
+                left &= ~missing
+                continue
+            fewest = int(sums[present].min())
+            if int(present.sum()) < constraint.min_domains:
+                fewest = 0
+            # One value more answers for nodes without the label, which are refused already.
+            skews = np.append(sums, 0)[codes] + constraint.self_match - fewest
+            crowded = left & ~missing & (skews > constraint.max_skew)
+            yield Reject(nodes.pick(crowded), _REASON)
+            left &= ~missing & ~crowded
+
+    # Score -------------------------------------------------------------------------------
+
+    @hookimpl
+    def pre_score(self, pod: PodInfo, nodes: NodeView, state: CycleState) -> object:
+        """Skip pods without soft constraints; else count pods per domain."""
+        spread = self._spread(pod)
+        if not spread.soft:
+            return SKIP
+        everywhere = nodes.all()
+        lacking = np.zeros(len(everywhere), dtype=np.bool_)
+        if spread.all_keys:
+            for constraint in spread.soft:
+                lacking |= ~everywhere.has_label(constraint.key)
+        scored = nodes.pick(~lacking)
+        columns = []
+        for constraint in spread.soft:
+            codes = everywhere.label(constraint.key).codes
+            if constraint.key == _HOSTNAME:
+                domains = int(scored.sum())
+                counts = self._counts(pod, constraint)
+            else:
+                domains = len(np.unique(nodes.pick(codes)[scored]))
+                eligible = self._eligible(
+                    pod, constraint, spread.soft, spread.all_keys, everywhere, state
+                )
+                sums, _ = self._domain_sums(pod, constraint, codes, eligible, everywhere)
+                counts = np.append(sums, 0)[codes]
+            columns.append((constraint, counts, math.log(domains + 2)))
+        state[_SOFT] = (columns, lacking)
+        return None
+
+    @hookimpl
+    def score(self, nodes: NodeView, state: CycleState) -> FloatColumn:
+        """Sum the weighted counts: the more pods a node's domains hold, the higher."""
+        columns, _ = state[_SOFT]
+        total = np.zeros(len(nodes))
+        for constraint, counts, weight in columns:
+            here = nodes.has_label(constraint.key)
+            points = nodes.pick(counts) * weight + (constraint.max_skew - 1)
+            total = total + np.where(here, points, 0.0)
+        return np.floor(total + 0.5)
+
+    @hookimpl
+    def normalize(self, scores: FloatColumn, nodes: NodeView, state: CycleState) -> FloatColumn:
+        """Turn many pods into a low score; nodes without the keys get 0."""
+        lacking = nodes.pick(state[_SOFT][1])
+        scored = scores[~lacking]
+        result = np.zeros(len(scores))
+        if len(scored):
+            low, high = scored.min(), scored.max()
+            points = 100.0 if high == 0 else np.floor(100 * (high + low - scores) / high)
+            result[~lacking] = points if high == 0 else points[~lacking]  # type: ignore[index]
+        return result
+
+    # Constraints -------------------------------------------------------------------------
+
+    def _spread(self, pod: PodInfo) -> Spread:
+        own = pod.spec.topology_spread_constraints
+        if own:
+            compiled = [_compile(constraint, pod) for constraint in own]
+        else:
+            compiled = self._defaults(pod)
+        if not compiled:
+            return _NONE
+        return Spread(
+            tuple(c for c in compiled if c.hard),
+            tuple(c for c in compiled if not c.hard),
+            bool(own) or self.args.defaulting_type == "List",
+        )
+
+    def _defaults(self, pod: PodInfo) -> list[Constraint]:
+        listed = self.args.default_constraints
+        constraints = _SYSTEM_DEFAULTS if self.args.defaulting_type == "System" else listed
+        selector = self._owners_selector(pod) if constraints else None
+        if selector is None:
+            return []
+        return [
+            Constraint(
+                constraint.topology_key,
+                constraint.max_skew,
+                1,
+                constraint.when_unsatisfiable == "DoNotSchedule",
+                selector,
+                int(selector.matches(pod.labels)),
+            )
+            for constraint in constraints
+        ]
+
+    def _owners_selector(self, pod: PodInfo) -> Selector | None:
+        """Join the selectors of the pod's services and of its ReplicaSet or StatefulSet."""
+        snapshot = self.handle.snapshot
+        requirements: list[Requirement] = []
+        for service in snapshot.objects(Service).values():
+            wanted = service.spec.selector
+            if (
+                wanted
+                and service.metadata.namespace == pod.namespace
+                and all(pod.labels.get(key) == value for key, value in wanted.items())
+            ):
+                requirements += [
+                    Requirement(key, "In", frozenset((value,)))
+                    for key, value in sorted(wanted.items())
+                ]
+        owner = next((r for r in pod.pod.metadata.owner_references if r.controller), None)
+        if owner is not None and owner.kind in ("ReplicaSet", "StatefulSet"):
+            key = f"{pod.namespace}/{owner.name}"
+            found: ReplicaSet | StatefulSet | None = (
+                snapshot.objects(ReplicaSet).get(key)
+                if owner.kind == "ReplicaSet"
+                else snapshot.objects(StatefulSet).get(key)
+            )
+            if found is not None:
+                requirements += compile_selector(found.spec.selector).requirements
+        return Selector(tuple(dict.fromkeys(requirements))) if requirements else None
+
+    # Counting ----------------------------------------------------------------------------
+
+    def _counts(self, pod: PodInfo, constraint: Constraint) -> IntColumn:
+        index = self.handle.snapshot.index
+        return index.counts(PodQuery(pod.namespace, constraint.selector))
+
+    def _domain_sums(
+        self,
+        pod: PodInfo,
+        constraint: Constraint,
+        codes: IntColumn,
+        eligible: BoolColumn | None,
+        nodes: NodeView,
+    ) -> tuple[IntColumn, BoolColumn]:
+        """Return, per domain, the matching pods on eligible nodes, and whether it has any."""
+        counts = self._counts(pod, constraint)
+        size = len(nodes.label(constraint.key).values)
+        if eligible is not None:
+            codes, counts = codes[eligible], counts[eligible]
+        sums = np.bincount(codes, weights=counts, minlength=size).astype(np.int64)
+        present = np.bincount(codes, minlength=size) > 0 if eligible is not None else None
+        return sums, np.ones(size, dtype=np.bool_) if present is None else present
+
+    def _eligible(
+        self,
+        pod: PodInfo,
+        constraint: Constraint,
+        together: tuple[Constraint, ...],
+        all_keys: bool,
+        nodes: NodeView,
+        state: CycleState,
+    ) -> BoolColumn | None:
+        """Return the nodes whose pods count for a constraint; None means every node.
+
+        It depends on node objects alone, so it is kept as long as the evaluation is.
+        """
+        if _ELIGIBLE not in state:
+            state[_ELIGIBLE] = {}
+        kept = state[_ELIGIBLE]
+        name = (all_keys, constraint)
+        if name not in kept:
+            mask = np.ones(len(nodes), dtype=np.bool_)
+            for other in together if all_keys else (constraint,):
+                mask &= nodes.has_label(other.key)
+            if constraint.honor_affinity:
+                mask &= required_match(pod.spec, nodes)
+            if constraint.honor_taints:
+                allowed = [
+                    all(
+                        t.effect == "PreferNoSchedule" or tolerated(t, pod.spec.tolerations)
+                        for t in taints
+                    )
+                    for taints in nodes.taint_sets
+                ]
+                mask &= np.array(allowed, dtype=np.bool_)[nodes.taint_codes]
+            kept[name] = mask
+        mask = kept[name]
+        return None if mask.all() else mask
+
+
+def _compile(constraint: TopologySpreadConstraint, pod: PodInfo) -> Constraint:
+    selector = compile_selector(constraint.label_selector)
+    for key in constraint.match_label_keys:
+        if key in pod.labels:
+            selector = selector.also(Requirement(key, "In", frozenset((pod.labels[key],))))
+    return Constraint(
+        constraint.topology_key,
+        constraint.max_skew,
+        constraint.min_domains or 1,
+        constraint.when_unsatisfiable == "DoNotSchedule",
+        selector,
+        int(selector.matches(pod.labels)),
+        constraint.node_affinity_policy == "Honor",
+        constraint.node_taints_policy == "Honor",
+    )
