@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -11,13 +11,15 @@ import numpy.typing as npt
 from bayplan.decision import Decision, Outcome, PodDecision
 from bayplan.errors import PluginError
 from bayplan.evaluation import Evaluation, Evaluator
-from bayplan.plugin import CycleState, DomainTrial, NoPlacement, Placement, Unit, Wait
-from bayplan.runtime import Runtime, guard
+from bayplan.plugin import CycleState, DomainTrial, Placement, Placements, Unit, Wait
+from bayplan.runtime import Runtime
 from bayplan.snapshot import NodeRow, PodInfo, Snapshot
 
-__all__ = ["Cycle", "Reserved", "Result"]
+__all__ = ["NOT_NEEDED", "Cycle", "Reserved", "Result"]
 
 _EVERYWHERE = Placement("", None)
+_NO_PREFERENCE = Placements((_EVERYWHERE,))
+NOT_NEEDED = "not needed"
 _UNBOUNDED = np.iinfo(np.int64).max
 
 
@@ -63,7 +65,8 @@ class Cycle:
         self._evaluator = evaluator
         self._snapshot = snapshot
         self._score_placements = bool(runtime["placement_score"])
-        self.record_finalists = False
+        self.recorded: frozenset[str] = frozenset()
+        """Pods, by key, whose finalists are recorded."""
 
     def run(self, unit: Unit, number: int, now: float) -> Result:
         """Try to place a unit; a plugin that raises makes the outcome ERROR, never an exception."""
@@ -84,14 +87,15 @@ class Cycle:
             decision.message = f'gang "{unit.key}" has {have} of the {needed} members it needs'
             return Result(decision)
         offered = self._placements(unit, state)
-        if isinstance(offered, NoPlacement):
-            decision.domains = offered.tried
+        if not offered.candidates:
+            decision.domains = tuple(offered.refused)
             decision.message = offered.reason
             self._explain_members(unit, decision)
             self._post_filter(unit, decision, state)
             return Result(decision)
-        best, tried = self._try_all(unit, offered, state)
-        decision.domains = tuple(tried) if unit.gang is not None else ()
+        best, tried = self._try_all(unit, offered.candidates, state)
+        if unit.gang is not None:
+            decision.domains = (*tried, *offered.refused)
         decision.pods = best.pods
         if best.reserved:
             self._accept(unit, best, decision)
@@ -100,30 +104,28 @@ class Cycle:
         self._post_filter(unit, decision, state)
         return Result(decision)
 
-    def _placements(self, unit: Unit, state: CycleState) -> Iterable[Placement] | NoPlacement:
-        if unit.gang is None:
-            return (_EVERYWHERE,)
-        view = self._snapshot.view()
-        for call in self._runtime["placement_generate"]:
-            answer = call(unit, view, state)
-            if isinstance(answer, NoPlacement):
-                return answer
-            if answer is not None:
-                return guard(call, lambda answer=answer: list(answer))  # type: ignore[misc]
-        return (_EVERYWHERE,)
+    def _placements(self, unit: Unit, state: CycleState) -> Placements:
+        if unit.gang is not None:
+            view = self._snapshot.view()
+            for call in self._runtime["placement_generate"]:
+                answer: Placements | None = call(unit, view, state)
+                if answer is not None:
+                    return answer
+        return _NO_PREFERENCE
 
     def _try_all(
-        self, unit: Unit, offered: Iterable[Placement], state: CycleState
+        self, unit: Unit, offered: Sequence[Placement], state: CycleState
     ) -> tuple[_Attempt, list[DomainTrial]]:
         """Try the placements in order; leave the chosen attempt in the snapshot."""
         tried: list[DomainTrial] = []
         best: _Attempt | None = None
         closest: _Attempt | None = None
-        for placement in offered:
+        for index, placement in enumerate(offered):
             attempt = self._attempt(unit, placement, state, keep=not self._score_placements)
             tried.append(self._trial_record(unit, attempt))
             if attempt.reserved:
                 if not self._score_placements:
+                    tried += [_not_needed(p, unit, self._snapshot) for p in offered[index + 1 :]]
                     return attempt, tried
                 if best is None or attempt.score > best.score:
                     best = attempt
@@ -165,7 +167,7 @@ class Cycle:
             evaluation = self._evaluator.evaluate(pod)
             row = plan.choose(evaluation)
             if row is None or not self._reserve(pod, row, evaluation, attempt):
-                decision = evaluation.describe(self._snapshot.nodes.names, False)
+                decision = evaluation.describe(self._snapshot.nodes.names, finalists=False)
                 if attempt.refusal is not None:
                     decision.message = attempt.refusal[1]
                 attempt.pods[pod.key] = decision
@@ -178,8 +180,8 @@ class Cycle:
         snapshot = self._snapshot
         name = snapshot.nodes.names[row]
         names = snapshot.nodes.names
-        if self.record_finalists:
-            decision = found.describe(names, True)
+        if pod.key in self.recorded:
+            decision = found.describe(names, finalists=True)
         else:
             decision = PodDecision(pod.key, len(names), int(np.count_nonzero(found.feasible)))
         decision.total = float(found.total[row])
@@ -216,7 +218,7 @@ class Cycle:
 
     def _trial_record(self, unit: Unit, attempt: _Attempt) -> DomainTrial:
         placement = attempt.placement
-        nodes = len(self._snapshot.nodes) if placement.rows is None else len(placement.rows)
+        nodes = _size(placement, self._snapshot)
         refusal = None
         if not attempt.reserved:
             refusal = attempt.refusal[1] if attempt.refusal else ""
@@ -258,7 +260,7 @@ class Cycle:
         """Record, for a unit that no domain can hold, what each kind of member meets now."""
         names = self._snapshot.nodes.names
         for pod in unit.pods:
-            found = self._evaluator.evaluate(pod).describe(names, self.record_finalists)
+            found = self._evaluator.evaluate(pod).describe(names, finalists=False)
             decision.pods[pod.key] = found
             decision.refused_by |= found.refused_by
         decision.refused_by |= {call.name for call in self._runtime["placement_generate"]}
@@ -299,6 +301,15 @@ class Cycle:
             if call.name not in evaluation.skipped["pre_filter"]:
                 bound = np.minimum(bound, call(pod, view, evaluation.state))
         return np.maximum(bound, 0)
+
+
+def _size(placement: Placement, snapshot: Snapshot) -> int:
+    return len(snapshot.nodes) if placement.rows is None else len(placement.rows)
+
+
+def _not_needed(placement: Placement, unit: Unit, snapshot: Snapshot) -> DomainTrial:
+    size = _size(placement, snapshot)
+    return DomainTrial(placement.name, size, placement.offered, unit.min_placed, NOT_NEEDED)
 
 
 class _Plan:

@@ -1,12 +1,12 @@
 """Every exception that bayplan raises on purpose.
 
-    BayplanError
-    ├── InputError        what a person wrote cannot be used (exit status 2)
-    ├── PluginError       a plugin raised; it names the plugin and the hook
-    └── ClusterError      a write was refused by the cluster
-        ├── Conflict      the object changed meanwhile (HTTP 409)
-        ├── NotFound      there is no such object (HTTP 404)
-        └── AlreadyExists an object of this name is there (HTTP 409 on create)
+BayplanError
+├── InputError        what a person wrote cannot be used (exit status 2)
+├── PluginError       a plugin raised; it names the plugin and the hook
+└── ClusterError      a write was refused by the cluster
+    ├── Conflict      the object changed meanwhile (HTTP 409)
+    ├── NotFound      there is no such object (HTTP 404)
+    └── AlreadyExists an object of this name is there (HTTP 409 on create)
 """
 
 from __future__ import annotations

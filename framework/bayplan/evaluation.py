@@ -8,9 +8,10 @@ False)`` computes everything every time: the plain path, which tests compare wit
 
 from __future__ import annotations
 
+import time
 from collections import OrderedDict
-from collections.abc import Hashable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Hashable, Iterable
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -200,6 +201,8 @@ class Evaluator:
         self._all_sign = asked <= signing
         self._filters = _pairs(runtime, "filter", "filter_node")
         self._scores = _pairs(runtime, "score", "score_node")
+        self._traced: str | None = None
+        self._tell: Callable[[str], None] = lambda line: None
         self._normalize = runtime.by_plugin("normalize")
         self._clusterwide = {
             hook: tuple(c for c in runtime[hook] if Reads.CLUSTER in c.plugin.reads)
@@ -212,6 +215,8 @@ class Evaluator:
         :raises PluginError: when a plugin raises.
         """
         view = self._snapshot.view()
+        if self._traced == pod.key:
+            return self._trace(pod, view)
         if not (self._cached and self._all_sign):
             return self._fresh(pod, view)
         signature = tuple([call(pod, view) for call in self._signs])
@@ -224,6 +229,41 @@ class Evaluator:
         if len(self._kept) > _KEPT_SIGNATURES:
             self._kept.popitem(last=False)
         return evaluation
+
+    def trace(self, pod_key: str, tell: Callable[[str], None]) -> None:
+        """Describe, whenever this pod is evaluated, each hook, its plugin, losses and time."""
+        self._traced, self._tell = pod_key, tell
+
+    def _trace(self, pod: PodInfo, view: NodeView) -> Evaluation:
+        calls: list[tuple[str, str, float]] = []
+
+        def timed(call: HookCall) -> HookCall:
+            def run(*args: object) -> object:
+                started = time.perf_counter()
+                try:
+                    return call(*args)
+                finally:
+                    calls.append((call.hook, call.name, time.perf_counter() - started))
+
+            return replace(call, call=run)
+
+        plain = self._runtime
+        self._runtime = plain.with_calls(timed)
+        self._filters = _pairs(self._runtime, "filter", "filter_node")
+        self._scores = _pairs(self._runtime, "score", "score_node")
+        try:
+            result = self._fresh(pod, view)
+        finally:
+            self._runtime = plain
+            self._filters = _pairs(plain, "filter", "filter_node")
+            self._scores = _pairs(plain, "score", "score_node")
+        lost = {c.call.name: int(c.mask.sum()) for c in result.filters}
+        self._tell(f"trace {pod.key}: {len(view)} nodes, {int(result.feasible.sum())} feasible")
+        for (hook, name), seconds in _summed(calls).items():
+            refused = lost.get(name, 0) if hook.startswith("filter") else 0
+            losses = f"  refuses {refused} nodes" if refused else ""
+            self._tell(f"  {hook:12} {name:32} {seconds * 1e6:9.1f} us{losses}")
+        return result
 
     # In full -----------------------------------------------------------------------------
 
@@ -485,6 +525,13 @@ class Evaluator:
         assert score.vector is not None
         some = np.array(rows, dtype=np.intp)
         score.raw[some] = score.vector(pod, NodeView(view.table, some), kept.state)
+
+
+def _summed(calls: Iterable[tuple[str, str, float]]) -> dict[tuple[str, str], float]:
+    total: dict[tuple[str, str], float] = {}
+    for hook, name, seconds in calls:
+        total[hook, name] = total.get((hook, name), 0.0) + seconds
+    return total
 
 
 def _pairs(

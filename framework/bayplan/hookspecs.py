@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from bayplan.events import ClusterEvent
     from bayplan.plugin import (
         CycleState,
-        NoPlacement,
         Placement,
+        Placements,
         Refusal,
         Reject,
         Remedy,
@@ -123,9 +123,7 @@ def score_node(pod: PodInfo, node: NodeRow, state: CycleState) -> float:
 
 
 @hookspec
-def normalize(
-    pod: PodInfo, scores: FloatColumn, nodes: NodeView, state: CycleState
-) -> FloatColumn:
+def normalize(pod: PodInfo, scores: FloatColumn, nodes: NodeView, state: CycleState) -> FloatColumn:
     """Bring scores to 0..100, with ``normalize_scores = Normalize.HOOK``.
 
     ``nodes`` are the feasible ones, ``scores`` theirs.
@@ -146,9 +144,7 @@ def slots(pod: PodInfo, nodes: NodeView, state: CycleState) -> IntColumn:
 
 
 @hookspec(firstresult=True)
-def placement_generate(
-    unit: Unit, nodes: NodeView, state: CycleState
-) -> Iterable[Placement] | NoPlacement | None:
+def placement_generate(unit: Unit, nodes: NodeView, state: CycleState) -> Placements | None:
     """Offer parts of the cluster for the unit, the best first; None leaves it to others."""
 
 

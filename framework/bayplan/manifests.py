@@ -103,13 +103,17 @@ def _load(
     if kind is None:
         near = did_you_mean(kind_name, {k for g, k in KINDS if g == group})
         if near and kind_name not in {k for _, k in KINDS}:
-            raise InputError(f'$.kind: there is no kind "{kind_name}" in {api_version}{near}', where)
+            raise InputError(
+                f'$.kind: there is no kind "{kind_name}" in {api_version}{near}', where
+            )
         label = f"{kind_name} ({api_version})"
         result.ignored[label] = result.ignored.get(label, 0) + 1
         return
     if version not in kind.versions:
         known = " or ".join(f"{group}/{v}".lstrip("/") for v in kind.versions)
-        raise InputError(f"$.apiVersion: {kind_name} {api_version} is not known; use {known}", where)
+        raise InputError(
+            f"$.apiVersion: {kind_name} {api_version} is not known; use {known}", where
+        )
     try:
         obj = decode_object(kind, content)
         if isinstance(obj, ClusterNetworkTopology):
@@ -119,10 +123,14 @@ def _load(
         name = content.get("metadata", {})
         name = name.get("name", "") if isinstance(name, dict) else ""
         message = exc.message if isinstance(exc, DecodeError) else str(exc)
-        raise InputError(f"{kind_name} {name}: {exc.path}: {message}".replace(" :", ":"), at) from None
+        raise InputError(
+            f"{kind_name} {name}: {exc.path}: {message}".replace(" :", ":"), at
+        ) from None
     key = (type(obj), object_key(obj))
     if obj.metadata.name and key in seen:
-        raise InputError(f"{kind_name} {key[1]} is defined twice; first in {seen[key].source}", where)
+        raise InputError(
+            f"{kind_name} {key[1]} is defined twice; first in {seen[key].source}", where
+        )
     seen[key] = document
     result.objects.append(obj)
 

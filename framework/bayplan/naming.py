@@ -16,7 +16,6 @@ def natural_key(name: str) -> tuple[tuple[str, int], ...]:
     parts = _PARTS.split(name)
     # Pairs of (text, number) keep the types comparable; the name itself breaks "a01" against "a1".
     pairs = [
-        (parts[i], int(parts[i + 1]) if i + 1 < len(parts) else -1)
-        for i in range(0, len(parts), 2)
+        (parts[i], int(parts[i + 1]) if i + 1 < len(parts) else -1) for i in range(0, len(parts), 2)
     ]
     return (*pairs, (name, 0))

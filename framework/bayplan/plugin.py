@@ -28,9 +28,9 @@ __all__ = [
     "CycleState",
     "DomainTrial",
     "Handle",
-    "NoPlacement",
     "Normalize",
     "Placement",
+    "Placements",
     "Plugin",
     "Reads",
     "Refusal",
@@ -123,11 +123,11 @@ class Wait:
 class Remedy:
     """The smallest change that would undo a plugin's refusal; ``cost`` ranks remedies.
 
-    ``row`` is the node row that would then take the pod.
+    ``row`` is the node row that would then take the pod, None where no single node is meant.
     """
 
     text: str
-    row: int
+    row: int | None
     cost: float
 
 
@@ -270,20 +270,26 @@ class Plugin(Generic[ArgsT]):
 
 @dataclass(frozen=True)
 class DomainTrial:
-    """One domain that a unit was tried in: what it offered and why it was refused, if it was."""
+    """One domain that a unit was considered for: what it offers, why it was refused if it was.
+
+    ``rows`` are the domain's node rows, where they are worth keeping.
+    """
 
     name: str
     nodes: int
     offered: int | None
     needed: int
     refusal: str | None = None
+    rows: Rows | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True)
-class NoPlacement:
-    """Returned by ``placement_generate``: no domain can hold the unit, and why."""
+class Placements:
+    """What ``placement_generate`` found: candidates, the best first, and domains it ruled out.
 
-    reason: str
-    tried: tuple[DomainTrial, ...] = field(default=())
+    Without candidates, ``reason`` says why the unit cannot be placed.
+    """
 
-
+    candidates: Sequence[Placement] = ()
+    refused: Sequence[DomainTrial] = ()
+    reason: str = ""

@@ -216,9 +216,7 @@ def _resolve(
     )
     names = [name for name, _ in multi]
     names += [entry.name for point in POINTS for entry in sets.get(point, _PluginSet()).enabled]
-    classes = {
-        name: _find(finder, name, document, at, sets) for name in dict.fromkeys(names)
-    }
+    classes = {name: _find(finder, name, document, at, sets) for name in dict.fromkeys(names)}
     for name, where in config_at.items():
         if name not in classes:
             finder.find(name, document.where((*where, "name")))
@@ -231,9 +229,7 @@ def _resolve(
         )
         for name, cls in classes.items()
     }
-    points = {
-        hook: _at_point(hook, multi, sets, classes, document, at) for hook in hook_names()
-    }
+    points = {hook: _at_point(hook, multi, sets, classes, document, at) for hook in hook_names()}
     used = {name for order in points.values() for name, _ in order}
     profile = Profile(
         raw.scheduler_name or default_name,
@@ -278,9 +274,7 @@ def _find(
     return finder.find(name, document.where(at))
 
 
-def _merge(
-    defaults: Iterable[tuple[str, int]], change: _PluginSet
-) -> list[tuple[str, int]]:
+def _merge(defaults: Iterable[tuple[str, int]], change: _PluginSet) -> list[tuple[str, int]]:
     disabled = {entry.name for entry in change.disabled}
     added = {entry.name: entry.weight for entry in change.enabled}
     kept = [
@@ -318,7 +312,7 @@ def _at_point(
     order = [name for name in specific if name in dict(multi)]
     order += [name for name in from_multi if name not in specific]
     order += [name for name in specific if name not in dict(multi)]
-    weights = {**{name: 1 for name in specific}, **dict(multi), **from_multi}
+    weights = {**dict.fromkeys(specific, 1), **dict(multi), **from_multi}
     return tuple(
         (name, specific.get(name) or weights[name]) for name in order if _has(classes[name], hook)
     )
@@ -334,9 +328,7 @@ def _implements(cls: type[Plugin[Any]], point: str) -> bool:
     )
 
 
-def _checked(
-    model: type[Any], content: Any, document: Document, at: tuple[str | int, ...]
-) -> Any:
+def _checked(model: type[Any], content: Any, document: Document, at: tuple[str | int, ...]) -> Any:
     try:
         return model.model_validate(content)
     except pydantic.ValidationError as exc:
@@ -374,5 +366,3 @@ def _deref(node: Any, schema: Mapping[str, Any]) -> Any:
     while isinstance(node, dict) and "$ref" in node:
         node = schema["$defs"][node["$ref"].rsplit("/", 1)[-1]]
     return node
-
-

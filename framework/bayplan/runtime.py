@@ -17,7 +17,7 @@ import pluggy
 
 from bayplan import hookspecs
 from bayplan.errors import InputError, PluginError
-from bayplan.plugin import Args, Handle, Plugin
+from bayplan.plugin import Args, Plugin
 
 __all__ = ["Hook", "HookCall", "Runtime", "guard", "hook_names"]
 
@@ -90,10 +90,7 @@ class Runtime:
             _register(manager, name, plugin)
         self.hooks: dict[str, Hook] = {}
         for hook, arguments in hook_names().items():
-            found = {
-                impl.plugin_name: impl
-                for impl in getattr(manager.hook, hook).get_hookimpls()
-            }
+            found = {impl.plugin_name: impl for impl in getattr(manager.hook, hook).get_hookimpls()}
             self.hooks[hook] = tuple(
                 _compile(self.plugins[name], name, hook, found[name], arguments, weight)
                 for name, weight in points.get(hook, [(name, 1) for name in self.plugins])
@@ -102,6 +99,15 @@ class Runtime:
 
     def __getitem__(self, hook: str) -> Hook:
         return self.hooks[hook]
+
+    def with_calls(self, change: Callable[[HookCall], HookCall]) -> Runtime:
+        """Return the same runtime with every call replaced, as tracing does."""
+        copied = object.__new__(Runtime)
+        copied.plugins = self.plugins
+        copied.hooks = {
+            hook: tuple(change(call) for call in calls) for hook, calls in self.hooks.items()
+        }
+        return copied
 
     def by_plugin(self, hook: str) -> dict[str, HookCall]:
         """Return a hook's calls by plugin name."""

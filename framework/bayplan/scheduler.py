@@ -132,9 +132,7 @@ class Scheduler:
         self._profiles: dict[str, ProfileAtWork] = {}
         for profile in profiles.profiles:
             self._profiles[profile.scheduler_name] = self._put_to_work(profile, cached)
-        self._fallback = (
-            next(iter(self._profiles.values())) if profiles.any_scheduler else None
-        )
+        self._fallback = next(iter(self._profiles.values())) if profiles.any_scheduler else None
         self._first = next(iter(self._profiles.values()))
         self.queue = UnitQueue(
             self._sort_key,
@@ -167,9 +165,7 @@ class Scheduler:
 
     def _put_to_work(self, profile: Profile, cached: bool) -> ProfileAtWork:
         handle = _Handle(self)
-        plugins = {
-            name: cls(profile.args[name], handle) for name, cls in profile.plugins.items()
-        }
+        plugins = {name: cls(profile.args[name], handle) for name, cls in profile.plugins.items()}
         runtime = Runtime(plugins, profile.points)
         evaluator = Evaluator(runtime, self.snapshot, cached)
         handle.at_work = ProfileAtWork(
@@ -409,6 +405,11 @@ class Scheduler:
         self._bind_all(waiting.unit, waiting.profile, waiting.result)
         return True
 
+    def pending_unit(self, key: str) -> Unit | None:
+        """Return a unit that is in the queue, as a cycle would get it."""
+        queued = self.queue.units.get(key)
+        return self._unit(queued) if queued is not None else None
+
     def next_time(self) -> float | None:
         """Return when there is something to do without any event; None when never."""
         times = [waiting.deadline for waiting in self._waiting.values()]
@@ -475,9 +476,7 @@ class Scheduler:
         for reserved, write in zip(result.reserved, writes, strict=True):
             self._cluster.submit(write, partial(self._bound, reserved))
 
-    def _pre_bind(
-        self, profile: ProfileAtWork, reserved: list[Reserved]
-    ) -> tuple[str, str] | None:
+    def _pre_bind(self, profile: ProfileAtWork, reserved: list[Reserved]) -> tuple[str, str] | None:
         for one in reserved if profile.runtime["pre_bind"] else ():
             for call in profile.runtime["pre_bind"]:
                 try:

@@ -81,7 +81,9 @@ def parse_documents(text: str, source: str) -> list[Document]:
     except yaml.YAMLError as exc:
         raise InputError(f"not YAML: {exc}", source) from None
     except RecursionError:
-        raise InputError("not usable YAML: nested too deeply, or containing itself", source) from None
+        raise InputError(
+            "not usable YAML: nested too deeply, or containing itself", source
+        ) from None
     return found
 
 

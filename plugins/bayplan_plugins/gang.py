@@ -8,9 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 
+from msgspec.structs import replace
 from pydantic import Field
 
 from bayplan import Args, ClusterEvent, Plugin, PodInfo, Reads, Unit, hookimpl
+from bayplan.api import Job, Pod, ReplicaSet, StatefulSet
+from bayplan.dialects import membership_of
 
 __all__ = ["Gang", "GangArgs"]
 
@@ -45,9 +48,35 @@ class Gang(Plugin[GangArgs]):
             return f'waiting for PodGroup "{pod.gang}", which does not exist'
         have = len({*members.pending, *members.bound, pod.key})
         need = members.gang.min_member
-        if have < need:
-            return f'gang "{pod.gang}" is waiting for members: {have} of {need} exist'
-        return None
+        if have >= need:
+            return None
+        possible = self._possible(pod.gang, [*members.pending.values(), pod])
+        possible += len(members.bound)
+        if possible < need:
+            return (
+                f'gang "{pod.gang}" needs {need} members, but its pods and controllers '
+                f"make {possible} at most"
+            )
+        return f'gang "{pod.gang}" is waiting for members: {have} of {need} exist'
+
+    def _possible(self, gang: str, pending: list[PodInfo]) -> int:
+        """Return how many unplaced members there can be: single pods, and what controllers make."""
+        singles = {
+            pod.key
+            for pod in pending
+            if not any(owner.controller for owner in pod.pod.metadata.owner_references)
+        }
+        total = len(singles)
+        snapshot = self.handle.snapshot
+        for job in snapshot.objects(Job).values():
+            if gang == _template_gang(job):
+                total += min(job.spec.parallelism, job.spec.completions or job.spec.parallelism)
+        for kind in (ReplicaSet, StatefulSet):
+            for owner in snapshot.objects(kind).values():
+                if gang == _template_gang(owner):
+                    total += owner.spec.replicas
+        owned = len({pod.key for pod in pending}) - len(singles)
+        return max(total, len(singles) + owned)
 
     @hookimpl
     def sign(self, pod: PodInfo) -> Hashable:
@@ -76,3 +105,10 @@ class Gang(Plugin[GangArgs]):
         if gang is not None and gang.problem is not None:
             return f"PodGroup {gang.key}: {gang.problem}"
         return None
+
+
+def _template_gang(owner: Job | ReplicaSet | StatefulSet) -> str | None:
+    """Return the gang of the pods that a controller makes."""
+    template = owner.spec.template
+    meta = replace(template.metadata, namespace=owner.metadata.namespace)
+    return membership_of(Pod(meta, template.spec)).gang

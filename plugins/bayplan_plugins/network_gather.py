@@ -11,7 +11,7 @@ the fullest children first where several would do, and members take them by rank
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -21,8 +21,8 @@ from bayplan import (
     ClusterEvent,
     DomainTrial,
     NodeView,
-    NoPlacement,
     Placement,
+    Placements,
     Plugin,
     Unit,
     hookimpl,
@@ -54,9 +54,7 @@ class NetworkGather(Plugin[NetworkGatherArgs]):
     _tree: tuple[object, NetworkTree] | None = None
 
     @hookimpl
-    def placement_generate(
-        self, unit: Unit, nodes: NodeView
-    ) -> Iterable[Placement] | NoPlacement | None:
+    def placement_generate(self, unit: Unit, nodes: NodeView) -> Placements | None:
         """Offer the domains that can hold the unit, the smallest waste first."""
         gather = unit.gang.gather if unit.gang is not None else ()
         if not gather:
@@ -65,27 +63,29 @@ class NetworkGather(Plugin[NetworkGatherArgs]):
             tree = self._current_tree(nodes)
             layers = self._layer_order(tree)
         except TopologyError as exc:
-            return NoPlacement(f"ClusterNetworkTopology {self.args.topology}: {exc}.")
+            return Placements(reason=f"ClusterNetworkTopology {self.args.topology}: {exc}.")
         for rule in gather:
             if rule.layer not in layers:
                 known = ", ".join(layers)
-                return NoPlacement(
-                    f'gang "{unit.key}": there is no network layer "{rule.layer}" ({known}).'
-                )
+                reason = f'gang "{unit.key}": there is no network layer "{rule.layer}" ({known}).'
+                return Placements(reason=reason)
         named = sorted({rule.layer for rule in gather}, key=layers.index, reverse=True)
         required = [rule.layer for rule in gather if rule.required]
         # Inside the innermost required layer, preferences further out are met by themselves.
         border = max(required, key=layers.index) if required else None
         if border is not None:
             named = [layer for layer in named if layers.index(layer) >= layers.index(border)]
-        offers = _Offers(self._slots(unit), len(unit.pods), self._pinned(unit, nodes))
-        placements = list(offers.placements(self._domains(tree, named, nodes)))
+        offers = _Offers(self._slots(unit), unit, self._pinned(unit, nodes))
+        candidates: list[Placement] = []
+        refused: list[DomainTrial] = []
+        for layer in named:
+            fitting, unfit = offers.of_layer(self._domains(tree, layer, nodes))
+            candidates += fitting
+            refused += unfit
         if border is None:
-            return [*placements, *offers.last_resort(tree, nodes)]
-        if placements:
-            return placements
-        tried = tuple(offers.trials(self._domains(tree, [border], nodes), unit.min_placed))
-        return NoPlacement(self._no_domain(unit, tried), tried)
+            candidates.append(offers.last_resort(tree))
+        reason = "" if candidates else self._no_domain(unit, border, refused)
+        return Placements(candidates, refused, reason)
 
     @hookimpl
     def relax(self, unit: Unit) -> Iterator[tuple[str, Unit]]:
@@ -117,43 +117,36 @@ class NetworkGather(Plugin[NetworkGatherArgs]):
     def _layer_order(self, tree: NetworkTree) -> list[str]:
         return [*tree.layers, NODE_LAYER]
 
-    def _domains(
-        self, tree: NetworkTree, layers: Sequence[str], nodes: NodeView
-    ) -> Iterator[Sequence[Domain]]:
-        for layer in layers:
-            if layer == NODE_LAYER:
-                yield [
-                    Domain((nodes.names[row],), NODE_LAYER, rows=np.array([row], dtype=np.intp))
-                    for row in tree.root.rows
-                ]
-            else:
-                yield tree.layers[layer]
+    def _domains(self, tree: NetworkTree, layer: str, nodes: NodeView) -> Sequence[Domain]:
+        if layer != NODE_LAYER:
+            return tree.layers[layer]
+        return [
+            Domain((nodes.names[row],), NODE_LAYER, rows=np.array([row], dtype=np.intp))
+            for row in tree.root.rows
+        ]
 
     def _slots(self, unit: Unit) -> IntColumn:
-        """Return how many members each node takes, as many kinds of member as there are.
+        """Return how many members each node takes at most.
 
-        With members of different sizes the answer is an estimate: the share of the whole gang
-        that a node could hold of each kind, the smallest of them; the cycle then verifies.
+        With members of different sizes that is the number of the smallest: an upper bound, which
+        the cycle verifies member by member.
         """
-        kinds: dict[object, list[int]] = {}
-        first = {}
-        for pod in unit.pods:
-            kinds.setdefault(pod.facts, []).append(1)
-            first.setdefault(pod.facts, pod)
-        columns = [self.handle.free_slots(first[facts]) for facts in kinds]
+        kinds = {pod.facts: pod for pod in unit.pods}
+        columns = [self.handle.free_slots(pod) for pod in kinds.values()]
         size = len(unit.pods)
-        capped = [np.minimum(column, size) for column in columns]
-        if len(capped) == 1:
-            return capped[0]
-        return np.maximum.reduce(capped)
+        return np.minimum(np.maximum.reduce(columns), size)
 
     def _pinned(self, unit: Unit, nodes: NodeView) -> frozenset[int]:
         """Return the rows that hold members already; a domain has to contain them."""
         rows = nodes.table.row_of
         return frozenset(rows[node] for _, node in unit.bound if node in rows)
 
-    def _no_domain(self, unit: Unit, tried: Sequence[DomainTrial]) -> str:
-        per_domain = ";".join(f"topology topologyNode {t.name}: {t.offered}" for t in tried)
+    def _no_domain(self, unit: Unit, border: str | None, refused: Sequence[DomainTrial]) -> str:
+        per_domain = ";".join(
+            f"topology topologyNode {trial.name}: {trial.offered}"
+            for trial in refused
+            if trial.name.startswith(f"{border}/")
+        )
         return (
             "no candidate topology nodes can accommodate job, desiredOfferSlot: "
             f"{len(unit.pods)}, {per_domain}, {self.handle.fit_message(unit.pods[0])}"
@@ -164,50 +157,42 @@ class _Offers:
     """What each domain offers to one unit.
 
     :param slots: members per node row, at most.
-    :param size: how many members need a node.
     :param pinned: rows that a domain has to contain.
     """
 
-    def __init__(self, slots: IntColumn, size: int, pinned: frozenset[int]) -> None:
+    def __init__(self, slots: IntColumn, unit: Unit, pinned: frozenset[int]) -> None:
         self._slots = slots
-        self._size = size
+        self._size = len(unit.pods)
+        self._needed = unit.min_placed
         self._pinned = pinned
 
-    def placements(self, layers: Iterable[Sequence[Domain]]) -> Iterator[Placement]:
-        """Yield the domains with room for all, layer by layer, the least waste first."""
-        for domains in layers:
-            fitting = [
-                (self._offered(domain), index)
-                for index, domain in enumerate(domains)
-                if self._offered(domain) >= self._size and self._contains_pinned(domain)
-            ]
-            for offered, index in sorted(fitting):
-                yield self._placement(domains[index], offered)
-
-    def last_resort(self, tree: NetworkTree, nodes: NodeView) -> Iterator[Placement]:
-        """Yield the whole cluster, in topology order where there is one."""
-        rows = np.concatenate([tree.root.rows, tree.outside])
-        yield Placement("cluster", rows, int(self._slots[rows].sum()))
-
-    def trials(
-        self, layers: Iterable[Sequence[Domain]], needed: int
-    ) -> Iterator[DomainTrial]:
-        """Yield the record of each domain, none of which has room for the unit."""
-        for domains in layers:
-            for domain in domains:
-                offered = self._offered(domain)
+    def of_layer(self, domains: Sequence[Domain]) -> tuple[list[Placement], list[DomainTrial]]:
+        """Return the domains with room for all, least waste first, and those without."""
+        fitting: list[tuple[int, int]] = []
+        refused: list[DomainTrial] = []
+        for index, domain in enumerate(domains):
+            offered = self._offered(domain)
+            refusal = None
+            if offered < self._size:
                 refusal = f"offers {offered} of {self._size} slots"
-                if offered >= self._size:
-                    refusal = "does not contain the members that run already"
-                yield DomainTrial(
-                    _label(domain), len(domain.rows), offered, needed, refusal
-                )
+            elif self._pinned and not self._pinned <= frozenset(domain.rows.tolist()):
+                refusal = "does not contain the members that run already"
+            if refusal is None:
+                fitting.append((offered, index))
+            else:
+                size, rows = len(domain.rows), domain.rows
+                name = _label(domain)
+                refused.append(DomainTrial(name, size, offered, self._needed, refusal, rows))
+        placements = [self._placement(domains[index], n) for n, index in sorted(fitting)]
+        return placements, refused
+
+    def last_resort(self, tree: NetworkTree) -> Placement:
+        """Return the whole cluster, in topology order, nodes outside of the tree at the end."""
+        rows = np.concatenate([tree.root.rows, tree.outside])
+        return Placement("cluster", rows, int(self._slots[rows].sum()))
 
     def _offered(self, domain: Domain) -> int:
         return int(self._slots[domain.rows].sum())
-
-    def _contains_pinned(self, domain: Domain) -> bool:
-        return not self._pinned or self._pinned <= frozenset(domain.rows.tolist())
 
     def _placement(self, domain: Domain, offered: int) -> Placement:
         taken: dict[int, int] = {}

@@ -104,9 +104,7 @@ class NodeResourcesFit(Plugin[NodeResourcesFitArgs]):
 
     Args = NodeResourcesFitArgs
     reads = Reads.NODE | Reads.PODS
-    requeue_on = (
-        ClusterEvent.NODE_ADDED | ClusterEvent.NODE_ALLOCATABLE | ClusterEvent.POD_REMOVED
-    )
+    requeue_on = ClusterEvent.NODE_ADDED | ClusterEvent.NODE_ALLOCATABLE | ClusterEvent.POD_REMOVED
 
     @hookimpl
     def sign(self, pod: PodInfo) -> Hashable:
@@ -223,6 +221,12 @@ class NodeResourcesFit(Plugin[NodeResourcesFitArgs]):
     @hookimpl
     def remedies(self, pod: PodInfo, nodes: NodeView) -> Iterable[Remedy]:
         """Suggest freeing what is short on a node, where the node is large enough at all."""
+        for resource, need in self._needs(pod):
+            most = int(nodes.allocatable(resource).max(initial=0))
+            if most < need:
+                what = f"offers {resource}" if not most else f"offers {_amount(resource, need)}"
+                limit = f"; the largest offers {_amount(resource, most)}" if most else ""
+                yield Remedy(f"cannot fit: no node {what}{limit}", None, 100.0)
         for node in nodes:
             short, cost, possible = [], 0.0, True
             for resource, need in self._needs(pod):

@@ -9,8 +9,8 @@ from bayplan.api.network import ClusterNetworkTopology
 from bayplan.api.node import Node, Taint
 from bayplan.api.objects import KINDS, ApiObject, Kind, decode_object, kind_of
 from bayplan.api.pod import Container, Pod, PodCondition, PodSpec, Toleration
-from bayplan.api.policy import Namespace, PodDisruptionBudget, PriorityClass, Service
 from bayplan.api.podgroup import PodGroup
+from bayplan.api.policy import Namespace, PodDisruptionBudget, PriorityClass, Service
 from bayplan.api.quantity import Quantity
 from bayplan.api.resources import pod_requests
 from bayplan.api.workloads import Deployment, Job, ReplicaSet, StatefulSet

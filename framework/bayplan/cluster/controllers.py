@@ -33,7 +33,12 @@ if TYPE_CHECKING:
 __all__ = ["WorkloadControllers"]
 
 Owner = Job | ReplicaSet | StatefulSet | Deployment
-_API_VERSIONS = {Job: "batch/v1", ReplicaSet: "apps/v1", StatefulSet: "apps/v1", Deployment: "apps/v1"}
+_API_VERSIONS = {
+    Job: "batch/v1",
+    ReplicaSet: "apps/v1",
+    StatefulSet: "apps/v1",
+    Deployment: "apps/v1",
+}
 
 
 class WorkloadControllers:
@@ -165,7 +170,11 @@ class WorkloadControllers:
         elif current.spec.replicas != owner.spec.replicas:
             self._cluster.update(replace(current, spec=spec))
         for other in self._cluster.list(ReplicaSet):
-            if _owned_by(other.metadata, owner) and object_key(other) != key and other.spec.replicas:
+            if (
+                _owned_by(other.metadata, owner)
+                and object_key(other) != key
+                and other.spec.replicas
+            ):
                 self._cluster.update(replace(other, spec=replace(other.spec, replicas=0)))
 
     def _stateful_set(self, owner: StatefulSet) -> None:
@@ -182,9 +191,7 @@ class WorkloadControllers:
                 self._make(owner, owner.spec.template, name=name, labels=labels)
             if ordered and (pod is None or not _running(pod)):
                 return
-        surplus = [
-            pod for name, pod in by_name.items() if _ordinal(name) >= owner.spec.replicas
-        ]
+        surplus = [pod for name, pod in by_name.items() if _ordinal(name) >= owner.spec.replicas]
         for pod in sorted(surplus, key=lambda p: -_ordinal(p.metadata.name)):
             self._cluster.delete(Pod, pod.key)
             if ordered:
@@ -246,9 +253,7 @@ def _owned_by(meta: ObjectMeta, owner: Owner) -> bool:
 
 
 def _alive(pod: Pod) -> bool:
-    return (
-        pod.status.phase in ("Pending", "Running") and pod.metadata.deletion_timestamp is None
-    )
+    return pod.status.phase in ("Pending", "Running") and pod.metadata.deletion_timestamp is None
 
 
 def _running(pod: Pod) -> bool:
@@ -265,4 +270,3 @@ def _completion_index(pod: Pod) -> int:
 
 def _ordinal(name: str) -> int:
     return int(name.rsplit("-", 1)[-1])
-

@@ -61,7 +61,10 @@ class VirtualKubelet:
         stamp = self._cluster.timestamp()
         ready = PodCondition("Ready", "True", last_transition_time=stamp)
         status = replace(
-            pod.status, phase="Running", start_time=stamp, conditions=(*pod.status.conditions, ready)
+            pod.status,
+            phase="Running",
+            start_time=stamp,
+            conditions=(*pod.status.conditions, ready),
         )
         self._cluster.update(replace(pod, status=status))
         text = pod.metadata.annotations.get(DURATION_ANNOTATION)

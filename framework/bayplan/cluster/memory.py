@@ -339,5 +339,3 @@ def _with_condition_taints(node: Node) -> Node:
     if taints == node.spec.taints:
         return node
     return replace(node, spec=replace(node.spec, taints=taints))
-
-

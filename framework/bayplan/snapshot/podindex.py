@@ -90,9 +90,7 @@ class PodIndex:
         if found is None:
             labels = self.namespace_labels(pod)
             found = tuple(
-                held
-                for held in self._held
-                if held.term.matches(pod.namespace, pod.labels, labels)
+                held for held in self._held if held.term.matches(pod.namespace, pod.labels, labels)
             )
             self._held_matches[pod.labels_id] = found
         return found

@@ -1,0 +1,68 @@
+"""The ``bayplan`` command. Each subcommand's module is imported when it is called."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+import click
+
+from bayplan.errors import BayplanError
+
+__all__ = ["cli", "main"]
+
+_COMMANDS = {
+    "simulate": ("simulate", "Place the pods of manifest files on an embedded cluster."),
+    "explain": ("explain", "Say why a pod is where it is, or why it is pending."),
+    "plugin": ("plugin", "List, create and check plugins."),
+    "bench": ("bench", "Measure speed on this machine."),
+}
+
+
+class _Lazy(click.Group):
+    """A group that knows its commands' names and imports one only to run it."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _COMMANDS:
+            return None
+        module = importlib.import_module(f"bayplan.cli.{_COMMANDS[cmd_name][0]}")
+        command = module.command
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in _COMMANDS.items()])
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as exc:
+            from bayplan.errors import did_you_mean
+
+            exc.message += did_you_mean(args[0], _COMMANDS)
+            raise
+
+
+@click.group(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="bayplan")
+def cli() -> None:
+    """Schedule AI jobs by hardware and network topology."""
+
+
+def main() -> None:
+    """Run the command line; exit status 2 for what a person can mend, with a message."""
+    try:
+        cli()
+    except BayplanError as exc:
+        print(f"bayplan: {exc}", file=sys.stderr)
+        sys.exit(2)
+    except BrokenPipeError:
+        # The reader (head, less) has seen enough.
+        sys.stderr.close()
+        sys.exit(0)

@@ -1,0 +1,114 @@
+"""Options that several commands share, and what they stand for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+import click
+
+from bayplan.cluster.kubelet import parse_duration
+from bayplan.discovery import PluginFinder
+from bayplan.manifests import Manifests, load_manifests
+from bayplan.profile import ProfileSet, default_profiles, load_profiles
+from bayplan.simulation import Progress, Simulation
+
+__all__ = ["Duration", "input_options", "output_option", "simulate"]
+
+F = TypeVar("F", bound=Callable[..., object])
+
+
+class Duration(click.ParamType):
+    """A duration such as 90s or 1h30m, in seconds."""
+
+    name = "duration"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        if isinstance(value, int | float):
+            return float(value)
+        try:
+            return parse_duration(str(value))
+        except ValueError as exc:
+            self.fail(str(exc), param, ctx)
+
+
+def input_options(function: F) -> F:
+    """Add -f, --config, --plugins-dir, --until and --seed."""
+    options = [
+        click.option(
+            "-f",
+            "--filename",
+            "paths",
+            multiple=True,
+            required=True,
+            metavar="PATH",
+            help="A manifest file, a folder of them, or - for standard input. Repeatable.",
+        ),
+        click.option(
+            "--config",
+            type=click.Path(path_type=Path),
+            metavar="FILE",
+            help="The profile. Without it every pod is placed, whatever its schedulerName.",
+        ),
+        click.option(
+            "--plugins-dir",
+            type=click.Path(path_type=Path),
+            metavar="DIR",
+            help="A folder of single-file plugins that the profile may name.",
+        ),
+        click.option(
+            "--until",
+            type=Duration(),
+            default="10m",
+            show_default=True,
+            help="Virtual time to simulate at most.",
+        ),
+        click.option("--seed", type=int, default=0, help="Seeds the names that are generated."),
+    ]
+    for option in reversed(options):
+        function = option(function)
+    return function
+
+
+def output_option(function: F) -> F:
+    """Add -o table|json."""
+    return click.option(
+        "-o",
+        "--output",
+        type=click.Choice(["table", "json"]),
+        default="table",
+        show_default=True,
+        help="What to print.",
+    )(function)
+
+
+def profiles(config: Path | None, plugins_dir: Path | None) -> ProfileSet:
+    """Return the profiles of a file, or the default one."""
+    finder = PluginFinder(plugins_dir)
+    return default_profiles(finder) if config is None else load_profiles(config, finder)
+
+
+def simulate(
+    paths: tuple[str, ...],
+    config: Path | None,
+    plugins_dir: Path | None,
+    until: float,
+    seed: int,
+    record: frozenset[str] = frozenset(),
+    progress: Progress | None = None,
+    trace: str | None = None,
+) -> tuple[Simulation, Manifests]:
+    """Load everything and run it; ``record`` are pods whose finalists are kept."""
+    loaded = profiles(config, plugins_dir)
+    manifests = load_manifests(paths)
+    simulation = Simulation(loaded, seed, until)
+    for profile in simulation.scheduler.profiles.values():
+        profile.cycle.recorded = record
+        if trace is not None:
+            profile.evaluator.trace(trace, lambda line: click.echo(line, err=True))
+    simulation.create(manifests.objects)
+    simulation.run(progress)
+    return simulation, manifests

@@ -1,0 +1,304 @@
+"""What the commands print for people: trees and tables."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
+from rich.progress import Progress as Bar
+from rich.table import Table
+from rich.tree import Tree
+
+from bayplan.api import ClusterNetworkTopology, Pod
+from bayplan.cycle import NOT_NEEDED
+from bayplan.decision import Decision, PodDecision
+from bayplan.diagnosis import Diagnosis
+from bayplan.dialects.koordinator import layers_of
+from bayplan.plugin import Unit
+from bayplan.scheduler import ProfileAtWork
+from bayplan.simulation import Progress, Simulation
+from bayplan.snapshot import Snapshot
+from bayplan.topology.network import Domain, build_tree
+
+__all__ = ["print_explanation", "print_simulation", "progress"]
+
+_MANY_NODES = 64
+"""Clusters larger than this show only the nodes that hold pods."""
+_MANY_PODS = 8
+_MANY_PENDING = 20
+_MANY_DOMAINS = 12
+
+
+def _console() -> Console:
+    # A pipe gets plain lines that are not cut.
+    return Console(width=None if sys.stdout.isatty() else 4096, highlight=False)
+
+
+@contextmanager
+def progress() -> Iterator[Progress | None]:
+    """Show a bar on a terminal, nothing in a pipe."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("pods placed")
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+# simulate --------------------------------------------------------------------------------
+
+
+def print_simulation(simulation: Simulation) -> None:
+    """Print the tree of nodes with their pods, why gangs are where they are, and who waits."""
+    console = _console()
+    placements, pending = simulation.placements(), simulation.pending()
+    snapshot = simulation.scheduler.snapshot
+    snapshot.sync()
+    console.print(_cluster_tree(snapshot))
+    gangs = [d for d in simulation.scheduler.decisions.values() if d.domain]
+    if gangs:
+        console.print("\n[bold]Why there[/bold]")
+        for decision in gangs:
+            _print_domains(console, decision)
+    if pending:
+        console.print(f"\n[bold]Pending ({len(pending)})[/bold]")
+        _print_pending(console, pending)
+    seconds = simulation.wall_seconds
+    console.print(
+        f"\n{len(placements)} of {len(simulation.pods())} pods have a node; "
+        f"{_count(simulation.scheduler.statistics.cycles, 'cycle')} in {seconds:.3f} s, "
+        f"{simulation.cluster.now:g} s of virtual time"
+    )
+    if pending:
+        key = next(iter(pending))
+        console.print(f"[dim]bayplan explain {key} -f ... says what would help[/dim]")
+
+
+def _cluster_tree(snapshot: Snapshot) -> Tree:
+    topologies = snapshot.objects(ClusterNetworkTopology)
+    table = snapshot.nodes
+    pods = sum(len(on_node) for on_node in table.pods)
+    root = Tree(f"[bold]cluster[/bold]  {_count(len(table), 'node')}, {_count(pods, 'pod')}")
+    if not topologies:
+        _add_nodes(root, range(len(table)), snapshot)
+        return root
+    topology = topologies.get("default") or next(iter(topologies.values()))
+    labels = [node.metadata.labels for node in table.nodes]
+    tree = build_tree(layers_of(topology), labels)
+    _add_domains(root, tree.root, snapshot)
+    if len(tree.outside):
+        branch = root.add("[yellow]outside of the network topology[/yellow]")
+        _add_nodes(branch, tree.outside.tolist(), snapshot)
+    return root
+
+
+def _add_domains(branch: Tree, domain: Domain, snapshot: Snapshot) -> None:
+    for child in domain.children:
+        pods = sum(len(snapshot.nodes.pods[row]) for row in child.rows)
+        style = "green" if pods else "dim"
+        text = f"[{style}]{escape(child.name)}[/{style}] [dim]{escape(child.layer)}[/dim]"
+        if len(snapshot.nodes) > _MANY_NODES:
+            text += f"  {_count(len(child.rows), 'node')}, {_count(pods, 'pod')}"
+            if not pods:
+                continue
+        _add_domains(branch.add(text), child, snapshot)
+    if not domain.children:
+        _add_nodes(branch, domain.rows.tolist(), snapshot)
+
+
+def _add_nodes(branch: Tree, rows: Sequence[int], snapshot: Snapshot) -> None:
+    table = snapshot.nodes
+    many = len(table) > _MANY_NODES
+    hidden = 0
+    for row in rows:
+        pods = table.pods[row]
+        if many and not pods:
+            hidden += 1
+            continue
+        names = sorted(pods.values(), key=lambda pod: pod.key)
+        shown = "  ".join(escape(_short(pod.key)) for pod in names[:_MANY_PODS])
+        if len(names) > _MANY_PODS:
+            shown += f"  … {len(names) - _MANY_PODS} more"
+        name = escape(table.names[row])
+        text = f"{name}  [bold green]{shown}[/bold green]" if pods else f"[dim]{name}[/dim]"
+        branch.add(f"{text}  [dim]{_use(snapshot, row)}[/dim]")
+    if hidden:
+        branch.add(f"[dim]… {_count(hidden, 'node')} without pods[/dim]")
+
+
+def _use(snapshot: Snapshot, row: int) -> str:
+    table = snapshot.nodes
+    parts = [f"cpu {_cores(table.used('cpu')[row])}/{_cores(table.allocatable('cpu')[row])}"]
+    node = table.nodes[row]
+    for name in sorted(node.status.allocatable or node.status.capacity):
+        if "/" in name:
+            parts.append(f"{name} {table.used(name)[row]}/{table.allocatable(name)[row]}")
+    return ", ".join(parts)
+
+
+def _print_domains(console: Console, decision: Decision) -> None:
+    nodes = list(dict.fromkeys(p.node for p in decision.pods.values() if p.node))
+    console.print(
+        f"  {escape(decision.unit)}: {_count(len(decision.pods), 'pod')} in "
+        f"[bold green]{escape(decision.domain or '')}[/bold green] "
+        f"({escape(', '.join(nodes[:_MANY_PODS]))}{' …' if len(nodes) > _MANY_PODS else ''})"
+    )
+    for line in _domain_lines(decision):
+        console.print(f"    {escape(line)}")
+
+
+def _domain_lines(decision: Decision) -> list[str]:
+    lines = []
+    size = len(decision.pods)
+    for trial in decision.domains:
+        offers = "" if trial.offered is None else f"offers {_count(trial.offered, 'slot')}"
+        over = f"{max(0, (trial.offered or size) - size)} left over"
+        if trial.refusal is None:
+            lines.append(f"chosen    {trial.name}: {offers}, {over}")
+        elif trial.refusal == NOT_NEEDED:
+            lines.append(f"not used  {trial.name}: {offers}, {over}")
+        elif trial.refusal.startswith("offers"):
+            lines.append(f"refused   {trial.name}: {trial.refusal}")
+        else:
+            lines.append(f"refused   {trial.name}: {offers}{', ' * bool(offers)}{trial.refusal}")
+    hidden = len(lines) - _MANY_DOMAINS
+    if hidden > 1:
+        lines = [*lines[:_MANY_DOMAINS], f"… {hidden} more domains"]
+    return lines
+
+
+def _print_pending(console: Console, pending: Mapping[str, tuple[str, str | None]]) -> None:
+    by_message: dict[str, list[str]] = {}
+    for key, (message, _) in pending.items():
+        by_message.setdefault(message, []).append(key)
+    for message, keys in list(by_message.items())[:_MANY_PENDING]:
+        shown = ", ".join(keys[:_MANY_PODS])
+        more = f" and {len(keys) - _MANY_PODS} more" if len(keys) > _MANY_PODS else ""
+        console.print(f"  [yellow]{escape(shown)}{more}[/yellow]")
+        console.print(f"    {escape(message)}")
+    if len(by_message) > _MANY_PENDING:
+        console.print(f"  … {len(by_message) - _MANY_PENDING} more reasons")
+
+
+# explain ---------------------------------------------------------------------------------
+
+
+def print_explanation(simulation: Simulation, pod: Pod) -> None:
+    """Print why a pod has its node, or why it has none and what would help."""
+    console = _console()
+    scheduler = simulation.scheduler
+    unit_key = _unit_of(simulation, pod)
+    decision = scheduler.decisions.get(unit_key)
+    own = decision.pods.get(pod.key) if decision is not None else None
+    if pod.spec.node_name:
+        console.print(f"[bold]{pod.key}[/bold] is on [bold green]{pod.spec.node_name}[/bold green]")
+        if decision is None or own is None or own.node is None:
+            console.print("  It was there from the beginning; bayplan did not decide it.")
+            return
+        _print_choice(console, decision, own)
+        return
+    message, nominated = simulation.pending().get(pod.key, (f"is {pod.status.phase}", None))
+    console.print(f"[bold]{pod.key}[/bold] is [yellow]pending[/yellow]")
+    console.print(f"  {escape(message)}")
+    if nominated:
+        console.print(f"  nominated: {nominated}")
+    if own is not None:
+        _print_refusals(console, own)
+    if decision is not None and decision.domains:
+        console.print("\n[bold]Domains[/bold]")
+        for line in _domain_lines(decision):
+            console.print(f"  {escape(line)}")
+    profile = scheduler.profile_of(pod)
+    if profile is not None:
+        _print_help(console, simulation, profile, unit_key)
+
+
+def _unit_of(simulation: Simulation, pod: Pod) -> str:
+    for key, decision in simulation.scheduler.decisions.items():
+        if pod.key in decision.pods:
+            return key
+    for key, unit in simulation.scheduler.queue.units.items():
+        if pod.key in unit.pods:
+            return key
+    return pod.key
+
+
+def _print_choice(console: Console, decision: Decision, own: PodDecision) -> None:
+    console.print(f"  decided at {decision.at:g} s in cycle {decision.cycle}")
+    if decision.domain:
+        console.print(f"\n[bold]Domain[/bold]  of {escape(decision.unit)}")
+        for line in _domain_lines(decision):
+            console.print(f"  {escape(line)}")
+    _print_refusals(console, own)
+    if not own.finalists:
+        return
+    console.print(f"\n[bold]Finalists[/bold]  of {_count(own.feasible, 'feasible node')}")
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column("  node")
+    table.add_column("total", justify="right")
+    plugins = list(own.finalists[0].scores)
+    for plugin in plugins:
+        table.add_column(plugin, justify="right", style="dim")
+    for finalist in own.finalists:
+        mark = "→ " if finalist.node == own.node else "  "
+        scores = [f"{finalist.scores[plugin]:g}" for plugin in plugins]
+        table.add_row(f"{mark}{finalist.node}", f"{finalist.total:g}", *scores)
+    console.print(table)
+    if own.node not in [finalist.node for finalist in own.finalists]:
+        console.print(f"  {own.node} has {own.total:g}; the gang's plan put it there")
+    elif decision.domain:
+        console.print("  [dim]Inside the domain the plan counts first, then the total.[/dim]")
+    else:
+        console.print("  [dim]The highest total wins; among equals, the first name.[/dim]")
+
+
+def _print_refusals(console: Console, own: PodDecision) -> None:
+    if not own.removed and own.pre_filter is None:
+        return
+    console.print(f"\n[bold]Filtered[/bold]  {_count(own.nodes, 'node')}")
+    if own.pre_filter is not None:
+        console.print(f"  all by {own.pre_filter[0]}: {escape(own.pre_filter[1])}")
+    left = own.nodes
+    for plugin, removed in own.removed:
+        left -= removed
+        console.print(f"  {plugin} took out {removed}, {left} left")
+        for by, reason, count in own.refused:
+            if by == plugin:
+                console.print(f"    [dim]{count}[/dim] {escape(reason)}")
+
+
+def _print_help(
+    console: Console, simulation: Simulation, profile: ProfileAtWork, unit_key: str
+) -> None:
+    scheduler = simulation.scheduler
+    unit = scheduler.pending_unit(unit_key)
+    if unit is None:
+        return
+    diagnosis = Diagnosis(profile.runtime, profile.evaluator, profile.cycle, scheduler.snapshot)
+    advice = diagnosis.suggest(unit, scheduler.now)
+    console.print("\n[bold]What would help[/bold]")
+    if not advice:
+        console.print("  no single change that bayplan knows of")
+    for text in advice:
+        console.print(f"  {escape(_subject(unit, text))}")
+
+
+def _subject(unit: Unit, text: str) -> str:
+    return f"the gang {text}" if unit.gang is not None else f"it {text}"
+
+
+def _short(key: str) -> str:
+    return key.removeprefix("default/")
+
+
+def _cores(milli: int) -> str:
+    return f"{int(milli) / 1000:g}"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -1,0 +1,133 @@
+"""What would help a unit that is pending: the smallest changes, each tried before it is told."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from bayplan.cycle import Cycle
+from bayplan.decision import Outcome
+from bayplan.evaluation import Evaluation, Evaluator
+from bayplan.naming import natural_key
+from bayplan.plugin import Placements, Remedy, Unit
+from bayplan.runtime import Runtime, guard
+from bayplan.snapshot import PodInfo, Snapshot
+
+__all__ = ["Diagnosis"]
+
+_MOST = 3
+_MOST_STEPS = 8
+
+
+@dataclass
+class Diagnosis:
+    """Finds remedies for units of one profile on one snapshot; leaves the snapshot as it was."""
+
+    runtime: Runtime
+    evaluator: Evaluator
+    cycle: Cycle
+    snapshot: Snapshot
+
+    def suggest(self, unit: Unit, now: float) -> list[str]:
+        """Return at most three changes that would let the unit run, the smallest first."""
+        self.snapshot.sync()
+        if len(unit.pods) < unit.min_placed:
+            missing = unit.min_placed - len(unit.pods)
+            return [f"would be tried once {missing} more member{'s'[: missing > 1]} existed"]
+        if self._fits(unit, now):
+            return ["would fit now: it is about to be tried again"]
+        found = [f"would fit {text}" for text in self._relaxations(unit, now)]
+        if unit.gang is None:
+            found += [remedy.text for remedy in self._remedies(unit.pods[0], None)]
+        else:
+            found += self._gang_remedies(unit)
+        return found[:_MOST]
+
+    def _fits(self, unit: Unit, now: float) -> bool:
+        with self.snapshot.trial():
+            result = self.cycle.run(unit, 0, now)
+            self.cycle.unreserve(result.reserved)
+            return result.decision.outcome in (Outcome.PLACED, Outcome.WAITING)
+
+    def _relaxations(self, unit: Unit, now: float) -> list[str]:
+        texts = []
+        for call in self.runtime["relax"]:
+            for text, weaker in guard(call, lambda call=call: list(call(unit))):  # type: ignore[misc]
+                if self._fits(weaker, now):
+                    texts.append(text)
+        return texts
+
+    def _remedies(self, pod: PodInfo, rows: npt.NDArray[np.intp] | None) -> list[Remedy]:
+        """Return the cheapest remedy of each plugin that alone stands between pod and node."""
+        found = self.evaluator.evaluate(pod)
+        if found.refusal is not None:
+            return []
+        view = self.snapshot.view()
+        allowed = None if rows is None else set(rows.tolist())
+        best: list[Remedy] = []
+        for call in self.runtime["remedies"]:
+            if call.name in found.skipped["pre_filter"]:
+                continue
+            offers = guard(call, lambda call=call: list(call(pod, view, found.state)))  # type: ignore[misc]
+            fitting = [
+                remedy
+                for remedy in offers
+                if remedy.row is None
+                or (
+                    (allowed is None or remedy.row in allowed)
+                    and _only_refused_by(call.name, found, remedy.row)
+                )
+            ]
+            if fitting:
+                best.append(min(fitting, key=_remedy_order))
+        return sorted(best, key=_remedy_order)
+
+    def _gang_remedies(self, unit: Unit) -> list[str]:
+        """Place as many members as fit in the most promising domain, and mend for the others."""
+        name, rows = self._most_promising(unit)
+        texts: list[str] = []
+        with self.snapshot.trial():
+            for pod in unit.pods:
+                row = self.evaluator.evaluate(pod).best(rows)
+                if row is None:
+                    remedies = self._remedies(pod, rows)
+                    row = remedies[0].row if remedies else None
+                    if row is None:
+                        return [remedy.text for remedy in remedies[:1]]
+                    texts.append(remedies[0].text)
+                    if len(texts) > _MOST_STEPS:
+                        return []
+                self.snapshot.add_pod(pod, self.snapshot.nodes.names[row])
+        if not texts:
+            return []
+        where = f" (in {name})" if name else ""
+        first, *others = list(dict.fromkeys(texts))
+        tails = [text.removeprefix("would fit if ") for text in others]
+        return [f"{' and '.join([first, *tails])}{where}"]
+
+    def _most_promising(self, unit: Unit) -> tuple[str, npt.NDArray[np.intp] | None]:
+        """Return the domain that already offers the most; without gathering, the cluster."""
+        state = self.evaluator.evaluate(unit.pods[0]).state
+        for call in self.runtime["placement_generate"]:
+            answer: Placements | None = call(unit, self.snapshot.view(), state)
+            if answer is None:
+                continue
+            if answer.candidates:
+                return answer.candidates[0].name, answer.candidates[0].rows
+            # Room for the whole unit comes first, then what is free of it already.
+            large = [t for t in answer.refused if t.rows is not None and t.nodes]
+            if large:
+                best = max(large, key=lambda t: (t.nodes >= len(unit.pods), t.offered or 0))
+                return best.name, best.rows
+        return "", None
+
+
+def _only_refused_by(plugin: str, found: Evaluation, row: int) -> bool:
+    refused = [column.call.name for column in found.filters if column.mask[row]]
+    return refused == [plugin]
+
+
+def _remedy_order(remedy: Remedy) -> tuple[object, ...]:
+    return (remedy.row is None, remedy.cost, natural_key(remedy.text))

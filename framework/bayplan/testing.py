@@ -1,0 +1,502 @@
+"""For plugin authors: build a cluster, run one plugin or a whole cycle, check the contract.
+
+from bayplan.testing import Cluster, check_plugin, make_node, make_pod, refusals
+
+def test_refuses_small_nodes():
+    cluster = Cluster([make_node("small", cpu="2"), make_node("large", cpu="64")])
+    assert refusals(MyPlugin, make_pod("p"), cluster) == {"small": "too small"}
+
+def test_keeps_the_contract():
+    check_plugin(MyPlugin)
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from bayplan.api import (
+    ApiObject,
+    Container,
+    Node,
+    ObjectMeta,
+    Pod,
+    PodGroup,
+    PodSpec,
+    Quantity,
+    Taint,
+)
+from bayplan.api.node import NodeSpec, NodeStatus
+from bayplan.api.objects import KINDS, decode_object, decode_part
+from bayplan.api.pod import ResourceRequirements
+from bayplan.api.podgroup import PodGroupSpec
+from bayplan.cluster import MemoryCluster
+from bayplan.decision import Decision
+from bayplan.evaluation import Evaluation, Evaluator
+from bayplan.plugin import CycleState, Plugin
+from bayplan.profile import Profile, ProfileSet, default_profiles
+from bayplan.runtime import Runtime, hook_names
+from bayplan.scheduler import ProfileAtWork, Scheduler
+from bayplan.snapshot import NodeRow, NodeView, PodInfo, Snapshot
+
+__all__ = [
+    "Cluster",
+    "PluginCheckError",
+    "assert_pending",
+    "assert_placed",
+    "check_plugin",
+    "make_gang",
+    "make_node",
+    "make_object",
+    "make_pod",
+    "random_cluster",
+    "random_pod",
+    "refusals",
+    "scores",
+]
+
+
+class PluginCheckError(AssertionError):
+    """A plugin breaks the contract; the text says which rule and where."""
+
+
+# Building --------------------------------------------------------------------------------
+
+
+def make_node(
+    name: str,
+    cpu: str | int = "8",
+    memory: str = "32Gi",
+    pods: int = 110,
+    labels: Mapping[str, str] | None = None,
+    taints: Sequence[str] = (),
+    unschedulable: bool = False,
+    **resources: str | int,
+) -> Node:
+    """Return a node. Taints are written ``key=value:Effect`` or ``key:Effect``.
+
+    ``gpu`` stands for nvidia.com/gpu; any other resource goes by its name.
+    """
+    amounts = {"cpu": cpu, "memory": memory, "pods": pods, **_resource_names(resources)}
+    quantities = {key: Quantity(value) for key, value in amounts.items()}
+    all_labels = {"kubernetes.io/hostname": name, **(labels or {})}
+    spec = NodeSpec(unschedulable, tuple(_taint(text) for text in taints))
+    return Node(ObjectMeta(name=name, labels=all_labels), spec, NodeStatus(quantities, quantities))
+
+
+def make_pod(
+    name: str,
+    cpu: str | int | None = "1",
+    memory: str | None = "1Gi",
+    labels: Mapping[str, str] | None = None,
+    annotations: Mapping[str, str] | None = None,
+    namespace: str = "default",
+    priority: int | None = None,
+    node: str = "",
+    gang: str | None = None,
+    spec: Mapping[str, Any] | None = None,
+    **resources: str | int,
+) -> Pod:
+    """Return a pod of one container; ``spec`` adds any fields of a pod's spec, as in YAML."""
+    asked = {"cpu": cpu, "memory": memory, **_resource_names(resources)}
+    requests = {key: Quantity(value) for key, value in asked.items() if value is not None}
+    content = dict(spec or {})
+    all_labels = dict(labels or {})
+    if gang is not None:
+        all_labels["pod-group.scheduling.sigs.k8s.io"] = gang
+    main = Container("main", "busybox", ResourceRequirements(requests))
+    decoded = decode_part(PodSpec, content)
+    fields = {field: getattr(decoded, field) for field in PodSpec.__struct_fields__}
+    fields["containers"] = decoded.containers or (main,)
+    fields["priority"] = decoded.priority if priority is None else priority
+    fields["node_name"] = node or decoded.node_name
+    meta = ObjectMeta(
+        name=name, namespace=namespace, labels=all_labels, annotations=dict(annotations or {})
+    )
+    return Pod(meta, PodSpec(**fields))
+
+
+def make_gang(name: str, min_member: int, annotations: Mapping[str, str] | None = None) -> PodGroup:
+    """Return a PodGroup in the namespace "default"."""
+    meta = ObjectMeta(name=name, namespace="default", annotations=dict(annotations or {}))
+    return PodGroup(meta, PodGroupSpec(min_member))
+
+
+def make_object(content: Mapping[str, Any]) -> ApiObject:
+    """Return any object from the mapping that its manifest would parse to."""
+    group = str(content["apiVersion"]).rpartition("/")[0]
+    return decode_object(KINDS[group, content["kind"]], dict(content))
+
+
+def _resource_names(resources: Mapping[str, str | int]) -> dict[str, str | int]:
+    return {"nvidia.com/gpu" if key == "gpu" else key: value for key, value in resources.items()}
+
+
+def _taint(text: str) -> Taint:
+    pair, _, effect = text.rpartition(":")
+    key, _, value = pair.partition("=")
+    return decode_part(Taint, {"key": key, "value": value, "effect": effect})
+
+
+# Running ---------------------------------------------------------------------------------
+
+
+class Cluster:
+    """An embedded cluster with a scheduler on it.
+
+    :param objects: what is there at the beginning.
+    :param profiles: the profiles; without them the default one, for every pod.
+    :param plugins: plugin classes to add to the default profile, with weight 1.
+    :param cached: False evaluates every pod from scratch.
+    """
+
+    def __init__(
+        self,
+        objects: Iterable[ApiObject] = (),
+        profiles: ProfileSet | None = None,
+        plugins: Sequence[type[Plugin[Any]]] = (),
+        cached: bool = True,
+    ) -> None:
+        self.api = MemoryCluster()
+        chosen = profiles or default_profiles()
+        if plugins:
+            first = _with_plugins(chosen.profiles[0], plugins)
+            chosen = ProfileSet((first, *chosen.profiles[1:]), any_scheduler=chosen.any_scheduler)
+        self.scheduler = Scheduler(self.api, chosen, cached)
+        self.add(*objects)
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """What the scheduler sees."""
+        self.api.deliver()
+        self.scheduler.snapshot.sync()
+        return self.scheduler.snapshot
+
+    def add(self, *objects: ApiObject) -> None:
+        """Create objects."""
+        for obj in objects:
+            self.api.create(obj)
+        self.api.deliver()
+
+    def remove(self, pod: str) -> None:
+        """Delete a pod at once; without a namespace it is one of "default"."""
+        self.api.delete(Pod, _key(pod), grace=0)
+        self.api.deliver()
+
+    def schedule(self) -> dict[str, str]:
+        """Run cycles until nothing is left to try; return every pod's node."""
+        self.api.deliver()
+        while self.scheduler.step() or self.api.deliver():
+            self.api.deliver()
+        return self.placements()
+
+    def advance(self, seconds: float) -> dict[str, str]:
+        """Let virtual time pass, scheduling whenever there is something to do."""
+        end = self.api.now + seconds
+        self.schedule()
+        while True:
+            times = (self.api.clock.next_time(), self.scheduler.next_time())
+            due = [at for at in times if at is not None and at <= end]
+            self.api.clock.advance(min(due, default=end))
+            self.scheduler.tick()
+            self.schedule()
+            if not due:
+                return self.placements()
+
+    def placements(self) -> dict[str, str]:
+        """Return the node of every pod that has one; pods of "default" by their bare name."""
+        return {
+            pod.key.removeprefix("default/"): pod.spec.node_name
+            for pod in self.api.list(Pod)
+            if pod.spec.node_name
+        }
+
+    def message(self, pod: str) -> str:
+        """Return why a pod is not scheduled, as its PodScheduled condition says."""
+        found = self.api.get(Pod, _key(pod))
+        assert found is not None, f"there is no pod {pod}"
+        conditions = [c for c in found.status.conditions if c.type == "PodScheduled"]
+        return conditions[0].message if conditions else ""
+
+    def decision(self, unit: str) -> Decision:
+        """Return the latest decision on a pod or a gang."""
+        return self.scheduler.decisions[_key(unit)]
+
+    def evaluate(self, pod: Pod) -> Evaluation:
+        """Filter and score all nodes for a pod that need not exist."""
+        self.snapshot.sync()
+        return self._profile.evaluator.evaluate(PodInfo(pod))
+
+    @property
+    def _profile(self) -> ProfileAtWork:
+        return next(iter(self.scheduler.profiles.values()))
+
+
+def assert_placed(cluster: Cluster, **nodes: str) -> None:
+    """Schedule, and assert where pods are; underscores in names stand for dashes."""
+    placements = cluster.schedule()
+    expected = {name.replace("_", "-"): node for name, node in nodes.items()}
+    found = {name: placements.get(name) for name in expected}
+    messages = {name: cluster.message(name) for name, node in found.items() if node is None}
+    assert found == expected, f"{found} instead of {expected}; {messages}"
+
+
+def assert_pending(cluster: Cluster, pod: str, *parts: str) -> None:
+    """Schedule, and assert that a pod is pending with a message that holds all the parts."""
+    placements = cluster.schedule()
+    assert pod not in placements, f"{pod} is on {placements.get(pod)}"
+    message = cluster.message(pod)
+    for part in parts:
+        assert part in message, f"{part!r} is not in {message!r}"
+
+
+def refusals(
+    plugin: type[Plugin[Any]], pod: Pod, cluster: Cluster, args: Mapping[str, Any] | None = None
+) -> dict[str, str]:
+    """Run one plugin's filter; return the reasons by node (several joined by "; ").
+
+    A plugin that refuses the pod in ``pre_filter`` refuses every node.
+    """
+    found = _alone(plugin, cluster, args).evaluate(PodInfo(pod))
+    names = cluster.snapshot.nodes.names
+    if found.refusal is not None:
+        return dict.fromkeys(names, found.refusal[1])
+    reasons: dict[str, list[str]] = {}
+    for column in found.filters:
+        for (reason, _), mask in column.refusals.items():
+            for row in np.flatnonzero(mask):
+                reasons.setdefault(names[row], []).append(reason)
+    return {name: "; ".join(dict.fromkeys(found)) for name, found in reasons.items()}
+
+
+def scores(
+    plugin: type[Plugin[Any]], pod: Pod, cluster: Cluster, args: Mapping[str, Any] | None = None
+) -> dict[str, float]:
+    """Run one plugin's filter and score; return the normalised scores of the feasible nodes.
+
+    A plugin that skips scoring gives 0 to every node.
+    """
+    found = _alone(plugin, cluster, args).evaluate(PodInfo(pod))
+    names = cluster.snapshot.nodes.names
+    counted = found.scores[0].counted if found.scores else np.zeros(len(names))
+    return {names[row]: float(counted[row]) for row in np.flatnonzero(found.feasible)}
+
+
+def _key(name: str) -> str:
+    return name if "/" in name else f"default/{name}"
+
+
+def _alone(
+    plugin: type[Plugin[Any]],
+    cluster: Cluster,
+    args: Mapping[str, Any] | None,
+    cached: bool = False,
+) -> Evaluator:
+    handle = _HandleOf(cluster)
+    made = plugin(plugin.Args.model_validate(dict(args or {})), handle)
+    snapshot = cluster.snapshot
+    return Evaluator(Runtime({plugin.__name__: made}, {}), snapshot, cached)
+
+
+class _HandleOf:
+    """What a plugin sees of a test cluster."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self.snapshot = cluster.scheduler.snapshot
+
+    @property
+    def now(self) -> float:
+        return self._cluster.api.now
+
+    def gang(self, key: str) -> Any:
+        return self._cluster.scheduler.gangs[key]
+
+    def free_slots(self, pod: PodInfo) -> Any:
+        return self._cluster._profile.cycle.free_slots(pod)
+
+    def fit_message(self, pod: PodInfo) -> str:
+        evaluation = self._cluster._profile.evaluator.evaluate(pod)
+        return evaluation.describe(self.snapshot.nodes.names, finalists=False).message
+
+
+def _with_plugins(profile: Profile, plugins: Sequence[type[Plugin[Any]]]) -> Profile:
+    names = {plugin.__name__: plugin for plugin in plugins}
+    return Profile(
+        profile.scheduler_name,
+        {**profile.plugins, **names},
+        {**profile.args, **{name: cls.Args() for name, cls in names.items()}},
+        {hook: (*order, *((name, 1) for name in names)) for hook, order in profile.points.items()},
+    )
+
+
+# Checking --------------------------------------------------------------------------------
+
+
+def random_cluster(seed: int, nodes: int = 12, pods: int = 30) -> Cluster:
+    """Return a cluster of mixed nodes with pods placed on them; the same for the same seed."""
+    draw = random.Random(seed)  # noqa: S311 - test data
+    made = [
+        make_node(
+            f"node-{index}",
+            cpu=draw.choice([4, 8, 16]),
+            memory=draw.choice(["16Gi", "32Gi"]),
+            pods=draw.choice([5, 110]),
+            labels={
+                "topology.kubernetes.io/zone": draw.choice(["a", "b", "c"]),
+                **({"disk": draw.choice(["ssd", "hdd"])} if draw.random() < 0.7 else {}),
+            },
+            taints=draw.choice([(), (), ("team=a:NoSchedule",), ("old:PreferNoSchedule",)]),
+            unschedulable=draw.random() < 0.1,
+            gpu=draw.choice([0, 0, 4, 8]),
+        )
+        for index in range(nodes)
+    ]
+    cluster = Cluster(made)
+    cluster.add(*(random_pod(draw, f"placed-{index}") for index in range(pods)))
+    cluster.schedule()
+    return cluster
+
+
+def random_pod(draw: random.Random, name: str) -> Pod:
+    """Return a pod with random needs."""
+    app = draw.choice(["web", "db", "train"])
+    spec: dict[str, Any] = {}
+    if draw.random() < 0.2:
+        spec["nodeSelector"] = {"disk": "ssd"}
+    if draw.random() < 0.3:
+        spec["tolerations"] = [{"key": "team", "operator": "Exists"}]
+    resources: dict[str, str | int] = {"gpu": draw.choice([1, 2])} if draw.random() < 0.3 else {}
+    cpu = draw.choice([None, "250m", "1", "2"])
+    memory = draw.choice([None, "512Mi", "2Gi"])
+    labels = {"app": app}
+    return make_pod(name, cpu, memory, labels, spec=spec, **resources)
+
+
+def check_plugin(
+    plugin: type[Plugin[Any]], args: Mapping[str, Any] | None = None, rounds: int = 10
+) -> None:
+    """Prove on random clusters that a plugin keeps the contract.
+
+    - every hook's name and arguments are known, and the arguments' model has a schema;
+    - ``filter`` and ``filter_node`` agree, ``score`` and ``score_node`` agree;
+    - the answer is the same twice, and from kept evaluations as from scratch;
+    - scores are finite and, where nothing normalises them, 0..100;
+    - hooks leave the snapshot alone, and ``unreserve`` undoes what ``reserve`` counted.
+
+    :raises PluginCheckError: naming the rule that is broken.
+    """
+    plugin.Args.model_json_schema(by_alias=True)
+    if not any(hasattr(getattr(plugin, hook, None), "bayplan_impl") for hook in hook_names()):
+        raise PluginCheckError(f"{plugin.__name__} implements no hook; mark methods with @hookimpl")
+    for seed in range(rounds):
+        cluster = random_cluster(seed)
+        draw = random.Random(seed + 1000)  # noqa: S311 - test data
+        _check_on(plugin, dict(args or {}), cluster, draw)
+
+
+def _check_on(
+    plugin: type[Plugin[Any]], args: Mapping[str, Any], cluster: Cluster, draw: random.Random
+) -> None:
+    kept = _alone(plugin, cluster, args, cached=True)
+    plain = _alone(plugin, cluster, args)
+    before = _fingerprint(cluster.snapshot)
+    for index in range(6):
+        pod = PodInfo(random_pod(draw, f"probe-{index}"))
+        first, again, cached = plain.evaluate(pod), plain.evaluate(pod), kept.evaluate(pod)
+        _same(plugin, "two evaluations of one pod", first, again)
+        _same(plugin, "an evaluation that was kept and one from scratch", first, cached)
+        _check_scores(plugin, first)
+        _check_spellings(plugin, args, cluster, pod, first)
+        if _fingerprint(cluster.snapshot) != before:
+            raise PluginCheckError(f"{plugin.__name__} changes the snapshot while it filters")
+        row = first.best()
+        if row is not None:
+            _check_reserve(plugin, args, cluster, pod, row)
+            cluster.snapshot.add_pod(pod, cluster.snapshot.nodes.names[row])
+            before = _fingerprint(cluster.snapshot)
+
+
+def _same(plugin: type[Plugin[Any]], what: str, one: Evaluation, other: Evaluation) -> None:
+    if not np.array_equal(one.feasible, other.feasible):
+        raise PluginCheckError(f"{plugin.__name__}: {what} differ in the nodes they allow")
+    if not np.array_equal(one.total, other.total):
+        raise PluginCheckError(f"{plugin.__name__}: {what} differ in scores")
+
+
+def _check_scores(plugin: type[Plugin[Any]], found: Evaluation) -> None:
+    for column in found.scores:
+        counted = column.counted[found.feasible]
+        if not np.isfinite(counted).all():
+            raise PluginCheckError(f"{plugin.__name__}: a score is not a finite number")
+        if len(counted) and (counted.min() < 0 or counted.max() > 100):
+            raise PluginCheckError(
+                f"{plugin.__name__}: scores go from {counted.min():g} to {counted.max():g}; "
+                "expected 0 to 100, or set normalize_scores"
+            )
+
+
+def _check_spellings(
+    plugin: type[Plugin[Any]],
+    args: Mapping[str, Any],
+    cluster: Cluster,
+    pod: PodInfo,
+    found: Evaluation,
+) -> None:
+    runtime = Runtime(
+        {plugin.__name__: plugin(plugin.Args.model_validate(args), _HandleOf(cluster))}, {}
+    )
+    if found.refusal is not None:
+        return
+    view = NodeView(cluster.snapshot.nodes)
+    names = cluster.snapshot.nodes.names
+    for vector, single in (("filter", "filter_node"), ("score", "score_node")):
+        if not (runtime[vector] and runtime[single]):
+            continue
+        skipped = found.skipped["pre_filter" if vector == "filter" else "pre_score"]
+        if plugin.__name__ in skipped:
+            continue
+        column = found.filters[0].mask if vector == "filter" else found.scores[0].raw
+        for row, node in enumerate(view):
+            answer = runtime[single][0](pod, node, found.state)
+            expected = (answer is not None) if vector == "filter" else float(answer)
+            if column[row] != expected:
+                raise PluginCheckError(
+                    f"{plugin.__name__}: {vector} and {single} disagree on {names[row]} "
+                    f"for {pod.key}: {column[row]} and {answer}"
+                )
+
+
+def _check_reserve(
+    plugin: type[Plugin[Any]],
+    args: Mapping[str, Any],
+    cluster: Cluster,
+    pod: PodInfo,
+    row: int,
+) -> None:
+    runtime = Runtime(
+        {plugin.__name__: plugin(plugin.Args.model_validate(args), _HandleOf(cluster))}, {}
+    )
+    if not runtime["reserve"]:
+        return
+    if not runtime["unreserve"]:
+        raise PluginCheckError(f"{plugin.__name__} has reserve and no unreserve")
+    snapshot = cluster.snapshot
+    before, state = _fingerprint(snapshot), CycleState()
+    node = NodeRow(snapshot.nodes, row)
+    runtime["reserve"][0](pod, node, state)
+    for _ in range(2):
+        # Unreserve has to bear being called when there is nothing to undo.
+        runtime["unreserve"][0](pod, node, state)
+    if _fingerprint(snapshot) != before:
+        raise PluginCheckError(f"{plugin.__name__}: unreserve does not undo reserve")
+
+
+def _fingerprint(snapshot: Snapshot) -> tuple[object, ...]:
+    table = snapshot.nodes
+    columns = {name: table.used(name).tobytes() for name in ("cpu", "memory", "pods")}
+    pods = tuple(tuple(on_node) for on_node in table.pods)
+    return (tuple(table.names), columns, pods, table.unschedulable.tobytes())
