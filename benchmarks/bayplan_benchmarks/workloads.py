@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import resource
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from bayplan.api import ApiObject, Container, Node, ObjectMeta, Pod, PodSpec, Quantity
 from bayplan.api.node import NodeStatus
@@ -12,7 +13,7 @@ from bayplan.cluster import MemoryCluster
 from bayplan.profile import default_profiles
 from bayplan.scheduler import Scheduler
 
-__all__ = ["Run", "container", "make_node", "make_pod", "run"]
+__all__ = ["Run", "container", "figures", "make_node", "make_pod", "run"]
 
 _ZONES = 10
 
@@ -40,6 +41,17 @@ def make_pod(name: str, spec: PodSpec, labels: dict[str, str] | None = None) -> 
     return Pod(ObjectMeta(name=name, namespace="bench", labels=labels or {}), spec)
 
 
+def figures(done: Run) -> dict[str, float]:
+    """Return what every benchmark prints: pods per second, seconds, pods bound, memory."""
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return {
+        "podsPerSecond": round(done.bound / done.seconds, 1),
+        "seconds": round(done.seconds, 4),
+        "bound": done.bound,
+        "peakMemoryMiB": round(memory, 1),
+    }
+
+
 class Run:
     """What a timed run left: seconds, the cluster, the scheduler."""
 
@@ -57,7 +69,6 @@ class Run:
 def run(
     cluster_objects: Iterable[ApiObject],
     pods: Iterable[ApiObject],
-    progress: Callable[[int], None] | None = None,
 ) -> Run:
     """Create the cluster, then time the way of the pods from their creation to all bound."""
     cluster = MemoryCluster()
@@ -73,6 +84,4 @@ def run(
     cluster.deliver()
     while scheduler.step():
         cluster.deliver()
-        if progress is not None and scheduler.statistics.cycles % 256 == 0:
-            progress(scheduler.statistics.bound)
     return Run(time.perf_counter() - started, cluster, scheduler)

@@ -433,7 +433,8 @@ class Evaluator:
             elif Reads.PODS in reads:
                 self._update_filter(column, rows, pod, view, kept)
         if clusterwide:
-            if any(column.vector is None for column in (*kept.filters, *kept.scores)):
+            columns: list[FilterColumn | ScoreColumn] = [*kept.filters, *kept.scores]
+            if any(column.vector is None for column in columns):
                 # Other rows may have become candidates that no per-node hook has seen.
                 return False
             self._combine_filters(kept, len(view))

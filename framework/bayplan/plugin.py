@@ -175,7 +175,10 @@ class CycleState:
 
     def get(self, key: StateKey[T]) -> T | None:
         """Return the value, or None where nothing was written."""
-        return self[key] if key in self else None
+        try:
+            return self[key]
+        except KeyError:
+            return None
 
     def checkpoint(self) -> Callable[[], None]:
         """Return a function that restores the state as it is now."""

@@ -8,7 +8,7 @@ or an asyncio loop on a live cluster) calls them.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -285,9 +285,8 @@ class Scheduler:
         else:
             self._happened(ClusterEvent.OBJECT_CHANGED, None)
 
-    def _resync(self, objects: tuple[ApiObject, ...] | list[ApiObject] | object) -> None:
+    def _resync(self, listed: Sequence[ApiObject]) -> None:
         """Take over a whole listing after a lost watch: what is not in it is gone."""
-        listed = list(objects)  # type: ignore[call-overload]
         pods = {obj.key for obj in listed if isinstance(obj, Pod)}
         nodes = {obj.metadata.name for obj in listed if isinstance(obj, Node)}
         for key, info in list(self._known.items()):
@@ -302,7 +301,7 @@ class Scheduler:
                 continue
             for key, old in list(self.snapshot.objects(type_).items()):
                 if (type_, key) not in present:
-                    self._object_event(WatchType.DELETED, old)  # type: ignore[arg-type]
+                    self._object_event(WatchType.DELETED, old)
         for obj in listed:
             self.handle(WatchEvent(WatchType.MODIFIED, obj))
 

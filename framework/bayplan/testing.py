@@ -369,11 +369,13 @@ def random_pod(draw: random.Random, name: str) -> Pod:
         spec["nodeSelector"] = {"disk": "ssd"}
     if draw.random() < 0.3:
         spec["tolerations"] = [{"key": "team", "operator": "Exists"}]
-    resources: dict[str, str | int] = {"gpu": draw.choice([1, 2])} if draw.random() < 0.3 else {}
+    gpus = draw.choice([1, 2]) if draw.random() < 0.3 else None
     cpu = draw.choice([None, "250m", "1", "2"])
     memory = draw.choice([None, "512Mi", "2Gi"])
     labels = {"app": app}
-    return make_pod(name, cpu, memory, labels, spec=spec, **resources)
+    if gpus is None:
+        return make_pod(name, cpu, memory, labels, spec=spec)
+    return make_pod(name, cpu, memory, labels, spec=spec, gpu=gpus)
 
 
 def check_plugin(

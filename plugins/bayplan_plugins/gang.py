@@ -71,10 +71,13 @@ class Gang(Plugin[GangArgs]):
         for job in snapshot.objects(Job).values():
             if gang == _template_gang(job):
                 total += min(job.spec.parallelism, job.spec.completions or job.spec.parallelism)
-        for kind in (ReplicaSet, StatefulSet):
-            for owner in snapshot.objects(kind).values():
-                if gang == _template_gang(owner):
-                    total += owner.spec.replicas
+        sets: tuple[ReplicaSet | StatefulSet, ...] = (
+            *snapshot.objects(ReplicaSet).values(),
+            *snapshot.objects(StatefulSet).values(),
+        )
+        for owner in sets:
+            if gang == _template_gang(owner):
+                total += owner.spec.replicas
         owned = len({pod.key for pod in pending}) - len(singles)
         return max(total, len(singles) + owned)
 

@@ -154,7 +154,8 @@ class InterPodAffinity(Plugin[InterPodAffinityArgs]):
         low, high = scores.min(), scores.max()
         if high == low:
             return np.zeros(len(scores))
-        return np.floor(100 * ((scores - low) / (high - low)))
+        stretched: FloatColumn = np.floor(100 * ((scores - low) / (high - low)))
+        return stretched
 
 
 def _per_node(term: AffinityTerm, counts: IntColumn, nodes: NodeView) -> IntColumn:

@@ -133,8 +133,10 @@ class NetworkGather(Plugin[NetworkGatherArgs]):
         """
         kinds = {pod.facts: pod for pod in unit.pods}
         columns = [self.handle.free_slots(pod) for pod in kinds.values()]
-        size = len(unit.pods)
-        return np.minimum(np.maximum.reduce(columns), size)
+        most: IntColumn = columns[0]
+        for column in columns[1:]:
+            most = np.maximum(most, column)
+        return np.minimum(most, len(unit.pods))
 
     def _pinned(self, unit: Unit, nodes: NodeView) -> frozenset[int]:
         """Return the rows that hold members already; a domain has to contain them."""

@@ -106,8 +106,8 @@ class NodeAffinity(Plugin[NodeAffinityArgs]):
     @hookimpl
     def remedies(self, pod: PodInfo, nodes: NodeView) -> Iterable[Remedy]:
         """Suggest dropping the selector, on the first nodes that it refuses."""
-        for row in np.flatnonzero(~required_match(pod.spec, nodes)):
+        for row in np.flatnonzero(~required_match(pod.spec, nodes)).tolist():
             name = nodes.names[row]
             labels = ", ".join(f"{k}={v}" for k, v in sorted(pod.spec.node_selector.items()))
             what = f"carried the labels {labels}" if labels else "matched its node affinity"
-            yield Remedy(f"would fit on {name} if that node {what}", int(row), cost=3.0)
+            yield Remedy(f"would fit on {name} if that node {what}", row, cost=3.0)

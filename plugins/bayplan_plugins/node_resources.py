@@ -6,6 +6,7 @@ twice, over columns and for one row; integer steps keep both equal to the last b
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import Literal
@@ -64,7 +65,7 @@ class Ratio(Args):
     @classmethod
     def _rising(cls, shape: tuple[ShapePoint, ...]) -> tuple[ShapePoint, ...]:
         steps = [point.utilization for point in shape]
-        if any(b <= a for a, b in zip(steps, steps[1:], strict=False)):
+        if any(b <= a for a, b in itertools.pairwise(steps)):
             raise ValueError("utilization has to rise from point to point")
         return shape
 
@@ -366,7 +367,8 @@ _READABLE: dict[str, Callable[[int], str]] = {
 
 
 def _amount(resource: str, amount: int) -> str:
-    return _READABLE.get(resource, lambda n: f"{n} {resource}")(amount)
+    readable = _READABLE.get(resource)
+    return readable(amount) if readable is not None else f"{amount} {resource}"
 
 
 def _bytes(amount: int) -> str:

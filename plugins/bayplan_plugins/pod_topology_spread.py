@@ -55,8 +55,8 @@ class DefaultConstraint(Args):
 
 
 _SYSTEM_DEFAULTS = (
-    DefaultConstraint(maxSkew=3, topologyKey=_HOSTNAME, whenUnsatisfiable="ScheduleAnyway"),
-    DefaultConstraint(maxSkew=5, topologyKey=_ZONE, whenUnsatisfiable="ScheduleAnyway"),
+    DefaultConstraint(max_skew=3, topology_key=_HOSTNAME, when_unsatisfiable="ScheduleAnyway"),
+    DefaultConstraint(max_skew=5, topology_key=_ZONE, when_unsatisfiable="ScheduleAnyway"),
 )
 
 

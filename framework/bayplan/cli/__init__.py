@@ -7,7 +7,7 @@ import sys
 
 import click
 
-from bayplan.errors import BayplanError
+from bayplan.errors import BayplanError, did_you_mean
 
 __all__ = ["cli", "main"]
 
@@ -40,13 +40,10 @@ class _Lazy(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        try:
-            return super().resolve_command(ctx, args)
-        except click.UsageError as exc:
-            from bayplan.errors import did_you_mean
-
-            exc.message += did_you_mean(args[0], _COMMANDS)
-            raise
+        if args and args[0] not in _COMMANDS and not args[0].startswith("-"):
+            near = did_you_mean(args[0], _COMMANDS)
+            raise click.UsageError(f'There is no command "{args[0]}"{near}', ctx)
+        return super().resolve_command(ctx, args)
 
 
 @click.group(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"]})

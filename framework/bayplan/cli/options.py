@@ -19,7 +19,7 @@ __all__ = ["Duration", "input_options", "output_option", "simulate"]
 F = TypeVar("F", bound=Callable[..., object])
 
 
-class Duration(click.ParamType):
+class Duration(click.ParamType[float]):
     """A duration such as 90s or 1h30m, in seconds."""
 
     name = "duration"
@@ -27,6 +27,7 @@ class Duration(click.ParamType):
     def convert(
         self, value: object, param: click.Parameter | None, ctx: click.Context | None
     ) -> float:
+        """Return the seconds."""
         if isinstance(value, int | float):
             return float(value)
         try:

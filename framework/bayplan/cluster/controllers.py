@@ -137,7 +137,8 @@ class WorkloadControllers:
             self._make(owner, owner.spec.template, generate_name=f"{owner.metadata.name}-")
         surplus = len(alive) - owner.spec.replicas
         # Pods without a node go first, then the youngest.
-        youngest_first = sorted(alive[::-1], key=lambda pod: bool(pod.spec.node_name))
+        youngest_first = [p for p in reversed(alive) if not p.spec.node_name]
+        youngest_first += [p for p in reversed(alive) if p.spec.node_name]
         for pod in youngest_first[: max(0, surplus)]:
             self._cluster.delete(Pod, pod.key)
 

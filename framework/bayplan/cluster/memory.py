@@ -11,7 +11,7 @@ import random
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from msgspec.structs import replace
 
@@ -243,11 +243,12 @@ class MemoryCluster:
     # Admission ---------------------------------------------------------------------------
 
     def _admit(self, obj: Obj) -> Obj:
+        admitted: ApiObject = obj
         if isinstance(obj, Pod):
-            return self._with_priority(obj)
-        if isinstance(obj, Node):
-            return _with_condition_taints(obj)
-        return obj
+            admitted = self._with_priority(obj)
+        elif isinstance(obj, Node):
+            admitted = _with_condition_taints(obj)
+        return cast(Obj, admitted)
 
     def _with_priority(self, pod: Pod) -> Pod:
         """Resolve the priority class as the Priority admission plugin does."""

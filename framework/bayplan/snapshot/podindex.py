@@ -106,12 +106,11 @@ class PodIndex:
             column[row] += 1
         if pod.terms:
             for held in _held_by(pod):
-                column = self._held.get(held)
-                if column is None:
-                    column = self._held[held] = np.zeros(self.size, dtype=np.int64)
+                if held not in self._held:
+                    self._held[held] = np.zeros(self.size, dtype=np.int64)
                     self._holders[held] = 0
                     self._held_matches.clear()
-                column[row] += 1
+                self._held[held][row] += 1
                 self._holders[held] += 1
 
     def remove(self, pod: PodInfo, row: int) -> None:

@@ -1,0 +1,69 @@
+"""bayplan bench: speed on this machine, in figures."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import sys
+from importlib.metadata import entry_points
+
+import click
+
+from bayplan.benchmark import Benchmark
+from bayplan.cli.options import output_option
+from bayplan.errors import InputError, did_you_mean
+
+__all__ = ["command"]
+
+
+@click.command(name="bench")
+@click.argument("name", required=False)
+@click.option("--nodes", multiple=True, type=click.IntRange(1, 200_000), help="Repeatable.")
+@click.option("--pods", type=click.IntRange(1, 2_000_000))
+@output_option
+def command(name: str | None, nodes: tuple[int, ...], pods: int | None, output: str) -> None:
+    """Measure speed on this machine; without NAME, list what can be measured.
+
+    With several --nodes the benchmark runs once for each, to show how the cost grows.
+    """
+    found = {point.name: point for point in entry_points(group="bayplan.benchmarks")}
+    if name is None:
+        for point in sorted(found):
+            click.echo(f"{point:12} {found[point].load().title}")
+        return
+    if name not in found:
+        raise InputError(f'there is no benchmark "{name}"{did_you_mean(name, found)}')
+    benchmark: Benchmark = found[name].load()
+    for size in nodes or benchmark.nodes:
+        result = benchmark.run(size, pods or benchmark.pods)
+        if output == "json":
+            content = {"name": name, "input": result.input, "figures": result.figures}
+            json.dump({**content, "machine": _machine()}, sys.stdout)
+            print()
+        else:
+            _print(name, result.input, result.figures)
+    if output == "table":
+        click.echo(_machine())
+
+
+def _print(name: str, given: dict[str, int], figures: dict[str, float]) -> None:
+    sizes = ", ".join(f"{value:,} {key}" for key, value in given.items())
+    click.echo(f"{name}: {sizes}")
+    for metric, value in figures.items():
+        click.echo(
+            f"  {metric:28} {value:>14,.6g}" if value < 1000 else f"  {metric:28} {value:>14,.0f}"
+        )
+
+
+def _machine() -> str:
+    cpu = platform.processor() or platform.machine()
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as lines:
+            models = [
+                line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")
+            ]
+        cpu = models[0] if models else cpu
+    except OSError:
+        pass
+    return f"{cpu}, {os.cpu_count()} cores, Python {platform.python_version()}"

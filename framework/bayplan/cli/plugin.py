@@ -1,0 +1,119 @@
+"""bayplan plugin: list, create and check plugins."""
+
+from __future__ import annotations
+
+import json
+import keyword
+import re
+from pathlib import Path
+from typing import Any
+
+import click
+
+from bayplan.cli import plugin_template
+from bayplan.cli.options import output_option
+from bayplan.discovery import PluginFinder, load_file, plugins_in
+from bayplan.errors import InputError
+from bayplan.plugin import Plugin
+from bayplan.runtime import hook_names
+
+__all__ = ["command"]
+
+
+@click.group(name="plugin")
+def command() -> None:
+    """List, create and check plugins."""
+
+
+@command.command(name="list")
+@click.option("--plugins-dir", type=click.Path(path_type=Path), metavar="DIR")
+@output_option
+def list_(plugins_dir: Path | None, output: str) -> None:
+    """List the plugins that a profile can name, with their hooks and arguments."""
+    finder = PluginFinder(plugins_dir)
+    sources = {name: point.value for name, point in finder.entry_points().items()}
+    sources |= {name: str(plugins_dir) for name in finder.local()}
+    found = []
+    for name in sorted(sources):
+        try:
+            cls = finder.find(name)
+        except InputError as exc:
+            found.append({"name": name, "source": sources[name], "problem": str(exc)})
+            continue
+        found.append(
+            {
+                "name": name,
+                "source": sources[name],
+                "summary": (cls.__doc__ or "").strip().split("\n")[0],
+                "hooks": _hooks(cls),
+                "args": sorted(cls.Args.model_json_schema().get("properties", {})),
+            }
+        )
+    if output == "json":
+        click.echo(json.dumps(found, indent=2))
+        return
+    for plugin in found:
+        click.echo(click.style(str(plugin["name"]), bold=True) + f"  {plugin['source']}")
+        if "problem" in plugin:
+            click.echo(f"  broken: {plugin['problem']}")
+            continue
+        click.echo(f"  {plugin['summary']}")
+        click.echo(f"  hooks: {', '.join(plugin['hooks'])}")
+        if plugin["args"]:
+            click.echo(f"  args:  {', '.join(plugin['args'])}")
+
+
+@command.command()
+@click.argument("name")
+@click.option(
+    "--into",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path("."),
+    help="The folder to make it in.",
+)
+def new(name: str, into: Path) -> None:
+    """Write a package with one plugin and a passing test. NAME is like SpreadByRack."""
+    if not re.fullmatch(r"[A-Z][A-Za-z0-9]*", name) or keyword.iskeyword(name):
+        raise InputError(f'"{name}" is not a plugin name; expected one like "SpreadByRack"')
+    module = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
+    folder = into / module.replace("_", "-")
+    if folder.exists():
+        raise InputError("is there already", str(folder))
+    try:
+        for path, text in plugin_template.files(name, module).items():
+            target = folder / path
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_text(text, encoding="utf-8")
+    except OSError as exc:
+        raise InputError(exc.strerror or str(exc), str(folder)) from None
+    click.echo(f"{folder} holds the plugin {name}. Next:")
+    click.echo(f"  cd {folder}")
+    click.echo("  python -m pytest             # passes; change the rule, then the test")
+    click.echo("  pip install -e .             # any profile can name it from now on")
+
+
+@command.command()
+@click.argument("path", type=click.Path(path_type=Path))
+def check(path: Path) -> None:
+    """Prove on random clusters that the plugins of a Python file keep the contract."""
+    from bayplan.errors import PluginError
+    from bayplan.testing import PluginCheckError, check_plugin
+
+    if not path.exists():
+        raise InputError("there is no such file", str(path))
+    files = sorted(path.glob("*.py")) if path.is_dir() else [path]
+    found: dict[str, type[Plugin[Any]]] = {}
+    for file in files:
+        found.update(plugins_in(load_file(file)))
+    if not found:
+        raise InputError("defines no subclass of bayplan.Plugin", str(path))
+    for name, cls in found.items():
+        try:
+            check_plugin(cls)
+        except (PluginCheckError, PluginError) as exc:
+            raise InputError(str(exc), str(path)) from None
+        click.echo(f"{name}: ok ({', '.join(_hooks(cls))})")
+
+
+def _hooks(cls: type[Plugin[Any]]) -> list[str]:
+    return [hook for hook in hook_names() if hasattr(getattr(cls, hook, None), "bayplan_impl")]

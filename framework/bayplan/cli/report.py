@@ -1,0 +1,115 @@
+"""The answer of a simulation as one HTML page that needs nothing else."""
+
+from __future__ import annotations
+
+from html import escape
+from pathlib import Path
+
+from bayplan.decision import Decision
+from bayplan.errors import InputError
+from bayplan.simulation import Simulation
+
+__all__ = ["write_report"]
+
+_STYLE = """
+body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 72rem; color: #1d2733 }
+h1 { font-size: 1.4rem } h2 { font-size: 1.1rem; margin-top: 2rem }
+table { border-collapse: collapse; width: 100% }
+th, td { text-align: left; padding: .25rem .75rem .25rem 0; vertical-align: top;
+  border-bottom: 1px solid #e3e8ee }
+.bar { background: #e3e8ee; height: .7rem; width: 8rem; border-radius: 3px }
+.bar i { background: #2f7d5b; display: block; height: 100%; border-radius: 3px }
+.pod { background: #e4f2ea; border-radius: 3px; padding: 0 .4rem; margin-right: .3rem;
+  display: inline-block }
+.no { color: #8a5a00 } .dim { color: #6b7785 }
+"""
+_MOST_ROWS = 2000
+
+
+def write_report(simulation: Simulation, path: Path) -> None:
+    """Write the page.
+
+    :raises InputError: when the file cannot be written.
+    """
+    placements, pending = simulation.placements(), simulation.pending()
+    summary = (
+        f"{len(placements)} of {len(simulation.pods())} pods have a node, "
+        f"{len(pending)} are pending, after {simulation.cluster.now:g} s of virtual time."
+    )
+    parts = [
+        "<!doctype html><html lang=en><meta charset=utf-8><title>bayplan</title>",
+        f"<style>{_STYLE}</style><h1>bayplan simulate</h1><p>{summary}</p>",
+        _nodes(simulation),
+        _gangs(simulation),
+        _pending(pending),
+        _timeline(simulation),
+    ]
+    try:
+        path.write_text("\n".join(parts), encoding="utf-8")
+    except OSError as exc:
+        raise InputError(exc.strerror or str(exc), str(path)) from None
+
+
+def _nodes(simulation: Simulation) -> str:
+    simulation.scheduler.snapshot.sync()
+    table = simulation.scheduler.snapshot.nodes
+    rows = []
+    for row, name in enumerate(table.names[:_MOST_ROWS]):
+        offered, used = table.allocatable("cpu")[row], table.used("cpu")[row]
+        share = min(100.0, 100.0 * used / offered) if offered else 0.0
+        pods = "".join(f"<span class=pod>{escape(key)}</span>" for key in sorted(table.pods[row]))
+        bar = f"<div class=bar><i style='width:{share:.0f}%'></i></div>"
+        cpu = f"{used / 1000:g} / {offered / 1000:g}"
+        rows.append(_row(escape(name), bar, cpu, pods))
+    return _table("Nodes", ("node", "cpu", "", "pods"), rows, len(table))
+
+
+def _gangs(simulation: Simulation) -> str:
+    rows = [
+        row
+        for decision in simulation.scheduler.decisions.values()
+        if decision.domains
+        for row in _domains(decision)
+    ]
+    if not rows:
+        return ""
+    return _table("Domains of gangs", ("gang", "domain", "slots", ""), rows, len(rows))
+
+
+def _domains(decision: Decision) -> list[str]:
+    return [
+        _row(
+            escape(decision.unit),
+            escape(trial.name),
+            "" if trial.offered is None else str(trial.offered),
+            "<b>chosen</b>" if trial.refusal is None else escape(trial.refusal),
+        )
+        for trial in decision.domains
+    ]
+
+
+def _pending(pending: dict[str, tuple[str, str | None]]) -> str:
+    rows = [
+        _row(escape(key), f"<span class=no>{escape(message)}</span>")
+        for key, (message, _) in list(pending.items())[:_MOST_ROWS]
+    ]
+    return _table("Pending", ("pod", "why"), rows, len(pending)) if rows else ""
+
+
+def _timeline(simulation: Simulation) -> str:
+    entries = simulation.timeline()
+    rows = [
+        _row(f"{e.at:g} s", escape(e.kind), escape(e.pod), escape(e.node), escape(e.message))
+        for e in entries[:_MOST_ROWS]
+    ]
+    return _table("Timeline", ("at", "", "pod", "node", "message"), rows, len(entries))
+
+
+def _row(*cells: str) -> str:
+    return "<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>"
+
+
+def _table(title: str, heads: tuple[str, ...], rows: list[str], total: int) -> str:
+    head = "".join(f"<th>{escape(text)}</th>" for text in heads)
+    more = f"<p class=dim>… {total - len(rows)} more</p>" if total > len(rows) else ""
+    return f"<h2>{title}</h2><table><tr>{head}</tr>{''.join(rows)}</table>{more}"
