@@ -17,7 +17,7 @@ import pydantic
 from pydantic import Field
 from pydantic.alias_generators import to_camel
 
-from bayplan.dialects.koordinator import translate_plugin
+from bayplan.dialects.koordinator import CoschedulingArgs
 from bayplan.discovery import PluginFinder
 from bayplan.errors import InputError, did_you_mean
 from bayplan.plugin import Args, Plugin
@@ -107,12 +107,16 @@ class _Configuration(_Model):
 
 @dataclass(frozen=True)
 class Profile:
-    """One profile, resolved: plugin classes, their arguments, and the order at every hook."""
+    """One profile, resolved: plugin classes, their arguments, and the order at every hook.
+
+    ``notes`` tell the operator which settings were read and change nothing.
+    """
 
     scheduler_name: str
     plugins: Mapping[str, type[Plugin[Any]]]
     args: Mapping[str, Args]
     points: Mapping[str, tuple[tuple[str, int], ...]]
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -200,15 +204,20 @@ def _resolve(
 ) -> Profile:
     given: dict[str, dict[str, Any]] = {}
     left_out: set[str] = set()
+    notes: list[str] = []
     config_at: dict[str, tuple[str | int, ...]] = {}
     for index, entry in enumerate(raw.plugin_config):
         where = (*at, "pluginConfig", index)
         args = {k: v for k, v in entry.args.items() if k not in ("apiVersion", "kind")}
-        name, args, without = translate_plugin(entry.name, args)
+        name = entry.name
+        if name == "Coscheduling":
+            theirs = _checked(CoschedulingArgs, args, document, (*where, "args"))
+            left_out |= theirs.disabled_plugins()
+            notes += [f"Coscheduling: {name} has no effect" for name in theirs.without_effect()]
+            name, args = "Gang", {}
         if name in given:
             raise InputError(f'"{entry.name}" is configured twice', document.where(where))
         given[name], config_at[name] = args, where
-        left_out.update(without)
     sets = _plugin_sets(raw, document, at)
     multi = _merge(
         [item for item in DEFAULT_PLUGINS if item[0] not in left_out],
@@ -236,6 +245,7 @@ def _resolve(
         {name: cls for name, cls in classes.items() if name in used},
         {name: args for name, args in args_of.items() if name in used},
         points,
+        tuple(notes),
     )
     if len(points["queue_sort"]) != 1:
         count = len(points["queue_sort"])

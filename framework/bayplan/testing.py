@@ -415,7 +415,9 @@ def _check_on(
         _check_spellings(plugin, args, cluster, pod, first)
         if _fingerprint(cluster.snapshot) != before:
             raise PluginCheckError(f"{plugin.__name__} changes the snapshot while it filters")
-        row = first.best()
+        # The plugin runs alone here; the default profile says where there is room at all.
+        room = cluster._profile.evaluator.evaluate(pod).feasible
+        row = first.best(np.flatnonzero(room & first.feasible))
         if row is not None:
             _check_reserve(plugin, args, cluster, pod, row)
             cluster.snapshot.add_pod(pod, cluster.snapshot.nodes.names[row])

@@ -9,32 +9,17 @@ from __future__ import annotations
 from collections.abc import Hashable
 
 from msgspec.structs import replace
-from pydantic import Field
 
 from bayplan import Args, ClusterEvent, Plugin, PodInfo, Reads, Unit, hookimpl
 from bayplan.api import Job, Pod, ReplicaSet, StatefulSet
 from bayplan.dialects import membership_of
 
-__all__ = ["Gang", "GangArgs"]
+__all__ = ["Gang"]
 
 
-class GangArgs(Args):
-    """Arguments of Gang; the names of Koordinator's CoschedulingArgs are taken over.
-
-    ``enablePreemption`` and ``controllerWorkers`` are read and change nothing yet.
-    """
-
-    default_timeout: int | str = "600s"
-    default_match_policy: str = "once-satisfied"
-    enable_preemption: bool = False
-    controller_workers: int = Field(default=1, ge=1)
-    skip_check_schedule_cycle: bool = False
-
-
-class Gang(Plugin[GangArgs]):
+class Gang(Plugin[Args]):
     """Admit a gang to the queue when it is complete, and to its nodes when enough have one."""
 
-    Args = GangArgs
     reads = Reads.NODE
     requeue_on = ClusterEvent.GANG_CHANGED | ClusterEvent.POD_CHANGED
 

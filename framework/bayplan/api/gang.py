@@ -19,14 +19,12 @@ class Gather:
 class Gang:
     """Pods that run together or not at all.
 
-    ``min_member`` counts the members that have to be placed at once; ``timeout`` is how long, in
-    seconds, placed members may wait for the others; ``problem`` says what is wrong with the
-    gang's definition, and keeps it pending.
+    ``min_member`` counts the members that have to be placed at once; ``problem`` says what is
+    wrong with the gang's definition, and keeps it pending.
     """
 
     key: str
     min_member: int
-    timeout: float | None = None
     gather: tuple[Gather, ...] = ()
     problem: str | None = None
 

@@ -33,7 +33,7 @@ def list_(plugins_dir: Path | None, output: str) -> None:
     finder = PluginFinder(plugins_dir)
     sources = {name: point.value for name, point in finder.entry_points().items()}
     sources |= {name: str(plugins_dir) for name in finder.local()}
-    found = []
+    found: list[dict[str, Any]] = []
     for name in sorted(sources):
         try:
             cls = finder.find(name)

@@ -44,6 +44,9 @@ def command(
         from bayplan.cli.report import write_report
 
         write_report(simulation, report)
+    for profile in simulation.profiles.profiles:
+        for note in profile.notes:
+            click.echo(f"note: {note}", err=True)
     for kind, count in sorted(manifests.ignored.items()):
         plural = "s" if count > 1 else ""
         click.echo(f"note: {count} object{plural} of kind {kind} passed over", err=True)

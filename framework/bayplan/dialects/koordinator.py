@@ -9,11 +9,21 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pydantic
+import pydantic.alias_generators
+
 from bayplan.api import ClusterNetworkTopology, Pod, PodGroup
 from bayplan.api.gang import Gang, Gather, Membership
 from bayplan.topology.network import Layer, TopologyError, chain_of
 
-__all__ = ["NODE_LAYER", "ROOT_LAYER", "gang_of", "layers_of", "membership_of", "translate_plugin"]
+__all__ = [
+    "NODE_LAYER",
+    "ROOT_LAYER",
+    "CoschedulingArgs",
+    "gang_of",
+    "layers_of",
+    "membership_of",
+]
 
 NODE_LAYER = "NodeTopologyLayer"
 ROOT_LAYER = "ClusterTopologyLayer"
@@ -48,14 +58,12 @@ def gang_of(group: PodGroup) -> Gang:
     """Return the gang that a PodGroup describes, its gather strategy included."""
     meta = group.metadata
     key = f"{meta.namespace}/{meta.name}"
-    timeout = group.spec.schedule_timeout_seconds
-    seconds = float(timeout) if timeout is not None and timeout > 0 else None
     try:
         gather = _gather_of(meta.annotations.get(_SPEC_ANNOTATION, ""))
     except ValueError as exc:
         problem = f"annotation {_SPEC_ANNOTATION}: {exc}"
-        return Gang(key, group.spec.min_member, seconds, problem=problem)
-    return Gang(key, group.spec.min_member, seconds, gather)
+        return Gang(key, group.spec.min_member, problem=problem)
+    return Gang(key, group.spec.min_member, gather)
 
 
 def _gather_of(text: str) -> tuple[Gather, ...]:
@@ -108,15 +116,25 @@ def layers_of(topology: ClusterNetworkTopology) -> tuple[Layer, ...]:
     )
 
 
-def translate_plugin(name: str, args: dict[str, Any]) -> tuple[str, dict[str, Any], list[str]]:
-    """Turn Koordinator's ``Coscheduling`` plugin entry into bayplan's ``Gang``.
+class CoschedulingArgs(pydantic.BaseModel):
+    """Arguments of Koordinator's Coscheduling plugin (pkg/scheduler/apis/config, v1.8)."""
 
-    Returns the plugin's name here, its arguments, and the plugins to leave out: without
-    ``awareNetworkTopology`` (false by default there) NetworkGather stays out of the profile.
-    Any other plugin is returned as it is.
-    """
-    if name != "Coscheduling":
-        return name, args, []
-    left = dict(args)
-    left_out = [] if left.pop("awareNetworkTopology", False) is True else ["NetworkGather"]
-    return "Gang", left, left_out
+    model_config = pydantic.ConfigDict(
+        extra="forbid", frozen=True, alias_generator=pydantic.alias_generators.to_camel
+    )
+
+    default_timeout: str | int | None = None
+    controller_workers: int | None = None
+    skip_check_schedule_cycle: bool | None = None
+    enable_preemption: bool | None = None
+    aware_network_topology: bool = False
+    default_match_policy: str | None = None
+
+    def disabled_plugins(self) -> frozenset[str]:
+        """Return the plugins of the default profile that these arguments leave out."""
+        return frozenset() if self.aware_network_topology else frozenset({"NetworkGather"})
+
+    def without_effect(self) -> list[str]:
+        """Return the names of the arguments given that change nothing in bayplan."""
+        given = self.model_dump(by_alias=True, exclude_unset=True)
+        return sorted(set(given) - {"awareNetworkTopology"})
