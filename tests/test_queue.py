@@ -1,0 +1,150 @@
+"""The unit queue: order, delays, gates, and what wakes a refused unit."""
+
+from __future__ import annotations
+
+from bayplan.events import ClusterEvent
+from bayplan.queue import FLUSH_AFTER, QueuedUnit, UnitQueue
+from bayplan.snapshot import PodInfo
+from bayplan.testing import make_pod
+
+
+def info(name: str, priority: int = 0, gang: str | None = None) -> PodInfo:
+    return PodInfo(make_pod(name, priority=priority, gang=gang))
+
+
+class Queue(UnitQueue):
+    """A queue by priority whose gates are the names in ``closed``."""
+
+    def __init__(self) -> None:
+        self.closed: set[str] = set()
+        self.helpful = ClusterEvent.ANY
+        super().__init__(
+            lambda unit: (-max(pod.priority for pod in unit.pods.values()), unit.added),
+            lambda pod: "closed" if pod.name in self.closed else None,
+            lambda unit, event: bool(event & self.helpful),
+        )
+
+    def names(self, now: float = 0.0) -> list[str]:
+        found = []
+        while (unit := self.pop(now)) is not None:
+            found.append(unit.key.removeprefix("default/"))
+        return found
+
+
+def refused(queue: Queue, now: float = 0.0) -> QueuedUnit:
+    unit = queue.pop(now)
+    assert unit is not None
+    queue.refuse(unit, {"Fit"}, now)
+    return unit
+
+
+def test_priority_comes_first_then_arrival() -> None:
+    queue = Queue()
+    for at, (name, priority) in enumerate([("a", 0), ("b", 5), ("c", 5), ("d", 9)]):
+        queue.add(info(name, priority), float(at))
+    assert queue.names(9.0) == ["d", "b", "c", "a"]
+
+
+def test_members_of_a_gang_are_one_unit() -> None:
+    queue = Queue()
+    queue.add(info("job-0", gang="job"), 0.0)
+    queue.add(info("job-1", gang="job"), 0.0)
+    unit = queue.pop(0.0)
+    assert unit is not None
+    assert sorted(unit.ready) == ["default/job-0", "default/job-1"]
+    assert queue.pop(0.0) is None
+
+
+def test_a_refused_unit_waits_for_an_event_and_its_delay() -> None:
+    queue = Queue()
+    queue.add(info("a"), 0.0)
+    refused(queue)
+    assert queue.pop(100.0) is None
+    queue.on_event(ClusterEvent.POD_REMOVED, 0.5)
+    # The first delay is one second.
+    assert queue.names(0.9) == []
+    assert queue.next_time() == 1.0
+    assert queue.names(1.0) == ["a"]
+
+
+def test_an_event_after_the_delay_wakes_at_once() -> None:
+    queue = Queue()
+    queue.add(info("a"), 0.0)
+    refused(queue)
+    queue.on_event(ClusterEvent.POD_REMOVED, 5.0)
+    assert queue.names(5.0) == ["a"]
+
+
+def test_an_event_that_cannot_help_wakes_nobody() -> None:
+    queue = Queue()
+    queue.helpful = ClusterEvent.NODE_ADDED
+    queue.add(info("a"), 0.0)
+    refused(queue)
+    queue.on_event(ClusterEvent.POD_REMOVED, 5.0)
+    assert queue.names(5.0) == []
+
+
+def test_delays_double_up_to_the_maximum() -> None:
+    queue = Queue()
+    queue.add(info("a"), 0.0)
+    now, delays = 0.0, []
+    for _ in range(6):
+        unit = refused(queue, now)
+        delays.append(unit.retry_at - now)
+        queue.on_event(ClusterEvent.NODE_ADDED, now)
+        now = unit.retry_at
+    assert delays == [1, 2, 4, 8, 10, 10]
+
+
+def test_without_any_event_a_unit_is_tried_again_after_five_minutes() -> None:
+    queue = Queue()
+    queue.add(info("a"), 0.0)
+    refused(queue)
+    assert queue.next_time() == FLUSH_AFTER
+    assert queue.names(FLUSH_AFTER) == ["a"]
+
+
+def test_a_gated_pod_is_not_tried_until_its_gate_opens() -> None:
+    queue = Queue()
+    queue.closed = {"a"}
+    queue.add(info("a"), 0.0)
+    assert queue.names() == []
+    queue.closed = set()
+    queue.recheck("default/a", 1.0)
+    assert queue.names(1.0) == ["a"]
+
+
+def test_a_gate_that_closes_again_holds_the_unit_back() -> None:
+    queue = Queue()
+    queue.add(info("a"), 0.0)
+    queue.closed = {"a"}
+    queue.recheck("default/a", 0.0)
+    assert queue.names() == []
+
+
+def test_a_removed_pod_is_never_tried() -> None:
+    queue = Queue()
+    queue.add(info("a"), 0.0)
+    queue.remove("default/a")
+    assert queue.names() == []
+    assert "default/a" not in queue
+
+
+def test_a_changed_pod_is_tried_with_its_new_object() -> None:
+    queue = Queue()
+    queue.add(info("a", priority=1), 0.0)
+    changed = info("a", priority=2)
+    queue.add(changed, 0.0)
+    unit = queue.pop(0.0)
+    assert unit is not None
+    assert unit.ready == {"default/a": changed}
+
+
+def test_an_error_is_retried_after_the_delay_without_any_event() -> None:
+    queue = Queue()
+    queue.add(info("a"), 0.0)
+    unit = queue.pop(0.0)
+    assert unit is not None
+    queue.retry(unit, 0.0)
+    assert queue.names(0.5) == []
+    assert queue.names(1.0) == ["a"]
