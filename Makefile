@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test lint format bench clean
+.PHONY: demo test lint format docs bench clean
 
 demo: $(READY)
 	$(BIN)/bayplan simulate -f configs/examples/prefer-gather
@@ -21,6 +21,9 @@ lint: $(READY)
 format: $(READY)
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+docs: $(READY)
+	$(BIN)/python docs/make_hooks.py
 
 bench: $(READY)
 	$(BIN)/bayplan bench basic --nodes 5000 --pods 10000

@@ -431,3 +431,58 @@ def test_an_answer_of_the_wrong_shape_names_the_plugin() -> None:
     cluster = Cluster([make_node("a"), make_node("b")], plugins=[WrongShape])
     cluster.add(make_pod("p"))
     assert_pending(cluster, "p", 'plugin "WrongShape" failed in score', "expected 2 scores")
+
+
+class BrokenEverywhereElse(Plugin[Args]):
+    """Raises where a cycle has to go on all the same."""
+
+    @hookimpl
+    def queue_sort(self) -> Any:
+        raise ValueError("sort")
+
+    @hookimpl
+    def reserve(self, pod: PodInfo) -> str | None:
+        return "refused" if pod.name == "bad" else None
+
+    @hookimpl
+    def unreserve(self) -> None:
+        raise ValueError("unreserve")
+
+    @hookimpl
+    def post_bind(self) -> None:
+        raise ValueError("post_bind")
+
+
+def test_no_hook_that_raises_stops_the_scheduler() -> None:
+    from bayplan.profile import ProfileSet, default_profiles
+
+    profile = default_profiles().profiles[0]
+    points = {**profile.points, "queue_sort": ()}
+    profiles = ProfileSet((_with_points(profile, points),), any_scheduler=True)
+    cluster = Cluster([make_node("n")], profiles, plugins=[BrokenEverywhereElse])
+    cluster.add(make_pod("bad"), make_pod("good"))
+    assert_placed(cluster, good="n")
+    assert_pending(cluster, "bad", "refused")
+    told = {event.message for _, event in cluster.api.events if event.reason == "PluginError"}
+    assert {text.rsplit(": ", 1)[-1] for text in told} == {"sort", "unreserve", "post_bind"}
+    assert cluster.snapshot.nodes.used("cpu").tolist() == [1000]
+
+
+def _with_points(profile: Any, points: Any) -> Any:
+    from dataclasses import replace
+
+    return replace(profile, points=points)
+
+
+def test_a_unit_that_waits_while_its_node_vanishes_is_tried_elsewhere(
+    journal: type[Journal],
+) -> None:
+    journal.permit_answer = Wait(30)
+    cluster = Cluster([make_node("a", cpu=4), make_node("b", cpu=2)], plugins=[journal])
+    cluster.add(make_pod("p"))
+    cluster.schedule()
+    cluster.api.vanish_node("a")
+    cluster.schedule()
+    journal.permit_answer = None
+    cluster.scheduler.allow("default/p")
+    assert cluster.advance(5) == {"p": "b"}

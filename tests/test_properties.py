@@ -143,7 +143,7 @@ def everything(snapshot: Snapshot) -> dict[str, object]:
     table, index = snapshot.nodes, snapshot.index
     return {
         "names": list(table.names),
-        "used": {k: v.tolist() for k, v in table._used.items() if v.any()},
+        "used": {k: v.tolist() for k, v in table.used_columns.items() if v.any()},
         "scoring": {k: v.tolist() for k, v in table._scoring_used.items()},
         "ports": {
             key: {ip: column.tolist() for ip, column in by_ip.items() if column.any()}

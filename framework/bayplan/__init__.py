@@ -3,30 +3,38 @@
 What a plugin needs is here::
 
     from bayplan import Plugin, hookimpl
+
+Names are imported when first used, so that ``bayplan --help`` does not load the scheduler.
 """
 
-from bayplan.errors import BayplanError, InputError, PluginError
-from bayplan.events import ClusterEvent
-from bayplan.hookspecs import hookimpl
-from bayplan.plugin import (
-    SKIP,
-    Args,
-    CycleState,
-    DomainTrial,
-    Handle,
-    Normalize,
-    Placement,
-    Placements,
-    Plugin,
-    Reads,
-    Refusal,
-    Reject,
-    Remedy,
-    StateKey,
-    Unit,
-    Wait,
-)
-from bayplan.snapshot import NodeRow, NodeView, PodInfo
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from bayplan.errors import BayplanError, InputError, PluginError
+    from bayplan.events import ClusterEvent
+    from bayplan.hookspecs import hookimpl
+    from bayplan.plugin import (
+        SKIP,
+        Args,
+        CycleState,
+        DomainTrial,
+        Handle,
+        Normalize,
+        Placement,
+        Placements,
+        Plugin,
+        Reads,
+        Refusal,
+        Reject,
+        Remedy,
+        StateKey,
+        Unit,
+        Wait,
+    )
+    from bayplan.snapshot import NodeRow, NodeView, PodInfo
 
 __all__ = [
     "SKIP",
@@ -54,3 +62,21 @@ __all__ = [
     "Wait",
     "hookimpl",
 ]
+
+_HOMES = (
+    "bayplan.errors",
+    "bayplan.events",
+    "bayplan.hookspecs",
+    "bayplan.plugin",
+    "bayplan.snapshot",
+)
+
+
+def __getattr__(name: str) -> object:
+    if name in __all__:
+        for home in _HOMES:
+            module = importlib.import_module(home)
+            if name in module.__all__:
+                value = globals()[name] = getattr(module, name)
+                return value
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

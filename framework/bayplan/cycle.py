@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -65,6 +65,8 @@ class Cycle:
         self._evaluator = evaluator
         self._snapshot = snapshot
         self._score_placements = bool(runtime["placement_score"])
+        self.on_plugin_error: Callable[[PodInfo, PluginError], None] = lambda pod, error: None
+        """Told of plugins that raise where a cycle has to go on."""
         self.recorded: frozenset[str] = frozenset()
         """Pods, by key, whose finalists are recorded."""
 
@@ -285,7 +287,11 @@ class Cycle:
             return
         node = NodeRow(self._snapshot.nodes, row)
         for call in reversed(self._runtime["unreserve"]):
-            call(reserved.pod, node, reserved.state)
+            try:
+                call(reserved.pod, node, reserved.state)
+            except PluginError as exc:
+                # The others still have to give back what they took.
+                self.on_plugin_error(reserved.pod, exc)
 
     def _row(self, name: str) -> NodeRow:
         return NodeRow(self._snapshot.nodes, self._snapshot.nodes.row_of[name])

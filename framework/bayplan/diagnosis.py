@@ -40,7 +40,8 @@ class Diagnosis:
             return ["would fit now: it is about to be tried again"]
         found = [f"would fit {text}" for text in self._relaxations(unit, now)]
         if unit.gang is None:
-            found += [remedy.text for remedy in self._remedies(unit.pods[0], None)]
+            pod = unit.pods[0]
+            found += [remedy.text for remedy in self._remedies(pod, None, frozenset((pod.key,)))]
         else:
             found += self._gang_remedies(unit)
         return found[:_MOST]
@@ -59,8 +60,13 @@ class Diagnosis:
                     texts.append(text)
         return texts
 
-    def _remedies(self, pod: PodInfo, rows: npt.NDArray[np.intp] | None) -> list[Remedy]:
-        """Return the cheapest remedy of each plugin that alone stands between pod and node."""
+    def _remedies(
+        self, pod: PodInfo, rows: npt.NDArray[np.intp] | None, unit: frozenset[str]
+    ) -> list[Remedy]:
+        """Return the cheapest remedy of each plugin that alone stands between pod and node.
+
+        ``unit`` are the keys of the pods that have to stay.
+        """
         found = self.evaluator.evaluate(pod)
         if found.refusal is not None:
             return []
@@ -80,19 +86,32 @@ class Diagnosis:
                     and _only_refused_by(call.name, found, remedy.row)
                 )
             ]
-            if fitting:
-                best.append(min(fitting, key=_remedy_order))
+            for remedy in sorted(fitting, key=_remedy_order):
+                if not remedy.frees or self._fits_without_others(pod, remedy.row, unit):
+                    best.append(remedy)
+                    break
         return sorted(best, key=_remedy_order)
+
+    def _fits_without_others(self, pod: PodInfo, row: int | None, unit: frozenset[str]) -> bool:
+        """Whether a node would take the pod if no other unit's pods were there."""
+        if row is None:
+            return False
+        with self.snapshot.trial():
+            for key in list(self.snapshot.nodes.pods[row]):
+                if key not in unit:
+                    self.snapshot.remove_pod(key)
+            return bool(self.evaluator.evaluate(pod).feasible[row])
 
     def _gang_remedies(self, unit: Unit) -> list[str]:
         """Place as many members as fit in the most promising domain, and mend for the others."""
         name, rows = self._most_promising(unit)
         texts: list[str] = []
+        keys = frozenset(pod.key for pod in (*unit.pods, *(bound for bound, _ in unit.bound)))
         with self.snapshot.trial():
             for pod in unit.pods:
                 row = self.evaluator.evaluate(pod).best(rows)
                 if row is None:
-                    remedies = self._remedies(pod, rows)
+                    remedies = self._remedies(pod, rows, keys)
                     row = remedies[0].row if remedies else None
                     if row is None:
                         return [remedy.text for remedy in remedies[:1]]

@@ -38,14 +38,14 @@ class FilterColumn:
     per_node: HookCall | None
     refusals: dict[tuple[str, bool], BoolColumn] = field(default_factory=dict)
     mask: BoolColumn = field(default_factory=lambda: np.zeros(0, dtype=np.bool_))
-    state_stale: bool = False
+    call: HookCall = field(init=False)
+    clusterwide: bool = field(init=False)
+    by_pods: bool = field(init=False)
 
-    @property
-    def call(self) -> HookCall:
-        """Either spelling."""
-        call = self.vector or self.per_node
-        assert call is not None
-        return call
+    def __post_init__(self) -> None:
+        self.call = _either(self.vector, self.per_node)
+        self.clusterwide = Reads.CLUSTER in self.call.plugin.reads
+        self.by_pods = Reads.PODS in self.call.plugin.reads
 
     def set_row(self, row: int, refusal: str | Refusal | None, size: int) -> None:
         """Take over one row's answer."""
@@ -74,18 +74,21 @@ class ScoreColumn:
     raw: FloatColumn = field(default_factory=lambda: np.zeros(0))
     counted: FloatColumn = field(default_factory=lambda: np.zeros(0))
     bounds: tuple[float, float] | None = None
+    call: HookCall = field(init=False)
+    clusterwide: bool = field(init=False)
+    by_pods: bool = field(init=False)
+    kind: Normalize = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.call = _either(self.vector, self.per_node)
+        self.clusterwide = Reads.CLUSTER in self.call.plugin.reads
+        self.by_pods = Reads.PODS in self.call.plugin.reads
+        self.kind = self.call.plugin.normalize_scores
 
     @property
     def flat(self) -> bool:
         """Whether all nodes have the same score, so that normalising needs no maximum."""
         return self.bounds is not None and self.bounds[0] == self.bounds[1]
-
-    @property
-    def call(self) -> HookCall:
-        """Either spelling."""
-        call = self.vector or self.per_node
-        assert call is not None
-        return call
 
 
 class Evaluation:
@@ -191,8 +194,8 @@ class Evaluator:
         self._snapshot = snapshot
         self._cached = cached
         self._kept: OrderedDict[Hashable, Evaluation] = OrderedDict()
-        self._signs = runtime["sign"]
-        signing = {call.name for call in self._signs}
+        self._signs = tuple(call.call for call in runtime["sign"])
+        signing = {call.name for call in runtime["sign"]}
         asked = {
             call.name
             for hook in ("pre_filter", "filter", "filter_node", "pre_score", "score", "score_node")
@@ -219,7 +222,7 @@ class Evaluator:
             return self._trace(pod, view)
         if not (self._cached and self._all_sign):
             return self._fresh(pod, view)
-        signature = tuple([call(pod, view) for call in self._signs])
+        signature = tuple([sign(pod, view) for sign in self._signs])
         kept = self._kept.get(signature)
         if kept is not None:
             self._kept.move_to_end(signature)
@@ -291,7 +294,7 @@ class Evaluator:
             self._fill_filter(column, pod, view, result)
         self._combine_filters(result, len(view))
         skipped = result.skipped["pre_score"]
-        candidates = NodeView(table, mask=result.feasible.copy())
+        candidates = NodeView(table, mask=result.feasible)
         for call in self._runtime["pre_score"]:
             if call(pod, candidates, result.state) is SKIP:
                 skipped.add(call.name)
@@ -345,7 +348,7 @@ class Evaluator:
         table = self._snapshot.nodes
         assert column.per_node is not None
         for row in rows:
-            column.set_row(row, column.per_node(pod, NodeRow(table, row), state), size)
+            column.set_row(row, column.per_node.call(pod, NodeRow(table, row), state), size)
 
     def _combine_filters(self, result: Evaluation, size: int) -> None:
         refused = np.zeros(size, dtype=np.bool_)
@@ -371,7 +374,7 @@ class Evaluator:
 
     def _count(self, score: ScoreColumn, pod: PodInfo, view: NodeView, result: Evaluation) -> None:
         """Normalise a column over the feasible nodes."""
-        kind = score.call.plugin.normalize_scores
+        kind = score.kind
         if kind is Normalize.NONE:
             score.counted = score.raw
             return
@@ -424,13 +427,12 @@ class Evaluator:
             return False
         clusterwide = False
         for column in kept.filters:
-            reads = column.call.plugin.reads
-            if Reads.CLUSTER in reads:
+            if column.clusterwide:
                 if column.vector is None:
                     return False
                 clusterwide = True
                 self._fill_filter(column, pod, view, kept)
-            elif Reads.PODS in reads:
+            elif column.by_pods:
                 self._update_filter(column, rows, pod, view, kept)
         if clusterwide:
             columns: list[FilterColumn | ScoreColumn] = [*kept.filters, *kept.scores]
@@ -440,13 +442,13 @@ class Evaluator:
             self._combine_filters(kept, len(view))
             return True
         for row in rows:
-            kept.feasible[row] = not any(column.mask[row] for column in kept.filters)
+            kept.feasible[row] = not any(c.mask.item(row) for c in kept.filters)
         return True
 
     def _prepare(self, hook: str, kept: Evaluation, pod: PodInfo, view: NodeView) -> bool:
         """Prepare again the plugins that look beyond a row; False where one changed its mind."""
         for call in self._clusterwide[hook]:
-            answer = call(pod, view, kept.state)
+            answer = call.call(pod, view, kept.state)
             was_skipped = call.name in kept.skipped[hook]
             if (answer is SKIP) != was_skipped or not (answer is None or answer is SKIP):
                 return False
@@ -476,25 +478,23 @@ class Evaluator:
     def _refresh_scores(
         self, kept: Evaluation, pod: PodInfo, view: NodeView, rows: list[int], before: list[bool]
     ) -> bool:
-        candidates = NodeView(view.table, mask=kept.feasible.copy())
+        candidates = NodeView(view.table, mask=kept.feasible)
         if not self._prepare("pre_score", kept, pod, candidates):
             return False
         moved = any(bool(kept.feasible[row]) != was for row, was in zip(rows, before, strict=True))
-        clusterwide = any(Reads.CLUSTER in c.call.plugin.reads for c in kept.filters)
+        clusterwide = any(column.clusterwide for column in kept.filters)
         everywhere = clusterwide
         for score in kept.scores:
-            reads = score.call.plugin.reads
-            renewed = Reads.CLUSTER in reads
+            renewed = score.clusterwide
             if renewed:
                 self._fill_score(score, pod, view, kept)
-            elif Reads.PODS in reads or (score.vector is None and moved):
+            elif score.by_pods or (score.vector is None and moved):
                 self._update_score(score, rows, pod, view, kept)
-            if score.call.plugin.normalize_scores is not Normalize.NONE and (
-                renewed or moved or clusterwide or Reads.PODS in reads
+            if score.kind is not Normalize.NONE and (
+                renewed or moved or clusterwide or score.by_pods
             ):
-                kind = score.call.plugin.normalize_scores
-                unmoved = not renewed and Reads.PODS not in reads
-                if unmoved and score.flat and kind is not Normalize.HOOK:
+                unmoved = not renewed and not score.by_pods
+                if unmoved and score.flat and score.kind is not Normalize.HOOK:
                     continue
                 self._count(score, pod, view, kept)
                 everywhere = True
@@ -520,12 +520,18 @@ class Evaluator:
         if score.per_node is not None:
             for row in rows:
                 if score.vector is not None or kept.feasible[row]:
-                    value = score.per_node(pod, NodeRow(view.table, row), kept.state)
+                    value = score.per_node.call(pod, NodeRow(view.table, row), kept.state)
                     score.raw[row] = value
             return
         assert score.vector is not None
         some = np.array(rows, dtype=np.intp)
         score.raw[some] = score.vector(pod, NodeView(view.table, some), kept.state)
+
+
+def _either(vector: HookCall | None, per_node: HookCall | None) -> HookCall:
+    call = vector or per_node
+    assert call is not None
+    return call
 
 
 def _summed(calls: Iterable[tuple[str, str, float]]) -> dict[tuple[str, str], float]:

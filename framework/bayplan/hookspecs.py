@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     )
     from bayplan.snapshot import NodeRow, NodeView, PodInfo
 
+__all__ = ["BoolColumn", "FloatColumn", "IntColumn", "hookimpl", "hookspec"]
+
 PROJECT = "bayplan"
 hookspec = pluggy.HookspecMarker(PROJECT)
 hookimpl = pluggy.HookimplMarker(PROJECT)

@@ -124,11 +124,13 @@ class Remedy:
     """The smallest change that would undo a plugin's refusal; ``cost`` ranks remedies.
 
     ``row`` is the node row that would then take the pod, None where no single node is meant.
+    ``frees`` says that the change is to remove other pods from that node.
     """
 
     text: str
     row: int | None
     cost: float
+    frees: bool = False
 
 
 class StateKey(Generic[T]):

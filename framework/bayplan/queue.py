@@ -195,7 +195,10 @@ class UnitQueue:
         if self._units.get(unit.key) is unit:
             unit.attempts = 0
             unit.retry_at = now
-            self._wake(unit, now) if unit.ready else self._move(unit, Place.GATED)
+            if unit.ready:
+                self._wake(unit, now)
+            else:
+                self._move(unit, Place.GATED)
 
     def on_event(self, event: ClusterEvent, now: float) -> None:
         """Wake the units that the event can help."""

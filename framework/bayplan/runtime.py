@@ -36,7 +36,11 @@ def hook_names() -> dict[str, tuple[str, ...]]:
 
 @dataclass(frozen=True, slots=True)
 class HookCall:
-    """One plugin's implementation of one hook; ``call`` takes all of the hook's arguments."""
+    """One plugin's implementation of one hook.
+
+    ``call`` takes all of the hook's arguments, passes on those that the plugin asks for, and
+    raises PluginError for whatever the plugin raises.
+    """
 
     plugin: AnyPlugin
     name: str
@@ -45,16 +49,8 @@ class HookCall:
     weight: int = 1
 
     def __call__(self, *args: Any) -> Any:
-        """Call the plugin.
-
-        :raises PluginError: for whatever the plugin raises.
-        """
-        try:
-            return self.call(*args)
-        except PluginError:
-            raise
-        except Exception as exc:
-            raise PluginError(self.name, self.hook, exc) from exc
+        """Call the plugin (``call``, where nanoseconds do not count)."""
+        return self.call(*args)
 
 
 Hook = tuple[HookCall, ...]
@@ -138,14 +134,47 @@ def _compile(
     arguments: tuple[str, ...],
     weight: int,
 ) -> HookCall:
-    function = impl.function
-    wanted = tuple(impl.argnames)
-    if wanted == arguments:
-        call = function
-    else:
-        picks = tuple(arguments.index(argument) for argument in wanted)
+    picks = tuple(arguments.index(argument) for argument in impl.argnames)
+    call = _guarded(impl.function, picks, name, hook)
+    return HookCall(plugin, name, hook, call, weight)
+
+
+def _guarded(
+    function: Callable[..., Any], picks: tuple[int, ...], name: str, hook: str
+) -> Callable[..., Any]:
+    """Return a function that takes all arguments and passes on those at ``picks``.
+
+    One and two arguments are spelled out: they are most hooks, and a list costs as much again as
+    the call.
+    """
+
+    def named(exc: Exception) -> PluginError:
+        return exc if isinstance(exc, PluginError) else PluginError(name, hook, exc)
+
+    if len(picks) == 1:
+        (only,) = picks
 
         def call(*args: Any) -> Any:
-            return function(*[args[pick] for pick in picks])
+            try:
+                return function(args[only])
+            except Exception as exc:
+                raise named(exc) from exc.__cause__ or exc
 
-    return HookCall(plugin, name, hook, call, weight)
+    elif len(picks) == 2:
+        first, second = picks
+
+        def call(*args: Any) -> Any:
+            try:
+                return function(args[first], args[second])
+            except Exception as exc:
+                raise named(exc) from exc.__cause__ or exc
+
+    else:
+
+        def call(*args: Any) -> Any:
+            try:
+                return function(*[args[pick] for pick in picks])
+            except Exception as exc:
+                raise named(exc) from exc.__cause__ or exc
+
+    return call

@@ -168,9 +168,9 @@ class Scheduler:
         plugins = {name: cls(profile.args[name], handle) for name, cls in profile.plugins.items()}
         runtime = Runtime(plugins, profile.points)
         evaluator = Evaluator(runtime, self.snapshot, cached)
-        handle.at_work = ProfileAtWork(
-            profile, runtime, evaluator, Cycle(runtime, evaluator, self.snapshot)
-        )
+        cycle = Cycle(runtime, evaluator, self.snapshot)
+        cycle.on_plugin_error = self._plugin_failed
+        handle.at_work = ProfileAtWork(profile, runtime, evaluator, cycle)
         return handle.at_work
 
     # Cluster events ----------------------------------------------------------------------
@@ -318,7 +318,12 @@ class Scheduler:
 
     def _sort_key(self, unit: QueuedUnit) -> tuple[float, ...]:
         call = self._first.runtime["queue_sort"][0]
-        key: tuple[float, ...] = call(self._unit(unit), unit.added)
+        as_unit = self._unit(unit)
+        try:
+            key: tuple[float, ...] = call(as_unit, unit.added)
+        except PluginError as exc:
+            self._plugin_failed(as_unit.pods[0], exc)
+            return (-float(as_unit.priority), unit.added)
         return key
 
     def _gate(self, pod: PodInfo) -> str | None:
@@ -448,6 +453,12 @@ class Scheduler:
 
     def _bind_all(self, queued: QueuedUnit, profile: ProfileAtWork, result: Result) -> None:
         """Bind all reserved pods, or none if a plugin refuses one of them before the writes."""
+        known = self.snapshot.nodes.row_of
+        gone = [reserved.node for reserved in result.reserved if reserved.node not in known]
+        if gone:
+            # A unit that waited at Permit may have lost a node meanwhile.
+            self._failed(queued, profile, result, f"node {gone[0]} is gone")
+            return
         refusal = self._pre_bind(profile, result.reserved)
         if refusal is not None:
             self._give_back(profile, result.reserved)
@@ -459,10 +470,7 @@ class Scheduler:
         try:
             writes = [self._bind_write(profile, reserved) for reserved in result.reserved]
         except PluginError as exc:
-            self._give_back(profile, result.reserved)
-            result.decision.outcome, result.decision.message = Outcome.ERROR, str(exc)
-            self._tell_refusal(self._unit(queued), result.decision, "SchedulerError")
-            self.queue.retry(queued, self.now)
+            self._failed(queued, profile, result, str(exc))
             return
         for reserved in result.reserved:
             self.queue.remove(reserved.pod.key)
@@ -474,6 +482,15 @@ class Scheduler:
             self.queue.settle(queued, self.now)
         for reserved, write in zip(result.reserved, writes, strict=True):
             self._cluster.submit(write, partial(self._bound, reserved))
+
+    def _failed(
+        self, queued: QueuedUnit, profile: ProfileAtWork, result: Result, message: str
+    ) -> None:
+        """Give a placed unit's nodes back and try it again after its delay."""
+        self._give_back(profile, result.reserved)
+        result.decision.outcome, result.decision.message = Outcome.ERROR, message
+        self._tell_refusal(self._unit(queued), result.decision, "SchedulerError")
+        self.queue.retry(queued, self.now)
 
     def _pre_bind(self, profile: ProfileAtWork, reserved: list[Reserved]) -> tuple[str, str] | None:
         for one in reserved if profile.runtime["pre_bind"] else ():
@@ -508,7 +525,7 @@ class Scheduler:
                 try:
                     call(reserved.pod, self._row(reserved.node), reserved.state)
                 except PluginError as exc:
-                    self._event(reserved.pod, "Warning", "PluginError", str(exc))
+                    self._plugin_failed(reserved.pod, exc)
             message = f"Successfully assigned {key} to {reserved.node}"
             self._event(reserved.pod, "Normal", "Scheduled", message, reserved.node)
             return
@@ -570,6 +587,9 @@ class Scheduler:
                 self._submit(PatchPodStatus(pod.key, pod.pod.metadata.uid, condition))
                 if not gated:
                     self._event(pod, "Warning", "FailedScheduling", refusal)
+
+    def _plugin_failed(self, pod: PodInfo, error: PluginError) -> None:
+        self._event(pod, "Warning", "PluginError", str(error))
 
     def _event(self, pod: PodInfo, type_: str, reason: str, message: str, node: str = "") -> None:
         self._submit(Event(pod.key, type_, reason, message, node))

@@ -243,7 +243,7 @@ class NodeResourcesFit(Plugin[NodeResourcesFitArgs]):
             if short and possible:
                 verb = "was" if len(short) == 1 and short[0].startswith("1 ") else "were"
                 text = f"would fit if {' and '.join(short)} {verb} freed on {node.name}"
-                yield Remedy(text, node.row, cost)
+                yield Remedy(text, node.row, cost, frees=True)
 
 
 class NodeResourcesBalancedAllocationArgs(Args):

@@ -214,6 +214,8 @@ class PodTopologySpread(Plugin[PodTopologySpreadArgs]):
 
     def _spread(self, pod: PodInfo) -> Spread:
         own = pod.spec.topology_spread_constraints
+        if not own and not self._has_owners(pod):
+            return _NONE
         if own:
             compiled = [_compile(constraint, pod) for constraint in own]
         else:
@@ -243,6 +245,12 @@ class PodTopologySpread(Plugin[PodTopologySpreadArgs]):
             )
             for constraint in constraints
         ]
+
+    def _has_owners(self, pod: PodInfo) -> bool:
+        """Whether anything could give the pod a default selector."""
+        return bool(pod.pod.metadata.owner_references) or bool(
+            self.handle.snapshot.objects(Service)
+        )
 
     def _owners_selector(self, pod: PodInfo) -> Selector | None:
         """Join the selectors of the pod's services and of its ReplicaSet or StatefulSet."""

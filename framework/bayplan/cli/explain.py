@@ -31,6 +31,7 @@ def command(
     simulation, _ = simulate(paths, config, plugins_dir, until, seed, frozenset((key,)))
     found = simulation.cluster.get(Pod, key)
     if found is None:
-        known = [other.key for other in simulation.pods()]
-        raise InputError(f'there is no pod "{key}" at the end{did_you_mean(key, known)}')
+        names = {other.metadata.name: other.key for other in simulation.pods()}
+        near = did_you_mean(key.rsplit("/", 1)[-1], names)
+        raise InputError(f'there is no pod "{key}" at the end{near}')
     render.print_explanation(simulation, found)

@@ -18,6 +18,7 @@ from bayplan.cycle import NOT_NEEDED
 from bayplan.decision import Decision, PodDecision
 from bayplan.diagnosis import Diagnosis
 from bayplan.dialects.koordinator import layers_of
+from bayplan.errors import PluginError
 from bayplan.plugin import Unit
 from bayplan.scheduler import ProfileAtWork
 from bayplan.simulation import Progress, Simulation
@@ -280,8 +281,12 @@ def _print_help(
     if unit is None:
         return
     diagnosis = Diagnosis(profile.runtime, profile.evaluator, profile.cycle, scheduler.snapshot)
-    advice = diagnosis.suggest(unit, scheduler.now)
     console.print("\n[bold]What would help[/bold]")
+    try:
+        advice = diagnosis.suggest(unit, scheduler.now)
+    except PluginError as exc:
+        console.print(f"  mending the plugin: {escape(str(exc))}")
+        return
     if not advice:
         console.print("  no single change that bayplan knows of")
     for text in advice:

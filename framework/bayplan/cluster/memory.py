@@ -84,6 +84,7 @@ class MemoryCluster:
         self._watchers: list[WatchHandler] = []
         self._undelivered: deque[tuple[WatchHandler, WatchEvent]] = deque()
         self._broken = False
+        self._stamp = (-1, "")
 
     @property
     def now(self) -> float:
@@ -132,7 +133,8 @@ class MemoryCluster:
     def _emit(self, type_: WatchType, obj: ApiObject) -> None:
         if not self._broken:
             event = WatchEvent(type_, obj)
-            self._undelivered.extend((handler, event) for handler in self._watchers)
+            for handler in self._watchers:
+                self._undelivered.append((handler, event))
 
     # Writing -----------------------------------------------------------------------------
 
@@ -208,9 +210,13 @@ class MemoryCluster:
     def timestamp(self) -> str:
         """Return the virtual time as Kubernetes writes times."""
         seconds = int(self.now)
+        if self._stamp[0] == seconds:
+            return self._stamp[1]
         days, rest = divmod(seconds, 86400)
         hours, rest = divmod(rest, 3600)
-        return f"2000-01-{days % 28 + 1:02}T{hours:02}:{rest // 60:02}:{rest % 60:02}Z"
+        text = f"2000-01-{days % 28 + 1:02}T{hours:02}:{rest // 60:02}:{rest % 60:02}Z"
+        self._stamp = (seconds, text)
+        return text
 
     def _store(self, obj: Obj, type_: WatchType) -> Obj:
         self._version += 1

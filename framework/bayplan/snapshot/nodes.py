@@ -61,8 +61,8 @@ class NodeTable:
         self.node_version = 0
         self.changes: list[int] = []
         self._taint_code: dict[tuple[Taint, ...], int] = {}
-        self._allocatable: dict[str, IntColumn] = {}
-        self._used: dict[str, IntColumn] = {}
+        self.allocatable_columns: dict[str, IntColumn] = {}
+        self.used_columns: dict[str, IntColumn] = {}
         self._scoring_used: dict[str, IntColumn] = {}
         self._labels: dict[str, LabelColumn] = {}
         self._images: dict[str, IntColumn] = {}
@@ -77,11 +77,11 @@ class NodeTable:
 
     def allocatable(self, resource: str) -> IntColumn:
         """Return what each node offers of a resource to pods."""
-        return self._allocatable.get(resource, self._zeros)
+        return self.allocatable_columns.get(resource, self._zeros)
 
     def used(self, resource: str) -> IntColumn:
         """Return the sum of the effective requests of the pods on each node."""
-        return self._used.get(resource, self._zeros)
+        return self.used_columns.get(resource, self._zeros)
 
     def scoring_used(self, resource: str) -> IntColumn:
         """Return ``used``, with the scoring defaults for pods that request nothing."""
@@ -137,7 +137,7 @@ class NodeTable:
 
     def _count(self, pod: PodInfo, row: int, sign: int) -> None:
         facts = pod.facts
-        used = self._used
+        used = self.used_columns
         for name, amount in facts.requests.items():
             column = used.get(name)
             if column is None:
@@ -185,8 +185,8 @@ class NodeTable:
             return fresh
 
         pods = [self.pods[row] if row >= 0 else {} for row in old]
-        self._used = {name: moved(column) for name, column in self._used.items()}
-        self._used.setdefault(PODS, np.zeros(size, dtype=np.int64))
+        self.used_columns = {name: moved(column) for name, column in self.used_columns.items()}
+        self.used_columns.setdefault(PODS, np.zeros(size, dtype=np.int64))
         self._scoring_used = {
             name: moved(self._scoring_used[name])
             if name in self._scoring_used
@@ -201,7 +201,7 @@ class NodeTable:
         self.row_of = {name: row for row, name in enumerate(names)}
         self._zeros = np.zeros(size, dtype=np.int64)
         self._zeros.flags.writeable = False
-        self._allocatable = {}
+        self.allocatable_columns = {}
         self.nodes = [nodes[name] for name in names]
         self.unschedulable = np.zeros(size, dtype=np.bool_)
         self.taint_codes = np.zeros(size, dtype=np.int64)
@@ -215,16 +215,16 @@ class NodeTable:
         self.nodes[row] = node
         offered = node.status.allocatable or node.status.capacity
         if not fresh:
-            for column in self._allocatable.values():
+            for column in self.allocatable_columns.values():
                 column[row] = 0
             self._forget_derived()
         for name, quantity in offered.items():
-            column = self._allocatable.setdefault(name, np.zeros(len(self), dtype=np.int64))
+            column = self.allocatable_columns.setdefault(name, np.zeros(len(self), dtype=np.int64))
             # A live node may report nonsense; a negative amount offers nothing.
             column[row] = max(0, amount_of(name, quantity))
         if PODS not in offered:
             # No limit on the number of pods is stated, so none is enforced.
-            column = self._allocatable.setdefault(PODS, np.zeros(len(self), dtype=np.int64))
+            column = self.allocatable_columns.setdefault(PODS, np.zeros(len(self), dtype=np.int64))
             column[row] = np.iinfo(np.int32).max
         self.unschedulable[row] = node.spec.unschedulable
         taints = node.spec.taints
@@ -394,11 +394,13 @@ class NodeRow:
 
     def allocatable(self, resource: str) -> int:
         """Return what the node offers."""
-        return self.table.allocatable(resource).item(self.row)
+        column = self.table.allocatable_columns.get(resource)
+        return column.item(self.row) if column is not None else 0
 
     def used(self, resource: str) -> int:
         """Return what the pods on the node request."""
-        return self.table.used(resource).item(self.row)
+        column = self.table.used_columns.get(resource)
+        return column.item(self.row) if column is not None else 0
 
     def free(self, resource: str) -> int:
         """Return what the node has left."""

@@ -1,0 +1,18 @@
+# Debian slim, not Alpine: libraries that bayplan will need have no musl wheels.
+FROM python:3.11-slim AS build
+WORKDIR /src
+COPY pyproject.toml README.md LICENSE ./
+COPY framework framework
+COPY plugins plugins
+COPY dra dra
+COPY benchmarks benchmarks
+RUN python -m venv /opt/bayplan && /opt/bayplan/bin/pip install --no-cache-dir .
+
+FROM python:3.11-slim
+RUN useradd --uid 65532 --no-create-home --shell /usr/sbin/nologin bayplan
+COPY --from=build /opt/bayplan /opt/bayplan
+COPY configs /etc/bayplan
+ENV PATH=/opt/bayplan/bin:$PATH PYTHONUNBUFFERED=1
+USER 65532:65532
+ENTRYPOINT ["bayplan"]
+CMD ["--help"]

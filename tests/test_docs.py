@@ -1,0 +1,130 @@
+"""The documents say what the program does."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from bayplan.cli import cli
+from bayplan.manifests import load_manifests
+from bayplan.profile import POINTS, load_profiles
+from bayplan.runtime import hook_names
+
+ROOT = Path(__file__).parents[1]
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
+COMMAND = re.compile(r"```console\n\$ bayplan ([^\n]*)\n(.+?)\n```", re.DOTALL)
+SHOWN = [
+    pytest.param(path, arguments, output, id=f"{path.name}: {arguments}")
+    for path in DOCUMENTS
+    for arguments, output in COMMAND.findall(path.read_text())
+]
+
+
+def without_wall_clock(text: str) -> str:
+    """Blank the one figure that differs from run to run."""
+    return re.sub(r"in \d+\.\d+ s", "in _ s", text)
+
+
+@pytest.mark.parametrize(("path", "arguments", "output"), SHOWN)
+def test_shown_output_is_real(
+    path: Path, arguments: str, output: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path if "plugin new" in arguments else ROOT)
+    result = CliRunner().invoke(cli, arguments.split())
+    assert result.exit_code == 0, result.output
+    shown = [line.rstrip() for line in without_wall_clock(output).splitlines()]
+    real = [line.rstrip() for line in without_wall_clock(result.stdout).rstrip().splitlines()]
+    assert real == shown
+
+
+def test_the_readme_shows_the_main_job() -> None:
+    assert len([p for p in SHOWN if p.values[0].name == "README.md"]) >= 4  # type: ignore[union-attr]
+
+
+def test_the_hook_reference_is_up_to_date() -> None:
+    spec = importlib.util.spec_from_file_location("make_hooks", ROOT / "docs" / "make_hooks.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    page = (ROOT / "docs" / "hooks.md").read_text()
+    assert page == module.render(), "run make docs"
+
+
+def test_every_hook_has_a_description() -> None:
+    from bayplan import hookspecs
+
+    for name in hook_names():
+        assert getattr(hookspecs, name).__doc__, name
+
+
+def test_the_operator_page_names_every_point() -> None:
+    page = (ROOT / "docs" / "operate.md").read_text()
+    assert [point for point in POINTS if f"`{point}`" not in page] == []
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+def test_links_lead_somewhere(path: Path) -> None:
+    for target in re.findall(r"\]\(([^)#:]+)\)", path.read_text()):
+        assert (path.parent / target).exists(), target
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+def test_yaml_in_documents_parses(path: Path) -> None:
+    for block in re.findall(r"```yaml\n(.*?)```", path.read_text(), re.DOTALL):
+        assert list(yaml.safe_load_all(block))
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+def test_python_in_documents_compiles(path: Path) -> None:
+    for block in re.findall(r"```python\n(.*?)```", path.read_text(), re.DOTALL):
+        compile(block, str(path), "exec")
+
+
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / "configs/profiles").iterdir()), ids=lambda p: p.name
+)
+def test_every_profile_loads(path: Path) -> None:
+    assert load_profiles(path).profiles
+
+
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / "configs/examples").iterdir()), ids=lambda p: p.name
+)
+def test_every_example_loads(path: Path) -> None:
+    manifests = load_manifests([str(path)])
+    # The profile in a ConfigMap is for --config.
+    assert manifests.objects or manifests.ignored == {"ConfigMap (v1)": 1}
+
+
+def test_every_config_is_covered_by_a_test() -> None:
+    folders = {path.name for path in (ROOT / "configs").iterdir()}
+    assert folders == {"profiles", "examples"}
+
+
+def test_the_image_runs_unprivileged() -> None:
+    lines = (ROOT / "Dockerfile").read_text().splitlines()
+    assert any(re.fullmatch(r"USER [1-9]\d*:[1-9]\d*", line) for line in lines)
+    assert "COPY configs /etc/bayplan" in lines
+
+
+def test_plugin_snippets_in_the_tutorial_keep_the_contract(tmp_path: Path) -> None:
+    from bayplan.discovery import load_file, plugins_in
+    from bayplan.testing import check_plugin
+
+    page = (ROOT / "docs" / "plugins.md").read_text()
+    blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    checked = 0
+    for index, block in enumerate(blocks):
+        if "class KeepGpusFree(Plugin" in block:
+            path = tmp_path / f"snippet_{index}.py"
+            path.write_text(block)
+            for plugin in plugins_in(load_file(path)).values():
+                check_plugin(plugin, rounds=3)
+                checked += 1
+    assert checked == 2
