@@ -7,7 +7,19 @@ from typing import Any
 
 import pytest
 
-from bayplan import Args, NodeRow, Placement, Placements, Plugin, PodInfo, Unit, Wait, hookimpl
+from bayplan import (
+    Args,
+    CycleState,
+    NodeRow,
+    Placement,
+    Placements,
+    Plugin,
+    PodInfo,
+    StateKey,
+    Unit,
+    Wait,
+    hookimpl,
+)
 from bayplan.api import ApiObject, ClusterNetworkTopology, Node
 from bayplan.decision import Outcome
 from bayplan.testing import (
@@ -388,6 +400,32 @@ def test_the_best_scored_placement_wins() -> None:
     cluster = Cluster([make_node(f"node-{i}", cpu=1) for i in range(4)], plugins=[Halves])
     cluster.add(*job(2))
     assert_placed(cluster, job_0="node-2", job_1="node-3")
+
+
+VISITED: StateKey[list[str]] = StateKey("visited", copy=list)
+
+
+class Remembers(Halves):
+    """Writes into the unit's state while a placement is tried."""
+
+    seen: list[list[str]] = []
+
+    @hookimpl
+    def placement_score(self, placement: Placement, state: CycleState) -> float:
+        if VISITED not in state:
+            state[VISITED] = []
+        self.seen.append(list(state[VISITED]))
+        state[VISITED].append(placement.name)
+        return 0.0
+
+
+def test_a_trial_restores_the_state_of_the_cycle() -> None:
+    cluster = Cluster([make_node(f"node-{i}", cpu=1) for i in range(4)], plugins=[Remembers])
+    Remembers.seen = []
+    cluster.add(*job(2))
+    cluster.schedule()
+    # Neither half sees what the other wrote, nor does the final placement.
+    assert Remembers.seen == [[], [], []]
 
 
 # Plugins that fail -------------------------------------------------------------------------

@@ -9,6 +9,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bayplan import Args, NodeRow, NodeView, Normalize, Plugin, Reads, hookimpl
 from bayplan.api import Node, Pod
 from bayplan.snapshot import PodInfo, Snapshot
 from bayplan.testing import Cluster, make_gang, make_node, make_pod, random_cluster, random_pod
@@ -68,10 +69,65 @@ def nodes_of(draw: random.Random, count: int = 8) -> list[Node]:
     ]
 
 
+class FewPods(Plugin[Args]):
+    """A per-node plugin as an author writes it: filters and scores by the pods on a node."""
+
+    reads = Reads.PODS
+
+    @hookimpl
+    def sign(self, pod: PodInfo) -> object:
+        return pod.labels.get("app")
+
+    @hookimpl
+    def filter_node(self, pod: PodInfo, node: NodeRow) -> str | None:
+        same = sum(other.labels.get("app") == pod.labels.get("app") for other in node.pods.values())
+        return "node(s) hold enough of this app" if same >= 3 else None
+
+    @hookimpl
+    def score_node(self, node: NodeRow) -> float:
+        return 100.0 - len(node.pods)
+
+
+class Tallest(Plugin[Args]):
+    """A column plugin that is normalised by its maximum and changes with the pods."""
+
+    reads = Reads.PODS | Reads.NODE
+    normalize_scores = Normalize.MAX
+
+    @hookimpl
+    def sign(self) -> object:
+        return None
+
+    @hookimpl
+    def score(self, nodes: NodeView) -> object:
+        return nodes.free("cpu")
+
+
+class Seats(Plugin[Args]):
+    """Keeps state of its own over cycles: which pod sits where."""
+
+    def __init__(self, args: Args, handle: Any) -> None:
+        super().__init__(args, handle)
+        self.taken: dict[str, str] = {}
+
+    @hookimpl
+    def reserve(self, pod: PodInfo, node: NodeRow) -> None:
+        assert pod.key not in self.taken
+        self.taken[pod.key] = node.name
+
+    @hookimpl
+    def unreserve(self, pod: PodInfo) -> None:
+        self.taken.pop(pod.key, None)
+
+
+AUTHORS: list[list[type[Plugin[Any]]]] = [[], [FewPods], [Tallest], [FewPods, Tallest]]
+
+
 def story(seed: int, cached: bool) -> list[dict[str, str]]:
     """Pods come, go and come again while nodes change; return all states on the way."""
     draw = random.Random(seed)
-    cluster = Cluster(nodes_of(draw), cached=cached)
+    plugins = AUTHORS[seed % len(AUTHORS)]
+    cluster = Cluster(nodes_of(draw), cached=cached, plugins=plugins)
     states = []
     for step in range(5):
         cluster.add(*(busy_pod(draw, f"pod-{step}-{index}") for index in range(8)))
@@ -180,6 +236,27 @@ def test_a_trial_leaves_no_trace(seed: int) -> None:
         for probe in probes[1:]:
             snapshot.add_pod(probe, draw.choice(snapshot.nodes.names))
     assert everything(snapshot) == before
+
+
+@EXAMPLES
+@given(SEEDS)
+def test_a_cycle_that_fails_restores_the_snapshot(seed: int) -> None:
+    draw = random.Random(seed)
+    cluster = Cluster(nodes_of(draw), plugins=[Seats])
+    cluster.add(*(busy_pod(draw, f"pod-{index}") for index in range(20)))
+    cluster.schedule()
+    seats = cluster.scheduler.profiles["default-scheduler"].runtime.plugins["Seats"]
+    assert isinstance(seats, Seats)
+    # More than the whole cluster holds, so that the cycle fails after having reserved much.
+    cluster.add(make_gang("job", 40))
+    cluster.add(*(make_pod(f"job-{index}", "1", None, gang="job") for index in range(40)))
+    before, taken = everything(cluster.snapshot), dict(seats.taken)
+    assert not [name for name in cluster.schedule() if name.startswith("job-")]
+    after = everything(cluster.snapshot)
+    # Asking for counts adds queries; those that were there must not have changed.
+    after["queries"] = {query: after["queries"][query] for query in before["queries"]}  # type: ignore[index, attr-defined]
+    assert after == before
+    assert seats.taken == taken
 
 
 @EXAMPLES

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 from msgspec.structs import replace
 
+from bayplan import Args, ClusterEvent, Plugin, PodInfo, hookimpl
 from bayplan.api import Node, Pod, PodGroup
 from bayplan.cluster import Bind, PatchPodStatus
 from bayplan.errors import ClusterError, Conflict, NotFound
@@ -228,3 +229,30 @@ def test_a_node_that_reports_nonsense_offers_nothing() -> None:
     cluster.add(make_pod("p"))
     assert_pending(cluster, "p", "Insufficient cpu")
     assert cluster.api.get(Node, "n") is not None
+
+
+class Licence(Plugin[Args]):
+    """Refuses everything until a pod named "server" runs, and knows that nothing else helps."""
+
+    requeue_on = ClusterEvent.POD_PLACED
+
+    @hookimpl
+    def pre_filter(self, pod: PodInfo) -> str | None:
+        running = "default/server" in self.handle.snapshot.placed
+        return None if running or pod.name == "server" else "no licence server"
+
+    @hookimpl
+    def requeue_hint(self, subject: PodInfo | None) -> bool:
+        return subject is not None and subject.name == "server"
+
+
+def test_a_hint_decides_which_event_wakes_a_pod() -> None:
+    cluster = Cluster([make_node("n")], plugins=[Licence])
+    cluster.add(make_pod("p"))
+    assert_pending(cluster, "p", "0/1 nodes are available: no licence server.")
+    cycles = cluster.scheduler.statistics.cycles
+    cluster.add(make_pod("other", node="n"))
+    cluster.advance(20)
+    assert cluster.scheduler.statistics.cycles == cycles
+    cluster.add(make_pod("server", node="n"))
+    assert cluster.advance(20)["p"] == "n"

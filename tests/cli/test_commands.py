@@ -136,6 +136,7 @@ def test_plugin_list_shows_every_plugin_with_its_hooks() -> None:
     found = {plugin["name"]: plugin for plugin in listed}
     assert "filter" in found["NodeResourcesFit"]["hooks"]
     assert "scoringStrategy" in found["NodeResourcesFit"]["args"]
+    assert found["NodeResourcesFit"]["schema"]["additionalProperties"] is False
     assert all("problem" not in plugin for plugin in listed)
 
 

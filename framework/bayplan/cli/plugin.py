@@ -29,7 +29,10 @@ def command() -> None:
 @click.option("--plugins-dir", type=click.Path(path_type=Path), metavar="DIR")
 @output_option
 def list_(plugins_dir: Path | None, output: str) -> None:
-    """List the plugins that a profile can name, with their hooks and arguments."""
+    """List the plugins that a profile can name, with their hooks and arguments.
+
+    As JSON it holds the JSON schema of each plugin's arguments, for editors.
+    """
     finder = PluginFinder(plugins_dir)
     sources = {name: point.value for name, point in finder.entry_points().items()}
     sources |= {name: str(plugins_dir) for name in finder.local()}
@@ -47,6 +50,7 @@ def list_(plugins_dir: Path | None, output: str) -> None:
                 "summary": (cls.__doc__ or "").strip().split("\n")[0],
                 "hooks": _hooks(cls),
                 "args": sorted(cls.Args.model_json_schema().get("properties", {})),
+                "schema": cls.Args.model_json_schema(),
             }
         )
     if output == "json":
