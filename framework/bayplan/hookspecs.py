@@ -62,9 +62,10 @@ def queue_sort(unit: Unit, added: float) -> tuple[float, ...]:
 
 
 @hookspec
-def requeue_hint(pod: PodInfo, event: ClusterEvent, subject: PodInfo | NodeRow | None) -> bool:
+def requeue_hint(pod: PodInfo, event: ClusterEvent, subject: PodInfo | None) -> bool:
     """Judge whether one event of ``requeue_on`` can help a pod that this plugin refused.
 
+    ``subject`` is the pod that was placed, changed or removed, None for any other event.
     Without this hook every such event makes the pod be tried again.
     """
     raise AssertionError

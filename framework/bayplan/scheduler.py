@@ -7,9 +7,8 @@ or an asyncio loop on a live cluster) calls them.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -106,7 +105,6 @@ class Statistics:
 
     cycles: int = 0
     bound: int = 0
-    attempts: dict[str, int] = field(default_factory=dict)
 
 
 class Scheduler:
@@ -146,7 +144,7 @@ class Scheduler:
         self._binding: dict[str, _Binding] = {}
         self._told: dict[str, str] = {}
         self._untold: set[str] = set()
-        self._hints: deque[PodInfo | NodeRow | None] = deque([None])
+        self._subject: PodInfo | None = None
         cluster.watch(self.handle)
 
     @property
@@ -310,9 +308,9 @@ class Scheduler:
             self.queue.recheck(info.gang, self.now)
 
     def _happened(self, event: ClusterEvent, subject: PodInfo | None) -> None:
-        self._hints[0] = subject
+        self._subject = subject
         self.queue.on_event(event, self.now)
-        self._hints[0] = None
+        self._subject = None
 
     # What the queue asks -----------------------------------------------------------------
 
@@ -350,7 +348,7 @@ class Scheduler:
                 continue
             hint = hints.get(name)
             try:
-                if hint is None or hint(pod, event, self._hints[0]):
+                if hint is None or hint(pod, event, self._subject):
                     return True
             except PluginError:
                 return True

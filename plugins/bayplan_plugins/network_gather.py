@@ -35,6 +35,12 @@ from bayplan.topology.network import Domain, NetworkTree, TopologyError, build_t
 __all__ = ["NetworkGather", "NetworkGatherArgs"]
 
 
+_MOST_RECORDED = 64
+"""Domains that a decision remembers, those with most room."""
+_MOST_TOLD = 20
+"""Domains that a message names; conditions have a limited length."""
+
+
 class NetworkGatherArgs(Args):
     """Arguments of NetworkGather: which ClusterNetworkTopology describes the network."""
 
@@ -85,7 +91,7 @@ class NetworkGather(Plugin[NetworkGatherArgs]):
         if border is None:
             candidates.append(offers.last_resort(tree))
         reason = "" if candidates else self._no_domain(unit, border, refused)
-        return Placements(candidates, refused, reason)
+        return Placements(candidates, _most_promising(refused, _MOST_RECORDED), reason)
 
     @hookimpl
     def relax(self, unit: Unit) -> Iterator[tuple[str, Unit]]:
@@ -144,11 +150,11 @@ class NetworkGather(Plugin[NetworkGatherArgs]):
         return frozenset(rows[node] for _, node in unit.bound if node in rows)
 
     def _no_domain(self, unit: Unit, border: str | None, refused: Sequence[DomainTrial]) -> str:
-        per_domain = ";".join(
-            f"topology topologyNode {trial.name}: {trial.offered}"
-            for trial in refused
-            if trial.name.startswith(f"{border}/")
-        )
+        trials = [trial for trial in refused if trial.name.startswith(f"{border}/")]
+        shown = _most_promising(trials, _MOST_TOLD)
+        per_domain = ";".join(f"topology topologyNode {t.name}: {t.offered}" for t in shown)
+        if len(trials) > len(shown):
+            per_domain += f";{len(trials) - len(shown)} more"
         return (
             "no candidate topology nodes can accommodate job, desiredOfferSlot: "
             f"{len(unit.pods)}, {per_domain}, {self.handle.fit_message(unit.pods[0])}"
@@ -230,6 +236,14 @@ class _Offers:
                 chosen.append(best[1])
                 wanted -= best[0]
         return sorted(chosen, key=children.index)
+
+
+def _most_promising(trials: Sequence[DomainTrial], most: int) -> Sequence[DomainTrial]:
+    """Return the domains that offer most, in the order given."""
+    if len(trials) <= most:
+        return trials
+    ranked = sorted(range(len(trials)), key=lambda i: (-(trials[i].offered or 0), i))
+    return [trials[i] for i in sorted(ranked[:most])]
 
 
 def _label(domain: Domain) -> str:

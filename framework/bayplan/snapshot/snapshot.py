@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 from bayplan.api import ApiObject, Namespace, Node
@@ -17,14 +16,28 @@ Obj = TypeVar("Obj")
 
 
 class Trial:
-    """The handle of a ``with snapshot.trial()`` block; call ``keep`` to make it last."""
+    """A ``with snapshot.trial()`` block: undoes, when it ends, every change made in it.
 
-    def __init__(self) -> None:
-        self.kept = False
+    ``keep`` makes the changes last (an outer trial may still undo them).
+    """
+
+    __slots__ = ("_kept", "_mark", "_snapshot")
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._snapshot = snapshot
+        self._kept = False
+        self._mark = 0
 
     def keep(self) -> None:
-        """Keep the changes of this trial (an outer trial may still undo them)."""
-        self.kept = True
+        """Keep the changes of this trial."""
+        self._kept = True
+
+    def __enter__(self) -> Trial:
+        self._mark = self._snapshot.begin_trial()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._snapshot.end_trial(self._mark, self._kept)
 
 
 class Snapshot:
@@ -157,21 +170,23 @@ class Snapshot:
 
     # Trials ------------------------------------------------------------------------------
 
-    @contextmanager
-    def trial(self) -> Iterator[Trial]:
-        """Undo, when the block ends, every change made in it, unless it was kept."""
-        mark = len(self._undo)
+    def trial(self) -> Trial:
+        """Return a block that undoes every change made in it, unless it is kept."""
+        return Trial(self)
+
+    def begin_trial(self) -> int:
+        """Enter a trial; return where its changes begin in the undo log."""
         self._depth += 1
-        trial = Trial()
-        try:
-            yield trial
-        finally:
-            if not trial.kept:
-                while len(self._undo) > mark:
-                    self._undo.pop()()
-            self._depth -= 1
-            if not self._depth:
-                self._undo.clear()
+        return len(self._undo)
+
+    def end_trial(self, mark: int, kept: bool) -> None:
+        """Leave a trial; undo its changes unless they are kept."""
+        if not kept:
+            while len(self._undo) > mark:
+                self._undo.pop()()
+        self._depth -= 1
+        if not self._depth:
+            self._undo.clear()
 
     def on_rollback(self, undo: Callable[[], None]) -> None:
         """Register how to undo a change that a plugin made to state of its own."""
