@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -23,8 +24,7 @@ NOT_NEEDED = "not needed"
 _UNBOUNDED = np.iinfo(np.int64).max
 
 
-@dataclass(frozen=True, slots=True)
-class Reserved:
+class Reserved(msgspec.Struct, frozen=True, eq=False):
     """A pod with the node it was given, held in the snapshot."""
 
     pod: PodInfo

@@ -7,9 +7,10 @@ tasks of its own, or not at all (a dry run).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol, TypeAlias
+
+import msgspec
 
 from bayplan.api import ApiObject, PodCondition
 from bayplan.errors import ClusterError
@@ -37,8 +38,7 @@ class WatchType(Enum):
     RESYNC = "RESYNC"
 
 
-@dataclass(frozen=True, slots=True)
-class WatchEvent:
+class WatchEvent(msgspec.Struct, frozen=True):
     """One change, with the object as it is after it (for DELETED: as it was)."""
 
     type: WatchType
@@ -46,18 +46,16 @@ class WatchEvent:
     objects: Sequence[ApiObject] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Bind:
+class Bind(msgspec.Struct, frozen=True):
     """Give a pod its node. ``uid`` guards against a pod of the same name made anew."""
 
     pod: str
     uid: str
     node: str
-    annotations: Mapping[str, str] = field(default_factory=dict)
+    annotations: Mapping[str, str] = {}
 
 
-@dataclass(frozen=True, slots=True)
-class Evict:
+class Evict(msgspec.Struct, frozen=True):
     """End a pod gracefully to make room, with the reason for its DisruptionTarget condition."""
 
     pod: str
@@ -65,8 +63,7 @@ class Evict:
     message: str
 
 
-@dataclass(frozen=True, slots=True)
-class PatchPodStatus:
+class PatchPodStatus(msgspec.Struct, frozen=True):
     """Set one condition and, unless None, the nominated node ("" clears it)."""
 
     pod: str
@@ -75,8 +72,7 @@ class PatchPodStatus:
     nominated_node: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
+class Event(msgspec.Struct, frozen=True):
     """A Kubernetes event about a pod; ``type`` is Normal or Warning."""
 
     pod: str
