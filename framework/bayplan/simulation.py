@@ -14,8 +14,9 @@ from bayplan.cluster.kubelet import VirtualKubelet
 from bayplan.naming import natural_key
 from bayplan.profile import ProfileSet
 from bayplan.scheduler import Scheduler
+from bayplan.snapshot import NodeTable
 
-__all__ = ["Simulation", "TimelineEntry"]
+__all__ = ["Simulation", "TimelineEntry", "resource_use"]
 
 _DEFAULT_HORIZON = 600.0
 """Virtual seconds after which a simulation ends by itself; long enough for every backoff."""
@@ -159,3 +160,14 @@ class Simulation:
                 "cycles": self.scheduler.statistics.cycles,
             },
         }
+
+
+def resource_use(table: NodeTable, row: int) -> list[tuple[str, str, str]]:
+    """Return (resource, used, offered) of a node for people: cores, and extended resources."""
+    node = table.nodes[row]
+    extended = sorted(
+        name for name in node.status.allocatable or node.status.capacity if "/" in name
+    )
+    cores = [f"{int(c[row]) / 1000:g}" for c in (table.used("cpu"), table.allocatable("cpu"))]
+    whole = [(r, str(table.used(r)[row]), str(table.allocatable(r)[row])) for r in extended]
+    return [("cpu", cores[0], cores[1]), *whole]

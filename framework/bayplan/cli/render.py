@@ -21,7 +21,7 @@ from bayplan.dialects.koordinator import layers_of
 from bayplan.errors import PluginError
 from bayplan.plugin import Unit
 from bayplan.scheduler import ProfileAtWork
-from bayplan.simulation import Progress, Simulation
+from bayplan.simulation import Progress, Simulation, resource_use
 from bayplan.snapshot import Snapshot
 from bayplan.topology.network import Domain, build_tree
 
@@ -133,13 +133,7 @@ def _add_nodes(branch: Tree, rows: Sequence[int], snapshot: Snapshot) -> None:
 
 
 def _use(snapshot: Snapshot, row: int) -> str:
-    table = snapshot.nodes
-    parts = [f"cpu {_cores(table.used('cpu')[row])}/{_cores(table.allocatable('cpu')[row])}"]
-    node = table.nodes[row]
-    for name in sorted(node.status.allocatable or node.status.capacity):
-        if "/" in name:
-            parts.append(f"{name} {table.used(name)[row]}/{table.allocatable(name)[row]}")
-    return ", ".join(parts)
+    return ", ".join(f"{name} {u}/{o}" for name, u, o in resource_use(snapshot.nodes, row))
 
 
 def _print_domains(console: Console, decision: Decision) -> None:
@@ -299,10 +293,6 @@ def _subject(unit: Unit, text: str) -> str:
 
 def _short(key: str) -> str:
     return key.removeprefix("default/")
-
-
-def _cores(milli: int) -> str:
-    return f"{int(milli) / 1000:g}"
 
 
 def _count(number: int, noun: str) -> str:

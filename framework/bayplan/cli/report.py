@@ -7,12 +7,13 @@ from pathlib import Path
 
 from bayplan.decision import Decision
 from bayplan.errors import InputError
-from bayplan.simulation import Simulation
+from bayplan.simulation import Simulation, resource_use
 
 __all__ = ["write_report"]
 
 _STYLE = """
-body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 72rem; color: #1d2733 }
+body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 72rem;
+  padding: 0 1rem; color: #1d2733 }
 h1 { font-size: 1.4rem } h2 { font-size: 1.1rem; margin-top: 2rem }
 table { border-collapse: collapse; width: 100% }
 th, td { text-align: left; padding: .25rem .75rem .25rem 0; vertical-align: top;
@@ -21,6 +22,7 @@ th, td { text-align: left; padding: .25rem .75rem .25rem 0; vertical-align: top;
 .bar i { background: #2f7d5b; display: block; height: 100%; border-radius: 3px }
 .pod { background: #e4f2ea; border-radius: 3px; padding: 0 .4rem; margin-right: .3rem;
   display: inline-block }
+td:first-child { white-space: nowrap }
 .no { color: #8a5a00 } .dim { color: #6b7785 }
 """
 _MOST_ROWS = 2000
@@ -59,9 +61,9 @@ def _nodes(simulation: Simulation) -> str:
         share = min(100.0, 100.0 * used / offered) if offered else 0.0
         pods = "".join(f"<span class=pod>{escape(key)}</span>" for key in sorted(table.pods[row]))
         bar = f"<div class=bar><i style='width:{share:.0f}%'></i></div>"
-        cpu = f"{used / 1000:g} / {offered / 1000:g}"
-        rows.append(_row(escape(name), bar, cpu, pods))
-    return _table("Nodes", ("node", "cpu", "", "pods"), rows, len(table))
+        amounts = ", ".join(f"{r} {u}/{o}" for r, u, o in resource_use(table, row))
+        rows.append(_row(escape(name), bar, escape(amounts), pods))
+    return _table("Nodes", ("node", "cpu", "used", "pods"), rows, len(table))
 
 
 def _gangs(simulation: Simulation) -> str:
