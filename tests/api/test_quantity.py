@@ -101,8 +101,10 @@ def test_the_text_is_kept_as_written() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["8 cores", "", " ", ".", "-", "1.5.2", "Gi", "0x10", "nan", "inf", "1ki", "1K", "1gi", "1,5"]
-    + ["1e", "1e3Gi", "1 Gi", "1_000", "--1", "1e1.5", "1Zi"],
+    [
+        *("8 cores", "", " ", ".", "-", "1.5.2", "Gi", "0x10", "nan", "inf", "1ki", "1K", "1gi"),
+        *("1,5", "1e", "1e3Gi", "1 Gi", "1_000", "--1", "1e1.5", "1Zi"),
+    ],
 )
 def test_what_is_no_quantity_is_refused_with_examples(text: str) -> None:
     with pytest.raises(ValueError, match=r'^expected a quantity such as "8", "500m"') as caught:
@@ -167,8 +169,9 @@ def test_a_negative_amount_mirrors_the_positive_one(number: str, suffix: str) ->
 
 
 @given(st.text(max_size=12))
-def test_any_text_is_a_quantity_or_a_value_error(text: str) -> None:
-    try:
+def test_any_text_is_a_quantity_or_is_refused(text: str) -> None:
+    if is_quantity(text):
         assert abs(Quantity(text).amount) <= MAX_QUANTITY
-    except ValueError as exc:
-        assert text in str(exc)
+    else:
+        with pytest.raises(ValueError, match=r"expected a quantity|beyond what Kubernetes"):
+            Quantity(text)

@@ -151,6 +151,12 @@ def test_a_pod_level_limit_fills_in_where_no_container_requests_the_resource() -
     assert effective(**spec) == {"cpu": 4000, "memory": 2**30}
 
 
+def test_container_requests_win_over_a_pod_level_limit() -> None:
+    # The API server makes the containers' sum the pod-level request; the limit is no request then.
+    spec = {"containers": [cpu("1"), cpu("500m")], "resources": {"limits": {"cpu": "4"}}}
+    assert effective(**spec) == {"cpu": 1500}
+
+
 def test_a_pod_level_request_of_zero_replaces_the_sum() -> None:
     spec = {"containers": [cpu("2")], "resources": {"requests": {"cpu": "0"}}}
     assert effective(**spec) == {}

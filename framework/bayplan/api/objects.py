@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 
 import msgspec
+import msgspec.inspect
 
 from bayplan.api.network import ClusterNetworkTopology
 from bayplan.api.node import Node
@@ -104,7 +105,7 @@ def decode_object(kind: Kind, content: dict[str, Any]) -> ApiObject:
     try:
         obj = msgspec.convert(_without_nulls(content), kind.type, dec_hook=_quantity)
     except msgspec.ValidationError as exc:
-        raise _decode_error(str(exc), content) from None
+        raise _decode_error(str(exc), content, kind.type) from None
     if kind.namespaced and not obj.metadata.namespace:
         metadata = msgspec.structs.replace(obj.metadata, namespace="default")
         obj = msgspec.structs.replace(obj, metadata=metadata)
@@ -121,7 +122,7 @@ def decode_part(type_: type[Part], content: dict[str, Any]) -> Part:
     try:
         return msgspec.convert(_without_nulls(content), type_, dec_hook=_quantity)
     except msgspec.ValidationError as exc:
-        raise _decode_error(str(exc), content) from None
+        raise _decode_error(str(exc), content, type_) from None
 
 
 def _quantity(type_: type[Any], value: Any) -> Any:
@@ -131,33 +132,86 @@ def _quantity(type_: type[Any], value: Any) -> Any:
     raise ValueError(f"expected a {type_.__name__.lower()}, got {got}")
 
 
-def _without_nulls(value: Any) -> Any:
+def _without_nulls(value: Any, path: str = "$", depth: int = 0) -> Any:
+    """Drop what is null, and refuse what no API object can hold.
+
+    :raises DecodeError: for a key that is no text, an integer beyond 64 bits, endless nesting.
+    """
+    if depth > _DEEPEST:
+        raise DecodeError("nested too deeply, or containing itself", path[:100])
     if isinstance(value, dict):
-        return {key: _without_nulls(item) for key, item in value.items() if item is not None}
+        for key in value:
+            if not isinstance(key, str):
+                raise DecodeError(f"expected keys that are text, got {_shown(key)}", path)
+        return {
+            key: _without_nulls(item, f"{path}.{key}", depth + 1)
+            for key, item in value.items()
+            if item is not None
+        }
     if isinstance(value, list):
-        return [_without_nulls(item) for item in value]
+        return [_without_nulls(v, f"{path}[{i}]", depth + 1) for i, v in enumerate(value)]
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        raise DecodeError(f"{_shown(value)} does not fit into 64 bits", path)
     return value
 
 
+def _shown(value: object) -> str:
+    text = str(value).lower() if isinstance(value, bool) else str(value)
+    return text if len(text) <= 40 else f"{text[:40]}…"
+
+
 _SUFFIX = re.compile(r"(?P<message>.*?)(?: - at `(?P<key>key in )?(?P<path>\$[^`]*)`)?", re.DOTALL)
-_NAMES = {"int": "an integer", "str": "a string", "object": "a mapping", "array": "a list"}
+_NAMES = {
+    "array": "a list",
+    "bool": "true or false",
+    "float": "a number",
+    "int": "an integer",
+    "object": "a mapping",
+    "str": "a string",
+}
+_DEEPEST = 60
 
 
-def _decode_error(text: str, content: dict[str, Any]) -> DecodeError:
+def _decode_error(text: str, content: dict[str, Any], type_: type[Any]) -> DecodeError:
     match = _SUFFIX.fullmatch(text)
     assert match is not None
+    path = _full_path(match["path"] or "$", content)
     message = re.sub(
         r"Expected `([^`]+)`, got `([^`]+)`",
-        lambda m: f"expected {_plain(m[1])}, got {_plain(m[2])}",
+        lambda m: (
+            f"expected {_plain(m[1])}, got {_plain(m[2]).replace('true or false', 'a truth value')}"
+        ),
         match["message"],
     )
     missing = re.fullmatch(r"Object missing required field `([^`]+)`", message)
     if missing:
         message = f'the required field "{missing[1]}" is missing'
-    message = re.sub(
-        r"Invalid enum value ('?)(.*?)\1$", r'"\2" is not one of the allowed values', message
-    )
-    return DecodeError(message, _full_path(match["path"] or "$", content))
+    wrong = re.fullmatch(r"Invalid enum value '?(.*?)'?", message)
+    if wrong:
+        allowed = ", ".join(_allowed_at(path, type_))
+        message = f'"{wrong[1]}" is not one of the allowed values ({allowed})'
+    return DecodeError(message, path)
+
+
+def _allowed_at(path: str, type_: type[Any]) -> list[str]:
+    """Return the values that the enumeration at a JSON path takes."""
+    node: msgspec.inspect.Type = msgspec.inspect.type_info(type_)
+    for name, _ in re.findall(r"\.([^.\[]+)|\[(\d+)\]", path):
+        node = _present(node)
+        if isinstance(node, msgspec.inspect.StructType):
+            node = next(field.type for field in node.fields if field.encode_name == name)
+        elif isinstance(node, msgspec.inspect.VarTupleType):
+            node = node.item_type
+    node = _present(node)
+    values = node.values if isinstance(node, msgspec.inspect.LiteralType) else ()
+    return [str(value) for value in values if value]
+
+
+def _present(node: msgspec.inspect.Type) -> msgspec.inspect.Type:
+    """Return the type that is not null."""
+    if isinstance(node, msgspec.inspect.UnionType):
+        return next(t for t in node.types if not isinstance(t, msgspec.inspect.NoneType))
+    return node
 
 
 def _full_path(path: str, content: Any) -> str:

@@ -16,8 +16,10 @@ MAX_QUANTITY = 2**63 - 1
 
 _SYNTAX = re.compile(
     r"(?P<number>[+-]?(?:\d+(?:\.\d*)?|\.\d+))"
-    r"(?:[eE](?P<exponent>[+-]?\d{1,3})|(?P<suffix>[KMGTPE]i|[numkMGTPE]))?"
+    r"(?:[eE](?P<exponent>[+-]?\d{1,3})|(?P<suffix>[KMGTPE]i|[numkMGTPE]))?",
+    re.ASCII,
 )
+_LONGEST = 100
 _BINARY = {suffix: Fraction(1024) ** n for n, suffix in enumerate("KMGTPE", start=1)}
 _DECIMAL = {
     "n": Fraction(1, 10**9),
@@ -81,7 +83,9 @@ def _number_text(value: int | float) -> str:
 def _parse(text: str) -> Quantity:
     match = _SYNTAX.fullmatch(text.strip())
     if match is None:
-        raise ValueError(f'{_EXPECTED}, got "{text}"')
+        raise ValueError(f'{_EXPECTED}, got "{text[:_LONGEST]}"')
+    if len(text) > _LONGEST:
+        raise ValueError(f'"{text[:20]}…" is beyond what Kubernetes can count (2^63-1)')
     amount = Fraction(match["number"])
     suffix = match["suffix"] or ""
     if match["exponent"]:

@@ -23,6 +23,8 @@ __all__ = ["validate"]
 Problem = tuple[str, str]
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 _MAX_REPLICAS = 1_000_000
+_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+_PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 
 
 def validate(obj: Any) -> Iterator[Problem]:
@@ -113,6 +115,7 @@ def _pod_spec(spec: PodSpec, path: str) -> Iterator[Problem]:
     yield from _amounts(spec.overhead, f"{path}.overhead")
     if spec.resources:
         yield from _amounts(spec.resources.requests, f"{path}.resources.requests")
+        yield from _amounts(spec.resources.limits, f"{path}.resources.limits")
     yield from _placement_rules(spec, path)
 
 
@@ -152,9 +155,11 @@ def _placement_rules(spec: PodSpec, path: str) -> Iterator[Problem]:
         where = f"{path}.affinity.nodeAffinity"
         required = affinity.node_affinity.required
         for index, term in enumerate(required.node_selector_terms if required else ()):
-            yield from _node_term(term, f"{where}.required.nodeSelectorTerms[{index}]")
+            yield from _node_term(term, f"{where}.{_REQUIRED}.nodeSelectorTerms[{index}]")
         for index, preferred in enumerate(affinity.node_affinity.preferred):
-            yield from _node_term(preferred.preference, f"{where}.preferred[{index}].preference")
+            at = f"{where}.{_PREFERRED}[{index}]"
+            yield from _weight(preferred.weight, at)
+            yield from _node_term(preferred.preference, f"{at}.preference")
     for field, side in (
         ("podAffinity", affinity.pod_affinity),
         ("podAntiAffinity", affinity.pod_anti_affinity),
@@ -162,10 +167,16 @@ def _placement_rules(spec: PodSpec, path: str) -> Iterator[Problem]:
         if side is None:
             continue
         for index, pod_term in enumerate(side.required):
-            yield from _pod_term(pod_term, f"{path}.affinity.{field}.required[{index}]")
+            yield from _pod_term(pod_term, f"{path}.affinity.{field}.{_REQUIRED}[{index}]")
         for index, weighted in enumerate(side.preferred):
-            where = f"{path}.affinity.{field}.preferred[{index}]"
-            yield from _pod_term(weighted.pod_affinity_term, where)
+            where = f"{path}.affinity.{field}.{_PREFERRED}[{index}]"
+            yield from _weight(weighted.weight, where)
+            yield from _pod_term(weighted.pod_affinity_term, f"{where}.podAffinityTerm")
+
+
+def _weight(weight: int, path: str) -> Iterator[Problem]:
+    if not 1 <= weight <= 100:
+        yield f"{path}.weight", f"expected 1 to 100, got {weight}"
 
 
 def _pod_term(term: PodAffinityTerm, path: str) -> Iterator[Problem]:
