@@ -6,7 +6,7 @@ import inspect
 from pathlib import Path
 
 from bayplan import hookspecs
-from bayplan.runtime import hook_names
+from bayplan.contract import hook_names
 
 __all__ = ["render"]
 

@@ -11,9 +11,9 @@ import yaml
 from click.testing import CliRunner
 
 from bayplan.cli import cli
+from bayplan.contract import hook_names
 from bayplan.manifests import load_manifests
 from bayplan.profile import POINTS, load_profiles
-from bayplan.runtime import hook_names
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])

@@ -13,7 +13,7 @@ from bayplan.decision import Decision, Outcome, PodDecision
 from bayplan.errors import PluginError
 from bayplan.evaluation import Evaluation, Evaluator
 from bayplan.plugin import CycleState, DomainTrial, Placement, Placements, Unit, Wait
-from bayplan.runtime import Runtime
+from bayplan.runtime import Runtime, guard
 from bayplan.snapshot import NodeRow, PodInfo, Snapshot
 
 __all__ = ["NOT_NEEDED", "Cycle", "Reserved", "Result"]
@@ -112,6 +112,7 @@ class Cycle:
             for call in self._runtime["placement_generate"]:
                 answer: Placements | None = call(unit, view, state)
                 if answer is not None:
+                    guard(call, lambda answer=answer: _check_rows(answer, len(view)))  # type: ignore[misc]
                     return answer
         return _NO_PREFERENCE
 
@@ -305,8 +306,18 @@ class Cycle:
         bound = np.where(evaluation.feasible, _UNBOUNDED, 0).astype(np.int64)
         for call in self._runtime["slots"]:
             if call.name not in evaluation.skipped["pre_filter"]:
-                bound = np.minimum(bound, call(pod, view, evaluation.state))
+                limit = call(pod, view, evaluation.state)
+                bound = guard(call, lambda b=bound, limit=limit: np.minimum(b, limit))  # type: ignore[misc]
         return np.maximum(bound, 0)
+
+
+def _check_rows(placements: Placements, nodes: int) -> None:
+    for placement in placements.candidates:
+        rows = placement.rows
+        if rows is not None and len(rows) and not (rows.min() >= 0 and rows.max() < nodes):
+            raise ValueError(f'placement "{placement.name}" has rows outside of the {nodes} nodes')
+        if placement.slots is not None and (rows is None or len(rows) != len(placement.slots)):
+            raise ValueError(f'placement "{placement.name}" needs as many slots as rows')
 
 
 def _size(placement: Placement, snapshot: Snapshot) -> int:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -33,11 +35,14 @@ class Diagnosis:
     def suggest(self, unit: Unit, now: float) -> list[str]:
         """Return at most three changes that would let the unit run, the smallest first."""
         self.snapshot.sync()
+        held = [reason for pod in unit.pods if (reason := self._gate(pod))]
+        if len(held) == len(unit.pods) and len(unit.pods) >= unit.min_placed:
+            return [f"will be tried when it is no longer held back: {held[0]}"]
         if len(unit.pods) < unit.min_placed:
             missing = unit.min_placed - len(unit.pods)
             return [f"would be tried once {missing} more member{'s'[: missing > 1]} existed"]
         if self._fits(unit, now):
-            return ["would fit now: it is about to be tried again"]
+            return ["would fit now, and will be tried again after its delay"]
         found = [f"would fit {text}" for text in self._relaxations(unit, now)]
         if unit.gang is None:
             pod = unit.pods[0]
@@ -45,6 +50,13 @@ class Diagnosis:
         else:
             found += self._gang_remedies(unit)
         return found[:_MOST]
+
+    def _gate(self, pod: PodInfo) -> str | None:
+        for call in self.runtime["pre_enqueue"]:
+            refusal: str | None = call(pod)
+            if refusal is not None:
+                return refusal
+        return None
 
     def _fits(self, unit: Unit, now: float) -> bool:
         with self.snapshot.trial():
@@ -55,7 +67,7 @@ class Diagnosis:
     def _relaxations(self, unit: Unit, now: float) -> list[str]:
         texts = []
         for call in self.runtime["relax"]:
-            for text, weaker in guard(call, lambda call=call: list(call(unit))):  # type: ignore[misc]
+            for text, weaker in guard(call, lambda call=call: _relaxed(call(unit))):  # type: ignore[misc]
                 if self._fits(weaker, now):
                     texts.append(text)
         return texts
@@ -76,7 +88,10 @@ class Diagnosis:
         for call in self.runtime["remedies"]:
             if call.name in found.skipped["pre_filter"]:
                 continue
-            offers = guard(call, lambda call=call: list(call(pod, view, found.state)))  # type: ignore[misc]
+            offers = guard(
+                call,
+                lambda call=call: _as_remedies(call(pod, view, found.state), len(view)),  # type: ignore[misc]
+            )
             fitting = [
                 remedy
                 for remedy in offers
@@ -141,6 +156,24 @@ class Diagnosis:
                 best = max(large, key=lambda t: (t.nodes >= len(unit.pods), t.offered or 0))
                 return best.name, best.rows
         return "", None
+
+
+def _relaxed(answer: Iterable[Any]) -> list[tuple[str, Unit]]:
+    pairs = [(text, unit) for text, unit in answer]
+    for text, unit in pairs:
+        if not isinstance(text, str) or not isinstance(unit, Unit):
+            raise TypeError(f"expected pairs of a text and a Unit, got {(text, unit)!r}")
+    return pairs
+
+
+def _as_remedies(answer: Iterable[Any], nodes: int) -> list[Remedy]:
+    remedies = list(answer)
+    for remedy in remedies:
+        if not isinstance(remedy, Remedy):
+            raise TypeError(f"expected a Remedy, got {remedy!r}")
+        if remedy.row is not None and not 0 <= remedy.row < nodes:
+            raise ValueError(f"a Remedy's row is {remedy.row}; there are {nodes} nodes")
+    return remedies
 
 
 def _only_refused_by(plugin: str, found: Evaluation, row: int) -> bool:

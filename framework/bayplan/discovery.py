@@ -12,6 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from bayplan.contract import check_class
 from bayplan.errors import InputError, did_you_mean
 from bayplan.plugin import Plugin
 
@@ -49,6 +50,7 @@ class PluginFinder:
         """
         found = self._classes.get(name)
         if found is not None:
+            check_class(name, found, where)
             return found
         installed = self.entry_points()
         if name in installed:
@@ -58,7 +60,9 @@ class PluginFinder:
         else:
             known = {*installed, *self._classes}
             raise InputError(f'there is no plugin "{name}"{did_you_mean(name, known)}', where)
-        return _import(target, name, where)
+        cls = _import(target, name, where)
+        check_class(name, cls, where)
+        return cls
 
 
 def _import(target: str, name: str, where: str) -> type[Plugin[Any]]:
@@ -66,7 +70,7 @@ def _import(target: str, name: str, where: str) -> type[Plugin[Any]]:
     try:
         module = importlib.import_module(module_name)
         cls = getattr(module, attribute)
-    except Exception as exc:
+    except (Exception, SystemExit) as exc:
         problem = f"{type(exc).__name__}: {exc}"
         raise InputError(f'plugin "{name}" cannot be imported: {problem}', where) from exc
     if not (inspect.isclass(cls) and issubclass(cls, Plugin)):
@@ -87,7 +91,7 @@ def load_file(path: Path) -> ModuleType:
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
-    except Exception as exc:
+    except (Exception, SystemExit) as exc:
         raise InputError(f"cannot be imported: {type(exc).__name__}: {exc}", str(path)) from exc
     return module
 

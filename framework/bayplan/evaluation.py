@@ -17,8 +17,9 @@ import numpy as np
 import numpy.typing as npt
 
 from bayplan.decision import Finalist, PodDecision, fit_message
+from bayplan.errors import PluginError
 from bayplan.hookspecs import BoolColumn, FloatColumn
-from bayplan.plugin import SKIP, CycleState, Normalize, Reads, Refusal
+from bayplan.plugin import SKIP, CycleState, Normalize, Reads, Refusal, Reject
 from bayplan.runtime import HookCall, Runtime, guard
 from bayplan.snapshot import NodeRow, NodeView, PodInfo, Snapshot
 
@@ -223,7 +224,10 @@ class Evaluator:
         if not (self._cached and self._all_sign):
             return self._fresh(pod, view)
         signature = tuple([sign(pod, view) for sign in self._signs])
-        kept = self._kept.get(signature)
+        try:
+            kept = self._kept.get(signature)
+        except TypeError:
+            raise self._unhashable(pod, view) from None
         if kept is not None:
             self._kept.move_to_end(signature)
             if self._refresh(kept, pod, view):
@@ -267,6 +271,11 @@ class Evaluator:
             losses = f"  refuses {refused} nodes" if refused else ""
             self._tell(f"  {hook:12} {name:32} {seconds * 1e6:9.1f} us{losses}")
         return result
+
+    def _unhashable(self, pod: PodInfo, view: NodeView) -> Exception:
+        for call in self._runtime["sign"]:
+            guard(call, lambda call=call: hash(call(pod, view)))  # type: ignore[misc]
+        return TypeError("a signature changed while it was read")
 
     # In full -----------------------------------------------------------------------------
 
@@ -320,12 +329,22 @@ class Evaluator:
             self._ask_rows(column, rows, pod, result.state, size)
             return
         call = column.vector
-        for reject in guard(call, lambda: list(call(pod, view, result.state) or ())):
+        for reject in self._rejects(call, pod, view, result.state):
             mask = _as_mask(call, reject.mask, size)
             key = (reject.reason, reject.resolvable)
             known = column.refusals.get(key)
             column.refusals[key] = mask.copy() if known is None else known | mask
             column.mask |= mask
+
+    def _rejects(
+        self, call: HookCall, pod: PodInfo, nodes: NodeView, state: CycleState
+    ) -> list[Reject]:
+        found = guard(call, lambda: list(call(pod, nodes, state) or ()))
+        for reject in found:
+            if not isinstance(reject, Reject) or not isinstance(reject.reason, str):
+                problem = TypeError(f"expected Reject(mask, reason), got {reject!r}")
+                raise PluginError(call.name, call.hook, problem) from problem
+        return found
 
     def _survivors_before(
         self, column: FilterColumn, result: Evaluation, size: int
@@ -361,11 +380,7 @@ class Evaluator:
     ) -> None:
         if score.vector is not None:
             call = score.vector
-            raw = np.asarray(call(pod, view, result.state), dtype=np.float64)
-            if raw.shape != (len(view),):
-                problem = ValueError(f"expected {len(view)} scores, got shape {raw.shape}")
-                raise guard(call, lambda: _raise(problem))
-            score.raw = raw.copy()
+            score.raw = _as_scores(call, call(pod, view, result.state), len(view)).copy()
             return
         assert score.per_node is not None
         score.raw = np.zeros(len(view))
@@ -390,10 +405,9 @@ class Evaluator:
             rows = np.flatnonzero(feasible)
             if len(rows):
                 feasible_nodes = NodeView(view.table, rows)
-                part = self._normalize[score.call.name](
-                    pod, score.raw[rows], feasible_nodes, result.state
-                )
-                score.counted[rows] = part
+                hook = self._normalize[score.call.name]
+                part = hook(pod, score.raw[rows], feasible_nodes, result.state)
+                score.counted[rows] = _as_scores(hook, part, len(rows))
             return
         top = float(score.raw[feasible].max()) if feasible.any() else 0.0
         score.counted = _by_maximum(score.raw, top, kind is Normalize.MAX_REVERSED)
@@ -467,7 +481,7 @@ class Evaluator:
         for row in rows:
             column.set_row(row, None, size)
         part = NodeView(view.table, some)
-        for reject in guard(call, lambda: list(call(pod, part, kept.state) or ())):
+        for reject in self._rejects(call, pod, part, kept.state):
             hit = some[_as_mask(call, reject.mask, len(some))]
             key = (reject.reason, reject.resolvable)
             if key not in column.refusals:
@@ -525,7 +539,8 @@ class Evaluator:
             return
         assert score.vector is not None
         some = np.array(rows, dtype=np.intp)
-        score.raw[some] = score.vector(pod, NodeView(view.table, some), kept.state)
+        part = score.vector(pod, NodeView(view.table, some), kept.state)
+        score.raw[some] = _as_scores(score.vector, part, len(some))
 
 
 def _either(vector: HookCall | None, per_node: HookCall | None) -> HookCall:
@@ -573,6 +588,18 @@ def _as_mask(call: HookCall, mask: object, size: int) -> BoolColumn:
         )
         guard(call, lambda: _raise(problem))
     return array
+
+
+def _as_scores(call: HookCall, scores: object, size: int) -> FloatColumn:
+    def convert() -> FloatColumn:
+        array = np.asarray(scores, dtype=np.float64)
+        if array.shape != (size,):
+            raise ValueError(f"expected {size} scores, got shape {array.shape}")
+        if not np.isfinite(array).all():
+            raise ValueError("a score is not a finite number")
+        return array
+
+    return guard(call, convert)
 
 
 def _raise(problem: Exception) -> Exception:

@@ -43,7 +43,10 @@ def load_manifests(paths: Iterable[str]) -> Manifests:
     result = Manifests()
     seen: dict[tuple[type, str], Document] = {}
     for source, text in _texts(paths):
-        for document in parse_documents(text, source):
+        documents = parse_documents(text, source)
+        if not documents:
+            raise InputError("holds no objects", source)
+        for document in documents:
             for content, path in _items(document):
                 _load(content, document, path, result, seen)
     return result
@@ -55,8 +58,12 @@ def _texts(paths: Iterable[str]) -> Iterable[tuple[str, str]]:
             yield "standard input", sys.stdin.read()
             continue
         path = Path(name)
-        if not path.exists():
-            raise InputError("there is no such file or folder", name)
+        try:
+            exists = bool(name) and path.exists()
+        except OSError as exc:
+            raise InputError(exc.strerror or str(exc), name[:80]) from None
+        if not exists:
+            raise InputError("there is no such file or folder", name or "-f")
         if not path.is_dir():
             yield name, read_text(path)
             continue
@@ -94,13 +101,21 @@ def _load(
         raise InputError(f"expected a Kubernetes object, got {_kind_of_value(content)}", where)
     api_version, kind_name = content.get("apiVersion"), content.get("kind")
     for name, value in (("apiVersion", api_version), ("kind", kind_name)):
-        if not isinstance(value, str) or not value:
+        if value is None or value == "":
             raise InputError(f'$: the required field "{name}" is missing', where)
+        if not isinstance(value, str):
+            raise InputError(f"$.{name}: expected a string, got {_kind_of_value(value)}", where)
     assert isinstance(api_version, str)
     assert isinstance(kind_name, str)
     group, _, version = api_version.rpartition("/")
     kind = KINDS.get((group, kind_name))
     if kind is None:
+        homes = [known for (_, name), known in KINDS.items() if name == kind_name]
+        if homes and "." not in group:
+            right = f"{homes[0].group}/{homes[0].versions[0]}".lstrip("/")
+            raise InputError(
+                f"$.apiVersion: {kind_name} {api_version} is not known; use {right}", where
+            )
         near = did_you_mean(kind_name, {k for g, k in KINDS if g == group})
         if near and kind_name not in {k for _, k in KINDS}:
             raise InputError(
@@ -146,5 +161,12 @@ def _steps(path: str) -> list[str | int]:
 
 
 def _kind_of_value(value: Any) -> str:
-    names = {"str": "a text", "list": "a list", "int": "a number", "float": "a number"}
+    names = {
+        "NoneType": "nothing",
+        "bool": "a truth value",
+        "float": "a number",
+        "int": "a number",
+        "list": "a list",
+        "str": "a text",
+    }
     return names.get(type(value).__name__, type(value).__name__)

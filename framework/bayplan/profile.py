@@ -17,11 +17,11 @@ import pydantic
 from pydantic import Field
 from pydantic.alias_generators import to_camel
 
+from bayplan.contract import hook_names
 from bayplan.dialects.koordinator import CoschedulingArgs
 from bayplan.discovery import PluginFinder
 from bayplan.errors import InputError, did_you_mean
 from bayplan.plugin import Args, Plugin
-from bayplan.runtime import hook_names
 from bayplan.yamlfile import Document, parse_documents, read_text
 
 __all__ = ["POINTS", "Profile", "ProfileSet", "default_profiles", "load_profiles"]
@@ -219,6 +219,13 @@ def _resolve(
             raise InputError(f'"{entry.name}" is configured twice', document.where(where))
         given[name], config_at[name] = args, where
     sets = _plugin_sets(raw, document, at)
+    for point, plugin_set in sets.items():
+        for index, disabled in enumerate(plugin_set.disabled):
+            if disabled.name != "*":
+                finder.find(
+                    disabled.name,
+                    document.where((*at, "plugins", point, "disabled", index, "name")),
+                )
     multi = _merge(
         [item for item in DEFAULT_PLUGINS if item[0] not in left_out],
         sets.get("multiPoint", _PluginSet()),
@@ -235,6 +242,7 @@ def _resolve(
             given.get(name, {}),
             document,
             (*config_at.get(name, ()), "args"),
+            plugin=name,
         )
         for name, cls in classes.items()
     }
@@ -338,19 +346,45 @@ def _implements(cls: type[Plugin[Any]], point: str) -> bool:
     )
 
 
-def _checked(model: type[Any], content: Any, document: Document, at: tuple[str | int, ...]) -> Any:
+def _checked(
+    model: type[Any],
+    content: Any,
+    document: Document,
+    at: tuple[str | int, ...],
+    plugin: str = "",
+) -> Any:
     try:
         return model.model_validate(content)
     except pydantic.ValidationError as exc:
         error = exc.errors()[0]
     loc = tuple(error["loc"])
     path = ".".join(str(step) for step in (*at, *loc))
-    message = f"{path}: {error['msg']}"
+    text = _PLAIN.get(error["type"], error["msg"].removeprefix("Value error, "))
     if error["type"] == "extra_forbidden":
         known = _field_names(model, loc[:-1])
-        message = f'{path}: "{loc[-1]}" is not known here{did_you_mean(str(loc[-1]), known)}'
-    where = document.where((*at, *loc))
-    raise InputError(message, where)
+        text = f'"{loc[-1]}" is not known here{did_you_mean(str(loc[-1]), known)}'
+    elif error["type"] == "missing":
+        text = f'the required field "{loc[-1]}" is missing'
+    owner = f'plugin "{plugin}": ' if plugin else ""
+    raise InputError(f"{owner}{path}: {text}", document.where((*at, *loc)))
+
+
+_PLAIN = {
+    "bool_type": "expected true or false",
+    "dataclass_type": "expected a mapping",
+    "dict_type": "expected a mapping",
+    "finite_number": "expected a finite number",
+    "int_from_float": "expected an integer",
+    "int_parsing": "expected an integer",
+    "int_type": "expected an integer",
+    "list_type": "expected a list",
+    "model_attributes_type": "expected a mapping",
+    "model_type": "expected a mapping",
+    "string_type": "expected a string",
+    "too_short": "expected one entry or more",
+    "tuple_type": "expected a list",
+}
+"""Pydantic's words for what a person typed wrong, without its Python terms."""
 
 
 def _field_names(model: type[Any], loc: tuple[str | int, ...]) -> list[str]:

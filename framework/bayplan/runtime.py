@@ -8,7 +8,6 @@ carries the plugin's name.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -16,22 +15,14 @@ from typing import Any, TypeVar
 import pluggy
 
 from bayplan import hookspecs
-from bayplan.errors import InputError, PluginError
+from bayplan.contract import ANSWERS, hook_names
+from bayplan.errors import PluginError
 from bayplan.plugin import Args, Plugin
 
-__all__ = ["Hook", "HookCall", "Runtime", "guard", "hook_names"]
+__all__ = ["Hook", "HookCall", "Runtime", "guard"]
 
 T = TypeVar("T")
 AnyPlugin = Plugin[Args]
-
-
-def hook_names() -> dict[str, tuple[str, ...]]:
-    """Return every hook with the names of its arguments, in the order of a cycle."""
-    return {
-        name: tuple(inspect.signature(function).parameters)
-        for name, function in vars(hookspecs).items()
-        if hasattr(function, f"{hookspecs.PROJECT}_spec")
-    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +62,7 @@ class Runtime:
 
     :param points: for each hook, the plugins in order with their weights.
     :param plugins: the plugin classes' instances by name.
-    :raises InputError: when a plugin does not keep the contract.
+    :raises pluggy.PluginValidationError: for a class that ``check_class`` has not passed.
     """
 
     def __init__(
@@ -83,7 +74,8 @@ class Runtime:
         manager = pluggy.PluginManager(hookspecs.PROJECT)
         manager.add_hookspecs(hookspecs)
         for name, plugin in self.plugins.items():
-            _register(manager, name, plugin)
+            manager.register(plugin, name=name)
+        manager.check_pending()
         self.hooks: dict[str, Hook] = {}
         for hook, arguments in hook_names().items():
             found = {impl.plugin_name: impl for impl in getattr(manager.hook, hook).get_hookimpls()}
@@ -110,22 +102,6 @@ class Runtime:
         return {call.name: call for call in self.hooks[hook]}
 
 
-def _register(manager: pluggy.PluginManager, name: str, plugin: AnyPlugin) -> None:
-    try:
-        manager.register(plugin, name=name)
-        manager.check_pending()
-    except pluggy.PluginValidationError as exc:
-        text = str(exc).replace("\n", " ")
-        raise InputError(f'plugin "{name}" does not keep the contract: {text}') from None
-    for caller in manager.get_hookcallers(plugin) or ():
-        for impl in caller.get_hookimpls():
-            if impl.plugin is plugin and (impl.tryfirst or impl.trylast or impl.wrapper):
-                raise InputError(
-                    f'plugin "{name}": {caller.name} uses tryfirst, trylast or wrapper; '
-                    "the profile alone decides the order"
-                )
-
-
 def _compile(
     plugin: AnyPlugin,
     name: str,
@@ -147,34 +123,44 @@ def _guarded(
     One and two arguments are spelled out: they are most hooks, and a list costs as much again as
     the call.
     """
+    good, description = ANSWERS.get(hook, (None, ""))
 
-    def named(exc: Exception) -> PluginError:
+    def failed(exc: Exception) -> PluginError:
         return exc if isinstance(exc, PluginError) else PluginError(name, hook, exc)
+
+    def checked(answer: Any) -> Any:
+        if good is not None and not good(answer):
+            problem = TypeError(f"expected {description}, got {answer!r}")
+            raise PluginError(name, hook, problem) from problem
+        return answer
 
     if len(picks) == 1:
         (only,) = picks
 
         def call(*args: Any) -> Any:
             try:
-                return function(args[only])
+                answer = function(args[only])
             except Exception as exc:
-                raise named(exc) from exc.__cause__ or exc
+                raise failed(exc) from exc.__cause__ or exc
+            return answer if good is None else checked(answer)
 
     elif len(picks) == 2:
         first, second = picks
 
         def call(*args: Any) -> Any:
             try:
-                return function(args[first], args[second])
+                answer = function(args[first], args[second])
             except Exception as exc:
-                raise named(exc) from exc.__cause__ or exc
+                raise failed(exc) from exc.__cause__ or exc
+            return answer if good is None else checked(answer)
 
     else:
 
         def call(*args: Any) -> Any:
             try:
-                return function(*[args[pick] for pick in picks])
+                answer = function(*[args[pick] for pick in picks])
             except Exception as exc:
-                raise named(exc) from exc.__cause__ or exc
+                raise failed(exc) from exc.__cause__ or exc
+            return answer if good is None else checked(answer)
 
     return call

@@ -163,7 +163,12 @@ class Scheduler:
 
     def _put_to_work(self, profile: Profile, cached: bool) -> ProfileAtWork:
         handle = _Handle(self)
-        plugins = {name: cls(profile.args[name], handle) for name, cls in profile.plugins.items()}
+        plugins = {}
+        for name, cls in profile.plugins.items():
+            try:
+                plugins[name] = cls(profile.args[name], handle)
+            except Exception as exc:
+                raise PluginError(name, "__init__", exc) from exc
         runtime = Runtime(plugins, profile.points)
         evaluator = Evaluator(runtime, self.snapshot, cached)
         cycle = Cycle(runtime, evaluator, self.snapshot)

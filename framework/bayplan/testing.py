@@ -34,11 +34,13 @@ from bayplan.api.objects import KINDS, decode_object, decode_part
 from bayplan.api.pod import ResourceRequirements
 from bayplan.api.podgroup import PodGroupSpec
 from bayplan.cluster import MemoryCluster
+from bayplan.contract import check_class
 from bayplan.decision import Decision
+from bayplan.errors import InputError, PluginError
 from bayplan.evaluation import Evaluation, Evaluator
 from bayplan.plugin import CycleState, Plugin
 from bayplan.profile import Profile, ProfileSet, default_profiles
-from bayplan.runtime import Runtime, hook_names
+from bayplan.runtime import Runtime
 from bayplan.scheduler import ProfileAtWork, Scheduler
 from bayplan.snapshot import NodeRow, NodeView, PodInfo, Snapshot
 
@@ -295,10 +297,19 @@ def _alone(
     args: Mapping[str, Any] | None,
     cached: bool = False,
 ) -> Evaluator:
-    handle = _HandleOf(cluster)
-    made = plugin(plugin.Args.model_validate(dict(args or {})), handle)
-    snapshot = cluster.snapshot
-    return Evaluator(Runtime({plugin.__name__: made}, {}), snapshot, cached)
+    return Evaluator(_runtime(plugin, cluster, args), cluster.snapshot, cached)
+
+
+def _runtime(
+    plugin: type[Plugin[Any]], cluster: Cluster, args: Mapping[str, Any] | None
+) -> Runtime:
+    """Return a runtime of one plugin, made as a scheduler would make it."""
+    checked = plugin.Args.model_validate(dict(args or {}))
+    try:
+        made = plugin(checked, _HandleOf(cluster))
+    except Exception as exc:
+        raise PluginError(plugin.__name__, "__init__", exc) from exc
+    return Runtime({plugin.__name__: made}, {})
 
 
 class _HandleOf:
@@ -391,9 +402,11 @@ def check_plugin(
 
     :raises PluginCheckError: naming the rule that is broken.
     """
-    plugin.Args.model_json_schema(by_alias=True)
-    if not any(hasattr(getattr(plugin, hook, None), "bayplan_impl") for hook in hook_names()):
-        raise PluginCheckError(f"{plugin.__name__} implements no hook; mark methods with @hookimpl")
+    try:
+        check_class(plugin.__name__, plugin)
+        plugin.Args.model_validate(dict(args or {}))
+    except (InputError, ValueError) as exc:
+        raise PluginCheckError(str(exc)) from None
     for seed in range(rounds):
         cluster = random_cluster(seed)
         draw = random.Random(seed + 1000)  # noqa: S311 - test data
@@ -450,9 +463,7 @@ def _check_spellings(
     pod: PodInfo,
     found: Evaluation,
 ) -> None:
-    runtime = Runtime(
-        {plugin.__name__: plugin(plugin.Args.model_validate(args), _HandleOf(cluster))}, {}
-    )
+    runtime = _runtime(plugin, cluster, args)
     if found.refusal is not None:
         return
     view = NodeView(cluster.snapshot.nodes)
@@ -481,9 +492,7 @@ def _check_reserve(
     pod: PodInfo,
     row: int,
 ) -> None:
-    runtime = Runtime(
-        {plugin.__name__: plugin(plugin.Args.model_validate(args), _HandleOf(cluster))}, {}
-    )
+    runtime = _runtime(plugin, cluster, args)
     if not runtime["reserve"]:
         return
     if not runtime["unreserve"]:

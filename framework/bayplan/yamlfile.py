@@ -78,6 +78,11 @@ def parse_documents(text: str, source: str) -> list[Document]:
         mark = exc.problem_mark
         where = f"{source}:{mark.line + 1}:{mark.column + 1}" if mark else source
         raise InputError(f"not YAML: {exc.problem or exc.context}", where) from None
+    except yaml.reader.ReaderError as exc:
+        line = text.count("\n", 0, exc.position) + 1
+        raise InputError(
+            f"not YAML: the character {exc.character!r} is not allowed", f"{source}:{line}"
+        ) from None
     except yaml.YAMLError as exc:
         raise InputError(f"not YAML: {exc}", source) from None
     except RecursionError:
@@ -93,12 +98,22 @@ class _Loader(yaml.CSafeLoader if hasattr(yaml, "CSafeLoader") else yaml.SafeLoa
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen = set()
         for key, _ in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                raise _problem("a key has to be a text", key)
             if key.value in seen:
-                raise yaml.constructor.ConstructorError(
-                    None, None, f'the key "{key.value}" stands twice', key.start_mark
-                )
-            seen.add(key.value if isinstance(key.value, str) else id(key))
+                raise _problem(f'the key "{key.value}" stands twice', key)
+            seen.add(key.value)
         return super().construct_mapping(node, deep)  # type: ignore[no-any-return]
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        try:
+            return super().construct_object(node, deep)
+        except (ValueError, KeyError, AttributeError, TypeError):
+            raise _problem(f"a value that is no {node.tag.rsplit(':', 1)[-1]}", node) from None
+
+
+def _problem(text: str, node: yaml.Node) -> yaml.MarkedYAMLError:
+    return yaml.constructor.ConstructorError(None, None, text, node.start_mark)
 
 
 _Loader.yaml_implicit_resolvers = {

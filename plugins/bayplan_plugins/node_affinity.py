@@ -23,6 +23,7 @@ from bayplan import (
 from bayplan.api.objects import DecodeError, decode_part
 from bayplan.api.pod import NodeAffinity as NodeAffinitySpec
 from bayplan.api.pod import PreferredSchedulingTerm
+from bayplan.api.validation import validate_node_affinity
 from bayplan.hookspecs import IntColumn
 from bayplan_plugins.node_selection import matches_selector, matches_term, required_match
 
@@ -41,7 +42,8 @@ class NodeAffinityArgs(Args):
     @classmethod
     def _is_node_affinity(cls, value: dict[str, object] | None) -> dict[str, object] | None:
         if value is not None:
-            _decoded(value)
+            for path, message in validate_node_affinity(_decoded(value), "$"):
+                raise ValueError(f"{path}: {message}")
         return value
 
 

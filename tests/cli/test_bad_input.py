@@ -766,7 +766,6 @@ REFUSES = "@hookimpl\ndef filter_node(self, pod, node): return 'no'\n"
         ("@hookimpl\ndef pre_filter(self, pod): return 3", "pre_filter"),
         ("@hookimpl\ndef filter(self, pod, nodes): return [3]", "filter"),
         ("@hookimpl\ndef filter_node(self, pod, node): return True", "filter_node"),
-        ("@hookimpl\nasync def filter_node(self, pod, node): return 'no'", "filter_node"),
         ("@hookimpl\ndef score(self, pod, nodes): return ['a'] * len(nodes)", "score"),
         ("@hookimpl\ndef score(self, pod, nodes): return np.full(len(nodes), np.nan)", "score"),
         ("@hookimpl\ndef score_node(self, pod, node): return 'a'", "score_node"),

@@ -104,9 +104,36 @@ class NoHooks(Plugin[Args]):
         return None
 
 
+class Async(Plugin[Args]):
+    """Hooks are plain functions."""
+
+    @hookimpl
+    async def filter_node(self) -> str | None:
+        return None
+
+
+class Misspelt(Plugin[Args]):
+    """A hook that does not exist."""
+
+    @hookimpl
+    def filter_nodes(self) -> None:
+        return None
+
+
+class WrongArgument(Plugin[Args]):
+    """An argument that the hook does not have."""
+
+    @hookimpl
+    def filter_node(self, pods: PodInfo) -> None:
+        return None
+
+
 @pytest.mark.parametrize(
     ("plugin", "message"),
     [
+        (Async, "filter_node is async; hooks are plain functions"),
+        (Misspelt, 'there is no hook "filter_nodes"; did you mean "filter_node"'),
+        (WrongArgument, 'filter_node takes no argument "pods"; did you mean "pod"'),
         (Disagrees, "filter and filter_node disagree"),
         (LiesAboutPods, "an evaluation that was kept and one from scratch differ in scores"),
         (LiesAboutSign, "an evaluation that was kept and one from scratch differ in the nodes"),

@@ -132,27 +132,40 @@ def _quantity(type_: type[Any], value: Any) -> Any:
     raise ValueError(f"expected a {type_.__name__.lower()}, got {got}")
 
 
-def _without_nulls(value: Any, path: str = "$", depth: int = 0) -> Any:
+def _without_nulls(value: Any) -> Any:
     """Drop what is null, and refuse what no API object can hold.
 
-    :raises DecodeError: for a key that is no text, an integer beyond 64 bits, endless nesting.
+    :raises DecodeError: for a key that is no text, an integer beyond 64 bits, endless nesting, or
+        more values than an object can have (a few lines of YAML aliases can spell billions).
     """
-    if depth > _DEEPEST:
-        raise DecodeError("nested too deeply, or containing itself", path[:100])
-    if isinstance(value, dict):
-        for key in value:
-            if not isinstance(key, str):
-                raise DecodeError(f"expected keys that are text, got {_shown(key)}", path)
-        return {
-            key: _without_nulls(item, f"{path}.{key}", depth + 1)
-            for key, item in value.items()
-            if item is not None
-        }
-    if isinstance(value, list):
-        return [_without_nulls(v, f"{path}[{i}]", depth + 1) for i, v in enumerate(value)]
-    if isinstance(value, int) and not -(2**63) <= value < 2**63:
-        raise DecodeError(f"{_shown(value)} does not fit into 64 bits", path)
-    return value
+    return _Cleaner().clean(value, "$", 0)
+
+
+class _Cleaner:
+    """Copies one object and counts its values on the way."""
+
+    def __init__(self) -> None:
+        self._left = _MOST_VALUES
+
+    def clean(self, value: Any, path: str, depth: int) -> Any:
+        self._left -= 1
+        if depth > _DEEPEST or self._left < 0:
+            what = "nested too deeply, or containing itself" if depth > _DEEPEST else "too large"
+            raise DecodeError(what, path[:100])
+        if isinstance(value, dict):
+            for key in value:
+                if not isinstance(key, str):
+                    raise DecodeError(f"expected keys that are text, got {_shown(key)}", path)
+            return {
+                key: self.clean(item, f"{path}.{key}", depth + 1)
+                for key, item in value.items()
+                if item is not None
+            }
+        if isinstance(value, list):
+            return [self.clean(v, f"{path}[{i}]", depth + 1) for i, v in enumerate(value)]
+        if isinstance(value, int) and not -(2**63) <= value < 2**63:
+            raise DecodeError(f"{_shown(value)} does not fit into 64 bits", path)
+        return value
 
 
 def _shown(value: object) -> str:
@@ -170,6 +183,7 @@ _NAMES = {
     "str": "a string",
 }
 _DEEPEST = 60
+_MOST_VALUES = 200_000
 
 
 def _decode_error(text: str, content: dict[str, Any], type_: type[Any]) -> DecodeError:

@@ -14,8 +14,20 @@ from dataclasses import dataclass
 from bayplan.api.pod import Container, PodSpec
 from bayplan.api.quantity import Quantity
 
-__all__ = ["DEFAULT_MEMORY", "DEFAULT_MILLI_CPU", "PodRequests", "amount_of", "pod_requests"]
+__all__ = [
+    "DEFAULT_MEMORY",
+    "DEFAULT_MILLI_CPU",
+    "LARGEST_AMOUNT",
+    "PodRequests",
+    "amount_of",
+    "pod_requests",
+]
 
+LARGEST_AMOUNT = 2**53
+"""What a pod may request and a node may offer of any resource, at most, in bayplan's units.
+
+Sums of a node's pods then stay within 64 bits, and shares are exact in floating point.
+"""
 DEFAULT_MILLI_CPU = 100
 """What scoring assumes of a container that requests no CPU (kube-scheduler's default)."""
 DEFAULT_MEMORY = 200 * 1024 * 1024
@@ -71,7 +83,10 @@ def _sum_up(spec: PodSpec, defaults: Mapping[str, int]) -> dict[str, int]:
     _raise_to(total, peak)
     if pod_level is not None:
         for name in _POD_LEVEL:
-            quantity = pod_level.requests.get(name) or pod_level.limits.get(name)
+            quantity = pod_level.requests.get(name)
+            if quantity is None and not total.get(name):
+                # The API server makes a limit the request where no container requests any.
+                quantity = pod_level.limits.get(name)
             if quantity is not None:
                 total[name] = amount_of(name, quantity)
         for name, quantity in pod_level.requests.items():

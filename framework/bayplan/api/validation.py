@@ -13,12 +13,20 @@ from typing import Any
 
 from bayplan.api.meta import LabelSelector, ObjectMeta
 from bayplan.api.node import Node
-from bayplan.api.pod import Container, NodeSelectorTerm, Pod, PodAffinityTerm, PodSpec
+from bayplan.api.pod import (
+    Container,
+    NodeAffinity,
+    NodeSelectorTerm,
+    Pod,
+    PodAffinityTerm,
+    PodSpec,
+)
 from bayplan.api.podgroup import PodGroup
 from bayplan.api.quantity import Quantity
+from bayplan.api.resources import LARGEST_AMOUNT, pod_requests
 from bayplan.api.workloads import Deployment, Job, ReplicaSet, StatefulSet
 
-__all__ = ["validate"]
+__all__ = ["validate", "validate_node_affinity"]
 
 Problem = tuple[str, str]
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
@@ -113,6 +121,9 @@ def _pod_spec(spec: PodSpec, path: str) -> Iterator[Problem]:
         for index, container in enumerate(containers):
             yield from _container(container, f"{path}.{field}[{index}]")
     yield from _amounts(spec.overhead, f"{path}.overhead")
+    for name, amount in pod_requests(spec).scoring.items():
+        if amount > LARGEST_AMOUNT:
+            yield path, f"requests more {name} in all than bayplan can count ({LARGEST_AMOUNT})"
     if spec.resources:
         yield from _amounts(spec.resources.requests, f"{path}.resources.requests")
         yield from _amounts(spec.resources.limits, f"{path}.resources.limits")
@@ -152,14 +163,7 @@ def _placement_rules(spec: PodSpec, path: str) -> Iterator[Problem]:
     if affinity is None:
         return
     if affinity.node_affinity:
-        where = f"{path}.affinity.nodeAffinity"
-        required = affinity.node_affinity.required
-        for index, term in enumerate(required.node_selector_terms if required else ()):
-            yield from _node_term(term, f"{where}.{_REQUIRED}.nodeSelectorTerms[{index}]")
-        for index, preferred in enumerate(affinity.node_affinity.preferred):
-            at = f"{where}.{_PREFERRED}[{index}]"
-            yield from _weight(preferred.weight, at)
-            yield from _node_term(preferred.preference, f"{at}.preference")
+        yield from validate_node_affinity(affinity.node_affinity, f"{path}.affinity.nodeAffinity")
     for field, side in (
         ("podAffinity", affinity.pod_affinity),
         ("podAntiAffinity", affinity.pod_anti_affinity),
@@ -172,6 +176,17 @@ def _placement_rules(spec: PodSpec, path: str) -> Iterator[Problem]:
             where = f"{path}.affinity.{field}.{_PREFERRED}[{index}]"
             yield from _weight(weighted.weight, where)
             yield from _pod_term(weighted.pod_affinity_term, f"{where}.podAffinityTerm")
+
+
+def validate_node_affinity(affinity: NodeAffinity, path: str) -> Iterator[Problem]:
+    """Yield (JSON path, message) for each thing in a node affinity that cannot be."""
+    required = affinity.required
+    for index, term in enumerate(required.node_selector_terms if required else ()):
+        yield from _node_term(term, f"{path}.{_REQUIRED}.nodeSelectorTerms[{index}]")
+    for index, preferred in enumerate(affinity.preferred):
+        at = f"{path}.{_PREFERRED}[{index}]"
+        yield from _weight(preferred.weight, at)
+        yield from _node_term(preferred.preference, f"{at}.preference")
 
 
 def _weight(weight: int, path: str) -> Iterator[Problem]:

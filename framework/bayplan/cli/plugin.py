@@ -12,10 +12,10 @@ import click
 
 from bayplan.cli import plugin_template
 from bayplan.cli.options import output_option
+from bayplan.contract import check_class, hooks_of
 from bayplan.discovery import PluginFinder, load_file, plugins_in
 from bayplan.errors import InputError
 from bayplan.plugin import Plugin
-from bayplan.runtime import hook_names
 
 __all__ = ["command"]
 
@@ -112,6 +112,7 @@ def check(path: Path) -> None:
     if not found:
         raise InputError("defines no subclass of bayplan.Plugin", str(path))
     for name, cls in found.items():
+        check_class(name, cls, str(path))
         try:
             check_plugin(cls)
         except (PluginCheckError, PluginError) as exc:
@@ -120,4 +121,4 @@ def check(path: Path) -> None:
 
 
 def _hooks(cls: type[Plugin[Any]]) -> list[str]:
-    return [hook for hook in hook_names() if hasattr(getattr(cls, hook, None), "bayplan_impl")]
+    return hooks_of(cls)

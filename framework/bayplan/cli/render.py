@@ -191,11 +191,19 @@ def print_explanation(simulation: Simulation, pod: Pod) -> None:
     decision = scheduler.decisions.get(unit_key)
     own = decision.pods.get(pod.key) if decision is not None else None
     if pod.spec.node_name:
-        console.print(f"[bold]{pod.key}[/bold] is on [bold green]{pod.spec.node_name}[/bold green]")
+        over = pod.status.phase in ("Succeeded", "Failed")
+        verb = f"has ended ({pod.status.phase}); it was" if over else "is"
+        where = escape(pod.spec.node_name)
+        console.print(f"[bold]{pod.key}[/bold] {verb} on [bold green]{where}[/bold green]")
+        if pod.spec.node_name not in scheduler.snapshot.nodes.row_of:
+            console.print("  There is no such node.")
         if decision is None or own is None or own.node is None:
             console.print("  It was there from the beginning; bayplan did not decide it.")
             return
         _print_choice(console, decision, own)
+        return
+    if pod.status.phase in ("Succeeded", "Failed"):
+        console.print(f"[bold]{pod.key}[/bold] has ended: {pod.status.phase}")
         return
     message, nominated = simulation.pending().get(pod.key, (f"is {pod.status.phase}", None))
     console.print(f"[bold]{pod.key}[/bold] is [yellow]pending[/yellow]")

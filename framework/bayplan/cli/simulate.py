@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from bayplan.cli.options import input_options, output_option, simulate
+from bayplan.errors import InputError, did_you_mean
 
 __all__ = ["command"]
 
@@ -34,12 +35,16 @@ def command(
     trace: str | None,
 ) -> None:
     """Place the pods of manifest files on an embedded cluster, in virtual time."""
+    from bayplan.api import Pod
     from bayplan.cli import render
 
     with render.progress() as progress:
         simulation, manifests = simulate(
             paths, config, plugins_dir, until, seed, progress=progress, trace=trace
         )
+    if trace is not None and simulation.cluster.get(Pod, trace) is None:
+        names = {pod.key for pod in simulation.pods()}
+        raise InputError(f'--trace: there is no pod "{trace}"{did_you_mean(trace, names)}')
     if report is not None:
         from bayplan.cli.report import write_report
 

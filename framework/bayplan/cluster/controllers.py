@@ -25,6 +25,8 @@ from bayplan.api import (
 from bayplan.api.meta import LabelSelector
 from bayplan.api.pod import PodTemplate
 from bayplan.cluster.protocol import WatchEvent, WatchType
+from bayplan.dialects.kubernetes import is_index
+from bayplan.errors import AlreadyExists
 from bayplan.manifests import object_key
 
 if TYPE_CHECKING:
@@ -128,7 +130,11 @@ class WorkloadControllers:
             annotations={**template.metadata.annotations, **(annotations or {})},
             owner_references=(_reference(owner),),
         )
-        pod = self._cluster.create(Pod(meta, template.spec))
+        try:
+            pod = self._cluster.create(Pod(meta, template.spec))
+        except AlreadyExists:
+            # A pod of somebody else has the name: a controller waits until it is free.
+            return
         self._pods.setdefault(owner.metadata.uid, {})[pod.key] = pod
 
     def _replica_set(self, owner: ReplicaSet) -> None:
@@ -266,8 +272,10 @@ def _indexed(job: Job) -> bool:
 
 
 def _completion_index(pod: Pod) -> int:
-    return int(pod.metadata.annotations.get("batch.kubernetes.io/job-completion-index", "0"))
+    text = pod.metadata.annotations.get("batch.kubernetes.io/job-completion-index", "")
+    return int(text) if is_index(text) else -1
 
 
 def _ordinal(name: str) -> int:
-    return int(name.rsplit("-", 1)[-1])
+    text = name.rsplit("-", 1)[-1]
+    return int(text) if is_index(text) else -1

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar, cast
 
@@ -145,12 +145,14 @@ class MemoryCluster:
         :raises InputError: when admission refuses it.
         """
         meta = obj.metadata
-        name = meta.name or f"{meta.generate_name}{self.suffix()}"
+        taken = self._objects.setdefault(type(obj), {})
         uid = meta.uid or f"{kind_of(obj).name.lower()}-{self._version + 1:08x}"
-        meta = replace(meta, name=name, uid=uid, creation_timestamp=self.timestamp())
+        meta = replace(meta, uid=uid, creation_timestamp=self.timestamp())
+        if not meta.name:
+            meta = replace(meta, name=self._free_name(meta.generate_name, meta.namespace, taken))
         obj = self._admit(replace(obj, metadata=meta))
         key = object_key(obj)
-        if key in self._objects.setdefault(type(obj), {}):
+        if key in taken:
             raise AlreadyExists(f"{kind_of(obj).name} {key} exists already")
         return self._store(obj, WatchType.ADDED)
 
@@ -203,9 +205,12 @@ class MemoryCluster:
         if done is not None:
             done(error)
 
-    def suffix(self) -> str:
-        """Return five letters for a generated name."""
-        return "".join(self._random.choices(_SUFFIX_LETTERS, k=5))
+    def _free_name(self, prefix: str, namespace: str, taken: Mapping[str, ApiObject]) -> str:
+        """Return the prefix with five letters that make a name that is free."""
+        while True:
+            name = f"{prefix}{''.join(self._random.choices(_SUFFIX_LETTERS, k=5))}"
+            if f"{namespace}/{name}" not in taken:
+                return name
 
     def timestamp(self) -> str:
         """Return the virtual time as Kubernetes writes times."""

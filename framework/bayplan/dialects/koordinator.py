@@ -14,6 +14,7 @@ import pydantic.alias_generators
 
 from bayplan.api import ClusterNetworkTopology, Pod, PodGroup
 from bayplan.api.gang import Gang, Gather, Membership
+from bayplan.dialects.kubernetes import is_index
 from bayplan.topology.network import Layer, TopologyError, chain_of
 
 __all__ = [
@@ -48,8 +49,10 @@ def membership_of(pod: Pod) -> Membership:
     index = annotations.get(_INDEX_ANNOTATION)
     if index is None:
         return Membership(gang)
-    if not index.isdecimal():
-        problem = f'annotation {_INDEX_ANNOTATION}: expected a number of 0 or more, got "{index}"'
+    if not is_index(index):
+        problem = (
+            f'annotation {_INDEX_ANNOTATION}: expected a number of 0 or more, got "{index[:40]}"'
+        )
         return Membership(gang, problem=problem)
     return Membership(gang, rank=int(index))
 
@@ -71,6 +74,8 @@ def _gather_of(text: str) -> tuple[Gather, ...]:
         return ()
     try:
         spec: Any = json.loads(text)
+    except RecursionError:
+        raise ValueError("not JSON that can be read: nested too deeply") from None
     except ValueError as exc:
         raise ValueError(f"not JSON: {exc}") from None
     rules = spec.get("gatherStrategy", []) if isinstance(spec, dict) else None
@@ -85,7 +90,7 @@ def _gather_rule(index: int, rule: Any) -> Gather:
     if not isinstance(layer, str) or not layer:
         raise ValueError(f'{where}: "layer" is missing')
     strategy = rule.get("strategy")
-    if strategy not in _STRATEGIES:
+    if not isinstance(strategy, str) or strategy not in _STRATEGIES:
         raise ValueError(f"{where}.strategy: expected MustGather or PreferGather, got {strategy!r}")
     unknown = set(rule) - {"layer", "strategy"}
     if unknown:

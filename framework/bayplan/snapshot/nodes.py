@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bayplan.api import Node, Taint
-from bayplan.api.resources import amount_of
+from bayplan.api.resources import LARGEST_AMOUNT, amount_of
 from bayplan.naming import natural_key
 from bayplan.snapshot.pods import PodInfo
 
@@ -220,8 +220,9 @@ class NodeTable:
             self._forget_derived()
         for name, quantity in offered.items():
             column = self.allocatable_columns.setdefault(name, np.zeros(len(self), dtype=np.int64))
-            # A live node may report nonsense; a negative amount offers nothing.
-            column[row] = max(0, amount_of(name, quantity))
+            # A live node may report nonsense: a negative amount offers nothing, and none offers
+            # more than can be counted.
+            column[row] = min(max(0, amount_of(name, quantity)), LARGEST_AMOUNT)
         if PODS not in offered:
             # No limit on the number of pods is stated, so none is enforced.
             column = self.allocatable_columns.setdefault(PODS, np.zeros(len(self), dtype=np.int64))

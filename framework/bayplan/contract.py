@@ -1,0 +1,163 @@
+"""The contract between framework and plugins: what a class must look like, what hooks return.
+
+Both are checked, so that a mistake in a plugin is a message that names it: at load for the class,
+at the call for an answer.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from bayplan import hookspecs
+from bayplan.errors import InputError, did_you_mean
+from bayplan.events import ClusterEvent
+from bayplan.plugin import (
+    SKIP,
+    Args,
+    Normalize,
+    Placements,
+    Plugin,
+    Reads,
+    Refusal,
+    Skip,
+    Wait,
+)
+
+__all__ = ["ANSWERS", "check_class", "hook_names", "hooks_of"]
+
+_MARK = f"{hookspecs.PROJECT}_impl"
+_OPTIONS = ("hookwrapper", "wrapper", "tryfirst", "trylast", "optionalhook", "specname")
+
+
+def hook_names() -> dict[str, tuple[str, ...]]:
+    """Return every hook with the names of its arguments, in the order of a cycle."""
+    return {
+        name: tuple(inspect.signature(function).parameters)
+        for name, function in vars(hookspecs).items()
+        if hasattr(function, f"{hookspecs.PROJECT}_spec")
+    }
+
+
+def hooks_of(cls: type[Plugin[Any]]) -> list[str]:
+    """Return the hooks that a plugin class implements, in the order of a cycle."""
+    return [name for name in hook_names() if hasattr(getattr(cls, name, None), _MARK)]
+
+
+# The class -----------------------------------------------------------------------------------
+
+
+def check_class(name: str, cls: type[Plugin[Any]], where: str = "") -> None:
+    """Check a plugin class without making one.
+
+    :raises InputError: saying what to mend.
+    """
+
+    def wrong(text: str) -> InputError:
+        return InputError(f'plugin "{name}": {text}', where)
+
+    for attribute, kind in (
+        ("reads", Reads),
+        ("normalize_scores", Normalize),
+        ("requeue_on", ClusterEvent),
+    ):
+        value = getattr(cls, attribute)
+        if not isinstance(value, kind):
+            raise wrong(f"{attribute} has to be a {kind.__name__}, got {value!r}")
+    model: Any = cls.Args
+    if not (inspect.isclass(model) and issubclass(model, Args)):
+        raise wrong(f"Args has to be a subclass of bayplan.Args, got {model!r}")
+    marked = {
+        attribute: function
+        for attribute in dir(cls)
+        if hasattr(function := inspect.getattr_static(cls, attribute), _MARK)
+    }
+    if not marked:
+        raise wrong("implements no hook; mark methods with @hookimpl")
+    known = hook_names()
+    for hook, function in marked.items():
+        _check_hook(hook, function, known, wrong)
+    if cls.normalize_scores is Normalize.HOOK and "normalize" not in marked:
+        raise wrong("normalize_scores is Normalize.HOOK, but there is no normalize hook")
+
+
+def _check_hook(
+    hook: str,
+    function: Any,
+    known: Mapping[str, tuple[str, ...]],
+    wrong: Callable[[str], InputError],
+) -> None:
+    if hook not in known:
+        raise wrong(f'there is no hook "{hook}"{did_you_mean(hook, known)}')
+    options = getattr(function, _MARK)
+    for option in _OPTIONS:
+        if options.get(option):
+            raise wrong(f"{hook} uses {option}; the profile alone decides the order of plugins")
+    if inspect.iscoroutinefunction(function):
+        raise wrong(f"{hook} is async; hooks are plain functions")
+    arguments = known[hook]
+    parameters = list(inspect.signature(function).parameters.values())
+    for parameter in parameters[1:]:
+        if parameter.name not in arguments:
+            near = did_you_mean(parameter.name, arguments)
+            raise wrong(
+                f'{hook} takes no argument "{parameter.name}"{near}; '
+                f"it can take {', '.join(arguments)}"
+            )
+
+
+# The answers ---------------------------------------------------------------------------------
+
+
+def _text(value: Any) -> bool:
+    return value is None or isinstance(value, str)
+
+
+def _number(value: Any) -> bool:
+    return isinstance(value, float | int) and math.isfinite(value)
+
+
+def _key(value: Any) -> bool:
+    return isinstance(value, tuple) and all(_number(part) for part in value)
+
+
+def _permit(value: Any) -> bool:
+    if isinstance(value, Wait):
+        return _number(value.seconds) and value.seconds >= 0
+    return _text(value)
+
+
+def _annotations(value: Any) -> bool:
+    if value is None:
+        return True
+    return isinstance(value, dict) and all(
+        isinstance(part, str) for pair in value.items() for part in pair
+    )
+
+
+ANSWERS: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "pre_enqueue": (_text, "None or a text"),
+    "queue_sort": (_key, "a tuple of numbers"),
+    "requeue_hint": (lambda v: isinstance(v, bool), "True or False"),
+    "pre_filter": (lambda v: v is SKIP or _text(v), "None, a text or SKIP"),
+    "filter_node": (lambda v: isinstance(v, Refusal) or _text(v), "None, a text or a Refusal"),
+    "post_filter": (_text, "None or a text"),
+    "pre_score": (lambda v: v is None or isinstance(v, Skip), "None or SKIP"),
+    "score_node": (_number, "a finite number"),
+    "placement_generate": (
+        lambda v: v is None or isinstance(v, Placements),
+        "None or Placements",
+    ),
+    "placement_score": (_number, "a finite number"),
+    "reserve": (_text, "None or a text"),
+    "permit": (_permit, "None, a text or Wait(seconds)"),
+    "pre_bind": (_text, "None or a text"),
+    "bind": (_annotations, "None or a dict of texts"),
+}
+"""For each hook whose answer is one value: how to tell a good one, and its description.
+
+Columns and iterables (filter, score, normalize, slots, remedies, relax) are checked where they
+are consumed, against the nodes they belong to.
+"""
