@@ -79,6 +79,8 @@ def fit_message(
     pre_filter: tuple[str, str] | None = None,
 ) -> str:
     """Return kube-scheduler's sentence, reasons sorted as text (framework.FitError)."""
+    if not nodes:
+        return "no nodes available to schedule pods"
     if pre_filter is not None:
         return f"0/{nodes} nodes are available: {pre_filter[1]}."
     counts: dict[str, int] = {}

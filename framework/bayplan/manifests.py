@@ -12,6 +12,7 @@ from typing import Any
 from bayplan.api import KINDS, ApiObject, ClusterNetworkTopology, decode_object, kind_of
 from bayplan.api.objects import DecodeError
 from bayplan.dialects.koordinator import layers_of
+from bayplan.durations import DURATION_ANNOTATION, parse_duration
 from bayplan.errors import InputError, did_you_mean
 from bayplan.topology.network import TopologyError
 from bayplan.yamlfile import Document, parse_documents, read_text
@@ -131,6 +132,7 @@ def _load(
         )
     try:
         obj = decode_object(kind, content)
+        _check_duration(obj)
         if isinstance(obj, ClusterNetworkTopology):
             layers_of(obj)
     except (DecodeError, TopologyError) as exc:
@@ -148,6 +150,19 @@ def _load(
         )
     seen[key] = document
     result.objects.append(obj)
+
+
+def _check_duration(obj: ApiObject) -> None:
+    template = getattr(getattr(obj, "spec", None), "template", None)
+    holders = [(obj.metadata, "$")] + ([(template.metadata, "$.spec.template")] if template else [])
+    for metadata, path in holders:
+        text = metadata.annotations.get(DURATION_ANNOTATION)
+        if text is not None:
+            try:
+                parse_duration(text)
+            except ValueError as exc:
+                where = f'{path}.metadata.annotations["{DURATION_ANNOTATION}"]'
+                raise DecodeError(str(exc), where) from None
 
 
 def _where(document: Document, path: list[str | int]) -> str:

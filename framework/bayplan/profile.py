@@ -90,8 +90,8 @@ class _Profile(_Model):
 class _Configuration(_Model):
     """The fields of KubeSchedulerConfiguration; those of the live scheduler are read by it."""
 
-    api_version: str = "kubescheduler.config.k8s.io/v1"
     kind: Literal["KubeSchedulerConfiguration"]
+    api_version: Literal["kubescheduler.config.k8s.io/v1"] = "kubescheduler.config.k8s.io/v1"
     profiles: tuple[_Profile, ...] = ()
     pod_initial_backoff_seconds: float = Field(default=1.0, gt=0, le=3600)
     pod_max_backoff_seconds: float = Field(default=10.0, gt=0, le=86400)

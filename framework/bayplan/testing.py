@@ -410,7 +410,10 @@ def check_plugin(
     for seed in range(rounds):
         cluster = random_cluster(seed)
         draw = random.Random(seed + 1000)  # noqa: S311 - test data
-        _check_on(plugin, dict(args or {}), cluster, draw)
+        try:
+            _check_on(plugin, dict(args or {}), cluster, draw)
+        except PluginError as exc:
+            raise PluginCheckError(str(exc)) from exc
 
 
 def _check_on(

@@ -378,7 +378,9 @@ def test_a_topology_that_is_no_chain_is_refused(
 def test_a_bad_duration_annotation_is_refused(bayplan: Bayplan, duration: str) -> None:
     annotation = f", annotations: {{bayplan.dev/duration: '{duration}'}}"
     answer = simulate(bayplan, f"{NODE}---\n{pod(meta=annotation)}")
-    refused(answer, "default/p", "bayplan.dev/duration", 'such as "90s"', f'got "{duration}"')
+    refused(
+        answer, "bad.yaml:8", "Pod p", "bayplan.dev/duration", 'such as "90s"', f'got "{duration}"'
+    )
 
 
 @pytest.mark.parametrize("resource", ["cpu", "memory", "nvidia.com/gpu"])

@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from bayplan.api import ApiObject, Deployment, Job, Node, Pod, ReplicaSet, StatefulSet
-from bayplan.cluster.kubelet import parse_duration
+from bayplan.durations import parse_duration
 from bayplan.profile import default_profiles
 from bayplan.simulation import Simulation
 from bayplan.testing import make_node, make_object

@@ -93,6 +93,17 @@ class Meddles(Plugin[Args]):
 
     @hookimpl
     def filter(self, nodes: NodeView) -> Iterator[Reject]:
+        for node in nodes:
+            node.node.status.allocatable.clear()
+            node.table.pods[node.row].clear()
+        yield Reject(np.zeros(len(nodes), dtype=np.bool_), "never")
+
+
+class WritesColumns(Plugin[Args]):
+    """Writes into a column, which is read only."""
+
+    @hookimpl
+    def filter(self, nodes: NodeView) -> Iterator[Reject]:
         nodes.used("cpu")[0] += 1
         yield Reject(np.zeros(len(nodes), dtype=np.bool_), "never")
 
@@ -139,6 +150,7 @@ class WrongArgument(Plugin[Args]):
         (LiesAboutSign, "an evaluation that was kept and one from scratch differ in the nodes"),
         (TooHigh, "expected 0 to 100, or set normalize_scores"),
         (Meddles, "changes the snapshot"),
+        (WritesColumns, "read-only"),
         (NoHooks, "implements no hook"),
     ],
 )

@@ -8,8 +8,8 @@ from typing import TypeVar
 
 import click
 
-from bayplan.cluster.kubelet import parse_duration
 from bayplan.discovery import PluginFinder
+from bayplan.durations import parse_duration
 from bayplan.manifests import Manifests, load_manifests
 from bayplan.profile import ProfileSet, default_profiles, load_profiles
 from bayplan.simulation import Progress, Simulation

@@ -51,6 +51,7 @@ class WorkloadControllers:
         self._pods: dict[str, dict[str, Pod]] = {}
         self._finished: dict[str, set[int | str]] = {}
         self._failures: dict[str, int] = {}
+        self._dirty: dict[str, tuple[type[Owner], str]] = {}
         cluster.watch(self.handle)
 
     def handle(self, event: WatchEvent) -> None:
@@ -62,7 +63,20 @@ class WorkloadControllers:
             if event.type is WatchType.DELETED:
                 self._delete_children(obj)
             else:
-                self._reconcile(obj)
+                self._request(type(obj), object_key(obj), obj.metadata.uid)
+
+    def _request(self, kind: type[Owner], key: str, uid: str) -> None:
+        """Reconcile a workload once this instant's events are all known."""
+        if not self._dirty:
+            self._cluster.clock.call_later(0, self._reconcile_all)
+        self._dirty[uid] = (kind, key)
+
+    def _reconcile_all(self) -> None:
+        dirty, self._dirty = self._dirty, {}
+        for uid, (kind, key) in dirty.items():
+            owner = self._cluster.get(kind, key)
+            if owner is not None and owner.metadata.uid == uid:
+                self._reconcile(owner)
 
     def _pod_changed(self, type_: WatchType, pod: Pod) -> None:
         reference = next((r for r in pod.metadata.owner_references if r.controller), None)
@@ -81,9 +95,7 @@ class WorkloadControllers:
         kind = kinds.get(reference.kind)
         if kind is None:
             return
-        owner = self._cluster.get(kind, f"{pod.metadata.namespace}/{reference.name}")
-        if owner is not None and owner.metadata.uid == reference.uid:
-            self._reconcile(owner)
+        self._request(kind, f"{pod.metadata.namespace}/{reference.name}", reference.uid)
 
     def _reconcile(self, owner: Owner) -> None:
         if isinstance(owner, Deployment):

@@ -2,36 +2,19 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
 from bayplan.api import Pod, PodCondition
 from bayplan.cluster.protocol import WatchEvent, WatchType
+from bayplan.durations import DURATION_ANNOTATION, parse_duration
 from bayplan.errors import ClusterError, InputError
 
 if TYPE_CHECKING:
     from bayplan.cluster.memory import MemoryCluster
 
-__all__ = ["DURATION_ANNOTATION", "VirtualKubelet", "parse_duration"]
-
-DURATION_ANNOTATION = "bayplan.dev/duration"
-"""A pod with it succeeds after that long, such as "90s" or "1h30m"; without, it runs on."""
-
-_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-_DURATION = re.compile(r"(?:\d+(?:\.\d+)?(?:ms|s|m|h|d))+")
-
-
-def parse_duration(text: str) -> float:
-    """Return the seconds of a duration such as "90s" or "1h30m".
-
-    :raises ValueError: for anything else.
-    """
-    if not _DURATION.fullmatch(text):
-        raise ValueError(f'expected a duration such as "90s" or "1h30m", got "{text}"')
-    parts = re.findall(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)", text)
-    return sum(float(number) * _UNITS[unit] for number, unit in parts)
+__all__ = ["VirtualKubelet"]
 
 
 class VirtualKubelet:

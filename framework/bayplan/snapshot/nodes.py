@@ -76,16 +76,17 @@ class NodeTable:
     # Reading -----------------------------------------------------------------------------
 
     def allocatable(self, resource: str) -> IntColumn:
-        """Return what each node offers of a resource to pods."""
-        return self.allocatable_columns.get(resource, self._zeros)
+        """Return what each node offers of a resource to pods; read only."""
+        return _read_only(self.allocatable_columns.get(resource, self._zeros))
 
     def used(self, resource: str) -> IntColumn:
-        """Return the sum of the effective requests of the pods on each node."""
-        return self.used_columns.get(resource, self._zeros)
+        """Return the sum of the effective requests of the pods on each node; read only."""
+        return _read_only(self.used_columns.get(resource, self._zeros))
 
     def scoring_used(self, resource: str) -> IntColumn:
         """Return ``used``, with the scoring defaults for pods that request nothing."""
-        return self._scoring_used.get(resource, self.used(resource))
+        column = self._scoring_used.get(resource)
+        return self.used(resource) if column is None else _read_only(column)
 
     def label(self, key: str) -> LabelColumn:
         """Return one label key as a column, built when first asked for."""
@@ -247,10 +248,16 @@ class NodeTable:
             self.epoch += 1
 
 
+def _read_only(column: IntColumn) -> IntColumn:
+    view = column.view()
+    view.flags.writeable = False
+    return view
+
+
 class NodeView:
     """Some or all rows of the node table, as a plugin sees them: every column has ``len(nodes)``.
 
-    Columns may be the table's own memory; a plugin reads them and never writes.
+    Columns are the table's own memory, read only.
     """
 
     __slots__ = ("_mask", "_rows", "table")
