@@ -60,7 +60,7 @@ def print_simulation(simulation: Simulation) -> None:
     placements, pending = simulation.placements(), simulation.pending()
     snapshot = simulation.scheduler.snapshot
     snapshot.sync()
-    console.print(_cluster_tree(snapshot))
+    console.print(_ClusterTree(snapshot, frozenset(placements)).tree())
     gangs = [d for d in simulation.scheduler.decisions.values() if d.domain]
     if gangs:
         console.print("\n[bold]Why there[/bold]")
@@ -80,56 +80,68 @@ def print_simulation(simulation: Simulation) -> None:
         console.print(f"[dim]bayplan explain {key} -f ... says what would help[/dim]")
 
 
-def _cluster_tree(snapshot: Snapshot) -> Tree:
-    topologies = snapshot.objects(ClusterNetworkTopology)
-    table = snapshot.nodes
-    pods = sum(len(on_node) for on_node in table.pods)
-    root = Tree(f"[bold]cluster[/bold]  {_count(len(table), 'node')}, {_count(pods, 'pod')}")
-    if not topologies:
-        _add_nodes(root, range(len(table)), snapshot)
+class _ClusterTree:
+    """The nodes under their network domains, with the pods on them.
+
+    :param bound: keys of the pods that are bound; others hold their place and wait.
+    """
+
+    def __init__(self, snapshot: Snapshot, bound: frozenset[str]) -> None:
+        self._snapshot = snapshot
+        self._table = snapshot.nodes
+        self._bound = bound
+        self._large = len(snapshot.nodes) > _MANY_NODES
+
+    def tree(self) -> Tree:
+        """Return the tree."""
+        pods = sum(len(on_node) for on_node in self._table.pods)
+        nodes = _count(len(self._table), "node")
+        root = Tree(f"[bold]cluster[/bold]  {nodes}, {_count(pods, 'pod')}")
+        topologies = self._snapshot.objects(ClusterNetworkTopology)
+        if not topologies:
+            self._add_nodes(root, range(len(self._table)))
+            return root
+        topology = topologies.get("default") or next(iter(topologies.values()))
+        labels = [node.metadata.labels for node in self._table.nodes]
+        network = build_tree(layers_of(topology), labels)
+        self._add_domains(root, network.root)
+        if len(network.outside):
+            branch = root.add("[yellow]outside of the network topology[/yellow]")
+            self._add_nodes(branch, network.outside.tolist())
         return root
-    topology = topologies.get("default") or next(iter(topologies.values()))
-    labels = [node.metadata.labels for node in table.nodes]
-    tree = build_tree(layers_of(topology), labels)
-    _add_domains(root, tree.root, snapshot)
-    if len(tree.outside):
-        branch = root.add("[yellow]outside of the network topology[/yellow]")
-        _add_nodes(branch, tree.outside.tolist(), snapshot)
-    return root
 
+    def _add_domains(self, branch: Tree, domain: Domain) -> None:
+        for child in domain.children:
+            pods = sum(len(self._table.pods[row]) for row in child.rows)
+            style = "green" if pods else "dim"
+            text = f"[{style}]{escape(child.name)}[/{style}] [dim]{escape(child.layer)}[/dim]"
+            if self._large:
+                text += f"  {_count(len(child.rows), 'node')}, {_count(pods, 'pod')}"
+                if not pods:
+                    continue
+            self._add_domains(branch.add(text), child)
+        if not domain.children:
+            self._add_nodes(branch, domain.rows.tolist())
 
-def _add_domains(branch: Tree, domain: Domain, snapshot: Snapshot) -> None:
-    for child in domain.children:
-        pods = sum(len(snapshot.nodes.pods[row]) for row in child.rows)
-        style = "green" if pods else "dim"
-        text = f"[{style}]{escape(child.name)}[/{style}] [dim]{escape(child.layer)}[/dim]"
-        if len(snapshot.nodes) > _MANY_NODES:
-            text += f"  {_count(len(child.rows), 'node')}, {_count(pods, 'pod')}"
-            if not pods:
+    def _add_nodes(self, branch: Tree, rows: Sequence[int]) -> None:
+        hidden = 0
+        for row in rows:
+            pods = self._table.pods[row]
+            if self._large and not pods:
+                hidden += 1
                 continue
-        _add_domains(branch.add(text), child, snapshot)
-    if not domain.children:
-        _add_nodes(branch, domain.rows.tolist(), snapshot)
+            shown = "  ".join(self._pod(key) for key in sorted(pods)[:_MANY_PODS])
+            if len(pods) > _MANY_PODS:
+                shown += f"  … {len(pods) - _MANY_PODS} more"
+            name = escape(self._table.names[row])
+            text = f"{name}  [bold green]{shown}[/bold green]" if pods else f"[dim]{name}[/dim]"
+            branch.add(f"{text}  [dim]{_use(self._snapshot, row)}[/dim]")
+        if hidden:
+            branch.add(f"[dim]… {_count(hidden, 'node')} without pods[/dim]")
 
-
-def _add_nodes(branch: Tree, rows: Sequence[int], snapshot: Snapshot) -> None:
-    table = snapshot.nodes
-    many = len(table) > _MANY_NODES
-    hidden = 0
-    for row in rows:
-        pods = table.pods[row]
-        if many and not pods:
-            hidden += 1
-            continue
-        names = sorted(pods.values(), key=lambda pod: pod.key)
-        shown = "  ".join(escape(_short(pod.key)) for pod in names[:_MANY_PODS])
-        if len(names) > _MANY_PODS:
-            shown += f"  … {len(names) - _MANY_PODS} more"
-        name = escape(table.names[row])
-        text = f"{name}  [bold green]{shown}[/bold green]" if pods else f"[dim]{name}[/dim]"
-        branch.add(f"{text}  [dim]{_use(snapshot, row)}[/dim]")
-    if hidden:
-        branch.add(f"[dim]… {_count(hidden, 'node')} without pods[/dim]")
+    def _pod(self, key: str) -> str:
+        name = escape(_short(key))
+        return name if key in self._bound else f"[yellow]{name} (waits at Permit)[/yellow]"
 
 
 def _use(snapshot: Snapshot, row: int) -> str:
