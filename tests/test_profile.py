@@ -7,8 +7,18 @@ from pathlib import Path
 
 import pytest
 
+from bayplan import Args, Plugin, hookimpl
 from bayplan.errors import InputError
 from bayplan.profile import Profile, default_profiles, load_profiles
+
+
+class LastComeFirst(Plugin[Args]):
+    """Another order of the queue."""
+
+    @hookimpl
+    def queue_sort(self, added: float) -> tuple[float, ...]:
+        return (-added,)
+
 
 HEAD = "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n"
 
@@ -246,6 +256,13 @@ def test_koordinators_config_map_loads(tmp_path: Path) -> None:
             'plugin "PrioritySort" does not implement filter',
         ),
         ("extenders:\n- urlPrefix: http://x\n", 4, "extenders are not supported"),
+        (
+            "profiles:\n- schedulerName: a\n- schedulerName: b\n  plugins: {queueSort: "
+            "{enabled: [{name: 'tests.test_profile:LastComeFirst'}],"
+            " disabled: [{name: '*'}]}}\n",
+            5,
+            "all profiles share one queue",
+        ),
     ],
 )
 def test_errors_name_file_line_and_path(tmp_path: Path, text: str, line: int, message: str) -> None:

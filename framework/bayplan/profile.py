@@ -165,6 +165,11 @@ def load_profiles(path: Path, finder: PluginFinder | None = None) -> ProfileSet:
         names = [profile.scheduler_name for profile in profiles]
         if len(set(names)) < len(names):
             raise InputError(f'two profiles are named "{names[-1]}"', document.where(at))
+        if profiles[-1].points["queue_sort"] != profiles[0].points["queue_sort"]:
+            raise InputError(
+                "all profiles share one queue, so they need the same queueSort plugin",
+                document.where(at),
+            )
     if config.pod_max_backoff_seconds < config.pod_initial_backoff_seconds:
         raise InputError(
             "podMaxBackoffSeconds is less than podInitialBackoffSeconds",
