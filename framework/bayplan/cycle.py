@@ -125,10 +125,12 @@ class Cycle:
         closest: _Attempt | None = None
         for index, placement in enumerate(offered):
             attempt = self._attempt(unit, placement, state, keep=not self._score_placements)
-            tried.append(self._trial_record(unit, attempt))
+            if unit.gang is not None:
+                tried.append(self._trial_record(unit, attempt))
             if attempt.reserved:
                 if not self._score_placements:
-                    tried += [_not_needed(p, unit, self._snapshot) for p in offered[index + 1 :]]
+                    spared = offered[index + 1 :]
+                    tried += [_not_needed(place, unit, self._snapshot) for place in spared]
                     return attempt, tried
                 if best is None or attempt.score > best.score:
                     best = attempt
