@@ -11,7 +11,8 @@ import numpy.typing as npt
 
 from bayplan.decision import Decision, Outcome, PodDecision
 from bayplan.errors import PluginError
-from bayplan.evaluation import Evaluation, Evaluator
+from bayplan.evaluation import Evaluation
+from bayplan.evaluator import Evaluator
 from bayplan.plugin import CycleState, DomainTrial, Placement, Placements, Unit, Wait
 from bayplan.runtime import Runtime, guard
 from bayplan.snapshot import NodeRow, PodInfo, Snapshot
@@ -112,7 +113,7 @@ class Cycle:
             for call in self._runtime["placement_generate"]:
                 answer: Placements | None = call(unit, view, state)
                 if answer is not None:
-                    guard(call, lambda answer=answer: _check_rows(answer, len(view)))  # type: ignore[misc]
+                    guard(call, _check_rows, answer, len(view))
                     return answer
         return _NO_PREFERENCE
 
@@ -309,7 +310,7 @@ class Cycle:
         for call in self._runtime["slots"]:
             if call.name not in evaluation.skipped["pre_filter"]:
                 limit = call(pod, view, evaluation.state)
-                bound = guard(call, lambda b=bound, limit=limit: np.minimum(b, limit))  # type: ignore[misc]
+                bound = guard(call, _lower, bound, limit)
         return np.maximum(bound, 0)
 
 
@@ -320,6 +321,13 @@ def _check_rows(placements: Placements, nodes: int) -> None:
             raise ValueError(f'placement "{placement.name}" has rows outside of the {nodes} nodes')
         if placement.slots is not None and (rows is None or len(rows) != len(placement.slots)):
             raise ValueError(f'placement "{placement.name}" needs as many slots as rows')
+
+
+def _lower(bound: npt.NDArray[np.int64], limit: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    lowered: npt.NDArray[np.int64] = np.minimum(bound, limit)
+    if lowered.shape != bound.shape:
+        raise ValueError(f"expected {len(bound)} numbers, got shape {np.shape(limit)}")
+    return lowered
 
 
 def _size(placement: Placement, snapshot: Snapshot) -> int:

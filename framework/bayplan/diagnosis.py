@@ -11,7 +11,8 @@ import numpy.typing as npt
 
 from bayplan.cycle import Cycle
 from bayplan.decision import Outcome
-from bayplan.evaluation import Evaluation, Evaluator
+from bayplan.evaluation import Evaluation
+from bayplan.evaluator import Evaluator
 from bayplan.naming import natural_key
 from bayplan.plugin import Placements, Remedy, Unit
 from bayplan.runtime import Runtime, guard
@@ -67,7 +68,7 @@ class Diagnosis:
     def _relaxations(self, unit: Unit, now: float) -> list[str]:
         texts = []
         for call in self.runtime["relax"]:
-            for text, weaker in guard(call, lambda call=call: _relaxed(call(unit))):  # type: ignore[misc]
+            for text, weaker in guard(call, _relaxed, call(unit)):
                 if self._fits(weaker, now):
                     texts.append(text)
         return texts
@@ -88,10 +89,7 @@ class Diagnosis:
         for call in self.runtime["remedies"]:
             if call.name in found.skipped["pre_filter"]:
                 continue
-            offers = guard(
-                call,
-                lambda call=call: _as_remedies(call(pod, view, found.state), len(view)),  # type: ignore[misc]
-            )
+            offers = guard(call, _as_remedies, call(pod, view, found.state), len(view))
             fitting = [
                 remedy
                 for remedy in offers

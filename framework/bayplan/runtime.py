@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import pluggy
 
@@ -19,9 +19,10 @@ from bayplan.contract import ANSWERS, hook_names
 from bayplan.errors import PluginError
 from bayplan.plugin import Args, Plugin
 
-__all__ = ["Hook", "HookCall", "Runtime", "guard"]
+__all__ = ["Hook", "HookCall", "Runtime", "Spellings", "guard"]
 
 T = TypeVar("T")
+P = ParamSpec("P")
 AnyPlugin = Plugin[Args]
 
 
@@ -47,10 +48,28 @@ class HookCall:
 Hook = tuple[HookCall, ...]
 
 
-def guard(call: HookCall, function: Callable[[], T]) -> T:
-    """Run framework code that consumes a plugin's lazy answer, under the plugin's name."""
+@dataclass(frozen=True, slots=True)
+class Spellings:
+    """A plugin's Filter or Score over columns and per node; one of them may be missing."""
+
+    vector: HookCall | None
+    per_node: HookCall | None
+
+    @property
+    def call(self) -> HookCall:
+        """Either spelling."""
+        call = self.vector or self.per_node
+        assert call is not None
+        return call
+
+
+def guard(call: HookCall, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Run framework code that consumes a plugin's answer, under the plugin's name.
+
+    :raises PluginError: for whatever the function raises.
+    """
     try:
-        return function()
+        return function(*args, **kwargs)
     except PluginError:
         raise
     except Exception as exc:
@@ -96,6 +115,12 @@ class Runtime:
             hook: tuple(change(call) for call in calls) for hook, calls in self.hooks.items()
         }
         return copied
+
+    def spellings(self, vector: str, per_node: str) -> list[Spellings]:
+        """Join the two spellings of each plugin, column-wise ones first, in profile order."""
+        vectors, singles = self.by_plugin(vector), self.by_plugin(per_node)
+        names = dict.fromkeys([*vectors, *singles])
+        return [Spellings(vectors.get(name), singles.get(name)) for name in names]
 
     def by_plugin(self, hook: str) -> dict[str, HookCall]:
         """Return a hook's calls by plugin name."""

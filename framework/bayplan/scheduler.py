@@ -29,7 +29,7 @@ from bayplan.cycle import Cycle, Reserved, Result
 from bayplan.decision import Decision, Outcome
 from bayplan.dialects import gang_of
 from bayplan.errors import ClusterError, PluginError
-from bayplan.evaluation import Evaluator
+from bayplan.evaluator import Evaluator
 from bayplan.events import ClusterEvent
 from bayplan.gangs import GangDirectory, GangMembers, rank_order
 from bayplan.manifests import object_key

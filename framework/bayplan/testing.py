@@ -37,7 +37,8 @@ from bayplan.cluster import MemoryCluster
 from bayplan.contract import check_class
 from bayplan.decision import Decision
 from bayplan.errors import InputError, PluginError
-from bayplan.evaluation import Evaluation, Evaluator
+from bayplan.evaluation import Evaluation
+from bayplan.evaluator import Evaluator
 from bayplan.plugin import CycleState, Plugin
 from bayplan.profile import Profile, ProfileSet, default_profiles
 from bayplan.runtime import Runtime

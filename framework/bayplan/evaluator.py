@@ -1,0 +1,391 @@
+"""Filter and Score for one pod over all nodes, kept up to date from cycle to cycle.
+
+An evaluation belongs to a pod signature. When the same signature comes again, only the rows that
+changed since are computed again, by the plugin's per-node spelling where it has one; a plugin
+that reads more than the row (``Reads.CLUSTER``) is computed again in full. ``Evaluator(cached=
+False)`` computes everything every time: the plain path, which tests compare with this one.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from bayplan.columns import FilterColumn, ScoreColumn, as_mask, as_scores, by_maximum
+from bayplan.errors import PluginError
+from bayplan.evaluation import NOWHERE, Evaluation
+from bayplan.plugin import SKIP, CycleState, Normalize, Reads, Reject
+from bayplan.runtime import HookCall, Runtime, guard
+from bayplan.snapshot import NodeRow, NodeView, PodInfo, Snapshot
+
+__all__ = ["Evaluator"]
+
+_KEPT_SIGNATURES = 128
+
+
+class Evaluator:
+    """Evaluates pods for one profile on one snapshot."""
+
+    def __init__(self, runtime: Runtime, snapshot: Snapshot, cached: bool = True) -> None:
+        self._runtime = runtime
+        self._snapshot = snapshot
+        self._cached = cached
+        self._kept: OrderedDict[Hashable, Evaluation] = OrderedDict()
+        self._signs = tuple(call.call for call in runtime["sign"])
+        signing = {call.name for call in runtime["sign"]}
+        asked = {
+            call.name
+            for hook in ("pre_filter", "filter", "filter_node", "pre_score", "score", "score_node")
+            for call in runtime[hook]
+        }
+        self._all_sign = asked <= signing
+        self._filters = runtime.spellings("filter", "filter_node")
+        self._scores = runtime.spellings("score", "score_node")
+        self._traced: str | None = None
+        self._tell: Callable[[str], None] = lambda line: None
+        self._normalize = runtime.by_plugin("normalize")
+        self._clusterwide = {
+            hook: tuple(c for c in runtime[hook] if Reads.CLUSTER in c.plugin.reads)
+            for hook in ("pre_filter", "pre_score")
+        }
+
+    def evaluate(self, pod: PodInfo) -> Evaluation:
+        """Return the evaluation of a pod, up to date with the snapshot.
+
+        :raises PluginError: when a plugin raises.
+        """
+        view = self._snapshot.view()
+        if self._traced == pod.key:
+            return self._trace(pod, view)
+        if not (self._cached and self._all_sign):
+            return self._fresh(pod, view)
+        signature = tuple([sign(pod, view) for sign in self._signs])
+        try:
+            kept = self._kept.get(signature)
+        except TypeError:
+            raise self._unhashable(pod, view) from None
+        if kept is not None:
+            self._kept.move_to_end(signature)
+            if self._refresh(kept, pod, view):
+                return kept
+        evaluation = self._kept[signature] = self._fresh(pod, view)
+        if len(self._kept) > _KEPT_SIGNATURES:
+            self._kept.popitem(last=False)
+        return evaluation
+
+    def trace(self, pod_key: str, tell: Callable[[str], None]) -> None:
+        """Describe, whenever this pod is evaluated, each hook, its plugin, losses and time."""
+        self._traced, self._tell = pod_key, tell
+
+    def _trace(self, pod: PodInfo, view: NodeView) -> Evaluation:
+        calls: list[tuple[str, str, float]] = []
+
+        def timed(call: HookCall) -> HookCall:
+            def run(*args: object) -> object:
+                started = time.perf_counter()
+                try:
+                    return call(*args)
+                finally:
+                    calls.append((call.hook, call.name, time.perf_counter() - started))
+
+            return replace(call, call=run)
+
+        plain = self._runtime
+        self._runtime = plain.with_calls(timed)
+        self._filters = self._runtime.spellings("filter", "filter_node")
+        self._scores = self._runtime.spellings("score", "score_node")
+        try:
+            result = self._fresh(pod, view)
+        finally:
+            self._runtime = plain
+            self._filters = plain.spellings("filter", "filter_node")
+            self._scores = plain.spellings("score", "score_node")
+        lost = {c.call.name: int(c.mask.sum()) for c in result.filters}
+        self._tell(f"trace {pod.key}: {len(view)} nodes, {int(result.feasible.sum())} feasible")
+        for (hook, name), seconds in _summed(calls).items():
+            refused = lost.get(name, 0) if hook.startswith("filter") else 0
+            losses = f"  refuses {refused} nodes" if refused else ""
+            self._tell(f"  {hook:12} {name:32} {seconds * 1e6:9.1f} us{losses}")
+        return result
+
+    def _unhashable(self, pod: PodInfo, view: NodeView) -> Exception:
+        for call in self._runtime["sign"]:
+            guard(call, hash, call(pod, view))
+        return TypeError("a signature changed while it was read")
+
+    # In full -----------------------------------------------------------------------------
+
+    def _fresh(self, pod: PodInfo, view: NodeView) -> Evaluation:
+        table = self._snapshot.nodes
+        result = Evaluation(pod)
+        result.epoch, result.position = table.epoch, len(table.changes)
+        result.node_version = table.node_version
+        skipped = result.skipped["pre_filter"]
+        for call in self._runtime["pre_filter"]:
+            answer = call(pod, view, result.state)
+            if answer is SKIP:
+                skipped.add(call.name)
+            elif answer is not None:
+                result.refusal = (call.name, answer)
+                result.feasible = np.zeros(len(view), dtype=np.bool_)
+                result.total = np.full(len(view), NOWHERE)
+                return result
+        result.filters = [
+            FilterColumn(spellings)
+            for spellings in self._filters
+            if spellings.call.name not in skipped
+        ]
+        for column in result.filters:
+            self._fill_filter(column, pod, view, result)
+        self._combine_filters(result, len(view))
+        skipped = result.skipped["pre_score"]
+        candidates = NodeView(table, mask=result.feasible)
+        for call in self._runtime["pre_score"]:
+            if call(pod, candidates, result.state) is SKIP:
+                skipped.add(call.name)
+        result.scores = [
+            ScoreColumn(spellings)
+            for spellings in self._scores
+            if spellings.call.name not in skipped
+        ]
+        for score in result.scores:
+            self._fill_score(score, pod, view, result)
+            self._count(score, pod, view, result)
+        result.sum_up()
+        return result
+
+    def _fill_filter(
+        self, column: FilterColumn, pod: PodInfo, view: NodeView, result: Evaluation
+    ) -> None:
+        size = len(view)
+        column.refusals = {}
+        column.mask = np.zeros(size, dtype=np.bool_)
+        if column.vector is None:
+            rows = self._survivors_before(column, result, size)
+            self._ask_rows(column, rows, pod, result.state, size)
+            return
+        call = column.vector
+        for reject in self._rejects(call, pod, view, result.state):
+            mask = guard(call, as_mask, reject.mask, size)
+            key = (reject.reason, reject.resolvable)
+            known = column.refusals.get(key)
+            column.refusals[key] = mask.copy() if known is None else known | mask
+            column.mask |= mask
+
+    def _rejects(
+        self, call: HookCall, pod: PodInfo, nodes: NodeView, state: CycleState
+    ) -> list[Reject]:
+        found: list[Any] = guard(call, list, call(pod, nodes, state) or ())
+        for reject in found:
+            if not isinstance(reject, Reject) or not isinstance(reject.reason, str):
+                problem = TypeError(f"expected Reject(mask, reason), got {reject!r}")
+                raise PluginError(call.name, call.hook, problem) from problem
+        return found
+
+    def _survivors_before(
+        self, column: FilterColumn, result: Evaluation, size: int
+    ) -> Iterable[int]:
+        """Rows that no column-wise filter refuses: only those are worth a per-node call."""
+        refused = np.zeros(size, dtype=np.bool_)
+        for other in result.filters:
+            if other is not column and other.vector is not None and len(other.mask) == size:
+                refused |= other.mask
+        return [int(row) for row in np.flatnonzero(~refused)]
+
+    def _ask_rows(
+        self,
+        column: FilterColumn,
+        rows: Iterable[int],
+        pod: PodInfo,
+        state: CycleState,
+        size: int,
+    ) -> None:
+        table = self._snapshot.nodes
+        assert column.per_node is not None
+        for row in rows:
+            column.set_row(row, column.per_node.call(pod, NodeRow(table, row), state), size)
+
+    def _combine_filters(self, result: Evaluation, size: int) -> None:
+        refused = np.zeros(size, dtype=np.bool_)
+        for column in result.filters:
+            refused |= column.mask
+        result.feasible = ~refused
+
+    def _fill_score(
+        self, score: ScoreColumn, pod: PodInfo, view: NodeView, result: Evaluation
+    ) -> None:
+        if score.vector is not None:
+            call = score.vector
+            score.raw = guard(call, as_scores, call(pod, view, result.state), len(view)).copy()
+            return
+        assert score.per_node is not None
+        score.raw = np.zeros(len(view))
+        for row in np.flatnonzero(result.feasible):
+            score.raw[row] = score.per_node(pod, NodeRow(view.table, int(row)), result.state)
+
+    def _count(self, score: ScoreColumn, pod: PodInfo, view: NodeView, result: Evaluation) -> None:
+        """Normalise a column over the feasible nodes."""
+        kind = score.kind
+        if kind is Normalize.NONE:
+            score.counted = score.raw
+            return
+        score.bounds = (float(score.raw.min()), float(score.raw.max())) if len(view) else None
+        feasible = result.feasible
+        if kind is not Normalize.HOOK and score.flat:
+            score.counted = by_maximum(
+                score.raw, float(score.raw[0]), kind is Normalize.MAX_REVERSED
+            )
+            return
+        if kind is Normalize.HOOK:
+            score.counted = np.zeros(len(view))
+            rows = np.flatnonzero(feasible)
+            if len(rows):
+                feasible_nodes = NodeView(view.table, rows)
+                hook = self._normalize[score.call.name]
+                part = hook(pod, score.raw[rows], feasible_nodes, result.state)
+                score.counted[rows] = guard(hook, as_scores, part, len(rows))
+            return
+        top = float(score.raw[feasible].max()) if feasible.any() else 0.0
+        score.counted = by_maximum(score.raw, top, kind is Normalize.MAX_REVERSED)
+
+    # By changed rows ---------------------------------------------------------------------
+
+    def _refresh(self, kept: Evaluation, pod: PodInfo, view: NodeView) -> bool:
+        """Bring a kept evaluation up to date; False when it is better computed anew."""
+        table = self._snapshot.nodes
+        changes = table.changes
+        if kept.epoch != table.epoch or kept.node_version != table.node_version:
+            return False
+        if kept.refusal is not None:
+            return kept.position == len(changes)
+        kept.pod = pod
+        if kept.position == len(changes):
+            return True
+        rows = sorted(set(changes[kept.position :]))
+        if len(rows) > max(8, len(view) // 64):
+            return False
+        kept.position = len(changes)
+        before = [bool(kept.feasible[row]) for row in rows]
+        if not self._refresh_filters(kept, pod, view, rows):
+            return False
+        return self._refresh_scores(kept, pod, view, rows, before)
+
+    def _refresh_filters(
+        self, kept: Evaluation, pod: PodInfo, view: NodeView, rows: list[int]
+    ) -> bool:
+        if not self._prepare("pre_filter", kept, pod, view):
+            return False
+        clusterwide = False
+        for column in kept.filters:
+            if column.clusterwide:
+                if column.vector is None:
+                    return False
+                clusterwide = True
+                self._fill_filter(column, pod, view, kept)
+            elif column.by_pods:
+                self._update_filter(column, rows, pod, view, kept)
+        if clusterwide:
+            columns: list[FilterColumn | ScoreColumn] = [*kept.filters, *kept.scores]
+            if any(column.vector is None for column in columns):
+                # Other rows may have become candidates that no per-node hook has seen.
+                return False
+            self._combine_filters(kept, len(view))
+            return True
+        for row in rows:
+            kept.feasible[row] = not any(c.mask.item(row) for c in kept.filters)
+        return True
+
+    def _prepare(self, hook: str, kept: Evaluation, pod: PodInfo, view: NodeView) -> bool:
+        """Prepare again the plugins that look beyond a row; False where one changed its mind."""
+        for call in self._clusterwide[hook]:
+            answer = call.call(pod, view, kept.state)
+            was_skipped = call.name in kept.skipped[hook]
+            if (answer is SKIP) != was_skipped or not (answer is None or answer is SKIP):
+                return False
+        return True
+
+    def _update_filter(
+        self, column: FilterColumn, rows: list[int], pod: PodInfo, view: NodeView, kept: Evaluation
+    ) -> None:
+        size = len(view)
+        if column.per_node is not None:
+            self._ask_rows(column, rows, pod, kept.state, size)
+            return
+        some = np.array(rows, dtype=np.intp)
+        call = column.vector
+        assert call is not None
+        for row in rows:
+            column.set_row(row, None, size)
+        part = NodeView(view.table, some)
+        for reject in self._rejects(call, pod, part, kept.state):
+            hit = some[guard(call, as_mask, reject.mask, len(some))]
+            key = (reject.reason, reject.resolvable)
+            if key not in column.refusals:
+                column.refusals[key] = np.zeros(size, dtype=np.bool_)
+            column.refusals[key][hit] = True
+            column.mask[hit] = True
+
+    def _refresh_scores(
+        self, kept: Evaluation, pod: PodInfo, view: NodeView, rows: list[int], before: list[bool]
+    ) -> bool:
+        candidates = NodeView(view.table, mask=kept.feasible)
+        if not self._prepare("pre_score", kept, pod, candidates):
+            return False
+        moved = any(bool(kept.feasible[row]) != was for row, was in zip(rows, before, strict=True))
+        clusterwide = any(column.clusterwide for column in kept.filters)
+        everywhere = clusterwide
+        for score in kept.scores:
+            renewed = score.clusterwide
+            if renewed:
+                self._fill_score(score, pod, view, kept)
+            elif score.by_pods or (score.vector is None and moved):
+                self._update_score(score, rows, pod, view, kept)
+            if score.kind is not Normalize.NONE and (
+                renewed or moved or clusterwide or score.by_pods
+            ):
+                unmoved = not renewed and not score.by_pods
+                if unmoved and score.flat and score.kind is not Normalize.HOOK:
+                    continue
+                self._count(score, pod, view, kept)
+                everywhere = True
+            elif renewed:
+                score.counted = score.raw
+                everywhere = True
+        if everywhere:
+            kept.sum_up()
+            return True
+        for row in rows:
+            if kept.feasible[row]:
+                total = 0.0
+                for score in kept.scores:
+                    total += score.weight * score.counted.item(row)
+                kept.total[row] = total
+            else:
+                kept.total[row] = NOWHERE
+        return True
+
+    def _update_score(
+        self, score: ScoreColumn, rows: list[int], pod: PodInfo, view: NodeView, kept: Evaluation
+    ) -> None:
+        if score.per_node is not None:
+            for row in rows:
+                if score.vector is not None or kept.feasible[row]:
+                    value = score.per_node.call(pod, NodeRow(view.table, row), kept.state)
+                    score.raw[row] = value
+            return
+        assert score.vector is not None
+        some = np.array(rows, dtype=np.intp)
+        part = score.vector(pod, NodeView(view.table, some), kept.state)
+        score.raw[some] = guard(score.vector, as_scores, part, len(some))
+
+
+def _summed(calls: Iterable[tuple[str, str, float]]) -> dict[tuple[str, str], float]:
+    total: dict[tuple[str, str], float] = {}
+    for hook, name, seconds in calls:
+        total[hook, name] = total.get((hook, name), 0.0) + seconds
+    return total
