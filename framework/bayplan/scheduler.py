@@ -13,18 +13,11 @@ from functools import partial
 
 import numpy as np
 import numpy.typing as npt
-from msgspec.structs import replace
 
-from bayplan.api import ApiObject, Node, Pod, PodCondition, PodGroup
-from bayplan.cluster.protocol import (
-    Bind,
-    Cluster,
-    Event,
-    PatchPodStatus,
-    WatchEvent,
-    WatchType,
-    Write,
-)
+from bayplan.announcer import Announcer
+from bayplan.api import ApiObject, Node, Pod, PodGroup
+from bayplan.changes import node_difference, same_needs
+from bayplan.cluster.protocol import Bind, Cluster, WatchEvent, WatchType
 from bayplan.cycle import Cycle, Reserved, Result
 from bayplan.decision import Decision, Outcome
 from bayplan.dialects import gang_of
@@ -122,6 +115,7 @@ class Scheduler:
         keep_decisions: int = 10_000,
     ) -> None:
         self._cluster = cluster
+        self._announcer = Announcer(cluster)
         self.snapshot = Snapshot()
         self.gangs = GangDirectory()
         self.statistics = Statistics()
@@ -142,8 +136,6 @@ class Scheduler:
         self._known: dict[str, PodInfo] = {}
         self._waiting: dict[str, _Waiting] = {}
         self._binding: dict[str, _Binding] = {}
-        self._told: dict[str, str] = {}
-        self._untold: set[str] = set()
         self._subject: PodInfo | None = None
         cluster.watch(self.handle)
 
@@ -172,7 +164,7 @@ class Scheduler:
         runtime = Runtime(plugins, profile.points)
         evaluator = Evaluator(runtime, self.snapshot, cached)
         cycle = Cycle(runtime, evaluator, self.snapshot)
-        cycle.on_plugin_error = self._plugin_failed
+        cycle.on_plugin_error = self._announcer.plugin_failed
         handle.at_work = ProfileAtWork(profile, runtime, evaluator, cycle)
         return handle.at_work
 
@@ -203,7 +195,7 @@ class Scheduler:
         if info is None:
             return
         self.queue.remove(pod.key)
-        self._told.pop(pod.key, None)
+        self._announcer.forget(pod.key)
         self._release_waiting(info)
         self._binding.pop(pod.key, None)
         held = self.snapshot.remove_pod(pod.key)
@@ -220,7 +212,7 @@ class Scheduler:
         placed = self.snapshot.placed.get(pod.key)
         self._binding.pop(pod.key, None)
         if known is not None and placed is not None and placed[1] == pod.spec.node_name:
-            if _same_needs(known.pod, pod):
+            if same_needs(known.pod, pod):
                 known.pod = pod
                 return
             self._known[pod.key] = info = PodInfo(pod)
@@ -244,7 +236,7 @@ class Scheduler:
         if known is not None and known.uid != (pod.metadata.uid or pod.key):
             self._pod_gone(known.pod)
             known = None
-        if known is not None and _same_needs(known.pod, pod):
+        if known is not None and same_needs(known.pod, pod):
             known.pod = pod
             return
         if self.profile_of(pod) is None or pod.key in self.snapshot.placed:
@@ -255,7 +247,7 @@ class Scheduler:
         self._known[pod.key] = info = PodInfo(pod)
         self.gangs.set_pending(info)
         self.queue.add(info, self.now)
-        self._untold.add(info.gang or info.key)
+        self._announcer.gate_changed(info.gang or info.key)
 
     def _node_event(self, type_: WatchType, node: Node) -> None:
         name = node.metadata.name
@@ -265,7 +257,7 @@ class Scheduler:
             return
         row = self.snapshot.nodes.row_of.get(name)
         old = self.snapshot.nodes.nodes[row] if row is not None else None
-        event = _node_difference(old, node)
+        event = node_difference(old, node)
         if event:
             self.snapshot.set_node(node)
             self._happened(event, None)
@@ -283,7 +275,7 @@ class Scheduler:
             else:
                 self.gangs.define(gang_of(obj))
             self.queue.recheck(key, self.now)
-            self._untold.add(key)
+            self._announcer.gate_changed(key)
             self._happened(ClusterEvent.GANG_CHANGED, None)
         else:
             self._happened(ClusterEvent.OBJECT_CHANGED, None)
@@ -325,7 +317,7 @@ class Scheduler:
         try:
             key: tuple[float, ...] = call(as_unit, unit.added)
         except PluginError as exc:
-            self._plugin_failed(as_unit.pods[0], exc)
+            self._announcer.plugin_failed(as_unit.pods[0], exc)
             return (-float(as_unit.priority), unit.added)
         return key
 
@@ -374,7 +366,7 @@ class Scheduler:
         self.snapshot.sync()
         queued = self.queue.pop(self.now)
         if queued is None:
-            self._tell_gated()
+            self._announcer.gated(self.queue)
             return False
         unit = self._unit(queued)
         names = {pod.pod.spec.scheduler_name for pod in unit.pods}
@@ -436,14 +428,14 @@ class Scheduler:
             deadline = self.now + result.wait
             self._waiting[queued.key] = _Waiting(queued, result, profile, deadline)
         elif decision.outcome is Outcome.ERROR:
-            self._tell_refusal(unit, decision, "SchedulerError")
+            self._announcer.refused(unit, decision, "SchedulerError")
             self.queue.retry(queued, self.now)
         else:
             self._refused(queued, decision)
 
     def _refused(self, queued: QueuedUnit, decision: Decision) -> None:
         if queued.key in self.queue.units:
-            self._tell_refusal(self._unit(queued), decision, "Unschedulable")
+            self._announcer.refused(self._unit(queued), decision, "Unschedulable")
         self.queue.refuse(queued, decision.refused_by, self.now)
 
     def _remember(self, decision: Decision) -> None:
@@ -492,7 +484,7 @@ class Scheduler:
         """Give a placed unit's nodes back and try it again after its delay."""
         self._give_back(profile, result.reserved)
         result.decision.outcome, result.decision.message = Outcome.ERROR, message
-        self._tell_refusal(self._unit(queued), result.decision, "SchedulerError")
+        self._announcer.refused(self._unit(queued), result.decision, "SchedulerError")
         self.queue.retry(queued, self.now)
 
     def _pre_bind(self, profile: ProfileAtWork, reserved: list[Reserved]) -> tuple[str, str] | None:
@@ -523,20 +515,18 @@ class Scheduler:
             return
         if error is None:
             self.statistics.bound += 1
-            self._told.pop(key, None)
             for call in binding.profile.runtime["post_bind"]:
                 try:
                     call(reserved.pod, self._row(reserved.node), reserved.state)
                 except PluginError as exc:
-                    self._plugin_failed(reserved.pod, exc)
-            message = f"Successfully assigned {key} to {reserved.node}"
-            self._event(reserved.pod, "Normal", "Scheduled", message, reserved.node)
+                    self._announcer.plugin_failed(reserved.pod, exc)
+            self._announcer.bound(reserved.pod, reserved.node)
             return
         del self._binding[key]
         self._give_back(binding.profile, [reserved])
         self.gangs.set_pending(reserved.pod)
         message = f"binding to {reserved.node} was refused: {error}"
-        self._event(reserved.pod, "Warning", "FailedScheduling", message)
+        self._announcer.warn(reserved.pod, "FailedScheduling", message)
         if key in self._known:
             self.queue.add(reserved.pod, self.now)
             queued = self.queue.units.get(reserved.pod.gang or key)
@@ -560,79 +550,5 @@ class Scheduler:
             self._give_back(waiting.profile, waiting.result.reserved)
             self.queue.retry(waiting.unit, self.now)
 
-    # Telling -----------------------------------------------------------------------------
-
-    def _tell_refusal(self, unit: Unit, decision: Decision, reason: str) -> None:
-        for pod in unit.pods:
-            own = decision.pods.get(pod.key)
-            message = decision.message or (own.message if own is not None else "")
-            if own is not None and own.message and unit.gang is None:
-                message = decision.message or own.message
-            if self._told.get(pod.key) == message:
-                continue
-            self._told[pod.key] = message
-            self._event(pod, "Warning", "FailedScheduling", message)
-            condition = PodCondition("PodScheduled", "False", reason, message)
-            self._submit(PatchPodStatus(pod.key, pod.pod.metadata.uid, condition))
-
-    def _tell_gated(self) -> None:
-        """Tell held-back pods why, once nothing is left to try that could change the answer."""
-        waiting, self._untold = sorted(self._untold), set()
-        for unit_key in waiting:
-            unit = self.queue.units.get(unit_key)
-            for pod, refusal in unit.gated.values() if unit is not None else ():
-                if self._told.get(pod.key) == refusal:
-                    continue
-                self._told[pod.key] = refusal
-                gated = bool(pod.spec.scheduling_gates)
-                reason = "SchedulingGated" if gated else "Unschedulable"
-                condition = PodCondition("PodScheduled", "False", reason, refusal)
-                self._submit(PatchPodStatus(pod.key, pod.pod.metadata.uid, condition))
-                if not gated:
-                    self._event(pod, "Warning", "FailedScheduling", refusal)
-
-    def _plugin_failed(self, pod: PodInfo, error: PluginError) -> None:
-        self._event(pod, "Warning", "PluginError", str(error))
-
-    def _event(self, pod: PodInfo, type_: str, reason: str, message: str, node: str = "") -> None:
-        self._submit(Event(pod.key, type_, reason, message, node))
-
-    def _submit(self, write: Write) -> None:
-        self._cluster.submit(write)
-
     def _row(self, name: str) -> NodeRow:
         return NodeRow(self.snapshot.nodes, self.snapshot.nodes.row_of[name])
-
-
-def _same_needs(old: Pod, new: Pod) -> bool:
-    """Whether an update leaves everything that scheduling reads as it was."""
-    if old is new:
-        return True
-    before, after = old.metadata, new.metadata
-    if before.labels != after.labels or before.annotations != after.annotations:
-        return False
-    if (before.deletion_timestamp is None) != (after.deletion_timestamp is None):
-        return False
-    if old.spec is new.spec:
-        return True
-    return replace(old.spec, node_name="") == replace(new.spec, node_name="")
-
-
-def _node_difference(old: Node | None, new: Node) -> ClusterEvent:
-    """Return what changed between two versions of a node, of all that scheduling reads."""
-    if old is None:
-        return ClusterEvent.NODE_ADDED
-    event = ClusterEvent.NONE
-    if old.metadata.labels != new.metadata.labels:
-        event |= ClusterEvent.NODE_LABELS
-    if old.spec.taints != new.spec.taints or old.spec.unschedulable != new.spec.unschedulable:
-        event |= ClusterEvent.NODE_TAINTS
-    if old.status.allocatable != new.status.allocatable or (
-        old.status.capacity != new.status.capacity
-    ):
-        event |= ClusterEvent.NODE_ALLOCATABLE
-    if old.metadata.annotations != new.metadata.annotations or (
-        old.status.images != new.status.images
-    ):
-        event |= ClusterEvent.NODE_OTHER
-    return event

@@ -1,0 +1,69 @@
+"""What the scheduler says about pods: events and conditions, each thing once."""
+
+from __future__ import annotations
+
+from bayplan.api import PodCondition
+from bayplan.cluster.protocol import Cluster, Event, PatchPodStatus
+from bayplan.decision import Decision
+from bayplan.errors import PluginError
+from bayplan.plugin import Unit
+from bayplan.queue import UnitQueue
+from bayplan.snapshot import PodInfo
+
+__all__ = ["Announcer"]
+
+
+class Announcer:
+    """Writes events and PodScheduled conditions; the same refusal of a pod is told once."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._told: dict[str, str] = {}
+        self._gates_changed: set[str] = set()
+
+    def forget(self, pod_key: str) -> None:
+        """Forget what was told of a pod, because it is gone or has a node."""
+        self._told.pop(pod_key, None)
+
+    def refused(self, unit: Unit, decision: Decision, reason: str) -> None:
+        """Tell every pod of a unit why it has no node."""
+        for pod in unit.pods:
+            own = decision.pods.get(pod.key)
+            message = decision.message or (own.message if own is not None else "")
+            self._pending(pod, reason, message)
+
+    def gate_changed(self, unit_key: str) -> None:
+        """Note that a unit's gates may have another answer now."""
+        self._gates_changed.add(unit_key)
+
+    def gated(self, queue: UnitQueue) -> None:
+        """Tell held-back pods why, once nothing is left to try that could change the answer."""
+        changed, self._gates_changed = sorted(self._gates_changed), set()
+        for unit_key in changed:
+            unit = queue.units.get(unit_key)
+            for pod, refusal in unit.gated.values() if unit is not None else ():
+                gates = bool(pod.spec.scheduling_gates)
+                self._pending(pod, "SchedulingGated" if gates else "Unschedulable", refusal)
+
+    def bound(self, pod: PodInfo, node: str) -> None:
+        """Tell that a pod was bound."""
+        self.forget(pod.key)
+        message = f"Successfully assigned {pod.key} to {node}"
+        self._cluster.submit(Event(pod.key, "Normal", "Scheduled", message, node))
+
+    def warn(self, pod: PodInfo, reason: str, message: str) -> None:
+        """Write a warning about a pod."""
+        self._cluster.submit(Event(pod.key, "Warning", reason, message))
+
+    def plugin_failed(self, pod: PodInfo, error: PluginError) -> None:
+        """Tell of a plugin that raised where a cycle goes on."""
+        self.warn(pod, "PluginError", str(error))
+
+    def _pending(self, pod: PodInfo, reason: str, message: str) -> None:
+        if self._told.get(pod.key) == message:
+            return
+        self._told[pod.key] = message
+        if reason != "SchedulingGated":
+            self.warn(pod, "FailedScheduling", message)
+        condition = PodCondition("PodScheduled", "False", reason, message)
+        self._cluster.submit(PatchPodStatus(pod.key, pod.pod.metadata.uid, condition))

@@ -1,0 +1,44 @@
+"""What changed between two versions of an object, of all that scheduling reads."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from bayplan.api import Node, Pod
+from bayplan.events import ClusterEvent
+
+__all__ = ["node_difference", "same_needs"]
+
+
+def same_needs(old: Pod, new: Pod) -> bool:
+    """Whether an update leaves everything that scheduling reads as it was."""
+    if old is new:
+        return True
+    before, after = old.metadata, new.metadata
+    if before.labels != after.labels or before.annotations != after.annotations:
+        return False
+    if (before.deletion_timestamp is None) != (after.deletion_timestamp is None):
+        return False
+    if old.spec is new.spec:
+        return True
+    return replace(old.spec, node_name="") == replace(new.spec, node_name="")
+
+
+def node_difference(old: Node | None, new: Node) -> ClusterEvent:
+    """Return what changed between two versions of a node, of all that scheduling reads."""
+    if old is None:
+        return ClusterEvent.NODE_ADDED
+    event = ClusterEvent.NONE
+    if old.metadata.labels != new.metadata.labels:
+        event |= ClusterEvent.NODE_LABELS
+    if old.spec.taints != new.spec.taints or old.spec.unschedulable != new.spec.unschedulable:
+        event |= ClusterEvent.NODE_TAINTS
+    if old.status.allocatable != new.status.allocatable or (
+        old.status.capacity != new.status.capacity
+    ):
+        event |= ClusterEvent.NODE_ALLOCATABLE
+    if old.metadata.annotations != new.metadata.annotations or (
+        old.status.images != new.status.images
+    ):
+        event |= ClusterEvent.NODE_OTHER
+    return event
