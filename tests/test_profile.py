@@ -255,6 +255,11 @@ def test_koordinators_config_map_loads(tmp_path: Path) -> None:
             4,
             'plugin "PrioritySort" does not implement filter',
         ),
+        (
+            "profiles:\n- plugins: {permit: {enabled: [{name: Coscheduling}]}}\n",
+            4,
+            'there is no plugin "Coscheduling"; bayplan calls it "Gang"',
+        ),
         ("extenders:\n- urlPrefix: http://x\n", 4, "extenders are not supported"),
         (
             "profiles:\n- schedulerName: a\n- schedulerName: b\n  plugins: {queueSort: "

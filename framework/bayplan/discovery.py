@@ -13,6 +13,7 @@ from types import ModuleType
 from typing import Any
 
 from bayplan.contract import check_class
+from bayplan.dialects.koordinator import PLUGIN_NAMES
 from bayplan.errors import InputError, did_you_mean
 from bayplan.plugin import Plugin
 
@@ -59,7 +60,10 @@ class PluginFinder:
             target = name
         else:
             known = {*installed, *self._classes}
-            raise InputError(f'there is no plugin "{name}"{did_you_mean(name, known)}', where)
+            hint = did_you_mean(name, known)
+            if name in PLUGIN_NAMES:
+                hint = f'; bayplan calls it "{PLUGIN_NAMES[name]}"'
+            raise InputError(f'there is no plugin "{name}"{hint}', where)
         cls = _import(target, name, where)
         check_class(name, cls, where)
         return cls

@@ -171,3 +171,25 @@ def test_help_starts_without_importing_the_scheduler() -> None:
         "sys.exit('numpy' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True).returncode == 0
+
+
+def test_what_a_plugin_prints_stays_out_of_the_answer(tmp_path: Path) -> None:
+    (tmp_path / "loud.py").write_text(
+        "from bayplan import Args, Plugin, hookimpl\n"
+        "class Loud(Plugin[Args]):\n"
+        '    """Prints."""\n'
+        "    @hookimpl\n"
+        "    def filter_node(self, pod):\n"
+        "        print('hello from', pod.name)\n"
+    )
+    (tmp_path / "profile.yaml").write_text(
+        "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n"
+        "profiles:\n- schedulerName: koord-scheduler\n"
+        "  plugins: {multiPoint: {enabled: [{name: Loud}]}}\n"
+    )
+    profile = str(tmp_path / "profile.yaml")
+    answer = run(
+        "simulate", "-f", EXAMPLE, "--config", profile, "--plugins-dir", str(tmp_path), "-o", "json"
+    )
+    assert json.loads(answer.stdout)["stats"]["bound"] == 4
+    assert "hello from training-pod-0" in answer.stderr

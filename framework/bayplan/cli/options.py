@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
@@ -103,6 +105,21 @@ def simulate(
     trace: str | None = None,
 ) -> tuple[Simulation, Manifests]:
     """Load everything and run it; ``record`` are pods whose finalists are kept."""
+    # What a plugin prints must not end up in the answer.
+    with contextlib.redirect_stdout(sys.stderr):
+        return _simulate(paths, config, plugins_dir, until, seed, record, progress, trace)
+
+
+def _simulate(
+    paths: tuple[str, ...],
+    config: Path | None,
+    plugins_dir: Path | None,
+    until: float,
+    seed: int,
+    record: frozenset[str],
+    progress: Progress | None,
+    trace: str | None,
+) -> tuple[Simulation, Manifests]:
     loaded = profiles(config, plugins_dir)
     manifests = load_manifests(paths)
     simulation = Simulation(loaded, seed, until)

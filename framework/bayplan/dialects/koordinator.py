@@ -19,6 +19,7 @@ from bayplan.topology.network import Layer, TopologyError, chain_of
 
 __all__ = [
     "NODE_LAYER",
+    "PLUGIN_NAMES",
     "ROOT_LAYER",
     "CoschedulingArgs",
     "gang_of",
@@ -37,6 +38,8 @@ _POD_GROUP_LABELS = (
 _GANG_ANNOTATION = "gang.scheduling.koordinator.sh/name"
 _SPEC_ANNOTATION = "gang.scheduling.koordinator.sh/network-topology-spec"
 _INDEX_ANNOTATION = "gang.scheduling.koordinator.sh/network-topology-index"
+PLUGIN_NAMES = {"Coscheduling": "Gang"}
+"""Koordinator's plugins that have another name in bayplan."""
 _STRATEGIES = {"MustGather": True, "PreferGather": False}
 
 
