@@ -277,7 +277,7 @@ def test_a_gather_spec_that_cannot_work_keeps_the_gang_pending(
 def test_gathering_without_a_topology_says_what_is_missing() -> None:
     cluster = Cluster(racks(a=2))
     cluster.add(*job(2, Rack="MustGather"))
-    assert_pending(cluster, "job-0", "ClusterNetworkTopology default: does not exist")
+    assert_pending(cluster, "job-0", "no object describes the network")
     cluster.add(network("Rack"))
     assert len(cluster.advance(10)) == 2
     assert cluster.snapshot.objects(ClusterNetworkTopology)

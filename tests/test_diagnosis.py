@@ -106,7 +106,7 @@ def test_following_the_first_advice_places_the_pod(seed: int) -> None:
     cluster = Cluster(nodes)
     cluster.add(*(random_pod(draw, f"p-{i}") for i in range(10)))
     cluster.schedule()
-    cluster.add(make_pod("asked", "2", None, priority=10))
+    cluster.add(make_pod("asked", "2", None, priority=10, spec={"preemptionPolicy": "Never"}))
     if "asked" in cluster.schedule():
         return
     (first, *_) = advice(cluster, "asked")

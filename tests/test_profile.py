@@ -200,7 +200,8 @@ def test_koordinators_config_map_loads(tmp_path: Path) -> None:
     profile = load_profiles(path).profiles[0]
     assert profile.scheduler_name == "koord-scheduler"
     assert {"Gang", "NetworkGather"} <= set(profile.plugins)
-    assert profile.notes == ("Coscheduling: enablePreemption has no effect",)
+    assert profile.notes == ()
+    assert profile.args["DefaultPreemption"].model_dump()["gangs"] is True
     path.write_text(text("false"))
     assert "NetworkGather" not in load_profiles(path).profiles[0].plugins
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from bayplan.api import PodCondition
 from bayplan.cluster.protocol import Cluster, Event, PatchPodStatus
 from bayplan.decision import Decision
@@ -11,6 +13,8 @@ from bayplan.queue import UnitQueue
 from bayplan.snapshot import PodInfo
 
 __all__ = ["Announcer"]
+
+NOBODY: Mapping[str, str] = {}
 
 
 class Announcer:
@@ -25,12 +29,33 @@ class Announcer:
         """Forget what was told of a pod, because it is gone or has a node."""
         self._told.pop(pod_key, None)
 
-    def refused(self, unit: Unit, decision: Decision, reason: str) -> None:
-        """Tell every pod of a unit why it has no node."""
+    def refused(
+        self, unit: Unit, decision: Decision, reason: str, nominated: Mapping[str, str] = NOBODY
+    ) -> None:
+        """Tell every pod of a unit why it has no node, and which one is held for it."""
         for pod in unit.pods:
             own = decision.pods.get(pod.key)
             message = decision.message or (own.message if own is not None else "")
-            self._pending(pod, reason, message)
+            self._pending(pod, reason, message, nominated.get(pod.key))
+
+    def nominated(self, pod: PodInfo, node: str, victims: int) -> None:
+        """Tell that a node is held for a pod until others have ended there."""
+        ending = f"{victims} pod{'' if victims == 1 else 's'}"
+        message = f"{node} is held for {pod.key} until {ending} of lower priority have ended"
+        self._cluster.submit(Event(pod.key, "Normal", "Nominated", message, node))
+
+    def not_nominated(self, pod: PodInfo, why: str) -> None:
+        """Tell that no node is held for a pod any more."""
+        self._told.pop(pod.key, None)
+        message = f"no node is held for {pod.key} any more{': ' if why else ''}{why}"
+        self._cluster.submit(Event(pod.key, "Normal", "NotNominated", message))
+        condition = PodCondition("PodScheduled", "False", "Unschedulable", message)
+        self._cluster.submit(PatchPodStatus(pod.key, pod.pod.metadata.uid, condition, ""))
+
+    def preempted(self, victim: PodInfo, unit: str, node: str) -> None:
+        """Tell a victim who took its place."""
+        message = f"Preempted by {unit} on node {node}"
+        self._cluster.submit(Event(victim.key, "Normal", "Preempted", message, node))
 
     def gate_changed(self, unit_key: str) -> None:
         """Note that a unit's gates may have another answer now."""
@@ -59,11 +84,14 @@ class Announcer:
         """Tell of a plugin that raised where a cycle goes on."""
         self.warn(pod, "PluginError", str(error))
 
-    def _pending(self, pod: PodInfo, reason: str, message: str) -> None:
-        if self._told.get(pod.key) == message:
+    def _pending(
+        self, pod: PodInfo, reason: str, message: str, nominated: str | None = None
+    ) -> None:
+        told = f"{nominated or ''} {message}"
+        if self._told.get(pod.key) == told:
             return
-        self._told[pod.key] = message
+        self._told[pod.key] = told
         if reason != "SchedulingGated":
             self.warn(pod, "FailedScheduling", message)
         condition = PodCondition("PodScheduled", "False", reason, message)
-        self._cluster.submit(PatchPodStatus(pod.key, pod.pod.metadata.uid, condition))
+        self._cluster.submit(PatchPodStatus(pod.key, pod.pod.metadata.uid, condition, nominated))

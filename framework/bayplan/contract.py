@@ -20,6 +20,7 @@ from bayplan.plugin import (
     Normalize,
     Placements,
     Plugin,
+    Preemption,
     Reads,
     Refusal,
     Skip,
@@ -143,7 +144,10 @@ ANSWERS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "requeue_hint": (lambda v: isinstance(v, bool), "True or False"),
     "pre_filter": (lambda v: v is SKIP or _text(v), "None, a text or SKIP"),
     "filter_node": (lambda v: isinstance(v, Refusal) or _text(v), "None, a text or a Refusal"),
-    "post_filter": (_text, "None or a text"),
+    "post_filter": (
+        lambda v: isinstance(v, Preemption) or _text(v),
+        "None, a text or a Preemption",
+    ),
     "pre_score": (lambda v: v is None or isinstance(v, Skip), "None or SKIP"),
     "score_node": (_number, "a finite number"),
     "placement_generate": (

@@ -2,60 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from bayplan.decision import Decision, Outcome, PodDecision
+from bayplan.decision import Decision, Outcome
 from bayplan.errors import PluginError
-from bayplan.evaluation import Evaluation
 from bayplan.evaluator import Evaluator
-from bayplan.plugin import CycleState, DomainTrial, Placement, Placements, Unit, Wait
-from bayplan.runtime import Runtime, guard
+from bayplan.placing import EVERYWHERE, STEPS, WORK, Attempt, Placer, Reserved, as_plan, lacking
+from bayplan.plugin import (
+    CycleState,
+    DomainTrial,
+    Placement,
+    Placements,
+    Preemption,
+    Unit,
+    Wait,
+)
+from bayplan.runtime import Runtime
 from bayplan.snapshot import NodeRow, PodInfo, Snapshot
 
 __all__ = ["NOT_NEEDED", "Cycle", "Reserved", "Result"]
 
-_EVERYWHERE = Placement("", None)
-_NO_PREFERENCE = Placements((_EVERYWHERE,))
 NOT_NEEDED = "not needed"
-_UNBOUNDED = np.iinfo(np.int64).max
-
-
-class Reserved(msgspec.Struct, frozen=True, eq=False):
-    """A pod with the node it was given, held in the snapshot."""
-
-    pod: PodInfo
-    node: str
-    state: CycleState
 
 
 @dataclass(slots=True)
 class Result:
     """A cycle's decision and, where it placed the unit, what it holds in the snapshot.
 
-    ``wait`` is for how many seconds at most a WAITING unit may hold its place.
+    ``wait`` is for how many seconds at most a WAITING unit may hold its place. ``preemption`` is
+    the room that a plugin found for a unit that has none.
     """
 
     decision: Decision
     reserved: list[Reserved] = field(default_factory=list)
     wait: float = 0.0
-
-
-@dataclass(slots=True)
-class _Attempt:
-    """The unit in one placement: who has a node, who has none."""
-
-    placement: Placement
-    reserved: list[Reserved] = field(default_factory=list)
-    pods: dict[str, PodDecision] = field(default_factory=dict)
-    failed: list[PodDecision] = field(default_factory=list)
-    wait: float = 0.0
-    refusal: tuple[str, str] | None = None
-    score: float = 0.0
+    preemption: Preemption | None = None
+    partial: Mapping[str, str] = field(default_factory=dict)
 
 
 class Cycle:
@@ -65,37 +52,44 @@ class Cycle:
         self._runtime = runtime
         self._evaluator = evaluator
         self._snapshot = snapshot
+        self._placer = Placer(runtime, evaluator, snapshot)
+        self._placer.unreserve = self.unreserve
         self._score_placements = bool(runtime["placement_score"])
         self.on_plugin_error: Callable[[PodInfo, PluginError], None] = lambda pod, error: None
         """Told of plugins that raise where a cycle has to go on."""
-        self.recorded: frozenset[str] = frozenset()
-        """Pods, by key, whose finalists are recorded."""
 
-    def run(self, unit: Unit, number: int, now: float) -> Result:
-        """Try to place a unit; a plugin that raises makes the outcome ERROR, never an exception."""
+    def record(self, pods: frozenset[str]) -> None:
+        """Record the finalists of these pods, by key."""
+        self._placer.recorded = pods
+
+    def run(self, unit: Unit, number: int, now: float, preempt: bool = True) -> Result:
+        """Try to place a unit; a plugin that raises makes the outcome ERROR, never an exception.
+
+        ``preempt`` False leaves the unit as it is when it has no place.
+        """
         decision = Decision(unit.key, number, now)
         state = CycleState()
         try:
-            return self._place(unit, decision, state)
+            return self._place(unit, decision, state, preempt)
         except PluginError as exc:
             decision.outcome = Outcome.ERROR
             decision.message = str(exc)
             decision.refused_by = {exc.plugin}
             return Result(decision)
 
-    def _place(self, unit: Unit, decision: Decision, state: CycleState) -> Result:
+    def _place(self, unit: Unit, decision: Decision, state: CycleState, preempt: bool) -> Result:
         if len(unit.pods) < unit.min_placed:
             needed = unit.min_placed + len(unit.bound)
             have = len(unit.pods) + len(unit.bound)
             decision.message = f'gang "{unit.key}" has {have} of the {needed} members it needs'
             return Result(decision)
+        self._placer.steps, self._placer.work = STEPS, 0
         offered = self._placements(unit, state)
         if not offered.candidates:
             decision.domains = tuple(offered.refused)
             decision.message = offered.reason
             self._explain_members(unit, decision)
-            self._post_filter(unit, decision, state)
-            return Result(decision)
+            return self._refused(unit, decision, state, preempt)
         best, tried = self._try_all(unit, offered.candidates, state)
         if unit.gang is not None:
             decision.domains = (*tried, *offered.refused)
@@ -103,30 +97,34 @@ class Cycle:
         if best.reserved:
             self._accept(unit, best, decision)
             return Result(decision, best.reserved, best.wait)
+        part: dict[str, str] = {}
+        if unit.gang is not None and not unit.gang.strict:
+            part = {key: own.node for key, own in best.pods.items() if own.node is not None}
         self._refuse(unit, best, decision)
-        self._post_filter(unit, decision, state)
-        return Result(decision)
+        result = self._refused(unit, decision, state, preempt)
+        result.partial = part
+        return result
 
     def _placements(self, unit: Unit, state: CycleState) -> Placements:
-        if unit.gang is not None:
-            view = self._snapshot.view()
-            for call in self._runtime["placement_generate"]:
-                answer: Placements | None = call(unit, view, state)
-                if answer is not None:
-                    guard(call, _check_rows, answer, len(view))
-                    return answer
-        return _NO_PREFERENCE
+        """Return what is offered, the nodes held for the unit first."""
+        offered = self._placer.offers(unit, EVERYWHERE, state)
+        rows = self._snapshot.nodes.row_of
+        held = {key: rows[node] for key, node in unit.nominated.items() if node in rows}
+        if len(held) >= unit.min_placed and held.keys() == unit.nominated.keys():
+            promised = as_plan(held)
+            return Placements((promised, *offered.candidates), offered.refused, offered.reason)
+        return offered
 
     def _try_all(
         self, unit: Unit, offered: Sequence[Placement], state: CycleState
-    ) -> tuple[_Attempt, list[DomainTrial]]:
+    ) -> tuple[Attempt, list[DomainTrial]]:
         """Try the placements in order; leave the chosen attempt in the snapshot."""
         tried: list[DomainTrial] = []
-        best: _Attempt | None = None
-        closest: _Attempt | None = None
+        best: Attempt | None = None
+        closest: Attempt | None = None
         for index, placement in enumerate(offered):
             attempt = self._attempt(unit, placement, state, keep=not self._score_placements)
-            if unit.gang is not None:
+            if unit.gang is not None and (not placement.exact or attempt.reserved):
                 tried.append(self._trial_record(unit, attempt))
             if attempt.reserved:
                 if not self._score_placements:
@@ -135,19 +133,25 @@ class Cycle:
                     return attempt, tried
                 if best is None or attempt.score > best.score:
                     best = attempt
-            elif closest is None or len(attempt.failed) < len(closest.failed):
+            elif not placement.exact and (closest is None or _placed(attempt) > _placed(closest)):
                 closest = attempt
+            if self._placer.work > WORK:
+                note = f"not tried: the search ended after {WORK} tentative placements"
+                tried += [
+                    _not_needed(place, unit, self._snapshot, note) for place in offered[index + 1 :]
+                ]
+                break
         if best is not None:
             return self._attempt(unit, best.placement, state, keep=True), tried
-        return closest or _Attempt(_EVERYWHERE), tried
+        return closest or Attempt(EVERYWHERE), tried
 
-    def _attempt(self, unit: Unit, placement: Placement, state: CycleState, keep: bool) -> _Attempt:
-        attempt = _Attempt(placement)
+    def _attempt(self, unit: Unit, placement: Placement, state: CycleState, keep: bool) -> Attempt:
+        attempt = Attempt(placement)
         restore = state.checkpoint()
         done = False
         try:
             with self._snapshot.trial() as trial:
-                fits = self._reserve_members(unit, attempt) and self._permit(unit, attempt)
+                fits = self._find_way(unit, placement, attempt, state)
                 if fits and self._score_placements:
                     for call in self._runtime["placement_score"]:
                         attempt.score += call.weight * call(unit, placement, state)
@@ -164,50 +168,19 @@ class Cycle:
         finally:
             if not done:
                 restore()
+        if not attempt.reserved and attempt.closest is not None:
+            _, attempt.pods, attempt.failed = attempt.closest
         return attempt
 
-    def _reserve_members(self, unit: Unit, attempt: _Attempt) -> bool:
-        spare = len(unit.pods) - unit.min_placed
-        plan = _Plan(attempt.placement)
-        for pod in unit.pods:
-            evaluation = self._evaluator.evaluate(pod)
-            row = plan.choose(evaluation)
-            if row is None or not self._reserve(pod, row, evaluation, attempt):
-                decision = evaluation.describe(self._snapshot.nodes.names, finalists=False)
-                if attempt.refusal is not None:
-                    decision.message = attempt.refusal[1]
-                attempt.pods[pod.key] = decision
-                attempt.failed.append(decision)
-                if len(attempt.failed) > spare:
-                    return False
-        return True
+    def _find_way(
+        self, unit: Unit, placement: Placement, attempt: Attempt, state: CycleState
+    ) -> bool:
+        for _ in self._placer.ways(unit, placement, attempt, state):
+            if attempt.reserved and not lacking(unit, attempt.reserved):
+                return self._permit(unit, attempt)
+        return False
 
-    def _reserve(self, pod: PodInfo, row: int, found: Evaluation, attempt: _Attempt) -> bool:
-        snapshot = self._snapshot
-        name = snapshot.nodes.names[row]
-        names = snapshot.nodes.names
-        if pod.key in self.recorded:
-            decision = found.describe(names, finalists=True)
-        else:
-            decision = PodDecision(pod.key, len(names), int(np.count_nonzero(found.feasible)))
-        decision.total = float(found.total[row])
-        state = CycleState(found.state)
-        snapshot.add_pod(pod, name)
-        reserved = Reserved(pod, name, state)
-        node = NodeRow(snapshot.nodes, row)
-        for call in self._runtime["reserve"]:
-            refusal = call(pod, node, state)
-            if refusal is not None:
-                attempt.refusal = (call.name, refusal)
-                self._unreserve_pod(reserved)
-                snapshot.remove_pod(pod.key)
-                return False
-        decision.node = name
-        attempt.pods[pod.key] = decision
-        attempt.reserved.append(reserved)
-        return True
-
-    def _permit(self, unit: Unit, attempt: _Attempt) -> bool:
+    def _permit(self, unit: Unit, attempt: Attempt) -> bool:
         calls = self._runtime["permit"]
         if not calls:
             return True
@@ -222,7 +195,7 @@ class Cycle:
                     return False
         return True
 
-    def _trial_record(self, unit: Unit, attempt: _Attempt) -> DomainTrial:
+    def _trial_record(self, unit: Unit, attempt: Attempt) -> DomainTrial:
         placement = attempt.placement
         nodes = _size(placement, self._snapshot)
         refusal = None
@@ -230,11 +203,15 @@ class Cycle:
             refusal = attempt.refusal[1] if attempt.refusal else ""
             if attempt.failed:
                 refusal = f"{attempt.failed[-1].pod}: {attempt.failed[-1].message}"
-        return DomainTrial(placement.name, nodes, placement.offered, unit.min_placed, refusal)
+        name = placement.name
+        if placement.exact and not name:
+            name = "the nodes held for it"
+        return DomainTrial(name, nodes, placement.offered, unit.min_placed, refusal)
 
-    def _accept(self, unit: Unit, attempt: _Attempt, decision: Decision) -> None:
+    def _accept(self, unit: Unit, attempt: Attempt, decision: Decision) -> None:
         decision.outcome = Outcome.WAITING if attempt.wait else Outcome.PLACED
         decision.domain = attempt.placement.name or None
+        decision.parts = tuple(attempt.domains)
         for failed in attempt.failed:
             decision.refused_by |= failed.refused_by
             failed.message = (
@@ -242,7 +219,7 @@ class Cycle:
                 f"beyond the {unit.min_placed + len(unit.bound)} it needs."
             )
 
-    def _refuse(self, unit: Unit, attempt: _Attempt, decision: Decision) -> None:
+    def _refuse(self, unit: Unit, attempt: Attempt, decision: Decision) -> None:
         message = ""
         if attempt.failed:
             worst = attempt.failed[-1]
@@ -252,12 +229,17 @@ class Cycle:
             decision.refused_by.add(attempt.refusal[0])
             message = attempt.refusal[1]
         if unit.gang is not None and attempt.failed:
-            fit = sum(1 for d in attempt.pods.values() if d.node is not None)
+            fit = _placed(attempt)
             message = (
                 f'{message} Gang "{unit.key}": {fit + len(unit.bound)} of the '
                 f"{unit.min_placed + len(unit.bound)} members it needs have a node; "
                 f"{attempt.failed[-1].pod} has none."
             )
+            if any(
+                trial.refusal and trial.refusal.startswith("not tried")
+                for trial in decision.domains
+            ):
+                message += f" The search ended after {WORK} tentative placements."
             for pod_decision in attempt.pods.values():
                 pod_decision.node = None
         decision.message = message
@@ -271,11 +253,38 @@ class Cycle:
             decision.refused_by |= found.refused_by
         decision.refused_by |= {call.name for call in self._runtime["placement_generate"]}
 
-    def _post_filter(self, unit: Unit, decision: Decision, state: CycleState) -> None:
-        for call in self._runtime["post_filter"]:
-            message = call(unit, decision, state)
-            if message:
-                decision.message = f"{decision.message} {message}"
+    def _refused(self, unit: Unit, decision: Decision, state: CycleState, preempt: bool) -> Result:
+        """Let plugins make room for a unit that has no place."""
+        result = Result(decision)
+        for call in self._runtime["post_filter"] if preempt else ():
+            answer = call(unit, decision, state)
+            if isinstance(answer, Preemption):
+                result.preemption = answer
+                decision.message = f"{decision.message} {answer.message}".strip()
+                break
+            if answer:
+                decision.message = f"{decision.message} {answer}"
+        return result
+
+    # For plugins -------------------------------------------------------------------------
+
+    def offers(self, unit: Unit) -> Placements:
+        """Return the parts of the cluster that may hold a unit now."""
+        return self._placer.offers(unit, EVERYWHERE, CycleState())
+
+    def place_here(self, unit: Unit, placement: Placement) -> dict[str, str] | None:
+        """Place a unit within the running trial; return each pod's node, or None.
+
+        :raises PluginError: when a plugin raises.
+        """
+        attempt = Attempt(placement)
+        self._placer.steps = STEPS
+        if not self._find_way(unit, placement, attempt, CycleState()):
+            self.unreserve(attempt.reserved)
+            return None
+        reserved = list(attempt.reserved)
+        self._snapshot.on_rollback(partial(self.unreserve, reserved))
+        return {one.pod.key: one.node for one in reserved}
 
     # Giving back -------------------------------------------------------------------------
 
@@ -304,57 +313,19 @@ class Cycle:
 
     def free_slots(self, pod: PodInfo) -> npt.NDArray[np.int64]:
         """Return, per row, how many pods like this one fit at most; 0 where it is refused."""
-        evaluation = self._evaluator.evaluate(pod)
-        view = self._snapshot.view()
-        bound = np.where(evaluation.feasible, _UNBOUNDED, 0).astype(np.int64)
-        for call in self._runtime["slots"]:
-            if call.name not in evaluation.skipped["pre_filter"]:
-                limit = call(pod, view, evaluation.state)
-                bound = guard(call, _lower, bound, limit)
-        return np.maximum(bound, 0)
+        return self._placer.free_slots(pod)
 
 
-def _check_rows(placements: Placements, nodes: int) -> None:
-    for placement in placements.candidates:
-        rows = placement.rows
-        if rows is not None and len(rows) and not (rows.min() >= 0 and rows.max() < nodes):
-            raise ValueError(f'placement "{placement.name}" has rows outside of the {nodes} nodes')
-        if placement.slots is not None and (rows is None or len(rows) != len(placement.slots)):
-            raise ValueError(f'placement "{placement.name}" needs as many slots as rows')
-
-
-def _lower(bound: npt.NDArray[np.int64], limit: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    lowered: npt.NDArray[np.int64] = np.minimum(bound, limit)
-    if lowered.shape != bound.shape:
-        raise ValueError(f"expected {len(bound)} numbers, got shape {np.shape(limit)}")
-    return lowered
+def _placed(attempt: Attempt) -> int:
+    return sum(1 for decision in attempt.pods.values() if decision.node is not None)
 
 
 def _size(placement: Placement, snapshot: Snapshot) -> int:
     return len(snapshot.nodes) if placement.rows is None else len(placement.rows)
 
 
-def _not_needed(placement: Placement, unit: Unit, snapshot: Snapshot) -> DomainTrial:
+def _not_needed(
+    placement: Placement, unit: Unit, snapshot: Snapshot, note: str = NOT_NEEDED
+) -> DomainTrial:
     size = _size(placement, snapshot)
-    return DomainTrial(placement.name, size, placement.offered, unit.min_placed, NOT_NEEDED)
-
-
-class _Plan:
-    """Walks a placement's rows: planned slots first, in order, then the best of the rows."""
-
-    def __init__(self, placement: Placement) -> None:
-        self._rows = placement.rows
-        self._left = list(placement.slots) if placement.slots is not None else []
-        self._at = 0
-
-    def choose(self, found: Evaluation) -> int | None:
-        """Return the row for the next member, None when the placement has none for it."""
-        if self._rows is not None:
-            while self._at < len(self._left) and self._left[self._at] <= 0:
-                self._at += 1
-            for place in range(self._at, len(self._left)):
-                row = int(self._rows[place])
-                if self._left[place] > 0 and found.feasible[row]:
-                    self._left[place] -= 1
-                    return row
-        return found.best(self._rows)
+    return DomainTrial(placement.name, size, placement.offered, unit.min_placed, note)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
-from bayplan.plugin import DomainTrial
+from bayplan.plugin import DomainTrial, PreemptionTrial
 
 __all__ = ["Decision", "Finalist", "Outcome", "PodDecision", "fit_message"]
 
@@ -60,7 +60,11 @@ class PodDecision:
 
 @dataclass(slots=True)
 class Decision:
-    """What one cycle decided for one unit, and why."""
+    """What one cycle decided for one unit, and why.
+
+    ``domains`` are those tried and ruled out for the whole unit, ``parts`` those chosen for its
+    sub-groups; ``preemption`` is what making room would have cost in each domain.
+    """
 
     unit: str
     cycle: int
@@ -69,6 +73,8 @@ class Decision:
     pods: dict[str, PodDecision] = field(default_factory=dict)
     domain: str | None = None
     domains: Sequence[DomainTrial] = ()
+    parts: Sequence[DomainTrial] = ()
+    preemption: Sequence[PreemptionTrial] = ()
     message: str = ""
     refused_by: set[str] = field(default_factory=set)
 

@@ -14,7 +14,7 @@ from bayplan.decision import Outcome
 from bayplan.evaluation import Evaluation
 from bayplan.evaluator import Evaluator
 from bayplan.naming import natural_key
-from bayplan.plugin import Placements, Remedy, Unit
+from bayplan.plugin import Remedy, Unit
 from bayplan.runtime import Runtime, guard
 from bayplan.snapshot import PodInfo, Snapshot
 
@@ -61,7 +61,7 @@ class Diagnosis:
 
     def _fits(self, unit: Unit, now: float) -> bool:
         with self.snapshot.trial():
-            result = self.cycle.run(unit, 0, now)
+            result = self.cycle.run(unit, 0, now, preempt=False)
             self.cycle.unreserve(result.reserved)
             return result.decision.outcome in (Outcome.PLACED, Outcome.WAITING)
 
@@ -141,18 +141,16 @@ class Diagnosis:
 
     def _most_promising(self, unit: Unit) -> tuple[str, npt.NDArray[np.intp] | None]:
         """Return the domain that already offers the most; without gathering, the cluster."""
-        state = self.evaluator.evaluate(unit.pods[0]).state
-        for call in self.runtime["placement_generate"]:
-            answer: Placements | None = call(unit, self.snapshot.view(), state)
-            if answer is None:
-                continue
-            if answer.candidates:
-                return answer.candidates[0].name, answer.candidates[0].rows
-            # Room for the whole unit comes first, then what is free of it already.
-            large = [t for t in answer.refused if t.rows is not None and t.nodes]
-            if large:
-                best = max(large, key=lambda t: (t.nodes >= len(unit.pods), t.offered or 0))
-                return best.name, best.rows
+        if not self.runtime["placement_generate"]:
+            return "", None
+        answer = self.cycle.offers(unit)
+        if answer.candidates:
+            return answer.candidates[0].name, answer.candidates[0].rows
+        # Room for the whole unit comes first, then what is free of it already.
+        large = [t for t in answer.refused if t.rows is not None and t.nodes]
+        if large:
+            best = max(large, key=lambda t: (t.nodes >= len(unit.pods), t.offered or 0))
+            return best.name, best.rows
         return "", None
 
 

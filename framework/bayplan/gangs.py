@@ -1,9 +1,9 @@
-"""Which gangs there are and which pods belong to them."""
+"""Which gangs there are, which pods belong to them, and which are placed together."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 
 from bayplan.api.gang import Gang
 from bayplan.naming import natural_key
@@ -19,15 +19,27 @@ def rank_order(pod: PodInfo) -> tuple[object, ...]:
 
 @dataclass
 class GangMembers:
-    """A gang and its living pods: those without a node, and those that hold one."""
+    """A gang and its living pods: those without a node, and those that hold one.
+
+    ``satisfied`` says that the gang was complete before; ``since`` is when the first of its
+    members came (seconds).
+    """
 
     gang: Gang | None = None
     pending: dict[str, PodInfo] = field(default_factory=dict)
     bound: dict[str, tuple[PodInfo, str]] = field(default_factory=dict)
+    satisfied: bool = False
+    since: float | None = None
+    by_objects: dict[str, Gang] = field(default_factory=dict)
+    by_pods: dict[str, Gang] = field(default_factory=dict)
 
 
 class GangDirectory:
-    """All gangs by key (``namespace/name``)."""
+    """All gangs by key (``namespace/name``).
+
+    A *unit* is what is placed as one: a single gang, or the gangs that name each other as a
+    group, in which case its key is theirs, sorted and joined by commas.
+    """
 
     def __init__(self) -> None:
         self._gangs: dict[str, GangMembers] = {}
@@ -39,38 +51,155 @@ class GangDirectory:
         """Return every gang that is defined or has members."""
         return self._gangs
 
-    def define(self, gang: Gang) -> None:
-        """Add or replace a gang's definition."""
-        self[gang.key].gang = gang
+    # Units -------------------------------------------------------------------------------
 
-    def undefine(self, key: str) -> None:
-        """Forget a gang's definition; its members stay."""
-        self[key].gang = None
+    def unit_of(self, pod: PodInfo) -> str:
+        """Return the key of the unit that a pod belongs to."""
+        if pod.gang is None:
+            return pod.key
+        members = self._gangs.get(pod.gang)
+        gang = members.gang if members is not None else None
+        if gang is None or len(gang.together) < 2:
+            return pod.gang
+        return ",".join(gang.together)
+
+    def gangs_of(self, unit_key: str) -> tuple[str, ...]:
+        """Return the keys of the gangs that make up a unit."""
+        return tuple(unit_key.split(","))
+
+    # Definitions -------------------------------------------------------------------------
+
+    def define(self, gang: Gang, source: str) -> set[str]:
+        """Add or replace what an object of kind ``source`` says of a gang.
+
+        Returns the gangs whose definition is another one now.
+        """
+        self[gang.key].by_objects[source] = gang
+        return self._resolve_all(gang.key)
+
+    def undefine(self, key: str, source: str) -> set[str]:
+        """Forget what an object said of a gang; its members stay. Returns what changed."""
+        self[key].by_objects.pop(source, None)
+        changed = self._resolve_all(key)
         self._drop_if_empty(key)
+        return changed
 
-    def set_pending(self, pod: PodInfo) -> None:
-        """Note a member without a node."""
-        if pod.gang is not None:
-            members = self[pod.gang]
-            members.bound.pop(pod.key, None)
-            members.pending[pod.key] = pod
+    def _resolve_all(self, key: str) -> set[str]:
+        """Resolve a gang and those that its definition, or the one before, names."""
+        before = self._gangs[key].gang
+        named = {key, *(before.together if before is not None else ())}
+        fresh = self._merged(key)
+        named |= set(fresh.together) if fresh is not None else set()
+        changed = set()
+        for other in sorted(named):
+            members = self._gangs.get(other)
+            if members is not None:
+                members.gang, old = self._agreed(self._merged(other)), members.gang
+                if members.gang != old:
+                    changed.add(other)
+        return changed
 
-    def set_bound(self, pod: PodInfo, node: str) -> None:
-        """Note a member that holds a node."""
-        if pod.gang is not None:
-            members = self[pod.gang]
-            members.pending.pop(pod.key, None)
-            members.bound[pod.key] = (pod, node)
+    def _merged(self, key: str) -> Gang | None:
+        """Return a gang as its object, or else its pods, define it."""
+        members = self._gangs.get(key)
+        if members is None:
+            return None
+        if len(members.by_objects) > 1:
+            sources = " and by ".join(f"a {source}" for source in sorted(members.by_objects))
+            gang = next(iter(members.by_objects.values()))
+            return replace(gang, problem=f"is defined by {sources}")
+        if members.by_objects:
+            return next(iter(members.by_objects.values()))
+        if not members.by_pods:
+            return None
+        (first, gang), *others = members.by_pods.items()
+        for name, other in others:
+            if other != gang and gang.problem is None:
+                return replace(gang, problem=f"its pods {first} and {name} define it differently")
+        return gang
 
-    def remove(self, pod: PodInfo) -> None:
-        """Forget a member."""
-        if pod.gang is not None:
-            members = self[pod.gang]
-            members.pending.pop(pod.key, None)
-            members.bound.pop(pod.key, None)
-            self._drop_if_empty(pod.gang)
+    def _agreed(self, gang: Gang | None) -> Gang | None:
+        """Return the gang with what its group disagrees on as its problem."""
+        if gang is None or gang.problem is not None:
+            return gang
+        for key in gang.together:
+            other = self._merged(key) if key != gang.key else None
+            if other is None:
+                continue
+            if other.together != gang.together:
+                return replace(
+                    gang,
+                    together=(),
+                    problem=f"the gangs of one group disagree: {gang.key} names "
+                    f"[{', '.join(gang.together)}], {key} names [{', '.join(other.together)}]",
+                )
+            if other.gather != gang.gather or other.slices != gang.slices:
+                return replace(
+                    gang,
+                    together=(),
+                    problem=f"the gangs of one group disagree: {gang.key} and {key} "
+                    "ask for different network topologies",
+                )
+        return gang
+
+    # Members -----------------------------------------------------------------------------
+
+    def set_pending(self, pod: PodInfo, now: float = 0.0) -> set[str]:
+        """Note a member without a node. Returns the gangs whose definition it changed."""
+        if pod.gang is None:
+            return set()
+        members = self[pod.gang]
+        members.bound.pop(pod.key, None)
+        members.pending[pod.key] = pod
+        if members.since is None:
+            members.since = now
+        return self._defined_by(pod)
+
+    def set_bound(self, pod: PodInfo, node: str) -> set[str]:
+        """Note a member that holds a node. Returns the gangs whose definition it changed."""
+        if pod.gang is None:
+            return set()
+        members = self[pod.gang]
+        members.pending.pop(pod.key, None)
+        members.bound[pod.key] = (pod, node)
+        changed = self._defined_by(pod)
+        if members.gang is not None and len(members.bound) >= members.gang.min_member:
+            members.satisfied = True
+        return changed
+
+    def _defined_by(self, pod: PodInfo) -> set[str]:
+        if pod.definition is None or pod.gang is None:
+            return set()
+        members = self[pod.gang]
+        if members.by_pods.get(pod.key) == pod.definition:
+            return set()
+        members.by_pods[pod.key] = pod.definition
+        return self._resolve_all(pod.gang)
+
+    def remove(self, pod: PodInfo) -> set[str]:
+        """Forget a member. Returns the gangs whose definition it changed."""
+        if pod.gang is None or pod.gang not in self._gangs:
+            return set()
+        members = self._gangs[pod.gang]
+        members.pending.pop(pod.key, None)
+        members.bound.pop(pod.key, None)
+        changed: set[str] = set()
+        if members.by_pods.pop(pod.key, None) is not None:
+            changed = self._resolve_all(pod.gang)
+        self._drop_if_empty(pod.gang)
+        return changed
+
+    def is_satisfied(self, keys: Iterable[str]) -> bool:
+        """Whether all of these gangs were complete before."""
+        for key in keys:
+            members = self._gangs.get(key)
+            if members is None or members.gang is None:
+                return False
+            if not (members.satisfied or members.gang.satisfied):
+                return False
+        return True
 
     def _drop_if_empty(self, key: str) -> None:
         members = self._gangs[key]
-        if members.gang is None and not members.pending and not members.bound:
+        if not members.by_objects and not members.pending and not members.bound:
             del self._gangs[key]

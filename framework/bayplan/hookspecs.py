@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         CycleState,
         Placement,
         Placements,
+        Preemption,
         Refusal,
         Reject,
         Remedy,
@@ -101,8 +102,11 @@ def filter_node(pod: PodInfo, node: NodeRow, state: CycleState) -> str | Refusal
 
 
 @hookspec
-def post_filter(unit: Unit, decision: Decision, state: CycleState) -> str | None:
-    """Try to make room after no node was found; the text is added to the message."""
+def post_filter(unit: Unit, decision: Decision, state: CycleState) -> Preemption | str | None:
+    """Try to make room after no node was found; a text is added to the message.
+
+    The first Preemption is carried out: its victims are evicted, its nodes held for the unit.
+    """
 
 
 @hookspec
@@ -147,8 +151,14 @@ def slots(pod: PodInfo, nodes: NodeView, state: CycleState) -> IntColumn:
 
 
 @hookspec(firstresult=True)
-def placement_generate(unit: Unit, nodes: NodeView, state: CycleState) -> Placements | None:
-    """Offer parts of the cluster for the unit, the best first; None leaves it to others."""
+def placement_generate(
+    unit: Unit, nodes: NodeView, within: Placement, state: CycleState
+) -> Placements | None:
+    """Offer parts of the cluster for the unit, the best first; None leaves it to others.
+
+    ``within`` is the placement that they have to be parts of: that of the unit which this one is
+    a part of, or the whole cluster.
+    """
 
 
 @hookspec

@@ -5,7 +5,7 @@ The rule throughout: ``None`` means fine, a text means refused, an exception mea
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, Flag, auto
 from typing import TYPE_CHECKING, ClassVar, Final, Generic, Protocol, TypeVar
@@ -31,7 +31,10 @@ __all__ = [
     "Normalize",
     "Placement",
     "Placements",
+    "Plan",
     "Plugin",
+    "Preemption",
+    "PreemptionTrial",
     "Reads",
     "Refusal",
     "Reject",
@@ -196,13 +199,21 @@ class CycleState:
 class Unit:
     """What one cycle places: a gang's pending members in rank order, or one pod.
 
-    ``bound`` are the members that have a node already, with its name.
+    ``bound`` are the members that have a node already, with its name. ``parts`` are sub-groups
+    with a place of their own, which together hold all of ``pods``; a part of one ``kind`` may be
+    left out while at least ``needed`` parts of that kind are placed. ``satisfied`` says that the
+    gang was complete before, ``nominated`` are the nodes held for members, by pod key.
     """
 
     key: str
     pods: Sequence[PodInfo]
     gang: Gang | None = None
     bound: Sequence[tuple[PodInfo, str]] = ()
+    parts: Sequence[Unit] = ()
+    kind: str = ""
+    needed: int = 1
+    satisfied: bool = False
+    nominated: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def priority(self) -> int:
@@ -214,22 +225,58 @@ class Unit:
         """How many of the pending pods have to be placed together."""
         if self.gang is None:
             return len(self.pods)
-        return max(1, self.gang.min_member - len(self.bound))
+        if self.satisfied and self.gang.match_policy == "once-satisfied":
+            return min(1, len(self.pods))
+        counted = 0 if self.gang.match_policy == "only-waiting" else len(self.bound)
+        return max(min(1, len(self.pods)), self.gang.min_member - counted)
+
+
+Plan = Callable[[Sequence["PodInfo"], Mapping[int, int]], Sequence[int]]
+"""Gives equal pods, in rank order, their node rows, as many as fit now; the second argument
+limits how many of them single rows take."""
 
 
 @dataclass(frozen=True, eq=False)
 class Placement:
     """A part of the cluster that may hold a whole unit.
 
-    ``rows`` are its node rows in topology order (None: all nodes); ``slots``, along ``rows``, is
-    how many members each is offered (None: as many as fit). ``offered`` is how many members the
-    domain has room for.
+    ``rows`` are its node rows in topology order (None: all nodes); ``offered`` is how many
+    members they have room for. ``plan`` gives members their rows when the placement is tried; it
+    is called for each kind of pod in turn, the kinds before already reserved. Without a plan every
+    member takes the best of the rows. With ``exact`` nothing but the plan is tried.
     """
 
     name: str
     rows: Rows | None
     offered: int | None = None
-    slots: Sequence[int] | None = None
+    plan: Plan | None = None
+    exact: bool = False
+
+
+@dataclass(frozen=True)
+class Preemption:
+    """Room that ``post_filter`` found for a unit: whom to evict, and which nodes it then has.
+
+    ``nodes`` are the nodes held for the unit's pods until they are bound, by pod key. ``guarded``
+    are the victims, by key, that a disruption budget covers: they are asked first, and nobody is
+    evicted when one of them may not be.
+    """
+
+    victims: Sequence[PodInfo]
+    nodes: Mapping[str, str]
+    message: str
+    domain: str = ""
+    guarded: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class PreemptionTrial:
+    """What making room in one domain would cost, or why that cannot be done."""
+
+    domain: str
+    victims: Sequence[str] = ()
+    cost: str = ""
+    refusal: str | None = None
 
 
 class Handle(Protocol):
@@ -246,8 +293,29 @@ class Handle(Protocol):
     def gang(self, key: str) -> GangMembers:
         """Return a gang's definition and members, pending and bound."""
 
+    def unit(self, key: str) -> Unit | None:
+        """Return a unit that waits in the queue, as a cycle would get it."""
+
+    def queued_before(self, unit: Unit) -> Sequence[str]:
+        """Return the keys of the units that wait and would be tried before this one."""
+
+    def is_held(self, pod: PodInfo) -> bool:
+        """Tell whether a pod in the snapshot is a place held for it, not a pod that runs."""
+
+    def is_spared(self, pod: PodInfo) -> bool:
+        """Tell whether the eviction of a pod was refused a short while ago."""
+
     def free_slots(self, pod: PodInfo) -> npt.NDArray[np.int64]:
         """Return, per node row, an upper bound of how many such pods fit there now."""
+
+    def offers(self, unit: Unit) -> Placements:
+        """Return the parts of the cluster that may hold a unit now."""
+
+    def place(self, unit: Unit, placement: Placement) -> Mapping[str, str] | None:
+        """Place a unit within the running trial; return each pod's node, or None.
+
+        Only inside ``snapshot.trial()``; what the trial does not keep is undone with it.
+        """
 
     def fit_message(self, pod: PodInfo) -> str:
         """Return why nodes refuse the pod now: "0/5 nodes are available: ..."."""

@@ -50,6 +50,7 @@ DEFAULT_PLUGINS: tuple[tuple[str, int], ...] = (
     ("NodeResourcesBalancedAllocation", 1),
     ("ImageLocality", 1),
     ("NetworkGather", 1),
+    ("DefaultPreemption", 1),
 )
 """The default profile: kube-scheduler 1.36's plugins and weights, with gangs and gathering."""
 
@@ -211,6 +212,7 @@ def _resolve(
     left_out: set[str] = set()
     notes: list[str] = []
     config_at: dict[str, tuple[str | int, ...]] = {}
+    jobs_may_preempt: bool | None = None
     for index, entry in enumerate(raw.plugin_config):
         where = (*at, "pluginConfig", index)
         args = {k: v for k, v in entry.args.items() if k not in ("apiVersion", "kind")}
@@ -219,10 +221,17 @@ def _resolve(
             theirs = _checked(CoschedulingArgs, args, document, (*where, "args"))
             left_out |= theirs.disabled_plugins()
             notes += [f"Coscheduling: {name} has no effect" for name in theirs.without_effect()]
+            if theirs.enable_preemption is not None:
+                jobs_may_preempt = theirs.enable_preemption
             name, args = "Gang", {}
         if name in given:
             raise InputError(f'"{entry.name}" is configured twice', document.where(where))
         given[name], config_at[name] = args, where
+    if jobs_may_preempt is not None:
+        given["DefaultPreemption"] = {
+            "gangs": jobs_may_preempt,
+            **given.get("DefaultPreemption", {}),
+        }
     sets = _plugin_sets(raw, document, at)
     for point, plugin_set in sets.items():
         for index, disabled in enumerate(plugin_set.disabled):

@@ -63,6 +63,7 @@ class UnitQueue:
     :param sort_key: orders active units; the smallest comes first, then the first to arrive.
     :param gate: why a pod must not be tried yet, or None.
     :param helps: whether an event can help a unit that was refused.
+    :param unit_of: the key of the unit that a pod belongs to.
     """
 
     def __init__(
@@ -70,12 +71,14 @@ class UnitQueue:
         sort_key: SortKey,
         gate: Gate,
         helps: Hint,
+        unit_of: Callable[[PodInfo], str] = lambda pod: pod.gang or pod.key,
         initial_backoff: float = 1.0,
         max_backoff: float = 10.0,
     ) -> None:
         self._sort_key = sort_key
         self._gate = gate
         self._helps = helps
+        self._unit_key = unit_of
         self._initial_backoff = initial_backoff
         self._max_backoff = max_backoff
         self._units: dict[str, QueuedUnit] = {}
@@ -93,6 +96,10 @@ class UnitQueue:
     def __contains__(self, pod_key: str) -> bool:
         return pod_key in self._unit_of
 
+    def unit_key(self, pod_key: str) -> str | None:
+        """Return the key of the unit that a queued pod is in."""
+        return self._unit_of.get(pod_key)
+
     def pod(self, pod_key: str) -> PodInfo | None:
         """Return a queued pod."""
         unit_key = self._unit_of.get(pod_key)
@@ -100,7 +107,7 @@ class UnitQueue:
 
     def add(self, pod: PodInfo, now: float) -> None:
         """Add a pod, or take over its new object; either may make its unit worth a try."""
-        key = pod.gang or pod.key
+        key = self._unit_key(pod)
         unit = self._units.get(key)
         if unit is None:
             unit = self._units[key] = QueuedUnit(key, now)

@@ -8,31 +8,39 @@ or an asyncio loop on a live cluster) calls them.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 import numpy as np
 import numpy.typing as npt
 
 from bayplan.announcer import Announcer
-from bayplan.api import ApiObject, Node, Pod, PodGroup
+from bayplan.api import KINDS, ApiObject, NativePodGroup, Node, Pod, Workload, kind_of
 from bayplan.changes import node_difference, same_needs
-from bayplan.cluster.protocol import Bind, Cluster, WatchEvent, WatchType
+from bayplan.cluster.protocol import Bind, Cluster, Done, Evict, WatchEvent, WatchType
 from bayplan.cycle import Cycle, Reserved, Result
 from bayplan.decision import Decision, Outcome
 from bayplan.dialects import gang_of
-from bayplan.errors import ClusterError, PluginError
+from bayplan.dialects.kubernetes import template_of
+from bayplan.errors import ClusterError, NotFound, PluginError
 from bayplan.evaluator import Evaluator
 from bayplan.events import ClusterEvent
-from bayplan.gangs import GangDirectory, GangMembers, rank_order
+from bayplan.gangs import GangDirectory, GangMembers
+from bayplan.holds import Hold, Holds
 from bayplan.manifests import object_key
-from bayplan.plugin import Unit
+from bayplan.plugin import Placement, Placements, Preemption, Unit
 from bayplan.profile import Profile, ProfileSet
 from bayplan.queue import Place, QueuedUnit, UnitQueue
 from bayplan.runtime import Runtime
 from bayplan.snapshot import NodeRow, PodInfo, Snapshot
+from bayplan.units import make_unit
 
 __all__ = ["ProfileAtWork", "Scheduler"]
+
+HOLD_SECONDS = 600.0
+"""How long places are held for a unit that states no time of its own."""
+SPARED_SECONDS = 60.0
+"""How long a pod is not chosen again after its eviction was refused."""
 
 
 class _Handle:
@@ -52,6 +60,26 @@ class _Handle:
 
     def gang(self, key: str) -> GangMembers:
         return self._scheduler.gangs[key]
+
+    def unit(self, key: str) -> Unit | None:
+        return self._scheduler.pending_unit(key)
+
+    def queued_before(self, unit: Unit) -> Sequence[str]:
+        return self._scheduler.queued_before(unit)
+
+    def is_held(self, pod: PodInfo) -> bool:
+        return pod.key in self._scheduler.holds
+
+    def is_spared(self, pod: PodInfo) -> bool:
+        return self._scheduler.spared.get(pod.key, -1.0) > self._scheduler.now
+
+    def offers(self, unit: Unit) -> Placements:
+        assert self.at_work is not None, "not while the plugin is being made"
+        return self.at_work.cycle.offers(unit)
+
+    def place(self, unit: Unit, placement: Placement) -> Mapping[str, str] | None:
+        assert self.at_work is not None, "not while the plugin is being made"
+        return self.at_work.cycle.place_here(unit, placement)
 
     def free_slots(self, pod: PodInfo) -> npt.NDArray[np.int64]:
         assert self.at_work is not None, "not while the plugin is being made"
@@ -94,10 +122,11 @@ class _Binding:
 
 @dataclass
 class Statistics:
-    """Counts since the start."""
+    """Counts since the start; ``evicted`` are (pod, time, unit that it made room for)."""
 
     cycles: int = 0
     bound: int = 0
+    evicted: list[tuple[str, float, str]] = field(default_factory=list)
 
 
 class Scheduler:
@@ -118,6 +147,7 @@ class Scheduler:
         self._announcer = Announcer(cluster)
         self.snapshot = Snapshot()
         self.gangs = GangDirectory()
+        self.holds = Holds(self.snapshot)
         self.statistics = Statistics()
         self.decisions: dict[str, Decision] = {}
         self._keep_decisions = keep_decisions
@@ -130,6 +160,7 @@ class Scheduler:
             self._sort_key,
             self._gate,
             self._helps,
+            self.gangs.unit_of,
             profiles.initial_backoff,
             profiles.max_backoff,
         )
@@ -137,6 +168,7 @@ class Scheduler:
         self._waiting: dict[str, _Waiting] = {}
         self._binding: dict[str, _Binding] = {}
         self._subject: PodInfo | None = None
+        self.spared: dict[str, float] = {}
         cluster.watch(self.handle)
 
     @property
@@ -194,13 +226,16 @@ class Scheduler:
         info = self._known.pop(pod.key, None)
         if info is None:
             return
+        unit_key = self.gangs.unit_of(info)
+        self._release_held(info)
+        self.holds.ended(pod.key)
         self.queue.remove(pod.key)
         self._announcer.forget(pod.key)
-        self._release_waiting(info)
+        self._release_waiting(unit_key)
         self._binding.pop(pod.key, None)
         held = self.snapshot.remove_pod(pod.key)
-        self.gangs.remove(info)
-        self._gang_changed(info)
+        self._regroup(self.gangs.remove(info))
+        self._recheck(unit_key, info)
         if held is not None:
             self._happened(ClusterEvent.POD_REMOVED, held)
 
@@ -209,6 +244,8 @@ class Scheduler:
         if known is not None and known.uid != (pod.metadata.uid or pod.key):
             self._pod_gone(known.pod)
             known = None
+        if known is not None:
+            self._release_held(known)
         placed = self.snapshot.placed.get(pod.key)
         self._binding.pop(pod.key, None)
         if known is not None and placed is not None and placed[1] == pod.spec.node_name:
@@ -217,15 +254,15 @@ class Scheduler:
                 return
             self._known[pod.key] = info = PodInfo(pod)
             self.snapshot.replace_pod(info)
-            self.gangs.set_bound(info, pod.spec.node_name)
+            self._regroup(self.gangs.set_bound(info, pod.spec.node_name))
             self._happened(ClusterEvent.POD_CHANGED | ClusterEvent.POD_REMOVED, info)
             return
         self.queue.remove(pod.key)
         self.snapshot.remove_pod(pod.key)
         self._known[pod.key] = info = PodInfo(pod)
         self.snapshot.add_pod(info, pod.spec.node_name)
-        self.gangs.set_bound(info, pod.spec.node_name)
-        self._gang_changed(info)
+        self._regroup(self.gangs.set_bound(info, pod.spec.node_name))
+        self._recheck(self.gangs.unit_of(info), info)
         self._happened(ClusterEvent.POD_PLACED, info)
 
     def _pod_pending(self, pod: Pod) -> None:
@@ -239,15 +276,17 @@ class Scheduler:
         if known is not None and same_needs(known.pod, pod):
             known.pod = pod
             return
+        if known is not None:
+            self._release_held(known)
         if self.profile_of(pod) is None or pod.key in self.snapshot.placed:
             return
         if known is not None:
-            self.gangs.remove(known)
             self.queue.remove(pod.key)
+            self._regroup(self.gangs.remove(known))
         self._known[pod.key] = info = PodInfo(pod)
-        self.gangs.set_pending(info)
+        self._regroup(self.gangs.set_pending(info, self.now))
         self.queue.add(info, self.now)
-        self._announcer.gate_changed(info.gang or info.key)
+        self._announcer.gate_changed(self.gangs.unit_of(info))
 
     def _node_event(self, type_: WatchType, node: Node) -> None:
         name = node.metadata.name
@@ -269,16 +308,51 @@ class Scheduler:
             self.snapshot.delete_object(key, obj)
         else:
             self.snapshot.set_object(key, obj)
-        if isinstance(obj, PodGroup):
-            if deleted:
-                self.gangs.undefine(key)
-            else:
-                self.gangs.define(gang_of(obj))
-            self.queue.recheck(key, self.now)
-            self._announcer.gate_changed(key)
+        changed = self._define(obj, deleted)
+        if isinstance(obj, Workload):
+            for group in self._groups_of(key):
+                changed |= self._define(group, deleted=False)
+        if changed:
+            self._regroup(changed)
             self._happened(ClusterEvent.GANG_CHANGED, None)
         else:
             self._happened(ClusterEvent.OBJECT_CHANGED, None)
+
+    def _define(self, obj: ApiObject, deleted: bool) -> set[str]:
+        """Take over what an object says of a gang; return the gangs that changed."""
+        gang = gang_of(obj, self.snapshot.objects(Workload))
+        if gang is None:
+            if object_key(obj) in self.gangs.all():
+                return self.gangs.undefine(object_key(obj), _source(obj))
+            return set()
+        if deleted:
+            return self.gangs.undefine(gang.key, _source(obj))
+        return self.gangs.define(gang, _source(obj))
+
+    def _groups_of(self, workload: str) -> list[ApiObject]:
+        """Return the pod groups that take their policy from a Workload."""
+        found: list[ApiObject] = []
+        for group in self.snapshot.objects(NativePodGroup).values():
+            template = template_of(group)
+            if template is not None and template[0] == workload:
+                found.append(group)
+        return found
+
+    def _regroup(self, gangs: set[str]) -> None:
+        """Let the queue follow gangs whose definition changed."""
+        for key in sorted(gangs):
+            members = self.gangs.all().get(key)
+            pending = list(members.pending.values()) if members is not None else []
+            for pod in pending:
+                if pod.key in self.queue and self.queue.unit_key(pod.key) != self.gangs.unit_of(
+                    pod
+                ):
+                    self.queue.remove(pod.key)
+                    self.queue.add(pod, self.now)
+            units = {self.gangs.unit_of(pod) for pod in pending} or {key}
+            for unit in sorted(units):
+                self.queue.recheck(unit, self.now)
+                self._announcer.gate_changed(unit)
 
     def _resync(self, listed: Sequence[ApiObject]) -> None:
         """Take over a whole listing after a lost watch: what is not in it is gone."""
@@ -291,18 +365,16 @@ class Scheduler:
             if name not in nodes:
                 self.snapshot.delete_node(name)
         present = {(type(obj), object_key(obj)) for obj in listed}
-        for type_ in {type(obj) for obj in listed} | {PodGroup}:
-            if type_ in (Pod, Node):
-                continue
+        for type_ in {kind.type for kind in KINDS.values()} - {Pod, Node}:
             for key, old in list(self.snapshot.objects(type_).items()):
                 if (type_, key) not in present:
                     self._object_event(WatchType.DELETED, old)
         for obj in listed:
             self.handle(WatchEvent(WatchType.MODIFIED, obj))
 
-    def _gang_changed(self, info: PodInfo) -> None:
+    def _recheck(self, unit_key: str, info: PodInfo) -> None:
         if info.gang is not None:
-            self.queue.recheck(info.gang, self.now)
+            self.queue.recheck(unit_key, self.now)
 
     def _happened(self, event: ClusterEvent, subject: PodInfo | None) -> None:
         self._subject = subject
@@ -334,6 +406,9 @@ class Scheduler:
         return None
 
     def _helps(self, unit: QueuedUnit, event: ClusterEvent) -> bool:
+        hold = self.holds.get(unit.key)
+        if hold is not None and hold.victims and self._subject is not None:
+            return False
         pod = next(iter(unit.pods.values()), None)
         profile = self.profile_of(pod.pod) if pod is not None else None
         if pod is None or profile is None or not unit.refused_by:
@@ -353,11 +428,8 @@ class Scheduler:
 
     def _unit(self, queued: QueuedUnit) -> Unit:
         pods = list(queued.ready.values()) or list(queued.pods.values())
-        if pods[0].gang is None:
-            return Unit(queued.key, pods)
-        members = self.gangs[pods[0].gang]
-        bound = sorted(members.bound.values(), key=lambda item: rank_order(item[0]))
-        return Unit(queued.key, sorted(pods, key=rank_order), members.gang, bound)
+        hold = self.holds.get(queued.key)
+        return make_unit(queued.key, pods, self.gangs, hold.nodes if hold is not None else None)
 
     # Cycles ------------------------------------------------------------------------------
 
@@ -380,9 +452,28 @@ class Scheduler:
                 f"{', '.join(sorted(names))}"
             )
         else:
-            result = profile.cycle.run(unit, self.statistics.cycles, self.now)
+            result = self._run(unit, profile)
         self._conclude(queued, unit, profile, result)
         return True
+
+    def _run(self, unit: Unit, profile: ProfileAtWork) -> Result:
+        """Run a unit's cycle without the places that are held for it; hold them on if it fails."""
+        hold = self.holds.get(unit.key)
+        if hold is None:
+            return profile.cycle.run(unit, self.statistics.cycles, self.now)
+        self.holds.lift(unit.key)
+        result = profile.cycle.run(unit, self.statistics.cycles, self.now, preempt=not hold.victims)
+        if result.reserved or result.preemption is not None:
+            self.holds.drop(unit.key)
+        else:
+            self.holds.restore(unit.key)
+            if hold.victims:
+                count = len(hold.victims)
+                result.decision.message += (
+                    f" Waiting for {count} evicted pod{'s'[: count > 1]} to end on the nodes that "
+                    "are held for it."
+                )
+        return result
 
     def tick(self) -> None:
         """End the waits at Permit whose time is over."""
@@ -394,6 +485,9 @@ class Scheduler:
                 decision.outcome = Outcome.UNSCHEDULABLE
                 decision.message = f'unit "{key}" was not permitted in time'
                 self._refused(waiting.unit, decision)
+        for hold in self.holds.all():
+            if hold.until <= self.now:
+                self._give_up(hold)
 
     def allow(self, unit: str) -> bool:
         """Let a unit that waits at Permit go on to be bound; return whether it was waiting."""
@@ -412,6 +506,7 @@ class Scheduler:
     def next_time(self) -> float | None:
         """Return when there is something to do without any event; None when never."""
         times = [waiting.deadline for waiting in self._waiting.values()]
+        times += [hold.until for hold in self.holds.all()]
         at = self.queue.next_time()
         if at is not None:
             times.append(at)
@@ -431,18 +526,134 @@ class Scheduler:
             self._announcer.refused(unit, decision, "SchedulerError")
             self.queue.retry(queued, self.now)
         else:
+            if result.preemption is not None:
+                self._make_room(queued, unit, result.preemption)
+            elif result.partial:
+                self._hold_part(unit, result.partial)
             self._refused(queued, decision)
 
     def _refused(self, queued: QueuedUnit, decision: Decision) -> None:
         if queued.key in self.queue.units:
-            self._announcer.refused(self._unit(queued), decision, "Unschedulable")
+            hold = self.holds.get(queued.key)
+            nodes = hold.nodes if hold is not None else {}
+            self._announcer.refused(self._unit(queued), decision, "Unschedulable", nodes)
         self.queue.refuse(queued, decision.refused_by, self.now)
+
+    def queued_before(self, unit: Unit) -> list[str]:
+        """Return the keys of the waiting units that would be tried before this one."""
+        mine = self.queue.units.get(unit.key)
+        if mine is None:
+            return []
+        key = self._sort_key(mine)
+        return [
+            other.key
+            for other in self.queue.units.values()
+            if other is not mine and other.place is not Place.GATED and self._sort_key(other) < key
+        ]
 
     def _remember(self, decision: Decision) -> None:
         self.decisions.pop(decision.unit, None)
         self.decisions[decision.unit] = decision
         if len(self.decisions) > self._keep_decisions:
             del self.decisions[next(iter(self.decisions))]
+
+    # Making room -------------------------------------------------------------------------
+
+    def _make_room(self, queued: QueuedUnit, unit: Unit, preemption: Preemption) -> None:
+        """Hold the nodes for the unit and evict their victims, those with a budget first."""
+        victims: list[PodInfo] = []
+        for victim in preemption.victims:
+            holder = self.holds.unit_of(victim.key)
+            if holder is not None:
+                self._give_up_for(holder, unit)
+            elif not self._take_back(victim):
+                victims.append(victim)
+        pods = [pod for pod in unit.pods if pod.key in preemption.nodes]
+        grace = max((v.spec.termination_grace_period_seconds for v in victims), default=0)
+        wait = unit.gang.wait if unit.gang is not None and unit.gang.wait else HOLD_SECONDS
+        hold = Hold(
+            unit.key,
+            pods,
+            preemption.nodes,
+            self.now + max(wait, grace + 60.0),
+            {victim.key for victim in victims},
+            preemption.domain,
+        )
+        self.holds.add(hold)
+        for pod in pods:
+            self._announcer.nominated(pod, preemption.nodes[pod.key], len(victims))
+        guarded = [v for v in victims if v.key in preemption.guarded]
+        others = [v for v in victims if v.key not in preemption.guarded]
+        self._evict_guarded(guarded, others, hold)
+
+    def _evict_guarded(
+        self, guarded: Sequence[PodInfo], others: Sequence[PodInfo], hold: Hold
+    ) -> None:
+        """Evict pods with a disruption budget one by one, and the others when all were allowed."""
+        if not guarded:
+            for victim in others:
+                self._evict(victim, hold, partial(self._evicted, victim, hold))
+            return
+        first, *rest = guarded
+
+        def answered(error: ClusterError | None) -> None:
+            self._evicted(first, hold, error)
+            if error is None and self.holds.get(hold.unit) is hold:
+                self._evict_guarded(rest, others, hold)
+
+        self._evict(first, hold, answered)
+
+    def _evict(self, victim: PodInfo, hold: Hold, done: Done) -> None:
+        message = f"preempted to make room for {hold.unit}"
+        self._cluster.submit(Evict(victim.key, victim.pod.metadata.uid, message), done)
+
+    def _evicted(self, victim: PodInfo, hold: Hold, error: ClusterError | None) -> None:
+        """The cluster has answered an eviction."""
+        if error is None or isinstance(error, NotFound):
+            self.statistics.evicted.append((victim.key, self.now, hold.unit))
+            node = self.snapshot.placed.get(victim.key)
+            self._announcer.preempted(victim, hold.unit, node[1] if node else "")
+            return
+        self._announcer.warn(victim, "EvictionRefused", str(error))
+        self.spared[victim.key] = self.now + SPARED_SECONDS
+        if self.holds.get(hold.unit) is hold:
+            self._give_up(hold)
+
+    def _take_back(self, victim: PodInfo) -> bool:
+        """Take a pod's place back that is not bound yet; False when it has to be evicted."""
+        for key, waiting in list(self._waiting.items()):
+            if any(reserved.pod.key == victim.key for reserved in waiting.result.reserved):
+                del self._waiting[key]
+                self._give_back(waiting.profile, waiting.result.reserved)
+                self.queue.retry(waiting.unit, self.now)
+                return True
+        return False
+
+    def _give_up_for(self, holder: str, unit: Unit) -> None:
+        hold = self.holds.get(holder)
+        if hold is not None:
+            self._give_up(hold, f"its places were taken by {unit.key}, of higher priority")
+
+    def _give_up(self, hold: Hold, why: str = "") -> None:
+        """End a hold that did not lead to a placement; the unit is tried again."""
+        self.holds.drop(hold.unit)
+        for pod in hold.pods:
+            self._announcer.not_nominated(pod, why)
+        self._happened(ClusterEvent.POD_REMOVED, None)
+
+    def _hold_part(self, unit: Unit, nodes: Mapping[str, str]) -> None:
+        """Let the members of a gang that is not strict keep the places that they found."""
+        before = self.holds.get(unit.key)
+        wait = unit.gang.wait if unit.gang is not None and unit.gang.wait else HOLD_SECONDS
+        until = before.until if before is not None else self.now + wait
+        pods = [pod for pod in unit.pods if pod.key in nodes]
+        self.holds.add(Hold(unit.key, pods, nodes, until, set()))
+
+    def _release_held(self, info: PodInfo) -> None:
+        """A pod with a held place changed or is gone: its unit's places go back."""
+        unit = self.holds.unit_of(info.key)
+        if unit is not None:
+            self.holds.drop(unit)
 
     # Binding -----------------------------------------------------------------------------
 
@@ -529,7 +740,7 @@ class Scheduler:
         self._announcer.warn(reserved.pod, "FailedScheduling", message)
         if key in self._known:
             self.queue.add(reserved.pod, self.now)
-            queued = self.queue.units.get(reserved.pod.gang or key)
+            queued = self.queue.units.get(self.gangs.unit_of(reserved.pod))
             if queued is not None and queued.place is Place.ACTIVE:
                 queued.attempts = max(1, queued.attempts)
                 self.queue.retry(queued, self.now)
@@ -542,9 +753,8 @@ class Scheduler:
             if held is not None:
                 self._happened(ClusterEvent.POD_REMOVED, held)
 
-    def _release_waiting(self, info: PodInfo) -> None:
+    def _release_waiting(self, key: str) -> None:
         """A member of a waiting unit is gone: its unit gives everything back and tries again."""
-        key = info.gang or info.key
         waiting = self._waiting.pop(key, None)
         if waiting is not None:
             self._give_back(waiting.profile, waiting.result.reserved)
@@ -552,3 +762,8 @@ class Scheduler:
 
     def _row(self, name: str) -> NodeRow:
         return NodeRow(self.snapshot.nodes, self.snapshot.nodes.row_of[name])
+
+
+def _source(obj: ApiObject) -> str:
+    kind = kind_of(obj)
+    return f"{kind.name} of {kind.group}"

@@ -23,7 +23,7 @@ _DEFAULT_HORIZON = 600.0
 
 Progress = Callable[[int, int], None]
 
-_KINDS = {"Scheduled": "Bound", "FailedScheduling": "Unschedulable"}
+_KINDS = {"Scheduled": "Bound", "FailedScheduling": "Unschedulable", "Preempted": "Evicted"}
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,10 @@ class Simulation:
                 key: {"message": message, "nominatedNode": node}
                 for key, (message, node) in pending.items()
             },
-            "evicted": [],
+            "evicted": [
+                {"pod": pod, "at": at, "for": unit}
+                for pod, at, unit in self.scheduler.statistics.evicted
+            ],
             "timeline": [
                 {
                     "at": entry.at,

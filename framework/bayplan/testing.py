@@ -39,7 +39,7 @@ from bayplan.decision import Decision
 from bayplan.errors import InputError, PluginError
 from bayplan.evaluation import Evaluation
 from bayplan.evaluator import Evaluator
-from bayplan.plugin import CycleState, Plugin
+from bayplan.plugin import CycleState, Placement, Placements, Plugin, Unit
 from bayplan.profile import Profile, ProfileSet, default_profiles
 from bayplan.runtime import Runtime
 from bayplan.scheduler import ProfileAtWork, Scheduler
@@ -326,6 +326,24 @@ class _HandleOf:
 
     def gang(self, key: str) -> Any:
         return self._cluster.scheduler.gangs[key]
+
+    def unit(self, key: str) -> Unit | None:
+        return self._cluster.scheduler.pending_unit(key)
+
+    def queued_before(self, unit: Unit) -> Sequence[str]:
+        return self._cluster.scheduler.queued_before(unit)
+
+    def is_held(self, pod: PodInfo) -> bool:
+        return pod.key in self._cluster.scheduler.holds
+
+    def is_spared(self, pod: PodInfo) -> bool:
+        return False
+
+    def offers(self, unit: Unit) -> Placements:
+        return self._cluster._profile.cycle.offers(unit)
+
+    def place(self, unit: Unit, placement: Placement) -> Mapping[str, str] | None:
+        return self._cluster._profile.cycle.place_here(unit, placement)
 
     def free_slots(self, pod: PodInfo) -> Any:
         return self._cluster._profile.cycle.free_slots(pod)

@@ -1,20 +1,23 @@
-"""NetworkGather: put a gang into one domain of the network.
+"""NetworkGather: put a gang, and each of its sub-groups, into one domain of the network.
 
-The layers that the gang names are tried from the innermost to the outermost; on each, the
-domains with room for the whole gang are offered, the one that wastes least first. A required
-layer (MustGather) is a border that the gang never crosses; with preferences alone the whole
-cluster is the last resort.
+The layers that the gang names are tried from the innermost to the outermost; on each, the domains
+with room for the whole gang are offered, the one that wastes least first. A required layer is a
+border that the gang never crosses; with preferences alone the whole cluster is the last resort.
+Where no domain holds all members, those that hold the minimum are offered, the roomiest first.
 
-Ties break by name (digits as numbers). Inside a domain, nodes are filled in topology order,
-the fullest children first where several would do, and members take them by rank.
+Ties break by the waste of the domains around, then by name (digits as numbers). Inside a domain,
+``fill`` says which nodes are used; members take them in topology order by rank.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
+import pydantic
+from pydantic import Field
 
 from bayplan import (
     Args,
@@ -24,27 +27,61 @@ from bayplan import (
     Placement,
     Placements,
     Plugin,
+    PodInfo,
     Unit,
     hookimpl,
 )
-from bayplan.api import ClusterNetworkTopology
-from bayplan.dialects.koordinator import NODE_LAYER, layers_of
-from bayplan.hookspecs import IntColumn
-from bayplan.topology.network import Domain, NetworkTree, TopologyError, build_tree
+from bayplan.api.gang import Fill, Gang
+from bayplan.hookspecs import BoolColumn, IntColumn
+from bayplan.networks import Networks
+from bayplan.topology.network import (
+    NODE_LAYER,
+    ROOT_LAYER,
+    Domain,
+    Layer,
+    NetworkTree,
+    TopologyError,
+)
+from bayplan.topology.packing import Capacity, balance, distribute
 
 __all__ = ["NetworkGather", "NetworkGatherArgs"]
-
 
 _MOST_RECORDED = 64
 """Domains that a decision remembers, those with most room."""
 _MOST_TOLD = 20
 """Domains that a message names; conditions have a limited length."""
+_MOST_CANDIDATES = 256
+"""Domains of one layer that are offered; more would not be tried."""
+
+
+class LayerArgs(Args):
+    """A network layer by node labels; the first one that a node carries counts."""
+
+    name: str = Field(min_length=1)
+    label_keys: tuple[str, ...] = Field(min_length=1)
 
 
 class NetworkGatherArgs(Args):
-    """Arguments of NetworkGather: which ClusterNetworkTopology describes the network."""
+    """Arguments of NetworkGather.
 
-    topology: str = "default"
+    ``topology`` is the network that is asked first, ``layers`` (from the outermost) describe one
+    where no object does, ``fill`` is in which order the parts of a domain are filled.
+    """
+
+    topology: str = ""
+    layers: tuple[LayerArgs, ...] = ()
+    fill: Fill = "BestFit"
+
+    @pydantic.field_validator("layers")
+    @classmethod
+    def _once(cls, layers: tuple[LayerArgs, ...]) -> tuple[LayerArgs, ...]:
+        names = [layer.name for layer in layers]
+        for name in names:
+            if names.count(name) > 1:
+                raise ValueError(f'layer "{name}" is defined twice')
+            if name in (NODE_LAYER, ROOT_LAYER):
+                raise ValueError(f'layer "{name}" is always there')
+        return layers
 
 
 class NetworkGather(Plugin[NetworkGatherArgs]):
@@ -57,194 +94,368 @@ class NetworkGather(Plugin[NetworkGatherArgs]):
         | ClusterEvent.GANG_CHANGED
         | ClusterEvent.OBJECT_CHANGED
     )
-    _tree: tuple[object, NetworkTree] | None = None
+    _networks: Networks | None = None
 
     @hookimpl
-    def placement_generate(self, unit: Unit, nodes: NodeView) -> Placements | None:
+    def placement_generate(
+        self, unit: Unit, nodes: NodeView, within: Placement
+    ) -> Placements | None:
         """Offer the domains that can hold the unit, the smallest waste first."""
-        gather = unit.gang.gather if unit.gang is not None else ()
-        if not gather:
+        gang = unit.gang
+        if gang is None or not (gang.gather or gang.slices):
             return None
+        layers = [rule.layer for rule in gang.gather] + [one.layer for one in gang.slices]
         try:
-            tree = self._current_tree(nodes)
-            layers = self._layer_order(tree)
+            tree = self._tree(layers, gang)
+            _check_slices(gang, tree)
         except TopologyError as exc:
-            return Placements(reason=f"ClusterNetworkTopology {self.args.topology}: {exc}.")
-        for rule in gather:
-            if rule.layer not in layers:
-                known = ", ".join(layers)
-                reason = f'gang "{unit.key}": there is no network layer "{rule.layer}" ({known}).'
-                return Placements(reason=reason)
-        named = sorted({rule.layer for rule in gather}, key=layers.index, reverse=True)
-        required = [rule.layer for rule in gather if rule.required]
-        # Inside the innermost required layer, preferences further out are met by themselves.
-        border = max(required, key=layers.index) if required else None
-        if border is not None:
-            named = [layer for layer in named if layers.index(layer) >= layers.index(border)]
-        offers = _Offers(self._slots(unit), unit, self._pinned(unit, nodes))
-        candidates: list[Placement] = []
-        refused: list[DomainTrial] = []
-        for layer in named:
-            fitting, unfit = offers.of_layer(self._domains(tree, layer, nodes))
-            candidates += fitting
-            refused += unfit
-        if border is None:
-            candidates.append(offers.last_resort(tree))
-        reason = "" if candidates else self._no_domain(unit, border, refused)
-        return Placements(candidates, _most_promising(refused, _MOST_RECORDED), reason)
+            return Placements(reason=f'gang "{unit.key}": {exc}.')
+        return _Search(self, unit, gang, tree, nodes, within).run()
 
     @hookimpl
     def relax(self, unit: Unit) -> Iterator[tuple[str, Unit]]:
-        """Offer the unit without one required layer, then without gathering at all."""
-        if unit.gang is None:
+        """Offer the unit with a wider border, then without one, then without its slices."""
+        gang = unit.gang
+        if gang is None:
             return
-        required = [rule for rule in unit.gang.gather if rule.required]
+        required = [rule for rule in gang.gather if rule.required]
         for rule in required:
-            weaker = tuple(
-                replace(other, required=False) if other is rule else other
-                for other in unit.gang.gather
+            for wider in self._wider(rule.layer, gang):
+                rules = tuple(
+                    replace(other, layer=wider) if other is rule else other for other in gang.gather
+                )
+                text = f"with {wider} instead of {rule.layer} as the required layer"
+                yield text, replace(unit, gang=replace(gang, gather=rules))
+            rules = tuple(
+                replace(other, required=False) if other is rule else other for other in gang.gather
             )
-            gang = replace(unit.gang, gather=weaker)
-            yield f"without MustGather at {rule.layer}", replace(unit, gang=gang)
+            text = f"without MustGather at {rule.layer}"
+            yield text, replace(unit, gang=replace(gang, gather=rules))
         if len(required) > 1:
-            yield "without MustGather", replace(unit, gang=replace(unit.gang, gather=()))
+            yield "without MustGather", replace(unit, gang=replace(gang, gather=()))
+        for one in gang.slices:
+            others = tuple(other for other in gang.slices if other is not one)
+            text = f"without its slices of {one.size} at {one.layer}"
+            yield text, replace(unit, gang=replace(gang, slices=others))
+        for part in unit.parts:
+            for text, weaker in self.relax(part):
+                parts = [weaker if other is part else other for other in unit.parts]
+                yield f"with {part.key} {text}", replace(unit, parts=parts)
 
-    def _current_tree(self, nodes: NodeView) -> NetworkTree:
-        topology = self.handle.snapshot.objects(ClusterNetworkTopology).get(self.args.topology)
-        if topology is None:
-            raise TopologyError("does not exist")
-        table = nodes.table
-        version = (topology.metadata.resource_version, table.epoch, table.node_version)
-        if self._tree is None or self._tree[0] != version:
-            labels = [node.metadata.labels for node in table.nodes]
-            self._tree = (version, build_tree(layers_of(topology), labels))
-        return self._tree[1]
+    def _wider(self, layer: str, gang: Gang) -> list[str]:
+        try:
+            tree = self._tree([layer], gang)
+        except TopologyError:
+            return []
+        order = tree.layer_order()
+        found = tree.find_layer(layer)
+        inner = order.index(found) if found in order else 0
+        return order[1:inner][::-1]
 
-    def _layer_order(self, tree: NetworkTree) -> list[str]:
-        return [*tree.layers, NODE_LAYER]
+    def networks(self) -> Networks:
+        """Return the networks of the cluster and of the profile."""
+        if self._networks is None:
+            layers = [Layer(one.name, one.label_keys) for one in self.args.layers]
+            self._networks = Networks(self.handle.snapshot, layers)
+        return self._networks
 
-    def _domains(self, tree: NetworkTree, layer: str, nodes: NodeView) -> Sequence[Domain]:
-        if layer != NODE_LAYER:
-            return tree.layers[layer]
-        return [
-            Domain((nodes.names[row],), NODE_LAYER, rows=np.array([row], dtype=np.intp))
-            for row in tree.root.rows
+    def _tree(self, layers: Sequence[str], gang: Gang) -> NetworkTree:
+        networks = self.networks()
+        if gang.topology:
+            return networks.find(layers, gang.topology)
+        first = networks.trees().get(self.args.topology)
+        if first is not None and all(first.find_layer(layer) is not None for layer in layers):
+            return first
+        return networks.find(layers)
+
+
+def _check_slices(gang: Gang, tree: NetworkTree) -> None:
+    """Refuse multiples that cannot be met together: the inner one has to divide the outer one."""
+    order = tree.layer_order()
+    sizes = sorted((order.index(_layer(tree, one.layer)), one.size) for one in gang.slices)
+    for (_, outer), (_, inner) in itertools.pairwise(sizes):
+        if outer % inner:
+            raise TopologyError(f"slices of {inner} do not divide the slices of {outer} around")
+
+
+def _layer(tree: NetworkTree, name: str) -> str:
+    layer = tree.find_layer(name)
+    if layer is None:
+        known = ", ".join(tree.layer_order()[1:])
+        raise TopologyError(f'there is no network layer "{name}" ({known})')
+    return layer
+
+
+class _Search:
+    """The offers to one unit: what each domain has room for, and in which order."""
+
+    def __init__(
+        self,
+        plugin: NetworkGather,
+        unit: Unit,
+        gang: Gang,
+        tree: NetworkTree,
+        nodes: NodeView,
+        within: Placement,
+    ) -> None:
+        self._handle = plugin.handle
+        self._unit, self._gang, self._tree, self._nodes = unit, gang, tree, nodes
+        self._fill: Fill = gang.fill or plugin.args.fill
+        self._allowed: BoolColumn | None = None
+        if within.rows is not None:
+            self._allowed = np.zeros(len(nodes), dtype=np.bool_)
+            self._allowed[within.rows] = True
+        self._multiples = {_layer(tree, one.layer): one.size for one in gang.slices}
+        self._size, self._least = len(unit.pods), unit.min_placed
+        kinds: dict[object, list[PodInfo]] = {}
+        for pod in unit.pods:
+            kinds.setdefault(pod.facts, []).append(pod)
+        multiples = self._multiples if len(kinds) == 1 else {}
+        self._counts = [len(pods) for pods in kinds.values()]
+        self._capacities = [
+            Capacity(tree, self._slots(pods[0], self._size), multiples) for pods in kinds.values()
         ]
+        order = tree.layer_order()
+        self._required = [_layer(tree, r.layer) for r in gang.gather if r.required]
+        self.border = max(self._required, key=order.index) if self._required else None
+        self._existing = self._count_bound()
 
-    def _slots(self, unit: Unit) -> IntColumn:
-        """Return how many members each node takes at most.
+    def _slots(self, pod: PodInfo, most: int) -> IntColumn:
+        slots = np.minimum(self._handle.free_slots(pod), most)
+        if self._allowed is not None:
+            slots[~self._allowed] = 0
+        return slots
 
-        With members of different sizes that is the number of the smallest: an upper bound, which
-        the cycle verifies member by member.
-        """
-        kinds = {pod.facts: pod for pod in unit.pods}
-        columns = [self.handle.free_slots(pod) for pod in kinds.values()]
-        most: IntColumn = columns[0]
-        for column in columns[1:]:
-            most = np.maximum(most, column)
-        return np.minimum(most, len(unit.pods))
+    def _count_bound(self) -> IntColumn | None:
+        """Return, summed up along the tree's order, how many members each row holds already."""
+        rows = self._nodes.table.row_of
+        bound = [rows[node] for _, node in self._unit.bound if node in rows]
+        if not bound:
+            return None
+        counts = np.bincount(bound, minlength=len(self._nodes))
+        return np.concatenate([[0], np.cumsum(counts[self._tree.order])])
 
-    def _pinned(self, unit: Unit, nodes: NodeView) -> frozenset[int]:
-        """Return the rows that hold members already; a domain has to contain them."""
-        rows = nodes.table.row_of
-        return frozenset(rows[node] for _, node in unit.bound if node in rows)
+    # Candidates --------------------------------------------------------------------------
 
-    def _no_domain(self, unit: Unit, border: str | None, refused: Sequence[DomainTrial]) -> str:
-        trials = [trial for trial in refused if trial.name.startswith(f"{border}/")]
-        shown = _most_promising(trials, _MOST_TOLD)
+    def run(self) -> Placements:
+        """Return candidates, domains that were ruled out, and why there is none."""
+        candidates: list[Placement] = []
+        smaller: list[tuple[int, Placement]] = []
+        refused: list[DomainTrial] = []
+        for layer in self._layers():
+            self._offer(layer, candidates, smaller, refused)
+        if self.border is None:
+            last = self._last_resort()
+            room = last.offered or 0
+            if room >= self._size or room < self._least:
+                candidates.append(last)
+            else:
+                smaller.append((room, last))
+        # Everybody somewhere comes before most of them near each other.
+        smaller.sort(key=lambda item: -item[0])
+        candidates += [placement for _, placement in smaller]
+        reason = "" if candidates else self._no_domain(refused)
+        return Placements(candidates, refused, reason)
+
+    def _layers(self) -> list[str]:
+        """Return the layers to try, the innermost first, none outside of the border."""
+        order = self._tree.layer_order()
+        named: set[str] = set()
+        for rule in self._gang.gather:
+            layer = _layer(self._tree, rule.layer)
+            named.add(layer)
+            if rule.climb:
+                named |= set(order[: order.index(layer)])
+        limit = order.index(self.border) if self.border is not None else 1
+        kept = {layer for layer in named if order.index(layer) >= limit} - {ROOT_LAYER}
+        if self.border == ROOT_LAYER:
+            kept.add(ROOT_LAYER)
+        return sorted(kept, key=order.index, reverse=True)
+
+    def _offer(
+        self,
+        layer: str,
+        candidates: list[Placement],
+        smaller: list[tuple[int, Placement]],
+        refused: list[DomainTrial],
+    ) -> None:
+        offered, existing = self._offered(layer), self._bound_in(layer)
+        total = int(self._existing[-1]) if self._existing is not None else 0
+        outside = len(self._unit.bound) > total
+        holds = np.ones(len(offered), dtype=np.bool_)
+        if self._unit.bound and self.border is not None:
+            holds = (existing == total) & (not outside)
+        enough = np.flatnonzero((offered >= self._size) & holds)
+        least = np.flatnonzero((offered >= self._least) & (offered < self._size) & holds)
+        for index in self._ranked(layer, enough, offered, existing):
+            candidates.append(self._placement(layer, index, int(offered[index])))
+        for index in self._ranked(layer, least, -offered, existing)[:_MOST_RECORDED]:
+            room = int(offered[index])
+            smaller.append((room, self._placement(layer, index, room)))
+        short = np.flatnonzero(~holds | (offered < self._least))
+        for index in _most_promising(short, offered, _MOST_RECORDED):
+            domain = self._domain(layer, index)
+            if holds[index]:
+                refusal = f"offers {offered[index]} of {self._size} slots"
+            else:
+                refusal = "does not contain the members that run already"
+            refused.append(
+                DomainTrial(
+                    domain.label,
+                    len(domain.rows),
+                    int(offered[index]),
+                    self._least,
+                    refusal,
+                    domain.rows,
+                )
+            )
+
+    def _offered(self, layer: str) -> IntColumn:
+        """Return an upper bound of the members that each domain of a layer takes."""
+        columns = [self._of_layer(capacity, layer) for capacity in self._capacities]
+        if len(columns) == 1:
+            return columns[0]
+        bounded = [np.minimum(c, n) for c, n in zip(columns, self._counts, strict=True)]
+        offered: IntColumn = np.sum(bounded, axis=0)
+        return offered
+
+    def _of_layer(self, capacity: Capacity, layer: str) -> IntColumn:
+        if layer == NODE_LAYER:
+            return capacity.in_order
+        if layer == ROOT_LAYER:
+            return np.array([capacity.of(self._tree.root)], dtype=np.int64)
+        return capacity.of_layer(layer)
+
+    def _bound_in(self, layer: str) -> IntColumn:
+        sums = self._existing
+        if layer == NODE_LAYER:
+            size = len(self._tree.order)
+            return np.zeros(size, dtype=np.int64) if sums is None else np.diff(sums)
+        if layer == ROOT_LAYER:
+            return np.array([0 if sums is None else int(sums[-1])], dtype=np.int64)
+        starts, ends = self._tree.bounds(layer)
+        if sums is None:
+            return np.zeros(len(starts), dtype=np.int64)
+        found: IntColumn = sums[ends] - sums[starts]
+        return found
+
+    def _ranked(
+        self, layer: str, indices: IntColumn, waste: IntColumn, existing: IntColumn
+    ) -> list[int]:
+        """Order domains: near the members that run, least waste here and around, name."""
+        first = np.lexsort((indices, waste[indices], -existing[indices]))[:_MOST_CANDIDATES]
+        chosen: list[int] = indices[first].tolist()
+        if len(chosen) < 2:
+            return chosen
+
+        def key(index: int) -> tuple[object, ...]:
+            around = []
+            domain = self._domain(layer, index).parent
+            while domain is not None:
+                around.append(self._capacities[0].of(domain))
+                domain = domain.parent
+            spread: tuple[float, ...] = ()
+            if self._fill == "Balanced" and layer != NODE_LAYER:
+                own = self._domain(layer, index)
+                slots = self._capacities[0].in_order[own.start : own.end]
+                even = balance(slots, self._size)
+                spread = (0.0,) if even is None else (1.0, -float(even[0]), -even[1])
+            return (-int(existing[index]), spread, int(waste[index]), around, index)
+
+        return sorted(chosen, key=key)
+
+    def _domain(self, layer: str, index: int) -> Domain:
+        if layer == ROOT_LAYER:
+            return self._tree.root
+        if layer != NODE_LAYER:
+            return self._tree.layers[layer][index]
+        row = int(self._tree.order[index])
+        rows = np.array([row], dtype=np.intp)
+        return Domain(
+            (self._nodes.names[row],), NODE_LAYER, rows=rows, start=index, end=index + 1, own=1
+        )
+
+    def _placement(self, layer: str, index: int, offered: int) -> Placement:
+        return self._of_domain(self._domain(layer, index), offered)
+
+    def _last_resort(self) -> Placement:
+        """Return the whole cluster, in topology order, nodes outside of the tree at the end."""
+        root, outside = self._tree.root, self._tree.outside
+        inside = [capacity.of(root) for capacity in self._capacities]
+        beyond = [0] * len(inside)
+        if not self._multiples:
+            beyond = [
+                int(self._slots(pods, self._size)[outside].sum()) for pods in self._kinds_first()
+            ]
+        rooms = [a + b for a, b in zip(inside, beyond, strict=True)]
+        if len(rooms) > 1:
+            rooms = [min(room, n) for room, n in zip(rooms, self._counts, strict=True)]
+        return self._of_domain(root, sum(rooms), outside=not self._multiples)
+
+    def _kinds_first(self) -> list[PodInfo]:
+        firsts: dict[object, PodInfo] = {}
+        for pod in self._unit.pods:
+            firsts.setdefault(pod.facts, pod)
+        return list(firsts.values())
+
+    # Plans -------------------------------------------------------------------------------
+
+    def _of_domain(self, domain: Domain, offered: int, outside: bool = False) -> Placement:
+        rows = domain.rows
+        if outside:
+            rows = np.concatenate([rows, self._tree.outside])
+        allowed = rows if self._allowed is None else rows[self._allowed[rows]]
+
+        def plan(pods: Sequence[PodInfo], limits: Mapping[int, int]) -> list[int]:
+            slots = self._slots(pods[0], len(pods))
+            for row, most in limits.items():
+                slots[row] = min(int(slots[row]), most)
+            capacity = Capacity(self._tree, slots, self._multiples)
+            wanted = min(len(pods), capacity.of(domain))
+            wanted -= wanted % max(self._multiples.values(), default=1)
+            taken = distribute(capacity, domain, wanted, self._fill)
+            found = np.repeat(domain.rows, taken).tolist()
+            for row in self._tree.outside.tolist() if outside else ():
+                found += [row] * min(int(slots[row]), len(pods) - len(found))
+            return found
+
+        return Placement(domain.label, allowed, offered, plan, exact=bool(self._multiples))
+
+    # Words -------------------------------------------------------------------------------
+
+    def _no_domain(self, refused: Sequence[DomainTrial]) -> str:
+        border = "cluster" if self.border == ROOT_LAYER else f"{self.border}/"
+        trials = [trial for trial in refused if trial.name.startswith(border)]
+        shown = _roomiest(trials, _MOST_TOLD)
         per_domain = ";".join(f"topology topologyNode {t.name}: {t.offered}" for t in shown)
         if len(trials) > len(shown):
             per_domain += f";{len(trials) - len(shown)} more"
-        return (
+        text = (
             "no candidate topology nodes can accommodate job, desiredOfferSlot: "
-            f"{len(unit.pods)}, {per_domain}, {self.handle.fit_message(unit.pods[0])}"
+            f"{self._size}, {per_domain}, {self._handle.fit_message(self._unit.pods[0])}"
         )
+        if len(self._unit.parts) or not self._multiples:
+            return text
+        constraints = ", ".join(f"{layer}={n}" for layer, n in sorted(self._multiples.items()))
+        fits = "; ".join(
+            f"{int((self._of_layer(self._capacities[0], layer) // size).sum())}/"
+            f"{self._size // size} slice(s) fit on level {layer}"
+            for layer, size in self._multiples.items()
+        )
+        return f"{text}; podCountMultiple constraints: {constraints}; {fits}"
 
 
-class _Offers:
-    """What each domain offers to one unit.
-
-    :param slots: members per node row, at most.
-    :param pinned: rows that a domain has to contain.
-    """
-
-    def __init__(self, slots: IntColumn, unit: Unit, pinned: frozenset[int]) -> None:
-        self._slots = slots
-        self._size = len(unit.pods)
-        self._needed = unit.min_placed
-        self._pinned = pinned
-
-    def of_layer(self, domains: Sequence[Domain]) -> tuple[list[Placement], list[DomainTrial]]:
-        """Return the domains with room for all, least waste first, and those without."""
-        fitting: list[tuple[int, int]] = []
-        refused: list[DomainTrial] = []
-        for index, domain in enumerate(domains):
-            offered = self._offered(domain)
-            refusal = None
-            if offered < self._size:
-                refusal = f"offers {offered} of {self._size} slots"
-            elif self._pinned and not self._pinned <= frozenset(domain.rows.tolist()):
-                refusal = "does not contain the members that run already"
-            if refusal is None:
-                fitting.append((offered, index))
-            else:
-                size, rows = len(domain.rows), domain.rows
-                name = _label(domain)
-                refused.append(DomainTrial(name, size, offered, self._needed, refusal, rows))
-        placements = [self._placement(domains[index], n) for n, index in sorted(fitting)]
-        return placements, refused
-
-    def last_resort(self, tree: NetworkTree) -> Placement:
-        """Return the whole cluster, in topology order, nodes outside of the tree at the end."""
-        rows = np.concatenate([tree.root.rows, tree.outside])
-        return Placement("cluster", rows, int(self._slots[rows].sum()))
-
-    def _offered(self, domain: Domain) -> int:
-        return int(self._slots[domain.rows].sum())
-
-    def _placement(self, domain: Domain, offered: int) -> Placement:
-        taken: dict[int, int] = {}
-        self._pour(domain, self._size, taken)
-        slots = [taken.get(int(row), 0) for row in domain.rows]
-        return Placement(_label(domain), domain.rows, offered, slots)
-
-    def _pour(self, domain: Domain, wanted: int, taken: dict[int, int]) -> int:
-        """Give slots to ``wanted`` members, as few children as possible; return what is left."""
-        if domain.children:
-            for child in self._fewest(domain.children, wanted):
-                wanted = self._pour(child, wanted, taken)
-            return wanted
-        for row in domain.rows.tolist():
-            here = min(wanted, int(self._slots[row]))
-            if here > 0:
-                taken[row] = here
-                wanted -= here
-        return wanted
-
-    def _fewest(self, children: Sequence[Domain], wanted: int) -> list[Domain]:
-        """Choose the children to fill: the largest first, the last one as tight as possible."""
-        left = [(self._offered(child), child) for child in children]
-        chosen: list[Domain] = []
-        while wanted > 0 and left:
-            enough = [item for item in left if item[0] >= wanted]
-            if enough:
-                best = min(enough, key=lambda item: item[0])
-            else:
-                best = max(left, key=lambda item: item[0])
-            left.remove(best)
-            if best[0] > 0:
-                chosen.append(best[1])
-                wanted -= best[0]
-        return sorted(chosen, key=children.index)
-
-
-def _most_promising(trials: Sequence[DomainTrial], most: int) -> Sequence[DomainTrial]:
+def _most_promising(indices: IntColumn, offered: IntColumn, most: int) -> list[int]:
     """Return the domains that offer most, in the order given."""
+    if len(indices) > most:
+        best = np.argsort(-offered[indices], kind="stable")[:most]
+        indices = np.sort(indices[best])
+    kept: list[int] = indices.tolist()
+    return kept
+
+
+def _roomiest(trials: Sequence[DomainTrial], most: int) -> Sequence[DomainTrial]:
     if len(trials) <= most:
         return trials
     ranked = sorted(range(len(trials)), key=lambda i: (-(trials[i].offered or 0), i))
     return [trials[i] for i in sorted(ranked[:most])]
-
-
-def _label(domain: Domain) -> str:
-    return f"{domain.layer}/{domain.name}" if domain.path else "cluster"

@@ -266,7 +266,6 @@ def test_yaml_that_is_nested_too_deeply_is_refused(bayplan: Bayplan, depth: int)
         (pod(meta=", labels: {app: 1}"), ('$.metadata.labels["app"]', "string, got an integer")),
         (pod(meta=", labels: [a]"), ("$.metadata.labels", "expected a mapping, got a list")),
         (pod(name="Upper"), ("$.metadata.name", '"Upper" is not a name', "lower-case")),
-        (made(POD_GROUP, "PodGroup", "{minMember: 0}"), ("$.spec.minMember", "1 or more, got 0")),
         (made(POD_GROUP, "PodGroup", "{minMember: '4'}"), ("$.spec.minMember", "got a string")),
         (
             made("batch/v1", "Job", "{parallelism: 99999999999999}"),

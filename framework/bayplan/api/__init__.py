@@ -5,11 +5,18 @@ a wrong type is an error that names the path. Lists are tuples, so that objects 
 """
 
 from bayplan.api.meta import LabelSelector, ObjectMeta, OwnerReference, SelectorRequirement
-from bayplan.api.network import ClusterNetworkTopology
+from bayplan.api.network import ClusterNetworkTopology, HyperNode, KaiTopology, Topology
 from bayplan.api.node import Node, Taint
 from bayplan.api.objects import KINDS, ApiObject, Kind, decode_object, kind_of
 from bayplan.api.pod import Container, Pod, PodCondition, PodSpec, Toleration
-from bayplan.api.podgroup import PodGroup
+from bayplan.api.podgroup import (
+    KaiPodGroup,
+    NativePodGroup,
+    PodGroup,
+    SchedulerPluginsPodGroup,
+    VolcanoPodGroup,
+    Workload,
+)
 from bayplan.api.policy import Namespace, PodDisruptionBudget, PriorityClass, Service
 from bayplan.api.quantity import Quantity
 from bayplan.api.resources import pod_requests
@@ -21,10 +28,14 @@ __all__ = [
     "ClusterNetworkTopology",
     "Container",
     "Deployment",
+    "HyperNode",
     "Job",
+    "KaiPodGroup",
+    "KaiTopology",
     "Kind",
     "LabelSelector",
     "Namespace",
+    "NativePodGroup",
     "Node",
     "ObjectMeta",
     "OwnerReference",
@@ -36,11 +47,15 @@ __all__ = [
     "PriorityClass",
     "Quantity",
     "ReplicaSet",
+    "SchedulerPluginsPodGroup",
     "SelectorRequirement",
     "Service",
     "StatefulSet",
     "Taint",
     "Toleration",
+    "Topology",
+    "VolcanoPodGroup",
+    "Workload",
     "decode_object",
     "kind_of",
     "pod_requests",

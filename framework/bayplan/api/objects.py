@@ -9,10 +9,17 @@ from typing import Any, TypeAlias, TypeVar
 import msgspec
 import msgspec.inspect
 
-from bayplan.api.network import ClusterNetworkTopology
+from bayplan.api.network import ClusterNetworkTopology, HyperNode, KaiTopology, Topology
 from bayplan.api.node import Node
 from bayplan.api.pod import Pod
-from bayplan.api.podgroup import PodGroup
+from bayplan.api.podgroup import (
+    KaiPodGroup,
+    NativePodGroup,
+    PodGroup,
+    SchedulerPluginsPodGroup,
+    VolcanoPodGroup,
+    Workload,
+)
 from bayplan.api.policy import Namespace, PodDisruptionBudget, PriorityClass, Service
 from bayplan.api.quantity import Quantity, is_quantity
 from bayplan.api.validation import validate
@@ -34,7 +41,15 @@ ApiObject: TypeAlias = (
     Pod
     | Node
     | PodGroup
+    | SchedulerPluginsPodGroup
+    | VolcanoPodGroup
+    | KaiPodGroup
+    | NativePodGroup
+    | Workload
     | ClusterNetworkTopology
+    | HyperNode
+    | Topology
+    | KaiTopology
     | Namespace
     | Service
     | PriorityClass
@@ -69,6 +84,20 @@ _KINDS = (
     Kind("policy", "PodDisruptionBudget", ("v1",), PodDisruptionBudget),
     Kind("scheduling.k8s.io", "PriorityClass", ("v1",), PriorityClass, namespaced=False),
     Kind("scheduling.sigs.k8s.io", "PodGroup", ("v1alpha1",), PodGroup),
+    Kind("scheduling.x-k8s.io", "PodGroup", ("v1alpha1",), SchedulerPluginsPodGroup),
+    Kind("scheduling.volcano.sh", "PodGroup", ("v1beta1",), VolcanoPodGroup),
+    Kind("scheduling.run.ai", "PodGroup", ("v2alpha2",), KaiPodGroup),
+    Kind("scheduling.k8s.io", "PodGroup", ("v1alpha2", "v1alpha3", "v1beta1"), NativePodGroup),
+    Kind("scheduling.k8s.io", "Workload", ("v1alpha2", "v1alpha3", "v1beta1"), Workload),
+    Kind("topology.volcano.sh", "HyperNode", ("v1alpha1",), HyperNode, namespaced=False),
+    Kind(
+        "kueue.x-k8s.io",
+        "Topology",
+        ("v1beta2", "v1beta1", "v1alpha1"),
+        Topology,
+        namespaced=False,
+    ),
+    Kind("kai.scheduler", "Topology", ("v1alpha1",), KaiTopology, namespaced=False),
     Kind(
         "scheduling.koordinator.sh",
         "ClusterNetworkTopology",

@@ -201,6 +201,12 @@ class Volume(ApiStruct, frozen=True):
     csi: dict[str, Any] | None = None
 
 
+class SchedulingGroup(ApiStruct, frozen=True):
+    """spec.schedulingGroup: the pod group of scheduling.k8s.io that the pod belongs to."""
+
+    pod_group_name: str = ""
+
+
 class PodSpec(ApiStruct, frozen=True):
     """spec of a pod."""
 
@@ -217,6 +223,7 @@ class PodSpec(ApiStruct, frozen=True):
     priority_class_name: str = ""
     preemption_policy: Literal["PreemptLowerPriority", "Never"] | None = None
     scheduling_gates: tuple[SchedulingGate, ...] = ()
+    scheduling_group: SchedulingGroup | None = None
     scheduler_name: str = "default-scheduler"
     resource_claims: tuple[PodResourceClaim, ...] = ()
     volumes: tuple[Volume, ...] = ()

@@ -1,11 +1,33 @@
-"""PodGroup of scheduling.sigs.k8s.io, shared by scheduler-plugins and Koordinator."""
+"""Pod groups of every ecosystem, each as its own API has it."""
 
 from __future__ import annotations
 
-from bayplan.api.meta import ApiStruct, ObjectMeta
+from typing import Literal
+
+from bayplan.api.meta import ApiStruct, LabelSelector, ObjectMeta
 from bayplan.api.quantity import Quantity
 
-__all__ = ["PodGroup", "PodGroupSpec", "PodGroupStatus"]
+__all__ = [
+    "GroupCondition",
+    "KaiPodGroup",
+    "NativePodGroup",
+    "PodGroup",
+    "PodGroupSpec",
+    "PodGroupStatus",
+    "SchedulerPluginsPodGroup",
+    "VolcanoPodGroup",
+    "Workload",
+]
+
+
+class GroupCondition(ApiStruct, frozen=True):
+    """status.conditions[] of the groups that have them."""
+
+    type: str
+    status: str
+    reason: str = ""
+    message: str = ""
+    last_transition_time: str | None = None
 
 
 class PodGroupSpec(ApiStruct, frozen=True):
@@ -27,8 +49,189 @@ class PodGroupStatus(ApiStruct, frozen=True):
 
 
 class PodGroup(ApiStruct, frozen=True):
-    """scheduling.sigs.k8s.io/v1alpha1 PodGroup."""
+    """scheduling.sigs.k8s.io/v1alpha1 PodGroup, of Koordinator and older scheduler-plugins."""
 
     metadata: ObjectMeta = ObjectMeta()
     spec: PodGroupSpec = PodGroupSpec()
     status: PodGroupStatus = PodGroupStatus()
+
+
+class SchedulerPluginsPodGroup(PodGroup, frozen=True):
+    """scheduling.x-k8s.io/v1alpha1 PodGroup of scheduler-plugins."""
+
+
+# Volcano -----------------------------------------------------------------------------------
+
+
+class NetworkTopologySpec(ApiStruct, frozen=True):
+    """networkTopology: hard with a highest tier, by number or by name, or soft."""
+
+    mode: Literal["hard", "soft"] = "hard"
+    highest_tier_allowed: int | None = None
+    highest_tier_name: str = ""
+
+
+class SubGroupPolicy(ApiStruct, frozen=True):
+    """subGroupPolicy[]: members that go together, by labels."""
+
+    name: str
+    network_topology: NetworkTopologySpec | None = None
+    sub_group_size: int = 1
+    min_sub_groups: int = 0
+    label_selector: LabelSelector | None = None
+    match_label_keys: tuple[str, ...] = ()
+
+
+class VolcanoPodGroupSpec(ApiStruct, frozen=True):
+    """spec of a Volcano pod group."""
+
+    min_member: int = 1
+    min_task_member: dict[str, int] = {}
+    min_resources: dict[str, Quantity] = {}
+    queue: str = "default"
+    priority_class_name: str = ""
+    network_topology: NetworkTopologySpec | None = None
+    sub_group_policy: tuple[SubGroupPolicy, ...] = ()
+
+
+class ConditionedStatus(ApiStruct, frozen=True):
+    """status of a group with a phase and conditions."""
+
+    phase: str = ""
+    conditions: tuple[GroupCondition, ...] = ()
+    running: int = 0
+    succeeded: int = 0
+    failed: int = 0
+
+
+class VolcanoPodGroup(ApiStruct, frozen=True):
+    """scheduling.volcano.sh/v1beta1 PodGroup."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    spec: VolcanoPodGroupSpec = VolcanoPodGroupSpec()
+    status: ConditionedStatus = ConditionedStatus()
+
+
+# KAI ---------------------------------------------------------------------------------------
+
+
+class TopologyConstraint(ApiStruct, frozen=True):
+    """topologyConstraint: levels are node labels of the named Topology."""
+
+    topology: str = ""
+    required_topology_level: str = ""
+    preferred_topology_level: str = ""
+
+
+class KaiSubGroup(ApiStruct, frozen=True):
+    """subGroups[]."""
+
+    name: str
+    min_member: int = 1
+    parent: str = ""
+    topology_constraint: TopologyConstraint | None = None
+
+
+class KaiPodGroupSpec(ApiStruct, frozen=True):
+    """spec of a KAI pod group."""
+
+    min_member: int = 1
+    queue: str = ""
+    priority_class_name: str = ""
+    preemptibility: Literal["", "preemptible", "non-preemptible"] = ""
+    topology_constraint: TopologyConstraint | None = None
+    sub_groups: tuple[KaiSubGroup, ...] = ()
+
+
+class KaiPodGroup(ApiStruct, frozen=True):
+    """scheduling.run.ai/v2alpha2 PodGroup."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    spec: KaiPodGroupSpec = KaiPodGroupSpec()
+    status: ConditionedStatus = ConditionedStatus()
+
+
+# Kubernetes --------------------------------------------------------------------------------
+
+
+class GangPolicy(ApiStruct, frozen=True):
+    """schedulingPolicy.gang."""
+
+    min_count: int = 1
+
+
+class BasicPolicy(ApiStruct, frozen=True):
+    """schedulingPolicy.basic: no gang."""
+
+
+class SchedulingPolicy(ApiStruct, frozen=True):
+    """schedulingPolicy: exactly one of basic and gang."""
+
+    basic: BasicPolicy | None = None
+    gang: GangPolicy | None = None
+
+
+class TopologyKey(ApiStruct, frozen=True):
+    """schedulingConstraints.topology[]: one domain per value of a node label."""
+
+    key: str
+
+
+class SchedulingConstraints(ApiStruct, frozen=True):
+    """schedulingConstraints."""
+
+    topology: tuple[TopologyKey, ...] = ()
+
+
+class PodGroupTemplate(ApiStruct, frozen=True):
+    """podGroupTemplates[] of a Workload."""
+
+    name: str
+    scheduling_policy: SchedulingPolicy | None = None
+    scheduling_constraints: SchedulingConstraints = SchedulingConstraints()
+    disruption_mode: str = "Pod"
+    priority_class_name: str = ""
+
+
+class WorkloadSpec(ApiStruct, frozen=True):
+    """spec of a Workload."""
+
+    pod_group_templates: tuple[PodGroupTemplate, ...] = ()
+
+
+class Workload(ApiStruct, frozen=True):
+    """scheduling.k8s.io Workload."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    spec: WorkloadSpec = WorkloadSpec()
+
+
+class WorkloadReference(ApiStruct, frozen=True):
+    """podGroupTemplateRef.workload: a template of a Workload."""
+
+    workload_name: str = ""
+    pod_group_template_name: str = ""
+
+
+class TemplateReference(ApiStruct, frozen=True):
+    """podGroupTemplateRef."""
+
+    workload: WorkloadReference | None = None
+
+
+class NativePodGroupSpec(ApiStruct, frozen=True):
+    """spec of a Kubernetes pod group."""
+
+    pod_group_template_ref: TemplateReference | None = None
+    scheduling_policy: SchedulingPolicy | None = None
+    scheduling_constraints: SchedulingConstraints = SchedulingConstraints()
+    disruption_mode: str = ""
+    priority_class_name: str = ""
+
+
+class NativePodGroup(ApiStruct, frozen=True):
+    """scheduling.k8s.io PodGroup of Kubernetes 1.36 (v1alpha2) and 1.37 (v1alpha3, v1beta1)."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    spec: NativePodGroupSpec = NativePodGroupSpec()
+    status: ConditionedStatus = ConditionedStatus()

@@ -21,7 +21,6 @@ from bayplan.api.pod import (
     PodAffinityTerm,
     PodSpec,
 )
-from bayplan.api.podgroup import PodGroup
 from bayplan.api.quantity import Quantity
 from bayplan.api.resources import LARGEST_AMOUNT, pod_requests
 from bayplan.api.workloads import Deployment, Job, ReplicaSet, StatefulSet
@@ -67,12 +66,6 @@ def _(obj: Pod) -> Iterator[Problem]:
 def _(obj: Node) -> Iterator[Problem]:
     yield from _amounts(obj.status.capacity, "$.status.capacity")
     yield from _amounts(obj.status.allocatable, "$.status.allocatable")
-
-
-@_spec.register
-def _(obj: PodGroup) -> Iterator[Problem]:
-    if obj.spec.min_member < 1:
-        yield "$.spec.minMember", f"expected 1 or more, got {obj.spec.min_member}"
 
 
 @_spec.register

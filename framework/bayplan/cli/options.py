@@ -124,7 +124,7 @@ def _simulate(
     manifests = load_manifests(paths)
     simulation = Simulation(loaded, seed, until)
     for profile in simulation.scheduler.profiles.values():
-        profile.cycle.recorded = record
+        profile.cycle.record(record)
         if trace is not None:
             profile.evaluator.trace(trace, lambda line: click.echo(line, err=True))
     simulation.create(manifests.objects)

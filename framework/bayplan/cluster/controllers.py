@@ -25,7 +25,7 @@ from bayplan.api import (
 from bayplan.api.meta import LabelSelector
 from bayplan.api.pod import PodTemplate
 from bayplan.cluster.protocol import WatchEvent, WatchType
-from bayplan.dialects.kubernetes import is_index
+from bayplan.dialects.reading import is_index
 from bayplan.errors import AlreadyExists
 from bayplan.manifests import object_key
 

@@ -2,23 +2,65 @@
 
 from __future__ import annotations
 
-from bayplan.api import Pod, PodGroup
-from bayplan.api.gang import Gang, Membership
-from bayplan.dialects import koordinator, kubernetes
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 
-__all__ = ["gang_of", "membership_of"]
+from bayplan.api import ApiObject, Pod, Workload
+from bayplan.api.gang import Gang, Membership
+from bayplan.dialects import kai, koordinator, kubernetes, kueue, scheduler_plugins, volcano
+
+__all__ = ["gang_of", "may_be_evicted", "membership_of"]
+
+_DIALECTS = (koordinator, scheduler_plugins, volcano, kueue, kai, kubernetes)
+_NONE = Membership(None)
+_READERS: tuple[Callable[[ApiObject], Gang | None], ...] = (
+    koordinator.gang_of,
+    scheduler_plugins.gang_of,
+    volcano.gang_of,
+    kueue.gang_of,
+    kai.gang_of,
+)
 
 
 def membership_of(pod: Pod) -> Membership:
-    """Return the pod's gang and rank, as whichever ecosystem's manifest states them."""
-    member = koordinator.membership_of(pod)
-    if member.rank is None and member.problem is None:
-        rank = kubernetes.rank_of(pod)
-        if rank is not None:
-            return Membership(member.gang, rank)
-    return member
+    """Return the pod's gang and rank, as whichever ecosystem's manifest states them.
+
+    A pod that two ecosystems put into gangs has a problem that names both.
+    """
+    found = [(d.NAME, member) for d in _DIALECTS if (member := d.membership_of(pod)) is not None]
+    claims = [(name, member) for name, member in found if member.gang is not None]
+    if len(claims) > 1:
+        told = " and ".join(f'{name} ("{member.gang}")' for name, member in claims)
+        return Membership(claims[0][1].gang, problem=f"two systems claim it for a gang: {told}")
+    member = claims[0][1] if claims else found[0][1] if found else _NONE
+    problem = member.problem or next((m.problem for _, m in found if m.problem), None)
+    rank = member.rank
+    if rank is None:
+        rank = next((m.rank for _, m in found if m.rank is not None), kubernetes.rank_of(pod))
+    if rank == member.rank and problem == member.problem:
+        return member
+    return replace(member, rank=rank, problem=problem)
 
 
-def gang_of(group: PodGroup) -> Gang:
-    """Return the gang that a PodGroup of scheduling.sigs.k8s.io describes."""
-    return koordinator.gang_of(group)
+def gang_of(obj: ApiObject, workloads: Mapping[str, Workload] | None = None) -> Gang | None:
+    """Return the gang that an object describes, None for any other object."""
+    for read in _READERS:
+        gang = read(obj)
+        if gang is not None:
+            return gang
+    return kubernetes.gang_of(obj, workloads)
+
+
+_NOT_PREEMPTIBLE = (
+    ("scheduling.koordinator.sh/disable-preemptible", "true"),
+    ("quota.scheduling.koordinator.sh/preemptible", "false"),
+    ("volcano.sh/preemptable", "false"),
+)
+
+
+def may_be_evicted(pod: Pod) -> bool:
+    """Tell whether a pod's labels or annotations allow that it makes room for others."""
+    labels, annotations = pod.metadata.labels, pod.metadata.annotations
+    return not any(
+        labels.get(key) == value or annotations.get(key) == value for key, value in _NOT_PREEMPTIBLE
+    )

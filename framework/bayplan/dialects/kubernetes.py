@@ -1,22 +1,86 @@
-"""What plain Kubernetes objects say about jobs."""
+"""Plain Kubernetes: completion indices, and the Workload API of 1.36 and 1.37.
+
+The Workload API changed names between its versions; this module is the one place that knows.
+``disruptionMode`` is ``Pod | PodGroup`` in v1alpha2 and ``Single | All`` later.
+"""
 
 from __future__ import annotations
 
-from bayplan.api import Pod
+from collections.abc import Mapping
 
-__all__ = ["is_index", "rank_of"]
+from bayplan.api import ApiObject, NativePodGroup, Pod, Workload
+from bayplan.api.gang import Gang, Gather, Membership
+from bayplan.api.podgroup import NativePodGroupSpec, PodGroupTemplate, WorkloadReference
+from bayplan.dialects.reading import is_index
 
+__all__ = ["NAME", "gang_of", "membership_of", "rank_of", "template_of"]
+
+NAME = "Kubernetes"
 _COMPLETION_INDEX = "batch.kubernetes.io/job-completion-index"
 _POD_INDEX = "apps.kubernetes.io/pod-index"
+_MODES = {"": False, "Pod": False, "Single": False, "PodGroup": True, "All": True}
 
 
 def rank_of(pod: Pod) -> int | None:
     """Return the completion index of an Indexed Job's pod, or the ordinal of a StatefulSet's."""
     meta = pod.metadata
-    text = meta.annotations.get(_COMPLETION_INDEX) or meta.labels.get(_POD_INDEX)
-    return int(text) if text is not None and is_index(text) else None
+    text = meta.annotations.get(_COMPLETION_INDEX) or meta.labels.get(_POD_INDEX) or ""
+    return int(text) if is_index(text) else None
 
 
-def is_index(text: str) -> bool:
-    """Tell whether a text is a number from 0 to nine digits."""
-    return text.isascii() and text.isdecimal() and len(text) <= 9
+def membership_of(pod: Pod) -> Membership | None:
+    """Return the gang that spec.schedulingGroup names."""
+    group = pod.spec.scheduling_group
+    if group is None or not group.pod_group_name:
+        return None
+    return Membership(f"{pod.metadata.namespace}/{group.pod_group_name}")
+
+
+def template_of(group: ApiObject) -> tuple[str, WorkloadReference] | None:
+    """Return the Workload (by key) whose template a pod group takes its policy from."""
+    if not isinstance(group, NativePodGroup) or group.spec.scheduling_policy is not None:
+        return None
+    reference = group.spec.pod_group_template_ref
+    if reference is None or reference.workload is None:
+        return None
+    return f"{group.metadata.namespace}/{reference.workload.workload_name}", reference.workload
+
+
+def gang_of(group: ApiObject, workloads: Mapping[str, Workload] | None = None) -> Gang | None:
+    """Return the gang of a Kubernetes pod group, its policy taken from its Workload if need be."""
+    if not isinstance(group, NativePodGroup):
+        return None
+    key = f"{group.metadata.namespace}/{group.metadata.name}"
+    spec: NativePodGroupSpec | PodGroupTemplate = group.spec
+    found = template_of(group)
+    if found is not None:
+        workload = (workloads or {}).get(found[0])
+        if workload is None:
+            return Gang(key, 1, problem=f'Workload "{found[0]}" does not exist')
+        name = found[1].pod_group_template_name
+        templates = {one.name: one for one in workload.spec.pod_group_templates}
+        if name not in templates:
+            return Gang(key, 1, problem=f'Workload "{found[0]}" has no template "{name}"')
+        spec = templates[name]
+    policy = spec.scheduling_policy
+    if policy is None or (policy.basic is None) == (policy.gang is None):
+        return Gang(key, 1, problem="schedulingPolicy: expected exactly one of basic and gang")
+    least = policy.gang.min_count if policy.gang is not None else 1
+    if least < 1:
+        problem = f"schedulingPolicy.gang.minCount: expected 1 or more, got {least}"
+        return Gang(key, 1, problem=problem)
+    mode = spec.disruption_mode
+    if mode not in _MODES:
+        known = ", ".join(name for name in _MODES if name)
+        return Gang(key, least, problem=f'disruptionMode: expected one of {known}, got "{mode}"')
+    gather = tuple(Gather(t.key, required=True) for t in spec.scheduling_constraints.topology)
+    return Gang(
+        key,
+        least,
+        gather,
+        whole=_MODES[mode],
+        satisfied=any(
+            condition.type == "PodGroupScheduled" and condition.status == "True"
+            for condition in group.status.conditions
+        ),
+    )

@@ -59,6 +59,7 @@ class NodeTable:
         self.taint_sets: list[tuple[Taint, ...]] = []
         self.epoch = 0
         self.node_version = 0
+        self.label_version = 0
         self.changes: list[int] = []
         self._taint_code: dict[tuple[Taint, ...], int] = {}
         self.allocatable_columns: dict[str, IntColumn] = {}
@@ -213,6 +214,8 @@ class NodeTable:
         self.changes.clear()
 
     def _fill(self, row: int, node: Node, fresh: bool = False) -> None:
+        if fresh or self.nodes[row].metadata.labels != node.metadata.labels:
+            self.label_version += 1
         self.nodes[row] = node
         offered = node.status.allocatable or node.status.capacity
         if not fresh:

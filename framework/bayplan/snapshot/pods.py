@@ -40,10 +40,12 @@ class PodInfo:
     """A pod, its identity, and what scheduling derives from it.
 
     ``rank`` is the pod's place among the members of its gang, None where nothing states one;
+    ``role`` is what it does there, ``definition`` the gang where its own annotations define it;
     ``problem`` says what is wrong with its annotations, and keeps it pending.
     """
 
     __slots__ = (
+        "definition",
         "facts",
         "gang",
         "key",
@@ -55,6 +57,7 @@ class PodInfo:
         "priority",
         "problem",
         "rank",
+        "role",
         "terms",
         "uid",
     )
@@ -74,6 +77,8 @@ class PodInfo:
         member = membership_of(pod)
         self.gang = member.gang
         self.rank = member.rank
+        self.role = member.role
+        self.definition = member.definition
         self.problem = member.problem
 
     @property

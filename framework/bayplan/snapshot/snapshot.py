@@ -32,6 +32,14 @@ class Trial:
         """Keep the changes of this trial."""
         self._kept = True
 
+    def mark(self) -> int:
+        """Return a point to which ``back_to`` can return."""
+        return self._snapshot.undo_mark()
+
+    def back_to(self, mark: int) -> None:
+        """Undo the changes made since the mark; the trial goes on."""
+        self._snapshot.undo_to(mark)
+
     def __enter__(self) -> Trial:
         self._mark = self._snapshot.begin_trial()
         return self
@@ -182,11 +190,19 @@ class Snapshot:
     def end_trial(self, mark: int, kept: bool) -> None:
         """Leave a trial; undo its changes unless they are kept."""
         if not kept:
-            while len(self._undo) > mark:
-                self._undo.pop()()
+            self.undo_to(mark)
         self._depth -= 1
         if not self._depth:
             self._undo.clear()
+
+    def undo_mark(self) -> int:
+        """Return the present end of the undo log."""
+        return len(self._undo)
+
+    def undo_to(self, mark: int) -> None:
+        """Undo the changes logged since a mark."""
+        while len(self._undo) > mark:
+            self._undo.pop()()
 
     def on_rollback(self, undo: Callable[[], None]) -> None:
         """Register how to undo a change that a plugin made to state of its own."""

@@ -2,12 +2,14 @@
 
 Layers are ordered from the outermost (a spine) to the innermost (a block); the nodes are the
 leaves. A domain's identity is its whole path, so that two blocks of one name under different
-spines stay two blocks.
+spines stay two blocks. A tree comes from node labels (:func:`build_tree`) or from named sets of
+nodes and sets (:func:`tree_of_sets`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -16,7 +18,28 @@ import numpy.typing as npt
 from bayplan.errors import BayplanError
 from bayplan.naming import natural_key
 
-__all__ = ["Domain", "Layer", "NetworkTree", "TopologyError", "build_tree", "chain_of"]
+__all__ = [
+    "HOSTNAME",
+    "NODE_LAYER",
+    "ROOT_LAYER",
+    "Domain",
+    "Layer",
+    "NetworkTree",
+    "NodeSet",
+    "TopologyError",
+    "build_tree",
+    "chain_of",
+    "tree_of_sets",
+]
+
+Rows = npt.NDArray[np.intp]
+NODE_LAYER = "NodeTopologyLayer"
+"""The layer of the nodes themselves, below every tree."""
+ROOT_LAYER = "ClusterTopologyLayer"
+"""The layer of the whole cluster, above every tree."""
+HOSTNAME = "kubernetes.io/hostname"
+_TIER = re.compile(r"tier-(\d+)")
+_MOST_NAMED = 5
 
 
 class TopologyError(BayplanError):
@@ -35,31 +58,110 @@ class Layer:
     label_keys: tuple[str, ...]
 
 
-@dataclass
+@dataclass(frozen=True)
+class NodeSet:
+    """A named set of nodes and of other sets; those of a lower tier are nearer to the nodes."""
+
+    name: str
+    tier: int
+    tier_name: str = ""
+    nodes: tuple[str, ...] = ()
+    sets: tuple[str, ...] = ()
+
+
+@dataclass(eq=False)
 class Domain:
     """One domain of one layer: its path from the top, its children and all of its node rows.
 
-    ``rows`` are in topology order: neighbouring rows are neighbours in the network.
+    ``rows`` are in topology order: neighbouring rows are neighbours in the network. They are
+    ``order[start:end]`` of the tree; the last ``own`` of them are in none of the children.
     """
 
     path: tuple[str, ...]
     layer: str
+    parent: Domain | None = None
     children: list[Domain] = field(default_factory=list)
-    rows: npt.NDArray[np.intp] = field(default_factory=lambda: np.empty(0, dtype=np.intp))
+    rows: Rows = field(default_factory=lambda: np.empty(0, dtype=np.intp))
+    start: int = 0
+    end: int = 0
+    own: int = 0
 
     @property
     def name(self) -> str:
         """The label value that names the domain; empty for the whole cluster."""
         return self.path[-1] if self.path else ""
 
+    @property
+    def label(self) -> str:
+        """``layer/name`` for people; "cluster" for the whole."""
+        return f"{self.layer}/{self.name}" if self.path else "cluster"
 
-@dataclass(frozen=True)
+
 class NetworkTree:
-    """The root domain, the domains of each layer in order, and the rows outside of the tree."""
+    """The root domain, the domains of each layer in order, and the rows outside of the tree.
 
-    root: Domain
-    layers: Mapping[str, Sequence[Domain]]
-    outside: npt.NDArray[np.intp]
+    ``order`` are the rows in the tree, in topology order. ``notes`` say what contradicted the
+    tree and how that was resolved.
+    """
+
+    def __init__(
+        self,
+        root: Domain,
+        layers: Mapping[str, tuple[str, ...]],
+        members: Mapping[tuple[str, ...], list[int]],
+        outside: Iterable[int],
+        notes: Iterable[str] = (),
+    ) -> None:
+        self.root = root
+        _close(root, members, 0)
+        self.order = root.rows
+        self.outside: Rows = np.array(list(outside), dtype=np.intp)
+        self.notes = tuple(notes)
+        self.layers: dict[str, list[Domain]] = {layer: [] for layer in layers}
+        _collect(root, self.layers)
+        self._aliases = {key: layer for layer, keys in layers.items() for key in keys}
+        self._bounds = {
+            layer: (
+                np.array([domain.start for domain in domains], dtype=np.intp),
+                np.array([domain.end for domain in domains], dtype=np.intp),
+            )
+            for layer, domains in self.layers.items()
+        }
+
+    def find_layer(self, name: str) -> str | None:
+        """Return the layer that a name or a label key means, None when there is none.
+
+        ``tier-N`` means the highest tier that is at most N, or the lowest there is for ``tier-1``.
+        """
+        if name in self.layers or name in (NODE_LAYER, ROOT_LAYER):
+            return name
+        if name == HOSTNAME:
+            return NODE_LAYER
+        if name in self._aliases:
+            return self._aliases[name]
+        wanted = _TIER.fullmatch(name)
+        tiers = {int(m[1]): layer for layer in self.layers if (m := _TIER.fullmatch(layer))}
+        if wanted is None or not tiers:
+            return None
+        below = [tier for tier in tiers if tier <= int(wanted[1])]
+        if below:
+            return tiers[max(below)]
+        return tiers[min(tiers)] if int(wanted[1]) == 1 else None
+
+    def layer_order(self) -> list[str]:
+        """Return the layers from the whole cluster to the nodes."""
+        return [ROOT_LAYER, *self.layers, NODE_LAYER]
+
+    def bounds(self, layer: str) -> tuple[Rows, Rows]:
+        """Return where the domains of a layer start and end in ``order``."""
+        return self._bounds[layer]
+
+    def domain_of(self, row: int, layer: str) -> Domain | None:
+        """Return the domain of a layer that contains a row."""
+        for domain in self.layers.get(layer, ()):
+            if row in domain.rows:
+                return domain
+        return None
 
 
 def chain_of(parents: Mapping[str, str], leaf: str) -> list[str]:
@@ -91,50 +193,185 @@ def chain_of(parents: Mapping[str, str], leaf: str) -> list[str]:
     return chain[::-1]
 
 
-def build_tree(layers: Sequence[Layer], labels: Sequence[Mapping[str, str]]) -> NetworkTree:
+# From labels -------------------------------------------------------------------------------
+
+
+def build_tree(
+    layers: Sequence[Layer], labels: Sequence[Mapping[str, str]], names: Sequence[str] = ()
+) -> NetworkTree:
     """Build the tree from the labels of all nodes, given by row.
 
-    A node that lacks the label of any layer is outside of the tree. Domains are ordered by
-    name (digits as numbers), rows by the order in which they are given.
+    A node that lacks the label of any layer is outside of the tree; lacking only that of the
+    innermost of several layers, it is a domain of its own there, by its name in ``names``.
+    Domains are ordered by name (digits as numbers), rows by the order in which they are given.
     """
     root = Domain((), "")
     by_path: dict[tuple[str, ...], Domain] = {(): root}
     members: dict[tuple[str, ...], list[int]] = {(): []}
     outside: list[int] = []
+    alone: list[int] = []
+    missing: dict[str, list[int]] = {}
     for row, node_labels in enumerate(labels):
         path = _path_of(layers, node_labels)
-        if path is None:
+        if names and len(layers) > 1 and None not in path[:-1] and path[-1] is None:
+            path[-1] = names[row]
+            alone.append(row)
+        whole = tuple(part for part in path if part is not None)
+        if len(whole) < len(path):
             outside.append(row)
+            missing.setdefault(layers[path.index(None)].name, []).append(row)
             continue
-        for depth in range(1, len(path) + 1):
-            prefix = path[:depth]
+        for depth in range(1, len(whole) + 1):
+            prefix = whole[:depth]
             if prefix not in by_path:
-                domain = by_path[prefix] = Domain(prefix, layers[depth - 1].name)
-                by_path[prefix[:-1]].children.append(domain)
+                parent = by_path[prefix[:-1]]
+                domain = by_path[prefix] = Domain(prefix, layers[depth - 1].name, parent)
+                parent.children.append(domain)
                 members[prefix] = []
-        members[path].append(row)
-    _close(root, members)
-    by_layer: dict[str, list[Domain]] = {layer.name: [] for layer in layers}
-    _collect(root, by_layer)
-    return NetworkTree(root, by_layer, np.array(outside, dtype=np.intp))
+        members[whole].append(row)
+    notes = [
+        f"{_named(rows, names)} without a label of {layer}: outside of the network"
+        for layer, rows in missing.items()
+    ]
+    if alone:
+        layer = layers[-1].name
+        notes.append(f"{_named(alone, names)} without a label of {layer}: a domain of its own")
+    notes += _twice(by_path.values())
+    keys = {layer.name: layer.label_keys for layer in layers}
+    return NetworkTree(root, keys, members, outside, notes)
 
 
-def _path_of(layers: Sequence[Layer], labels: Mapping[str, str]) -> tuple[str, ...] | None:
-    path = []
-    for layer in layers:
-        value = next((labels[key] for key in layer.label_keys if labels.get(key)), None)
-        if value is None:
-            return None
-        path.append(value)
-    return tuple(path)
+def _path_of(layers: Sequence[Layer], labels: Mapping[str, str]) -> list[str | None]:
+    return [
+        next((labels[key] for key in layer.label_keys if labels.get(key)), None) for layer in layers
+    ]
 
 
-def _close(domain: Domain, members: Mapping[tuple[str, ...], list[int]]) -> None:
+def _named(rows: Sequence[int], names: Sequence[str]) -> str:
+    count = f"{len(rows)} node{'s'[: len(rows) > 1]}"
+    if not names:
+        return count
+    shown = ", ".join(names[row] for row in rows[:_MOST_NAMED])
+    return f"{count} ({shown}{', …' if len(rows) > _MOST_NAMED else ''})"
+
+
+def _twice(domains: Iterable[Domain]) -> list[str]:
+    """Tell of domains of one layer and name that are under different parents."""
+    parents: dict[tuple[str, str], list[str]] = {}
+    for domain in domains:
+        if domain.parent is not None and domain.parent.path:
+            parents.setdefault((domain.layer, domain.name), []).append(domain.parent.label)
+    return [
+        f"{layer}/{name} is under {' and '.join(found)}: each of them is a domain"
+        for (layer, name), found in parents.items()
+        if len(found) > 1
+    ]
+
+
+# From sets ---------------------------------------------------------------------------------
+
+
+def tree_of_sets(sets: Sequence[NodeSet], names: Sequence[str]) -> NetworkTree:
+    """Build the tree from sets of nodes; ``names`` are the nodes' names by row.
+
+    A tier ``n`` is the layer ``tier-n``; its tier name means the same. A node or set that several
+    sets of one tier claim belongs to the first by name.
+
+    :raises TopologyError: when sets contain each other, or a member's tier is not below its own.
+    """
+    by_name = {one.name: one for one in sets}
+    _check_cycles(by_name)
+    notes: list[str] = []
+    parent_of: dict[str, str] = {}
+    row_of = {name: row for row, name in enumerate(names)}
+    home: dict[int, str] = {}
+    for one in sorted(sets, key=lambda s: (s.tier, natural_key(s.name))):
+        for child in one.sets:
+            if child not in by_name:
+                notes.append(f'set "{one.name}" names "{child}", which does not exist')
+                continue
+            if by_name[child].tier >= one.tier:
+                raise TopologyError(
+                    f'"{one.name}" of tier {one.tier} has the member "{child}" of tier '
+                    f"{by_name[child].tier}; a member's tier has to be lower"
+                )
+            first = parent_of.setdefault(child, one.name)
+            if first != one.name:
+                notes.append(f'"{child}" is in "{first}" and in "{one.name}": the first counts')
+        for node in one.nodes:
+            row = row_of.get(node)
+            if row is None:
+                notes.append(f'set "{one.name}" names node "{node}", which does not exist')
+                continue
+            first = home.setdefault(row, one.name)
+            if first != one.name:
+                notes.append(f'node "{node}" is in "{first}" and in "{one.name}": the first counts')
+    root = Domain((), "")
+    domains: dict[str, Domain] = {}
+    members: dict[tuple[str, ...], list[int]] = {(): []}
+
+    def domain(name: str) -> Domain:
+        if name not in domains:
+            above = domain(parent_of[name]) if name in parent_of else root
+            path = (*above.path, name)
+            made = domains[name] = Domain(path, f"tier-{by_name[name].tier}", above)
+            above.children.append(made)
+            members[path] = []
+        return domains[name]
+
+    for name in sorted(by_name, key=natural_key):
+        domain(name)
+    outside = []
+    for row in range(len(names)):
+        if row in home:
+            members[domains[home[row]].path].append(row)
+        else:
+            outside.append(row)
+    if outside:
+        notes.append(f"{_named(outside, names)} in no set: outside of the network")
+    tiers = sorted({one.tier for one in sets}, reverse=True)
+    aliases = {
+        f"tier-{tier}": tuple(sorted({s.tier_name for s in sets if s.tier == tier} - {""}))
+        for tier in tiers
+    }
+    return NetworkTree(root, aliases, members, outside, notes)
+
+
+def _check_cycles(by_name: Mapping[str, NodeSet]) -> None:
+    done: set[str] = set()
+    for start in sorted(by_name, key=natural_key):
+        path: list[str] = []
+        stack: list[tuple[str, bool]] = [(start, False)]
+        while stack:
+            name, leaving = stack.pop()
+            if leaving:
+                path.pop()
+                done.add(name)
+                continue
+            if name in path:
+                cycle = " -> ".join([*path[path.index(name) :], name])
+                raise TopologyError(f"the sets contain each other: {cycle}")
+            if name in done or name not in by_name:
+                continue
+            path.append(name)
+            stack.append((name, True))
+            stack += [(child, False) for child in by_name[name].sets]
+
+
+# Closing -----------------------------------------------------------------------------------
+
+
+def _close(domain: Domain, members: Mapping[tuple[str, ...], list[int]], start: int) -> int:
+    """Give every domain its rows; return where the next one starts."""
     domain.children.sort(key=lambda child: natural_key(child.name))
+    domain.start = start
     for child in domain.children:
-        _close(child, members)
+        start = _close(child, members, start)
     own = np.array(members[domain.path], dtype=np.intp)
+    domain.own = len(own)
     domain.rows = np.concatenate([*(child.rows for child in domain.children), own])
+    domain.end = start + len(own)
+    return domain.end
 
 
 def _collect(domain: Domain, by_layer: dict[str, list[Domain]]) -> None:

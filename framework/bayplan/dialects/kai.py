@@ -1,0 +1,107 @@
+"""KAI: PodGroups with sub-groups and topology constraints (scheduling.run.ai/v2alpha2)."""
+
+from __future__ import annotations
+
+from bayplan.api import ApiObject, KaiPodGroup, KaiTopology, Pod
+from bayplan.api.gang import Gang, Gather, Membership, SubGroup
+from bayplan.api.podgroup import KaiSubGroup, TopologyConstraint
+from bayplan.api.selectors import Requirement, Selector
+from bayplan.topology.network import HOSTNAME, Layer
+
+__all__ = ["NAME", "gang_of", "layers_of", "membership_of"]
+
+NAME = "KAI"
+_GROUP_ANNOTATION = "pod-group-name"
+_SUB_GROUP_LABEL = "kai.scheduler/subgroup-name"
+
+
+def membership_of(pod: Pod) -> Membership | None:
+    """Return the pod's gang by KAI's annotation."""
+    name = pod.metadata.annotations.get(_GROUP_ANNOTATION)
+    if not name:
+        return None
+    role = pod.metadata.labels.get(_SUB_GROUP_LABEL, "")
+    return Membership(f"{pod.metadata.namespace}/{name}", role=role)
+
+
+def gang_of(group: ApiObject) -> Gang | None:
+    """Return the gang that a KAI PodGroup describes."""
+    if not isinstance(group, KaiPodGroup):
+        return None
+    spec, meta = group.spec, group.metadata
+    names = [one.name for one in spec.sub_groups]
+    problem = None
+    if spec.min_member < 1 and not names:
+        problem = f"spec.minMember: expected 1 or more, got {spec.min_member}"
+    if len(set(names)) < len(names):
+        problem = "two subGroups have one name"
+    parents = {one.name: one.parent for one in spec.sub_groups}
+    for name, parent in parents.items():
+        if parent and parent not in parents:
+            problem = f'subGroup "{name}" has the parent "{parent}", which does not exist'
+        elif _is_cycle(name, parents):
+            problem = f'subGroup "{name}" is part of itself'
+    topologies = {
+        constraint.topology
+        for constraint in (
+            spec.topology_constraint,
+            *(g.topology_constraint for g in spec.sub_groups),
+        )
+        if constraint is not None and constraint.topology
+    }
+    if len(topologies) > 1:
+        problem = f"names several topologies: {', '.join(sorted(topologies))}"
+    return Gang(
+        f"{meta.namespace}/{meta.name}",
+        spec.min_member,
+        gather=_gather_of(spec.topology_constraint),
+        sub_groups=() if problem else tuple(_sub_group(one, parents) for one in spec.sub_groups),
+        topology=next(iter(topologies), ""),
+        queue=spec.queue,
+        problem=problem,
+    )
+
+
+def _is_cycle(name: str, parents: dict[str, str]) -> bool:
+    seen = {name}
+    while parents.get(name):
+        name = parents[name]
+        if name in seen:
+            return True
+        seen.add(name)
+    return False
+
+
+def _gather_of(constraint: TopologyConstraint | None) -> tuple[Gather, ...]:
+    """The preferred level is tried first, then every level out to the required one."""
+    if constraint is None:
+        return ()
+    rules = []
+    if constraint.required_topology_level:
+        rules.append(Gather(constraint.required_topology_level, required=True))
+    if constraint.preferred_topology_level:
+        rules.append(Gather(constraint.preferred_topology_level, required=False, climb=True))
+    return tuple(rules)
+
+
+def _sub_group(one: KaiSubGroup, parents: dict[str, str]) -> SubGroup:
+    leaves = frozenset(name for name in parents if _is_under(name, one.name, parents))
+    return SubGroup(
+        one.name,
+        Selector((Requirement(_SUB_GROUP_LABEL, "In", leaves),)),
+        size=one.min_member,
+        gather=_gather_of(one.topology_constraint),
+        parent=one.parent,
+    )
+
+
+def _is_under(name: str, ancestor: str, parents: dict[str, str]) -> bool:
+    while name and name != ancestor:
+        name = parents[name]
+    return name == ancestor
+
+
+def layers_of(topology: KaiTopology) -> tuple[Layer, ...]:
+    """Return the levels of a Topology as layers named by their label."""
+    labels = [level.node_label for level in topology.spec.levels]
+    return tuple(Layer(label, (label,)) for label in labels if label != HOSTNAME)

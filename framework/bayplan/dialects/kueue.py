@@ -1,0 +1,140 @@
+"""Kueue: pod groups, the topology annotations of pod sets, and Topology levels.
+
+Names as in kubernetes-sigs/kueue (apis/kueue/v1beta2). A Job whose pods carry a topology
+annotation is placed as a whole, as Kueue admits it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from bayplan.api import ApiObject, Job, Pod, Topology
+from bayplan.api.gang import Fill, Gang, Gather, Membership, Slice
+from bayplan.dialects.reading import is_index
+from bayplan.topology.network import HOSTNAME, ROOT_LAYER, Layer
+
+__all__ = ["NAME", "gang_of", "layers_of", "membership_of"]
+
+NAME = "Kueue"
+_DOMAIN = "kueue.x-k8s.io/"
+_GROUP_LABEL = f"{_DOMAIN}pod-group-name"
+_TOTAL_ANNOTATION = f"{_DOMAIN}pod-group-total-count"
+_INDEX_LABEL = f"{_DOMAIN}pod-group-pod-index"
+_REQUIRED = f"{_DOMAIN}podset-required-topology"
+_PREFERRED = f"{_DOMAIN}podset-preferred-topology"
+_UNCONSTRAINED = f"{_DOMAIN}podset-unconstrained-topology"
+_SLICE_LEVEL = f"{_DOMAIN}podset-slice-required-topology"
+_SLICE_SIZE = f"{_DOMAIN}podset-slice-size"
+_SLICES = f"{_DOMAIN}podset-slice-required-topology-constraints"
+_TOPOLOGY = (_REQUIRED, _PREFERRED, _UNCONSTRAINED, _SLICE_LEVEL, _SLICES)
+_JOB_LABEL = "batch.kubernetes.io/job-name"
+_MOST_SLICE_LAYERS = 3
+
+
+def membership_of(pod: Pod) -> Membership | None:
+    """Return the pod's group by label, or its Job where that asks for a topology."""
+    labels, annotations = pod.metadata.labels, pod.metadata.annotations
+    namespace = pod.metadata.namespace
+    name = labels.get(_GROUP_LABEL)
+    if name:
+        key = f"{namespace}/{name}"
+        index = labels.get(_INDEX_LABEL, "")
+        rank = int(index) if is_index(index) else None
+        total = annotations.get(_TOTAL_ANNOTATION, "")
+        if not is_index(total) or int(total) < 1:
+            problem = f'annotation {_TOTAL_ANNOTATION}: expected 1 or more, got "{total[:40]}"'
+            return Membership(key, rank, problem=problem)
+        return Membership(key, rank, definition=_gang(key, int(total), annotations))
+    if labels.get(_JOB_LABEL) and any(key in annotations for key in _TOPOLOGY):
+        return Membership(f"{namespace}/{labels[_JOB_LABEL]}")
+    return None
+
+
+def gang_of(obj: ApiObject) -> Gang | None:
+    """Return the gang of a Job whose pods ask for a topology."""
+    if not isinstance(obj, Job):
+        return None
+    annotations = obj.spec.template.metadata.annotations
+    if not any(key in annotations for key in _TOPOLOGY):
+        return None
+    count = obj.spec.parallelism
+    if obj.spec.completions is not None:
+        count = min(count, obj.spec.completions)
+    key = f"{obj.metadata.namespace}/{obj.metadata.name}"
+    return _gang(key, max(1, count), annotations)
+
+
+def _gang(key: str, count: int, annotations: Mapping[str, str]) -> Gang:
+    try:
+        gather, fill = _gather_of(annotations)
+        slices = _slices_of(annotations)
+    except ValueError as exc:
+        return Gang(key, count, problem=str(exc))
+    for one in slices:
+        if count % one.size:
+            problem = f"{count} pods are not whole slices of {one.size} at {one.layer}"
+            return Gang(key, count, problem=problem)
+    return Gang(key, count, gather, slices, fill=fill)
+
+
+def _gather_of(annotations: Mapping[str, str]) -> tuple[tuple[Gather, ...], Fill | None]:
+    given = [key for key in (_REQUIRED, _PREFERRED, _UNCONSTRAINED) if annotations.get(key)]
+    if len(given) > 1:
+        raise ValueError(f"annotations {' and '.join(given)} exclude each other")
+    if not given:
+        return (Gather(ROOT_LAYER, required=False),) if _has_slices(annotations) else (), None
+    value = annotations[given[0]]
+    if given[0] == _REQUIRED:
+        return (Gather(value, required=True),), None
+    if given[0] == _PREFERRED:
+        return (Gather(value, required=False, climb=True),), None
+    if value != "true":
+        raise ValueError(f'annotation {_UNCONSTRAINED}: expected "true", got "{value[:40]}"')
+    return (Gather(ROOT_LAYER, required=False),), "LeastFree"
+
+
+def _has_slices(annotations: Mapping[str, str]) -> bool:
+    return bool(annotations.get(_SLICE_LEVEL) or annotations.get(_SLICES))
+
+
+def _slices_of(annotations: Mapping[str, str]) -> tuple[Slice, ...]:
+    text = annotations.get(_SLICES)
+    if text:
+        return _slice_layers(text)
+    level, size = annotations.get(_SLICE_LEVEL), annotations.get(_SLICE_SIZE)
+    if not level and not size:
+        return ()
+    if not level or not size or not is_index(size) or int(size) < 1:
+        raise ValueError(
+            f"annotations {_SLICE_LEVEL} and {_SLICE_SIZE} belong together: "
+            f'expected a level and a size of 1 or more, got "{level or ""}" and "{size or ""}"'
+        )
+    return (Slice(level, int(size)),)
+
+
+def _slice_layers(text: str) -> tuple[Slice, ...]:
+    expected = f'annotation {_SLICES}: expected [{{"topology": ..., "size": ...}}]'
+    try:
+        layers: Any = json.loads(text)
+    except (ValueError, RecursionError):
+        raise ValueError(f"{expected}, got no JSON") from None
+    if not isinstance(layers, list) or not 1 <= len(layers) <= _MOST_SLICE_LAYERS:
+        raise ValueError(f"{expected}, 1 to {_MOST_SLICE_LAYERS} of them")
+    found: list[Slice] = []
+    for layer in layers:
+        level = layer.get("topology") if isinstance(layer, dict) else None
+        size = layer.get("size") if isinstance(layer, dict) else None
+        if not isinstance(level, str) or type(size) is not int or size < 1:
+            raise ValueError(expected)
+        if found and found[-1].size % size:
+            raise ValueError(f"annotation {_SLICES}: {size} does not divide {found[-1].size}")
+        found.append(Slice(level, size))
+    return tuple(found)
+
+
+def layers_of(topology: Topology) -> tuple[Layer, ...]:
+    """Return the levels of a Topology as layers named by their label."""
+    labels = [level.node_label for level in topology.spec.levels]
+    return tuple(Layer(label, (label,)) for label in labels if label != HOSTNAME)

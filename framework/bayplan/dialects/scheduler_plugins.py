@@ -1,0 +1,23 @@
+"""scheduler-plugins: Coscheduling's PodGroup (scheduling.x-k8s.io/v1alpha1) and its pod label."""
+
+from __future__ import annotations
+
+from bayplan.api import ApiObject, Pod, SchedulerPluginsPodGroup
+from bayplan.api.gang import Gang, Membership
+from bayplan.dialects.koordinator import pod_group
+
+__all__ = ["NAME", "gang_of", "membership_of"]
+
+NAME = "scheduler-plugins"
+_LABEL = "scheduling.x-k8s.io/pod-group"
+
+
+def membership_of(pod: Pod) -> Membership | None:
+    """Return the pod's gang by label."""
+    name = pod.metadata.labels.get(_LABEL)
+    return Membership(f"{pod.metadata.namespace}/{name}") if name else None
+
+
+def gang_of(group: ApiObject) -> Gang | None:
+    """Return the gang that a PodGroup describes."""
+    return pod_group(group) if isinstance(group, SchedulerPluginsPodGroup) else None

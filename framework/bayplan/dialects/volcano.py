@@ -1,0 +1,157 @@
+"""Volcano: PodGroups with tasks, sub-groups and network topology, and HyperNodes.
+
+Names and defaults as in volcano-sh/apis (scheduling.volcano.sh/v1beta1,
+topology.volcano.sh/v1alpha1).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+
+from bayplan.api import ApiObject, HyperNode, Pod, VolcanoPodGroup
+from bayplan.api.gang import Gang, Gather, Membership, SubGroup
+from bayplan.api.network import HyperNodeMember
+from bayplan.api.podgroup import NetworkTopologySpec, SubGroupPolicy
+from bayplan.api.selectors import EVERYTHING, compile_selector
+from bayplan.dialects.reading import amounts, is_index
+from bayplan.topology.network import NodeSet, TopologyError
+
+__all__ = ["GROUP_ANNOTATION", "NAME", "TASK_ANNOTATION", "gang_of", "membership_of", "sets_of"]
+
+NAME = "Volcano"
+GROUP_ANNOTATION = "scheduling.k8s.io/group-name"
+"""A pod's annotation that names its PodGroup."""
+TASK_ANNOTATION = "volcano.sh/task-spec"
+"""A pod's annotation (and label) that names its task."""
+_INDEX_ANNOTATION = "volcano.sh/task-index"
+_SATISFIED = ("Running", "Completed")
+
+
+def membership_of(pod: Pod) -> Membership | None:
+    """Return the pod's gang, task and index by Volcano's annotations."""
+    annotations, labels = pod.metadata.annotations, pod.metadata.labels
+    name = annotations.get(GROUP_ANNOTATION) or annotations.get(f"{NAME.lower()}.sh/group-name")
+    if not name:
+        return None
+    role = annotations.get(TASK_ANNOTATION) or labels.get(TASK_ANNOTATION, "")
+    index = annotations.get(_INDEX_ANNOTATION) or labels.get(_INDEX_ANNOTATION)
+    rank = int(index) if index and is_index(index) else None
+    return Membership(f"{pod.metadata.namespace}/{name}", rank, role)
+
+
+def gang_of(group: ApiObject) -> Gang | None:
+    """Return the gang that a Volcano PodGroup describes."""
+    if not isinstance(group, VolcanoPodGroup):
+        return None
+    spec, meta = group.spec, group.metadata
+    return Gang(
+        f"{meta.namespace}/{meta.name}",
+        spec.min_member,
+        gather=_gather_of(spec.network_topology),
+        sub_groups=tuple(_sub_group(policy) for policy in spec.sub_group_policy),
+        roles=tuple(sorted(spec.min_task_member.items())),
+        satisfied=group.status.phase in _SATISFIED,
+        min_resources=amounts(spec.min_resources),
+        queue=spec.queue,
+        problem=_problem_of(group),
+    )
+
+
+def _problem_of(group: VolcanoPodGroup) -> str | None:
+    spec = group.spec
+    if spec.min_member < 1 and not spec.sub_group_policy and not spec.min_task_member:
+        return f"spec.minMember: expected 1 or more, got {spec.min_member}"
+    topologies = {"networkTopology": spec.network_topology}
+    for index, policy in enumerate(spec.sub_group_policy):
+        where = f"subGroupPolicy[{index}]"
+        topologies[f"{where}.networkTopology"] = policy.network_topology
+        if policy.sub_group_size < 1:
+            return f"{where}.subGroupSize: expected 1 or more, got {policy.sub_group_size}"
+    for where, topology in topologies.items():
+        if topology is None:
+            continue
+        if topology.highest_tier_allowed is not None and topology.highest_tier_name:
+            return f"{where}: highestTierAllowed and highestTierName exclude each other"
+        if topology.highest_tier_allowed is not None and topology.highest_tier_allowed < 0:
+            return f"{where}.highestTierAllowed: expected 0 or more"
+    return None
+
+
+def _gather_of(topology: NetworkTopologySpec | None) -> tuple[Gather, ...]:
+    """Soft prefers the lowest tier; hard never goes above the highest tier, where one is named."""
+    if topology is None:
+        return ()
+    lowest = Gather("tier-1", required=False, climb=True)
+    if topology.mode == "soft":
+        return (lowest,)
+    if topology.highest_tier_name:
+        return (Gather(topology.highest_tier_name, required=True), lowest)
+    if topology.highest_tier_allowed is not None:
+        return (Gather(f"tier-{topology.highest_tier_allowed}", required=True), lowest)
+    return (lowest,)
+
+
+def _sub_group(policy: SubGroupPolicy) -> SubGroup:
+    selector = policy.label_selector
+    return SubGroup(
+        policy.name,
+        EVERYTHING if selector is None else compile_selector(selector),
+        policy.match_label_keys,
+        size=policy.sub_group_size,
+        min_groups=policy.min_sub_groups,
+        gather=_gather_of(policy.network_topology),
+    )
+
+
+def sets_of(
+    hypernodes: Iterable[HyperNode], nodes: Mapping[str, Mapping[str, str]]
+) -> list[NodeSet]:
+    """Return what HyperNodes contain, members found by name, pattern or label.
+
+    ``nodes`` are the labels of all nodes by name.
+
+    :raises TopologyError: for a pattern that is no regular expression.
+    """
+    every = list(hypernodes)
+    names = [one.metadata.name for one in every]
+    found = []
+    for one in every:
+        members: dict[str, dict[str, None]] = {"Node": {}, "HyperNode": {}}
+        for index, member in enumerate(one.spec.members):
+            candidates = list(nodes) if member.type == "Node" else names
+            where = f"HyperNode {one.metadata.name}: spec.members[{index}]"
+            for name in _selected(member, candidates, nodes, where):
+                members[member.type][name] = None
+        spec = one.spec
+        found.append(
+            NodeSet(
+                one.metadata.name,
+                spec.tier,
+                spec.tier_name,
+                tuple(members["Node"]),
+                tuple(members["HyperNode"]),
+            )
+        )
+    return found
+
+
+def _selected(
+    member: HyperNodeMember,
+    candidates: Iterable[str],
+    nodes: Mapping[str, Mapping[str, str]],
+    where: str,
+) -> Iterable[str]:
+    selector = member.selector
+    if selector.exact_match is not None:
+        return [selector.exact_match.name]
+    if selector.regex_match is not None:
+        try:
+            pattern = re.compile(selector.regex_match.pattern)
+        except re.error as exc:
+            raise TopologyError(f"{where}: not a regular expression: {exc}") from None
+        return [name for name in candidates if pattern.search(name)]
+    if selector.label_match is not None and member.type == "Node":
+        chosen = compile_selector(selector.label_match)
+        return [name for name, labels in nodes.items() if chosen.matches(labels)]
+    raise TopologyError(f"{where}: names no exactMatch, regexMatch or (for nodes) labelMatch")

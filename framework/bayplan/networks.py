@@ -1,0 +1,121 @@
+"""The network trees of a cluster, built from its objects and kept while they stay the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from bayplan.api import ClusterNetworkTopology, HyperNode, KaiTopology, Topology
+from bayplan.dialects import kai, koordinator, kueue, volcano
+from bayplan.snapshot import Snapshot
+from bayplan.topology.network import Layer, NetworkTree, TopologyError, build_tree, tree_of_sets
+
+__all__ = ["Networks"]
+
+HYPERNODES = "hypernodes"
+"""The name of the tree that Volcano's HyperNodes describe."""
+PROFILE = "profile"
+"""The name of the tree whose layers the profile gives."""
+
+
+class Networks:
+    """The trees by name.
+
+    Layers given in a profile come first, then ClusterNetworkTopology objects (the one named
+    ``default`` first), HyperNodes, and the Topology objects of Kueue and KAI.
+    """
+
+    def __init__(self, snapshot: Snapshot, layers: Sequence[Layer] = ()) -> None:
+        self._snapshot = snapshot
+        self._layers = tuple(layers)
+        self._version: object = None
+        self._trees: dict[str, NetworkTree] = {}
+        self._by_label: dict[str, NetworkTree] = {}
+        self.problems: dict[str, str] = {}
+
+    def trees(self) -> Mapping[str, NetworkTree]:
+        """Return the trees that can be built; ``problems`` say why others cannot."""
+        table = self._snapshot.nodes
+        kinds = (ClusterNetworkTopology, HyperNode, Topology, KaiTopology)
+        objects = [tuple(self._snapshot.objects(kind).values()) for kind in kinds]
+        version = (table.epoch, table.label_version, objects)
+        if version != self._version:
+            self._version = version
+            self._build()
+        return self._trees
+
+    def _build(self) -> None:
+        objects = self._snapshot.objects
+        sources: dict[str, Callable[[], NetworkTree]] = {}
+        if self._layers:
+            sources[PROFILE] = lambda: self._labelled(self._layers)
+        known = objects(ClusterNetworkTopology)
+        for name in sorted(known, key=lambda name: (name != "default", name)):
+            sources[name] = lambda name=name: self._labelled(koordinator.layers_of(known[name]))  # type: ignore[misc]
+        if objects(HyperNode):
+            sources[HYPERNODES] = self._of_hypernodes
+        for name, kueue_topology in sorted(objects(Topology).items()):
+            layers = kueue.layers_of(kueue_topology)
+            sources.setdefault(name, lambda layers=layers: self._labelled(layers))  # type: ignore[misc]
+        for name, kai_topology in sorted(objects(KaiTopology).items()):
+            layers = kai.layers_of(kai_topology)
+            sources.setdefault(name, lambda layers=layers: self._labelled(layers))  # type: ignore[misc]
+        self._trees, self._by_label, self.problems = {}, {}, {}
+        for name, build in sources.items():
+            try:
+                self._trees[name] = build()
+            except TopologyError as exc:
+                self.problems[name] = str(exc)
+
+    def _labelled(self, layers: Sequence[Layer]) -> NetworkTree:
+        table = self._snapshot.nodes
+        return build_tree(layers, [node.metadata.labels for node in table.nodes], table.names)
+
+    def _of_hypernodes(self) -> NetworkTree:
+        table = self._snapshot.nodes
+        labels = {node.metadata.name: node.metadata.labels for node in table.nodes}
+        hypernodes = self._snapshot.objects(HyperNode).values()
+        return tree_of_sets(volcano.sets_of(hypernodes, labels), table.names)
+
+    def find(self, layers: Sequence[str], name: str = "") -> NetworkTree:
+        """Return the tree that a name means, or the first that has all of these layers.
+
+        A layer that no tree has may be a node label: its values are domains then.
+
+        :raises TopologyError: when there is no such tree.
+        """
+        trees = self.trees()
+        if name:
+            if name in self.problems:
+                raise TopologyError(f'network "{name}": {self.problems[name]}')
+            if name in trees:
+                return trees[name]
+            known = ", ".join(trees) or "none"
+            raise TopologyError(f'there is no network "{name}" (there is {known})')
+        for tree in trees.values():
+            if all(tree.find_layer(layer) is not None for layer in layers):
+                return tree
+        labels = [layer for layer in layers if self._is_label(layer)]
+        if len(labels) == 1:
+            return self._tree_of_label(labels[0])
+        for network, problem in self.problems.items():
+            raise TopologyError(f'network "{network}": {problem}')
+        if not trees:
+            raise TopologyError(
+                "no object describes the network: expected a ClusterNetworkTopology, HyperNodes, "
+                "a Topology, or layers in the profile"
+            )
+        unknown = {
+            layer: sum(tree.find_layer(layer) is None for tree in trees.values())
+            for layer in layers
+        }
+        worst = max(unknown, key=lambda layer: unknown[layer])
+        known = ", ".join(layer for tree in trees.values() for layer in tree.layer_order()[1:])
+        raise TopologyError(f'there is no network layer "{worst}" ({known})')
+
+    def _is_label(self, key: str) -> bool:
+        return bool((self._snapshot.nodes.label(key).codes >= 0).any())
+
+    def _tree_of_label(self, key: str) -> NetworkTree:
+        if key not in self._by_label:
+            self._by_label[key] = self._labelled((Layer(key, (key,)),))
+        return self._by_label[key]

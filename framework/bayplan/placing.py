@@ -1,0 +1,430 @@
+"""Ways to place a unit inside a placement: plans first, then a bounded search.
+
+A *way* is an assignment of the unit's members to nodes that every Filter and Reserve has
+accepted. Ways are generated one after the other, each undone when the next is asked for, so that
+a unit of several parts is a backtracking search over the ways of its parts. The search takes
+``STEPS`` tentative placements of a pod at most, and ends with what it has found by then; up to
+that, a unit is refused only if there is no way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from bayplan.decision import PodDecision
+from bayplan.evaluation import Evaluation
+from bayplan.evaluator import Evaluator
+from bayplan.plugin import CycleState, DomainTrial, Placement, Placements, Unit
+from bayplan.runtime import Runtime, guard
+from bayplan.snapshot import NodeRow, PodInfo, Snapshot
+
+__all__ = ["EVERYWHERE", "STEPS", "WORK", "Attempt", "Placer", "Reserved", "as_plan", "lacking"]
+
+EVERYWHERE = Placement("", None)
+STEPS = 4_000
+"""Tentative placements beyond the plans in one cycle; 0.05 to 0.1 ms each."""
+WORK = 50_000
+"""Pods that one cycle places tentatively at most, those of plans included."""
+_MOST_SEARCHED = 64
+"""Members of a unit for which single nodes are searched; plans serve larger ones."""
+_REPLANS = 16
+
+
+class Reserved(msgspec.Struct, frozen=True, eq=False):
+    """A pod with the node it was given, held in the snapshot."""
+
+    pod: PodInfo
+    node: str
+    state: CycleState
+
+
+@dataclass(slots=True)
+class Attempt:
+    """The unit in one placement: who has a node, who has none, and why."""
+
+    placement: Placement
+    reserved: list[Reserved] = field(default_factory=list)
+    pods: dict[str, PodDecision] = field(default_factory=dict)
+    failed: list[PodDecision] = field(default_factory=list)
+    skipped: dict[str, int] = field(default_factory=dict)
+    domains: list[DomainTrial] = field(default_factory=list)
+    wait: float = 0.0
+    refusal: tuple[str, str] | None = None
+    score: float = 0.0
+    closest: tuple[int, dict[str, PodDecision], list[PodDecision]] | None = None
+
+
+class Placer:
+    """Places units of one profile on one snapshot, within a trial of the snapshot.
+
+    ``steps`` is what is left of the search, ``work`` counts tentative placements; ``unreserve``
+    runs the unreserve hooks; ``recorded`` are the pods, by key, whose finalists are recorded.
+    """
+
+    def __init__(self, runtime: Runtime, evaluator: Evaluator, snapshot: Snapshot) -> None:
+        self._runtime = runtime
+        self._evaluator = evaluator
+        self._snapshot = snapshot
+        self.unreserve: Callable[[Sequence[Reserved]], None] = lambda reserved: None
+        self.recorded: frozenset[str] = frozenset()
+        self.steps = STEPS
+        self.work = 0
+
+    def offers(self, unit: Unit, within: Placement, state: CycleState) -> Placements:
+        """Return the placements that the plugins offer for a unit."""
+        if unit.gang is not None:
+            view = self._snapshot.view()
+            for call in self._runtime["placement_generate"]:
+                answer: Placements | None = call(unit, view, within, state)
+                if answer is not None:
+                    guard(call, _check_rows, answer, len(view))
+                    return answer
+        return Placements((within,))
+
+    def ways(
+        self, unit: Unit, placement: Placement, attempt: Attempt, state: CycleState
+    ) -> Iterator[None]:
+        """Yield once for every way that is found, with its pods reserved in the snapshot."""
+        if not unit.parts:
+            yield from self._member_ways(unit, placement, attempt)
+            return
+        steps = [
+            partial(self._part_ways, part, unit, placement, attempt, state) for part in unit.parts
+        ]
+        for _ in _sequence(steps):
+            if not lacking(unit, attempt.reserved):
+                yield
+
+    def _part_ways(
+        self, part: Unit, whole: Unit, within: Placement, attempt: Attempt, state: CycleState
+    ) -> Iterator[None]:
+        mark = self._mark(attempt)
+        if part.pods:
+            offered = self.offers(part, within, state)
+            if len(part.pods) >= part.min_placed:
+                for placement in offered.candidates:
+                    attempt.domains.append(
+                        DomainTrial(
+                            f"{part.key}: {placement.name or 'anywhere'}",
+                            _size(placement, self._snapshot),
+                            placement.offered,
+                            part.min_placed,
+                        )
+                    )
+                    yield from self.ways(part, placement, attempt, state)
+                    self._undo(mark, attempt)
+                    attempt.domains.pop()
+                    if self.steps <= 0:
+                        break
+            self._record_closest(attempt, part, offered.reason)
+        elif part.min_placed == 0:
+            yield
+            return
+        left = sum(1 for other in whole.parts if other.kind == part.kind)
+        skipped = attempt.skipped.get(part.kind, 0)
+        if left - skipped - 1 >= part.needed:
+            attempt.skipped[part.kind] = skipped + 1
+            for pod in part.pods:
+                self._fail(pod, attempt)
+            yield
+            self._undo(mark, attempt)
+            attempt.skipped[part.kind] = skipped
+
+    # Members of one part -----------------------------------------------------------------
+
+    def _member_ways(self, unit: Unit, placement: Placement, attempt: Attempt) -> Iterator[None]:
+        mark = self._mark(attempt)
+        if self._fill(unit, placement, attempt):
+            yield
+        else:
+            self._record_closest(attempt, unit)
+        self._undo(mark, attempt)
+        if placement.exact or not 1 < len(unit.pods) <= _MOST_SEARCHED or self.steps <= 0:
+            return
+        if not self._may_fit(unit, placement):
+            return
+        order = sorted(unit.pods, key=lambda pod: (_waits_for_others(pod), -self._share(pod)))
+        spare = len(unit.pods) - unit.min_placed
+        yield from self._search(order, 0, spare, {}, placement, attempt)
+        self._undo(mark, attempt)
+
+    def _fill(self, unit: Unit, placement: Placement, attempt: Attempt) -> bool:
+        """Place the members by plan, or each on the best row; False when too few have one."""
+        spare = len(unit.pods) - unit.min_placed
+        if placement.plan is None:
+            for pod in unit.pods:
+                found = self._evaluator.evaluate(pod)
+                row = found.best(placement.rows)
+                if row is None or not self._reserve(pod, row, found, attempt):
+                    self._fail(pod, attempt)
+                    spare -= 1
+                    if spare < 0:
+                        return False
+            return True
+        kinds: dict[object, list[PodInfo]] = {}
+        for pod in unit.pods:
+            kinds.setdefault((pod.facts, pod.labels_id[0]), []).append(pod)
+        ordered = list(kinds.values())
+        if len(ordered) > 1:
+            ordered.sort(key=lambda pods: (_waits_for_others(pods[0]), -self._share(pods[0])))
+        for pods in ordered:
+            left = self._fill_kind(pods, placement, attempt)
+            for pod in left:
+                self._fail(pod, attempt)
+            spare -= len(left)
+            if spare < 0:
+                return False
+        return True
+
+    def _fill_kind(
+        self, pods: Sequence[PodInfo], placement: Placement, attempt: Attempt
+    ) -> Sequence[PodInfo]:
+        """Place equal pods by plan, and plan anew what a node could not keep; return the rest."""
+        assert placement.plan is not None
+        limits: dict[int, int] = {}
+        mark = self._mark(attempt)
+        left = pods
+        for _ in range(_REPLANS + (0 if placement.exact else len(pods))):
+            rows = placement.plan(left, limits)
+            placed: dict[int, int] = {}
+            broken = None
+            for pod, row in zip(left, rows, strict=False):
+                found = self._evaluator.evaluate(pod)
+                if not found.feasible[row] or not self._reserve(pod, row, found, attempt):
+                    broken = row
+                    break
+                placed[row] = placed.get(row, 0) + 1
+            count = sum(placed.values())
+            if broken is None:
+                return left[count:]
+            limits[broken] = placed.get(broken, 0)
+            if placement.exact:
+                # Only a whole plan keeps its promises; what is placed of it goes back.
+                self._undo(mark, attempt)
+                left = pods
+            else:
+                left = left[count:]
+                limits[broken] = 0
+        return left
+
+    def _search(
+        self,
+        order: Sequence[PodInfo],
+        index: int,
+        spare: int,
+        last: dict[object, int],
+        placement: Placement,
+        attempt: Attempt,
+    ) -> Iterator[None]:
+        """Try the members one by one on every row that takes them; ``spare`` may be left out."""
+        if index == len(order):
+            yield
+            return
+        pod = order[index]
+        kind = (pod.facts, pod.labels_id)
+        found = self._evaluator.evaluate(pod)
+        feasible = found.feasible
+        rows = np.arange(len(feasible)) if placement.rows is None else placement.rows
+        places = np.flatnonzero(feasible[rows])
+        before = last.get(kind, 0)
+        # Equal pods are interchangeable, so they take rows in rising order only.
+        for place in places[places >= before].tolist():
+            if self.steps <= 0:
+                return
+            self.steps -= 1
+            mark = self._mark(attempt)
+            found = self._evaluator.evaluate(pod)
+            if self._reserve(pod, int(rows[place]), found, attempt):
+                last[kind] = place
+                yield from self._search(order, index + 1, spare, last, placement, attempt)
+            self._undo(mark, attempt)
+        last[kind] = before
+        if spare:
+            mark = self._mark(attempt)
+            self._fail(pod, attempt)
+            yield from self._search(order, index + 1, spare - 1, last, placement, attempt)
+            self._undo(mark, attempt)
+
+    def _may_fit(self, unit: Unit, placement: Placement) -> bool:
+        """Whether enough members could have a slot each, were they alone."""
+        kinds: dict[object, list[PodInfo]] = {}
+        for pod in unit.pods:
+            kinds.setdefault(pod.facts, []).append(pod)
+        most = 0
+        for pods in kinds.values():
+            slots = self.free_slots(pods[0])
+            if placement.rows is not None:
+                slots = slots[placement.rows]
+            most += min(len(pods), int(np.minimum(slots, len(pods)).sum()))
+        return most >= unit.min_placed
+
+    def _share(self, pod: PodInfo) -> float:
+        """Return the largest part that a pod takes of what the largest node offers."""
+        table = self._snapshot.nodes
+        return max(
+            (
+                need / max(1, table.allocatable(name).max(initial=0))
+                for name, need in pod.requests.items()
+            ),
+            default=0.0,
+        )
+
+    # One pod -----------------------------------------------------------------------------
+
+    def _reserve(self, pod: PodInfo, row: int, found: Evaluation, attempt: Attempt) -> bool:
+        snapshot = self._snapshot
+        names = snapshot.nodes.names
+        name = names[row]
+        self.work += 1
+        if pod.key in self.recorded:
+            decision = found.describe(names, finalists=True)
+        else:
+            decision = PodDecision(pod.key, len(names), int(np.count_nonzero(found.feasible)))
+        decision.total = float(found.total[row])
+        state = CycleState(found.state)
+        snapshot.add_pod(pod, name)
+        reserved = Reserved(pod, name, state)
+        if self._runtime["reserve"]:
+            node = NodeRow(snapshot.nodes, row)
+            for call in self._runtime["reserve"]:
+                refusal = call(pod, node, state)
+                if refusal is not None:
+                    attempt.refusal = (call.name, refusal)
+                    self.unreserve([reserved])
+                    snapshot.remove_pod(pod.key)
+                    return False
+        decision.node = name
+        attempt.pods[pod.key] = decision
+        attempt.reserved.append(reserved)
+        return True
+
+    def _fail(self, pod: PodInfo, attempt: Attempt) -> None:
+        found = self._evaluator.evaluate(pod)
+        decision = found.describe(self._snapshot.nodes.names, finalists=False)
+        decision.pod = pod.key
+        if attempt.refusal is not None:
+            decision.message = attempt.refusal[1]
+        attempt.pods[pod.key] = decision
+        attempt.failed.append(decision)
+
+    def free_slots(self, pod: PodInfo) -> npt.NDArray[np.int64]:
+        """Return, per row, how many pods like this one fit at most; 0 where it is refused."""
+        evaluation = self._evaluator.evaluate(pod)
+        view = self._snapshot.view()
+        unbounded = np.iinfo(np.int64).max
+        bound = np.where(evaluation.feasible, unbounded, 0).astype(np.int64)
+        for call in self._runtime["slots"]:
+            if call.name not in evaluation.skipped["pre_filter"]:
+                limit = call(pod, view, evaluation.state)
+                bound = guard(call, _lower, bound, limit)
+        return np.maximum(bound, 0)
+
+    # Going back --------------------------------------------------------------------------
+
+    def _mark(self, attempt: Attempt) -> tuple[int, int, int]:
+        return self._snapshot.undo_mark(), len(attempt.reserved), len(attempt.failed)
+
+    def _undo(self, mark: tuple[int, int, int], attempt: Attempt) -> None:
+        """Give back all that was reserved since the mark."""
+        undo, placed, failed = mark
+        gone = attempt.reserved[placed:]
+        if gone:
+            self.unreserve(gone)
+            del attempt.reserved[placed:]
+            for reserved in gone:
+                del attempt.pods[reserved.pod.key]
+        for decision in attempt.failed[failed:]:
+            attempt.pods.pop(decision.pod, None)
+        del attempt.failed[failed:]
+        self._snapshot.undo_to(undo)
+
+    def _record_closest(self, attempt: Attempt, part: Unit, reason: str = "") -> None:
+        """Remember the way that came furthest, to say why there was none."""
+        mark = self._mark(attempt)
+        if reason:
+            self._fail(part.pods[0], attempt)
+            attempt.failed[-1].message = reason
+        placed = len(attempt.reserved)
+        if attempt.failed and (attempt.closest is None or placed > attempt.closest[0]):
+            attempt.closest = (placed, dict(attempt.pods), list(attempt.failed))
+        if reason:
+            self._undo(mark, attempt)
+
+
+def lacking(unit: Unit, reserved: Sequence[Reserved]) -> str | None:
+    """Say what a whole gang lacks when only these members are placed, None for nothing."""
+    gang = unit.gang
+    if gang is None:
+        return None
+    if len(reserved) < unit.min_placed:
+        return f"{len(reserved)} of {unit.min_placed} members have a node"
+    if unit.satisfied and gang.match_policy == "once-satisfied":
+        return None
+    for role, least in gang.roles:
+        have = sum(one.pod.role == role for one in reserved)
+        have += sum(pod.role == role for pod, _ in unit.bound)
+        if have < least:
+            return f'{have} of {least} members of role "{role}" have a node'
+    return None
+
+
+def _sequence(steps: Sequence[Callable[[], Iterator[None]]]) -> Iterator[None]:
+    """Yield for every combination of the ways of all steps, as a backtracking search."""
+    if not steps:
+        yield
+        return
+    stack = [steps[0]()]
+    while stack:
+        if next(stack[-1], False) is False:
+            stack.pop()
+        elif len(stack) == len(steps):
+            yield
+        else:
+            stack.append(steps[len(stack)]())
+
+
+def _waits_for_others(pod: PodInfo) -> bool:
+    return bool(pod.terms.required_affinity)
+
+
+def _size(placement: Placement, snapshot: Snapshot) -> int:
+    return len(snapshot.nodes) if placement.rows is None else len(placement.rows)
+
+
+def _check_rows(placements: Placements, nodes: int) -> None:
+    for placement in placements.candidates:
+        rows = placement.rows
+        if rows is not None and len(rows) and not (rows.min() >= 0 and rows.max() < nodes):
+            raise ValueError(f'placement "{placement.name}" has rows outside of the {nodes} nodes')
+
+
+def _lower(
+    bound: npt.NDArray[np.int64],
+    limit: npt.NDArray[np.int64],
+) -> npt.NDArray[np.int64]:
+    lowered: npt.NDArray[np.int64] = np.minimum(bound, limit)
+    if lowered.shape != bound.shape:
+        raise ValueError(f"expected {len(bound)} numbers, got shape {np.shape(limit)}")
+    return lowered
+
+
+def as_plan(places: Mapping[str, int]) -> Placement:
+    """Return the placement that gives each pod, by key, the row that was promised to it."""
+
+    def plan(pods: Sequence[PodInfo], limits: Mapping[int, int]) -> Sequence[int]:
+        rows = []
+        for pod in pods:
+            row = places.get(pod.key)
+            if row is None or limits:
+                break
+            rows.append(row)
+        return rows
+
+    rows = np.array(list(dict.fromkeys(places.values())), dtype=np.intp)
+    return Placement("", rows, len(places), plan, exact=True)

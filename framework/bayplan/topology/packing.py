@@ -1,0 +1,182 @@
+"""How many members of a job go to each node of a domain.
+
+Slots are counted bottom-up: what a node can take, summed up the tree, rounded down to multiples
+where slices ask for them. A plan goes top-down, part by part:
+
+``BestFit`` takes the part with most slots first, and for the rest the tightest that holds it: the
+fewest parts, the smallest remainder (Kueue's rule for required and preferred topologies).
+``LargestFirst`` takes the largest part first, to the end (Koordinator's rule).
+``LeastFree`` takes the smallest part that holds everything, or the smallest first (Kueue's rule
+for unconstrained topologies).
+``Balanced`` shares the members evenly among the fewest nodes (after Kueue's balanced placement).
+
+Among equal parts the first in topology order goes first.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from bayplan.api.gang import Fill
+from bayplan.topology.network import NODE_LAYER, Domain, NetworkTree
+
+__all__ = ["Capacity", "balance", "distribute"]
+
+IntColumn = npt.NDArray[np.int64]
+
+
+class Capacity:
+    """How many members each domain of a tree can take.
+
+    :param slots: members per node row at most.
+    :param multiples: layers in whose domains members come in multiples of a number only. The
+        multiple of an inner layer has to divide that of an outer one.
+    """
+
+    def __init__(
+        self, tree: NetworkTree, slots: IntColumn, multiples: Mapping[str, int] | None = None
+    ) -> None:
+        self.tree = tree
+        self.multiples = {layer: n for layer, n in (multiples or {}).items() if n > 1}
+        self.raw = slots[tree.order]
+        self.in_order = _floored(self.raw, self.multiples.get(NODE_LAYER, 1))
+        self._sums = np.concatenate([[0], np.cumsum(self.in_order)])
+        self._raw_sums = np.concatenate([[0], np.cumsum(self.raw)])
+        self._floored: dict[int, int] = {}
+        if any(layer != NODE_LAYER for layer in self.multiples):
+            self._round_down(tree.root)
+
+    def _round_down(self, domain: Domain) -> int:
+        own = int(self._sums[domain.end] - self._sums[domain.end - domain.own])
+        total = own + sum(self._round_down(child) for child in domain.children)
+        multiple = self.multiples.get(domain.layer, 1)
+        self._floored[id(domain)] = total = total // multiple * multiple
+        return total
+
+    def of(self, domain: Domain) -> int:
+        """Return how many members a domain can take."""
+        if self._floored:
+            return self._floored[id(domain)]
+        return int(self._sums[domain.end] - self._sums[domain.start])
+
+    def of_layer(self, layer: str) -> IntColumn:
+        """Return, for each domain of a layer in order, how many members it can take."""
+        if self._floored:
+            domains = self.tree.layers[layer]
+            return np.array([self._floored[id(domain)] for domain in domains], dtype=np.int64)
+        starts, ends = self.tree.bounds(layer)
+        found: IntColumn = self._sums[ends] - self._sums[starts]
+        return found
+
+    def without_multiples(self, domain: Domain) -> int:
+        """Return how many members a domain could take if they came one by one."""
+        return int(self._raw_sums[domain.end] - self._raw_sums[domain.start])
+
+
+def _floored(slots: IntColumn, multiple: int) -> IntColumn:
+    return slots if multiple == 1 else slots // multiple * multiple
+
+
+def distribute(capacity: Capacity, domain: Domain, wanted: int, fill: Fill) -> IntColumn:
+    """Return how many members each row of ``domain.rows`` takes, ``wanted`` in all if possible."""
+    taken = np.zeros(len(domain.rows), dtype=np.int64)
+    if fill == "Balanced":
+        even = balance(capacity.in_order[domain.start : domain.end], wanted, _step(capacity))
+        if even is not None:
+            return even[2]
+        fill = "BestFit"
+    _pour(capacity, domain, wanted, fill, taken, domain.start)
+    return taken
+
+
+def _step(capacity: Capacity) -> int:
+    return math.lcm(1, *capacity.multiples.values()) if capacity.multiples else 1
+
+
+def _pour(
+    capacity: Capacity, domain: Domain, wanted: int, fill: Fill, taken: IntColumn, base: int
+) -> None:
+    own = domain.end - domain.own
+    slots = [capacity.of(child) for child in domain.children]
+    raw = [capacity.without_multiples(child) for child in domain.children]
+    if domain.own:
+        slots += capacity.in_order[own : domain.end].tolist()
+        raw += capacity.raw[own : domain.end].tolist()
+    multiple = 1
+    if domain.children:
+        multiple = capacity.multiples.get(domain.children[0].layer, 1)
+    if not domain.children:
+        multiple = capacity.multiples.get(NODE_LAYER, 1)
+    for part, here in _choose(slots, raw, wanted, multiple, fill):
+        if part < len(domain.children):
+            _pour(capacity, domain.children[part], here, fill, taken, base)
+        else:
+            taken[own - base + part - len(domain.children)] = here
+
+
+def _choose(
+    slots: Sequence[int], raw: Sequence[int], wanted: int, multiple: int, fill: Fill
+) -> list[tuple[int, int]]:
+    """Return (part, members) for the parts that are used; ``raw`` are the slots in ones."""
+    parts = [part for part in range(len(slots)) if slots[part] > 0]
+    if fill == "LargestFirst":
+        parts.sort(key=lambda part: (-slots[part], part))
+    elif fill == "LeastFree":
+        parts.sort(key=lambda part: (slots[part], raw[part], part))
+        parts = [part for part in parts if slots[part] >= wanted][:1] or parts
+    else:
+        parts.sort(key=lambda part: (-slots[part], raw[part], part))
+    chosen: list[tuple[int, int]] = []
+    for index, part in enumerate(parts):
+        if wanted <= 0:
+            break
+        if fill == "BestFit" and slots[part] >= wanted:
+            tight = [(slots[p], raw[p], p) for p in parts[index:] if slots[p] >= wanted]
+            part = min(tight)[2]
+        here = min(wanted, slots[part]) // multiple * multiple
+        if here:
+            chosen.append((part, here))
+        wanted -= here
+    return chosen
+
+
+def balance(slots: IntColumn, wanted: int, step: int = 1) -> tuple[int, float, IntColumn] | None:
+    """Share ``wanted`` members as evenly as possible, in portions of ``step``.
+
+    Returns the least that a used node gets, how even the shares are (their entropy), and the
+    shares; None when one node holds all of them, or all together do not.
+    """
+    portions = slots // step
+    need = -(-wanted // step)
+    if not len(portions) or portions.max() >= need or portions.sum() < need:
+        return None
+    falling = np.sort(portions)[::-1]
+    least, count = 0, 0
+    for used in range(1, len(falling) + 1):
+        if falling[:used].sum() >= need:
+            floor = min(need // used, int(falling[used - 1]))
+            if floor > least:
+                least, count = floor, used
+    if not count:
+        return None
+    able = [int(row) for row in np.flatnonzero(portions >= least)]
+    # The smallest nodes that still hold everything together.
+    able.sort(key=lambda row: (portions[row], row))
+    for first in range(len(able) - count + 1):
+        window = able[first : first + count]
+        if portions[window].sum() >= need:
+            break
+    shares = np.zeros(len(slots), dtype=np.int64)
+    shares[window] = least
+    rest = need - least * count
+    for row in sorted(window):
+        more = min(rest, int(portions[row] - shares[row]))
+        shares[row] += more
+        rest -= more
+    used_slots = portions[window].astype(np.float64)
+    share = used_slots / used_slots.sum()
+    return least * step, float(-(share * np.log(share)).sum()), shares * step

@@ -1,0 +1,151 @@
+"""Units: what a gang, its sub-groups and its group of gangs look like to a cycle."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from bayplan.api.gang import Gang, SubGroup
+from bayplan.gangs import GangDirectory, rank_order
+from bayplan.plugin import Unit
+from bayplan.snapshot import PodInfo
+
+__all__ = ["make_unit"]
+
+Bound = Sequence[tuple[PodInfo, str]]
+
+
+def make_unit(
+    key: str,
+    pods: Iterable[PodInfo],
+    gangs: GangDirectory,
+    nominated: Mapping[str, str] | None = None,
+) -> Unit:
+    """Return the unit of these pending pods, which are one pod or members of the unit's gangs."""
+    pods = list(pods)
+    if pods[0].gang is None:
+        return Unit(key, pods, nominated=nominated or {})
+    keys = gangs.gangs_of(key)
+    if len(keys) == 1:
+        unit = _of_gang(key, keys[0], pods, gangs)
+    else:
+        unit = _of_group(key, keys, pods, gangs)
+    unit.nominated = nominated or {}
+    return unit
+
+
+def _of_gang(key: str, gang_key: str, pods: Iterable[PodInfo], gangs: GangDirectory) -> Unit:
+    members = gangs[gang_key]
+    bound = sorted(members.bound.values(), key=lambda item: rank_order(item[0]))
+    ordered = sorted(pods, key=rank_order)
+    satisfied = gangs.is_satisfied((gang_key,))
+    unit = Unit(key, ordered, members.gang, bound, satisfied=satisfied)
+    if members.gang is not None and members.gang.sub_groups:
+        unit.parts = _parts(members.gang, "", ordered, bound)
+    return unit
+
+
+def _of_group(key: str, keys: Sequence[str], pods: Sequence[PodInfo], gangs: GangDirectory) -> Unit:
+    """Join several gangs: one place in the network for all, each with its own minimum."""
+    parts = []
+    for gang_key in keys:
+        own = [pod for pod in pods if pod.gang == gang_key]
+        part = _of_gang(gang_key, gang_key, own, gangs)
+        if part.gang is not None:
+            part.gang = replace(part.gang, gather=(), slices=())
+        part.kind = gang_key
+        parts.append(part)
+    first = next((gangs[k].gang for k in keys if gangs[k].gang is not None), None)
+    definitions = [gangs[k].gang for k in keys]
+    whole = None
+    if first is not None:
+        whole = replace(
+            first,
+            key=key,
+            min_member=sum(gang.min_member for gang in definitions if gang is not None),
+            sub_groups=(),
+            roles=(),
+        )
+    return Unit(
+        key,
+        [pod for part in parts for pod in part.pods],
+        whole,
+        [pair for part in parts for pair in part.bound],
+        _by_size(parts),
+        satisfied=all(part.satisfied for part in parts),
+    )
+
+
+def _parts(gang: Gang, parent: str, pods: Sequence[PodInfo], bound: Bound) -> list[Unit]:
+    """Return the sub-groups under ``parent``, the largest first; the rest of the pods last."""
+    parts: list[Unit] = []
+    taken: set[str] = set()
+    for sub_group in gang.sub_groups:
+        if sub_group.parent == parent:
+            for part in _groups_of(gang, sub_group, pods, bound):
+                parts.append(part)
+                taken |= {pod.key for pod in part.pods}
+    if not parts:
+        return []
+    rest = [pod for pod in pods if pod.key not in taken]
+    ordered = _by_size(parts)
+    if rest:
+        others = _plain(gang, f"{gang.key}/others", 0)
+        ordered.append(Unit(others.key, rest, others, kind=others.key, needed=0))
+    return ordered
+
+
+def _plain(gang: Gang, key: str, least: int) -> Gang:
+    """Return a gang of some of a gang's members, without what holds for the whole."""
+    return replace(
+        gang,
+        key=key,
+        min_member=least,
+        gather=(),
+        slices=(),
+        sub_groups=(),
+        roles=(),
+        together=(),
+        min_resources=(),
+    )
+
+
+def _by_size(parts: Sequence[Unit]) -> list[Unit]:
+    return sorted(parts, key=lambda part: -len(part.pods))
+
+
+def _groups_of(
+    gang: Gang, sub_group: SubGroup, pods: Sequence[PodInfo], bound: Bound
+) -> list[Unit]:
+    def values(pod: PodInfo) -> tuple[str, ...] | None:
+        if not sub_group.selector.matches(pod.labels):
+            return None
+        found = tuple(pod.labels.get(key, "") for key in sub_group.label_keys)
+        return found if all(found) else None
+
+    groups: dict[tuple[str, ...], tuple[list[PodInfo], list[tuple[PodInfo, str]]]] = {}
+    for pod in pods:
+        mark = values(pod)
+        if mark is not None:
+            groups.setdefault(mark, ([], []))[0].append(pod)
+    for pod, node in bound:
+        mark = values(pod)
+        if mark is not None:
+            groups.setdefault(mark, ([], []))[1].append((pod, node))
+    if not groups and sub_group.min_groups:
+        # Nobody is in it yet: the gang lacks it, and says so.
+        groups[()] = ([], [])
+    parts = []
+    for mark, (own, placed) in groups.items():
+        name = "-".join((sub_group.name, *mark))
+        own_gang = replace(
+            _plain(gang, f"{gang.key}/{name}", sub_group.size),
+            gather=sub_group.gather,
+            slices=sub_group.slices,
+        )
+        part = Unit(own_gang.key, own, own_gang, placed)
+        part.kind, part.needed = sub_group.name, sub_group.min_groups
+        if any(child.parent == sub_group.name for child in gang.sub_groups):
+            part.parts = _parts(gang, sub_group.name, own, placed)
+        parts.append(part)
+    return parts

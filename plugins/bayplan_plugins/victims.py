@@ -1,0 +1,225 @@
+"""Whom a unit may evict, what that costs, and the rules that protect gangs and budgets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from bayplan import Handle, PodInfo, Unit
+from bayplan.api import PodDisruptionBudget
+from bayplan.api.gang import Gang
+from bayplan.api.selectors import Selector, compile_selector
+from bayplan.dialects import may_be_evicted
+from bayplan.naming import natural_key
+
+__all__ = ["Cost", "Evictable"]
+
+_OFFSET = 2**31
+"""Added to each priority, as kube-scheduler does, so that every victim adds to the sum."""
+
+
+@dataclass(frozen=True, order=True)
+class Cost:
+    """What an eviction costs; smaller is better, the first difference decides.
+
+    Disruption budgets violated, highest priority among the victims, sum of their priorities,
+    their number, gangs that end, and (for equal highest priorities) the start of the earliest
+    victim, negated: younger victims are better.
+    """
+
+    violations: int
+    highest: int
+    total: int
+    pods: int
+    gangs: int
+    started: float
+
+    def describe(self) -> str:
+        """Return the cost in words."""
+        parts = [
+            f"{self.pods} pod{'' if self.pods == 1 else 's'} of priority {self.highest} at most"
+        ]
+        if self.pods == 0:
+            parts = ["nobody"]
+        if self.violations:
+            parts.append(f"{self.violations} against a disruption budget")
+        if self.gangs:
+            parts.append(f"{self.gangs} gang{'s'[: self.gangs > 1]} ended")
+        return ", ".join(parts)
+
+
+class Evictable:
+    """The pods that may be evicted for one unit, the least important first on every node.
+
+    :param protect: keep every gang at its minimum, even where all of it could go.
+    """
+
+    def __init__(self, unit: Unit, handle: Handle, protect: bool = False) -> None:
+        self._handle = handle
+        self._snapshot = handle.snapshot
+        self.priority = min(pod.priority for pod in unit.pods)
+        self._own = {pod.key for pod in (*unit.pods, *(bound for bound, _ in unit.bound))}
+        self._protect = protect
+        self._surplus: dict[str, set[str]] = {}
+        self._budgets = [
+            (budget, compile_selector(budget.spec.selector))
+            for budget in self._snapshot.objects(PodDisruptionBudget).values()
+        ]
+
+    def on_row(self, row: int) -> list[PodInfo]:
+        """Return the pods of a node that may go, the least important first."""
+        found = [pod for pod in self._snapshot.nodes.pods[row].values() if self._may_go(pod)]
+        return sorted(found, key=self.importance)
+
+    def importance(self, pod: PodInfo) -> tuple[object, ...]:
+        """Sort key: whoever is to be spared longest comes last."""
+        guarded = bool(self.budgets_of(pod))
+        started = _started(pod)
+        name = [_Reversed(part) for part in natural_key(pod.key)]
+        return (not self.is_free(pod), guarded, pod.priority, -started, name)
+
+    def is_free(self, pod: PodInfo) -> bool:
+        """Tell whether a pod costs nothing: it is ending already, or only a held place."""
+        return pod.terminating or self._handle.is_held(pod)
+
+    def _may_go(self, pod: PodInfo) -> bool:
+        if pod.key in self._own or pod.priority >= self.priority:
+            return False
+        if self.is_free(pod):
+            return True
+        if not may_be_evicted(pod.pod) or self._handle.is_spared(pod):
+            return False
+        return self._gang_allows(pod)
+
+    # Gangs -------------------------------------------------------------------------------
+
+    def gang_of(self, pod: PodInfo) -> Gang | None:
+        """Return the gang that a pod's eviction could end."""
+        if pod.gang is None:
+            return None
+        return self._handle.gang(pod.gang).gang
+
+    def members(self, gang: str) -> list[PodInfo]:
+        """Return a gang's pods that hold a node and are not ending."""
+        bound = self._handle.gang(gang).bound.values()
+        return [pod for pod, _ in bound if not pod.terminating]
+
+    def _gang_allows(self, pod: PodInfo) -> bool:
+        gang = self.gang_of(pod)
+        if gang is None:
+            return True
+        members = self.members(gang.key)
+        if not self._protect and all(
+            other.priority < self.priority
+            and may_be_evicted(other.pod)
+            and not self._handle.is_spared(other)
+            for other in members
+        ):
+            return True
+        if gang.whole:
+            return False
+        if gang.key not in self._surplus:
+            spare = max(0, len(members) - gang.min_member)
+            last = sorted(members, key=lambda p: (p.rank or 0, natural_key(p.name)), reverse=True)
+            self._surplus[gang.key] = {other.key for other in last[:spare]}
+        return pod.key in self._surplus[gang.key]
+
+    def closure(self, victims: Iterable[PodInfo]) -> list[PodInfo]:
+        """Return the victims and, for each gang that they end, all of its other members."""
+        chosen = {pod.key: pod for pod in victims}
+        by_gang: dict[str, int] = {}
+        for pod in chosen.values():
+            if pod.gang is not None and not self.is_free(pod):
+                by_gang[pod.gang] = by_gang.get(pod.gang, 0) + 1
+        for key, count in by_gang.items():
+            gang = self._handle.gang(key).gang
+            if gang is None:
+                continue
+            members = self.members(key)
+            if gang.whole or len(members) - count < gang.min_member:
+                chosen |= {pod.key: pod for pod in members}
+        return list(chosen.values())
+
+    def ended_gangs(self, victims: Sequence[PodInfo]) -> int:
+        """Return how many gangs are below their minimum without these pods."""
+        gone = {pod.key for pod in victims if not self.is_free(pod)}
+        gangs = {pod.gang for pod in victims if pod.gang is not None and not self.is_free(pod)}
+        ended = 0
+        for key in gangs:
+            gang = self._handle.gang(key).gang
+            members = self.members(key)
+            left = sum(pod.key not in gone for pod in members)
+            ended += gang is not None and left < gang.min_member <= len(members)
+        return ended
+
+    # Costs -------------------------------------------------------------------------------
+
+    def budgets_of(self, pod: PodInfo) -> list[str]:
+        """Return the disruption budgets, by key, that cover a pod."""
+        return [
+            f"{budget.metadata.namespace}/{budget.metadata.name}"
+            for budget, selector in self._budgets
+            if _covers(budget, selector, pod)
+        ]
+
+    def violations(self, victims: Iterable[PodInfo]) -> int:
+        """Return how many of the pods cannot go without violating a disruption budget."""
+        allowed = {
+            f"{budget.metadata.namespace}/{budget.metadata.name}": budget.status.disruptions_allowed
+            for budget, _ in self._budgets
+        }
+        count = 0
+        for pod in victims if allowed else ():
+            if self.is_free(pod):
+                continue
+            own = self.budgets_of(pod)
+            for key in own:
+                allowed[key] -= 1
+            count += any(allowed[key] < 0 for key in own)
+        return count
+
+    def cost(self, victims: Sequence[PodInfo]) -> Cost:
+        """Return what it costs that these pods go."""
+        real = [pod for pod in victims if not self.is_free(pod)]
+        highest = max((pod.priority for pod in real), default=-_OFFSET)
+        earliest = min((_started(p) for p in real if p.priority == highest), default=0.0)
+        return Cost(
+            self.violations(real),
+            highest,
+            sum(pod.priority + _OFFSET for pod in real),
+            len(real),
+            self.ended_gangs(real),
+            -earliest,
+        )
+
+
+def _covers(budget: PodDisruptionBudget, selector: Selector, pod: PodInfo) -> bool:
+    return budget.metadata.namespace == pod.namespace and selector.matches(pod.labels)
+
+
+def _started(pod: PodInfo) -> float:
+    text = pod.pod.status.start_time
+    if text is None:
+        return 0.0
+    try:
+        return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()
+    except ValueError:
+        return 0.0
+
+
+class _Reversed:
+    """Sorts the other way round."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: object) -> None:
+        self.value = value
+
+    def __lt__(self, other: _Reversed) -> bool:
+        return bool(other.value < self.value)  # type: ignore[operator]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Reversed) and self.value == other.value
+
+    __hash__ = None  # type: ignore[assignment]
