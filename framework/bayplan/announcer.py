@@ -57,6 +57,10 @@ class Announcer:
         message = f"Preempted by {unit} on node {node}"
         self._cluster.submit(Event(victim.key, "Normal", "Preempted", message, node))
 
+    def changed_gates(self) -> list[str]:
+        """Return the units whose gates may have another answer than was told."""
+        return sorted(self._gates_changed)
+
     def gate_changed(self, unit_key: str) -> None:
         """Note that a unit's gates may have another answer now."""
         self._gates_changed.add(unit_key)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from bayplan.api import Node, Pod
+from bayplan.api import ApiObject, Node, Pod
 from bayplan.events import ClusterEvent
 
-__all__ = ["node_difference", "same_needs"]
+__all__ = ["node_difference", "same_definition", "same_needs"]
 
 
 def same_needs(old: Pod, new: Pod) -> bool:
@@ -22,6 +22,17 @@ def same_needs(old: Pod, new: Pod) -> bool:
     if old.spec is new.spec:
         return True
     return replace(old.spec, node_name="") == replace(new.spec, node_name="")
+
+
+def same_definition(old: ApiObject | None, new: ApiObject) -> bool:
+    """Whether an update of an object changed nothing but its status."""
+    if old is None:
+        return False
+    meta = replace(new.metadata, resource_version=old.metadata.resource_version)
+    changes: dict[str, object] = {"metadata": meta}
+    if hasattr(new, "status"):
+        changes["status"] = getattr(old, "status", None)
+    return bool(replace(new, **changes) == old)
 
 
 def node_difference(old: Node | None, new: Node) -> ClusterEvent:

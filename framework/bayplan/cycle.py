@@ -176,7 +176,8 @@ class Cycle:
         self, unit: Unit, placement: Placement, attempt: Attempt, state: CycleState
     ) -> bool:
         for _ in self._placer.ways(unit, placement, attempt, state):
-            if attempt.reserved and not lacking(unit, attempt.reserved):
+            attempt.lack = lacking(unit, attempt.reserved)
+            if attempt.reserved and attempt.lack is None:
                 return self._permit(unit, attempt)
         return False
 
@@ -242,6 +243,9 @@ class Cycle:
                 message += f" The search ended after {WORK} tentative placements."
             for pod_decision in attempt.pods.values():
                 pod_decision.node = None
+        elif attempt.lack is not None and not message:
+            message = f'gang "{unit.key}": {attempt.lack}.'
+            decision.refused_by |= {call.name for call in self._runtime["placement_generate"]}
         decision.message = message
 
     def _explain_members(self, unit: Unit, decision: Decision) -> None:

@@ -22,6 +22,7 @@ __all__ = [
     "InputError",
     "NotFound",
     "PluginError",
+    "TooManyDisruptions",
     "did_you_mean",
 ]
 
@@ -63,6 +64,10 @@ class Conflict(ClusterError):
 
 class NotFound(ClusterError):
     """There is no object of this kind and key."""
+
+
+class TooManyDisruptions(ClusterError):
+    """An eviction would violate a disruption budget."""
 
 
 class AlreadyExists(ClusterError):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from bayplan.api.gang import Gang
@@ -21,7 +21,8 @@ def rank_order(pod: PodInfo) -> tuple[object, ...]:
 class GangMembers:
     """A gang and its living pods: those without a node, and those that hold one.
 
-    ``satisfied`` says that the gang was complete before; ``since`` is when the first of its
+    ``ended`` are the phases of those that are over, by key. ``satisfied`` says that the gang was
+    complete before; ``since`` is when the first of its
     members came (seconds).
     """
 
@@ -32,6 +33,16 @@ class GangMembers:
     since: float | None = None
     by_objects: dict[str, Gang] = field(default_factory=dict)
     by_pods: dict[str, Gang] = field(default_factory=dict)
+    ended: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def running(self) -> int:
+        """How many members run."""
+        return sum(pod.pod.status.phase == "Running" for pod, _ in self.bound.values())
+
+    def count_ended(self, phase: str) -> int:
+        """Return how many members have ended in a phase, Succeeded or Failed."""
+        return sum(other == phase for other in self.ended.values())
 
 
 class GangDirectory:
@@ -43,6 +54,9 @@ class GangDirectory:
 
     def __init__(self) -> None:
         self._gangs: dict[str, GangMembers] = {}
+        self._named_by: dict[str, set[str]] = {}
+        self.on_change: Callable[[str], None] = lambda key: None
+        """Told of every gang whose members or definition changed."""
 
     def __getitem__(self, key: str) -> GangMembers:
         return self._gangs.setdefault(key, GangMembers())
@@ -89,9 +103,14 @@ class GangDirectory:
         before = self._gangs[key].gang
         named = {key, *(before.together if before is not None else ())}
         fresh = self._merged(key)
-        named |= set(fresh.together) if fresh is not None else set()
+        if fresh is not None:
+            named |= set(fresh.together)
+            for other in fresh.together:
+                self._named_by.setdefault(other, set()).add(key)
+        named |= self._named_by.get(key, set())
         changed = set()
         for other in sorted(named):
+            self.on_change(other)
             members = self._gangs.get(other)
             if members is not None:
                 members.gang, old = self._agreed(self._merged(other)), members.gang
@@ -148,6 +167,7 @@ class GangDirectory:
         """Note a member without a node. Returns the gangs whose definition it changed."""
         if pod.gang is None:
             return set()
+        self.on_change(pod.gang)
         members = self[pod.gang]
         members.bound.pop(pod.key, None)
         members.pending[pod.key] = pod
@@ -159,6 +179,7 @@ class GangDirectory:
         """Note a member that holds a node. Returns the gangs whose definition it changed."""
         if pod.gang is None:
             return set()
+        self.on_change(pod.gang)
         members = self[pod.gang]
         members.pending.pop(pod.key, None)
         members.bound[pod.key] = (pod, node)
@@ -180,6 +201,7 @@ class GangDirectory:
         """Forget a member. Returns the gangs whose definition it changed."""
         if pod.gang is None or pod.gang not in self._gangs:
             return set()
+        self.on_change(pod.gang)
         members = self._gangs[pod.gang]
         members.pending.pop(pod.key, None)
         members.bound.pop(pod.key, None)
@@ -188,6 +210,17 @@ class GangDirectory:
             changed = self._resolve_all(pod.gang)
         self._drop_if_empty(pod.gang)
         return changed
+
+    def set_ended(self, pod: PodInfo, phase: str | None) -> None:
+        """Note that a member has ended in a phase, or (None) is gone."""
+        if pod.gang is None or pod.gang not in self._gangs:
+            return
+        self.on_change(pod.gang)
+        members = self._gangs[pod.gang]
+        if phase is None:
+            members.ended.pop(pod.key, None)
+        else:
+            members.ended[pod.key] = phase
 
     def is_satisfied(self, keys: Iterable[str]) -> bool:
         """Whether all of these gangs were complete before."""

@@ -56,6 +56,7 @@ class Attempt:
     domains: list[DomainTrial] = field(default_factory=list)
     wait: float = 0.0
     refusal: tuple[str, str] | None = None
+    lack: str | None = None
     score: float = 0.0
     closest: tuple[int, dict[str, PodDecision], list[PodDecision]] | None = None
 
@@ -98,7 +99,8 @@ class Placer:
             partial(self._part_ways, part, unit, placement, attempt, state) for part in unit.parts
         ]
         for _ in _sequence(steps):
-            if not lacking(unit, attempt.reserved):
+            attempt.lack = lacking(unit, attempt.reserved)
+            if attempt.lack is None:
                 yield
 
     def _part_ways(
@@ -107,7 +109,12 @@ class Placer:
         mark = self._mark(attempt)
         if part.pods:
             offered = self.offers(part, within, state)
-            if len(part.pods) >= part.min_placed:
+            if len(part.pods) < part.min_placed:
+                attempt.lack = (
+                    f'sub-group "{part.key}" has {len(part.pods) + len(part.bound)} of the '
+                    f"{part.min_placed + len(part.bound)} members it needs"
+                )
+            else:
                 for placement in offered.candidates:
                     attempt.domains.append(
                         DomainTrial(
@@ -126,6 +133,8 @@ class Placer:
         elif part.min_placed == 0:
             yield
             return
+        else:
+            attempt.lack = f'sub-group "{part.key}" has none of the members it needs'
         left = sum(1 for other in whole.parts if other.kind == part.kind)
         skipped = attempt.skipped.get(part.kind, 0)
         if left - skipped - 1 >= part.needed:

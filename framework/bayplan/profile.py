@@ -50,6 +50,7 @@ DEFAULT_PLUGINS: tuple[tuple[str, int], ...] = (
     ("NodeResourcesBalancedAllocation", 1),
     ("ImageLocality", 1),
     ("NetworkGather", 1),
+    ("NetworkNear", 1),
     ("DefaultPreemption", 1),
 )
 """The default profile: kube-scheduler 1.36's plugins and weights, with gangs and gathering."""

@@ -151,6 +151,16 @@ class UnitQueue:
         elif unit.place in (Place.GATED, Place.UNSCHEDULABLE):
             self._wake(unit, now)
 
+    def refresh_gates(self, unit_key: str, now: float) -> None:
+        """Ask again the gates of those pods of a unit that are held back."""
+        unit = self._units.get(unit_key)
+        if unit is None or not unit.gated:
+            return
+        ready = len(unit.ready)
+        self._reopen(unit)
+        if len(unit.ready) > ready and unit.place in (Place.GATED, Place.UNSCHEDULABLE):
+            self._wake(unit, now)
+
     def pop(self, now: float) -> QueuedUnit | None:
         """Return the unit to try next, or None when nothing is active at this time."""
         while self._timed and self._timed[0][0] <= now:

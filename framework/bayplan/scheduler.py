@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from bayplan.announcer import Announcer
 from bayplan.api import KINDS, ApiObject, NativePodGroup, Node, Pod, Workload, kind_of
-from bayplan.changes import node_difference, same_needs
+from bayplan.changes import node_difference, same_definition, same_needs
 from bayplan.cluster.protocol import Bind, Cluster, Done, Evict, WatchEvent, WatchType
 from bayplan.cycle import Cycle, Reserved, Result
 from bayplan.decision import Decision, Outcome
@@ -33,6 +33,7 @@ from bayplan.profile import Profile, ProfileSet
 from bayplan.queue import Place, QueuedUnit, UnitQueue
 from bayplan.runtime import Runtime
 from bayplan.snapshot import NodeRow, PodInfo, Snapshot
+from bayplan.statuses import StatusWriter
 from bayplan.units import make_unit
 
 __all__ = ["ProfileAtWork", "Scheduler"]
@@ -146,7 +147,9 @@ class Scheduler:
         self._cluster = cluster
         self._announcer = Announcer(cluster)
         self.snapshot = Snapshot()
+        self._statuses = StatusWriter(cluster, self.snapshot)
         self.gangs = GangDirectory()
+        self.gangs.on_change = self._statuses.changed
         self.holds = Holds(self.snapshot)
         self.statistics = Statistics()
         self.decisions: dict[str, Decision] = {}
@@ -216,6 +219,9 @@ class Scheduler:
     def _pod_event(self, type_: WatchType, pod: Pod) -> None:
         over = pod.status.phase in ("Succeeded", "Failed")
         if type_ is WatchType.DELETED or over:
+            if over:
+                deleted = type_ is WatchType.DELETED
+                self.gangs.set_ended(PodInfo(pod), None if deleted else pod.status.phase)
             self._pod_gone(pod)
         elif pod.spec.node_name:
             self._pod_assigned(pod)
@@ -251,6 +257,8 @@ class Scheduler:
         if known is not None and placed is not None and placed[1] == pod.spec.node_name:
             if same_needs(known.pod, pod):
                 known.pod = pod
+                if known.gang is not None:
+                    self._statuses.changed(known.gang)
                 return
             self._known[pod.key] = info = PodInfo(pod)
             self.snapshot.replace_pod(info)
@@ -304,6 +312,12 @@ class Scheduler:
     def _object_event(self, type_: WatchType, obj: ApiObject) -> None:
         key = object_key(obj)
         deleted = type_ is WatchType.DELETED
+        old = self.snapshot.objects(type(obj)).get(key)
+        if not deleted and same_definition(old, obj):
+            # A status, perhaps our own: it can tell that a gang was complete, and nothing else.
+            self.snapshot.set_object(key, obj)
+            self._define(obj, deleted)
+            return
         if deleted:
             self.snapshot.delete_object(key, obj)
         else:
@@ -438,7 +452,13 @@ class Scheduler:
         self.snapshot.sync()
         queued = self.queue.pop(self.now)
         if queued is None:
+            # What a gate said when a pod came may not be what it says now.
+            for key in self._announcer.changed_gates():
+                self.queue.refresh_gates(key, self.now)
+            queued = self.queue.pop(self.now)
+        if queued is None:
             self._announcer.gated(self.queue)
+            self._statuses.write(self.gangs.all().get, self._why_pending)
             return False
         unit = self._unit(queued)
         names = {pod.pod.spec.scheduler_name for pod in unit.pods}
@@ -517,6 +537,9 @@ class Scheduler:
     ) -> None:
         decision = result.decision
         self._remember(decision)
+        if unit.gang is not None:
+            for key in self.gangs.gangs_of(queued.key):
+                self._statuses.changed(key)
         if decision.outcome is Outcome.PLACED:
             self._bind_all(queued, profile, result)
         elif decision.outcome is Outcome.WAITING:
@@ -550,6 +573,16 @@ class Scheduler:
             for other in self.queue.units.values()
             if other is not mine and other.place is not Place.GATED and self._sort_key(other) < key
         ]
+
+    def _why_pending(self, gang: str) -> str:
+        """Return what keeps a gang pending, as its pods are told."""
+        members = self.gangs[gang]
+        pod = next(iter(members.pending.values()))
+        unit = self.queue.units.get(self.gangs.unit_of(pod))
+        if unit is not None and pod.key in unit.gated:
+            return unit.gated[pod.key][1]
+        decision = self.decisions.get(self.gangs.unit_of(pod))
+        return decision.message if decision is not None else ""
 
     def _remember(self, decision: Decision) -> None:
         self.decisions.pop(decision.unit, None)

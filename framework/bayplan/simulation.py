@@ -10,6 +10,7 @@ from typing import Any
 from bayplan.api import ApiObject, Namespace, Node, Pod, PriorityClass
 from bayplan.cluster import Event, MemoryCluster
 from bayplan.cluster.controllers import WorkloadControllers
+from bayplan.cluster.disruption import DisruptionBudgets
 from bayplan.cluster.kubelet import VirtualKubelet
 from bayplan.naming import natural_key
 from bayplan.profile import ProfileSet
@@ -56,6 +57,7 @@ class Simulation:
         self.scheduler = Scheduler(self.cluster, self.profiles)
         VirtualKubelet(self.cluster)
         WorkloadControllers(self.cluster)
+        DisruptionBudgets(self.cluster)
 
     def create(self, objects: Iterable[ApiObject]) -> None:
         """Create objects; what others refer to comes first, whatever order the files have."""
@@ -118,7 +120,7 @@ class Simulation:
 
     def timeline(self) -> list[TimelineEntry]:
         """Return what happened, in order."""
-        return [self._entry(at, event) for at, event in self.cluster.events]
+        return [self._entry(at, event) for at, event in self.cluster.events if event.about == "Pod"]
 
     def _entry(self, at: float, event: Event) -> TimelineEntry:
         kind = _KINDS.get(event.reason, event.reason)

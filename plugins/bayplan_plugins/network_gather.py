@@ -210,7 +210,8 @@ class _Search:
         kinds: dict[object, list[PodInfo]] = {}
         for pod in unit.pods:
             kinds.setdefault(pod.facts, []).append(pod)
-        multiples = self._multiples if len(kinds) == 1 else {}
+        # Slices that were begun may be completed one by one.
+        multiples = self._multiples if len(kinds) == 1 and not unit.bound else {}
         self._counts = [len(pods) for pods in kinds.values()]
         self._capacities = [
             Capacity(tree, self._slots(pods[0], self._size), multiples) for pods in kinds.values()
@@ -410,16 +411,36 @@ class _Search:
             slots = self._slots(pods[0], len(pods))
             for row, most in limits.items():
                 slots[row] = min(int(slots[row]), most)
+            taken = self._begun(domain, slots, len(pods))
+            left = len(pods) - int(taken.sum())
+            slots[domain.rows] -= taken
             capacity = Capacity(self._tree, slots, self._multiples)
-            wanted = min(len(pods), capacity.of(domain))
+            wanted = min(left, capacity.of(domain))
             wanted -= wanted % max(self._multiples.values(), default=1)
-            taken = distribute(capacity, domain, wanted, self._fill)
+            taken = taken + distribute(capacity, domain, wanted, self._fill)
             found = np.repeat(domain.rows, taken).tolist()
             for row in self._tree.outside.tolist() if outside else ():
                 found += [row] * min(int(slots[row]), len(pods) - len(found))
             return found
 
         return Placement(domain.label, allowed, offered, plan, exact=bool(self._multiples))
+
+    def _begun(self, domain: Domain, slots: IntColumn, most: int) -> IntColumn:
+        """Return how many members each of the domain's rows takes to complete slices."""
+        taken = np.zeros(len(domain.rows), dtype=np.int64)
+        if self._existing is None or not self._multiples:
+            return taken
+        layer = max(self._multiples, key=self._tree.layer_order().index)
+        size = self._multiples[layer]
+        plain = Capacity(self._tree, slots)
+        for index, count in enumerate(self._bound_in(layer).tolist()):
+            part = self._domain(layer, index)
+            missing = min(-count % size, most - int(taken.sum()))
+            inside = domain.start <= part.start and part.end <= domain.end
+            if missing and inside and plain.of(part) >= missing:
+                here = distribute(plain, part, missing, self._fill)
+                taken[part.start - domain.start : part.end - domain.start] += here
+        return taken
 
     # Words -------------------------------------------------------------------------------
 

@@ -156,7 +156,7 @@ class DefaultPreemption(Plugin[DefaultPreemptionArgs]):
             need = self._missing(pod, row)
             victims = _until_enough(by_row[row], need)
             if victims is not None:
-                priced.append((evictable.cost(victims), row))
+                priced.append((evictable.cost(evictable.closure(victims)), row))
         priced.sort()
         return [
             Placement(names[row], np.array([row], dtype=np.intp)) for _, row in priced[:_MOST_NODES]

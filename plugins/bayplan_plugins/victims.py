@@ -24,8 +24,8 @@ class Cost:
     """What an eviction costs; smaller is better, the first difference decides.
 
     Disruption budgets violated, highest priority among the victims, sum of their priorities,
-    their number, gangs that end, and (for equal highest priorities) the start of the earliest
-    victim, negated: younger victims are better.
+    their number, gangs that end, (for equal highest priorities) the start of the earliest victim,
+    negated, for younger victims are better, and the first rank among gangs' victims, negated.
     """
 
     violations: int
@@ -34,6 +34,7 @@ class Cost:
     pods: int
     gangs: int
     started: float
+    rank: int = 0
 
     def describe(self) -> str:
         """Return the cost in words."""
@@ -105,6 +106,11 @@ class Evictable:
         bound = self._handle.gang(gang).bound.values()
         return [pod for pod, _ in bound if not pod.terminating]
 
+    def _position(self, pod: PodInfo) -> int:
+        assert pod.gang is not None, "asked of members only"
+        ordered = sorted(self.members(pod.gang), key=_by_rank)
+        return next((i for i, other in enumerate(ordered) if other.key == pod.key), 0)
+
     def _gang_allows(self, pod: PodInfo) -> bool:
         gang = self.gang_of(pod)
         if gang is None:
@@ -121,7 +127,7 @@ class Evictable:
             return False
         if gang.key not in self._surplus:
             spare = max(0, len(members) - gang.min_member)
-            last = sorted(members, key=lambda p: (p.rank or 0, natural_key(p.name)), reverse=True)
+            last = sorted(members, key=_by_rank, reverse=True)
             self._surplus[gang.key] = {other.key for other in last[:spare]}
         return pod.key in self._surplus[gang.key]
 
@@ -191,11 +197,16 @@ class Evictable:
             len(real),
             self.ended_gangs(real),
             -earliest,
+            -min((self._position(pod) for pod in real if pod.gang is not None), default=0),
         )
 
 
 def _covers(budget: PodDisruptionBudget, selector: Selector, pod: PodInfo) -> bool:
     return budget.metadata.namespace == pod.namespace and selector.matches(pod.labels)
+
+
+def _by_rank(pod: PodInfo) -> tuple[object, ...]:
+    return (pod.rank or 0, natural_key(pod.name))
 
 
 def _started(pod: PodInfo) -> float:

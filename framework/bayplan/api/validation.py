@@ -21,6 +21,7 @@ from bayplan.api.pod import (
     PodAffinityTerm,
     PodSpec,
 )
+from bayplan.api.policy import PodDisruptionBudget
 from bayplan.api.quantity import Quantity
 from bayplan.api.resources import LARGEST_AMOUNT, pod_requests
 from bayplan.api.workloads import Deployment, Job, ReplicaSet, StatefulSet
@@ -91,6 +92,19 @@ def _(obj: Deployment | ReplicaSet | StatefulSet) -> Iterator[Problem]:
     if any(labels.get(key) != value for key, value in selector.match_labels.items()):
         yield "$.spec.template.metadata.labels", "do not match spec.selector"
     yield from _pod_spec(obj.spec.template.spec, "$.spec.template.spec")
+
+
+@_spec.register
+def _(obj: PodDisruptionBudget) -> Iterator[Problem]:
+    for field, value in (
+        ("minAvailable", obj.spec.min_available),
+        ("maxUnavailable", obj.spec.max_unavailable),
+    ):
+        path = f"$.spec.{field}"
+        if isinstance(value, int) and value < 0:
+            yield path, f"expected 0 or more, got {value}"
+        elif isinstance(value, str) and not re.fullmatch(r"(\d|[1-9]\d|100)%", value):
+            yield path, f'expected a count or a percentage such as "50%", got "{value}"'
 
 
 def _count(value: int, path: str) -> Iterator[Problem]:

@@ -25,12 +25,14 @@ from bayplan.api import (
     kind_of,
 )
 from bayplan.cluster.clock import VirtualClock
+from bayplan.cluster.disruption import take_one
 from bayplan.cluster.protocol import (
     Bind,
     Done,
     Event,
     Evict,
     PatchPodStatus,
+    PatchStatus,
     WatchEvent,
     WatchHandler,
     WatchType,
@@ -290,6 +292,12 @@ class MemoryCluster:
         if isinstance(write, Event):
             self.events.append((self.now, write))
             return
+        if isinstance(write, PatchStatus):
+            obj = self.get(write.type, write.key)
+            if obj is None:
+                raise NotFound(f"{write.type.__name__} {write.key} does not exist")
+            self._store(replace(obj, status=write.status), WatchType.MODIFIED)
+            return
         pod = self.get(Pod, write.pod)
         if pod is None:
             raise NotFound(f"Pod {write.pod} does not exist")
@@ -298,6 +306,7 @@ class MemoryCluster:
         if isinstance(write, Bind):
             self._bind(pod, write)
         elif isinstance(write, Evict):
+            take_one(self, pod)
             condition = PodCondition(
                 "DisruptionTarget", "True", "PreemptionByScheduler", write.message, self.timestamp()
             )

@@ -22,6 +22,7 @@ __all__ = [
     "Event",
     "Evict",
     "PatchPodStatus",
+    "PatchStatus",
     "WatchEvent",
     "WatchHandler",
     "WatchType",
@@ -72,17 +73,29 @@ class PatchPodStatus(msgspec.Struct, frozen=True):
     nominated_node: str | None = None
 
 
+class PatchStatus(msgspec.Struct, frozen=True):
+    """Replace the status of any other object."""
+
+    type: type[ApiObject]
+    key: str
+    status: msgspec.Struct
+
+
 class Event(msgspec.Struct, frozen=True):
-    """A Kubernetes event about a pod; ``type`` is Normal or Warning."""
+    """A Kubernetes event about a pod; ``type`` is Normal or Warning.
+
+    ``about`` is the kind of the object where it is none about a pod; ``pod`` is its key then.
+    """
 
     pod: str
     type: str
     reason: str
     message: str
     node: str = ""
+    about: str = "Pod"
 
 
-Write: TypeAlias = Bind | Evict | PatchPodStatus | Event
+Write: TypeAlias = Bind | Evict | PatchPodStatus | PatchStatus | Event
 Done: TypeAlias = Callable[[ClusterError | None], None]
 WatchHandler: TypeAlias = Callable[[WatchEvent], None]
 

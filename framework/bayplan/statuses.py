@@ -1,0 +1,191 @@
+"""What the scheduler writes to pod groups and network topologies: phases, conditions, domains.
+
+Each ecosystem reads its own words: Koordinator's and scheduler-plugins' phases, Volcano's and
+KAI's phase with an ``Unschedulable`` condition, Kubernetes' ``PodGroupScheduled``; and the
+``detailStatus`` of a ClusterNetworkTopology. Nothing is written that is there already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from bayplan.api import (
+    ApiObject,
+    ClusterNetworkTopology,
+    KaiPodGroup,
+    NativePodGroup,
+    PodGroup,
+    SchedulerPluginsPodGroup,
+    VolcanoPodGroup,
+    kind_of,
+)
+from bayplan.api.network import ClusterNetworkTopologyStatus, TopologyDetail, TopologyInfo
+from bayplan.api.podgroup import ConditionedStatus, GroupCondition, PodGroupStatus
+from bayplan.cluster.protocol import Cluster, Event, PatchStatus
+from bayplan.gangs import GangMembers
+from bayplan.networks import Networks
+from bayplan.snapshot import Snapshot
+from bayplan.topology.network import NODE_LAYER, ROOT_LAYER, Domain, NetworkTree
+
+__all__ = ["StatusWriter", "detail_status", "phase_of"]
+
+_GROUPS: tuple[type[Any], ...] = (
+    PodGroup,
+    SchedulerPluginsPodGroup,
+    VolcanoPodGroup,
+    KaiPodGroup,
+    NativePodGroup,
+)
+
+
+class StatusWriter:
+    """Writes the status of the gangs that changed, and of the networks."""
+
+    def __init__(self, cluster: Cluster, snapshot: Snapshot) -> None:
+        self._cluster = cluster
+        self._snapshot = snapshot
+        self._networks = Networks(snapshot)
+        self._changed: dict[str, None] = {}
+        self._told: dict[str, str] = {}
+        self._tree_of: dict[str, NetworkTree] = {}
+
+    def changed(self, gang: str) -> None:
+        """Note that a gang's status may be another one now."""
+        self._changed[gang] = None
+
+    def write(
+        self, members_of: Callable[[str], GangMembers | None], why: Callable[[str], str]
+    ) -> None:
+        """Write what changed; ``why`` says what keeps a gang pending, or nothing."""
+        changed, self._changed = self._changed, {}
+        for key in changed:
+            members = members_of(key)
+            if members is None or members.gang is None:
+                self._told.pop(key, None)
+                continue
+            message = members.gang.problem or ("" if not members.pending else why(key))
+            for type_ in _GROUPS:
+                group: ApiObject | None = self._snapshot.objects(type_).get(key)
+                if group is not None:
+                    self._write_group(group, members, message)
+        if self._snapshot.objects(ClusterNetworkTopology):
+            self._write_networks()
+
+    def _write_group(self, group: ApiObject, members: GangMembers, message: str) -> None:
+        gang = members.gang
+        assert gang is not None, "checked by the caller"
+        meta = group.metadata
+        key = f"{meta.namespace}/{meta.name}"
+        if isinstance(group, PodGroup):
+            status: PodGroupStatus | ConditionedStatus = PodGroupStatus(
+                phase_of(members),
+                len(members.bound),
+                members.running,
+                members.count_ended("Succeeded"),
+                members.count_ended("Failed"),
+            )
+        else:
+            assert isinstance(group, VolcanoPodGroup | KaiPodGroup | NativePodGroup)
+            status = _conditioned(group, members, message)
+        if status != getattr(group, "status", None):
+            self._cluster.submit(PatchStatus(type(group), key, status))
+        if message and self._told.get(key) != message:
+            self._told[key] = message
+            reason = "Unschedulable" if gang.problem is None else "Invalid"
+            kind = kind_of(group).name
+            self._cluster.submit(Event(key, "Warning", reason, message, about=kind))
+        elif not message:
+            self._told.pop(key, None)
+
+    def _write_networks(self) -> None:
+        trees = self._networks.trees()
+        for key, topology in self._snapshot.objects(ClusterNetworkTopology).items():
+            tree = trees.get(key)
+            if tree is None or self._tree_of.get(key) is tree:
+                continue
+            self._tree_of[key] = tree
+            status = ClusterNetworkTopologyStatus(tuple(detail_status(tree)))
+            if status != topology.status:
+                self._cluster.submit(PatchStatus(ClusterNetworkTopology, key, status))
+
+
+def phase_of(members: GangMembers) -> str:
+    """Return Koordinator's phase of a gang."""
+    least = members.gang.min_member if members.gang is not None else 1
+    succeeded, failed = members.count_ended("Succeeded"), members.count_ended("Failed")
+    if succeeded >= least:
+        return "Finished"
+    if failed and failed + members.running + succeeded >= least:
+        return "Failed"
+    if members.running + succeeded >= least:
+        return "Running"
+    if len(members.bound) >= least:
+        return "Scheduled"
+    if members.bound:
+        return "Scheduling"
+    if len(members.pending) >= least:
+        return "PreScheduling"
+    return "Pending"
+
+
+def _conditioned(
+    group: VolcanoPodGroup | KaiPodGroup | NativePodGroup, members: GangMembers, message: str
+) -> ConditionedStatus:
+    gang = members.gang
+    assert gang is not None, "checked by the caller"
+    complete = len(members.bound) >= gang.min_member
+    if isinstance(group, NativePodGroup):
+        if not complete and not message:
+            return group.status
+        condition = GroupCondition(
+            "PodGroupScheduled",
+            "True" if complete else "False",
+            "Scheduled" if complete else "Unschedulable",
+            "" if complete else message,
+        )
+    elif complete or not message:
+        condition = GroupCondition("Scheduled", "True" if complete else "False")
+    else:
+        reason = "NotEnoughResources"
+        if len(members.pending) + len(members.bound) < gang.min_member:
+            reason = "NotEnoughTasks"
+        condition = GroupCondition("Unschedulable", "True", reason, message)
+    conditions = (condition,)
+    phase = group.status.phase
+    if not isinstance(group, NativePodGroup):
+        phase = "Pending"
+        if complete:
+            phase = "Running"
+        if members.count_ended("Succeeded") >= gang.min_member:
+            phase = "Completed"
+    return ConditionedStatus(
+        phase,
+        conditions,
+        members.running,
+        members.count_ended("Succeeded"),
+        members.count_ended("Failed"),
+    )
+
+
+def detail_status(tree: NetworkTree) -> Iterator[TopologyDetail]:
+    """Yield a network's domains as Koordinator lists them: pre-order, children by name."""
+    layers = [ROOT_LAYER, *tree.layers, NODE_LAYER]
+    yield from _details(tree.root, layers, None)
+
+
+def _details(
+    domain: Domain, layers: list[str], parent: TopologyInfo | None
+) -> Iterator[TopologyDetail]:
+    own = TopologyInfo(domain.layer or ROOT_LAYER, domain.name)
+    below = layers[layers.index(own.topology_layer) + 1]
+    names: Iterable[str] = (child.name for child in domain.children)
+    yield TopologyDetail(
+        own,
+        parent,
+        domain.children[0].layer if domain.children else below,
+        tuple(names),
+        len(domain.rows),
+    )
+    for child in domain.children:
+        yield from _details(child, layers, own)
