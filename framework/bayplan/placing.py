@@ -10,13 +10,14 @@ that, a unit is refused only if there is no way.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from bayplan.api.gang import Gather
 from bayplan.decision import PodDecision
 from bayplan.evaluation import Evaluation
 from bayplan.evaluator import Evaluator
@@ -92,6 +93,8 @@ class Placer:
         self, unit: Unit, placement: Placement, attempt: Attempt, state: CycleState
     ) -> Iterator[None]:
         """Yield once for every way that is found, with its pods reserved in the snapshot."""
+        if not unit.parts:
+            unit = _sliced(unit)
         if not unit.parts:
             yield from self._member_ways(unit, placement, attempt)
             return
@@ -381,6 +384,33 @@ def lacking(unit: Unit, reserved: Sequence[Reserved]) -> str | None:
         if have < least:
             return f'{have} of {least} members of role "{role}" have a node'
     return None
+
+
+def _sliced(unit: Unit) -> Unit:
+    """Return a unit of differing pods whose slices are parts: consecutive ranks together.
+
+    Equal pods are counted instead, node by node (:mod:`bayplan.topology.packing`).
+    """
+    gang = unit.gang
+    if gang is None or not gang.slices or unit.bound:
+        return unit
+    if len({pod.facts for pod in unit.pods}) == 1:
+        return unit
+    outer, *inner = sorted(gang.slices, key=lambda one: -one.size)
+    parts = []
+    for start in range(0, len(unit.pods), outer.size):
+        own = replace(
+            gang,
+            key=f"{unit.key}/slice-{start // outer.size}",
+            min_member=outer.size,
+            gather=(Gather(outer.layer, required=True),),
+            slices=tuple(inner),
+            roles=(),
+        )
+        pods = unit.pods[start : start + outer.size]
+        needed = -(-unit.min_placed // outer.size)
+        parts.append(Unit(own.key, pods, own, kind="slice", needed=needed))
+    return replace(unit, parts=parts)
 
 
 def _sequence(steps: Sequence[Callable[[], Iterator[None]]]) -> Iterator[None]:

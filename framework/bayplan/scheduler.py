@@ -595,7 +595,11 @@ class Scheduler:
     def _make_room(self, queued: QueuedUnit, unit: Unit, preemption: Preemption) -> None:
         """Hold the nodes for the unit and evict their victims, those with a budget first."""
         victims: list[PodInfo] = []
+        ending: list[PodInfo] = []
         for victim in preemption.victims:
+            if victim.terminating:
+                ending.append(victim)
+                continue
             holder = self.holds.unit_of(victim.key)
             if holder is not None:
                 self._give_up_for(holder, unit)
@@ -609,12 +613,12 @@ class Scheduler:
             pods,
             preemption.nodes,
             self.now + max(wait, grace + 60.0),
-            {victim.key for victim in victims},
+            {victim.key for victim in (*victims, *ending)},
             preemption.domain,
         )
         self.holds.add(hold)
         for pod in pods:
-            self._announcer.nominated(pod, preemption.nodes[pod.key], len(victims))
+            self._announcer.nominated(pod, preemption.nodes[pod.key], len(hold.victims))
         guarded = [v for v in victims if v.key in preemption.guarded]
         others = [v for v in victims if v.key not in preemption.guarded]
         self._evict_guarded(guarded, others, hold)

@@ -98,6 +98,17 @@ class InterPodAffinity(Plugin[InterPodAffinityArgs]):
         if unwelcome.any():
             yield Reject(nodes.pick(unwelcome & left), _EXISTING)
 
+    @hookimpl
+    def slots(self, pod: PodInfo, nodes: NodeView) -> IntColumn:
+        """A pod that keeps its equals away from its domain does so from its node."""
+        labels = self.handle.snapshot.index.namespace_labels(pod)
+        alone = any(
+            term.matches(pod.namespace, pod.labels, labels)
+            for term in pod.terms.required_anti_affinity
+        )
+        most = 1 if alone else np.iinfo(np.int64).max
+        return np.full(len(nodes), most, dtype=np.int64)
+
     def _near_enough(self, pod: PodInfo, nodes: NodeView) -> BoolColumn:
         terms = pod.terms.required_affinity
         # A pod counts only if it matches all terms at once.
