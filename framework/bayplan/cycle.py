@@ -111,7 +111,7 @@ class Cycle:
         rows = self._snapshot.nodes.row_of
         held = {key: rows[node] for key, node in unit.nominated.items() if node in rows}
         if len(held) >= unit.min_placed and held.keys() == unit.nominated.keys():
-            promised = as_plan(held)
+            promised = as_plan(held, unit.nominated_domain)
             return Placements((promised, *offered.candidates), offered.refused, offered.reason)
         return offered
 
@@ -128,7 +128,11 @@ class Cycle:
                 tried.append(self._trial_record(unit, attempt))
             if attempt.reserved:
                 if not self._score_placements:
-                    spared = offered[index + 1 :]
+                    spared = [
+                        other
+                        for other in offered[index + 1 :]
+                        if not placement.exact or other.name != placement.name
+                    ]
                     tried += [_not_needed(place, unit, self._snapshot) for place in spared]
                     return attempt, tried
                 if best is None or attempt.score > best.score:

@@ -42,6 +42,9 @@ class Diagnosis:
         if len(unit.pods) < unit.min_placed:
             missing = unit.min_placed - len(unit.pods)
             return [f"would be tried once {missing} more member{'s'[: missing > 1]} existed"]
+        if unit.nominated:
+            nodes = ", ".join(sorted(set(unit.nominated.values()), key=natural_key)[:_MOST_STEPS])
+            return [f"will run when the pods that still end on {nodes}, held for it, are gone"]
         if self._fits(unit, now):
             return ["would fit now, and will be tried again after its delay"]
         found = [f"would fit {text}" for text in self._relaxations(unit, now)]

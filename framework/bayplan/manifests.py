@@ -11,7 +11,9 @@ from typing import Any
 
 from bayplan.api import KINDS, ApiObject, ClusterNetworkTopology, decode_object, kind_of
 from bayplan.api.objects import DecodeError
+from bayplan.api.validation import validate
 from bayplan.dialects.koordinator import layers_of
+from bayplan.dialects.topograph import cluster_of, is_model
 from bayplan.durations import DURATION_ANNOTATION, parse_duration
 from bayplan.errors import InputError, did_you_mean
 from bayplan.topology.network import TopologyError
@@ -100,6 +102,9 @@ def _load(
     where = _where(document, path)
     if not isinstance(content, dict):
         raise InputError(f"expected a Kubernetes object, got {_kind_of_value(content)}", where)
+    if is_model(content):
+        _load_model(content, document, path, result, seen)
+        return
     api_version, kind_name = content.get("apiVersion"), content.get("kind")
     for name, value in (("apiVersion", api_version), ("kind", kind_name)):
         if value is None or value == "":
@@ -150,6 +155,32 @@ def _load(
         )
     seen[key] = document
     result.objects.append(obj)
+
+
+def _load_model(
+    content: dict[str, Any],
+    document: Document,
+    path: list[str | int],
+    result: Manifests,
+    seen: dict[tuple[type, str], Document],
+) -> None:
+    """Take over the nodes of a topograph model, and their network."""
+    try:
+        made = cluster_of(content)
+    except TopologyError as exc:
+        at = _where(document, [*path, *_steps(exc.path)])
+        raise InputError(f"topograph model: {exc.path}: {exc}", at) from None
+    for obj in made:
+        for where, message in validate(obj):
+            raise InputError(f"topograph model: {where}: {message}", _where(document, path))
+        key = (type(obj), object_key(obj))
+        if key in seen:
+            name = f"{kind_of(obj).name} {key[1]}"
+            raise InputError(
+                f"{name} is defined twice; first in {seen[key].source}", _where(document, path)
+            )
+        seen[key] = document
+        result.objects.append(obj)
 
 
 def _check_duration(obj: ApiObject) -> None:

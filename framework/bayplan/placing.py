@@ -453,7 +453,7 @@ def _lower(
     return lowered
 
 
-def as_plan(places: Mapping[str, int]) -> Placement:
+def as_plan(places: Mapping[str, int], name: str) -> Placement:
     """Return the placement that gives each pod, by key, the row that was promised to it."""
 
     def plan(pods: Sequence[PodInfo], limits: Mapping[int, int]) -> Sequence[int]:
@@ -466,4 +466,4 @@ def as_plan(places: Mapping[str, int]) -> Placement:
         return rows
 
     rows = np.array(list(dict.fromkeys(places.values())), dtype=np.intp)
-    return Placement("", rows, len(places), plan, exact=True)
+    return Placement(name, rows, len(places), plan, exact=True)

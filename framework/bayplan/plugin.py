@@ -202,7 +202,8 @@ class Unit:
     ``bound`` are the members that have a node already, with its name. ``parts`` are sub-groups
     with a place of their own, which together hold all of ``pods``; a part of one ``kind`` may be
     left out while at least ``needed`` parts of that kind are placed. ``satisfied`` says that the
-    gang was complete before, ``nominated`` are the nodes held for members, by pod key.
+    gang was complete before, ``nominated`` are the nodes held for members, by pod key, in the
+    domain ``nominated_domain``.
     """
 
     key: str
@@ -214,6 +215,7 @@ class Unit:
     needed: int = 1
     satisfied: bool = False
     nominated: Mapping[str, str] = field(default_factory=dict)
+    nominated_domain: str = ""
 
     @property
     def priority(self) -> int:
@@ -277,6 +279,7 @@ class PreemptionTrial:
     victims: Sequence[str] = ()
     cost: str = ""
     refusal: str | None = None
+    chosen: bool = False
 
 
 class Handle(Protocol):

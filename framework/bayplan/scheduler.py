@@ -442,8 +442,7 @@ class Scheduler:
 
     def _unit(self, queued: QueuedUnit) -> Unit:
         pods = list(queued.ready.values()) or list(queued.pods.values())
-        hold = self.holds.get(queued.key)
-        return make_unit(queued.key, pods, self.gangs, hold.nodes if hold is not None else None)
+        return make_unit(queued.key, pods, self.gangs, self.holds.get(queued.key))
 
     # Cycles ------------------------------------------------------------------------------
 

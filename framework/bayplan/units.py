@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from bayplan.api.gang import Gang, SubGroup
 from bayplan.gangs import GangDirectory, rank_order
+from bayplan.holds import Hold
 from bayplan.plugin import Unit
 from bayplan.snapshot import PodInfo
 
@@ -19,19 +20,22 @@ def make_unit(
     key: str,
     pods: Iterable[PodInfo],
     gangs: GangDirectory,
-    nominated: Mapping[str, str] | None = None,
+    hold: Hold | None = None,
 ) -> Unit:
     """Return the unit of these pending pods, which are one pod or members of the unit's gangs."""
-    pods = list(pods)
+    unit = _plain_unit(key, list(pods), gangs)
+    if hold is not None:
+        unit.nominated, unit.nominated_domain = hold.nodes, hold.domain
+    return unit
+
+
+def _plain_unit(key: str, pods: list[PodInfo], gangs: GangDirectory) -> Unit:
     if pods[0].gang is None:
-        return Unit(key, pods, nominated=nominated or {})
+        return Unit(key, pods)
     keys = gangs.gangs_of(key)
     if len(keys) == 1:
-        unit = _of_gang(key, keys[0], pods, gangs)
-    else:
-        unit = _of_group(key, keys, pods, gangs)
-    unit.nominated = nominated or {}
-    return unit
+        return _of_gang(key, keys[0], pods, gangs)
+    return _of_group(key, keys, pods, gangs)
 
 
 def _of_gang(key: str, gang_key: str, pods: Iterable[PodInfo], gangs: GangDirectory) -> Unit:

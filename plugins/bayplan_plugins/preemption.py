@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from pydantic import Field
@@ -115,6 +115,10 @@ class DefaultPreemption(Plugin[DefaultPreemptionArgs]):
             return f"preemption: {self._unhelpful(unit, decision)}"
         # Candidates come with the least waste first, so the first of equal costs wins.
         best = min(solutions, key=lambda solution: solution.cost)
+        decision.preemption = tuple(
+            replace(trial, chosen=placement is best.placement)
+            for trial, placement in zip(trials, candidates, strict=True)
+        )
         return _preemption(best, evictable)
 
     # Candidates --------------------------------------------------------------------------

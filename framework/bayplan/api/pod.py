@@ -228,6 +228,7 @@ class PodSpec(ApiStruct, frozen=True):
     resource_claims: tuple[PodResourceClaim, ...] = ()
     volumes: tuple[Volume, ...] = ()
     host_network: bool = False
+    active_deadline_seconds: int | None = None
     restart_policy: str = "Always"
     termination_grace_period_seconds: int = 30
 

@@ -13,17 +13,17 @@ from rich.progress import Progress as Bar
 from rich.table import Table
 from rich.tree import Tree
 
-from bayplan.api import ClusterNetworkTopology, Pod
+from bayplan.api import Pod
 from bayplan.cycle import NOT_NEEDED
 from bayplan.decision import Decision, PodDecision
 from bayplan.diagnosis import Diagnosis
-from bayplan.dialects.koordinator import layers_of
 from bayplan.errors import PluginError
+from bayplan.networks import Networks
 from bayplan.plugin import Unit
 from bayplan.scheduler import ProfileAtWork
 from bayplan.simulation import Progress, Simulation, resource_use
 from bayplan.snapshot import Snapshot
-from bayplan.topology.network import Domain, build_tree
+from bayplan.topology.network import Domain
 
 __all__ = ["print_explanation", "print_simulation", "progress"]
 
@@ -32,6 +32,7 @@ _MANY_NODES = 64
 _MANY_PODS = 8
 _MANY_PENDING = 20
 _MANY_DOMAINS = 12
+_MANY_GANGS = 4
 
 
 def _console() -> Console:
@@ -60,7 +61,7 @@ def print_simulation(simulation: Simulation) -> None:
     placements, pending = simulation.placements(), simulation.pending()
     snapshot = simulation.scheduler.snapshot
     snapshot.sync()
-    console.print(_ClusterTree(snapshot, frozenset(placements)).tree())
+    console.print(_ClusterTree(simulation, frozenset(placements)).tree())
     gangs = [d for d in simulation.scheduler.decisions.values() if d.domain]
     if gangs:
         console.print("\n[bold]Why there[/bold]")
@@ -81,30 +82,45 @@ def print_simulation(simulation: Simulation) -> None:
 
 
 class _ClusterTree:
-    """The nodes under their network domains, with the pods on them.
+    """The nodes under their network domains, with slots, the pods on them, and who had to go.
 
     :param bound: keys of the pods that are bound; others hold their place and wait.
     """
 
-    def __init__(self, snapshot: Snapshot, bound: frozenset[str]) -> None:
-        self._snapshot = snapshot
-        self._table = snapshot.nodes
+    def __init__(self, simulation: Simulation, bound: frozenset[str]) -> None:
+        self._snapshot = simulation.scheduler.snapshot
+        self._table = self._snapshot.nodes
         self._bound = bound
-        self._large = len(snapshot.nodes) > _MANY_NODES
+        self._held = simulation.scheduler.holds
+        self._large = len(self._table) > _MANY_NODES
+        self._victims: dict[str, list[str]] = {}
+        for entry in simulation.timeline():
+            if entry.kind == "Evicted":
+                self._victims.setdefault(entry.node, []).append(entry.pod)
+        self._slots: dict[str, list[str]] = {}
+        gangs = [d for d in simulation.scheduler.decisions.values() if d.domains]
+        for decision in gangs if len(gangs) <= _MANY_GANGS else ():
+            for trial in decision.domains:
+                if trial.offered is not None:
+                    count = _count(trial.offered, "slot")
+                    of = f" for {_short(decision.unit)}" if len(gangs) > 1 else ""
+                    self._slots.setdefault(trial.name, []).append(f"{count}{of}")
 
     def tree(self) -> Tree:
         """Return the tree."""
         pods = sum(len(on_node) for on_node in self._table.pods)
         nodes = _count(len(self._table), "node")
         root = Tree(f"[bold]cluster[/bold]  {nodes}, {_count(pods, 'pod')}")
-        topologies = self._snapshot.objects(ClusterNetworkTopology)
-        if not topologies:
+        networks = Networks(self._snapshot)
+        network = next(iter(networks.trees().values()), None)
+        for name, problem in networks.problems.items():
+            root.add(f"[yellow]network {escape(name)}: {escape(problem)}[/yellow]")
+        if network is None:
             self._add_nodes(root, range(len(self._table)))
             return root
-        topology = topologies.get("default") or next(iter(topologies.values()))
-        labels = [node.metadata.labels for node in self._table.nodes]
-        network = build_tree(layers_of(topology), labels)
         self._add_domains(root, network.root)
+        for note in network.notes:
+            root.add(f"[yellow]{escape(note)}[/yellow]")
         if len(network.outside):
             branch = root.add("[yellow]outside of the network topology[/yellow]")
             self._add_nodes(branch, network.outside.tolist())
@@ -115,32 +131,42 @@ class _ClusterTree:
             pods = sum(len(self._table.pods[row]) for row in child.rows)
             style = "green" if pods else "dim"
             text = f"[{style}]{escape(child.name)}[/{style}] [dim]{escape(child.layer)}[/dim]"
+            slots = self._slots.get(child.label)
+            if slots:
+                text += f"  [dim]{escape(', '.join(slots))}[/dim]"
             if self._large:
                 text += f"  {_count(len(child.rows), 'node')}, {_count(pods, 'pod')}"
                 if not pods:
                     continue
             self._add_domains(branch.add(text), child)
-        if not domain.children:
-            self._add_nodes(branch, domain.rows.tolist())
+        if domain.own:
+            self._add_nodes(branch, domain.rows[len(domain.rows) - domain.own :].tolist())
 
     def _add_nodes(self, branch: Tree, rows: Sequence[int]) -> None:
         hidden = 0
         for row in rows:
             pods = self._table.pods[row]
-            if self._large and not pods:
+            victims = self._victims.get(self._table.names[row], ())
+            if self._large and not pods and not victims:
                 hidden += 1
                 continue
             shown = "  ".join(self._pod(key) for key in sorted(pods)[:_MANY_PODS])
             if len(pods) > _MANY_PODS:
                 shown += f"  … {len(pods) - _MANY_PODS} more"
+            if victims:
+                gone = ", ".join(_short(key) for key in victims[:_MANY_PODS])
+                more = f" and {len(victims) - _MANY_PODS} more" if len(victims) > _MANY_PODS else ""
+                shown += f"{'  ' if shown else ''}[red]evicted {escape(gone)}{more}[/red]"
             name = escape(self._table.names[row])
-            text = f"{name}  [bold green]{shown}[/bold green]" if pods else f"[dim]{name}[/dim]"
+            text = f"{name}  [bold green]{shown}[/bold green]" if shown else f"[dim]{name}[/dim]"
             branch.add(f"{text}  [dim]{_use(self._snapshot, row)}[/dim]")
         if hidden:
             branch.add(f"[dim]… {_count(hidden, 'node')} without pods[/dim]")
 
     def _pod(self, key: str) -> str:
         name = escape(_short(key))
+        if key in self._held:
+            return f"[yellow]{name} (held for it)[/yellow]"
         return name if key in self._bound else f"[yellow]{name} (waits at Permit)[/yellow]"
 
 
@@ -157,6 +183,10 @@ def _print_domains(console: Console, decision: Decision) -> None:
     )
     for line in _domain_lines(decision):
         console.print(f"    {escape(line)}")
+    for part in decision.parts[:_MANY_DOMAINS]:
+        console.print(f"    part      {escape(part.name)}")
+    if len(decision.parts) > _MANY_DOMAINS:
+        console.print(f"    … {len(decision.parts) - _MANY_DOMAINS} more parts")
 
 
 def _domain_lines(decision: Decision) -> list[str]:
@@ -228,9 +258,41 @@ def print_explanation(simulation: Simulation, pod: Pod) -> None:
         console.print("\n[bold]Domains[/bold]")
         for line in _domain_lines(decision):
             console.print(f"  {escape(line)}")
+    if decision is not None:
+        _print_bottleneck(console, decision)
+        _print_preemption(console, decision)
     profile = scheduler.profile_of(pod)
     if profile is not None:
         _print_help(console, simulation, profile, unit_key)
+
+
+def _print_bottleneck(console: Console, decision: Decision) -> None:
+    """Print which member of a gang has the fewest nodes, where they differ."""
+    tightest = min(decision.pods.values(), key=lambda own: own.feasible, default=None)
+    if tightest is None or tightest.feasible == max(o.feasible for o in decision.pods.values()):
+        return
+    nodes = f"{tightest.feasible} of {_count(tightest.nodes, 'node')} take it"
+    console.print(f"\n[bold]Bottleneck[/bold]  {escape(tightest.pod)}: {nodes}")
+
+
+def _print_preemption(console: Console, decision: Decision) -> None:
+    """Print what making room would cost in each domain, the one that was taken first."""
+    if not decision.preemption:
+        return
+    console.print("\n[bold]Preemption[/bold]")
+    for trial in decision.preemption[:_MANY_DOMAINS]:
+        name = escape(trial.domain)
+        if trial.refusal is not None:
+            console.print(f"  not in {name}: {escape(trial.refusal)}")
+            continue
+        names = ", ".join(_short(key) for key in trial.victims[:_MANY_PODS])
+        more = f" and {len(trial.victims) - _MANY_PODS} more"
+        names += more if len(trial.victims) > _MANY_PODS else ""
+        verb = "taken " if trial.chosen else "not taken "
+        console.print(f"  {verb} {name}: would evict {escape(names)} ({escape(trial.cost)})")
+    hidden = len(decision.preemption) - _MANY_DOMAINS
+    if hidden > 0:
+        console.print(f"  … {hidden} more")
 
 
 def _unit_of(simulation: Simulation, pod: Pod) -> str:
