@@ -151,6 +151,14 @@ class UnitQueue:
         elif unit.place in (Place.GATED, Place.UNSCHEDULABLE):
             self._wake(unit, now)
 
+    def postpone(self, unit_key: str, now: float) -> None:
+        """Let the others go first: try a unit again after the longest delay at the earliest."""
+        unit = self._units.get(unit_key)
+        if unit is not None:
+            unit.retry_at = now + self._max_backoff
+            if unit.place is Place.ACTIVE:
+                self._wake(unit, now)
+
     def refresh_gates(self, unit_key: str, now: float) -> None:
         """Ask again the gates of those pods of a unit that are held back."""
         unit = self._units.get(unit_key)

@@ -507,6 +507,12 @@ class Scheduler:
         for hold in self.holds.all():
             if hold.until <= self.now:
                 self._give_up(hold)
+        over = [key for key, until in self.spared.items() if until <= self.now]
+        for key in over:
+            del self.spared[key]
+        if over:
+            # Whoever was refused because of them may ask again.
+            self._happened(ClusterEvent.POD_REMOVED, None)
 
     def allow(self, unit: str) -> bool:
         """Let a unit that waits at Permit go on to be bound; return whether it was waiting."""
@@ -526,6 +532,7 @@ class Scheduler:
         """Return when there is something to do without any event; None when never."""
         times = [waiting.deadline for waiting in self._waiting.values()]
         times += [hold.until for hold in self.holds.all()]
+        times += self.spared.values()
         at = self.queue.next_time()
         if at is not None:
             times.append(at)
@@ -673,6 +680,7 @@ class Scheduler:
     def _give_up(self, hold: Hold, why: str = "") -> None:
         """End a hold that did not lead to a placement; the unit is tried again."""
         self.holds.drop(hold.unit)
+        self.queue.postpone(hold.unit, self.now)
         for pod in hold.pods:
             self._announcer.not_nominated(pod, why)
         self._happened(ClusterEvent.POD_REMOVED, None)
