@@ -15,7 +15,7 @@ from bayplan.snapshot import PodInfo
 from bayplan.testing import Cluster, make_gang, make_node, make_object, make_pod
 
 SEEDS = st.integers(0, 100_000)
-EXAMPLES = settings(max_examples=40, deadline=None, derandomize=True)
+EXAMPLES = settings(max_examples=25, deadline=None, derandomize=True)
 SPEC = "gang.scheduling.koordinator.sh/network-topology-spec"
 LAYERS = ("spine", "block")
 
@@ -155,7 +155,7 @@ def can_run(
 # Properties --------------------------------------------------------------------------------
 
 
-@settings(max_examples=300, deadline=None, derandomize=True)
+@settings(max_examples=120, deadline=None, derandomize=True)
 @given(SEEDS)
 def test_a_gang_is_refused_only_if_an_exhaustive_search_refuses_it(seed: int) -> None:
     draw = random.Random(seed)
@@ -228,7 +228,7 @@ def place_low(draw: random.Random, nodes: Sequence[Node]) -> dict[str, list[Pod]
     return placed
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=60, deadline=None, derandomize=True)
 @given(SEEDS)
 def test_victims_are_minimal_and_nobody_is_evicted_in_vain(seed: int) -> None:
     draw = random.Random(seed)

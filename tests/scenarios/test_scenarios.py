@@ -71,3 +71,66 @@ def test_a_koordinator_profile_schedules_its_own_pods_only() -> None:
     pending = simulate(*arguments, "-f", workloads)["pending"]
     message = 'no profile schedules pods of schedulerName "default-scheduler"'
     assert {entry["message"] for entry in pending.values()} == {message}
+
+
+PREEMPT = ROOT / "configs" / "examples" / "must-gather-preempt"
+
+
+def check_preemption(folder: Path, expected: dict[str, Any]) -> None:
+    """Compare what happens on the way and at the end with what a scenario expects."""
+    answer = simulate("-f", str(folder))
+    during, timeline = expected["during"], answer["timeline"]
+    assert [entry["pod"] for entry in answer["evicted"]] == during["evicted"]
+    assert {entry["for"] for entry in answer["evicted"]} == {"default/high-priority-training"}
+    nominated = {e["pod"]: e["node"] for e in timeline if e["kind"] == "Nominated"}
+    assert nominated == during["nominated"]
+    told = [e["message"] for e in timeline if e["kind"] == "Unschedulable"]
+    assert len(told) == len(nominated)
+    for part in during["pod_condition"]["message_contains"]:
+        assert all(part in message for message in told), part
+    assert {pod: answer["placements"][pod] for pod in expected["placements"]} == expected[
+        "placements"
+    ]
+    assert set(during["untouched"]) <= set(answer["placements"])
+    assert answer["pending"] == {}
+    # At ten seconds the victim still ends, and the places are held.
+    early = simulate("-f", str(folder), "--until", "10s")
+    held = {pod: entry["nominatedNode"] for pod, entry in early["pending"].items()}
+    assert held == during["nominated"]
+
+
+EXPECTED: dict[str, Any] = {
+    "during": {
+        "evicted": ["default/low-priority-pod-5"],
+        "nominated": {f"default/hp-training-pod-{i}": f"node-{i + 5}" for i in range(4)},
+        "untouched": ["default/low-priority-pod-0", "default/low-priority-pod-1"],
+        "pod_condition": {"message_contains": ["desiredOfferSlot: 4", "SpineLayer/spine-1: 3"]},
+    },
+    "placements": {f"default/hp-training-pod-{i}": f"node-{i + 5}" for i in range(4)},
+}
+
+
+def test_one_eviction_makes_room_for_a_job_in_the_spine_that_fits_it() -> None:
+    check_preemption(PREEMPT, EXPECTED)
+
+
+@pytest.mark.skipif(not SHARED.is_dir(), reason="the shared scenarios are not beside the project")
+def test_the_shared_preemption_scenario_happens_as_expected() -> None:
+    folder = SHARED / "koordinator-must-gather-preempt"
+    expected = json.loads((folder / "expected.json").read_text())
+    check_preemption(folder / "manifests", expected)
+
+
+def explain(*arguments: str) -> str:
+    result = CliRunner().invoke(cli, ["explain", *arguments])
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def test_a_gang_is_explained_by_its_own_name() -> None:
+    text = explain("default/high-priority-training", "-f", str(PREEMPT), "--until", "10s")
+    assert "taken  SpineLayer/spine-1: would evict low-priority-pod-5" in text
+    assert "not taken  SpineLayer/spine-0: would evict low-priority-pod-0" in text
+    assert "nominated: node-5" in text
+    placed = explain("high-priority-training", "-f", str(PREEMPT))
+    assert "chosen    SpineLayer/spine-1: offers 4 slots, 0 left over" in placed

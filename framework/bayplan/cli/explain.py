@@ -13,7 +13,7 @@ __all__ = ["command"]
 
 
 @click.command(name="explain")
-@click.argument("pod", metavar="NAMESPACE/POD")
+@click.argument("pod", metavar="NAMESPACE/NAME")
 @input_options
 def command(
     pod: str,
@@ -23,15 +23,28 @@ def command(
     until: float,
     seed: int,
 ) -> None:
-    """Say why a pod is where it is, or why it is pending and what would help."""
+    """Say why a pod or a gang is where it is, or why it is pending and what would help."""
     from bayplan.api import Pod
     from bayplan.cli import render
+    from bayplan.gangs import rank_order
 
     key = pod if "/" in pod else f"default/{pod}"
     simulation, _ = simulate(paths, config, plugins_dir, until, seed, frozenset((key,)))
     found = simulation.cluster.get(Pod, key)
+    gangs = simulation.scheduler.gangs.all()
+    if found is None and key in gangs:
+        # A gang is explained by its first member, those that wait before those that run.
+        members = gangs[key]
+        pods = [*members.pending.values(), *(pod for pod, _ in members.bound.values())]
+        found = (
+            simulation.cluster.get(Pod, min(members.pending.values() or pods, key=rank_order).key)
+            if pods
+            else None
+        )
+        if found is None:
+            raise InputError(f'the gang "{key}" has no members at the end')
     if found is None:
         names = {other.metadata.name: other.key for other in simulation.pods()}
         near = did_you_mean(key.rsplit("/", 1)[-1], names)
-        raise InputError(f'there is no pod "{key}" at the end{near}')
+        raise InputError(f'there is no pod or gang "{key}" at the end{near}')
     render.print_explanation(simulation, found)
