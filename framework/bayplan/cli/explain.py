@@ -35,12 +35,9 @@ def command(
     if found is None and key in gangs:
         # A gang is explained by its first member, those that wait before those that run.
         members = gangs[key]
-        pods = [*members.pending.values(), *(pod for pod, _ in members.bound.values())]
-        found = (
-            simulation.cluster.get(Pod, min(members.pending.values() or pods, key=rank_order).key)
-            if pods
-            else None
-        )
+        pods = list(members.pending.values()) or [pod for pod, _ in members.bound.values()]
+        first = min(pods, key=rank_order, default=None)
+        found = simulation.cluster.get(Pod, first.key) if first is not None else None
         if found is None:
             raise InputError(f'the gang "{key}" has no members at the end')
     if found is None:
