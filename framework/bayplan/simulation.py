@@ -12,6 +12,7 @@ from bayplan.cluster import Event, MemoryCluster
 from bayplan.cluster.controllers import WorkloadControllers
 from bayplan.cluster.disruption import DisruptionBudgets
 from bayplan.cluster.kubelet import VirtualKubelet
+from bayplan.cluster.volcano_jobs import VolcanoJobs
 from bayplan.naming import natural_key
 from bayplan.profile import ProfileSet
 from bayplan.scheduler import Scheduler
@@ -57,6 +58,7 @@ class Simulation:
         self.scheduler = Scheduler(self.cluster, self.profiles)
         VirtualKubelet(self.cluster)
         WorkloadControllers(self.cluster)
+        VolcanoJobs(self.cluster)
         DisruptionBudgets(self.cluster)
 
     def create(self, objects: Iterable[ApiObject]) -> None:

@@ -20,7 +20,7 @@ from bayplan.api.podgroup import (
 from bayplan.api.policy import Namespace, PodDisruptionBudget, PriorityClass, Service
 from bayplan.api.quantity import Quantity
 from bayplan.api.resources import pod_requests
-from bayplan.api.workloads import Deployment, Job, ReplicaSet, StatefulSet
+from bayplan.api.workloads import Deployment, Job, ReplicaSet, StatefulSet, VolcanoJob
 
 __all__ = [
     "KINDS",
@@ -54,6 +54,7 @@ __all__ = [
     "Taint",
     "Toleration",
     "Topology",
+    "VolcanoJob",
     "VolcanoPodGroup",
     "Workload",
     "decode_object",

@@ -23,7 +23,7 @@ from bayplan.api.podgroup import (
 from bayplan.api.policy import Namespace, PodDisruptionBudget, PriorityClass, Service
 from bayplan.api.quantity import Quantity, is_quantity
 from bayplan.api.validation import validate
-from bayplan.api.workloads import Deployment, Job, ReplicaSet, StatefulSet
+from bayplan.api.workloads import Deployment, Job, ReplicaSet, StatefulSet, VolcanoJob
 
 __all__ = [
     "KINDS",
@@ -58,6 +58,7 @@ ApiObject: TypeAlias = (
     | ReplicaSet
     | Deployment
     | StatefulSet
+    | VolcanoJob
 )
 
 
@@ -81,6 +82,7 @@ _KINDS = (
     Kind("apps", "ReplicaSet", ("v1",), ReplicaSet),
     Kind("apps", "StatefulSet", ("v1",), StatefulSet),
     Kind("batch", "Job", ("v1",), Job),
+    Kind("batch.volcano.sh", "Job", ("v1alpha1",), VolcanoJob),
     Kind("policy", "PodDisruptionBudget", ("v1",), PodDisruptionBudget),
     Kind("scheduling.k8s.io", "PriorityClass", ("v1",), PriorityClass, namespaced=False),
     Kind("scheduling.sigs.k8s.io", "PodGroup", ("v1alpha1",), PodGroup),

@@ -24,7 +24,7 @@ from bayplan.api.pod import (
 from bayplan.api.policy import PodDisruptionBudget
 from bayplan.api.quantity import Quantity
 from bayplan.api.resources import LARGEST_AMOUNT, pod_requests
-from bayplan.api.workloads import Deployment, Job, ReplicaSet, StatefulSet
+from bayplan.api.workloads import Deployment, Job, ReplicaSet, StatefulSet, VolcanoJob
 
 __all__ = ["validate", "validate_node_affinity"]
 
@@ -105,6 +105,31 @@ def _(obj: PodDisruptionBudget) -> Iterator[Problem]:
             yield path, f"expected 0 or more, got {value}"
         elif isinstance(value, str) and not re.fullmatch(r"(\d|[1-9]\d|100)%", value):
             yield path, f'expected a count or a percentage such as "50%", got "{value}"'
+
+
+@_spec.register
+def _(obj: VolcanoJob) -> Iterator[Problem]:
+    if not obj.spec.tasks:
+        yield "$.spec.tasks", "a job needs at least one task"
+    names = [task.name for task in obj.spec.tasks if task.name]
+    total = sum(task.replicas for task in obj.spec.tasks)
+    if obj.spec.min_available is not None and not 0 <= obj.spec.min_available <= total:
+        yield "$.spec.minAvailable", f"expected 0 to {total}, the number of its pods"
+    for index, task in enumerate(obj.spec.tasks):
+        path = f"$.spec.tasks[{index}]"
+        yield from _count(task.replicas, f"{path}.replicas")
+        if task.name and names.count(task.name) > 1:
+            yield f"{path}.name", f'two tasks are named "{task.name}"'
+        if task.min_available is not None and not 0 <= task.min_available <= task.replicas:
+            yield f"{path}.minAvailable", f"expected 0 to {task.replicas}, its replicas"
+        parts = task.partition_policy
+        if parts is not None and parts.total_partitions * parts.partition_size != task.replicas:
+            yield (
+                f"{path}.partitionPolicy",
+                f"{parts.total_partitions} partitions of {parts.partition_size} are not "
+                f"{task.replicas} replicas",
+            )
+        yield from _pod_spec(task.template.spec, f"{path}.template.spec")
 
 
 def _count(value: int, path: str) -> Iterator[Problem]:

@@ -1,4 +1,4 @@
-"""The controllers whose pods the embedded cluster creates."""
+"""The controllers whose pods the embedded cluster creates, Kubernetes' and Volcano's."""
 
 from __future__ import annotations
 
@@ -6,8 +6,17 @@ from typing import Literal
 
 from bayplan.api.meta import ApiStruct, LabelSelector, ObjectMeta
 from bayplan.api.pod import PodTemplate
+from bayplan.api.podgroup import NetworkTopologySpec
 
-__all__ = ["Deployment", "Job", "ReplicaSet", "StatefulSet"]
+__all__ = [
+    "Deployment",
+    "Job",
+    "PartitionPolicy",
+    "ReplicaSet",
+    "StatefulSet",
+    "VolcanoJob",
+    "VolcanoTask",
+]
 
 
 class JobSpec(ApiStruct, frozen=True):
@@ -64,3 +73,43 @@ class StatefulSet(ApiStruct, frozen=True):
 
     metadata: ObjectMeta = ObjectMeta()
     spec: StatefulSetSpec = StatefulSetSpec()
+
+
+# Volcano -----------------------------------------------------------------------------------
+
+
+class PartitionPolicy(ApiStruct, frozen=True):
+    """tasks[].partitionPolicy: groups of a task's pods that go together."""
+
+    total_partitions: int
+    partition_size: int
+    min_partitions: int = 0
+    network_topology: NetworkTopologySpec | None = None
+
+
+class VolcanoTask(ApiStruct, frozen=True):
+    """tasks[] of a Volcano job; ``min_available`` None means all replicas."""
+
+    name: str = ""
+    replicas: int = 1
+    min_available: int | None = None
+    template: PodTemplate = PodTemplate()
+    partition_policy: PartitionPolicy | None = None
+
+
+class VolcanoJobSpec(ApiStruct, frozen=True):
+    """spec of a Volcano job; ``min_available`` None means all pods."""
+
+    min_available: int | None = None
+    tasks: tuple[VolcanoTask, ...] = ()
+    queue: str = "default"
+    scheduler_name: str = "volcano"
+    priority_class_name: str = ""
+    network_topology: NetworkTopologySpec | None = None
+
+
+class VolcanoJob(ApiStruct, frozen=True):
+    """batch.volcano.sh/v1alpha1 Job."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    spec: VolcanoJobSpec = VolcanoJobSpec()

@@ -1,0 +1,164 @@
+"""Volcano's job controller of the embedded cluster: a PodGroup and pods for every Job.
+
+Names, labels and annotations as volcano-sh/volcano's controller writes them, as far as a scheduler
+and its users see them. A pod that ends or is evicted is made anew under its own name.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from bayplan.api import ObjectMeta, OwnerReference, Pod, VolcanoJob, VolcanoPodGroup
+from bayplan.api.meta import LabelSelector
+from bayplan.api.podgroup import SubGroupPolicy, VolcanoPodGroupSpec
+from bayplan.api.workloads import VolcanoTask
+from bayplan.cluster.protocol import WatchEvent, WatchType
+from bayplan.dialects.volcano import GROUP_ANNOTATION, TASK_ANNOTATION
+from bayplan.errors import AlreadyExists
+from bayplan.manifests import object_key
+
+if TYPE_CHECKING:
+    from bayplan.cluster.memory import MemoryCluster
+
+__all__ = ["VolcanoJobs"]
+
+_INDEX = "volcano.sh/task-index"
+_PARTITION = "volcano.sh/partition-id"
+_JOB = "volcano.sh/job-name"
+
+
+class VolcanoJobs:
+    """Creates and replaces the pods of Volcano jobs."""
+
+    def __init__(self, cluster: MemoryCluster) -> None:
+        self._cluster = cluster
+        self._dirty: dict[str, None] = {}
+        cluster.watch(self.handle)
+
+    def handle(self, event: WatchEvent) -> None:
+        """Bring a job to its desired state after it, or a pod of it, changed."""
+        obj = event.obj
+        if isinstance(obj, VolcanoJob):
+            if event.type is WatchType.DELETED:
+                self._delete(obj)
+            else:
+                self._request(object_key(obj))
+        elif isinstance(obj, Pod) and event.type is WatchType.DELETED:
+            name = obj.metadata.labels.get(_JOB)
+            if name:
+                self._request(f"{obj.metadata.namespace}/{name}")
+
+    def _request(self, key: str) -> None:
+        if not self._dirty:
+            self._cluster.clock.call_later(0, self._reconcile_all)
+        self._dirty[key] = None
+
+    def _reconcile_all(self) -> None:
+        dirty, self._dirty = self._dirty, {}
+        for key in dirty:
+            job = self._cluster.get(VolcanoJob, key)
+            if job is not None:
+                self._reconcile(job)
+
+    def _delete(self, job: VolcanoJob) -> None:
+        for pod in self._cluster.list(Pod):
+            if any(owner.uid == job.metadata.uid for owner in pod.metadata.owner_references):
+                self._cluster.delete(Pod, pod.key)
+        group = f"{job.metadata.namespace}/{_group_name(job)}"
+        if self._cluster.get(VolcanoPodGroup, group) is not None:
+            self._cluster.delete(VolcanoPodGroup, group)
+
+    def _reconcile(self, job: VolcanoJob) -> None:
+        meta = job.metadata
+        if self._cluster.get(VolcanoPodGroup, f"{meta.namespace}/{_group_name(job)}") is None:
+            self._cluster.create(_group_of(job))
+        for position, task in enumerate(job.spec.tasks):
+            for index in range(task.replicas):
+                pod = _pod_of(job, task, position, index)
+                if self._cluster.get(Pod, pod.key) is None:
+                    try:
+                        self._cluster.create(pod)
+                    except AlreadyExists:
+                        continue
+
+
+def _group_name(job: VolcanoJob) -> str:
+    return f"{job.metadata.name}-{job.metadata.uid}"
+
+
+def _owner(job: VolcanoJob) -> OwnerReference:
+    meta = job.metadata
+    return OwnerReference("Job", meta.name, meta.uid, "batch.volcano.sh/v1alpha1", controller=True)
+
+
+def _task_name(task: VolcanoTask, position: int) -> str:
+    return task.name or f"default{position}"
+
+
+def _group_of(job: VolcanoJob) -> VolcanoPodGroup:
+    spec = job.spec
+    total = sum(task.replicas for task in spec.tasks)
+    policies = []
+    for position, task in enumerate(spec.tasks):
+        partition = task.partition_policy
+        if partition is not None:
+            name = _task_name(task, position)
+            policies.append(
+                SubGroupPolicy(
+                    name,
+                    partition.network_topology,
+                    partition.partition_size,
+                    partition.min_partitions,
+                    LabelSelector({TASK_ANNOTATION: name}),
+                    (_PARTITION,),
+                )
+            )
+    least = spec.min_available if spec.min_available is not None else total
+    return VolcanoPodGroup(
+        ObjectMeta(
+            name=_group_name(job),
+            namespace=job.metadata.namespace,
+            owner_references=(_owner(job),),
+        ),
+        VolcanoPodGroupSpec(
+            least,
+            {
+                _task_name(task, position): task.min_available
+                if task.min_available is not None
+                else task.replicas
+                for position, task in enumerate(spec.tasks)
+                if task.min_available is not None or least == total
+            },
+            queue=spec.queue,
+            priority_class_name=spec.priority_class_name,
+            network_topology=spec.network_topology,
+            sub_group_policy=tuple(policies),
+        ),
+    )
+
+
+def _pod_of(job: VolcanoJob, task: VolcanoTask, position: int, index: int) -> Pod:
+    template, meta = task.template, job.metadata
+    name = _task_name(task, position)
+    marks = {TASK_ANNOTATION: name, _INDEX: str(index), _JOB: meta.name}
+    labels = {**template.metadata.labels, **marks}
+    if task.partition_policy is not None:
+        labels[_PARTITION] = str(index // task.partition_policy.partition_size)
+    annotations = {**template.metadata.annotations, **marks, GROUP_ANNOTATION: _group_name(job)}
+    spec = template.spec
+    if spec.scheduler_name == "default-scheduler":
+        spec = replace(spec, scheduler_name=job.spec.scheduler_name)
+    if job.spec.priority_class_name and not spec.priority_class_name:
+        spec = replace(spec, priority_class_name=job.spec.priority_class_name)
+    return Pod(
+        ObjectMeta(
+            name=f"{meta.name}-{name}-{index}",
+            namespace=meta.namespace,
+            labels=labels,
+            annotations=annotations,
+            owner_references=(_owner(job),),
+        ),
+        spec,
+    )
