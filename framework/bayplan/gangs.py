@@ -21,6 +21,7 @@ def rank_order(pod: PodInfo) -> tuple[object, ...]:
 class GangMembers:
     """A gang and its living pods: those without a node, and those that hold one.
 
+    ``owners`` counts them by the kind and key of their controller (twice "" for none).
     ``ended`` are the phases of those that are over, by key. ``satisfied`` says that the gang was
     complete before; ``since`` is when the first of its
     members came (seconds).
@@ -34,6 +35,7 @@ class GangMembers:
     by_objects: dict[str, Gang] = field(default_factory=dict)
     by_pods: dict[str, Gang] = field(default_factory=dict)
     ended: dict[str, str] = field(default_factory=dict)
+    owners: dict[tuple[str, str], int] = field(default_factory=dict)
 
     @property
     def running(self) -> int:
@@ -169,6 +171,7 @@ class GangDirectory:
             return set()
         self.on_change(pod.gang)
         members = self[pod.gang]
+        _count_owner(members, pod)
         members.bound.pop(pod.key, None)
         members.pending[pod.key] = pod
         if members.since is None:
@@ -181,6 +184,7 @@ class GangDirectory:
             return set()
         self.on_change(pod.gang)
         members = self[pod.gang]
+        _count_owner(members, pod)
         members.pending.pop(pod.key, None)
         members.bound[pod.key] = (pod, node)
         changed = self._defined_by(pod)
@@ -203,6 +207,8 @@ class GangDirectory:
             return set()
         self.on_change(pod.gang)
         members = self._gangs[pod.gang]
+        if pod.key in members.pending or pod.key in members.bound:
+            members.owners[owner_of(pod)] -= 1
         members.pending.pop(pod.key, None)
         members.bound.pop(pod.key, None)
         changed: set[str] = set()
@@ -236,3 +242,17 @@ class GangDirectory:
         members = self._gangs[key]
         if not members.by_objects and not members.pending and not members.bound:
             del self._gangs[key]
+
+
+def owner_of(pod: PodInfo) -> tuple[str, str]:
+    """Return the kind and key of a pod's controller, twice "" when it has none."""
+    for owner in pod.pod.metadata.owner_references:
+        if owner.controller:
+            return owner.kind, f"{pod.namespace}/{owner.name}"
+    return "", ""
+
+
+def _count_owner(members: GangMembers, pod: PodInfo) -> None:
+    if pod.key not in members.pending and pod.key not in members.bound:
+        owner = owner_of(pod)
+        members.owners[owner] = members.owners.get(owner, 0) + 1

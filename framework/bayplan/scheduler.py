@@ -399,7 +399,10 @@ class Scheduler:
 
     def _sort_key(self, unit: QueuedUnit) -> tuple[float, ...]:
         call = self._first.runtime["queue_sort"][0]
-        as_unit = self._unit(unit)
+        pods = list(unit.ready.values()) or list(unit.pods.values())
+        gang = self.gangs[pods[0].gang].gang if pods[0].gang is not None else None
+        # Who comes first follows from the pods; a cycle makes the rest.
+        as_unit = Unit(unit.key, pods, gang)
         try:
             key: tuple[float, ...] = call(as_unit, unit.added)
         except PluginError as exc:

@@ -121,11 +121,15 @@ def _by_size(parts: Sequence[Unit]) -> list[Unit]:
 def _groups_of(
     gang: Gang, sub_group: SubGroup, pods: Sequence[PodInfo], bound: Bound
 ) -> list[Unit]:
+    known: dict[object, tuple[str, ...] | None] = {}
+
     def values(pod: PodInfo) -> tuple[str, ...] | None:
-        if not sub_group.selector.matches(pod.labels):
-            return None
-        found = tuple(pod.labels.get(key, "") for key in sub_group.label_keys)
-        return found if all(found) else None
+        # Members of a group mostly carry the same labels.
+        if pod.labels_id not in known:
+            found = tuple(pod.labels.get(key, "") for key in sub_group.label_keys)
+            chosen = sub_group.selector.matches(pod.labels) and all(found)
+            known[pod.labels_id] = found if chosen else None
+        return known[pod.labels_id]
 
     groups: dict[tuple[str, ...], tuple[list[PodInfo], list[tuple[PodInfo, str]]]] = {}
     for pod in pods:

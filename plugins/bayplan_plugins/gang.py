@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Hashable
 
 import numpy as np
-from msgspec.structs import replace
 
 from bayplan import (
     Args,
@@ -22,8 +21,9 @@ from bayplan import (
     Unit,
     hookimpl,
 )
-from bayplan.api import Job, Pod, ReplicaSet, StatefulSet
-from bayplan.dialects import membership_of
+from bayplan.api import Job, ReplicaSet, StatefulSet, VolcanoJob
+from bayplan.api.gang import Gang as GangDefinition
+from bayplan.gangs import GangMembers
 
 __all__ = ["Gang"]
 
@@ -53,33 +53,26 @@ class Gang(Plugin[Args]):
         if gang.problem is not None:
             return f"PodGroup {gang.key}: {gang.problem}"
         for key in gang.together or (pod.gang,):
-            refusal = self._incomplete(key, pod)
+            refusal = self._incomplete(key)
             if refusal is not None:
                 return refusal if key == pod.gang else f"{refusal} (a gang of the same group)"
         return None
 
-    def _incomplete(self, key: str, pod: PodInfo) -> str | None:
-        """Say what a gang waits for; ``pod`` is one that is about to join its own."""
+    def _incomplete(self, key: str) -> str | None:
+        """Say what a gang waits for."""
         members = self.handle.gang(key)
         gang = members.gang
         if gang is None:
             return f'waiting for PodGroup "{key}", which does not exist'
-        own = {pod.key: pod} if pod.gang == key else {}
-        pending = {**members.pending, **own}
-        for role, least in gang.roles:
-            have = sum(other.role == role for other in pending.values())
-            have += sum(other.role == role for other, _ in members.bound.values())
-            if have < least:
-                return f'gang "{key}" is waiting for role "{role}": {have} of {least} exist'
         counted = len(members.bound)
         if gang.match_policy == "only-waiting":
             counted = 0
         elif gang.match_policy == "once-satisfied" and (members.satisfied or gang.satisfied):
             return None
-        need, have = gang.min_member, counted + len({*pending} - {*members.bound})
+        need, have = gang.min_member, counted + len(members.pending)
         if have >= need:
-            return None
-        possible = self._possible(key, list(pending.values())) + counted
+            return _missing_role(gang, members)
+        possible = self._possible(members)
         if possible < need:
             return (
                 f'gang "{key}" needs {need} members, but its pods and controllers '
@@ -87,27 +80,25 @@ class Gang(Plugin[Args]):
             )
         return f'gang "{key}" is waiting for members: {have} of {need} exist'
 
-    def _possible(self, gang: str, pending: list[PodInfo]) -> int:
-        """Return how many unplaced members there can be: single pods, and what controllers make."""
-        singles = {
-            pod.key
-            for pod in pending
-            if not any(owner.controller for owner in pod.pod.metadata.owner_references)
-        }
-        total = len(singles)
-        snapshot = self.handle.snapshot
-        for job in snapshot.objects(Job).values():
-            if gang == _template_gang(job):
-                total += min(job.spec.parallelism, job.spec.completions or job.spec.parallelism)
-        sets: tuple[ReplicaSet | StatefulSet, ...] = (
-            *snapshot.objects(ReplicaSet).values(),
-            *snapshot.objects(StatefulSet).values(),
+    def _possible(self, members: GangMembers) -> int:
+        """Return how many members there can be: single pods, and what their controllers make."""
+        return sum(
+            count if not kind else max(count, self._size_of(kind, key))
+            for (kind, key), count in members.owners.items()
         )
-        for owner in sets:
-            if gang == _template_gang(owner):
-                total += owner.spec.replicas
-        owned = len({pod.key for pod in pending}) - len(singles)
-        return max(total, len(singles) + owned)
+
+    def _size_of(self, kind: str, key: str) -> int:
+        objects = self.handle.snapshot.objects
+        job = objects(Job).get(key) if kind == "Job" else None
+        if job is not None:
+            return min(job.spec.parallelism, job.spec.completions or job.spec.parallelism)
+        volcano = objects(VolcanoJob).get(key) if kind == "Job" else None
+        if volcano is not None:
+            return sum(task.replicas for task in volcano.spec.tasks)
+        replicas = objects(ReplicaSet).get(key) if kind == "ReplicaSet" else None
+        stateful = objects(StatefulSet).get(key) if kind == "StatefulSet" else None
+        owner = replicas or stateful
+        return owner.spec.replicas if owner is not None else 0
 
     @hookimpl
     def sign(self, pod: PodInfo) -> Hashable:
@@ -150,8 +141,10 @@ class Gang(Plugin[Args]):
         return None
 
 
-def _template_gang(owner: Job | ReplicaSet | StatefulSet) -> str | None:
-    """Return the gang of the pods that a controller makes."""
-    template = owner.spec.template
-    meta = replace(template.metadata, namespace=owner.metadata.namespace)
-    return membership_of(Pod(meta, template.spec)).gang
+def _missing_role(gang: GangDefinition, members: GangMembers) -> str | None:
+    for role, least in gang.roles:
+        have = sum(other.role == role for other in members.pending.values())
+        have += sum(other.role == role for other, _ in members.bound.values())
+        if have < least:
+            return f'gang "{gang.key}" is waiting for role "{role}": {have} of {least} exist'
+    return None
