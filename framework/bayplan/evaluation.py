@@ -64,6 +64,17 @@ class Evaluation:
             row = int(rows[self.total[rows].argmax()])
         return row if self.total[row] != NOWHERE else None
 
+    def hopeless(self) -> BoolColumn:
+        """Return the mask of nodes where no preemption can help."""
+        mask = np.zeros(len(self.feasible), dtype=np.bool_)
+        if self.refusal is not None:
+            return ~mask
+        for column in self.filters:
+            for (_, resolvable), refused in column.refusals.items():
+                if not resolvable:
+                    mask |= refused
+        return mask
+
     def sum_up(self) -> None:
         """Add the weighted scores of all plugins up, for every node."""
         total = np.zeros(len(self.feasible))

@@ -320,6 +320,9 @@ class Handle(Protocol):
         Only inside ``snapshot.trial()``; what the trial does not keep is undone with it.
         """
 
+    def hopeless(self, pod: PodInfo) -> BoolColumn:
+        """Return the mask of node rows where no eviction could help the pod."""
+
     def fit_message(self, pod: PodInfo) -> str:
         """Return why nodes refuse the pod now: "0/5 nodes are available: ..."."""
 

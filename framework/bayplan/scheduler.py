@@ -86,6 +86,10 @@ class _Handle:
         assert self.at_work is not None, "not while the plugin is being made"
         return self.at_work.cycle.free_slots(pod)
 
+    def hopeless(self, pod: PodInfo) -> npt.NDArray[np.bool_]:
+        assert self.at_work is not None, "not while the plugin is being made"
+        return self.at_work.evaluator.evaluate(pod).hopeless()
+
     def fit_message(self, pod: PodInfo) -> str:
         assert self.at_work is not None, "not while the plugin is being made"
         names = self._scheduler.snapshot.nodes.names

@@ -348,6 +348,9 @@ class _HandleOf:
     def free_slots(self, pod: PodInfo) -> Any:
         return self._cluster._profile.cycle.free_slots(pod)
 
+    def hopeless(self, pod: PodInfo) -> Any:
+        return self._cluster._profile.evaluator.evaluate(pod).hopeless()
+
     def fit_message(self, pod: PodInfo) -> str:
         evaluation = self._cluster._profile.evaluator.evaluate(pod)
         return evaluation.describe(self.snapshot.nodes.names, finalists=False).message

@@ -32,7 +32,7 @@ from bayplan_plugins.victims import Cost, Evictable
 
 __all__ = ["DefaultPreemption", "DefaultPreemptionArgs"]
 
-_MOST_NODES = 16
+_MOST_NODES = 8
 """Nodes, of those that are estimated to be cheapest, on which a pod's victims are worked out."""
 _MOST_DOMAINS = 24
 _FEW = 8
@@ -88,10 +88,8 @@ class DefaultPreemption(Plugin[DefaultPreemptionArgs]):
             return "preemption: not eligible due to preemptionPolicy=Never."
         if any(own.pre_filter is not None for own in decision.pods.values()):
             return None
-        snapshot = self.handle.snapshot
         evictable = Evictable(unit, self.handle)
-        rows = [row for row in range(len(snapshot.nodes)) if snapshot.nodes.pods[row]]
-        by_row = {row: found for row in rows if (found := evictable.on_row(row))}
+        by_row = self._evictable_by_row(unit, evictable)
         if not by_row:
             return f"preemption: {self._nobody(unit, decision)}"
         decision.refused_by.add("DefaultPreemption")
@@ -120,6 +118,25 @@ class DefaultPreemption(Plugin[DefaultPreemptionArgs]):
             for trial, placement in zip(trials, candidates, strict=True)
         )
         return _preemption(best, evictable)
+
+    def _evictable_by_row(self, unit: Unit, evictable: Evictable) -> dict[int, list[PodInfo]]:
+        """Return who may go on each node; for one pod on as many nodes as are looked at."""
+        snapshot = self.handle.snapshot
+        most = len(snapshot.nodes)
+        if unit.gang is None:
+            share = most * self.args.min_candidate_nodes_percentage // 100
+            most = max(1, share, self.args.min_candidate_nodes_absolute)
+        by_row: dict[int, list[PodInfo]] = {}
+        for row, on_node in enumerate(snapshot.nodes.pods):
+            found = evictable.on_row(row) if on_node else []
+            if not found:
+                continue
+            if unit.gang is None and _until_enough(found, self._missing(unit.pods[0], row)) is None:
+                continue
+            by_row[row] = found
+            if len(by_row) >= most:
+                break
+        return by_row
 
     # Candidates --------------------------------------------------------------------------
 
@@ -151,12 +168,8 @@ class DefaultPreemption(Plugin[DefaultPreemptionArgs]):
     ) -> list[Placement]:
         """Return the nodes where evictions could help one pod, the cheapest first."""
         names = self.handle.snapshot.nodes.names
-        share = len(names) * self.args.min_candidate_nodes_percentage // 100
-        most = max(share, self.args.min_candidate_nodes_absolute)
         priced: list[tuple[Cost, int]] = []
         for row in by_row:
-            if len(priced) >= most:
-                break
             need = self._missing(pod, row)
             victims = _until_enough(by_row[row], need)
             if victims is not None:
@@ -189,6 +202,11 @@ class DefaultPreemption(Plugin[DefaultPreemptionArgs]):
         evictable: Evictable,
     ) -> _Solution | None:
         """Return the cheapest victims found that let the unit be placed in a placement."""
+        if unit.gang is None:
+            assert placement.rows is not None, "one node"
+            return self._reprieved(
+                unit, placement, by_row.get(int(placement.rows[0]), ()), evictable
+            )
         steps = self._steps(unit, placement, by_row, evictable)
         if not steps or self._place(unit, placement, steps) is None:
             return None
@@ -202,6 +220,7 @@ class DefaultPreemption(Plugin[DefaultPreemptionArgs]):
                 high = middle
         removed = [victim for step in steps[:high] for victim in step.victims]
         solution = self._reprieved(unit, placement, removed, evictable)
+        assert solution is not None, "it was placed with the same pods gone"
         everybody = [victim for step in steps for victim in step.victims]
         if len(everybody) <= _FEW:
             return self._best_subset(unit, placement, everybody, evictable, solution)
@@ -259,8 +278,11 @@ class DefaultPreemption(Plugin[DefaultPreemptionArgs]):
         placement: Placement,
         removed: Sequence[PodInfo],
         evictable: Evictable,
-    ) -> _Solution:
-        """Put back, the most important first, whoever does not stand in the unit's way."""
+    ) -> _Solution | None:
+        """Put back, the most important first, whoever does not stand in the unit's way.
+
+        None where the unit has no place even without all of them.
+        """
         snapshot = self.handle.snapshot
         everybody = evictable.closure(removed)
         where = {pod.key: snapshot.placed[pod.key][1] for pod in everybody}
@@ -269,21 +291,23 @@ class DefaultPreemption(Plugin[DefaultPreemptionArgs]):
             for victim in everybody:
                 snapshot.remove_pod(victim.key)
             nodes = self.handle.place(unit, placement)
-            assert nodes is not None, "it was placed with the same pods gone"
+            if nodes is None:
+                return None
             members: dict[str, list[PodInfo]] = {}
             by_key = {pod.key: pod for pod in unit.pods}
             for key, node in nodes.items():
                 members.setdefault(node, []).append(by_key[key])
-            for victim in sorted(everybody, key=evictable.importance, reverse=True):
+            for victim in reversed(evictable.by_importance(everybody)):
                 node = where[victim.key]
                 if not self._stays(victim, node, members.get(node, ())):
                     victims.append(victim)
         victims = evictable.closure(victims)
         # What was put back in one place may matter in another, so the whole is tried again.
-        if self._place_without(unit, placement, victims) is None:
+        found = self._place_without(unit, placement, victims)
+        if found is not None:
+            nodes = found
+        else:
             victims = everybody
-        nodes = self._place_without(unit, placement, victims)
-        assert nodes is not None, "it was placed with the same pods gone"
         return _Solution(placement, tuple(victims), nodes, evictable.cost(victims))
 
     def _stays(self, victim: PodInfo, node: str, members: Sequence[PodInfo]) -> bool:
@@ -331,7 +355,7 @@ class DefaultPreemption(Plugin[DefaultPreemptionArgs]):
     ) -> _Solution:
         """Leave out every victim without whom the unit can be placed just as well."""
         victims = list(found.victims)
-        for victim in sorted(found.victims, key=evictable.importance, reverse=True):
+        for victim in reversed(evictable.by_importance(found.victims)):
             fewer = [other for other in victims if other is not victim]
             if len(evictable.closure(fewer)) > len(fewer):
                 continue

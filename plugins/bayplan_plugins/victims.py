@@ -71,14 +71,16 @@ class Evictable:
     def on_row(self, row: int) -> list[PodInfo]:
         """Return the pods of a node that may go, the least important first."""
         found = [pod for pod in self._snapshot.nodes.pods[row].values() if self._may_go(pod)]
-        return sorted(found, key=self.importance)
+        return self.by_importance(found)
 
-    def importance(self, pod: PodInfo) -> tuple[object, ...]:
-        """Sort key: whoever is to be spared longest comes last."""
-        guarded = bool(self.budgets_of(pod))
-        started = _started(pod)
-        name = [_Reversed(part) for part in natural_key(pod.key)]
-        return (not self.is_free(pod), guarded, pod.priority, -started, name)
+    def by_importance(self, pods: Iterable[PodInfo]) -> list[PodInfo]:
+        """Order pods: whoever is to be spared longest comes last."""
+        by_name = sorted(pods, key=lambda pod: natural_key(pod.key), reverse=True)
+        return sorted(by_name, key=self._importance)
+
+    def _importance(self, pod: PodInfo) -> tuple[bool, bool, int, float]:
+        guarded = bool(self._budgets) and bool(self.budgets_of(pod))
+        return (not self.is_free(pod), guarded, pod.priority, -_started(pod))
 
     def is_free(self, pod: PodInfo) -> bool:
         """Tell whether a pod costs nothing: it is ending already, or only a held place."""
@@ -217,20 +219,3 @@ def _started(pod: PodInfo) -> float:
         return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()
     except ValueError:
         return 0.0
-
-
-class _Reversed:
-    """Sorts the other way round."""
-
-    __slots__ = ("value",)
-
-    def __init__(self, value: object) -> None:
-        self.value = value
-
-    def __lt__(self, other: _Reversed) -> bool:
-        return bool(other.value < self.value)  # type: ignore[operator]
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Reversed) and self.value == other.value
-
-    __hash__ = None  # type: ignore[assignment]

@@ -129,8 +129,8 @@ def explain(*arguments: str) -> str:
 
 def test_a_gang_is_explained_by_its_own_name() -> None:
     text = explain("default/high-priority-training", "-f", str(PREEMPT), "--until", "10s")
-    assert "taken  SpineLayer/spine-1: would evict low-priority-pod-5" in text
-    assert "not taken  SpineLayer/spine-0: would evict low-priority-pod-0" in text
+    assert "taken     SpineLayer/spine-1: would evict low-priority-pod-5" in text
+    assert "not taken SpineLayer/spine-0: would evict low-priority-pod-0" in text
     assert "nominated: node-5" in text
     placed = explain("high-priority-training", "-f", str(PREEMPT))
     assert "chosen    SpineLayer/spine-1: offers 4 slots, 0 left over" in placed

@@ -288,8 +288,8 @@ def _print_preemption(console: Console, decision: Decision) -> None:
         names = ", ".join(_short(key) for key in trial.victims[:_MANY_PODS])
         more = f" and {len(trial.victims) - _MANY_PODS} more"
         names += more if len(trial.victims) > _MANY_PODS else ""
-        verb = "taken " if trial.chosen else "not taken "
-        console.print(f"  {verb} {name}: would evict {escape(names)} ({escape(trial.cost)})")
+        verb = "taken" if trial.chosen else "not taken"
+        console.print(f"  {verb:9} {name}: would evict {escape(names)} ({escape(trial.cost)})")
     hidden = len(decision.preemption) - _MANY_DOMAINS
     if hidden > 0:
         console.print(f"  … {hidden} more")
