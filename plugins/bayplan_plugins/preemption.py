@@ -33,7 +33,7 @@ from bayplan_plugins.victims import Cost, Evictable
 __all__ = ["DefaultPreemption", "DefaultPreemptionArgs"]
 
 _MOST_NODES = 8
-"""Nodes, of those that are estimated to be cheapest, on which a pod's victims are worked out."""
+"""Nodes, of those that are estimated to be cheapest, whose victims are compared for one pod."""
 _MOST_DOMAINS = 24
 _FEW = 8
 """So many possible victims that every subset of them can be tried."""
@@ -97,6 +97,8 @@ class DefaultPreemption(Plugin[DefaultPreemptionArgs]):
         trials: list[PreemptionTrial] = []
         solutions = []
         for placement in candidates:
+            if unit.gang is None and len(solutions) >= _MOST_NODES:
+                break
             solution = self._solve(unit, placement, by_row, evictable)
             if solution is not None and solution.cost.gangs:
                 # Perhaps it can be had without ending a gang, and cheaper.
@@ -115,7 +117,7 @@ class DefaultPreemption(Plugin[DefaultPreemptionArgs]):
         best = min(solutions, key=lambda solution: solution.cost)
         decision.preemption = tuple(
             replace(trial, chosen=placement is best.placement)
-            for trial, placement in zip(trials, candidates, strict=True)
+            for trial, placement in zip(trials, candidates, strict=False)
         )
         return _preemption(best, evictable)
 
@@ -127,7 +129,10 @@ class DefaultPreemption(Plugin[DefaultPreemptionArgs]):
             share = most * self.args.min_candidate_nodes_percentage // 100
             most = max(1, share, self.args.min_candidate_nodes_absolute)
         by_row: dict[int, list[PodInfo]] = {}
+        hopeless = self.handle.hopeless(unit.pods[0]) if unit.gang is None else None
         for row, on_node in enumerate(snapshot.nodes.pods):
+            if hopeless is not None and hopeless[row]:
+                continue
             found = evictable.on_row(row) if on_node else []
             if not found:
                 continue
@@ -175,9 +180,7 @@ class DefaultPreemption(Plugin[DefaultPreemptionArgs]):
             if victims is not None:
                 priced.append((evictable.cost(evictable.closure(victims)), row))
         priced.sort()
-        return [
-            Placement(names[row], np.array([row], dtype=np.intp)) for _, row in priced[:_MOST_NODES]
-        ]
+        return [Placement(names[row], np.array([row], dtype=np.intp)) for _, row in priced]
 
     def _missing(self, pod: PodInfo, row: int) -> dict[str, int]:
         """Return what a node lacks for a pod, by resource."""
@@ -204,9 +207,8 @@ class DefaultPreemption(Plugin[DefaultPreemptionArgs]):
         """Return the cheapest victims found that let the unit be placed in a placement."""
         if unit.gang is None:
             assert placement.rows is not None, "one node"
-            return self._reprieved(
-                unit, placement, by_row.get(int(placement.rows[0]), ()), evictable
-            )
+            here = by_row.get(int(placement.rows[0]), [])
+            return self._reprieved(unit, placement, here, evictable)
         steps = self._steps(unit, placement, by_row, evictable)
         if not steps or self._place(unit, placement, steps) is None:
             return None
