@@ -18,7 +18,7 @@ PROFILE = "profile"
 
 
 class Networks:
-    """The trees by name.
+    """The trees by name; those of Kueue and KAI by ``kueue/`` and ``kai/`` before it.
 
     Layers given in a profile come first, then ClusterNetworkTopology objects (the one named
     ``default`` first), HyperNodes, and the Topology objects of Kueue and KAI.
@@ -55,10 +55,10 @@ class Networks:
             sources[HYPERNODES] = self._of_hypernodes
         for name, kueue_topology in sorted(objects(Topology).items()):
             layers = kueue.layers_of(kueue_topology)
-            sources.setdefault(name, lambda layers=layers: self._labelled(layers))  # type: ignore[misc]
+            sources[f"kueue/{name}"] = lambda layers=layers: self._labelled(layers)  # type: ignore[misc]
         for name, kai_topology in sorted(objects(KaiTopology).items()):
             layers = kai.layers_of(kai_topology)
-            sources.setdefault(name, lambda layers=layers: self._labelled(layers))  # type: ignore[misc]
+            sources[f"kai/{name}"] = lambda layers=layers: self._labelled(layers)  # type: ignore[misc]
         self._trees, self._by_label, self.problems = {}, {}, {}
         for name, build in sources.items():
             try:
@@ -85,6 +85,7 @@ class Networks:
         """
         trees = self.trees()
         if name:
+            name = next((key for key in (f"kai/{name}", f"kueue/{name}") if key in trees), name)
             if name in self.problems:
                 raise TopologyError(f'network "{name}": {self.problems[name]}')
             if name in trees:

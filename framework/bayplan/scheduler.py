@@ -549,6 +549,10 @@ class Scheduler:
         self, queued: QueuedUnit, unit: Unit, profile: ProfileAtWork, result: Result
     ) -> None:
         decision = result.decision
+        before = self.decisions.get(decision.unit)
+        if unit.nominated and before is not None and not decision.preemption:
+            # What was weighed when the nodes were chosen still explains them.
+            decision.preemption = before.preemption
         self._remember(decision)
         if unit.gang is not None:
             for key in self.gangs.gangs_of(queued.key):

@@ -95,7 +95,7 @@ class DefaultPreemption(Plugin[DefaultPreemptionArgs]):
         decision.refused_by.add("DefaultPreemption")
         candidates = self._candidates(unit, by_row, evictable)
         trials: list[PreemptionTrial] = []
-        solutions = []
+        solutions: list[_Solution] = []
         for placement in candidates:
             if unit.gang is None and len(solutions) >= _MOST_NODES:
                 break
@@ -115,6 +115,13 @@ class DefaultPreemption(Plugin[DefaultPreemptionArgs]):
             return f"preemption: {self._unhelpful(unit, decision)}"
         # Candidates come with the least waste first, so the first of equal costs wins.
         best = min(solutions, key=lambda solution: solution.cost)
+        for index, placement in enumerate(candidates[: len(trials)]):
+            if unit.gang is not None and _contains(placement, best.placement):
+                # In wider surroundings some of the victims may not be needed.
+                wider = self._minimised(unit, placement, evictable, best)
+                if wider.cost < best.cost:
+                    best = replace(wider, placement=placement)
+                    trials[index] = _trial(placement, best)
         decision.preemption = tuple(
             replace(trial, chosen=placement is best.placement)
             for trial, placement in zip(trials, candidates, strict=False)
@@ -226,9 +233,7 @@ class DefaultPreemption(Plugin[DefaultPreemptionArgs]):
         everybody = [victim for step in steps for victim in step.victims]
         if len(everybody) <= _FEW:
             return self._best_subset(unit, placement, everybody, evictable, solution)
-        if len(solution.victims) <= _MINIMISED:
-            return self._minimised(unit, placement, evictable, solution)
-        return solution
+        return self._minimised(unit, placement, evictable, solution)
 
     def _steps(
         self,
@@ -357,16 +362,17 @@ class DefaultPreemption(Plugin[DefaultPreemptionArgs]):
     ) -> _Solution:
         """Leave out every victim without whom the unit can be placed just as well."""
         victims = list(found.victims)
+        if len(victims) > _MINIMISED:
+            return found
         for victim in reversed(evictable.by_importance(found.victims)):
             fewer = [other for other in victims if other is not victim]
             if len(evictable.closure(fewer)) > len(fewer):
                 continue
             if self._place_without(unit, placement, fewer) is not None:
                 victims = fewer
-        if len(victims) == len(found.victims):
-            return found
         nodes = self._place_without(unit, placement, victims)
-        assert nodes is not None, "it was placed a moment ago"
+        if len(victims) == len(found.victims) or nodes is None:
+            return found
         return _Solution(placement, tuple(victims), nodes, evictable.cost(victims))
 
     # Words -------------------------------------------------------------------------------
@@ -407,6 +413,15 @@ def _until_enough(victims: Sequence[PodInfo], need: Mapping[str, int]) -> list[P
             if missing[name] <= 0:
                 del missing[name]
     return None if missing else taken
+
+
+def _contains(outer: Placement, inner: Placement) -> bool:
+    """Whether a placement holds all rows of another, and more."""
+    if inner.rows is None or outer is inner:
+        return False
+    return outer.rows is None or (
+        len(outer.rows) > len(inner.rows) and bool(np.isin(inner.rows, outer.rows).all())
+    )
 
 
 def _hopeless(placement: Placement, unit: Unit) -> bool:

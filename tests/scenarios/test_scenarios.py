@@ -134,3 +134,4 @@ def test_a_gang_is_explained_by_its_own_name() -> None:
     assert "nominated: node-5" in text
     placed = explain("high-priority-training", "-f", str(PREEMPT))
     assert "chosen    SpineLayer/spine-1: offers 4 slots, 0 left over" in placed
+    assert "taken     SpineLayer/spine-1: would evict low-priority-pod-5" in placed

@@ -311,6 +311,7 @@ def _print_choice(console: Console, decision: Decision, own: PodDecision) -> Non
         console.print(f"\n[bold]Domain[/bold]  of {escape(decision.unit)}")
         for line in _domain_lines(decision):
             console.print(f"  {escape(line)}")
+    _print_preemption(console, decision)
     _print_refusals(console, own)
     if not own.finalists:
         return
