@@ -164,6 +164,16 @@ def test_a_held_unit_uses_other_room_that_comes_first() -> None:
     assert cluster.advance(10)["urgent"] == "m"
 
 
+def test_a_held_unit_that_is_bound_counts_before_the_watch_tells() -> None:
+    cluster = Cluster([make_node("n", cpu=2), low("victim", "n")])
+    cluster.add(urgent())
+    cluster.schedule()
+    cluster.add(make_node("m", cpu=2))
+    cluster.api.break_watch()
+    assert cluster.advance(10)["urgent"] == "m"
+    assert "default/urgent" in cluster.scheduler.snapshot.placed
+
+
 def gang(name: str, size: int, least: int, priority: int, cpu: str = "2") -> list[Any]:
     pods = [
         make_pod(f"{name}-{i}", cpu, None, gang=name, priority=priority, node=f"n{i}")

@@ -58,13 +58,16 @@ class Holds:
             self._unit_of[pod.key] = hold.unit
         self.restore(hold.unit)
 
-    def drop(self, unit: str) -> Hold | None:
+    def drop(self, unit: str) -> None:
         """Give a unit's places back."""
         self.lift(unit)
+        self.forget(unit)
+
+    def forget(self, unit: str) -> None:
+        """End a hold whose places were lifted already; what is in the snapshot now stays."""
         hold = self._holds.pop(unit, None)
         for pod in hold.pods if hold is not None else ():
             self._unit_of.pop(pod.key, None)
-        return hold
 
     def lift(self, unit: str) -> None:
         """Take the places out of the snapshot, for the unit's own cycle."""

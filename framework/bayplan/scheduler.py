@@ -490,7 +490,7 @@ class Scheduler:
         self.holds.lift(unit.key)
         result = profile.cycle.run(unit, self.statistics.cycles, self.now, preempt=not hold.victims)
         if result.reserved or result.preemption is not None:
-            self.holds.drop(unit.key)
+            self.holds.forget(unit.key)
         else:
             self.holds.restore(unit.key)
             if hold.victims:
