@@ -13,8 +13,7 @@ from bayplan.testing import Cluster, assert_pending, make_gang, make_node, make_
 
 
 def evicted(cluster: Cluster) -> list[str]:
-    found = cluster.scheduler.statistics.evicted
-    return [pod.removeprefix("default/") for pod, _, _ in found]
+    return [one.pod.removeprefix("default/") for one in cluster.scheduler.rooms.evicted]
 
 
 def pod(cluster: Cluster, name: str) -> Pod:

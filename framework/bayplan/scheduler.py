@@ -8,7 +8,7 @@ or an asyncio loop on a live cluster) calls them.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -17,18 +17,18 @@ import numpy.typing as npt
 from bayplan.announcer import Announcer
 from bayplan.api import KINDS, ApiObject, NativePodGroup, Node, Pod, Workload, kind_of
 from bayplan.changes import node_difference, same_definition, same_needs
-from bayplan.cluster.protocol import Bind, Cluster, Done, Evict, WatchEvent, WatchType
+from bayplan.cluster.protocol import Bind, Cluster, WatchEvent, WatchType
 from bayplan.cycle import Cycle, Reserved, Result
 from bayplan.decision import Decision, Outcome
 from bayplan.dialects import gang_of
 from bayplan.dialects.kubernetes import template_of
-from bayplan.errors import ClusterError, NotFound, PluginError
+from bayplan.errors import ClusterError, PluginError
 from bayplan.evaluator import Evaluator
 from bayplan.events import ClusterEvent
+from bayplan.evictions import RoomMaker
 from bayplan.gangs import GangDirectory, GangMembers
-from bayplan.holds import Hold, Holds
 from bayplan.manifests import object_key
-from bayplan.plugin import Placement, Placements, Preemption, Unit
+from bayplan.plugin import Placement, Placements, Unit
 from bayplan.profile import Profile, ProfileSet
 from bayplan.queue import Place, QueuedUnit, UnitQueue
 from bayplan.runtime import Runtime
@@ -37,11 +37,6 @@ from bayplan.statuses import StatusWriter
 from bayplan.units import make_unit
 
 __all__ = ["ProfileAtWork", "Scheduler"]
-
-HOLD_SECONDS = 600.0
-"""How long places are held for a unit that states no time of its own."""
-SPARED_SECONDS = 60.0
-"""How long a pod is not chosen again after its eviction was refused."""
 
 
 class _Handle:
@@ -72,7 +67,7 @@ class _Handle:
         return pod.key in self._scheduler.holds
 
     def is_spared(self, pod: PodInfo) -> bool:
-        return self._scheduler.spared.get(pod.key, -1.0) > self._scheduler.now
+        return self._scheduler.rooms.is_spared(pod.key)
 
     def offers(self, unit: Unit) -> Placements:
         assert self.at_work is not None, "not while the plugin is being made"
@@ -127,11 +122,10 @@ class _Binding:
 
 @dataclass
 class Statistics:
-    """Counts since the start; ``evicted`` are (pod, time, unit that it made room for)."""
+    """Counts since the start."""
 
     cycles: int = 0
     bound: int = 0
-    evicted: list[tuple[str, float, str]] = field(default_factory=list)
 
 
 class Scheduler:
@@ -154,7 +148,10 @@ class Scheduler:
         self._statuses = StatusWriter(cluster, self.snapshot)
         self.gangs = GangDirectory()
         self.gangs.on_change = self._statuses.changed
-        self.holds = Holds(self.snapshot)
+        self.rooms = RoomMaker(
+            cluster, self.snapshot, self._announcer, self._take_back, self._places_freed
+        )
+        self.holds = self.rooms.holds
         self.statistics = Statistics()
         self.decisions: dict[str, Decision] = {}
         self._keep_decisions = keep_decisions
@@ -175,7 +172,6 @@ class Scheduler:
         self._waiting: dict[str, _Waiting] = {}
         self._binding: dict[str, _Binding] = {}
         self._subject: PodInfo | None = None
-        self.spared: dict[str, float] = {}
         cluster.watch(self.handle)
 
     @property
@@ -237,7 +233,7 @@ class Scheduler:
         if info is None:
             return
         unit_key = self.gangs.unit_of(info)
-        self._release_held(info)
+        self.rooms.release(info.key)
         self.holds.ended(pod.key)
         self.queue.remove(pod.key)
         self._announcer.forget(pod.key)
@@ -255,7 +251,7 @@ class Scheduler:
             self._pod_gone(known.pod)
             known = None
         if known is not None:
-            self._release_held(known)
+            self.rooms.release(known.key)
         placed = self.snapshot.placed.get(pod.key)
         self._binding.pop(pod.key, None)
         if known is not None and placed is not None and placed[1] == pod.spec.node_name:
@@ -289,7 +285,7 @@ class Scheduler:
             known.pod = pod
             return
         if known is not None:
-            self._release_held(known)
+            self.rooms.release(known.key)
         if self.profile_of(pod) is None or pod.key in self.snapshot.placed:
             return
         if known is not None:
@@ -511,14 +507,8 @@ class Scheduler:
                 decision.outcome = Outcome.UNSCHEDULABLE
                 decision.message = f'unit "{key}" was not permitted in time'
                 self._refused(waiting.unit, decision)
-        for hold in self.holds.all():
-            if hold.until <= self.now:
-                self._give_up(hold)
-        over = [key for key, until in self.spared.items() if until <= self.now]
-        for key in over:
-            del self.spared[key]
-        if over:
-            # Whoever was refused because of them may ask again.
+        if self.rooms.tick():
+            # Whoever was refused because nobody could be evicted may ask again.
             self._happened(ClusterEvent.POD_REMOVED, None)
 
     def allow(self, unit: str) -> bool:
@@ -538,8 +528,7 @@ class Scheduler:
     def next_time(self) -> float | None:
         """Return when there is something to do without any event; None when never."""
         times = [waiting.deadline for waiting in self._waiting.values()]
-        times += [hold.until for hold in self.holds.all()]
-        times += self.spared.values()
+        times += self.rooms.next_times()
         at = self.queue.next_time()
         if at is not None:
             times.append(at)
@@ -567,9 +556,9 @@ class Scheduler:
             self.queue.retry(queued, self.now)
         else:
             if result.preemption is not None:
-                self._make_room(queued, unit, result.preemption)
+                self.rooms.make_room(unit, result.preemption)
             elif result.partial:
-                self._hold_part(unit, result.partial)
+                self.rooms.hold_part(unit, result.partial)
             self._refused(queued, decision)
 
     def _refused(self, queued: QueuedUnit, decision: Decision) -> None:
@@ -609,70 +598,6 @@ class Scheduler:
 
     # Making room -------------------------------------------------------------------------
 
-    def _make_room(self, queued: QueuedUnit, unit: Unit, preemption: Preemption) -> None:
-        """Hold the nodes for the unit and evict their victims, those with a budget first."""
-        victims: list[PodInfo] = []
-        ending: list[PodInfo] = []
-        for victim in preemption.victims:
-            if victim.terminating:
-                ending.append(victim)
-                continue
-            holder = self.holds.unit_of(victim.key)
-            if holder is not None:
-                self._give_up_for(holder, unit)
-            elif not self._take_back(victim):
-                victims.append(victim)
-        pods = [pod for pod in unit.pods if pod.key in preemption.nodes]
-        grace = max((v.spec.termination_grace_period_seconds for v in victims), default=0)
-        wait = unit.gang.wait if unit.gang is not None and unit.gang.wait else HOLD_SECONDS
-        hold = Hold(
-            unit.key,
-            pods,
-            preemption.nodes,
-            self.now + max(wait, grace + 60.0),
-            {victim.key for victim in (*victims, *ending)},
-            preemption.domain,
-        )
-        self.holds.add(hold)
-        for pod in pods:
-            self._announcer.nominated(pod, preemption.nodes[pod.key], len(hold.victims))
-        guarded = [v for v in victims if v.key in preemption.guarded]
-        others = [v for v in victims if v.key not in preemption.guarded]
-        self._evict_guarded(guarded, others, hold)
-
-    def _evict_guarded(
-        self, guarded: Sequence[PodInfo], others: Sequence[PodInfo], hold: Hold
-    ) -> None:
-        """Evict pods with a disruption budget one by one, and the others when all were allowed."""
-        if not guarded:
-            for victim in others:
-                self._evict(victim, hold, partial(self._evicted, victim, hold))
-            return
-        first, *rest = guarded
-
-        def answered(error: ClusterError | None) -> None:
-            self._evicted(first, hold, error)
-            if error is None and self.holds.get(hold.unit) is hold:
-                self._evict_guarded(rest, others, hold)
-
-        self._evict(first, hold, answered)
-
-    def _evict(self, victim: PodInfo, hold: Hold, done: Done) -> None:
-        message = f"preempted to make room for {hold.unit}"
-        self._cluster.submit(Evict(victim.key, victim.pod.metadata.uid, message), done)
-
-    def _evicted(self, victim: PodInfo, hold: Hold, error: ClusterError | None) -> None:
-        """The cluster has answered an eviction."""
-        if error is None or isinstance(error, NotFound):
-            self.statistics.evicted.append((victim.key, self.now, hold.unit))
-            node = self.snapshot.placed.get(victim.key)
-            self._announcer.preempted(victim, hold.unit, node[1] if node else "")
-            return
-        self._announcer.warn(victim, "EvictionRefused", str(error))
-        self.spared[victim.key] = self.now + SPARED_SECONDS
-        if self.holds.get(hold.unit) is hold:
-            self._give_up(hold)
-
     def _take_back(self, victim: PodInfo) -> bool:
         """Take a pod's place back that is not bound yet; False when it has to be evicted."""
         for key, waiting in list(self._waiting.items()):
@@ -683,32 +608,10 @@ class Scheduler:
                 return True
         return False
 
-    def _give_up_for(self, holder: str, unit: Unit) -> None:
-        hold = self.holds.get(holder)
-        if hold is not None:
-            self._give_up(hold, f"its places were taken by {unit.key}, of higher priority")
-
-    def _give_up(self, hold: Hold, why: str = "") -> None:
-        """End a hold that did not lead to a placement; the unit is tried again."""
-        self.holds.drop(hold.unit)
-        self.queue.postpone(hold.unit, self.now)
-        for pod in hold.pods:
-            self._announcer.not_nominated(pod, why)
+    def _places_freed(self, unit_key: str) -> None:
+        """A unit has given up the places that were held for it: let others go first."""
+        self.queue.postpone(unit_key, self.now)
         self._happened(ClusterEvent.POD_REMOVED, None)
-
-    def _hold_part(self, unit: Unit, nodes: Mapping[str, str]) -> None:
-        """Let the members of a gang that is not strict keep the places that they found."""
-        before = self.holds.get(unit.key)
-        wait = unit.gang.wait if unit.gang is not None and unit.gang.wait else HOLD_SECONDS
-        until = before.until if before is not None else self.now + wait
-        pods = [pod for pod in unit.pods if pod.key in nodes]
-        self.holds.add(Hold(unit.key, pods, nodes, until, set()))
-
-    def _release_held(self, info: PodInfo) -> None:
-        """A pod with a held place changed or is gone: its unit's places go back."""
-        unit = self.holds.unit_of(info.key)
-        if unit is not None:
-            self.holds.drop(unit)
 
     # Binding -----------------------------------------------------------------------------
 

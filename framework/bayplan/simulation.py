@@ -145,8 +145,8 @@ class Simulation:
                 for key, (message, node) in pending.items()
             },
             "evicted": [
-                {"pod": pod, "at": at, "for": unit}
-                for pod, at, unit in self.scheduler.statistics.evicted
+                {"pod": eviction.pod, "at": eviction.at, "for": eviction.unit}
+                for eviction in self.scheduler.rooms.evicted
             ],
             "timeline": [
                 {
