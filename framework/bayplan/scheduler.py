@@ -15,13 +15,12 @@ import numpy as np
 import numpy.typing as npt
 
 from bayplan.announcer import Announcer
-from bayplan.api import KINDS, ApiObject, NativePodGroup, Node, Pod, Workload, kind_of
+from bayplan.api import KINDS, ApiObject, Node, Pod
 from bayplan.changes import node_difference, same_definition, same_needs
 from bayplan.cluster.protocol import Bind, Cluster, WatchEvent, WatchType
 from bayplan.cycle import Cycle, Reserved, Result
 from bayplan.decision import Decision, Outcome
-from bayplan.dialects import gang_of
-from bayplan.dialects.kubernetes import template_of
+from bayplan.definitions import GangDefinitions
 from bayplan.errors import ClusterError, PluginError
 from bayplan.evaluator import Evaluator
 from bayplan.events import ClusterEvent
@@ -148,6 +147,7 @@ class Scheduler:
         self._statuses = StatusWriter(cluster, self.snapshot)
         self.gangs = GangDirectory()
         self.gangs.on_change = self._statuses.changed
+        self._definitions = GangDefinitions(self.gangs, self.snapshot)
         self.rooms = RoomMaker(
             cluster, self.snapshot, self._announcer, self._take_back, self._places_freed
         )
@@ -316,41 +316,18 @@ class Scheduler:
         if not deleted and same_definition(old, obj):
             # A status, perhaps our own: it can tell that a gang was complete, and nothing else.
             self.snapshot.set_object(key, obj)
-            self._define(obj, deleted)
+            self._definitions.take(obj, deleted)
             return
         if deleted:
             self.snapshot.delete_object(key, obj)
         else:
             self.snapshot.set_object(key, obj)
-        changed = self._define(obj, deleted)
-        if isinstance(obj, Workload):
-            for group in self._groups_of(key):
-                changed |= self._define(group, deleted=False)
+        changed = self._definitions.take(obj, deleted)
         if changed:
             self._regroup(changed)
             self._happened(ClusterEvent.GANG_CHANGED, None)
         else:
             self._happened(ClusterEvent.OBJECT_CHANGED, None)
-
-    def _define(self, obj: ApiObject, deleted: bool) -> set[str]:
-        """Take over what an object says of a gang; return the gangs that changed."""
-        gang = gang_of(obj, self.snapshot.objects(Workload))
-        if gang is None:
-            if object_key(obj) in self.gangs.all():
-                return self.gangs.undefine(object_key(obj), _source(obj))
-            return set()
-        if deleted:
-            return self.gangs.undefine(gang.key, _source(obj))
-        return self.gangs.define(gang, _source(obj))
-
-    def _groups_of(self, workload: str) -> list[ApiObject]:
-        """Return the pod groups that take their policy from a Workload."""
-        found: list[ApiObject] = []
-        for group in self.snapshot.objects(NativePodGroup).values():
-            template = template_of(group)
-            if template is not None and template[0] == workload:
-                found.append(group)
-        return found
 
     def _regroup(self, gangs: set[str]) -> None:
         """Let the queue follow gangs whose definition changed."""
@@ -720,8 +697,3 @@ class Scheduler:
 
     def _row(self, name: str) -> NodeRow:
         return NodeRow(self.snapshot.nodes, self.snapshot.nodes.row_of[name])
-
-
-def _source(obj: ApiObject) -> str:
-    kind = kind_of(obj)
-    return f"{kind.name} of {kind.group}"
