@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from bayplan import Args, NodeRow, Plugin, hookimpl
 from bayplan.api import (
     ApiObject,
     ClusterNetworkTopology,
@@ -17,6 +19,7 @@ from bayplan.api import (
     VolcanoPodGroup,
 )
 from bayplan.cluster.kubelet import VirtualKubelet
+from bayplan.profile import ProfileSet, default_profiles
 from bayplan.testing import (
     Cluster,
     assert_pending,
@@ -135,6 +138,70 @@ def test_slices_that_were_begun_are_completed_where_they_are() -> None:
     cluster.add(*members("job", 0, node="x1"), *members("job", 1, node="x2"))
     cluster.add(*members("job", 2, node="y1"), *members("job", 3))
     assert cluster.schedule()["job-3"] == "y2"
+
+
+# One cycle ---------------------------------------------------------------------------------
+
+
+def test_two_gangs_that_each_fit_alone_do_not_lock_each_other() -> None:
+    cluster = Cluster([make_node(f"n{i}", cpu=1) for i in range(4)])
+    cluster.add(make_gang("a", 3), make_gang("b", 3))
+    for index in range(3):
+        cluster.add(*members("a", index), *members("b", index))
+    placed = cluster.schedule()
+    assert sorted(placed) == ["a-0", "a-1", "a-2"]
+    assert cluster.snapshot.nodes.used("pods").sum() == 3, "the other holds nothing"
+
+
+class Broken(Plugin[Args]):
+    """Nodes look good to every filter, but n0 and n1 refuse in the last moment."""
+
+    @hookimpl
+    def reserve(self, node: NodeRow) -> str | None:
+        return "the card does not answer" if node.name in ("n0", "n1") else None
+
+
+def test_what_a_node_cannot_keep_is_planned_anew() -> None:
+    cluster = Cluster([*racks(a=4, b=5), rack_network()], plugins=[Broken])
+    cluster.add(make_gang("job", 3, must()), *members("job", 0, 1, 2))
+    assert cluster.schedule() == {"job-0": "n4", "job-1": "n5", "job-2": "n6"}
+
+
+def test_slices_are_planned_anew_as_a_whole() -> None:
+    nodes = [make_node(f"n{i}", cpu=2, labels={"rack": "a"}) for i in range(5)]
+    cluster = Cluster([*nodes, rack_network()], plugins=[Broken])
+    rules = [
+        {"layer": "rack", "strategy": "MustGather"},
+        {"layer": "NodeTopologyLayer", "podCountMultiple": 2},
+    ]
+    spec = {SPEC: json.dumps({"gatherStrategy": rules})}
+    cluster.add(make_gang("job", 4, spec), *members("job", 0, 1, 2, 3))
+    assert sorted(cluster.schedule().values()) == ["n2", "n2", "n3", "n3"]
+
+
+def test_differing_pods_are_sliced_by_rank() -> None:
+    nodes = [make_node(f"n{i}", cpu=5, labels={"rack": "ab"[i // 2]}) for i in range(4)]
+    cluster = Cluster([*nodes, rack_network()])
+    rules = [{"layer": "rack", "podCountMultiple": 2}]
+    spec = {SPEC: json.dumps({"gatherStrategy": rules})}
+    sizes = ["4", "3", "5", "2"]
+    pods = [make_pod(f"job-{i}", cpu, None, gang="job") for i, cpu in enumerate(sizes)]
+    cluster.add(make_gang("job", 4, spec), *pods)
+    where = cluster.schedule()
+    rack = {node.metadata.name: node.metadata.labels["rack"] for node in nodes}
+    assert rack[where["job-0"]] == rack[where["job-1"]]
+    assert rack[where["job-2"]] == rack[where["job-3"]]
+
+
+def test_members_of_other_schedulers_are_told_on_the_group() -> None:
+    first = default_profiles().profiles[0]
+    other = replace(first, scheduler_name="other")
+    cluster = Cluster([make_node("n")], ProfileSet((first, other)))
+    spec = {"schedulerName": "other"}
+    cluster.add(make_gang("job", 2), *members("job", 0), *members("job", 1, spec=spec))
+    assert_pending(cluster, "job-0", "name different schedulers: default-scheduler, other")
+    told = [event.message for _, event in cluster.api.events if event.about == "PodGroup"]
+    assert any("name different schedulers" in text for text in told)
 
 
 # Groups of gangs ---------------------------------------------------------------------------

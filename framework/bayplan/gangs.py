@@ -23,15 +23,13 @@ class GangMembers:
 
     ``owners`` counts them by the kind and key of their controller (twice "" for none).
     ``ended`` are the phases of those that are over, by key. ``satisfied`` says that the gang was
-    complete before; ``since`` is when the first of its
-    members came (seconds).
+    complete before.
     """
 
     gang: Gang | None = None
     pending: dict[str, PodInfo] = field(default_factory=dict)
     bound: dict[str, tuple[PodInfo, str]] = field(default_factory=dict)
     satisfied: bool = False
-    since: float | None = None
     by_objects: dict[str, Gang] = field(default_factory=dict)
     by_pods: dict[str, Gang] = field(default_factory=dict)
     ended: dict[str, str] = field(default_factory=dict)
@@ -165,7 +163,7 @@ class GangDirectory:
 
     # Members -----------------------------------------------------------------------------
 
-    def set_pending(self, pod: PodInfo, now: float = 0.0) -> set[str]:
+    def set_pending(self, pod: PodInfo) -> set[str]:
         """Note a member without a node. Returns the gangs whose definition it changed."""
         if pod.gang is None:
             return set()
@@ -174,8 +172,6 @@ class GangDirectory:
         _count_owner(members, pod)
         members.bound.pop(pod.key, None)
         members.pending[pod.key] = pod
-        if members.since is None:
-            members.since = now
         return self._defined_by(pod)
 
     def set_bound(self, pod: PodInfo, node: str) -> set[str]:

@@ -299,8 +299,8 @@ class Handle(Protocol):
     def unit(self, key: str) -> Unit | None:
         """Return a unit that waits in the queue, as a cycle would get it."""
 
-    def queued_before(self, unit: Unit) -> Sequence[str]:
-        """Return the keys of the units that wait and would be tried before this one."""
+    def is_first(self, unit: Unit) -> bool:
+        """Tell whether no other waiting unit would be tried before this one."""
 
     def is_held(self, pod: PodInfo) -> bool:
         """Tell whether a pod in the snapshot is a place held for it, not a pod that runs."""

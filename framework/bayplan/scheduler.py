@@ -59,8 +59,8 @@ class _Handle:
     def unit(self, key: str) -> Unit | None:
         return self._scheduler.pending_unit(key)
 
-    def queued_before(self, unit: Unit) -> Sequence[str]:
-        return self._scheduler.queued_before(unit)
+    def is_first(self, unit: Unit) -> bool:
+        return self._scheduler.is_first(unit)
 
     def is_held(self, pod: PodInfo) -> bool:
         return pod.key in self._scheduler.holds
@@ -292,7 +292,7 @@ class Scheduler:
             self.queue.remove(pod.key)
             self._regroup(self.gangs.remove(known))
         self._known[pod.key] = info = PodInfo(pod)
-        self._regroup(self.gangs.set_pending(info, self.now))
+        self._regroup(self.gangs.set_pending(info))
         self.queue.add(info, self.now)
         self._announcer.gate_changed(self.gangs.unit_of(info))
 
@@ -545,17 +545,16 @@ class Scheduler:
             self._announcer.refused(self._unit(queued), decision, "Unschedulable", nodes)
         self.queue.refuse(queued, decision.refused_by, self.now)
 
-    def queued_before(self, unit: Unit) -> list[str]:
-        """Return the keys of the waiting units that would be tried before this one."""
+    def is_first(self, unit: Unit) -> bool:
+        """Whether no other waiting unit would be tried before this one."""
         mine = self.queue.units.get(unit.key)
         if mine is None:
-            return []
+            return False
         key = self._sort_key(mine)
-        return [
-            other.key
+        return not any(
+            other is not mine and other.place is not Place.GATED and self._sort_key(other) < key
             for other in self.queue.units.values()
-            if other is not mine and other.place is not Place.GATED and self._sort_key(other) < key
-        ]
+        )
 
     def _why_pending(self, gang: str) -> str:
         """Return what keeps a gang pending, as its pods are told."""

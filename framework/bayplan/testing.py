@@ -330,8 +330,8 @@ class _HandleOf:
     def unit(self, key: str) -> Unit | None:
         return self._cluster.scheduler.pending_unit(key)
 
-    def queued_before(self, unit: Unit) -> Sequence[str]:
-        return self._cluster.scheduler.queued_before(unit)
+    def is_first(self, unit: Unit) -> bool:
+        return self._cluster.scheduler.is_first(unit)
 
     def is_held(self, pod: PodInfo) -> bool:
         return pod.key in self._cluster.scheduler.holds

@@ -108,7 +108,7 @@ class HeadReservation(Plugin[HeadReservationArgs]):
         kept = self._current()
         if kept is not None and kept.unit != unit.key and unit.priority <= kept.priority:
             return None
-        if now - first < self.args.after or self.handle.queued_before(unit):
+        if now - first < self.args.after or not self.handle.is_first(unit):
             return None
         if kept is None and now - first >= self.args.after + self.args.at_most:
             # It had its time; the others get as much before it is its turn again.
