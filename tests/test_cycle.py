@@ -27,8 +27,8 @@ from bayplan.testing import (
     assert_pending,
     assert_placed,
     make_gang,
+    make_network,
     make_node,
-    make_object,
     make_pod,
 )
 
@@ -38,22 +38,7 @@ INDEX = "gang.scheduling.koordinator.sh/network-topology-index"
 
 def network(*layers: str) -> ApiObject:
     """A topology whose layers, from the outermost, are named by node labels of their names."""
-    entries: list[dict[str, Any]] = []
-    parent = ""
-    for layer in layers:
-        entries.append(
-            {"topologyLayer": layer, "parentTopologyLayer": parent, "labelKey": [layer.lower()]}
-        )
-        parent = layer
-    entries.append({"topologyLayer": "NodeTopologyLayer", "parentTopologyLayer": parent})
-    return make_object(
-        {
-            "apiVersion": "scheduling.koordinator.sh/v1alpha1",
-            "kind": "ClusterNetworkTopology",
-            "metadata": {"name": "default"},
-            "spec": {"networkTopologySpec": entries},
-        }
-    )
+    return make_network(**{layer: layer.lower() for layer in layers})
 
 
 def racks(**sizes: int) -> list[Node]:

@@ -12,28 +12,13 @@ from hypothesis import strategies as st
 
 from bayplan.api import ApiObject, Node, Pod
 from bayplan.snapshot import PodInfo
-from bayplan.testing import Cluster, make_gang, make_node, make_object, make_pod
+from bayplan.testing import Cluster, make_gang, make_network, make_node, make_pod
 
 SEEDS = st.integers(0, 100_000)
 EXAMPLES = settings(max_examples=25, deadline=None, derandomize=True)
 SPEC = "gang.scheduling.koordinator.sh/network-topology-spec"
 LAYERS = ("spine", "block")
-
-
-def network() -> ApiObject:
-    layers = [
-        {"topologyLayer": "spine", "labelKey": ["spine"]},
-        {"topologyLayer": "block", "labelKey": ["block"], "parentTopologyLayer": "spine"},
-        {"topologyLayer": "NodeTopologyLayer", "parentTopologyLayer": "block"},
-    ]
-    return make_object(
-        {
-            "apiVersion": "scheduling.koordinator.sh/v1alpha1",
-            "kind": "ClusterNetworkTopology",
-            "metadata": {"name": "default"},
-            "spec": {"networkTopologySpec": layers},
-        }
-    )
+NETWORK = make_network(spine="spine", block="block")
 
 
 def small_nodes(draw: random.Random, most: int = 6) -> list[Node]:
@@ -161,7 +146,14 @@ def test_a_gang_is_refused_only_if_an_exhaustive_search_refuses_it(seed: int) ->
     draw = random.Random(seed)
     nodes, gather, pods = small_nodes(draw), rules(draw), small_gang(draw)
     least = draw.randint(1, len(pods))
-    cluster = Cluster([*nodes, network(), gang_object("job", least, gather), *pods])
+    cluster = Cluster(
+        [
+            *nodes,
+            NETWORK,
+            gang_object("job", least, gather),
+            *pods,
+        ]
+    )
     placements = cluster.schedule()
     assert bool(placements) == can_run(pods, least, nodes, gather, {}), cluster.message("job-0")
     assert not placements or len(placements) >= least
@@ -172,7 +164,7 @@ def test_a_gang_is_refused_only_if_an_exhaustive_search_refuses_it(seed: int) ->
 def test_must_gather_is_never_broken_and_no_gang_runs_in_part(seed: int) -> None:
     draw = random.Random(seed)
     nodes = small_nodes(draw, 12)
-    cluster = Cluster([*nodes, network()])
+    cluster = Cluster([*nodes, NETWORK])
     gangs = {}
     for index in range(8):
         name, gather = f"g{index}", rules(draw)
@@ -237,7 +229,7 @@ def test_victims_are_minimal_and_nobody_is_evicted_in_vain(seed: int) -> None:
     pods = small_gang(draw, most=4, priority=10)
     least = len(pods)
     everybody = [pod for on_node in low.values() for pod in on_node]
-    cluster = Cluster([*nodes, network(), *everybody])
+    cluster = Cluster([*nodes, NETWORK, *everybody])
     cluster.add(gang_object("job", least, gather), *pods)
     cluster.schedule()
     victims = {one.pod for one in cluster.scheduler.rooms.evicted}
@@ -274,7 +266,7 @@ def test_victims_are_minimal_and_nobody_is_evicted_in_vain(seed: int) -> None:
 def test_a_stream_of_mixed_priorities_settles(seed: int) -> None:
     draw = random.Random(seed)
     nodes = small_nodes(draw, 6)
-    cluster = Cluster([*nodes, network()])
+    cluster = Cluster([*nodes, NETWORK])
     for index in range(12):
         name = f"g{index}"
         pods = small_gang(draw, name, 3, priority=draw.choice([1, 5, 10]))
@@ -307,7 +299,13 @@ def test_two_runs_of_one_story_agree(seed: int) -> None:
         draw = random.Random(seed)
         nodes = small_nodes(draw, 6)
         low = place_low(draw, nodes)
-        cluster = Cluster([*nodes, network(), *(p for pods in low.values() for p in pods)])
+        cluster = Cluster(
+            [
+                *nodes,
+                NETWORK,
+                *(p for pods in low.values() for p in pods),
+            ]
+        )
         for index in range(4):
             pods = small_gang(draw, f"g{index}", 4, priority=draw.choice([1, 10]))
             cluster.add(gang_object(f"g{index}", len(pods), rules(draw)), *pods)

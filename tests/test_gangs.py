@@ -25,6 +25,7 @@ from bayplan.testing import (
     assert_pending,
     assert_placed,
     make_gang,
+    make_network,
     make_node,
     make_object,
     make_pod,
@@ -32,21 +33,6 @@ from bayplan.testing import (
 
 KOORD = "gang.scheduling.koordinator.sh/"
 SPEC = f"{KOORD}network-topology-spec"
-
-
-def rack_network() -> ApiObject:
-    layers = [
-        {"topologyLayer": "rack", "labelKey": ["rack"]},
-        {"topologyLayer": "NodeTopologyLayer", "parentTopologyLayer": "rack"},
-    ]
-    return make_object(
-        {
-            "apiVersion": "scheduling.koordinator.sh/v1alpha1",
-            "kind": "ClusterNetworkTopology",
-            "metadata": {"name": "default"},
-            "spec": {"networkTopologySpec": layers},
-        }
-    )
 
 
 def racks(**sizes: int) -> list[Node]:
@@ -118,7 +104,7 @@ def test_the_status_of_the_group_tells_that_it_was_complete() -> None:
 
 
 def test_a_member_made_anew_stays_in_the_domain_of_the_others() -> None:
-    cluster = Cluster([*racks(a=2, b=4), rack_network()])
+    cluster = Cluster([*racks(a=2, b=4), make_network(rack="rack")])
     cluster.add(make_gang("job", 2, must()), *members("job", 0, 1))
     assert cluster.schedule() == {"job-0": "n0", "job-1": "n1"}
     cluster.remove("job-0")
@@ -131,7 +117,7 @@ def test_a_member_made_anew_stays_in_the_domain_of_the_others() -> None:
 def test_slices_that_were_begun_are_completed_where_they_are() -> None:
     nodes = [make_node("x1", labels={"rack": "a"}), make_node("x2", labels={"rack": "a"})]
     nodes += [make_node(f"y{i}", cpu=i, labels={"rack": "b"}) for i in (1, 2)]
-    cluster = Cluster([*nodes, rack_network()])
+    cluster = Cluster([*nodes, make_network(rack="rack")])
     rule = {"layer": "rack", "podCountMultiple": 2}
     spec = {SPEC: json.dumps({"gatherStrategy": [rule]})}
     cluster.add(make_gang("job", 4, spec))
@@ -162,14 +148,14 @@ class Broken(Plugin[Args]):
 
 
 def test_what_a_node_cannot_keep_is_planned_anew() -> None:
-    cluster = Cluster([*racks(a=4, b=5), rack_network()], plugins=[Broken])
+    cluster = Cluster([*racks(a=4, b=5), make_network(rack="rack")], plugins=[Broken])
     cluster.add(make_gang("job", 3, must()), *members("job", 0, 1, 2))
     assert cluster.schedule() == {"job-0": "n4", "job-1": "n5", "job-2": "n6"}
 
 
 def test_slices_are_planned_anew_as_a_whole() -> None:
     nodes = [make_node(f"n{i}", cpu=2, labels={"rack": "a"}) for i in range(5)]
-    cluster = Cluster([*nodes, rack_network()], plugins=[Broken])
+    cluster = Cluster([*nodes, make_network(rack="rack")], plugins=[Broken])
     rules = [
         {"layer": "rack", "strategy": "MustGather"},
         {"layer": "NodeTopologyLayer", "podCountMultiple": 2},
@@ -181,7 +167,7 @@ def test_slices_are_planned_anew_as_a_whole() -> None:
 
 def test_differing_pods_are_sliced_by_rank() -> None:
     nodes = [make_node(f"n{i}", cpu=5, labels={"rack": "ab"[i // 2]}) for i in range(4)]
-    cluster = Cluster([*nodes, rack_network()])
+    cluster = Cluster([*nodes, make_network(rack="rack")])
     rules = [{"layer": "rack", "podCountMultiple": 2}]
     spec = {SPEC: json.dumps({"gatherStrategy": rules})}
     sizes = ["4", "3", "5", "2"]
@@ -279,7 +265,7 @@ BAD = [
 
 @pytest.mark.parametrize(("group", "message"), BAD)
 def test_a_gang_with_a_fault_says_so_on_pods_and_group(group: PodGroup, message: str) -> None:
-    cluster = Cluster([*racks(a=2), rack_network(), group, *members("job", 0)])
+    cluster = Cluster([*racks(a=2), make_network(rack="rack"), group, *members("job", 0)])
     assert_pending(cluster, "job-0", message)
     told = [event.message for _, event in cluster.api.events if event.about == "PodGroup"]
     assert any(message in text for text in told)
@@ -287,12 +273,19 @@ def test_a_gang_with_a_fault_says_so_on_pods_and_group(group: PodGroup, message:
 
 def test_groups_that_disagree_name_each_other() -> None:
     both = '["default/a", "default/b"]'
-    cluster = Cluster([*racks(a=2, b=2), rack_network()])
+    cluster = Cluster([*racks(a=2, b=2), make_network(rack="rack")])
     cluster.add(make_gang("a", 1, {f"{KOORD}groups": both, **must()}))
     cluster.add(make_gang("b", 1, {f"{KOORD}groups": both}))
     cluster.add(*members("a", 0), *members("b", 0))
     for pod in ("a-0", "b-0"):
         assert_pending(cluster, pod, "ask for different network topologies")
+
+
+def test_a_comma_in_a_name_makes_no_group() -> None:
+    cluster = Cluster([make_node("n")])
+    cluster.add(make_pod("p", annotations={"scheduling.k8s.io/group-name": "a,b"}))
+    assert_pending(cluster, "p", 'waiting for PodGroup "default/a,b", which does not exist')
+    assert cluster.scheduler.pending_unit("default/a,b") is not None
 
 
 def test_a_gang_that_two_objects_define_is_refused() -> None:
@@ -348,7 +341,7 @@ def test_kueue_annotations_with_a_fault_say_so(annotations: dict[str, str], mess
     own = {f"kueue.x-k8s.io/podset-{key}": value for key, value in annotations.items()}
     own["kueue.x-k8s.io/pod-group-total-count"] = "1"
     labels = {"kueue.x-k8s.io/pod-group-name": "g"}
-    cluster = Cluster([*racks(a=1), rack_network()])
+    cluster = Cluster([*racks(a=1), make_network(rack="rack")])
     cluster.add(make_pod("p", "1", None, labels=labels, annotations=own))
     assert_pending(cluster, "p", message)
 
@@ -413,7 +406,7 @@ def test_a_kubernetes_pod_group_has_its_condition() -> None:
 
 
 def test_the_topology_lists_its_domains_as_koordinator_does() -> None:
-    cluster = Cluster([*racks(b=1, a=2), rack_network()])
+    cluster = Cluster([*racks(b=1, a=2), make_network(rack="rack")])
     cluster.schedule()
 
     def details() -> list[tuple[str, str, tuple[str, ...], int]]:

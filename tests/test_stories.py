@@ -16,7 +16,7 @@ from bayplan.cluster.disruption import DisruptionBudgets
 from bayplan.cluster.kubelet import VirtualKubelet
 from bayplan.manifests import object_key
 from bayplan.snapshot import PodInfo
-from bayplan.testing import Cluster, make_gang, make_node, make_object, make_pod
+from bayplan.testing import Cluster, make_gang, make_network, make_node, make_object, make_pod
 from bayplan_plugins.head_reservation import HeadReservation
 
 SPEC = "gang.scheduling.koordinator.sh/network-topology-spec"
@@ -32,18 +32,8 @@ class Story:
         self.draw = random.Random(seed)
         self.number = 0
         plugins = [HeadReservation] if self.draw.random() < 0.3 else []
-        layers = [
-            {"topologyLayer": "spine", "labelKey": ["spine"]},
-            {"topologyLayer": "block", "labelKey": ["block"], "parentTopologyLayer": "spine"},
-            {"topologyLayer": "NodeTopologyLayer", "parentTopologyLayer": "block"},
-        ]
-        network = {
-            "apiVersion": "scheduling.koordinator.sh/v1alpha1",
-            "kind": "ClusterNetworkTopology",
-            "metadata": {"name": "default"},
-            "spec": {"networkTopologySpec": layers},
-        }
-        self.cluster = Cluster([make_object(network)], plugins=plugins, cached=cached)
+        network = make_network(spine="spine", block="block")
+        self.cluster = Cluster([network], plugins=plugins, cached=cached)
         VirtualKubelet(self.cluster.api)
         WorkloadControllers(self.cluster.api)
         DisruptionBudgets(self.cluster.api)

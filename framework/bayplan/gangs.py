@@ -55,6 +55,7 @@ class GangDirectory:
     def __init__(self) -> None:
         self._gangs: dict[str, GangMembers] = {}
         self._named_by: dict[str, set[str]] = {}
+        self._groups: dict[str, tuple[str, ...]] = {}
         self.on_change: Callable[[str], None] = lambda key: None
         """Told of every gang whose members or definition changed."""
 
@@ -75,11 +76,13 @@ class GangDirectory:
         gang = members.gang if members is not None else None
         if gang is None or len(gang.together) < 2:
             return pod.gang
-        return ",".join(gang.together)
+        key = ",".join(gang.together)
+        self._groups[key] = gang.together
+        return key
 
     def gangs_of(self, unit_key: str) -> tuple[str, ...]:
         """Return the keys of the gangs that make up a unit."""
-        return tuple(unit_key.split(","))
+        return self._groups.get(unit_key, (unit_key,))
 
     # Definitions -------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from bayplan.api import ClusterNetworkTopology, HyperNode, KaiTopology, Topology
 from bayplan.dialects import kai, koordinator, kueue, volcano
@@ -47,24 +48,25 @@ class Networks:
         objects = self._snapshot.objects
         sources: dict[str, Callable[[], NetworkTree]] = {}
         if self._layers:
-            sources[PROFILE] = lambda: self._labelled(self._layers)
+            sources[PROFILE] = partial(self._labelled, self._layers)
         known = objects(ClusterNetworkTopology)
         for name in sorted(known, key=lambda name: (name != "default", name)):
-            sources[name] = lambda name=name: self._labelled(koordinator.layers_of(known[name]))  # type: ignore[misc]
+            sources[name] = partial(self._of_topology, known[name])
         if objects(HyperNode):
             sources[HYPERNODES] = self._of_hypernodes
         for name, kueue_topology in sorted(objects(Topology).items()):
-            layers = kueue.layers_of(kueue_topology)
-            sources[f"kueue/{name}"] = lambda layers=layers: self._labelled(layers)  # type: ignore[misc]
+            sources[f"kueue/{name}"] = partial(self._labelled, kueue.layers_of(kueue_topology))
         for name, kai_topology in sorted(objects(KaiTopology).items()):
-            layers = kai.layers_of(kai_topology)
-            sources[f"kai/{name}"] = lambda layers=layers: self._labelled(layers)  # type: ignore[misc]
+            sources[f"kai/{name}"] = partial(self._labelled, kai.layers_of(kai_topology))
         self._trees, self._by_label, self.problems = {}, {}, {}
         for name, build in sources.items():
             try:
                 self._trees[name] = build()
             except TopologyError as exc:
                 self.problems[name] = str(exc)
+
+    def _of_topology(self, topology: ClusterNetworkTopology) -> NetworkTree:
+        return self._labelled(koordinator.layers_of(topology))
 
     def _labelled(self, layers: Sequence[Layer]) -> NetworkTree:
         table = self._snapshot.nodes

@@ -296,8 +296,8 @@ class Handle(Protocol):
     def gang(self, key: str) -> GangMembers:
         """Return a gang's definition and members, pending and bound."""
 
-    def unit(self, key: str) -> Unit | None:
-        """Return a unit that waits in the queue, as a cycle would get it."""
+    def is_waiting(self, unit: str) -> bool:
+        """Tell whether a unit, by key, is in the queue."""
 
     def is_first(self, unit: Unit) -> bool:
         """Tell whether no other waiting unit would be tried before this one."""

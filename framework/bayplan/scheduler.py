@@ -56,8 +56,8 @@ class _Handle:
     def gang(self, key: str) -> GangMembers:
         return self._scheduler.gangs[key]
 
-    def unit(self, key: str) -> Unit | None:
-        return self._scheduler.pending_unit(key)
+    def is_waiting(self, unit: str) -> bool:
+        return unit in self._scheduler.queue.units
 
     def is_first(self, unit: Unit) -> bool:
         return self._scheduler.is_first(unit)

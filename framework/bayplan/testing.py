@@ -20,6 +20,7 @@ import numpy as np
 
 from bayplan.api import (
     ApiObject,
+    ClusterNetworkTopology,
     Container,
     Node,
     ObjectMeta,
@@ -29,6 +30,7 @@ from bayplan.api import (
     Quantity,
     Taint,
 )
+from bayplan.api.network import ClusterNetworkTopologySpec, NetworkTopologyLayer
 from bayplan.api.node import NodeSpec, NodeStatus
 from bayplan.api.objects import KINDS, decode_object, decode_part
 from bayplan.api.pod import ResourceRequirements
@@ -44,6 +46,7 @@ from bayplan.profile import Profile, ProfileSet, default_profiles
 from bayplan.runtime import Runtime
 from bayplan.scheduler import ProfileAtWork, Scheduler
 from bayplan.snapshot import NodeRow, NodeView, PodInfo, Snapshot
+from bayplan.topology.network import NODE_LAYER
 
 __all__ = [
     "Cluster",
@@ -52,6 +55,7 @@ __all__ = [
     "assert_placed",
     "check_plugin",
     "make_gang",
+    "make_network",
     "make_node",
     "make_object",
     "make_pod",
@@ -126,6 +130,18 @@ def make_gang(name: str, min_member: int, annotations: Mapping[str, str] | None 
     """Return a PodGroup in the namespace "default"."""
     meta = ObjectMeta(name=name, namespace="default", annotations=dict(annotations or {}))
     return PodGroup(meta, PodGroupSpec(min_member))
+
+
+def make_network(**layers: str) -> ClusterNetworkTopology:
+    """Return the network of these layers, the outermost first; each is named by a node label."""
+    found: list[NetworkTopologyLayer] = []
+    parent = ""
+    for name, label in layers.items():
+        found.append(NetworkTopologyLayer(name, parent, (label,)))
+        parent = name
+    found.append(NetworkTopologyLayer(NODE_LAYER, parent))
+    spec = ClusterNetworkTopologySpec(tuple(found))
+    return ClusterNetworkTopology(ObjectMeta(name="default"), spec)
 
 
 def make_object(content: Mapping[str, Any]) -> ApiObject:
@@ -327,8 +343,8 @@ class _HandleOf:
     def gang(self, key: str) -> Any:
         return self._cluster.scheduler.gangs[key]
 
-    def unit(self, key: str) -> Unit | None:
-        return self._cluster.scheduler.pending_unit(key)
+    def is_waiting(self, unit: str) -> bool:
+        return unit in self._cluster.scheduler.queue.units
 
     def is_first(self, unit: Unit) -> bool:
         return self._cluster.scheduler.is_first(unit)

@@ -54,6 +54,7 @@ class _Reservation:
     """Nodes kept for a unit; ``start`` is when it can run there, infinite when nobody knows."""
 
     unit: str
+    gangs: frozenset[str]
     priority: int
     domain: str
     nodes: frozenset[str]
@@ -124,7 +125,8 @@ class HeadReservation(Plugin[HeadReservationArgs]):
         domain = placement.name or "the cluster"
         nodes = frozenset(names[row] for row in rows)
         since = kept.since if kept is not None and kept.unit == unit.key else now
-        self._set(_Reservation(unit.key, unit.priority, domain, nodes, start, since))
+        gangs = frozenset(pod.gang for pod in unit.pods if pod.gang is not None)
+        self._set(_Reservation(unit.key, gangs, unit.priority, domain, nodes, start, since))
         when = "" if math.isinf(start) else f", where it can run in about {start - now:.0f} s"
         return f"reservation: {domain} is kept for it{when}."
 
@@ -136,7 +138,7 @@ class HeadReservation(Plugin[HeadReservationArgs]):
         if kept is None:
             return None
         over = self.handle.now - kept.since >= self.args.at_most
-        if over or self.handle.unit(kept.unit) is None:
+        if over or not self.handle.is_waiting(kept.unit):
             if not over:
                 self._waits.pop(kept.unit, None)
             self._set(None)
@@ -150,7 +152,7 @@ class HeadReservation(Plugin[HeadReservationArgs]):
     def _passes(self, pod: PodInfo, kept: _Reservation) -> bool:
         if pod.priority > kept.priority or pod.key == kept.unit:
             return True
-        if pod.gang is not None and pod.gang in kept.unit.split(","):
+        if pod.gang is not None and pod.gang in kept.gangs:
             return True
         seconds = _duration(pod)
         return seconds is not None and self.handle.now + seconds <= kept.start
