@@ -208,9 +208,7 @@ class Cycle:
             refusal = attempt.refusal[1] if attempt.refusal else ""
             if attempt.failed:
                 refusal = f"{attempt.failed[-1].pod}: {attempt.failed[-1].message}"
-        name = placement.name
-        if placement.exact and not name:
-            name = "the nodes held for it"
+        name = placement.name or ("the nodes held for it" if placement.exact else "cluster")
         return DomainTrial(name, nodes, placement.offered, unit.min_placed, refusal)
 
     def _accept(self, unit: Unit, attempt: Attempt, decision: Decision) -> None:
@@ -234,12 +232,7 @@ class Cycle:
             decision.refused_by.add(attempt.refusal[0])
             message = attempt.refusal[1]
         if unit.gang is not None and attempt.failed:
-            fit = _placed(attempt)
-            message = (
-                f'{message} Gang "{unit.key}": {fit + len(unit.bound)} of the '
-                f"{unit.min_placed + len(unit.bound)} members it needs have a node; "
-                f"{attempt.failed[-1].pod} has none."
-            )
+            message = f"{message} {_shortfall(unit, attempt)}"
             if any(
                 trial.refusal and trial.refusal.startswith("not tried")
                 for trial in decision.domains
@@ -322,6 +315,20 @@ class Cycle:
     def free_slots(self, pod: PodInfo) -> npt.NDArray[np.int64]:
         """Return, per row, how many pods like this one fit at most; 0 where it is refused."""
         return self._placer.free_slots(pod)
+
+
+def _shortfall(unit: Unit, attempt: Attempt) -> str:
+    """Say how far a gang came, and who stopped it."""
+    fit, last = _placed(attempt), attempt.failed[-1].pod
+    have, need = fit + len(unit.bound), unit.min_placed + len(unit.bound)
+    if unit.satisfied and unit.gang is not None and have >= unit.gang.min_member:
+        return f'Gang "{unit.key}" runs with {have} members; {last} is beyond those it needs.'
+    if have >= need:
+        return (
+            f'Gang "{unit.key}": {have} of its members found a node, but {last} belongs to a '
+            "sub-group that it needs and has none."
+        )
+    return f'Gang "{unit.key}": {have} of the {need} members it needs have a node; {last} has none.'
 
 
 def _placed(attempt: Attempt) -> int:

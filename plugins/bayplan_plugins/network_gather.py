@@ -457,13 +457,16 @@ class _Search:
         )
         if len(self._unit.parts) or not self._multiples:
             return text
-        constraints = ", ".join(f"{layer}={n}" for layer, n in sorted(self._multiples.items()))
+        named = {_layer(self._tree, one.layer): one.layer for one in self._gang.slices}
+        constraints = ", ".join(
+            sorted(f"{named[layer]}={n}" for layer, n in self._multiples.items())
+        )
         fits = "; ".join(
             f"{int((self._of_layer(self._capacities[0], layer) // size).sum())}/"
-            f"{self._size // size} slice(s) fit on level {layer}"
+            f"{self._size // size} slice(s) fit on level {named[layer]}"
             for layer, size in self._multiples.items()
         )
-        return f"{text}; podCountMultiple constraints: {constraints}; {fits}"
+        return f"{text.rstrip('.')}; podCountMultiple constraints: {constraints}; {fits}."
 
 
 def _most_promising(indices: IntColumn, offered: IntColumn, most: int) -> list[int]:

@@ -62,7 +62,7 @@ def print_simulation(simulation: Simulation) -> None:
     snapshot = simulation.scheduler.snapshot
     snapshot.sync()
     console.print(_ClusterTree(simulation, frozenset(placements)).tree())
-    gangs = [d for d in simulation.scheduler.decisions.values() if d.domain]
+    gangs = [d for d in simulation.scheduler.decisions.values() if d.domain or d.parts]
     if gangs:
         console.print("\n[bold]Why there[/bold]")
         for decision in gangs:
@@ -178,7 +178,7 @@ def _print_domains(console: Console, decision: Decision) -> None:
     nodes = list(dict.fromkeys(p.node for p in decision.pods.values() if p.node))
     console.print(
         f"  {escape(decision.unit)}: {_count(len(decision.pods), 'pod')} in "
-        f"[bold green]{escape(decision.domain or '')}[/bold green] "
+        f"[bold green]{escape(decision.domain or 'domains of their own')}[/bold green] "
         f"({escape(', '.join(nodes[:_MANY_PODS]))}{' …' if len(nodes) > _MANY_PODS else ''})"
     )
     for line in _domain_lines(decision):
