@@ -113,6 +113,25 @@ def test_the_image_runs_unprivileged() -> None:
     assert "COPY configs /etc/bayplan" in lines
 
 
+def test_the_placement_policy_of_the_tutorial_decides(tmp_path: Path) -> None:
+    from bayplan.discovery import load_file, plugins_in
+    from bayplan.testing import Cluster, make_gang, make_network, make_node, make_pod
+
+    page = (ROOT / "docs" / "plugins.md").read_text()
+    (block,) = re.findall(r"```python\n([^`]*class QuietDomain.*?)```", page, re.DOTALL)
+    path = tmp_path / "quiet_domain.py"
+    path.write_text(block)
+    nodes = [make_node(f"n{i}", labels={"rack": "ab"[i // 2]}) for i in range(4)]
+    spec = '{"gatherStrategy": [{"layer": "rack", "strategy": "MustGather"}]}'
+    gang = make_gang("job", 2, {"gang.scheduling.koordinator.sh/network-topology-spec": spec})
+    members = [make_pod(f"job-{i}", gang="job") for i in range(2)]
+    for plugins, rack in (([], "a"), (list(plugins_in(load_file(path)).values()), "b")):
+        cluster = Cluster([*nodes, make_network(rack="rack")], plugins=plugins)
+        cluster.add(make_pod("other", node="n0"), gang, *members)
+        found = {cluster.schedule()[f"job-{i}"] for i in range(2)}
+        assert found <= {n.metadata.name for n in nodes if n.metadata.labels["rack"] == rack}
+
+
 def test_plugin_snippets_in_the_tutorial_keep_the_contract(tmp_path: Path) -> None:
     from bayplan.discovery import load_file, plugins_in
     from bayplan.testing import check_plugin
