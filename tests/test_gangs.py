@@ -114,6 +114,20 @@ def test_a_member_made_anew_stays_in_the_domain_of_the_others() -> None:
     assert cluster.advance(20)["job-5"] == "n0"
 
 
+def test_a_late_member_goes_next_to_the_others_where_it_may_go_anywhere() -> None:
+    nodes = [
+        make_node(f"n{i}", cpu=1, labels={"spine": "ab"[i // 4], "rack": f"r{i // 2}"})
+        for i in range(8)
+    ]
+    cluster = Cluster([*nodes, make_network(spine="spine", rack="rack")])
+    rules = [{"layer": layer, "strategy": "PreferGather"} for layer in ("rack", "spine")]
+    spec = {SPEC: json.dumps({"gatherStrategy": rules})}
+    cluster.add(make_gang("job", 2, spec), *members("job", 0, node="n4"))
+    cluster.add(*members("job", 1, node="n5"), *members("job", 2))
+    # Its rack is full; of the others, r3 is under the same spine.
+    assert cluster.schedule()["job-2"] == "n6"
+
+
 def test_slices_that_were_begun_are_completed_where_they_are() -> None:
     nodes = [make_node("x1", labels={"rack": "a"}), make_node("x2", labels={"rack": "a"})]
     nodes += [make_node(f"y{i}", cpu=i, labels={"rack": "b"}) for i in (1, 2)]

@@ -240,18 +240,21 @@ class _Search:
 
     def run(self) -> Placements:
         """Return candidates, domains that were ruled out, and why there is none."""
-        candidates: list[Placement] = []
+        found: list[tuple[int, Placement]] = []
         smaller: list[tuple[int, Placement]] = []
         refused: list[DomainTrial] = []
         for layer in self._layers():
-            self._offer(layer, candidates, smaller, refused)
+            self._offer(layer, found, smaller, refused)
         if self.border is None:
             last = self._last_resort()
             room = last.offered or 0
             if room >= self._size or room < self._least:
-                candidates.append(last)
+                found.append((int(self._bound_in(ROOT_LAYER)[0]), last))
             else:
                 smaller.append((room, last))
+        # Around the members that run, the innermost first; then elsewhere.
+        found.sort(key=lambda item: -item[0])
+        candidates = [placement for _, placement in found]
         # Everybody somewhere comes before most of them near each other.
         smaller.sort(key=lambda item: -item[0])
         candidates += [placement for _, placement in smaller]
@@ -276,7 +279,7 @@ class _Search:
     def _offer(
         self,
         layer: str,
-        candidates: list[Placement],
+        found: list[tuple[int, Placement]],
         smaller: list[tuple[int, Placement]],
         refused: list[DomainTrial],
     ) -> None:
@@ -289,7 +292,8 @@ class _Search:
         enough = np.flatnonzero((offered >= self._size) & holds)
         least = np.flatnonzero((offered >= self._least) & (offered < self._size) & holds)
         for index in self._ranked(layer, enough, offered, existing):
-            candidates.append(self._placement(layer, index, int(offered[index])))
+            placement = self._placement(layer, index, int(offered[index]))
+            found.append((int(existing[index]), placement))
         for index in self._ranked(layer, least, -offered, existing)[:_MOST_RECORDED]:
             room = int(offered[index])
             smaller.append((room, self._placement(layer, index, room)))
