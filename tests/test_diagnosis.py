@@ -92,6 +92,17 @@ def test_a_gang_is_told_what_to_relax_and_what_to_free() -> None:
     ]
 
 
+def test_many_equal_changes_are_told_as_one() -> None:
+    cluster = Cluster([make_node(f"n-{i}", cpu=4) for i in range(20)])
+    cluster.add(*(make_pod(f"busy-{i}", "3", None, node=f"n-{i}") for i in range(20)))
+    cluster.add(
+        make_gang("job", 20), *(make_pod(f"j-{i}", "2", None, gang="job") for i in range(20))
+    )
+    assert advice(cluster, "job") == [
+        "would fit if 1 CPU was freed on n-0, and so on for 20 members"
+    ]
+
+
 def test_a_gang_that_is_short_of_members_is_told_how_many() -> None:
     cluster = Cluster([make_node("n")])
     cluster.add(make_gang("job", 3), make_pod("job-0", gang="job"))

@@ -22,6 +22,7 @@ __all__ = ["Diagnosis"]
 
 _MOST = 3
 _MOST_STEPS = 8
+_MOST_TRIED = 64
 
 
 @dataclass
@@ -132,13 +133,15 @@ class Diagnosis:
                     if row is None:
                         return [remedy.text for remedy in remedies[:1]]
                     texts.append(remedies[0].text)
-                    if len(texts) > _MOST_STEPS:
+                    if len(texts) > _MOST_TRIED:
                         return []
                 self.snapshot.add_pod(pod, self.snapshot.nodes.names[row])
         if not texts:
             return []
         where = f" (in {name})" if name else ""
         first, *others = list(dict.fromkeys(texts))
+        if len(others) >= _MOST_STEPS:
+            return [f"{first}, and so on for {len(texts)} members{where}"]
         tails = [text.removeprefix("would fit if ") for text in others]
         return [f"{' and '.join([first, *tails])}{where}"]
 
