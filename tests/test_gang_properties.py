@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from bayplan.api import ApiObject, Node, Pod
 from bayplan.snapshot import PodInfo
-from bayplan.testing import Cluster, make_gang, make_network, make_node, make_pod
+from bayplan.testing import Cluster, make_gang, make_network, make_node, make_object, make_pod
 
 SEEDS = st.integers(0, 100_000)
 EXAMPLES = settings(max_examples=25, deadline=None, derandomize=True)
@@ -313,3 +313,102 @@ def test_two_runs_of_one_story_agree(seed: int) -> None:
         return placements, cluster.scheduler.rooms.evicted
 
     assert story() == story()
+
+
+def kai_group(parts: Mapping[str, int], required: Mapping[str, str]) -> ApiObject:
+    sub_groups = [
+        {
+            "name": name,
+            "minMember": least,
+            **(
+                {"topologyConstraint": {"requiredTopologyLevel": required[name]}}
+                if name in required
+                else {}
+            ),
+        }
+        for name, least in parts.items()
+    ]
+    return make_object(
+        {
+            "apiVersion": "scheduling.run.ai/v2alpha2",
+            "kind": "PodGroup",
+            "metadata": {"name": "job", "namespace": "default"},
+            "spec": {"minMember": sum(parts.values()), "subGroups": sub_groups},
+        }
+    )
+
+
+def sub_groups_fit(
+    parts: Sequence[Sequence[Pod]], levels: Sequence[str | None], nodes: Sequence[Node]
+) -> bool:
+    """Whether every sub-group has a domain of its level in which all of its pods fit together."""
+    choices: list[list[list[Node]]] = []
+    for level in levels:
+        by_value: dict[str, list[Node]] = {}
+        for node in nodes:
+            by_value.setdefault(node.metadata.labels[level] if level else "", []).append(node)
+        choices.append(list(by_value.values()))
+    everybody = [pod for part in parts for pod in part]
+    for chosen in itertools.product(*choices):
+        allowed = {
+            pod.key: {node.metadata.name for node in domain}
+            for part, domain in zip(parts, chosen, strict=True)
+            for pod in part
+        }
+        if fits_within(everybody, nodes, allowed):
+            return True
+    return False
+
+
+def fits_within(
+    pods: Sequence[Pod], nodes: Sequence[Node], allowed: Mapping[str, set[str]]
+) -> bool:
+    def place(index: int, left: list[tuple[int, int]]) -> bool:
+        if index == len(pods):
+            return True
+        pod = pods[index]
+        cpu, gpu = needs(pod)
+        for at, node in enumerate(nodes):
+            have = left[at]
+            inside = node.metadata.name in allowed[pod.key] and tolerates(pod, node)
+            if inside and have[0] >= cpu and have[1] >= gpu:
+                rest = list(left)
+                rest[at] = (have[0] - cpu, have[1] - gpu)
+                if place(index + 1, rest):
+                    return True
+        return False
+
+    return place(0, [room(node) for node in nodes])
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(SEEDS)
+def test_sub_groups_are_refused_only_if_an_exhaustive_search_refuses_them(seed: int) -> None:
+    draw = random.Random(seed)
+    nodes = small_nodes(draw)
+    parts, levels, groups = [], [], {}
+    for name in ("a", "b", "c")[: draw.randint(2, 3)]:
+        pods = []
+        for index in range(draw.randint(1, 2)):
+            pods.append(
+                make_pod(
+                    f"{name}-{index}",
+                    str(draw.randint(1, 3)),
+                    None,
+                    labels={"kai.scheduler/subgroup-name": name},
+                    annotations={"pod-group-name": "job"},
+                    gpu=draw.choice([0, 0, 1, 2]),
+                )
+            )
+        parts.append(pods)
+        levels.append(draw.choice([None, "spine", "block"]))
+        groups[name] = len(pods)
+    required = {name: level for name, level in zip(groups, levels, strict=True) if level}
+    cluster = Cluster([*nodes, NETWORK, kai_group(groups, required)])
+    cluster.add(*(pod for part in parts for pod in part))
+    placements = cluster.schedule()
+    assert bool(placements) == sub_groups_fit(parts, levels, nodes)
+    labels = {node.metadata.name: node.metadata.labels for node in nodes}
+    for name, level in required.items():
+        own = {labels[n][level] for pod, n in placements.items() if pod.startswith(name)}
+        assert len(own) <= 1

@@ -157,7 +157,9 @@ class Placer:
         else:
             self._record_closest(attempt, unit)
         self._undo(mark, attempt)
-        if placement.exact or not 1 < len(unit.pods) <= _MOST_SEARCHED or self.steps <= 0:
+        if unit.gang is None or len(unit.pods) > _MOST_SEARCHED:
+            return
+        if placement.exact or self.steps <= 0:
             return
         if not self._may_fit(unit, placement):
             return
