@@ -256,6 +256,19 @@ def test_what_a_gang_holds_without_getting_further_goes_back() -> None:
     assert cluster.advance(40)["late"] == "n"
 
 
+def test_a_gang_whose_members_do_not_come_in_time_says_so() -> None:
+    cluster = Cluster([make_node("n")])
+    cluster.add(make_gang("job", 2, {f"{KOORD}waiting-time": "60s"}), *members("job", 0))
+    cluster.advance(59)
+    assert "longer" not in cluster.message("job-0")
+    cluster.advance(2)
+    assert "for longer than the 60 s that it allows" in cluster.message("job-0")
+    told = [event.message for _, event in cluster.api.events if event.about == "PodGroup"]
+    assert "for longer than the 60 s" in told[-1]
+    cluster.add(*members("job", 1))
+    assert set(cluster.schedule()) == {"job-0", "job-1"}
+
+
 # What is wrong -----------------------------------------------------------------------------
 
 

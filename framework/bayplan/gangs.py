@@ -23,13 +23,16 @@ class GangMembers:
 
     ``owners`` counts them by the kind and key of their controller (twice "" for none).
     ``ended`` are the phases of those that are over, by key. ``satisfied`` says that the gang was
-    complete before.
+    complete before, ``overdue`` that its members are missing for longer than the ``waited`` seconds
+    that it allows.
     """
 
     gang: Gang | None = None
     pending: dict[str, PodInfo] = field(default_factory=dict)
     bound: dict[str, tuple[PodInfo, str]] = field(default_factory=dict)
     satisfied: bool = False
+    overdue: bool = False
+    waited: float | None = None
     by_objects: dict[str, Gang] = field(default_factory=dict)
     by_pods: dict[str, Gang] = field(default_factory=dict)
     ended: dict[str, str] = field(default_factory=dict)

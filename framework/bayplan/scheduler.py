@@ -27,6 +27,7 @@ from bayplan.events import ClusterEvent
 from bayplan.evictions import RoomMaker
 from bayplan.gangs import GangDirectory, GangMembers
 from bayplan.manifests import object_key
+from bayplan.patience import Patience
 from bayplan.plugin import Placement, Placements, Unit
 from bayplan.profile import Profile, ProfileSet
 from bayplan.queue import Place, QueuedUnit, UnitQueue
@@ -147,6 +148,7 @@ class Scheduler:
         self._statuses = StatusWriter(cluster, self.snapshot)
         self.gangs = GangDirectory()
         self.gangs.on_change = self._statuses.changed
+        self._patience = Patience(self.gangs)
         self._definitions = GangDefinitions(self.gangs, self.snapshot)
         self.rooms = RoomMaker(
             cluster, self.snapshot, self._announcer, self._take_back, self._places_freed
@@ -294,6 +296,8 @@ class Scheduler:
         self._known[pod.key] = info = PodInfo(pod)
         self._regroup(self.gangs.set_pending(info))
         self.queue.add(info, self.now)
+        if info.gang is not None:
+            self._patience.watch(info.gang, self.now)
         self._announcer.gate_changed(self.gangs.unit_of(info))
 
     def _node_event(self, type_: WatchType, node: Node) -> None:
@@ -332,6 +336,7 @@ class Scheduler:
     def _regroup(self, gangs: set[str]) -> None:
         """Let the queue follow gangs whose definition changed."""
         for key in sorted(gangs):
+            self._patience.watch(key, self.now)
             members = self.gangs.all().get(key)
             pending = list(members.pending.values()) if members is not None else []
             for pod in pending:
@@ -484,6 +489,9 @@ class Scheduler:
                 decision.outcome = Outcome.UNSCHEDULABLE
                 decision.message = f'unit "{key}" was not permitted in time'
                 self._refused(waiting.unit, decision)
+        for key in self._patience.overdue(self.now):
+            self._statuses.changed(key)
+            self._regroup({key})
         if self.rooms.tick():
             # Whoever was refused because nobody could be evicted may ask again.
             self._happened(ClusterEvent.POD_REMOVED, None)
@@ -506,6 +514,9 @@ class Scheduler:
         """Return when there is something to do without any event; None when never."""
         times = [waiting.deadline for waiting in self._waiting.values()]
         times += self.rooms.next_times()
+        patience = self._patience.next_time()
+        if patience is not None:
+            times.append(patience)
         at = self.queue.next_time()
         if at is not None:
             times.append(at)

@@ -72,13 +72,16 @@ class Gang(Plugin[Args]):
         need, have = gang.min_member, counted + len(members.pending)
         if have >= need:
             return _missing_role(gang, members)
+        overdue = ""
+        if members.overdue:
+            overdue = f", for longer than the {members.waited:g} s that it allows"
         possible = self._possible(members)
         if possible < need:
             return (
                 f'gang "{key}" needs {need} members, but its pods and controllers '
-                f"make {possible} at most"
+                f"make {possible} at most{overdue}"
             )
-        return f'gang "{key}" is waiting for members: {have} of {need} exist'
+        return f'gang "{key}" is waiting for members: {have} of {need} exist{overdue}'
 
     def _possible(self, members: GangMembers) -> int:
         """Return how many members there can be: single pods, and what their controllers make."""
