@@ -4,6 +4,13 @@ Fields that scheduling does not read are ignored, as the API server ignores unkn
 a wrong type is an error that names the path. Lists are tuples, so that objects can be shared.
 """
 
+from bayplan.api.dra import (
+    DeviceClass,
+    DeviceTaintRule,
+    ResourceClaim,
+    ResourceClaimTemplate,
+    ResourceSlice,
+)
 from bayplan.api.meta import LabelSelector, ObjectMeta, OwnerReference, SelectorRequirement
 from bayplan.api.network import ClusterNetworkTopology, HyperNode, KaiTopology, Topology
 from bayplan.api.node import Node, Taint
@@ -28,6 +35,8 @@ __all__ = [
     "ClusterNetworkTopology",
     "Container",
     "Deployment",
+    "DeviceClass",
+    "DeviceTaintRule",
     "HyperNode",
     "Job",
     "KaiPodGroup",
@@ -47,6 +56,9 @@ __all__ = [
     "PriorityClass",
     "Quantity",
     "ReplicaSet",
+    "ResourceClaim",
+    "ResourceClaimTemplate",
+    "ResourceSlice",
     "SchedulerPluginsPodGroup",
     "SelectorRequirement",
     "Service",

@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 import msgspec.inspect
 
+from bayplan.api.dra import (
+    Device,
+    DeviceClass,
+    DeviceRequest,
+    DeviceTaintRule,
+    ResourceClaim,
+    ResourceClaimTemplate,
+    ResourceSlice,
+)
+from bayplan.api.dra_versions import REQUEST_FIELDS, as_v1
+from bayplan.api.meta import ObjectMeta
 from bayplan.api.network import ClusterNetworkTopology, HyperNode, KaiTopology, Topology
 from bayplan.api.node import Node
 from bayplan.api.pod import Pod
@@ -24,6 +36,7 @@ from bayplan.api.policy import Namespace, PodDisruptionBudget, PriorityClass, Se
 from bayplan.api.quantity import Quantity, is_quantity
 from bayplan.api.validation import validate
 from bayplan.api.workloads import Deployment, Job, ReplicaSet, StatefulSet, VolcanoJob
+from bayplan.errors import did_you_mean
 
 __all__ = [
     "KINDS",
@@ -59,20 +72,31 @@ ApiObject: TypeAlias = (
     | Deployment
     | StatefulSet
     | VolcanoJob
+    | ResourceSlice
+    | ResourceClaim
+    | ResourceClaimTemplate
+    | DeviceClass
+    | DeviceTaintRule
 )
 
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind that bayplan reads, with the versions whose shape it knows."""
+    """A kind that bayplan reads, with the versions whose shape it knows.
+
+    ``whole`` says that every field of it is known, so that an unknown one is a mistake.
+    """
 
     group: str
     name: str
     versions: tuple[str, ...]
     type: type[ApiObject]
     namespaced: bool = True
+    whole: bool = False
 
 
+_DRA = "resource.k8s.io"
+_DRA_VERSIONS = ("v1", "v1beta2", "v1beta1")
 _KINDS = (
     Kind("", "Pod", ("v1",), Pod),
     Kind("", "Node", ("v1",), Node, namespaced=False),
@@ -107,6 +131,18 @@ _KINDS = (
         ClusterNetworkTopology,
         namespaced=False,
     ),
+    Kind(_DRA, "ResourceSlice", _DRA_VERSIONS, ResourceSlice, namespaced=False, whole=True),
+    Kind(_DRA, "DeviceClass", _DRA_VERSIONS, DeviceClass, namespaced=False, whole=True),
+    Kind(_DRA, "ResourceClaim", _DRA_VERSIONS, ResourceClaim, whole=True),
+    Kind(_DRA, "ResourceClaimTemplate", _DRA_VERSIONS, ResourceClaimTemplate, whole=True),
+    Kind(
+        _DRA,
+        "DeviceTaintRule",
+        ("v1beta2", "v1alpha3"),
+        DeviceTaintRule,
+        namespaced=False,
+        whole=True,
+    ),
 )
 KINDS: dict[tuple[str, str], Kind] = {(kind.group, kind.name): kind for kind in _KINDS}
 _BY_TYPE = {kind.type: kind for kind in _KINDS}
@@ -133,10 +169,16 @@ def decode_object(kind: Kind, content: dict[str, Any]) -> ApiObject:
 
     :raises DecodeError: for a wrong type or a value that the API server would refuse.
     """
+    content = _without_nulls(content)
+    if kind.group == _DRA:
+        content = as_v1(str(content.get("apiVersion", "")).rpartition("/")[2], content)
     try:
-        obj = msgspec.convert(_without_nulls(content), kind.type, dec_hook=_quantity)
+        obj = msgspec.convert(content, kind.type, dec_hook=_quantity)
     except msgspec.ValidationError as exc:
         raise _decode_error(str(exc), content, kind.type) from None
+    if kind.whole:
+        spec = next(f for f in msgspec.inspect.type_info(kind.type).fields if f.name == "spec")  # type: ignore[attr-defined]
+        _refuse_unknown(content.get("spec"), spec.type, "$.spec")
     if kind.namespaced and not obj.metadata.namespace:
         metadata = msgspec.structs.replace(obj.metadata, namespace="default")
         obj = msgspec.structs.replace(obj, metadata=metadata)
@@ -154,6 +196,37 @@ def decode_part(type_: type[Part], content: dict[str, Any]) -> Part:
         return msgspec.convert(_without_nulls(content), type_, dec_hook=_quantity)
     except msgspec.ValidationError as exc:
         raise _decode_error(str(exc), content, type_) from None
+
+
+def _refuse_unknown(value: Any, node: msgspec.inspect.Type, path: str) -> None:
+    """Refuse fields that a struct does not have.
+
+    :raises DecodeError: for the first of them.
+    """
+    node = _present(node)
+    if isinstance(node, msgspec.inspect.StructType) and isinstance(value, dict):
+        if node.cls is ObjectMeta:
+            return
+        fields = {field.encode_name: field.type for field in node.fields}
+        for key, item in value.items():
+            if key not in fields:
+                raise DecodeError(_unknown_field(key, node.cls, fields), path)
+            _refuse_unknown(item, fields[key], f"{path}.{key}")
+    elif isinstance(node, msgspec.inspect.VarTupleType) and isinstance(value, list):
+        for index, item in enumerate(value):
+            _refuse_unknown(item, node.item_type, f"{path}[{index}]")
+    elif isinstance(node, msgspec.inspect.DictType) and isinstance(value, dict):
+        for key, item in value.items():
+            _refuse_unknown(item, node.value_type, f'{path}["{key}"]')
+
+
+def _unknown_field(key: str, cls: type[Any], fields: Iterable[str]) -> str:
+    if cls is DeviceRequest and key in REQUEST_FIELDS:
+        return f'"{key}" belongs under "exactly" since resource.k8s.io/v1'
+    if cls is Device and key == "basic":
+        return 'since resource.k8s.io/v1 what stands under "basic" belongs into the device itself'
+    known = [*fields, *(REQUEST_FIELDS if cls is DeviceRequest else ())]
+    return f'there is no field "{key}"{did_you_mean(key, known)}'
 
 
 def _quantity(type_: type[Any], value: Any) -> Any:

@@ -13,6 +13,8 @@ __all__ = [
     "Affinity",
     "Container",
     "ContainerPort",
+    "ExtendedResourceClaimStatus",
+    "ExtendedResourceMapping",
     "NodeAffinity",
     "NodeSelector",
     "NodeSelectorRequirement",
@@ -22,6 +24,7 @@ __all__ = [
     "PodAffinityTerm",
     "PodCondition",
     "PodResourceClaim",
+    "PodResourceClaimStatus",
     "PodSpec",
     "PodStatus",
     "PodTemplate",
@@ -243,6 +246,28 @@ class PodCondition(ApiStruct, frozen=True):
     last_transition_time: str | None = None
 
 
+class PodResourceClaimStatus(ApiStruct, frozen=True):
+    """status.resourceClaimStatuses[]: the claim that was made from a template; None: none."""
+
+    name: str
+    resource_claim_name: str | None = None
+
+
+class ExtendedResourceMapping(ApiStruct, frozen=True):
+    """requestMappings[]: which request stands for a container's extended resource."""
+
+    container_name: str
+    resource_name: str
+    request_name: str
+
+
+class ExtendedResourceClaimStatus(ApiStruct, frozen=True):
+    """status.extendedResourceClaimStatus: the claim that stands for extended resources."""
+
+    resource_claim_name: str
+    request_mappings: tuple[ExtendedResourceMapping, ...] = ()
+
+
 class PodStatus(ApiStruct, frozen=True):
     """status of a pod."""
 
@@ -250,6 +275,8 @@ class PodStatus(ApiStruct, frozen=True):
     conditions: tuple[PodCondition, ...] = ()
     nominated_node_name: str = ""
     start_time: str | None = None
+    resource_claim_statuses: tuple[PodResourceClaimStatus, ...] = ()
+    extended_resource_claim_status: ExtendedResourceClaimStatus | None = None
 
 
 class Pod(ApiStruct, frozen=True):

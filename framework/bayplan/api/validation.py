@@ -11,6 +11,14 @@ from collections.abc import Iterator, Mapping
 from functools import singledispatch
 from typing import Any
 
+from bayplan.api import dra_validation
+from bayplan.api.dra import (
+    DeviceClass,
+    DeviceTaintRule,
+    ResourceClaim,
+    ResourceClaimTemplate,
+    ResourceSlice,
+)
 from bayplan.api.meta import LabelSelector, ObjectMeta
 from bayplan.api.node import Node
 from bayplan.api.pod import (
@@ -132,6 +140,13 @@ def _(obj: VolcanoJob) -> Iterator[Problem]:
         yield from _pod_spec(task.template.spec, f"{path}.template.spec")
 
 
+_spec.register(ResourceSlice, dra_validation.slice_problems)
+_spec.register(ResourceClaim, dra_validation.claim_problems)
+_spec.register(ResourceClaimTemplate, dra_validation.template_problems)
+_spec.register(DeviceClass, dra_validation.class_problems)
+_spec.register(DeviceTaintRule, dra_validation.taint_rule_problems)
+
+
 def _count(value: int, path: str) -> Iterator[Problem]:
     if not 0 <= value <= _MAX_REPLICAS:
         yield path, f"expected 0 to {_MAX_REPLICAS}, got {value}"
@@ -159,7 +174,33 @@ def _pod_spec(spec: PodSpec, path: str) -> Iterator[Problem]:
     if spec.resources:
         yield from _amounts(spec.resources.requests, f"{path}.resources.requests")
         yield from _amounts(spec.resources.limits, f"{path}.resources.limits")
+    yield from _claims(spec, path)
     yield from _placement_rules(spec, path)
+
+
+def _claims(spec: PodSpec, path: str) -> Iterator[Problem]:
+    names = [claim.name for claim in spec.resource_claims]
+    for index, claim in enumerate(spec.resource_claims):
+        where = f"{path}.resourceClaims[{index}]"
+        if not claim.name:
+            yield f"{where}.name", "is required"
+        elif names.index(claim.name) < index:
+            yield f"{where}.name", f'two resource claims are named "{claim.name}"'
+        if (claim.resource_claim_name is None) == (claim.resource_claim_template_name is None):
+            yield (
+                where,
+                "expected exactly one of resourceClaimName and resourceClaimTemplateName",
+            )
+    for field, containers in (
+        ("containers", spec.containers),
+        ("initContainers", spec.init_containers),
+    ):
+        for index, container in enumerate(containers):
+            for place, used in enumerate(container.resources.claims):
+                if used.name not in names:
+                    at = f"{path}.{field}[{index}].resources.claims[{place}].name"
+                    known = ", ".join(names) or "none"
+                    yield at, f'"{used.name}" is not in spec.resourceClaims ({known})'
 
 
 def _container(container: Container, path: str) -> Iterator[Problem]:
