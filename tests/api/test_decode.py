@@ -160,6 +160,10 @@ def test_each_kind_knows_its_type(kind: str) -> None:
         content["spec"] = {"template": TEMPLATE, "selector": {}}
     if kind == "PriorityClass":
         content["value"] = 1
+    if kind == "ResourceSlice":
+        content["spec"] = {"driver": "a.b", "pool": {"name": "p"}, "nodeName": "n"}
+    if kind == "DeviceTaintRule":
+        content["spec"] = {"taint": {"key": "k", "effect": "NoSchedule"}}
     assert kind_of(decode(kind, content)) is _BY_NAME[kind]
 
 
