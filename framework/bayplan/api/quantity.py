@@ -39,15 +39,17 @@ class Quantity:
     """An exact amount of a resource. Immutable; equal when the amounts are equal.
 
     ``units`` is the amount in whole units and ``milli`` the amount in thousandths, both rounded
-    away from zero as Kubernetes does (resource.Quantity.ScaledValue).
+    away from zero as Kubernetes does (resource.Quantity.ScaledValue). ``number`` is the exact
+    amount, an int where it is whole.
 
     :raises ValueError: for text that is not a quantity, or an amount beyond 2**63-1.
     """
 
-    __slots__ = ("amount", "milli", "text", "units")
+    __slots__ = ("amount", "milli", "number", "text", "units")
 
     amount: Fraction
     milli: int
+    number: int | Fraction
     text: str
     units: int
 
@@ -99,6 +101,7 @@ def _parse(text: str) -> Quantity:
     quantity = object.__new__(Quantity)
     quantity.text = text
     quantity.amount = amount
+    quantity.number = int(amount) if amount.denominator == 1 else amount
     quantity.units = _away_from_zero(amount)
     quantity.milli = _away_from_zero(amount * 1000)
     return quantity

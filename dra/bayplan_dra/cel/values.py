@@ -1,0 +1,213 @@
+"""Values of CEL at run time, beside Python's own.
+
+bool, int, float, str, bytes, None, tuple and dict stand for CEL's bool, int, double, string,
+bytes, null, list and map; ``datetime`` and ``timedelta`` for timestamp and duration.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import lru_cache, total_ordering
+from ipaddress import IPv4Address, IPv4Interface, IPv6Address, IPv6Interface
+from typing import Any
+from urllib.parse import SplitResult
+
+from bayplan.api.dra_validation import SEMVER
+from bayplan.api.quantity import Quantity
+from bayplan_dra.cel.errors import EvaluationError
+
+__all__ = [
+    "NONE",
+    "CelFormat",
+    "DomainMap",
+    "Optional",
+    "Semver",
+    "TypeName",
+    "Uint",
+    "equal",
+    "go_type",
+    "is_number",
+    "normalized_semver",
+    "type_name",
+]
+
+
+class Uint(int):
+    """An unsigned integer."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Optional:
+    """A value that may be missing."""
+
+    value: Any = None
+    present: bool = False
+
+
+NONE = Optional()
+"""The optional without a value."""
+
+
+@dataclass(frozen=True, slots=True)
+class TypeName:
+    """What ``type(x)`` returns."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class CelFormat:
+    """A named format of strings, such as ``dns1123Label``."""
+
+    name: str
+
+
+class DomainMap(dict[str, Mapping[str, Any]]):
+    """Values by domain and identifier; a domain that is not there looks empty when read."""
+
+    __slots__ = ()
+
+    def __missing__(self, domain: str) -> Mapping[str, Any]:
+        return _EMPTY
+
+
+_EMPTY: Mapping[str, Any] = {}
+
+
+@total_ordering
+class Semver:
+    """A semantic version; build metadata does not count in comparisons.
+
+    :raises ValueError: for text that is none.
+    """
+
+    __slots__ = ("_key", "build", "major", "minor", "patch", "pre", "text")
+
+    major: int
+    minor: int
+    patch: int
+    text: str
+    _key: tuple[object, ...]
+
+    def __new__(cls, text: str) -> Semver:
+        """Return the version that ``text`` spells; equal spellings share one object."""
+        return _semver(text)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Semver) and self._key == other._key
+
+    def __lt__(self, other: Semver) -> bool:
+        return self._key < other._key
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+    def __repr__(self) -> str:
+        return f"Semver({self.text!r})"
+
+
+@lru_cache(maxsize=4096)
+def _semver(text: str) -> Semver:
+    match = SEMVER.fullmatch(text)
+    if match is None:
+        raise ValueError(f'"{text[:80]}" is not a semantic version')
+    version = object.__new__(Semver)
+    version.text = text
+    version.major, version.minor, version.patch = (int(match[n]) for n in (1, 2, 3))
+    # A version without a pre-release comes after all of its pre-releases.
+    pre = tuple(
+        (0, int(part), "") if part.isdigit() else (1, 0, part)
+        for part in (match["pre"] or "").split(".")
+        if part
+    )
+    version._key = (version.major, version.minor, version.patch, not pre, pre)
+    return version
+
+
+_PARTIAL = re.compile(r"v?(\d+)(?:\.(\d+))?(?:\.(\d+))?([-+].*)?", re.ASCII)
+
+
+def normalized_semver(text: str) -> Semver:
+    """Return the version of a lenient spelling: "v" before it, parts missing, leading zeros.
+
+    :raises ValueError: for text that is none even so.
+    """
+    match = _PARTIAL.fullmatch(text)
+    if match is None:
+        raise ValueError(f'"{text[:80]}" is not a semantic version')
+    numbers = ".".join(str(int(match[n] or 0)) for n in (1, 2, 3))
+    return Semver(numbers + (match[4] or ""))
+
+
+_NAMES: dict[type, tuple[str, str]] = {
+    bool: ("bool", "types.Bool"),
+    int: ("int", "types.Int"),
+    Uint: ("uint", "types.Uint"),
+    float: ("double", "types.Double"),
+    str: ("string", "types.String"),
+    bytes: ("bytes", "types.Bytes"),
+    type(None): ("null_type", "types.Null"),
+    tuple: ("list", "types.List"),
+    dict: ("map", "types.Map"),
+    DomainMap: ("map", "types.Map"),
+    datetime: ("google.protobuf.Timestamp", "types.Timestamp"),
+    timedelta: ("google.protobuf.Duration", "types.Duration"),
+    Quantity: ("kubernetes.Quantity", "cel.Quantity"),
+    Semver: ("kubernetes.Semver", "cel.Semver"),
+    Optional: ("optional_type", "types.Optional"),
+    TypeName: ("type", "types.Type"),
+    CelFormat: ("kubernetes.NamedFormat", "cel.Format"),
+    IPv4Address: ("net.IP", "cel.IP"),
+    IPv6Address: ("net.IP", "cel.IP"),
+    IPv4Interface: ("net.CIDR", "cel.CIDR"),
+    IPv6Interface: ("net.CIDR", "cel.CIDR"),
+    SplitResult: ("kubernetes.URL", "cel.URL"),
+}
+
+
+def type_name(value: Any) -> str:
+    """Return the CEL name of a value's type."""
+    return _NAMES[type(value)][0] if type(value) in _NAMES else "kubernetes.DRADevice"
+
+
+def go_type(value: Any) -> str:
+    """Return the type's name in messages, which are those of the Go implementation."""
+    return _NAMES[type(value)][1] if type(value) in _NAMES else "types.Object"
+
+
+def is_number(value: Any) -> bool:
+    """Tell whether a value is an int, uint or double."""
+    return type(value) in (int, float, Uint)
+
+
+def equal(left: Any, right: Any) -> bool:
+    """Compare as CEL's ``==`` does at run time: values of different kinds are not equal."""
+    if is_number(left):
+        return is_number(right) and bool(left == right)
+    if isinstance(left, tuple):
+        return (
+            isinstance(right, tuple)
+            and len(left) == len(right)
+            and all(equal(a, b) for a, b in zip(left, right, strict=True))
+        )
+    if isinstance(left, dict):
+        return (
+            isinstance(right, dict)
+            and len(left) == len(right)
+            and all(key in right and equal(value, right[key]) for key, value in left.items())
+        )
+    if isinstance(left, Optional) and isinstance(right, Optional):
+        return left.present == right.present and equal(left.value, right.value)
+    if type_name(left) != type_name(right):
+        return False
+    return bool(left == right)
+
+
+def no_such_key(key: object) -> EvaluationError:
+    """Return the error of reading what is not there."""
+    return EvaluationError(f"no such key: {key}")
