@@ -1,0 +1,169 @@
+"""What the allocator works with: features, devices, what is allocated, and its errors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from fractions import Fraction
+from functools import cached_property
+from typing import NamedTuple
+
+from bayplan.api.dra import Device, DeviceAttribute, DeviceTaint, ResourceClaim, ResourceSliceSpec
+from bayplan_dra.cel import CelDevice
+
+__all__ = [
+    "AllocatedState",
+    "AllocationError",
+    "Amount",
+    "DeviceId",
+    "Features",
+    "Held",
+    "NodeError",
+    "PoolDevice",
+    "TimedOut",
+    "allocated_ids",
+]
+
+Amount = int | Fraction
+
+
+class AllocationError(Exception):
+    """The claims cannot be allocated anywhere, because something about them is wrong."""
+
+
+class NodeError(Exception):
+    """The claims cannot be allocated on this node, because something about it is wrong."""
+
+
+class TimedOut(NodeError):
+    """The search on this node was given up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Features:
+    """The feature gates of Kubernetes that the allocator knows. All are on unless said."""
+
+    admin_access: bool = True
+    prioritized_list: bool = True
+    partitionable_devices: bool = True
+    device_taints: bool = True
+    binding_conditions: bool = True
+    consumable_capacity: bool = True
+    list_attributes: bool = True
+
+
+class DeviceId(NamedTuple):
+    """A device's full name."""
+
+    driver: str
+    pool: str
+    device: str
+
+    def __str__(self) -> str:
+        return f"{self.driver}/{self.pool}/{self.device}"
+
+
+@dataclass(eq=False)
+class PoolDevice:
+    """A device in its pool, with its own taints and those that rules give it.
+
+    ``lists`` says whether list attributes are allowed.
+    """
+
+    id: DeviceId
+    spec: Device
+    slice: ResourceSliceSpec
+    taints: tuple[DeviceTaint, ...] = ()
+    lists: bool = True
+
+    @cached_property
+    def view(self) -> CelDevice:
+        """The device as CEL sees it.
+
+        :raises EvaluationError: for an attribute that has no meaning.
+        """
+        return CelDevice(
+            self.id.driver,
+            self.spec.attributes,
+            self.spec.capacity,
+            self.spec.allow_multiple_allocations,
+            self.lists,
+        )
+
+    def attribute(self, name: str) -> DeviceAttribute | None:
+        """Return an attribute by its full name; one of the driver may be published without."""
+        found = self.spec.attributes.get(name)
+        if found is None:
+            domain, _, identifier = name.rpartition("/")
+            if domain == self.id.driver:
+                found = self.spec.attributes.get(identifier)
+        return found
+
+
+@dataclass
+class AllocatedState:
+    """What is allocated already, in the whole cluster.
+
+    ``devices`` are held exclusively; ``shared`` are those of which shares are held, with how many
+    hold one; ``capacity`` is what these shares consume, by device and capacity name.
+    """
+
+    devices: set[DeviceId] = field(default_factory=set)
+    shared: dict[DeviceId, int] = field(default_factory=dict)
+    capacity: dict[DeviceId, dict[str, Amount]] = field(default_factory=dict)
+
+    def copy(self) -> AllocatedState:
+        """Return a copy that can change by itself."""
+        capacity = {key: dict(amounts) for key, amounts in self.capacity.items()}
+        return AllocatedState(set(self.devices), dict(self.shared), capacity)
+
+    def take(self, claim_devices: Iterable[Held]) -> None:
+        """Count devices as allocated."""
+        for held in claim_devices:
+            if held.consumed is None:
+                self.devices.add(held.id)
+                continue
+            self.shared[held.id] = self.shared.get(held.id, 0) + 1
+            amounts = self.capacity.setdefault(held.id, {})
+            for name, amount in held.consumed.items():
+                amounts[name] = amounts.get(name, 0) + amount
+
+    def release(self, claim_devices: Iterable[Held]) -> None:
+        """Undo ``take``."""
+        for held in claim_devices:
+            if held.consumed is None:
+                self.devices.discard(held.id)
+                continue
+            self.shared[held.id] -= 1
+            amounts = self.capacity[held.id]
+            for name, amount in held.consumed.items():
+                amounts[name] -= amount
+                if not amounts[name]:
+                    del amounts[name]
+            if not self.shared[held.id]:
+                del self.shared[held.id]
+                if not amounts:
+                    del self.capacity[held.id]
+
+
+class Held(NamedTuple):
+    """A device that a claim holds; ``consumed`` None means exclusively."""
+
+    id: DeviceId
+    consumed: Mapping[str, Amount] | None = None
+
+
+def allocated_ids(claim: ResourceClaim) -> list[Held]:
+    """Return what a claim's allocation holds; devices with admin access are not held."""
+    allocation = claim.status.allocation
+    if allocation is None:
+        return []
+    held = []
+    for one in allocation.devices.results:
+        if one.admin_access:
+            continue
+        consumed = None
+        if one.share_id is not None:
+            consumed = {name: q.number for name, q in one.consumed_capacity.items()}
+        held.append(Held(DeviceId(one.driver, one.pool, one.device), consumed))
+    return held

@@ -1,0 +1,302 @@
+"""The plain allocator: depth-first search in the order of Kubernetes' own, first solution wins.
+
+This is what ``strict_reference`` runs, and the oracle of the tests. It tries claims, requests and
+devices one after the other and scores nothing; ``calls`` counts its steps as the reference does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from bayplan.api.dra import CLAIM_LIMIT
+from bayplan_dra.allocator.attributes import AttributeTracker
+from bayplan_dra.allocator.capacity import consumption
+from bayplan_dra.allocator.model import (
+    AllocatedState,
+    AllocationError,
+    Amount,
+    DeviceId,
+    Features,
+    NodeError,
+    PoolDevice,
+    TimedOut,
+)
+from bayplan_dra.allocator.pools import Pool
+from bayplan_dra.allocator.requests import ClaimToAllocate, Request, Wanted
+from bayplan_dra.allocator.results import Choice
+from bayplan_dra.allocator.usage import CounterKey, Usage, counter_needs
+
+__all__ = ["Reference"]
+
+Undo = Callable[[], None]
+
+
+class _TooMany(Exception):
+    """A claim would get more devices than it may have."""
+
+
+@dataclass
+class Reference:
+    """One allocation for one node.
+
+    :param interrupt: asked now and then whether to stop.
+    """
+
+    claims: Sequence[ClaimToAllocate]
+    pools: Sequence[Pool]
+    state: AllocatedState
+    features: Features
+    interrupt: Callable[[], bool] | None = None
+    calls: int = 0
+    _usage: Usage = field(init=False)
+    _chosen: list[list[Choice]] = field(init=False)
+    _taken: dict[DeviceId, set[int]] = field(default_factory=dict)
+    _shares: dict[tuple[DeviceId, str], Amount] = field(default_factory=dict)
+    _selected: dict[tuple[int, DeviceId], bool] = field(default_factory=dict)
+    _everything: dict[int, list[PoolDevice]] = field(default_factory=dict)
+    _trackers: list[list[AttributeTracker]] = field(init=False)
+    _met_invalid: bool = False
+
+    def __post_init__(self) -> None:
+        self._usage = Usage.of(self.state, self.pools)
+        self._chosen = [[] for _ in self.claims]
+        self._trackers = [[AttributeTracker(c) for c in claim.constraints] for claim in self.claims]
+
+    def run(self) -> list[list[Choice]] | None:
+        """Return the choices for each claim, or None when there is no way.
+
+        :raises AllocationError: when the claims cannot be allocated on any node.
+        :raises NodeError: when something is wrong with this node.
+        """
+        for claim in self.claims:
+            self._find_all_devices(claim)
+        if self._one(0, 0, None, 0, 0):
+            return self._chosen
+        if self._met_invalid:
+            raise NodeError("invalid resource pools were encountered")
+        return None
+
+    # All devices -----------------------------------------------------------------------------
+
+    def _find_all_devices(self, claim: ClaimToAllocate) -> None:
+        least = 0
+        for request in claim.requests:
+            sizes = []
+            for wanted in request.ways:
+                if wanted.count is not None:
+                    sizes.append(wanted.count)
+                    continue
+                found = self._all_devices(claim, wanted)
+                self._everything[id(wanted)] = found
+                sizes.append(len(found))
+            least += min(sizes)
+        if least > CLAIM_LIMIT:
+            raise AllocationError(
+                f"{claim.title}: number of requested devices {least} exceeds the claim limit of "
+                f"{CLAIM_LIMIT}"
+            )
+
+    def _all_devices(self, claim: ClaimToAllocate, wanted: Wanted) -> list[PoolDevice]:
+        found = []
+        for pool in self.pools:
+            where = f"{claim.title}, request {wanted.name}: asks for all devices, but resource pool"
+            if pool.incomplete:
+                raise AllocationError(f"{where} {pool.key} is currently being updated")
+            if pool.invalid:
+                raise AllocationError(f"{where} {pool.key} is currently invalid: {pool.invalid}")
+            for device in pool.devices:
+                if not self._selects(wanted, device):
+                    continue
+                if self._consumption(wanted, device)[0]:
+                    found.append(device)
+        return found
+
+    # The search ------------------------------------------------------------------------------
+
+    def _one(self, claim: int, request: int, wanted: Wanted | None, count: int, start: int) -> bool:
+        """Allocate everything from here on; ``count`` devices of ``wanted`` are there already."""
+        self.calls += 1
+        if self.calls % 128 == 0 and self.interrupt is not None and self.interrupt():
+            raise TimedOut("timed out trying to allocate devices")
+        if claim == len(self.claims):
+            return True
+        requests = self.claims[claim].requests
+        if request == len(requests):
+            return self._one(claim + 1, 0, None, 0, 0)
+        if wanted is None:
+            if requests[request].prioritized:
+                return self._any_way(claim, request, requests[request])
+            wanted = requests[request].ways[0]
+        size = wanted.count
+        if size is None:
+            size = len(self._everything[id(wanted)])
+        if count == size and (size or wanted.count is not None):
+            return self._one(claim, request + 1, None, 0, 0)
+        if len(self._chosen[claim]) + size - count > CLAIM_LIMIT:
+            raise _TooMany
+        if wanted.count is None:
+            return self._all(claim, request, wanted, count)
+        for index, device in self._candidates(start):
+            if not self._may_use(claim, wanted, device) or not self._selects(wanted, device):
+                continue
+            undo = self._take(claim, wanted, device)
+            if undo is None:
+                continue
+            if self._go_on(undo, claim, request, wanted, count + 1, index + 1):
+                return True
+        return False
+
+    def _go_on(
+        self, undo: Undo, claim: int, request: int, wanted: Wanted, count: int, start: int
+    ) -> bool:
+        done = False
+        try:
+            done = self._one(claim, request, wanted, count, start)
+        finally:
+            if not done:
+                undo()
+        return done
+
+    def _any_way(self, claim: int, request: int, options: Request) -> bool:
+        for way in options.ways:
+            try:
+                if self._one(claim, request, way, 0, 0):
+                    return True
+            except _TooMany:
+                continue
+        return False
+
+    def _all(self, claim: int, request: int, wanted: Wanted, count: int) -> bool:
+        devices = self._everything[id(wanted)]
+        if not devices:
+            return False
+        device = devices[count]
+        if not self._may_use(claim, wanted, device):
+            return False
+        undo = self._take(claim, wanted, device, must=True)
+        if undo is None:
+            return False
+        return self._go_on(undo, claim, request, wanted, count + 1, 0)
+
+    def _candidates(self, start: int) -> Iterator[tuple[int, PoolDevice]]:
+        index = 0
+        for pool in self.pools:
+            if pool.invalid and pool.devices:
+                self._met_invalid = True
+            if pool.incomplete or pool.invalid:
+                index += len(pool.devices)
+                continue
+            for device in pool.devices:
+                if index >= start:
+                    yield index, device
+                index += 1
+
+    def _may_use(self, claim: int, wanted: Wanted, device: PoolDevice) -> bool:
+        taken = self._taken.get(device.id, set())
+        if claim in taken and not self._shareable(device):
+            return False
+        if not wanted.admin and self._usage.in_use(device):
+            return False
+        return wanted.admin or not taken or self._shareable(device)
+
+    def _shareable(self, device: PoolDevice) -> bool:
+        return device.spec.allow_multiple_allocations and self.features.consumable_capacity
+
+    def _selects(self, wanted: Wanted, device: PoolDevice) -> bool:
+        key = (id(wanted), device.id)
+        if key not in self._selected:
+            self._selected[key] = wanted.selects(device, self.features)
+        return self._selected[key]
+
+    def _consumption(
+        self, wanted: Wanted, device: PoolDevice
+    ) -> tuple[bool, Mapping[str, Amount] | None]:
+        """Tell whether the device serves the capacity that is asked; and what a share takes."""
+        if not self.features.consumable_capacity:
+            return True, None
+        consumed = consumption(device.spec, wanted.capacity)
+        if consumed is None:
+            return False, None
+        return True, consumed if device.spec.allow_multiple_allocations else None
+
+    def _take(
+        self, claim: int, wanted: Wanted, device: PoolDevice, must: bool = False
+    ) -> Undo | None:
+        """Give a device to a request; return how to take it back, None where it cannot have it."""
+        fits, consumed = self._consumption(wanted, device)
+        if not fits:
+            return None
+        for name, amount in (consumed or {}).items():
+            key = (device.id, name)
+            if self._usage.share_left(device, name) - self._shares.get(key, 0) < amount:
+                return None
+        needs = self._counter_needs(device)
+        if any(self._usage.counters[key] < need for key, need in needs.items()):
+            return None
+        if self.features.device_taints and not wanted.tolerates(device):
+            return None
+        if self._unbound_feature(device):
+            return None
+        added: list[AttributeTracker] = []
+        for tracker in self._trackers[claim]:
+            if not tracker.covers(wanted.name):
+                continue
+            if not tracker.add(wanted.name, device):
+                for other in reversed(added):
+                    other.remove()
+                if must:
+                    raise AllocationError(
+                        f"{self.claims[claim].title}, request {wanted.name}: cannot add device "
+                        f"{device.id} because a claim constraint would not be satisfied"
+                    )
+                return None
+            added.append(tracker)
+        self._count(claim, wanted, device, consumed, needs)
+
+        def undo() -> None:
+            self._uncount(claim, device, consumed, needs)
+            for tracker in reversed(added):
+                tracker.remove()
+
+        return undo
+
+    def _unbound_feature(self, device: PoolDevice) -> bool:
+        return bool(device.spec.binding_conditions) and not self.features.binding_conditions
+
+    def _counter_needs(self, device: PoolDevice) -> Mapping[CounterKey, Amount]:
+        # The counters of a shared device are taken once, by whoever holds the first share.
+        if device.id in self.state.shared or self._taken.get(device.id):
+            return {}
+        return counter_needs(device)
+
+    def _count(
+        self,
+        claim: int,
+        wanted: Wanted,
+        device: PoolDevice,
+        consumed: Mapping[str, Amount] | None,
+        needs: Mapping[CounterKey, Amount],
+    ) -> None:
+        self._chosen[claim].append(Choice(wanted, device, consumed))
+        self._taken.setdefault(device.id, set()).add(claim)
+        for key, need in needs.items():
+            self._usage.counters[key] -= need
+        for name, amount in (consumed or {}).items():
+            key_share = (device.id, name)
+            self._shares[key_share] = self._shares.get(key_share, 0) + amount
+
+    def _uncount(
+        self,
+        claim: int,
+        device: PoolDevice,
+        consumed: Mapping[str, Amount] | None,
+        needs: Mapping[CounterKey, Amount],
+    ) -> None:
+        self._chosen[claim].pop()
+        if all(choice.device is not device for choice in self._chosen[claim]):
+            self._taken[device.id].discard(claim)
+        for key, need in needs.items():
+            self._usage.counters[key] += need
+        for name, amount in (consumed or {}).items():
+            self._shares[device.id, name] -= amount

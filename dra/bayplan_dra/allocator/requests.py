@@ -1,0 +1,266 @@
+"""Claims made ready for allocation: classes looked up, selectors compiled, mistakes found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from bayplan.api.dra import (
+    CLAIM_LIMIT,
+    DeviceClass,
+    DeviceConfiguration,
+    DeviceSelector,
+    DeviceTaint,
+    ExactDeviceRequest,
+    ResourceClaim,
+)
+from bayplan.api.pod import Toleration
+from bayplan.api.quantity import Quantity
+from bayplan_dra.allocator.model import AllocationError, Features, PoolDevice
+from bayplan_dra.cel import CelError, CompileError, EvaluationError, Program, compile_selector
+
+__all__ = [
+    "BLOCKING_EFFECTS",
+    "ClaimToAllocate",
+    "Constraint",
+    "Request",
+    "Selector",
+    "Wanted",
+    "prepare",
+    "tolerated",
+]
+
+BLOCKING_EFFECTS = ("NoSchedule", "NoExecute")
+Classes = Callable[[str], DeviceClass | None]
+
+
+class Selector(NamedTuple):
+    """An expression and where it stands, for messages."""
+
+    expression: str
+    where: str
+
+    def program(self, features: Features) -> Program:
+        """Compile the expression.
+
+        :raises AllocationError: when it is no CEL.
+        """
+        try:
+            return compile_selector(
+                self.expression, features.consumable_capacity, features.list_attributes
+            )
+        except CompileError as exc:
+            raise AllocationError(
+                f"{self.where}: CEL compile error: compilation failed: {exc}"
+            ) from None
+
+
+@dataclass(frozen=True, eq=False)
+class Wanted:
+    """What one request, or one of its alternatives, asks for.
+
+    ``name`` is "request" or "request/alternative"; ``count`` is None for all devices that match.
+    """
+
+    name: str
+    device_class: DeviceClass
+    selectors: tuple[Selector, ...]
+    count: int | None
+    admin: bool
+    tolerations: tuple[Toleration, ...]
+    capacity: Mapping[str, Quantity]
+
+    def tolerates(self, device: PoolDevice) -> bool:
+        """Tell whether none of the device's taints keeps the request off."""
+        return all(
+            taint.effect not in BLOCKING_EFFECTS
+            or any(tolerated(taint, toleration) for toleration in self.tolerations)
+            for taint in device.taints
+        )
+
+    def selects(self, device: PoolDevice, features: Features) -> bool:
+        """Tell whether the class's and the request's selectors choose the device.
+
+        :raises AllocationError: for an expression that is no CEL, or has no value here.
+        """
+        for selector in self.selectors:
+            program = selector.program(features)
+            try:
+                result = program.result(device.view)
+            except EvaluationError as exc:
+                result = exc
+            if isinstance(result, CelError):
+                raise AllocationError(
+                    f"{selector.where}: CEL runtime error: {result} (on device {device.id})"
+                )
+            if not result:
+                return False
+        return True
+
+
+@dataclass(frozen=True, eq=False)
+class Request:
+    """A request: one way to meet it, or several in the order of preference."""
+
+    name: str
+    ways: tuple[Wanted, ...]
+    prioritized: bool
+
+    @property
+    def least(self) -> int:
+        """The fewest devices that any way takes, not counting ways that take all."""
+        return min(way.count if way.count is not None else 0 for way in self.ways)
+
+
+@dataclass(frozen=True)
+class Constraint:
+    """matchAttribute, or with ``distinct`` distinctAttribute, over some requests or all."""
+
+    attribute: str
+    distinct: bool
+    requests: frozenset[str]
+
+    def covers(self, wanted: str) -> bool:
+        """Tell whether a request, or an alternative by its full name, is meant."""
+        if not self.requests:
+            return True
+        return wanted in self.requests or wanted.partition("/")[0] in self.requests
+
+
+@dataclass(frozen=True, eq=False)
+class ClaimToAllocate:
+    """A claim without its status, ready to be allocated."""
+
+    claim: ResourceClaim
+    requests: tuple[Request, ...]
+    constraints: tuple[Constraint, ...]
+    config: tuple[DeviceConfiguration, ...] = field(default=())
+
+    @property
+    def title(self) -> str:
+        """The claim's name for messages."""
+        meta = self.claim.metadata
+        return f"claim {meta.namespace}/{meta.name}".replace(" /", " ")
+
+
+def tolerated(taint: DeviceTaint, toleration: Toleration) -> bool:
+    """Tell whether a toleration covers a taint; an empty key or effect covers any."""
+    if toleration.effect and toleration.effect != taint.effect:
+        return False
+    if toleration.key and toleration.key != taint.key:
+        return False
+    if toleration.operator == "Exists":
+        return True
+    return toleration.operator in ("", "Equal") and toleration.value == taint.value
+
+
+def prepare(claim: ResourceClaim, classes: Classes, features: Features) -> ClaimToAllocate:
+    """Make a claim ready, with the checks that come before any device is looked at.
+
+    :param classes: finds a device class by name.
+    :raises AllocationError: saying which request cannot be met by any node.
+    """
+    title = ClaimToAllocate(claim, (), ()).title
+    devices = claim.spec.devices
+    requests = []
+    for request in devices.requests:
+        where = f"{title}, request {request.name}"
+        if request.first_available:
+            if not features.prioritized_list:
+                raise AllocationError(
+                    f"{where}: has subrequests, but the DRAPrioritizedList feature is disabled"
+                )
+            ways = tuple(
+                _wanted(
+                    sub,
+                    f"{request.name}/{sub.name}",
+                    f"{title}, subrequest {sub.name}",
+                    title,
+                    classes,
+                    features,
+                )
+                for sub in request.first_available
+            )
+            requests.append(Request(request.name, ways, prioritized=True))
+        else:
+            exactly = request.exactly or ExactDeviceRequest()
+            way = _wanted(exactly, request.name, where, title, classes, features)
+            requests.append(Request(request.name, (way,), prioritized=False))
+    constraints = tuple(
+        _constraint(index, c.match_attribute, c.distinct_attribute, c.requests, title)
+        for index, c in enumerate(devices.constraints)
+    )
+    least = sum(request.least for request in requests)
+    if least > CLAIM_LIMIT:
+        raise AllocationError(
+            f"{title}: number of requested devices {least} exceeds the claim limit of {CLAIM_LIMIT}"
+        )
+    return ClaimToAllocate(claim, tuple(requests), constraints, devices.config)
+
+
+def _wanted(
+    exactly: ExactDeviceRequest,
+    name: str,
+    where: str,
+    title: str,
+    classes: Classes,
+    features: Features,
+) -> Wanted:
+    if not exactly.device_class_name:
+        raise AllocationError(f"{where}: missing device class name (unsupported request type?)")
+    found = classes(exactly.device_class_name)
+    if found is None:
+        raise AllocationError(
+            f"{where}: could not retrieve device class {exactly.device_class_name}: not found"
+        )
+    if exactly.admin_access and not features.admin_access:
+        raise AllocationError(f"{where}: admin access is requested, but the feature is disabled")
+    capacity = exactly.capacity.requests if exactly.capacity is not None else {}
+    if capacity and not features.consumable_capacity:
+        raise AllocationError(
+            f"{where}: has capacity requests, but the DRAConsumableCapacity feature is disabled"
+        )
+    mode = exactly.allocation_mode or "ExactCount"
+    if mode not in ("ExactCount", "All"):
+        raise AllocationError(f"{where}: unsupported count mode {mode}")
+    selectors = [
+        *_selectors(found.spec.selectors, f"class {found.metadata.name}", where),
+        *_selectors(exactly.selectors, title, where),
+    ]
+    return Wanted(
+        name,
+        found,
+        tuple(selectors),
+        None if mode == "All" else (1 if exactly.count is None else exactly.count),
+        bool(exactly.admin_access),
+        exactly.tolerations,
+        capacity,
+    )
+
+
+def _selectors(selectors: Sequence[DeviceSelector], owner: str, where: str) -> Sequence[Selector]:
+    found = []
+    for index, selector in enumerate(selectors):
+        if selector.cel is None or not selector.cel.expression:
+            raise AllocationError(
+                f"{where}, selector #{index}: CEL expression empty (unsupported selector type?)"
+            )
+        found.append(Selector(selector.cel.expression, f"{owner}: selector #{index}"))
+    return found
+
+
+def _constraint(
+    index: int,
+    match: str | None,
+    distinct: str | None,
+    requests: Sequence[str],
+    title: str,
+) -> Constraint:
+    if match is not None:
+        return Constraint(match, False, frozenset(requests))
+    if distinct is not None:
+        return Constraint(distinct, True, frozenset(requests))
+    raise AllocationError(
+        f"{title}, constraint #{index}: empty constraint (unsupported constraint type?)"
+    )

@@ -1,0 +1,68 @@
+"""What is left of devices, counters and capacities while claims are being allocated."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from bayplan_dra.allocator.model import AllocatedState, Amount, DeviceId, PoolDevice
+from bayplan_dra.allocator.pools import Pool, PoolKey
+
+__all__ = ["CounterKey", "Usage"]
+
+CounterKey = tuple[PoolKey, str, str]
+"""Pool, counter set, counter."""
+
+
+@dataclass
+class Usage:
+    """The state that one allocation starts from.
+
+    ``counters`` is what is left of each counter, ``shares`` what of shared capacity is consumed;
+    ``partly`` are the shared devices in use.
+    """
+
+    state: AllocatedState
+    counters: dict[CounterKey, Amount] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, state: AllocatedState, pools: Iterable[Pool]) -> Usage:
+        """Return what is left for the pools of a node."""
+        usage = cls(state)
+        for pool in pools:
+            for counter_set, counters in pool.counters.items():
+                for name, amount in counters.items():
+                    usage.counters[pool.key, counter_set, name] = amount
+            for identity, device in pool.consumers.items():
+                if identity not in state.devices and identity not in state.shared:
+                    continue
+                for used in device.consumes_counters:
+                    for name, counter in used.counters.items():
+                        key = (pool.key, used.counter_set, name)
+                        if key in usage.counters:
+                            usage.counters[key] -= counter.value.number
+        return usage
+
+    def in_use(self, device: PoolDevice) -> bool:
+        """Tell whether a device is held exclusively by a claim."""
+        return device.id in self.state.devices
+
+    def share_left(self, device: PoolDevice, name: str) -> Amount:
+        """Return what is left of a shared device's capacity."""
+        consumed = self.state.capacity.get(device.id, {}).get(name, 0)
+        return device.spec.capacity[name].value.number - consumed
+
+
+def counter_needs(device: PoolDevice) -> Mapping[CounterKey, Amount]:
+    """Return what a device takes of each counter while it is allocated."""
+    pool = PoolKey(device.id.driver, device.id.pool)
+    return {
+        (pool, used.counter_set, name): counter.value.number
+        for used in device.spec.consumes_counters
+        for name, counter in used.counters.items()
+    }
+
+
+def shared_id(device: PoolDevice) -> DeviceId | None:
+    """Return the id of a device that may be shared, None for one that may not."""
+    return device.id if device.spec.allow_multiple_allocations else None
