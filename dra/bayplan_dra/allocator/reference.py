@@ -69,8 +69,8 @@ class Reference:
         :raises AllocationError: when the claims cannot be allocated on any node.
         :raises NodeError: when something is wrong with this node.
         """
-        for claim in self.claims:
-            self._find_all_devices(claim)
+        for index in range(len(self.claims)):
+            self._find_all_devices(index)
         if self._one(0, 0, None, 0, 0):
             return self._chosen
         if self._met_invalid:
@@ -79,7 +79,8 @@ class Reference:
 
     # All devices -----------------------------------------------------------------------------
 
-    def _find_all_devices(self, claim: ClaimToAllocate) -> None:
+    def _find_all_devices(self, index: int) -> None:
+        claim = self.claims[index]
         least = 0
         for request in claim.requests:
             sizes = []
@@ -87,7 +88,7 @@ class Reference:
                 if wanted.count is not None:
                     sizes.append(wanted.count)
                     continue
-                found = self._all_devices(claim, wanted)
+                found = self._all_devices(index, wanted)
                 self._everything[id(wanted)] = found
                 sizes.append(len(found))
             least += min(sizes)
@@ -97,20 +98,28 @@ class Reference:
                 f"{CLAIM_LIMIT}"
             )
 
-    def _all_devices(self, claim: ClaimToAllocate, wanted: Wanted) -> list[PoolDevice]:
+    def _all_devices(self, claim: int, wanted: Wanted) -> list[PoolDevice]:
         found = []
         for pool in self.pools:
-            where = f"{claim.title}, request {wanted.name}: asks for all devices, but resource pool"
+            title = self.claims[claim].title
+            where = f"{title}, request {wanted.name}: asks for all devices, but resource pool"
             if pool.incomplete:
                 raise AllocationError(f"{where} {pool.key} is currently being updated")
             if pool.invalid:
                 raise AllocationError(f"{where} {pool.key} is currently invalid: {pool.invalid}")
             for device in pool.devices:
-                if not self._selects(wanted, device):
+                if not self._selects(claim, wanted, device):
                     continue
-                if self._consumption(wanted, device)[0]:
+                fits, consumed = self._consumption(wanted, device)
+                if fits and self._share_fits(device, consumed):
                     found.append(device)
         return found
+
+    def _share_fits(self, device: PoolDevice, consumed: Mapping[str, Amount] | None) -> bool:
+        return all(
+            self._usage.share_left(device, name) - self._shares.get((device.id, name), 0) >= amount
+            for name, amount in (consumed or {}).items()
+        )
 
     # The search ------------------------------------------------------------------------------
 
@@ -138,7 +147,7 @@ class Reference:
         if wanted.count is None:
             return self._all(claim, request, wanted, count)
         for index, device in self._candidates(start):
-            if not self._may_use(claim, wanted, device) or not self._selects(wanted, device):
+            if not self._may_use(claim, wanted, device) or not self._selects(claim, wanted, device):
                 continue
             undo = self._take(claim, wanted, device)
             if undo is None:
@@ -203,10 +212,10 @@ class Reference:
     def _shareable(self, device: PoolDevice) -> bool:
         return device.spec.allow_multiple_allocations and self.features.consumable_capacity
 
-    def _selects(self, wanted: Wanted, device: PoolDevice) -> bool:
+    def _selects(self, claim: int, wanted: Wanted, device: PoolDevice) -> bool:
         key = (id(wanted), device.id)
         if key not in self._selected:
-            self._selected[key] = wanted.selects(device, self.features)
+            self._selected[key] = wanted.selects(device, self.features, self.claims[claim].title)
         return self._selected[key]
 
     def _consumption(
@@ -225,12 +234,8 @@ class Reference:
     ) -> Undo | None:
         """Give a device to a request; return how to take it back, None where it cannot have it."""
         fits, consumed = self._consumption(wanted, device)
-        if not fits:
+        if not fits or not self._share_fits(device, consumed):
             return None
-        for name, amount in (consumed or {}).items():
-            key = (device.id, name)
-            if self._usage.share_left(device, name) - self._shares.get(key, 0) < amount:
-                return None
         needs = self._counter_needs(device)
         if any(self._usage.counters[key] < need for key, need in needs.items()):
             return None
@@ -283,8 +288,8 @@ class Reference:
         for key, need in needs.items():
             self._usage.counters[key] -= need
         for name, amount in (consumed or {}).items():
-            key_share = (device.id, name)
-            self._shares[key_share] = self._shares.get(key_share, 0) + amount
+            share = (device.id, name)
+            self._shares[share] = self._shares.get(share, 0) + amount
 
     def _uncount(
         self,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from bayplan.api.dra import (
     CLAIM_LIMIT,
@@ -35,13 +34,20 @@ BLOCKING_EFFECTS = ("NoSchedule", "NoExecute")
 Classes = Callable[[str], DeviceClass | None]
 
 
-class Selector(NamedTuple):
-    """An expression and where it stands, for messages."""
+@dataclass(frozen=True, slots=True)
+class Selector:
+    """An expression, and where it stands: in which class ("" for the claim) and place."""
 
     expression: str
-    where: str
+    device_class: str
+    index: int
 
-    def program(self, features: Features) -> Program:
+    def where(self, title: str) -> str:
+        """Say where the expression stands; ``title`` is the claim's."""
+        owner = f"class {self.device_class}" if self.device_class else title
+        return f"{owner}: selector #{self.index}"
+
+    def program(self, features: Features, title: str) -> Program:
         """Compile the expression.
 
         :raises AllocationError: when it is no CEL.
@@ -52,7 +58,7 @@ class Selector(NamedTuple):
             )
         except CompileError as exc:
             raise AllocationError(
-                f"{self.where}: CEL compile error: compilation failed: {exc}"
+                f"{self.where(title)}: CEL compile error: compilation failed: {exc}"
             ) from None
 
 
@@ -79,20 +85,20 @@ class Wanted:
             for taint in device.taints
         )
 
-    def selects(self, device: PoolDevice, features: Features) -> bool:
+    def selects(self, device: PoolDevice, features: Features, title: str) -> bool:
         """Tell whether the class's and the request's selectors choose the device.
 
         :raises AllocationError: for an expression that is no CEL, or has no value here.
         """
         for selector in self.selectors:
-            program = selector.program(features)
+            program = selector.program(features, title)
             try:
                 result = program.result(device.view)
             except EvaluationError as exc:
                 result = exc
             if isinstance(result, CelError):
                 raise AllocationError(
-                    f"{selector.where}: CEL runtime error: {result} (on device {device.id})"
+                    f"{selector.where(title)}: CEL runtime error: {result} (on device {device.id})"
                 )
             if not result:
                 return False
@@ -176,7 +182,6 @@ def prepare(claim: ResourceClaim, classes: Classes, features: Features) -> Claim
                     sub,
                     f"{request.name}/{sub.name}",
                     f"{title}, subrequest {sub.name}",
-                    title,
                     classes,
                     features,
                 )
@@ -185,7 +190,7 @@ def prepare(claim: ResourceClaim, classes: Classes, features: Features) -> Claim
             requests.append(Request(request.name, ways, prioritized=True))
         else:
             exactly = request.exactly or ExactDeviceRequest()
-            way = _wanted(exactly, request.name, where, title, classes, features)
+            way = _wanted(exactly, request.name, where, classes, features)
             requests.append(Request(request.name, (way,), prioritized=False))
     constraints = tuple(
         _constraint(index, c.match_attribute, c.distinct_attribute, c.requests, title)
@@ -203,7 +208,6 @@ def _wanted(
     exactly: ExactDeviceRequest,
     name: str,
     where: str,
-    title: str,
     classes: Classes,
     features: Features,
 ) -> Wanted:
@@ -225,8 +229,8 @@ def _wanted(
     if mode not in ("ExactCount", "All"):
         raise AllocationError(f"{where}: unsupported count mode {mode}")
     selectors = [
-        *_selectors(found.spec.selectors, f"class {found.metadata.name}", where),
-        *_selectors(exactly.selectors, title, where),
+        *_selectors(found.spec.selectors, found.metadata.name, where),
+        *_selectors(exactly.selectors, "", where),
     ]
     return Wanted(
         name,
@@ -246,7 +250,7 @@ def _selectors(selectors: Sequence[DeviceSelector], owner: str, where: str) -> S
             raise AllocationError(
                 f"{where}, selector #{index}: CEL expression empty (unsupported selector type?)"
             )
-        found.append(Selector(selector.cel.expression, f"{owner}: selector #{index}"))
+        found.append(Selector(selector.cel.expression, owner, index))
     return found
 
 

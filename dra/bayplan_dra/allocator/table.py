@@ -1,0 +1,243 @@
+"""The devices that a search chooses from, by index, with what the search asks about them.
+
+Sets of devices are integers with one bit per device, so that a constraint is an ``&`` and a count
+is ``bit_count``. A table belongs to what one node sees (or several, where they share devices), and
+is kept as long as that stays the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from bayplan_dra.allocator.attributes import Value, attribute_values
+from bayplan_dra.allocator.capacity import consumption
+from bayplan_dra.allocator.model import (
+    AllocatedState,
+    AllocationError,
+    Amount,
+    DeviceId,
+    Features,
+    PoolDevice,
+)
+from bayplan_dra.allocator.pools import Pool
+from bayplan_dra.allocator.requests import Wanted
+from bayplan_dra.allocator.usage import CounterKey, counter_needs
+
+__all__ = [
+    "TOPOLOGY",
+    "AttributeIndex",
+    "DeviceTable",
+    "Filtered",
+    "Group",
+    "bits",
+]
+
+TOPOLOGY = (
+    "*/nvlinkDomain",
+    "*/nvlinkGroup8",
+    "*/nvlinkGroup4",
+    "*/nvlinkGroup2",
+    "resource.kubernetes.io/pcieRoot",
+    "resource.kubernetes.io/numaNode",
+)
+"""The attributes that say which devices belong together, the most precious first."""
+
+
+class AttributeIndex(NamedTuple):
+    """One attribute over all devices: each device's values, and the devices with each value."""
+
+    values: Sequence[frozenset[Value]]
+    masks: Mapping[Value, int]
+    present: int
+
+
+class Group(NamedTuple):
+    """Devices that belong together at one level of the topology (0 is the most precious).
+
+    ``partition`` groups are what one piece of hardware is divided into: touching one costs as
+    much as breaking it.
+    """
+
+    level: int
+    mask: int
+    partition: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Filtered:
+    """What the unchanging part of a request leaves of a table.
+
+    ``matching`` passed the selectors; of these ``tolerated`` have no taint in the way and
+    ``capable`` can serve the capacity that is asked; ``consumed`` is what a share of a device
+    costs; ``errors`` are those of expressions that had no value.
+    """
+
+    usable: int
+    matching: int
+    tolerated: int
+    capable: int
+    consumed: Mapping[int, Mapping[str, Amount]]
+    errors: Sequence[str]
+
+
+class DeviceTable:
+    """Devices of some pools in order, each once."""
+
+    def __init__(self, pools: Iterable[Pool], features: Features) -> None:
+        self.features = features
+        self.pools = tuple(pools)
+        self.devices: list[PoolDevice] = []
+        self.index: dict[DeviceId, int] = {}
+        self.usable = 0
+        for pool in self.pools:
+            for device in pool.devices:
+                if device.id in self.index:
+                    continue
+                self.index[device.id] = len(self.devices)
+                if not pool.incomplete and not pool.invalid:
+                    self.usable |= 1 << len(self.devices)
+                self.devices.append(device)
+        self.all = (1 << len(self.devices)) - 1
+        self.needs: list[Mapping[CounterKey, Amount]] = [counter_needs(d) for d in self.devices]
+        self.consumers: dict[CounterKey, list[tuple[int, Amount]]] = {}
+        for number, needs in enumerate(self.needs):
+            for key, amount in needs.items():
+                self.consumers.setdefault(key, []).append((number, amount))
+        self.shareable = 0
+        if features.consumable_capacity:
+            for number, device in enumerate(self.devices):
+                if device.spec.allow_multiple_allocations:
+                    self.shareable |= 1 << number
+        self._attributes: dict[str, AttributeIndex] = {}
+        self._groups: dict[Sequence[str], tuple[Group, ...]] = {}
+        self._filtered: dict[Wanted, Filtered] = {}
+
+    def __len__(self) -> int:
+        return len(self.devices)
+
+    def in_use(self, state: AllocatedState) -> int:
+        """Return the devices that are held exclusively."""
+        mask = 0
+        held = state.devices
+        for number, device in enumerate(self.devices):
+            if device.id in held:
+                mask |= 1 << number
+        return mask
+
+    def shared_in_use(self, state: AllocatedState) -> int:
+        """Return the devices of which shares are held."""
+        mask = 0
+        for number in bits(self.shareable):
+            if self.devices[number].id in state.shared:
+                mask |= 1 << number
+        return mask
+
+    def attribute(self, name: str) -> AttributeIndex:
+        """Return one attribute over all devices."""
+        found = self._attributes.get(name)
+        if found is None:
+            values = [attribute_values(device.attribute(name)) for device in self.devices]
+            masks: dict[Value, int] = {}
+            present = 0
+            for number, own in enumerate(values):
+                if own:
+                    present |= 1 << number
+                for value in own:
+                    masks[value] = masks.get(value, 0) | 1 << number
+            found = self._attributes[name] = AttributeIndex(values, masks, present)
+        return found
+
+    def groups(self, levels: Sequence[str]) -> tuple[Group, ...]:
+        """Return what belongs together: partitions of one device, then the levels in order.
+
+        A level is an attribute, ``*/name`` that of any driver; of a list its first value counts.
+        """
+        found = self._groups.get(levels)
+        if found is None:
+            found = self._groups[levels] = tuple(self._make_groups(levels))
+        return found
+
+    def _make_groups(self, levels: Sequence[str]) -> Iterable[Group]:
+        by_set: dict[object, int] = {}
+        for number, needs in enumerate(self.needs):
+            for pool, counter_set, _ in needs:
+                key = (pool, counter_set)
+                by_set[key] = by_set.get(key, 0) | 1 << number
+        for mask in by_set.values():
+            yield Group(0, mask, partition=True)
+        for number in bits(self.shareable):
+            yield Group(0, 1 << number, partition=True)
+        for level, name in enumerate(levels, start=1):
+            by_value: dict[object, int] = {}
+            for number, device in enumerate(self.devices):
+                value = _group_value(device, name)
+                if value is not None:
+                    by_value[value] = by_value.get(value, 0) | 1 << number
+            for mask in by_value.values():
+                yield Group(level, mask, partition=False)
+
+    def filtered(self, wanted: Wanted, title: str = "claim") -> Filtered:
+        """Return which devices a request may have, whatever is in use.
+
+        :raises AllocationError: for an expression that is no CEL.
+        """
+        found = self._filtered.get(wanted)
+        if found is None:
+            found = self._filtered[wanted] = self._filter(wanted, title)
+        return found
+
+    def _filter(self, wanted: Wanted, title: str) -> Filtered:
+        matching = tolerated = capable = 0
+        consumed: dict[int, Mapping[str, Amount]] = {}
+        errors: dict[str, None] = {}
+        for selector in wanted.selectors:
+            selector.program(self.features, title)
+        for number in bits(self.usable):
+            device = self.devices[number]
+            try:
+                if not wanted.selects(device, self.features, title):
+                    continue
+            except AllocationError as exc:
+                errors[str(exc)] = None
+                continue
+            bit = 1 << number
+            matching |= bit
+            bound = bool(device.spec.binding_conditions) and not self.features.binding_conditions
+            if not bound and (not self.features.device_taints or wanted.tolerates(device)):
+                tolerated |= bit
+            takes: Mapping[str, Amount] | None = {}
+            if self.features.consumable_capacity:
+                takes = consumption(device.spec, wanted.capacity)
+            if takes is not None:
+                capable |= bit
+                if self.shareable & bit:
+                    consumed[number] = takes
+        return Filtered(self.usable, matching, tolerated, capable, consumed, tuple(errors))
+
+
+def _group_value(device: PoolDevice, name: str) -> object:
+    domain, _, identifier = name.rpartition("/")
+    if domain == "*":
+        attribute = device.attribute(f"{device.id.driver}/{identifier}")
+        prefix: object = device.id.driver
+    else:
+        attribute, prefix = device.attribute(name), None
+    if attribute is None:
+        return None
+    if attribute.integers:
+        return prefix, attribute.integers[0]
+    if attribute.strings:
+        return prefix, attribute.strings[0]
+    if attribute.integer is not None:
+        return prefix, attribute.integer
+    return (prefix, attribute.string) if attribute.string is not None else None
+
+
+def bits(mask: int) -> Iterable[int]:
+    """Return the devices of a set, in order."""
+    while mask:
+        low = mask & -mask
+        yield low.bit_length() - 1
+        mask ^= low

@@ -1,0 +1,226 @@
+"""What holds for every allocation, on random devices and claims."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from worlds import World, random_world
+
+from bayplan.api import ResourceClaim
+from bayplan.api.dra import AllocationResult
+from bayplan_dra.allocator import (
+    TOPOLOGY,
+    AllocatedState,
+    AllocationError,
+    DeviceId,
+    DeviceTable,
+    Failure,
+    Held,
+    NodeError,
+    PoolDevice,
+    prepare,
+)
+from bayplan_dra.allocator.attributes import attribute_values
+from bayplan_dra.allocator.model import allocated_ids
+from bayplan_dra.allocator.search import cost_of
+from bayplan_dra.allocator.usage import Usage, counter_needs
+
+SEEDS = st.integers(min_value=0, max_value=10**9)
+
+
+def allocate(world: World, strict: bool = False) -> list[AllocationResult] | None:
+    try:
+        found = world.allocator(strict).allocate(world.claims, world.node, world.state)
+    except (AllocationError, NodeError):
+        return None
+    return None if isinstance(found, Failure) else found
+
+
+def with_allocations(
+    claims: Sequence[ResourceClaim], found: Sequence[AllocationResult]
+) -> list[ResourceClaim]:
+    from msgspec.structs import replace
+
+    return [
+        replace(claim, status=replace(claim.status, allocation=allocation))
+        for claim, allocation in zip(claims, found, strict=True)
+    ]
+
+
+def held_by(claims: Sequence[ResourceClaim]) -> list[Held]:
+    return [held for claim in claims for held in allocated_ids(claim)]
+
+
+@settings(max_examples=150, deadline=None)
+@given(SEEDS)
+def test_it_allocates_whenever_the_plain_search_does(seed: int) -> None:
+    world = random_world(seed)
+    plain, ours = allocate(world, strict=True), allocate(world)
+    assert plain is None or ours is not None
+    if ours is not None and plain is None:
+        # Beyond the plain search only by being lenient where that one gives up altogether.
+        with pytest.raises(AllocationError):
+            world.allocator(True).allocate(world.claims, world.node, world.state)
+
+
+@settings(max_examples=150, deadline=None)
+@given(SEEDS)
+def test_an_allocation_changes_nothing_that_it_was_given(seed: int) -> None:
+    world = random_world(seed)
+    before = world.state.copy()
+    claims = list(world.claims)
+    slices = list(world.inventory.slices())
+    allocate(world)
+    assert world.state == before
+    assert world.claims == claims
+    assert list(world.inventory.slices()) == slices
+
+
+@settings(max_examples=150, deadline=None)
+@given(SEEDS)
+def test_no_device_is_given_twice_and_nothing_is_overdrawn(seed: int) -> None:
+    world = random_world(seed)
+    found = allocate(world)
+    if found is None:
+        return
+    claims = with_allocations(world.claims, found)
+    after = world.state.copy()
+    for held in held_by(claims):
+        if held.consumed is None:
+            assert held.id not in after.devices, "a device was given twice"
+            assert held.id not in after.shared
+        after.take([held])
+    pools = world.inventory.pools(world.node)
+    before, usage = Usage.of(world.state, pools), Usage.of(after, pools)
+    for key, left in usage.counters.items():
+        # What others hold may be too much already; nothing is added to that.
+        assert left >= 0 or left == before.counters[key]
+    for pool in pools:
+        for device in pool.devices:
+            for name in device.spec.capacity if device.spec.allow_multiple_allocations else ():
+                assert usage.share_left(device, name) >= 0
+
+
+@settings(max_examples=150, deadline=None)
+@given(SEEDS)
+def test_every_request_and_every_constraint_is_met(seed: int) -> None:
+    world = random_world(seed)
+    found = allocate(world)
+    if found is None:
+        return
+    devices = {
+        device.id: device for pool in world.inventory.pools(world.node) for device in pool.devices
+    }
+    for claim, allocation in zip(world.claims, found, strict=True):
+        ready = prepare(claim, world.classes.get, world.inventory.features)
+        results = allocation.devices.results
+        for request in ready.requests:
+            chosen = [way for way in request.ways if any(r.request == way.name for r in results)]
+            assert len(chosen) == 1
+            way = chosen[0]
+            own = [r for r in results if r.request == way.name]
+            assert way.count is None or len(own) == way.count
+            assert len({r.device for r in own}) == len(own)
+            for result in own:
+                device = devices[DeviceId(result.driver, result.pool, result.device)]
+                assert way.selects(device, world.inventory.features, "")
+                assert way.tolerates(device)
+        for constraint in ready.constraints:
+            values = [
+                attribute_values(
+                    devices[DeviceId(r.driver, r.pool, r.device)].attribute(constraint.attribute)
+                )
+                for r in results
+                if constraint.covers(r.request)
+            ]
+            assert all(values)
+            if constraint.distinct:
+                assert sum(map(len, values)) == len(frozenset().union(*values))
+            elif values:
+                assert frozenset.intersection(*values)
+
+
+@settings(max_examples=150, deadline=None)
+@given(SEEDS)
+def test_what_is_taken_and_released_leaves_the_state_as_it_was(seed: int) -> None:
+    world = random_world(seed)
+    found = allocate(world)
+    if found is None:
+        return
+    state = world.state.copy()
+    claims = with_allocations(world.claims, found)
+    state.take(held_by(claims))
+    state.release(held_by(claims))
+    assert state == world.state
+
+
+# The best choice -----------------------------------------------------------------------------
+
+
+def every_solution(world: World) -> Iterator[int]:
+    """Yield, as sets of table indices in use, all complete allocations there are."""
+    table = DeviceTable(world.inventory.pools(world.node), world.inventory.features)
+    used = table.in_use(world.state)
+    ready = [prepare(c, world.classes.get, world.inventory.features) for c in world.claims]
+    wanted = [(claim, request.ways[0]) for claim in ready for request in claim.requests]
+    free = [d for i, d in enumerate(table.devices) if not used >> i & 1]
+    options = []
+    for _, way in wanted:
+        matching = [device for device in free if way.selects(device, table.features, "")]
+        options.append(list(itertools.combinations(matching, way.count or 0)))
+    for chosen in itertools.product(*options):
+        flat = [device for part in chosen for device in part]
+        if len({device.id for device in flat}) < len(flat):
+            continue
+        parts = [(claim, way.name, own) for (claim, way), own in zip(wanted, chosen, strict=True)]
+        if all(
+            meets(constraint, [(name, own) for owner, name, own in parts if owner is claim])
+            for claim in ready
+            for constraint in claim.constraints
+        ):
+            yield used | sum(1 << table.index[device.id] for device in flat)
+
+
+def meets(constraint: object, parts: Sequence[tuple[str, Sequence[PoolDevice]]]) -> bool:
+    from bayplan_dra.allocator.requests import Constraint
+
+    assert isinstance(constraint, Constraint)
+    values = [
+        attribute_values(device.attribute(constraint.attribute))
+        for name, part in parts
+        if constraint.covers(name)
+        for device in part
+    ]
+    if not all(values):
+        return False
+    if constraint.distinct:
+        return sum(map(len, values)) == len(frozenset().union(*values))
+    return not values or bool(frozenset.intersection(*values))
+
+
+@settings(max_examples=150, deadline=None)
+@given(SEEDS)
+def test_the_choice_breaks_as_little_as_any_choice_could(seed: int) -> None:
+    world = random_world(seed, rich=False)
+    found = allocate(world)
+    table = DeviceTable(world.inventory.pools(world.node), world.inventory.features)
+    groups = table.groups(TOPOLOGY)
+    best = min((cost_of(groups, used) for used in every_solution(world)), default=None)
+    if found is None:
+        assert best is None
+        return
+    used = table.in_use(world.state)
+    for held in held_by(with_allocations(world.claims, found)):
+        used |= 1 << table.index[held.id]
+    assert best == cost_of(groups, used)
+
+
+def test_counters_of_a_device_belong_to_its_own_pool() -> None:
+    world = random_world(7)
+    device = world.inventory.pools(world.node)[0].devices[0]
+    assert all(key[0] == device.id[:2] for key in counter_needs(device))
+    assert AllocatedState() == AllocatedState()
