@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from bayplan.events import ClusterEvent
     from bayplan.hookspecs import hookimpl
     from bayplan.plugin import (
+        NOTES,
         SKIP,
         Args,
         CycleState,
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
         Plugin,
         Preemption,
         PreemptionTrial,
+        Preparation,
         Reads,
         Refusal,
         Reject,
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
     from bayplan.snapshot import NodeRow, NodeView, PodInfo
 
 __all__ = [
+    "NOTES",
     "SKIP",
     "Args",
     "BayplanError",
@@ -57,6 +60,7 @@ __all__ = [
     "PodInfo",
     "Preemption",
     "PreemptionTrial",
+    "Preparation",
     "Reads",
     "Refusal",
     "Reject",

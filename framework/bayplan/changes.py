@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from bayplan.api import ApiObject, Node, Pod
+from bayplan.api import ApiObject, Node, Pod, ResourceClaim
 from bayplan.events import ClusterEvent
 
-__all__ = ["node_difference", "same_definition", "same_needs"]
+__all__ = ["claim_freed", "node_difference", "same_definition", "same_needs"]
 
 
 def same_needs(old: Pod, new: Pod) -> bool:
@@ -33,6 +33,18 @@ def same_definition(old: ApiObject | None, new: ApiObject) -> bool:
     if hasattr(new, "status"):
         changes["status"] = getattr(old, "status", None)
     return bool(replace(new, **changes) == old)
+
+
+def claim_freed(old: ResourceClaim | None, new: ResourceClaim) -> bool:
+    """Whether an update of a claim can let others be allocated, or its own pods be bound."""
+    if old is None:
+        return False
+    before, after = old.status, new.status
+    return (
+        (before.allocation is not None and after.allocation is None)
+        or len(after.reserved_for) < len(before.reserved_for)
+        or before.devices != after.devices
+    )
 
 
 def node_difference(old: Node | None, new: Node) -> ClusterEvent:

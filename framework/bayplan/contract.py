@@ -21,6 +21,7 @@ from bayplan.plugin import (
     Placements,
     Plugin,
     Preemption,
+    Preparation,
     Reads,
     Refusal,
     Skip,
@@ -157,7 +158,11 @@ ANSWERS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "placement_score": (_number, "a finite number"),
     "reserve": (_text, "None or a text"),
     "permit": (_permit, "None, a text or Wait(seconds)"),
-    "pre_bind": (_text, "None or a text"),
+    "device_score": (_number, "a finite number"),
+    "pre_bind": (
+        lambda v: isinstance(v, Preparation) or _text(v),
+        "None, a text or a Preparation",
+    ),
     "bind": (_annotations, "None or a dict of texts"),
 }
 """For each hook whose answer is one value: how to tell a good one, and its description.

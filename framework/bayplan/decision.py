@@ -36,7 +36,8 @@ class PodDecision:
     ``refused`` holds, in the order of the plugins, (plugin, reason, number of nodes) of the
     first plugin that refused each node (a node may have several reasons of that plugin);
     ``removed`` the number of nodes that each plugin took out; ``unresolvable`` the nodes where
-    no preemption can help.
+    no preemption can help; ``notes`` what plugins say of the pod on its node, such as
+    its devices.
     """
 
     pod: str
@@ -50,6 +51,7 @@ class PodDecision:
     pre_filter: tuple[str, str] | None = None
     finalists: Sequence[Finalist] = ()
     message: str = ""
+    notes: Sequence[str] = ()
 
     @property
     def refused_by(self) -> set[str]:

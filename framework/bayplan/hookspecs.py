@@ -10,7 +10,7 @@ plugin implements any of them with ``@hookimpl`` and takes any subset of the arg
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,6 +18,7 @@ import numpy.typing as npt
 import pluggy
 
 if TYPE_CHECKING:
+    from bayplan.api.dra import Device, DeviceId
     from bayplan.decision import Decision
     from bayplan.events import ClusterEvent
     from bayplan.plugin import (
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
         Placement,
         Placements,
         Preemption,
+        Preparation,
         Refusal,
         Reject,
         Remedy,
@@ -171,6 +173,24 @@ def placement_score(unit: Unit, placement: Placement, state: CycleState) -> floa
     raise AssertionError
 
 
+# Devices -----------------------------------------------------------------------------------
+
+
+@hookspec(firstresult=True)
+def device_score(
+    pod: PodInfo,
+    node: NodeRow,
+    chosen: Sequence[tuple[str, DeviceId]],
+    devices: Mapping[DeviceId, Device],
+) -> float:
+    """Score one complete choice of devices for the pod's claims; the highest is taken.
+
+    ``chosen`` pairs each request with a device, ``devices`` are all that the node can use. Without
+    this hook the choice is taken that breaks the fewest groups of the node's topology.
+    """
+    raise AssertionError
+
+
 # On the chosen node ------------------------------------------------------------------------
 
 
@@ -190,8 +210,8 @@ def permit(pod: PodInfo, node: NodeRow, unit: Unit, state: CycleState) -> Wait |
 
 
 @hookspec
-def pre_bind(pod: PodInfo, node: NodeRow, state: CycleState) -> str | None:
-    """Do what has to be done before the binding is written; a text refuses."""
+def pre_bind(pod: PodInfo, node: NodeRow, state: CycleState) -> Preparation | str | None:
+    """Say what has to be done before the binding is written; a text refuses."""
 
 
 @hookspec(firstresult=True)

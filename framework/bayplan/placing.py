@@ -21,7 +21,7 @@ from bayplan.api.gang import Gather
 from bayplan.decision import PodDecision
 from bayplan.evaluation import Evaluation
 from bayplan.evaluator import Evaluator
-from bayplan.plugin import CycleState, DomainTrial, Placement, Placements, Unit
+from bayplan.plugin import NOTES, CycleState, DomainTrial, Placement, Placements, Unit
 from bayplan.runtime import Runtime, guard
 from bayplan.snapshot import NodeRow, PodInfo, Snapshot
 
@@ -313,6 +313,7 @@ class Placer:
                     self.unreserve([reserved])
                     snapshot.remove_pod(pod.key)
                     return False
+        decision.notes = state.get(NOTES) or ()
         decision.node = name
         attempt.pods[pod.key] = decision
         attempt.reserved.append(reserved)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, Flag, auto
-from typing import TYPE_CHECKING, ClassVar, Final, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -19,10 +19,12 @@ from bayplan.events import ClusterEvent
 
 if TYPE_CHECKING:
     from bayplan.api.gang import Gang
+    from bayplan.cluster.protocol import Done, Write
     from bayplan.gangs import GangMembers
     from bayplan.snapshot import PodInfo, Snapshot
 
 __all__ = [
+    "NOTES",
     "SKIP",
     "Args",
     "CycleState",
@@ -35,6 +37,7 @@ __all__ = [
     "Plugin",
     "Preemption",
     "PreemptionTrial",
+    "Preparation",
     "Reads",
     "Refusal",
     "Reject",
@@ -123,6 +126,20 @@ class Wait:
 
 
 @dataclass(frozen=True, slots=True)
+class Preparation:
+    """Returned by ``pre_bind``: what has to be done before the pod's binding is written.
+
+    ``writes`` are carried out in order; a failure gives back the places of the whole unit. Then
+    ``ready`` is asked, and asked again after each change of an object, for at most ``seconds``:
+    True lets the pod be bound, False waits, a text gives the places back.
+    """
+
+    writes: Sequence[Write]
+    ready: Callable[[], bool | str] | None = None
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class Remedy:
     """The smallest change that would undo a plugin's refusal; ``cost`` ranks remedies.
 
@@ -193,6 +210,10 @@ class CycleState:
             self._values = {k: k.copy(v) if k.copy else v for k, v in kept.items()}
 
         return restore
+
+
+NOTES: Final[StateKey[Sequence[str]]] = StateKey("notes")
+"""What a plugin wants the record of the decision to say of the pod on its node, for explain."""
 
 
 @dataclass
@@ -322,6 +343,12 @@ class Handle(Protocol):
 
     def hopeless(self, pod: PodInfo) -> BoolColumn:
         """Return the mask of node rows where no eviction could help the pod."""
+
+    def hook(self, name: str) -> Sequence[Callable[..., Any]]:
+        """Return the calls of a hook of this profile, for a plugin that others extend."""
+
+    def submit(self, write: Write, done: Done | None = None) -> None:
+        """Have the cluster carry out a write, and ``done`` told how that went."""
 
     def fit_message(self, pod: PodInfo) -> str:
         """Return why nodes refuse the pod now: "0/5 nodes are available: ..."."""

@@ -151,6 +151,25 @@ class UnitQueue:
         elif unit.place in (Place.GATED, Place.UNSCHEDULABLE):
             self._wake(unit, now)
 
+    def recheck_pod(self, pod_key: str, now: float) -> None:
+        """Ask the gates of one pod again, because what they look at changed."""
+        key = self._unit_of.get(pod_key)
+        unit = self._units[key] if key is not None else None
+        if unit is None:
+            return
+        pod = unit.pods[pod_key]
+        refusal = self._gate(pod)
+        unit.ready.pop(pod_key, None)
+        unit.gated.pop(pod_key, None)
+        if refusal is not None:
+            unit.gated[pod_key] = (pod, refusal)
+            if not unit.ready and unit.place is not Place.IN_FLIGHT:
+                self._move(unit, Place.GATED)
+            return
+        unit.ready[pod_key] = pod
+        if unit.place in (Place.GATED, Place.UNSCHEDULABLE):
+            self._wake(unit, now)
+
     def postpone(self, unit_key: str, now: float) -> None:
         """Let the others go first: try a unit again after the longest delay at the earliest."""
         unit = self._units.get(unit_key)

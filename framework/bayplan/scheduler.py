@@ -15,9 +15,10 @@ import numpy as np
 import numpy.typing as npt
 
 from bayplan.announcer import Announcer
-from bayplan.api import KINDS, ApiObject, Node, Pod
-from bayplan.changes import node_difference, same_definition, same_needs
-from bayplan.cluster.protocol import Bind, Cluster, WatchEvent, WatchType
+from bayplan.api import KINDS, ApiObject, Node, Pod, ResourceClaim
+from bayplan.changes import claim_freed, node_difference, same_definition, same_needs
+from bayplan.claimants import Claimants
+from bayplan.cluster.protocol import Bind, Cluster, Done, WatchEvent, WatchType, Write
 from bayplan.cycle import Cycle, Reserved, Result
 from bayplan.decision import Decision, Outcome
 from bayplan.definitions import GangDefinitions
@@ -28,10 +29,11 @@ from bayplan.evictions import RoomMaker
 from bayplan.gangs import GangDirectory, GangMembers
 from bayplan.manifests import object_key
 from bayplan.patience import Patience
-from bayplan.plugin import Placement, Placements, Unit
+from bayplan.plugin import Placement, Placements, Preparation, Unit
+from bayplan.preparations import Preparations
 from bayplan.profile import Profile, ProfileSet
 from bayplan.queue import Place, QueuedUnit, UnitQueue
-from bayplan.runtime import Runtime
+from bayplan.runtime import Hook, Runtime
 from bayplan.snapshot import NodeRow, PodInfo, Snapshot
 from bayplan.statuses import StatusWriter
 from bayplan.units import make_unit
@@ -84,6 +86,13 @@ class _Handle:
     def hopeless(self, pod: PodInfo) -> npt.NDArray[np.bool_]:
         assert self.at_work is not None, "not while the plugin is being made"
         return self.at_work.evaluator.evaluate(pod).hopeless()
+
+    def hook(self, name: str) -> Hook:
+        assert self.at_work is not None, "not while the plugin is being made"
+        return self.at_work.runtime[name]
+
+    def submit(self, write: Write, done: Done | None = None) -> None:
+        self._scheduler.submit(write, done)
 
     def fit_message(self, pod: PodInfo) -> str:
         assert self.at_work is not None, "not while the plugin is being made"
@@ -174,12 +183,18 @@ class Scheduler:
         self._waiting: dict[str, _Waiting] = {}
         self._binding: dict[str, _Binding] = {}
         self._subject: PodInfo | None = None
+        self._claimants = Claimants()
+        self._preparing = Preparations(cluster)
         cluster.watch(self.handle)
 
     @property
     def now(self) -> float:
         """The cluster's time in seconds."""
         return self._cluster.now
+
+    def submit(self, write: Write, done: Done | None = None) -> None:
+        """Have the cluster carry out a write."""
+        self._cluster.submit(write, done)
 
     @property
     def profiles(self) -> Mapping[str, ProfileAtWork]:
@@ -215,6 +230,8 @@ class Scheduler:
             self._pod_event(event.type, event.obj)
         elif isinstance(event.obj, Node):
             self._node_event(event.type, event.obj)
+        elif isinstance(event.obj, ResourceClaim):
+            self._claim_event(event.type, event.obj)
         elif event.obj is not None:
             self._object_event(event.type, event.obj)
 
@@ -238,6 +255,7 @@ class Scheduler:
         self.rooms.release(info.key)
         self.holds.ended(pod.key)
         self.queue.remove(pod.key)
+        self._claimants.remove(pod.key)
         self._announcer.forget(pod.key)
         self._release_waiting(unit_key)
         self._binding.pop(pod.key, None)
@@ -284,7 +302,9 @@ class Scheduler:
             self._pod_gone(known.pod)
             known = None
         if known is not None and same_needs(known.pod, pod):
-            known.pod = pod
+            before, known.pod = known.pod.status.resource_claim_statuses, pod
+            if before != pod.status.resource_claim_statuses:
+                self._recheck_pod(pod.key)
             return
         if known is not None:
             self.rooms.release(known.key)
@@ -295,6 +315,7 @@ class Scheduler:
             self._regroup(self.gangs.remove(known))
         self._known[pod.key] = info = PodInfo(pod)
         self._regroup(self.gangs.set_pending(info))
+        self._claimants.add(info)
         self.queue.add(info, self.now)
         if info.gang is not None:
             self._patience.watch(info.gang, self.now)
@@ -332,6 +353,28 @@ class Scheduler:
             self._happened(ClusterEvent.GANG_CHANGED, None)
         else:
             self._happened(ClusterEvent.OBJECT_CHANGED, None)
+
+    def _claim_event(self, type_: WatchType, claim: ResourceClaim) -> None:
+        """Take over a claim; its pods may have waited for it, others for its devices."""
+        old = self.snapshot.objects(ResourceClaim).get(claim.key)
+        deleted = type_ is WatchType.DELETED
+        if deleted:
+            self.snapshot.delete_object(claim.key, claim)
+        else:
+            self.snapshot.set_object(claim.key, claim)
+        going = claim.metadata.deletion_timestamp is not None
+        if deleted or old is None or going or old.metadata.uid != claim.metadata.uid:
+            for pod_key in self._claimants.of(claim):
+                self._recheck_pod(pod_key)
+        if deleted or claim_freed(old, claim):
+            self._happened(ClusterEvent.OBJECT_CHANGED, None)
+        self._preparing.recheck()
+
+    def _recheck_pod(self, pod_key: str) -> None:
+        self.queue.recheck_pod(pod_key, self.now)
+        unit_key = self.queue.unit_key(pod_key)
+        if unit_key is not None:
+            self._announcer.gate_changed(unit_key)
 
     def _regroup(self, gangs: set[str]) -> None:
         """Let the queue follow gangs whose definition changed."""
@@ -489,6 +532,7 @@ class Scheduler:
                 decision.outcome = Outcome.UNSCHEDULABLE
                 decision.message = f'unit "{key}" was not permitted in time'
                 self._refused(waiting.unit, decision)
+        self._preparing.tick()
         for key in self._patience.overdue(self.now):
             self._statuses.changed(key)
             self._regroup({key})
@@ -514,6 +558,7 @@ class Scheduler:
         """Return when there is something to do without any event; None when never."""
         times = [waiting.deadline for waiting in self._waiting.values()]
         times += self.rooms.next_times()
+        times += self._preparing.next_times()
         patience = self._patience.next_time()
         if patience is not None:
             times.append(patience)
@@ -610,14 +655,47 @@ class Scheduler:
             # A unit that waited at Permit may have lost a node meanwhile.
             self._failed(queued, profile, result, f"node {gone[0]} is gone")
             return
-        refusal = self._pre_bind(profile, result.reserved)
+        work: list[Preparation] = []
+        refusal = self._pre_bind(profile, result.reserved, work)
         if refusal is not None:
-            self._give_back(profile, result.reserved)
-            result.decision.outcome = Outcome.UNSCHEDULABLE
-            result.decision.message, plugin = refusal
-            result.decision.refused_by = {plugin}
-            self._refused(queued, result.decision)
-            return
+            self._not_bound(queued, profile, result, *refusal)
+        elif work:
+            self._preparing.begin(
+                queued.key,
+                work,
+                partial(self._prepared, queued, profile, result),
+                partial(self._not_prepared, queued, profile, result),
+            )
+        else:
+            self._write_bindings(queued, profile, result)
+
+    def _prepared(self, queued: QueuedUnit, profile: ProfileAtWork, result: Result) -> None:
+        known = self.snapshot.nodes.row_of
+        gone = [reserved.node for reserved in result.reserved if reserved.node not in known]
+        if gone:
+            self._failed(queued, profile, result, f"node {gone[0]} is gone")
+        else:
+            self._write_bindings(queued, profile, result)
+
+    def _not_prepared(
+        self, queued: QueuedUnit, profile: ProfileAtWork, result: Result, why: str, error: bool
+    ) -> None:
+        if error:
+            self._failed(queued, profile, result, why)
+        else:
+            self._not_bound(queued, profile, result, why, "pre_bind")
+
+    def _not_bound(
+        self, queued: QueuedUnit, profile: ProfileAtWork, result: Result, why: str, plugin: str
+    ) -> None:
+        """Give a placed unit's nodes back, because a plugin refuses it before it is bound."""
+        self._give_back(profile, result.reserved)
+        result.decision.outcome = Outcome.UNSCHEDULABLE
+        result.decision.message = why
+        result.decision.refused_by = {plugin}
+        self._refused(queued, result.decision)
+
+    def _write_bindings(self, queued: QueuedUnit, profile: ProfileAtWork, result: Result) -> None:
         try:
             writes = [self._bind_write(profile, reserved) for reserved in result.reserved]
         except PluginError as exc:
@@ -625,6 +703,7 @@ class Scheduler:
             return
         for reserved in result.reserved:
             self.queue.remove(reserved.pod.key)
+            self._claimants.remove(reserved.pod.key)
             self.gangs.set_bound(reserved.pod, reserved.node)
             self._binding[reserved.pod.key] = _Binding(reserved, profile, queued.key)
         if queued.ready:
@@ -643,14 +722,19 @@ class Scheduler:
         self._announcer.refused(self._unit(queued), result.decision, "SchedulerError")
         self.queue.retry(queued, self.now)
 
-    def _pre_bind(self, profile: ProfileAtWork, reserved: list[Reserved]) -> tuple[str, str] | None:
+    def _pre_bind(
+        self, profile: ProfileAtWork, reserved: list[Reserved], work: list[Preparation]
+    ) -> tuple[str, str] | None:
+        """Collect what has to be done before the bindings; return a refusal with its plugin."""
         for one in reserved if profile.runtime["pre_bind"] else ():
             for call in profile.runtime["pre_bind"]:
                 try:
                     refusal = call(one.pod, self._row(one.node), one.state)
                 except PluginError as exc:
                     refusal = str(exc)
-                if refusal is not None:
+                if isinstance(refusal, Preparation):
+                    work.append(refusal)
+                elif refusal is not None:
                     return refusal, call.name
         return None
 
@@ -704,6 +788,7 @@ class Scheduler:
         if waiting is not None:
             self._give_back(waiting.profile, waiting.result.reserved)
             self.queue.retry(waiting.unit, self.now)
+        self._preparing.cancel(key, "a pod of the unit is gone")
 
     def _row(self, name: str) -> NodeRow:
         return NodeRow(self.snapshot.nodes, self.snapshot.nodes.row_of[name])

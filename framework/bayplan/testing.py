@@ -367,6 +367,12 @@ class _HandleOf:
     def hopeless(self, pod: PodInfo) -> Any:
         return self._cluster._profile.evaluator.evaluate(pod).hopeless()
 
+    def hook(self, name: str) -> Any:
+        return self._cluster._profile.runtime[name]
+
+    def submit(self, write: Any, done: Any = None) -> None:
+        self._cluster.api.submit(write, done)
+
     def fit_message(self, pod: PodInfo) -> str:
         evaluation = self._cluster._profile.evaluator.evaluate(pod)
         return evaluation.describe(self.snapshot.nodes.names, finalists=False).message

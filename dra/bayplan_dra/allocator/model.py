@@ -8,7 +8,14 @@ from fractions import Fraction
 from functools import cached_property
 from typing import NamedTuple
 
-from bayplan.api.dra import Device, DeviceAttribute, DeviceTaint, ResourceClaim, ResourceSliceSpec
+from bayplan.api.dra import (
+    Device,
+    DeviceAttribute,
+    DeviceId,
+    DeviceTaint,
+    ResourceClaim,
+    ResourceSliceSpec,
+)
 from bayplan_dra.cel import CelDevice
 
 __all__ = [
@@ -50,17 +57,6 @@ class Features:
     binding_conditions: bool = True
     consumable_capacity: bool = True
     list_attributes: bool = True
-
-
-class DeviceId(NamedTuple):
-    """A device's full name."""
-
-    driver: str
-    pool: str
-    device: str
-
-    def __str__(self) -> str:
-        return f"{self.driver}/{self.pool}/{self.device}"
 
 
 @dataclass(eq=False)

@@ -7,7 +7,7 @@ Older versions are converted to this shape before they are decoded
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -42,6 +42,7 @@ __all__ = [
     "DeviceConfiguration",
     "DeviceConstraint",
     "DeviceCounterConsumption",
+    "DeviceId",
     "DeviceRequest",
     "DeviceSelector",
     "DeviceTaint",
@@ -73,6 +74,17 @@ IMPLICIT_RESOURCE_PREFIX = "deviceclass.resource.kubernetes.io/"
 """The extended resource that every class offers without naming one."""
 ADMIN_ACCESS_LABEL = "resource.kubernetes.io/admin-access"
 """The namespace label that allows admin access to devices that are in use."""
+
+
+class DeviceId(NamedTuple):
+    """A device's full name."""
+
+    driver: str
+    pool: str
+    device: str
+
+    def __str__(self) -> str:
+        return f"{self.driver}/{self.pool}/{self.device}"
 
 
 # ResourceSlice -------------------------------------------------------------------------------

@@ -312,6 +312,8 @@ def _print_choice(console: Console, decision: Decision, own: PodDecision) -> Non
         for line in _domain_lines(decision):
             console.print(f"  {escape(line)}")
     _print_preemption(console, decision)
+    for note in own.notes:
+        console.print(f"  {escape(note)}")
     _print_refusals(console, own)
     if not own.finalists:
         return

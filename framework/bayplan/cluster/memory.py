@@ -24,15 +24,19 @@ from bayplan.api import (
     Taint,
     kind_of,
 )
+from bayplan.cluster.claims import write_claim
 from bayplan.cluster.clock import VirtualClock
 from bayplan.cluster.disruption import take_one
 from bayplan.cluster.protocol import (
     Bind,
+    CreateClaim,
     Done,
     Event,
     Evict,
     PatchPodStatus,
     PatchStatus,
+    ReleaseClaim,
+    ReserveClaim,
     WatchEvent,
     WatchHandler,
     WatchType,
@@ -172,10 +176,16 @@ class MemoryCluster:
             raise Conflict(f"{kind_of(obj).name} {object_key(obj)} changed meanwhile")
         if isinstance(obj, Node):
             obj = self._admit(obj)
+        marked = obj.metadata.deletion_timestamp is not None
+        if current.metadata.finalizers and marked and not obj.metadata.finalizers:
+            self._remove(obj)
+            return obj
         return self._store(obj, WatchType.MODIFIED)
 
     def delete(self, type_: type[ApiObject], key: str, grace: float | None = None) -> None:
         """Delete an object; a running pod gets its grace period (seconds) first.
+
+        An object with finalizers is only marked, and goes when ``update`` takes the last away.
 
         :raises NotFound: when there is no such object.
         """
@@ -187,6 +197,11 @@ class MemoryCluster:
             if obj.spec.node_name and seconds > 0 and obj.status.phase in ("Pending", "Running"):
                 self._terminate(obj, seconds)
                 return
+        if obj.metadata.finalizers:
+            if obj.metadata.deletion_timestamp is None:
+                meta = replace(obj.metadata, deletion_timestamp=self.timestamp())
+                self._store(replace(obj, metadata=meta), WatchType.MODIFIED)
+            return
         self._remove(obj)
 
     def vanish_node(self, name: str) -> None:
@@ -297,6 +312,9 @@ class MemoryCluster:
             if obj is None:
                 raise NotFound(f"{write.type.__name__} {write.key} does not exist")
             self._store(replace(obj, status=write.status), WatchType.MODIFIED)
+            return
+        if isinstance(write, ReserveClaim | ReleaseClaim | CreateClaim):
+            write_claim(self, write)
             return
         pod = self.get(Pod, write.pod)
         if pod is None:

@@ -12,17 +12,22 @@ from typing import Protocol, TypeAlias
 
 import msgspec
 
-from bayplan.api import ApiObject, PodCondition
+from bayplan.api import ApiObject, PodCondition, ResourceClaim
+from bayplan.api.dra import AllocationResult
+from bayplan.api.pod import ExtendedResourceMapping
 from bayplan.errors import ClusterError
 
 __all__ = [
     "Bind",
     "Cluster",
+    "CreateClaim",
     "Done",
     "Event",
     "Evict",
     "PatchPodStatus",
     "PatchStatus",
+    "ReleaseClaim",
+    "ReserveClaim",
     "WatchEvent",
     "WatchHandler",
     "WatchType",
@@ -81,6 +86,43 @@ class PatchStatus(msgspec.Struct, frozen=True):
     status: msgspec.Struct
 
 
+class ReserveClaim(msgspec.Struct, frozen=True):
+    """Let a pod use a claim, after giving the claim its allocation where it has none.
+
+    The backend adds the finalizer first, then writes allocation and reservedFor in one update of
+    the status, and tries again where the claim changed meanwhile. Conflict means that the claim
+    got another allocation, or is another claim of that name (``uid``).
+    """
+
+    claim: str
+    uid: str
+    pod: str
+    pod_uid: str
+    allocation: AllocationResult | None = None
+
+
+class ReleaseClaim(msgspec.Struct, frozen=True):
+    """Take a pod out of a claim's reservedFor; ``deallocate`` where nobody is left."""
+
+    claim: str
+    uid: str
+    pod_uid: str = ""
+    deallocate: bool = False
+
+
+class CreateClaim(msgspec.Struct, frozen=True):
+    """Create the claim that stands for a pod's extended resources, allocated and reserved.
+
+    The pod's status names the claim, and which request stands for which container's resource.
+    """
+
+    pod: str
+    pod_uid: str
+    claim: ResourceClaim
+    allocation: AllocationResult
+    mappings: Sequence[ExtendedResourceMapping]
+
+
 class Event(msgspec.Struct, frozen=True):
     """A Kubernetes event about a pod; ``type`` is Normal or Warning.
 
@@ -95,7 +137,9 @@ class Event(msgspec.Struct, frozen=True):
     about: str = "Pod"
 
 
-Write: TypeAlias = Bind | Evict | PatchPodStatus | PatchStatus | Event
+Write: TypeAlias = (
+    Bind | Evict | PatchPodStatus | PatchStatus | ReserveClaim | ReleaseClaim | CreateClaim | Event
+)
 Done: TypeAlias = Callable[[ClusterError | None], None]
 WatchHandler: TypeAlias = Callable[[WatchEvent], None]
 

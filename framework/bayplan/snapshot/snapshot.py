@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TypeVar
 
 from bayplan.api import ApiObject, Namespace, Node
@@ -13,6 +13,8 @@ from bayplan.snapshot.pods import PodInfo
 __all__ = ["Snapshot", "Trial"]
 
 Obj = TypeVar("Obj")
+ObjectListener = Callable[[ApiObject | None, ApiObject | None], None]
+PodListener = Callable[[PodInfo, str, bool], None]
 
 
 class Trial:
@@ -59,6 +61,9 @@ class Snapshot:
         self._waiting_nodes: dict[str, Node | None] = {}
         self._undo: list[Callable[[], None]] = []
         self._depth = 0
+        self._object_listeners: dict[type, list[ObjectListener]] = {}
+        self._pod_listeners: list[PodListener] = []
+        self._shared: dict[type, object] = {}
 
     # Objects other than nodes and pods ---------------------------------------------------
 
@@ -68,13 +73,55 @@ class Snapshot:
 
     def set_object(self, key: str, obj: ApiObject) -> None:
         """Add or replace an object that is neither a node nor a pod."""
-        self._objects.setdefault(type(obj), {})[key] = obj
+        objects = self._objects.setdefault(type(obj), {})
+        old = objects.get(key)
+        objects[key] = obj
         self._namespaces_changed(obj)
+        for listener in self._object_listeners.get(type(obj), ()):
+            listener(old, obj)
 
     def delete_object(self, key: str, obj: ApiObject) -> None:
         """Remove an object that is neither a node nor a pod."""
-        self._objects.get(type(obj), {}).pop(key, None)
+        old = self._objects.get(type(obj), {}).pop(key, None)
         self._namespaces_changed(obj)
+        for listener in self._object_listeners.get(type(obj), ()) if old is not None else ():
+            listener(old, None)
+
+    # For plugins that keep state of their own ---------------------------------------------
+
+    def on_object(
+        self, type_: type[Obj], listener: Callable[[Obj | None, Obj | None], None]
+    ) -> None:
+        """Tell ``listener(old, new)`` of every object of a type; None where there is none."""
+        self._object_listeners.setdefault(type_, []).append(listener)  # type: ignore[arg-type]
+
+    def on_pod(self, listener: PodListener) -> None:
+        """Tell ``listener(pod, node, placed)`` whenever a pod is placed on a node or taken off it.
+
+        That includes changes in trials and their undoing (``in_trial``).
+        """
+        self._pod_listeners.append(listener)
+
+    def shared(self, kind: type[Obj], make: Callable[[Snapshot], Obj]) -> Obj:
+        """Return the one ``kind`` that all profiles share; made when first asked for."""
+        if kind not in self._shared:
+            self._shared[kind] = make(self)
+        return self._shared[kind]  # type: ignore[return-value]
+
+    @property
+    def in_trial(self) -> bool:
+        """Whether changes made now may be undone."""
+        return self._depth > 0
+
+    def touch(self, nodes: Iterable[str] | None) -> None:
+        """Note that what a plugin knows of these nodes changed; None means of any node."""
+        if nodes is None:
+            self.nodes.epoch += 1
+            return
+        for name in nodes:
+            row = self.nodes.row_of.get(name)
+            if row is not None:
+                self.nodes.changes.append(row)
 
     def _namespaces_changed(self, obj: ApiObject) -> None:
         if isinstance(obj, Namespace):
@@ -156,6 +203,8 @@ class Snapshot:
         if row is not None:
             self.nodes.add_pod(pod, row)
             self.index.add(pod, row)
+        for listener in self._pod_listeners:
+            listener(pod, node_name, True)
 
     def _unplace(self, pod: PodInfo) -> None:
         _, node_name = self._placed.pop(pod.key)
@@ -163,6 +212,8 @@ class Snapshot:
         if row is not None:
             self.nodes.remove_pod(pod, row)
             self.index.remove(pod, row)
+        for listener in self._pod_listeners:
+            listener(pod, node_name, False)
 
     def _restorer(self, pod: PodInfo, node_name: str) -> Callable[[], None]:
         # A node lists its pods in the order in which they came, which is part of the state.

@@ -1,0 +1,118 @@
+"""What plugins have to do between a decision and the binding: writes, and waiting for an answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from bayplan.cluster.protocol import Cluster, Write
+from bayplan.errors import ClusterError
+from bayplan.plugin import Preparation
+
+__all__ = ["Preparations"]
+
+
+@dataclass(eq=False)
+class _Work:
+    """One unit's preparations; ``writing`` are those whose writes are not all answered yet."""
+
+    waiting: list[Preparation]
+    writing: int
+    until: float
+    done: Callable[[], None]
+    failed: Callable[[str, bool], None]
+    over: bool = field(default=False)
+
+
+class Preparations:
+    """The units that are being prepared, by key."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._units: dict[str, _Work] = {}
+
+    def begin(
+        self,
+        unit: str,
+        preparations: Sequence[Preparation],
+        done: Callable[[], None],
+        failed: Callable[[str, bool], None],
+    ) -> None:
+        """Carry out the writes of a unit's pods, each pod's in order, and wait until all are ready.
+
+        :param done: told when the unit may be bound.
+        :param failed: told why it may not be, and whether that was an error and no refusal.
+        """
+        seconds = max(preparation.seconds for preparation in preparations)
+        work = _Work(
+            [one for one in preparations if one.ready is not None],
+            len(preparations),
+            self._cluster.now + seconds,
+            done,
+            failed,
+        )
+        self._units[unit] = work
+        for preparation in preparations:
+            if work.over:
+                return
+            self._write(unit, work, list(preparation.writes))
+
+    def _write(self, unit: str, work: _Work, writes: list[Write]) -> None:
+        if not writes:
+            work.writing -= 1
+            self._check(unit, work)
+            return
+        first, *rest = writes
+
+        def answered(error: ClusterError | None) -> None:
+            if work.over:
+                return
+            if error is None:
+                self._write(unit, work, rest)
+            else:
+                self._end(unit, work, str(error), error=True)
+
+        self._cluster.submit(first, answered)
+
+    def _check(self, unit: str, work: _Work) -> None:
+        if work.over or work.writing:
+            return
+        for preparation in list(work.waiting):
+            assert preparation.ready is not None
+            answer = preparation.ready()
+            if isinstance(answer, str):
+                self._end(unit, work, answer, error=False)
+                return
+            if answer:
+                work.waiting.remove(preparation)
+        if not work.waiting:
+            work.over = True
+            del self._units[unit]
+            work.done()
+
+    def _end(self, unit: str, work: _Work, why: str, error: bool) -> None:
+        work.over = True
+        del self._units[unit]
+        work.failed(why, error)
+
+    def recheck(self) -> None:
+        """Ask again whether units are ready, because an object changed."""
+        for unit, work in list(self._units.items()):
+            self._check(unit, work)
+
+    def cancel(self, unit: str, why: str) -> None:
+        """Give a unit's preparation up, if there is one."""
+        work = self._units.get(unit)
+        if work is not None:
+            self._end(unit, work, why, error=True)
+
+    def next_times(self) -> list[float]:
+        """Return when ``tick`` has something to do."""
+        return [work.until for work in self._units.values() if not work.writing]
+
+    def tick(self) -> None:
+        """Give up what was not ready in time."""
+        now = self._cluster.now
+        for unit, work in list(self._units.items()):
+            if not work.writing and work.until <= now:
+                self._end(unit, work, "was not ready to be bound in time", error=False)
