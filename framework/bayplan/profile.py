@@ -51,6 +51,7 @@ DEFAULT_PLUGINS: tuple[tuple[str, int], ...] = (
     ("ImageLocality", 1),
     ("NetworkGather", 1),
     ("NetworkNear", 1),
+    ("DynamicResources", 2),
     ("DefaultPreemption", 1),
 )
 """The default profile: kube-scheduler 1.36's plugins and weights, with gangs and gathering."""

@@ -7,8 +7,19 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from bayplan.api import ApiObject, Namespace, Node, Pod, PriorityClass
+from bayplan.api import (
+    ApiObject,
+    DeviceClass,
+    Namespace,
+    Node,
+    Pod,
+    PriorityClass,
+    ResourceClaim,
+    ResourceClaimTemplate,
+    ResourceSlice,
+)
 from bayplan.cluster import Event, MemoryCluster
+from bayplan.cluster.claims import ClaimController
 from bayplan.cluster.controllers import WorkloadControllers
 from bayplan.cluster.disruption import DisruptionBudgets
 from bayplan.cluster.kubelet import VirtualKubelet
@@ -60,10 +71,12 @@ class Simulation:
         WorkloadControllers(self.cluster)
         VolcanoJobs(self.cluster)
         DisruptionBudgets(self.cluster)
+        ClaimController(self.cluster)
 
     def create(self, objects: Iterable[ApiObject]) -> None:
         """Create objects; what others refer to comes first, whatever order the files have."""
-        first = (Namespace, PriorityClass, Node)
+        first: tuple[type, ...] = (Namespace, PriorityClass, Node, DeviceClass, ResourceSlice)
+        first += (ResourceClaimTemplate, ResourceClaim)
         ordered = sorted(
             objects, key=lambda obj: first.index(type(obj)) if type(obj) in first else len(first)
         )
@@ -115,6 +128,23 @@ class Simulation:
             found[pod.key] = (message, pod.status.nominated_node_name or None)
         return found
 
+    def devices(self) -> dict[str, list[dict[str, str]]]:
+        """Return, for every claim that has an allocation, the device of each request."""
+        claims = sorted(self.cluster.list(ResourceClaim), key=lambda c: natural_key(c.key))
+        return {
+            claim.key: [
+                {
+                    "request": one.request,
+                    "driver": one.driver,
+                    "pool": one.pool,
+                    "device": one.device,
+                }
+                for one in claim.status.allocation.devices.results
+            ]
+            for claim in claims
+            if claim.status.allocation is not None
+        }
+
     def _untried(self, pod: Pod) -> str:
         if self.scheduler.profile_of(pod) is None:
             return f'no profile schedules pods of schedulerName "{pod.spec.scheduler_name}"'
@@ -139,7 +169,7 @@ class Simulation:
         bound = self.scheduler.statistics.bound
         return {
             "placements": placements,
-            "devices": {},
+            "devices": self.devices(),
             "pending": {
                 key: {"message": message, "nominatedNode": node}
                 for key, (message, node) in pending.items()

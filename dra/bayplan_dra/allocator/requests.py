@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from bayplan.api.dra import (
     CLAIM_LIMIT,
+    POD_CLAIM_NAME,
     DeviceClass,
     DeviceConfiguration,
     DeviceSelector,
@@ -148,6 +149,12 @@ class ClaimToAllocate:
         """The claim's name for messages."""
         meta = self.claim.metadata
         return f"claim {meta.namespace}/{meta.name}".replace(" /", " ")
+
+    @property
+    def label(self) -> str:
+        """What the claim's pod calls it, or else its name."""
+        meta = self.claim.metadata
+        return meta.annotations.get(POD_CLAIM_NAME, meta.name)
 
 
 def tolerated(taint: DeviceTaint, toleration: Toleration) -> bool:

@@ -21,7 +21,7 @@ from bayplan_dra.allocator.requests import Constraint
 from bayplan_dra.allocator.table import AttributeIndex, DeviceTable, Group, bits
 from bayplan_dra.allocator.usage import CounterKey
 
-__all__ = ["Demand", "Problem", "Search", "Solution", "cost_of"]
+__all__ = ["Demand", "Problem", "Search", "Solution", "broken_groups", "cost_of"]
 
 MOST_STEPS = 200_000
 """Steps after which a search without a solution is given up."""
@@ -97,10 +97,18 @@ def cost_of(groups: Sequence[Group], used: int) -> int:
     return sum(_cost(group, (used & group.mask).bit_count()) for group in groups)
 
 
+def broken_groups(groups: Sequence[Group], used: int) -> int:
+    """Return how many groups are used in part."""
+    return sum(_is_broken(group, (used & group.mask).bit_count()) for group in groups)
+
+
+def _is_broken(group: Group, used: int) -> bool:
+    return used > 0 and (group.partition or used < group.mask.bit_count())
+
+
 def _cost(group: Group, used: int) -> int:
-    size = group.mask.bit_count()
-    broken = used > 0 and (group.partition or used < size)
-    free = size - used
+    broken = _is_broken(group, used)
+    free = group.mask.bit_count() - used
     weight: int = _BASE ** (8 - min(group.level, 7))
     return int(broken) * weight - free * free
 

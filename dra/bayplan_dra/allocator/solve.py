@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from bayplan.api.dra import CLAIM_LIMIT, POD_CLAIM_NAME
+from bayplan.api.dra import CLAIM_LIMIT
 from bayplan_dra.allocator.model import AllocatedState, Amount, PoolDevice, TimedOut
 from bayplan_dra.allocator.requests import ClaimToAllocate, Constraint, Request, Wanted
 from bayplan_dra.allocator.results import Choice
-from bayplan_dra.allocator.search import Demand, Problem, Search, Solution
+from bayplan_dra.allocator.search import Demand, Problem, Search, Solution, broken_groups
 from bayplan_dra.allocator.table import TOPOLOGY, DeviceTable, Filtered, bits
 from bayplan_dra.allocator.usage import CounterKey, Usage
 
@@ -39,13 +39,15 @@ class Failure:
 class Solved:
     """The choices for each claim, in the order of the tasks; and what they cost.
 
-    ``preferences`` says which alternative each request with ``firstAvailable`` got, from 0.
+    ``preferences`` says which alternative each request with ``firstAvailable`` got, from 0;
+    ``broken`` how many groups are broken that were whole.
     """
 
     choices: Sequence[Sequence[Choice]]
     cost: int
     steps: int
     preferences: Sequence[int] = ()
+    broken: int = 0
 
 
 @dataclass(slots=True)
@@ -214,7 +216,11 @@ class _Solver:
             if request.prioritized
         )
         choices = self._choices(chosen, solution.chosen)
-        return Solved(choices, solution.cost, self._steps, preferences)
+        used = self._used
+        for mask in solution.chosen:
+            used |= mask
+        broken = broken_groups(self._groups, used) - broken_groups(self._groups, self._used)
+        return Solved(choices, solution.cost, self._steps, preferences, max(0, broken))
 
     # One request -----------------------------------------------------------------------------
 
@@ -320,8 +326,7 @@ class _Solver:
         )
 
     def _titled(self, number: int, reason: str) -> str:
-        meta = self._tasks[number].claim.claim.metadata
-        return f"claim {meta.annotations.get(POD_CLAIM_NAME, meta.name)}: {reason}"
+        return f"claim {self._tasks[number].claim.label}: {reason}"
 
     def _why(self, options: Sequence[tuple[int, Request, list[_Option]]]) -> str:
         """Say what stands in the way when every request alone could be met."""

@@ -113,6 +113,7 @@ class DeviceTable:
         self._attributes: dict[str, AttributeIndex] = {}
         self._groups: dict[Sequence[str], tuple[Group, ...]] = {}
         self._filtered: dict[Wanted, Filtered] = {}
+        self.shapes: dict[object, int] = {}
 
     def __len__(self) -> int:
         return len(self.devices)

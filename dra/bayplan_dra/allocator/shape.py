@@ -1,0 +1,84 @@
+"""What two nodes have to agree on for claims to get the same answer there, device by device."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+
+from bayplan_dra.allocator.model import AllocatedState
+from bayplan_dra.allocator.requests import ClaimToAllocate
+from bayplan_dra.allocator.table import DeviceTable, bits
+from bayplan_dra.allocator.usage import Usage
+
+__all__ = ["Shapes"]
+
+
+class Shapes:
+    """Keys under which an answer for some claims can be kept for all nodes alike.
+
+    :param levels: the attributes that say which devices belong together.
+    """
+
+    def __init__(self, levels: Sequence[str]) -> None:
+        self._levels = tuple(levels)
+        self._numbers: dict[Hashable, int] = {}
+
+    def key(
+        self, table: DeviceTable, claims: Sequence[ClaimToAllocate], state: AllocatedState
+    ) -> Hashable:
+        """Return a key that equal tables have, when as much of them is in use.
+
+        :raises AllocationError: for an expression that is no CEL.
+        """
+        wanted = tuple(request for claim in claims for request in claim.requests)
+        shape = table.shapes.get(wanted)
+        if shape is None:
+            made = self._make(table, claims)
+            shape = table.shapes[wanted] = self._numbers.setdefault(made, len(self._numbers))
+        titles = tuple(claim.label for claim in claims)
+        in_use, shared = table.in_use(state), table.shared_in_use(state)
+        if not table.consumers and not table.shareable:
+            return shape, wanted, titles, in_use
+        usage = Usage.of(state, table.pools)
+        counters = tuple(usage.counters.get(key) for key in table.consumers)
+        shares = tuple(
+            usage.share_left(table.devices[device], name)
+            for device in bits(table.shareable)
+            for name in table.devices[device].spec.capacity
+        )
+        return shape, wanted, titles, in_use, shared, counters, shares
+
+    def _make(self, table: DeviceTable, claims: Sequence[ClaimToAllocate]) -> Hashable:
+        filtered = []
+        for claim in claims:
+            for request in claim.requests:
+                for way in request.ways:
+                    one = table.filtered(way, claim.title)
+                    consumed = tuple(
+                        (device, tuple(amounts.items())) for device, amounts in one.consumed.items()
+                    )
+                    filtered.append(
+                        (one.usable, one.matching, one.tolerated, one.capable, consumed, one.errors)
+                    )
+        attributes = []
+        for claim in claims:
+            for constraint in claim.constraints:
+                index = table.attribute(constraint.attribute)
+                attributes.append((constraint, index.present, tuple(index.masks.values())))
+        counters = {key: number for number, key in enumerate(table.consumers)}
+        needs = tuple(
+            tuple((counters[key], amount) for key, amount in own.items()) for own in table.needs
+        )
+        sound = table.usable == table.all
+        names = tuple(device.id.device if sound else str(device.id) for device in table.devices)
+        pools = () if sound else tuple((str(p.key), p.incomplete, p.invalid) for p in table.pools)
+        groups = table.groups(self._levels)
+        return (
+            names,
+            pools,
+            tuple(filtered),
+            tuple(attributes),
+            needs,
+            tuple(counter[1:] for counter in counters),
+            groups,
+            table.shareable,
+        )

@@ -1,0 +1,389 @@
+"""Who holds which devices: what the API says, what this scheduler has promised, what a trial frees.
+
+The ledger follows slices, taint rules, classes and claims as they change, so that no cycle has to
+look at all of them. In a trial of the snapshot the devices of pods that are taken out are free, as
+long as nobody else uses their claims; that is how preemption frees devices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+
+from bayplan import PodInfo
+from bayplan.api import (
+    DeviceClass,
+    DeviceTaintRule,
+    ResourceClaim,
+    ResourceSlice,
+)
+from bayplan.api.dra import EXTENDED_RESOURCE_CLAIM, AllocationResult, DeviceId
+from bayplan.api.node import Node
+from bayplan.snapshot import Snapshot
+from bayplan.snapshot.pods import SpecFacts
+from bayplan_dra.allocator import (
+    AllocatedState,
+    Choice,
+    ClaimToAllocate,
+    DeviceTable,
+    Held,
+    Inventory,
+    allocated_ids,
+    prepare,
+)
+from bayplan_dra.allocator.pools import PoolKey
+
+__all__ = ["DeviceLedger", "Flight", "extended_uid"]
+
+_MOST_PROMISES = 4096
+
+
+@dataclass(eq=False)
+class Flight:
+    """An allocation that the API does not show yet: decided for a unit, on a node.
+
+    ``pods`` are those that use the claim, by uid.
+    """
+
+    claim: ClaimToAllocate
+    node: str
+    unit: str
+    choices: Sequence[Choice]
+    allocation: AllocationResult
+    pods: dict[str, PodInfo] = field(default_factory=dict)
+
+    @property
+    def held(self) -> list[Held]:
+        """The devices that are held; those with admin access are not."""
+        return [
+            Held(choice.device.id, choice.consumed)
+            for choice in self.choices
+            if not choice.wanted.admin
+        ]
+
+
+class DeviceLedger:
+    """The devices of a cluster, and who has them. One for all profiles of a scheduler."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._snapshot = snapshot
+        self.inventory = Inventory()
+        self.state = AllocatedState()
+        self.flights: dict[str, Flight] = {}
+        self.class_version = 0
+        self.extended: dict[SpecFacts, object] = {}
+        self._counts: dict[DeviceId, int] = {}
+        self._held: dict[str, list[Held]] = {}
+        self._consumers: dict[str, frozenset[str]] = {}
+        self._claims_of: dict[str, dict[str, None]] = {}
+        self._placed: set[str] = set()
+        self._freed: dict[str, None] = {}
+        self._promises: dict[str, tuple[str, list[Held]]] = {}
+        self._ghosts: dict[str, list[Held]] = {}
+        self._specs: dict[bytes, int] = {}
+        self._spec_of: dict[str, int] = {}
+        self._prepared: dict[int, ClaimToAllocate] = {}
+        self._tables: dict[str, tuple[object, DeviceTable]] = {}
+        self._versions: dict[str, int] = {}
+        self._version = 0
+        self._by_resource: dict[str, DeviceClass] | None = None
+        for type_, listener in (
+            (ResourceSlice, self._on_slice),
+            (DeviceTaintRule, self._on_rule),
+            (DeviceClass, self._on_class),
+            (ResourceClaim, self._on_claim),
+        ):
+            snapshot.on_object(type_, listener)  # type: ignore[arg-type]
+            for obj in snapshot.objects(type_).values():
+                listener(None, obj)  # type: ignore[arg-type]
+        snapshot.on_pod(self._on_pod)
+        for pod, node in snapshot.placed.values():
+            self._on_pod(pod, node, True)
+
+    # Objects ---------------------------------------------------------------------------------
+
+    def _on_slice(self, old: ResourceSlice | None, new: ResourceSlice | None) -> None:
+        if new is not None:
+            touched = self.inventory.set_slice(new)
+        else:
+            assert old is not None
+            touched = self.inventory.delete_slice(old.metadata.name)
+        self._touch(touched)
+
+    def _on_rule(self, old: DeviceTaintRule | None, new: DeviceTaintRule | None) -> None:
+        if new is not None:
+            self.inventory.set_rule(new)
+        elif old is not None:
+            self.inventory.delete_rule(old.metadata.name)
+        self._touch(None)
+
+    def _on_class(self, old: DeviceClass | None, new: DeviceClass | None) -> None:
+        self.class_version += 1
+        self._prepared.clear()
+        self._tables.clear()
+        self.extended.clear()
+        self._by_resource = None
+        self._touch(None)
+
+    def _on_claim(self, old: ResourceClaim | None, new: ResourceClaim | None) -> None:
+        if old is not None and (new is None or new.metadata.uid != old.metadata.uid):
+            self._claim_gone(old)
+        if new is None:
+            return
+        uid = new.metadata.uid
+        self._set_consumers(uid, frozenset(r.uid for r in new.status.reserved_for))
+        held = allocated_ids(new)
+        self._replace_extended(new)
+        flight = self.flights.get(uid)
+        if flight is not None and new.status.allocation is not None:
+            del self.flights[uid]
+            if flight.held == held:
+                # What was decided is now what the API says; nothing is to be counted anew.
+                self._held[uid] = held
+                return
+            self._give(flight.held)
+        before = self._held.get(uid, [])
+        if held != before:
+            if uid not in self._freed:
+                self._give(before)
+            self._freed.pop(uid, None)
+            self._held[uid] = held
+            self._hold(held)
+
+    def _replace_extended(self, claim: ResourceClaim) -> None:
+        """Let the claim made for a pod's extended resources take the place of its decision."""
+        if EXTENDED_RESOURCE_CLAIM in claim.metadata.annotations and claim.status.allocation:
+            for owner in claim.metadata.owner_references:
+                flight = self.flights.pop(extended_uid(owner.uid), None)
+                if flight is not None:
+                    self._give(flight.held)
+
+    def _claim_gone(self, claim: ResourceClaim) -> None:
+        uid = claim.metadata.uid
+        held = self._held.pop(uid, [])
+        if uid not in self._freed:
+            self._give(held)
+        self._freed.pop(uid, None)
+        flight = self.flights.pop(uid, None)
+        if flight is not None:
+            self._give(flight.held)
+        self._set_consumers(uid, frozenset())
+        self._spec_of.pop(uid, None)
+
+    def _set_consumers(self, uid: str, pods: frozenset[str]) -> None:
+        before = self._consumers.get(uid, frozenset())
+        if pods == before:
+            return
+        for pod in before - pods:
+            claims = self._claims_of[pod]
+            claims.pop(uid, None)
+            if not claims:
+                del self._claims_of[pod]
+        for pod in pods - before:
+            self._claims_of.setdefault(pod, {})[uid] = None
+        if pods:
+            self._consumers[uid] = pods
+        else:
+            self._consumers.pop(uid, None)
+
+    # Pods ------------------------------------------------------------------------------------
+
+    def _on_pod(self, pod: PodInfo, node: str, placed: bool) -> None:
+        uid = pod.uid
+        claims = self._claims_of.get(uid)
+        if claims is None and not pod.spec.resource_claims and uid not in self._promises:
+            return
+        if placed:
+            self._placed.add(uid)
+            for claim in claims or ():
+                if claim in self._freed:
+                    del self._freed[claim]
+                    self._hold(self._held[claim])
+            promise = self._promises.get(uid)
+            if promise is not None and promise[0] == node:
+                self._ghosts[uid] = promise[1]
+                self._hold(promise[1])
+            return
+        self._placed.discard(uid)
+        ghost = self._ghosts.pop(uid, None)
+        if ghost is not None:
+            self._give(ghost)
+        if self._snapshot.in_trial:
+            for claim in claims or ():
+                unused = not (self._consumers.get(claim, frozenset()) & self._placed)
+                if unused and claim in self._held and claim not in self._freed:
+                    self._freed[claim] = None
+                    self._give(self._held[claim])
+
+    # Devices ---------------------------------------------------------------------------------
+
+    def _hold(self, held: Iterable[Held]) -> None:
+        for one in held:
+            if one.consumed is not None:
+                self.state.take((one,))
+                continue
+            count = self._counts.get(one.id, 0) + 1
+            self._counts[one.id] = count
+            if count == 1:
+                self.state.devices.add(one.id)
+        self._touch_devices(held)
+
+    def _give(self, held: Iterable[Held]) -> None:
+        for one in held:
+            if one.consumed is not None:
+                self.state.release((one,))
+                continue
+            count = self._counts[one.id] - 1
+            if count:
+                self._counts[one.id] = count
+            else:
+                del self._counts[one.id]
+                self.state.devices.discard(one.id)
+        self._touch_devices(held)
+
+    def _touch_devices(self, held: Iterable[Held]) -> None:
+        nodes: set[str] | None = set()
+        for one in held:
+            seen = self.inventory.nodes_of(PoolKey(one.id.driver, one.id.pool))
+            nodes = None if nodes is None or seen is None else nodes | seen
+        if nodes is None or nodes:
+            self._touch(nodes)
+
+    def _touch(self, nodes: set[str] | None) -> None:
+        if nodes is None:
+            self._version += 1
+        else:
+            for node in nodes:
+                self._versions[node] = self._versions.get(node, 0) + 1
+        self._snapshot.touch(nodes)
+
+    def version(self, node: str) -> tuple[int, int]:
+        """Return a number that changes whenever what the node can use changes."""
+        return self._version, self._versions.get(node, 0)
+
+    # Asking ----------------------------------------------------------------------------------
+
+    def table(self, node: Node) -> DeviceTable:
+        """Return the devices that a node can use."""
+        pools = self.inventory.pools(node)
+        kept = self._tables.get(node.metadata.name)
+        if kept is None or kept[0] is not pools:
+            made = DeviceTable(pools, self.inventory.features)
+            kept = self._tables[node.metadata.name] = (pools, made)
+        return kept[1]
+
+    def device_class(self, name: str) -> DeviceClass | None:
+        """Return a device class."""
+        return self._snapshot.objects(DeviceClass).get(name)
+
+    def spec_of(self, claim: ResourceClaim) -> int:
+        """Return a number that claims share exactly if their specs are equal."""
+        uid = claim.metadata.uid
+        found = self._spec_of.get(uid)
+        if found is None:
+            content = msgspec.json.encode(claim.spec, enc_hook=lambda quantity: quantity.text)
+            found = self._specs.setdefault(content, len(self._specs))
+            self._spec_of[uid] = found
+        return found
+
+    def prepared(self, claim: ResourceClaim) -> ClaimToAllocate:
+        """Return a claim ready to be allocated; what follows from its spec is kept.
+
+        :raises AllocationError: when no node could serve it.
+        """
+        spec = self.spec_of(claim)
+        known = self._prepared.get(spec)
+        if known is None:
+            known = self._prepared[spec] = prepare(
+                claim, self.device_class, self.inventory.features
+            )
+        return ClaimToAllocate(claim, known.requests, known.constraints, known.config)
+
+    def class_of_resource(self, resource: str) -> DeviceClass | None:
+        """Return the class that serves an extended resource: the newest, then by name."""
+        if self._by_resource is None:
+            self._by_resource = {}
+            for obj in sorted(
+                self._snapshot.objects(DeviceClass).values(),
+                key=lambda obj: obj.metadata.name,
+                reverse=True,
+            ):
+                name = obj.spec.extended_resource_name
+                rival = self._by_resource.get(name) if name is not None else None
+                if name is not None and (rival is None or _age(obj) >= _age(rival)):
+                    self._by_resource[name] = obj
+        return self._by_resource.get(resource)
+
+    def has_extended_resources(self) -> bool:
+        """Tell whether any class serves an extended resource by a name of its own."""
+        self.class_of_resource("")
+        return bool(self._by_resource)
+
+    # Deciding --------------------------------------------------------------------------------
+
+    def take(self, flight: Flight, pod: PodInfo) -> None:
+        """Count an allocation as decided, for a pod."""
+        ghost = self._ghosts.pop(pod.uid, None)
+        if ghost is not None:
+            self._give(ghost)
+        flight.pods[pod.uid] = pod
+        self.flights[flight.claim.claim.metadata.uid] = flight
+        self._hold(flight.held)
+
+    def replace(self, flight: Flight) -> Flight | None:
+        """Change what was decided for a claim; return what it was."""
+        uid = flight.claim.claim.metadata.uid
+        before = self.flights.get(uid)
+        if before is None:
+            return None
+        self._give(before.held)
+        flight.pods = before.pods
+        self.flights[uid] = flight
+        self._hold(flight.held)
+        return before
+
+    def leave(self, pod: PodInfo) -> list[Flight]:
+        """Take a pod back from the allocations that were decided for it; return these."""
+        left = [flight for flight in self.flights.values() if pod.uid in flight.pods]
+        for flight in left:
+            del flight.pods[pod.uid]
+            if not flight.pods:
+                del self.flights[flight.claim.claim.metadata.uid]
+                self._give(flight.held)
+        return left
+
+    def drop_ghost(self, pod: PodInfo) -> None:
+        """Free what was promised to a pod, because it is decided anew."""
+        ghost = self._ghosts.pop(pod.uid, None)
+        if ghost is not None:
+            self._give(ghost)
+
+    def promise(self, pod: PodInfo, node: str, held: list[Held]) -> None:
+        """Remember what a pod would get on a node, for the case that the node is held for it."""
+        self._promises.pop(pod.uid, None)
+        self._promises[pod.uid] = (node, held)
+        if len(self._promises) > _MOST_PROMISES:
+            del self._promises[next(iter(self._promises))]
+
+    def fulfilled(self, pod: PodInfo) -> None:
+        """Forget what was promised to a pod, because it has it."""
+        self._promises.pop(pod.uid, None)
+
+    def holders(self) -> list[tuple[str, list[Held]]]:
+        """Return the claims that hold devices, by key, with what they hold."""
+        return [
+            (claim.key, held)
+            for claim in self._snapshot.objects(ResourceClaim).values()
+            if (held := self._held.get(claim.metadata.uid))
+        ]
+
+
+def extended_uid(pod_uid: str) -> str:
+    """Return the uid of the claim for a pod's extended resources while it is only in memory."""
+    return f"extended-{pod_uid}"
+
+
+def _age(obj: DeviceClass) -> str:
+    return obj.metadata.creation_timestamp or ""

@@ -1,0 +1,205 @@
+"""Allocation on one node, remembered: equal nodes with equal devices in use share one answer."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
+
+from bayplan.api.node import Node
+from bayplan_dra.allocator import (
+    AllocatedState,
+    AllocationError,
+    Choice,
+    ClaimToAllocate,
+    DeviceTable,
+    Failure,
+    NodeError,
+    Reference,
+    Score,
+    Solved,
+    Task,
+    TimedOut,
+    solve,
+)
+from bayplan_dra.allocator.shape import Shapes
+from bayplan_plugins.dynamic_resources.ledger import DeviceLedger
+
+__all__ = ["Answer", "NodeSolver"]
+
+_MOST_KEPT = 50_000
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a node can give: choices for each claim, or the reason why not.
+
+    ``broken`` is how many groups of devices are broken anew; ``preferences`` which alternative
+    each request with ``firstAvailable`` got. ``hopeless`` says that freeing devices cannot help.
+    """
+
+    choices: Sequence[Sequence[Choice]] | None
+    reason: str = ""
+    broken: int = 0
+    preferences: Sequence[int] = ()
+    hopeless: bool = False
+    timed_out: bool = False
+
+
+@dataclass(slots=True)
+class _Kept:
+    """Answers for a node, until its devices or who holds them change."""
+
+    version: tuple[int, int]
+    table: DeviceTable
+    answers: dict[Hashable, Answer] = field(default_factory=dict)
+
+
+class NodeSolver:
+    """Solves for one profile.
+
+    :param levels: the attributes that say which devices belong together.
+    :param timeout: seconds for one node.
+    """
+
+    def __init__(
+        self, ledger: DeviceLedger, levels: Sequence[str], strict: bool, timeout: float
+    ) -> None:
+        self._ledger = ledger
+        self._levels = tuple(levels)
+        self._strict = strict
+        self._timeout = timeout
+        self._by_node: dict[str, _Kept] = {}
+        self._shapes = Shapes(self._levels)
+        self._known: dict[Hashable, tuple[DeviceTable, Solved | Failure]] = {}
+
+    def answer(
+        self,
+        key: Hashable,
+        claims: Sequence[ClaimToAllocate],
+        node: Node,
+        score: Score | None = None,
+    ) -> Answer:
+        """Return what a node can give to claims now; kept under ``key`` until that changes."""
+        name = node.metadata.name
+        version = self._ledger.version(name)
+        kept = self._by_node.get(name)
+        table = self._ledger.table(node)
+        if kept is None or kept.version != version or kept.table is not table:
+            kept = self._by_node[name] = _Kept(version, table)
+        found = kept.answers.get(key)
+        if found is None:
+            found = self._solve(claims, node, table, self._ledger.state, score)
+            if found.choices is None and not found.timed_out:
+                empty = self._solve(claims, node, table, AllocatedState(), score)
+                hopeless = empty.choices is None
+                found = Answer(None, found.reason, hopeless=hopeless)
+            kept.answers[key] = found
+        return found
+
+    def with_state(
+        self, claims: Sequence[ClaimToAllocate], node: Node, state: AllocatedState
+    ) -> Answer:
+        """Return what a node could give if so much were in use."""
+        return self._solve(claims, node, self._ledger.table(node), state, None)
+
+    def together(
+        self,
+        tasks: Sequence[tuple[ClaimToAllocate, Node]],
+        state: AllocatedState,
+        score: Score | None = None,
+    ) -> Answer:
+        """Allocate claims on the nodes of their own, which may share devices."""
+        nodes = {node.metadata.name: node for _, node in tasks}
+        if len(nodes) == 1:
+            (node,) = nodes.values()
+            return self._solve(
+                [claim for claim, _ in tasks], node, self._ledger.table(node), state, score
+            )
+        tables = {name: self._ledger.table(node) for name, node in nodes.items()}
+        pools = [pool for table in tables.values() for pool in table.pools]
+        joint = DeviceTable(pools, self._ledger.inventory.features)
+        visible = {
+            name: sum(1 << joint.index[device.id] for device in table.devices)
+            for name, table in tables.items()
+        }
+        made = [Task(claim, visible[node.metadata.name]) for claim, node in tasks]
+        return self._run(joint, made, state, score)
+
+    def _solve(
+        self,
+        claims: Sequence[ClaimToAllocate],
+        node: Node,
+        table: DeviceTable,
+        state: AllocatedState,
+        score: Score | None,
+    ) -> Answer:
+        if self._strict:
+            return self._by_reference(claims, node, state)
+        tasks = [Task(claim, table.all) for claim in claims]
+        if score is not None:
+            return self._run(table, tasks, state, score)
+        try:
+            key = self._shapes.key(table, claims, state)
+        except AllocationError as exc:
+            return Answer(None, str(exc), hopeless=True)
+        known = self._known.get(key)
+        if known is None:
+            solved = solve(table, tasks, state, self._levels, self._interrupt())
+            if not (isinstance(solved, Failure) and solved.timed_out):
+                if len(self._known) >= _MOST_KEPT:
+                    self._known.clear()
+                self._known[key] = (table, solved)
+            return _answer(solved)
+        origin, solved = known
+        if isinstance(solved, Failure) or origin is table:
+            return _answer(solved)
+        return _answer(_moved(solved, origin, table))
+
+    def _run(
+        self,
+        table: DeviceTable,
+        tasks: Sequence[Task],
+        state: AllocatedState,
+        score: Score | None,
+    ) -> Answer:
+        try:
+            return _answer(solve(table, tasks, state, self._levels, self._interrupt(), score))
+        except AllocationError as exc:
+            return Answer(None, str(exc), hopeless=True)
+
+    def _by_reference(
+        self, claims: Sequence[ClaimToAllocate], node: Node, state: AllocatedState
+    ) -> Answer:
+        ledger = self._ledger
+        pools = ledger.inventory.pools(node)
+        search = Reference(claims, pools, state, ledger.inventory.features, self._interrupt())
+        try:
+            found = search.run()
+        except TimedOut as exc:
+            return Answer(None, str(exc), timed_out=True)
+        except (AllocationError, NodeError) as exc:
+            return Answer(None, str(exc), hopeless=True)
+        return Answer(found, "" if found is not None else "no combination of devices fits")
+
+    def _interrupt(self) -> Callable[[], bool]:
+        until = time.monotonic() + self._timeout
+        return lambda: time.monotonic() > until
+
+
+def _answer(solved: Solved | Failure) -> Answer:
+    if isinstance(solved, Failure):
+        return Answer(None, solved.reason, timed_out=solved.timed_out)
+    return Answer(solved.choices, "", solved.broken, solved.preferences)
+
+
+def _moved(solved: Solved, origin: DeviceTable, table: DeviceTable) -> Solved:
+    """Return the same choice on another table of the same shape."""
+    choices = [
+        [
+            Choice(choice.wanted, table.devices[origin.index[choice.device.id]], choice.consumed)
+            for choice in own
+        ]
+        for own in solved.choices
+    ]
+    return Solved(choices, solved.cost, solved.steps, solved.preferences, solved.broken)
