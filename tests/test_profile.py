@@ -48,6 +48,7 @@ def test_the_default_weights_are_those_of_kube_scheduler() -> None:
         "NodeAffinity": 2,
         "PodTopologySpread": 2,
         "InterPodAffinity": 2,
+        "DynamicResources": 2,
         "NodeResourcesFit": 1,
         "NodeResourcesBalancedAllocation": 1,
         "ImageLocality": 1,

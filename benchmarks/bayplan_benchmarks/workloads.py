@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import resource
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from bayplan.api import ApiObject, Container, Node, ObjectMeta, Pod, PodSpec, Quantity
 from bayplan.api.node import NodeStatus
@@ -69,10 +69,13 @@ class Run:
 def run(
     cluster_objects: Iterable[ApiObject],
     pods: Iterable[ApiObject],
+    controllers: Iterable[Callable[[MemoryCluster], object]] = (),
 ) -> Run:
-    """Create the cluster, then time the way of the pods from their creation to all bound."""
+    """Create the cluster with its controllers, then time the pods from creation to all bound."""
     cluster = MemoryCluster()
     scheduler = Scheduler(cluster, default_profiles())
+    for controller in controllers:
+        controller(cluster)
     for obj in cluster_objects:
         cluster.create(obj)
     cluster.deliver()
