@@ -7,6 +7,7 @@ from functools import partial
 
 from bayplan.api import ClusterNetworkTopology, HyperNode, KaiTopology, Topology
 from bayplan.dialects import kai, koordinator, kueue, volcano
+from bayplan.nvlink import NVLINK_LAYER, NvlinkDomains
 from bayplan.snapshot import Snapshot
 from bayplan.topology.network import Layer, NetworkTree, TopologyError, build_tree, tree_of_sets
 
@@ -31,6 +32,8 @@ class Networks:
         self._version: object = None
         self._trees: dict[str, NetworkTree] = {}
         self._by_label: dict[str, NetworkTree] = {}
+        self._layered: dict[str, Sequence[Layer]] = {}
+        self._nvlink = snapshot.shared(NvlinkDomains, NvlinkDomains)
         self.problems: dict[str, str] = {}
 
     def trees(self) -> Mapping[str, NetworkTree]:
@@ -38,7 +41,7 @@ class Networks:
         table = self._snapshot.nodes
         kinds = (ClusterNetworkTopology, HyperNode, Topology, KaiTopology)
         objects = [tuple(self._snapshot.objects(kind).values()) for kind in kinds]
-        version = (table.epoch, table.label_version, objects)
+        version = (table.epoch, table.label_version, self._nvlink.version, objects)
         if version != self._version:
             self._version = version
             self._build()
@@ -48,29 +51,36 @@ class Networks:
         objects = self._snapshot.objects
         sources: dict[str, Callable[[], NetworkTree]] = {}
         if self._layers:
-            sources[PROFILE] = partial(self._labelled, self._layers)
+            sources[PROFILE] = partial(self._layered_tree, PROFILE, self._layers)
         known = objects(ClusterNetworkTopology)
         for name in sorted(known, key=lambda name: (name != "default", name)):
-            sources[name] = partial(self._of_topology, known[name])
+            sources[name] = partial(self._of_topology, name, known[name])
         if objects(HyperNode):
             sources[HYPERNODES] = self._of_hypernodes
         for name, kueue_topology in sorted(objects(Topology).items()):
-            sources[f"kueue/{name}"] = partial(self._labelled, kueue.layers_of(kueue_topology))
+            key = f"kueue/{name}"
+            sources[key] = partial(self._layered_tree, key, kueue.layers_of(kueue_topology))
         for name, kai_topology in sorted(objects(KaiTopology).items()):
-            sources[f"kai/{name}"] = partial(self._labelled, kai.layers_of(kai_topology))
-        self._trees, self._by_label, self.problems = {}, {}, {}
+            key = f"kai/{name}"
+            sources[key] = partial(self._layered_tree, key, kai.layers_of(kai_topology))
+        self._trees, self._by_label, self._layered, self.problems = {}, {}, {}, {}
         for name, build in sources.items():
             try:
                 self._trees[name] = build()
             except TopologyError as exc:
                 self.problems[name] = str(exc)
 
-    def _of_topology(self, topology: ClusterNetworkTopology) -> NetworkTree:
-        return self._labelled(koordinator.layers_of(topology))
+    def _of_topology(self, name: str, topology: ClusterNetworkTopology) -> NetworkTree:
+        return self._layered_tree(name, koordinator.layers_of(topology))
+
+    def _layered_tree(self, name: str, layers: Sequence[Layer]) -> NetworkTree:
+        self._layered[name] = layers
+        return self._labelled(layers)
 
     def _labelled(self, layers: Sequence[Layer]) -> NetworkTree:
         table = self._snapshot.nodes
-        return build_tree(layers, [node.metadata.labels for node in table.nodes], table.names)
+        labels = [self._nvlink.labels_of(node) for node in table.nodes]
+        return build_tree(layers, labels, table.names)
 
     def _of_hypernodes(self) -> NetworkTree:
         table = self._snapshot.nodes
@@ -97,6 +107,10 @@ class Networks:
         for tree in trees.values():
             if all(tree.find_layer(layer) is not None for layer in layers):
                 return tree
+        if NVLINK_LAYER in layers and len(layers) > 1:
+            found = self._with_nvlink([layer for layer in layers if layer != NVLINK_LAYER])
+            if found is not None:
+                return found
         labels = [layer for layer in layers if self._is_label(layer)]
         if len(labels) == 1:
             return self._tree_of_label(labels[0])
@@ -115,7 +129,22 @@ class Networks:
         known = ", ".join(layer for tree in trees.values() for layer in tree.layer_order()[1:])
         raise TopologyError(f'there is no network layer "{worst}" ({known})')
 
+    def _with_nvlink(self, layers: Sequence[str]) -> NetworkTree | None:
+        """Return the first tree with all of these layers, with NVLink domains inside of them."""
+        for name, tree in self._trees.items():
+            if name in self._layered and all(tree.find_layer(one) is not None for one in layers):
+                key = f"{name}+{NVLINK_LAYER}"
+                if key not in self._by_label:
+                    inner = Layer(NVLINK_LAYER, (NVLINK_LAYER,))
+                    self._by_label[key] = self._labelled((*self._layered[name], inner))
+                return self._by_label[key]
+        return None
+
     def _is_label(self, key: str) -> bool:
+        if key == NVLINK_LAYER and any(
+            self._nvlink.of(node) is not None for node in self._snapshot.nodes.nodes
+        ):
+            return True
         return bool((self._snapshot.nodes.label(key).codes >= 0).any())
 
     def _tree_of_label(self, key: str) -> NetworkTree:

@@ -30,6 +30,7 @@ from bayplan import (
     hookimpl,
 )
 from bayplan.hookspecs import FloatColumn, IntColumn
+from bayplan_plugins.extended_resources import served_by_classes
 
 __all__ = [
     "NodeResourcesBalancedAllocation",
@@ -109,17 +110,30 @@ class NodeResourcesFit(Plugin[NodeResourcesFitArgs]):
 
     @hookimpl
     def sign(self, pod: PodInfo) -> Hashable:
-        """Requests are part of the spec."""
-        return pod.facts
+        """Requests are part of the spec; device classes may serve some of them."""
+        served = self._served(pod)
+        return (pod.facts, served) if served else pod.facts
+
+    def _served(self, pod: PodInfo) -> frozenset[str]:
+        """Return the resources that DynamicResources serves where the node offers none."""
+        if all("/" not in name for name in pod.requests):
+            return frozenset()
+        calls = self.handle.hook("pre_bind")
+        if not any(getattr(call, "name", "") == "DynamicResources" for call in calls):
+            return frozenset()
+        return served_by_classes(pod.requests, self.handle.snapshot)
 
     @hookimpl
     def filter(self, pod: PodInfo, nodes: NodeView) -> Iterator[Reject]:
         """Refuse by the number of pods, then by each resource that is short."""
         yield Reject(nodes.free("pods") < 1, _TOO_MANY)
+        served = self._served(pod)
         for resource, need in self._needs(pod):
             offered = nodes.allocatable(resource)
             short = offered - nodes.used(resource) < need
             hopeless = offered < need
+            if resource in served:
+                short, hopeless = short & (offered > 0), hopeless & (offered > 0)
             yield Reject(short & ~hopeless, f"Insufficient {resource}")
             yield Reject(hopeless, f"Insufficient {resource}", resolvable=False)
 
@@ -128,8 +142,11 @@ class NodeResourcesFit(Plugin[NodeResourcesFitArgs]):
         """Say everything that is short on one node."""
         reasons = [_TOO_MANY] if node.free("pods") < 1 else []
         resolvable = True
+        served = self._served(pod)
         for resource, need in self._needs(pod):
             offered = node.allocatable(resource)
+            if not offered and resource in served:
+                continue
             if offered - node.used(resource) < need:
                 reasons.append(f"Insufficient {resource}")
                 resolvable = resolvable and offered >= need
@@ -139,8 +156,12 @@ class NodeResourcesFit(Plugin[NodeResourcesFitArgs]):
     def slots(self, pod: PodInfo, nodes: NodeView) -> IntColumn:
         """Divide what is free by what one pod needs."""
         bound = nodes.free("pods")
+        served = self._served(pod)
         for resource, need in self._needs(pod):
-            bound = np.minimum(bound, nodes.free(resource) // need)
+            most = nodes.free(resource) // need
+            if resource in served:
+                most = np.where(nodes.allocatable(resource) > 0, most, bound)
+            bound = np.minimum(bound, most)
         return bound
 
     def _needs(self, pod: PodInfo) -> Iterable[tuple[str, int]]:
