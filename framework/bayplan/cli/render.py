@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.tree import Tree
 
 from bayplan.api import Pod
+from bayplan.claimtable import claim_rows
 from bayplan.cycle import NOT_NEEDED
 from bayplan.decision import Decision, PodDecision
 from bayplan.diagnosis import Diagnosis
@@ -32,6 +33,7 @@ _MANY_NODES = 64
 _MANY_PODS = 8
 _MANY_PENDING = 20
 _MANY_DOMAINS = 12
+_MANY_CLAIMS = 32
 _MANY_GANGS = 4
 
 
@@ -67,6 +69,7 @@ def print_simulation(simulation: Simulation) -> None:
         console.print("\n[bold]Why there[/bold]")
         for decision in gangs:
             _print_domains(console, decision)
+    _print_claims(console, simulation)
     if pending:
         console.print(f"\n[bold]Pending ({len(pending)})[/bold]")
         _print_pending(console, pending)
@@ -79,6 +82,20 @@ def print_simulation(simulation: Simulation) -> None:
     if pending:
         key = next(iter(pending))
         console.print(f"[dim]bayplan explain {key} -f ... says what would help[/dim]")
+
+
+def _print_claims(console: Console, simulation: Simulation) -> None:
+    rows = claim_rows(simulation.cluster)
+    if not rows:
+        return
+    console.print(f"\n[bold]Devices[/bold]  of {_count(len(rows), 'claim')}")
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
+    for row in rows[:_MANY_CLAIMS]:
+        users = ", ".join(_short(pod) for pod in row.pods) or _short(row.claim)
+        table.add_row(f"  {escape(users)}", escape(row.devices), f"[dim]{escape(row.common)}[/dim]")
+    console.print(table)
+    if len(rows) > _MANY_CLAIMS:
+        console.print(f"  [dim]and {len(rows) - _MANY_CLAIMS} more; -o json has all[/dim]")
 
 
 class _ClusterTree:

@@ -1,0 +1,79 @@
+"""The allocator against the reference's answers (Kubernetes 1.36)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+from vectors import Case, cases, comparable, decode
+
+from bayplan_dra.allocator import AllocationError, Allocator, Failure, NodeError
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    found = cases(
+        metafunc.config, "--allocator-vectors", "dra-allocator.jsonl", "own-allocator.jsonl"
+    )
+    metafunc.parametrize("case", found)
+
+
+REASONS = (
+    "invalid resource pools were encountered",
+    "could not retrieve device class",
+    "missing device class name (unsupported request type?)",
+    "is currently being updated",
+    "admin access is requested, but the feature is disabled",
+    "because a claim constraint would not be satisfied",
+    "CEL expression empty (unsupported selector type?)",
+    "unsupported count mode",
+    "empty constraint (unsupported constraint type?)",
+    "undeclared reference",
+    "exceeds the claim limit",
+    "has subrequests, but the DRAPrioritizedList feature is disabled",
+    "has capacity requests, but the DRAConsumableCapacity feature is disabled",
+    "unsupported attribute value",
+)
+
+
+def test_in_the_references_order_the_answer_is_the_references(case: dict[str, Any]) -> None:
+    given = decode(case)
+    allocator = Allocator(given.inventory, given.classes.get, strict_reference=True)
+    before = given.state.copy()
+    error = case.get("error")
+    if error:
+        expected = NodeError if case.get("errorIsNodeLocal") else AllocationError
+        with pytest.raises(expected) as raised:
+            allocator.allocate(given.claims, given.node, given.state)
+        (reason,) = [text for text in REASONS if text in error]
+        assert reason in str(raised.value)
+        return
+    found = allocator.allocate(given.claims, given.node, given.state)
+    got = Counter() if isinstance(found, Failure) else Counter(map(comparable, found))
+    assert got == Counter(map(comparable, case["results"] or ()))
+    assert given.state == before
+
+
+def why_not(given: Case, allocator: Allocator) -> str:
+    """Return the reason why there is no allocation where the reference has none either."""
+    try:
+        found = allocator.allocate(given.claims, given.node, given.state)
+    except AllocationError as exc:
+        return str(exc)
+    return found.reason if isinstance(found, Failure) else ""
+
+
+def test_by_default_everything_is_allocated_that_the_reference_allocates(
+    case: dict[str, Any],
+) -> None:
+    given = decode(case)
+    allocator = Allocator(given.inventory, given.classes.get)
+    before = given.state.copy()
+    wanted = case["results"]
+    if wanted:
+        found = allocator.allocate(given.claims, given.node, given.state)
+        assert not isinstance(found, Failure)
+        assert len(found) >= len(wanted)
+    elif given.claims:
+        assert why_not(given, allocator)
+    assert given.state == before
