@@ -258,11 +258,11 @@ class _Reader:
 
     def _member_dot(self, tree: Tree, depth: int) -> Node:
         operand, name = tree.children
-        return Select(self.read(operand, depth), str(name), False, _at(tree))
+        return Select(self.read(operand, depth), str(name), False, _before(name))
 
     def _member_opt_dot(self, tree: Tree, depth: int) -> Node:
         operand, name = tree.children
-        return Select(self.read(operand, depth), str(name), True, _at(tree))
+        return Select(self.read(operand, depth), str(name), True, _before(name))
 
     def _member_dot_arg(self, tree: Tree, depth: int) -> Node:
         operand, name, *args = tree.children
@@ -339,6 +339,11 @@ def _line_column(tree: Tree) -> tuple[int, int]:
 
 def _at(tree: Tree) -> Position:
     return Position(*_line_column(tree))
+
+
+def _before(name: Any) -> Position:
+    """Return where the dot before a field stands."""
+    return Position(name.line or 1, max(1, (name.column or 2) - 1))
 
 
 # Literals ------------------------------------------------------------------------------------

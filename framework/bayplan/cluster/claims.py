@@ -49,7 +49,9 @@ class ClaimController:
     def handle(self, event: WatchEvent) -> None:
         """Act on a pod, a template or a claim that changed."""
         obj = event.obj
-        if isinstance(obj, Pod):
+        if event.type is WatchType.RESYNC:
+            self._resync()
+        elif isinstance(obj, Pod):
             self._pod(event.type, obj)
         elif isinstance(obj, ResourceClaimTemplate) and event.type is not WatchType.DELETED:
             key = f"{obj.metadata.namespace}/{obj.metadata.name}"
@@ -67,6 +69,20 @@ class ClaimController:
             self._over(pod)
         elif pod.metadata.deletion_timestamp is None:
             self._make_claims(pod)
+
+    def _resync(self) -> None:
+        """Look at everything anew after a lost watch."""
+        alive = {pod.metadata.uid for pod in self._cluster.list(Pod)}
+        for claim in self._cluster.list(ResourceClaim):
+            owners = [r.uid for r in claim.metadata.owner_references if r.kind == "Pod"]
+            if owners and not alive.intersection(owners):
+                self._cluster.delete(ResourceClaim, claim.key)
+            for reference in claim.status.reserved_for:
+                current = self._cluster.get(ResourceClaim, claim.key)
+                if current is not None and reference.uid not in alive:
+                    self._drop(current, reference.uid)
+        for pod in self._cluster.list(Pod):
+            self._pod(WatchType.MODIFIED, pod)
 
     # Making ----------------------------------------------------------------------------------
 
