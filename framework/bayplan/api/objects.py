@@ -335,15 +335,27 @@ def _present(node: msgspec.inspect.Type) -> msgspec.inspect.Type:
 def _full_path(path: str, content: Any) -> str:
     """Replace the ``[...]`` by which msgspec hides a mapping's key with the key at fault."""
     head, hidden, tail = path.partition("[...]")
-    if not hidden or tail:
+    if not hidden:
         return path
     for step in re.findall(r"\.([^.\[]+)|\[(\d+)\]", head):
         content = content[step[0]] if step[0] else content[int(step[1])]
+    if tail:
+        return _path_beyond(head, tail, content)
     quantities = head.endswith(("requests", "limits", "capacity", "allocatable", "overhead"))
     for key, value in content.items():
         if not (is_quantity(value) if quantities else isinstance(value, str)):
             return f'{head}["{key}"]'
     return path
+
+
+def _path_beyond(head: str, tail: str, content: dict[str, Any]) -> str:
+    """Return the path of the first value under a hidden key that is no quantity."""
+    for key, value in content.items():
+        for name in re.findall(r"\.([^.\[]+)", tail):
+            value = value.get(name) if isinstance(value, dict) else None
+        if not is_quantity(value):
+            return f'{head}["{key}"]{tail}'
+    return f"{head}[...]{tail}"
 
 
 def _plain(names: str) -> str:
