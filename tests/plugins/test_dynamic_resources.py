@@ -726,3 +726,103 @@ def test_released_claims_leave_the_ledger_as_it_was(cached: bool) -> None:
         made.remove(name)
     made.schedule()
     assert ledger(made).state == before
+
+
+def test_members_of_a_gang_whose_selector_does_not_compile_are_refused_like_any_pod() -> None:
+    broken = request(selectors=[{"cel": {"expression": "device.foo =="}}])
+    made = cluster(
+        device_class(), node("a"), slice_of("a", [gpu(0), gpu(1)]), template("bad", broken)
+    )
+    made.add(group("g", 2), pod("g-0", "bad", gang="g"), pod("g-1", "bad", gang="g"))
+    made.schedule()
+    assert "CEL compile error" in message(made, "g-0")
+    assert "failed in slots" not in message(made, "g-0")
+
+
+def test_a_shared_claim_stays_where_all_of_its_pods_can_reach_it() -> None:
+    here = {
+        "nodeSelectorTerms": [
+            {"matchExpressions": [{"key": "z", "operator": "In", "values": ["x"]}]}
+        ]
+    }
+    both = {**gpu(0, kind="both"), "allNodes": True}
+    only = {**gpu(1, kind="one"), "nodeSelector": here}
+    picky = request(
+        selectors=[{"cel": {"expression": f'device.attributes["{GPU}"].kind == "both"'}}]
+    )
+    made = cluster(
+        device_class(),
+        node("a", z="x"),
+        node("b", z="y"),
+        slice_of("net", [both, only], nodeName=None, perDeviceNodeSelection=True),
+        claim("shared", request()),
+        template("picky", picky),
+        group("g", 3),
+        pod("g-0", from_claim="shared", gang="g", nodeSelector={"z": "x"}),
+        pod("g-1", from_claim="shared", gang="g", nodeSelector={"z": "y"}),
+        pod("g-2", "picky", gang="g", nodeSelector={"z": "x"}),
+    )
+    assert made.schedule() == {}
+    assert ledger(made).state.devices == set()
+
+
+def test_errors_on_a_mates_node_do_not_confuse_the_reason() -> None:
+    wide = f'device.driver == "wide.example.com" || device.attributes["{GPU}"].kind == "x"'
+    made = cluster(
+        device_class("gpu", wide),
+        device_class("any"),
+        node("a", z="x"),
+        node("b", z="y"),
+        slice_of("net", [gpu(9)], nodeName=None, allNodes=True, driver="wide.example.com"),
+        slice_of("a", [gpu(0, kind="x"), gpu(1, kind="x")]),
+        slice_of("b", [gpu(0)]),
+        template("any", request(deviceClassName="any")),
+        template("five", request(count=5)),
+        group("g", 2),
+        pod("g-0", "any", gang="g", nodeSelector={"z": "y"}),
+        pod("g-1", "five", gang="g", nodeSelector={"z": "x"}),
+    )
+    made.schedule()
+    assert "request gpu needs 5 devices" in message(made, "g-1")
+
+
+def test_explain_says_which_constraint_stands_in_the_way() -> None:
+    from bayplan.diagnosis import Diagnosis
+
+    made = cluster(
+        device_class(),
+        node("a"),
+        slice_of("a", [gpu(0, numa=0), gpu(1, numa=1)]),
+        template("pair", request(count=2), constraints=[{"matchAttribute": NUMA}]),
+        pod("p", "pair"),
+    )
+    made.schedule()
+    assert f"constraint on {NUMA}: no value has enough devices; the best has gpu 1 of 2" in (
+        message(made, "p")
+    )
+    at_work = next(iter(made.scheduler.profiles.values()))
+    diagnosis = Diagnosis(
+        at_work.runtime, at_work.evaluator, at_work.cycle, made.scheduler.snapshot
+    )
+    unit = made.scheduler.pending_unit("default/p")
+    assert unit is not None
+    assert diagnosis.suggest(unit, 0.0) == [
+        f"would fit on a without matchAttribute {NUMA} in claim own"
+    ]
+
+
+def test_nobody_is_evicted_for_devices_of_a_claim_that_outlives_its_pods() -> None:
+    made = cluster(
+        device_class(),
+        node("a"),
+        slice_of("a", [gpu(0)]),
+        claim("kept", request()),
+        template("one", request()),
+        pod("low", from_claim="kept", priority=1),
+    )
+    made.schedule()
+    made.add(pod("high", "one", priority=100))
+    made.schedule()
+    made.advance(60)
+    assert list(made.scheduler.rooms.evicted) == []
+    assert made.placements() == {"low": "a"}

@@ -41,6 +41,7 @@ class Reference:
     """One allocation for one node.
 
     :param interrupt: asked now and then whether to stop.
+    :param most: steps after which to give up; None for never.
     """
 
     claims: Sequence[ClaimToAllocate]
@@ -48,6 +49,7 @@ class Reference:
     state: AllocatedState
     features: Features
     interrupt: Callable[[], bool] | None = None
+    most: int | None = None
     calls: int = 0
     _usage: Usage = field(init=False)
     _chosen: list[list[Choice]] = field(init=False)
@@ -126,6 +128,8 @@ class Reference:
     def _one(self, claim: int, request: int, wanted: Wanted | None, count: int, start: int) -> bool:
         """Allocate everything from here on; ``count`` devices of ``wanted`` are there already."""
         self.calls += 1
+        if self.most is not None and self.calls > self.most:
+            raise TimedOut(f"gave up the search for devices after {self.calls} steps")
         if self.calls % 128 == 0 and self.interrupt is not None and self.interrupt():
             raise TimedOut("timed out trying to allocate devices")
         if claim == len(self.claims):

@@ -21,16 +21,36 @@ from bayplan_dra.allocator.requests import Constraint
 from bayplan_dra.allocator.table import AttributeIndex, DeviceTable, Group, bits
 from bayplan_dra.allocator.usage import CounterKey
 
-__all__ = ["Demand", "Problem", "Search", "Solution", "broken_groups", "cost_of"]
+__all__ = ["Budget", "Demand", "Problem", "Search", "Solution", "broken_groups", "cost_of"]
 
-MOST_STEPS = 200_000
-"""Steps after which a search without a solution is given up."""
+MOST_STEPS = 20_000
+"""Steps after which an allocation without a solution is given up."""
 _EXACT_DEVICES = 16
 _EXACT_STEPS = 20_000
-_MORE_STEPS = 1_000
+_MORE_STEPS = 200
 """Further steps for a better solution, with up to 16 candidates, and with more."""
 _MOST_SCORED = 512
 _BASE = 1_000_000
+
+
+class Budget:
+    """What all searches for one allocation may take together.
+
+    :param interrupt: asked now and then whether to stop.
+    """
+
+    def __init__(self, interrupt: Callable[[], bool] | None = None, most: int = MOST_STEPS) -> None:
+        self.steps = 0
+        self._most = most
+        self._interrupt = interrupt
+
+    def spend(self) -> bool:
+        """Count a step; False when there are no more."""
+        self.steps += 1
+        if self.steps > self._most:
+            return False
+        due = self.steps % 16 == 0 and self._interrupt is not None
+        return not (due and self._interrupt is not None and self._interrupt())
 
 
 @dataclass(eq=False, slots=True)
@@ -116,7 +136,7 @@ def _cost(group: Group, used: int) -> int:
 class Search:
     """One search. ``steps`` counts the states that were expanded.
 
-    :param interrupt: asked now and then whether to stop.
+    :param budget: what may be spent until there is a solution.
     :param score: rates complete solutions in the place of ``cost_of``; larger is better.
     """
 
@@ -124,16 +144,16 @@ class Search:
         self,
         problem: Problem,
         demands: Sequence[Demand],
-        interrupt: Callable[[], bool] | None = None,
+        budget: Budget,
         score: Callable[[Sequence[int]], float] | None = None,
-        steps: int = 0,
     ) -> None:
         self.problem = problem
         self.demands = tuple(demands)
-        self.steps = steps
-        self._interrupt = interrupt
+        self.steps = 0
+        self._budget = budget
         self._score = score
-        self._limit = MOST_STEPS
+        self._limit = 0
+        self._weights = [0] * len(self.demands)
         self._best: Solution | None = None
         self._best_score = float("-inf")
         self._scored = 0
@@ -154,11 +174,20 @@ class Search:
         self._tables = [
             [_cost(group, n) for n in range(group.mask.bit_count() + 1)] for group in problem.groups
         ]
+        self._by_size = sorted(
+            problem.groups, key=lambda group: (not group.partition, -group.mask.bit_count())
+        )
         self._candidates = 0
         for one in self.demands:
             self._candidates |= one.candidates
         self._classes = self._symmetry_groups()
-        self._nested = _are_nested([mask & self._candidates for _, mask in self._classes])
+        # A device that takes from two counter sets takes from each a part of its own.
+        single = all(
+            len({key[:2] for key in problem.table.needs[device]}) < 2
+            for device in bits(self._candidates)
+        )
+        masks = [mask & self._candidates for _, mask in self._classes]
+        self._nested = single and _are_nested(masks)
 
     # The whole -------------------------------------------------------------------------------
 
@@ -223,20 +252,12 @@ class Search:
         if key in self._failed:
             return False
         self.steps += 1
-        if self.steps % 64 == 0 and self._interrupt is not None and self._interrupt():
-            self._give_up()
-        if self.steps > self._limit:
-            self._give_up()
-            return True
+        if self._best is None and not self._budget.spend():
+            raise TimedOut(f"gave up the search for devices after {self._budget.steps} steps")
         found = self._branch(state, open_demands)
         if not found:
             self._failed.add(key)
         return found
-
-    def _give_up(self) -> None:
-        if self._best is None:
-            raise TimedOut(f"gave up the search for devices after {self.steps} steps")
-        self._limit = 0
 
     def _done(self) -> bool:
         if self._best is None:
@@ -247,7 +268,9 @@ class Search:
 
     def _branch(self, state: _State, open_demands: Sequence[int]) -> bool:
         spare = {n: state.masks[n].bit_count() - state.left[n] for n in open_demands}
-        number = min(open_demands, key=lambda n: (spare[n], n))
+        # What made others fail before comes first.
+        weights = self._weights
+        number = min(open_demands, key=lambda n: (spare[n] / (1 + weights[n]), n))
         if spare[number] == 0:
             # It needs all that it may have.
             forced: _State | None = state
@@ -273,6 +296,8 @@ class Search:
             for other in order:
                 if colours[other] == colours[device]:
                     mask &= ~(1 << other)
+        if not found:
+            self._weights[number] += 1
         return found
 
     def _found(self, state: _State) -> None:
@@ -287,10 +312,13 @@ class Search:
                 # Bounds are those of the built-in cost; they must not cut this search.
                 self._best = Solution(state.chosen, _BASE**9)
             return
-        cost = cost_of(self.problem.groups, used)
+        cost = sum(
+            table[(used & group.mask).bit_count()]
+            for group, table in zip(self.problem.groups, self._tables, strict=True)
+        )
         if self._best is None:
             exact = self._candidates.bit_count() <= _EXACT_DEVICES
-            self._limit = min(self._limit, self.steps + (_EXACT_STEPS if exact else _MORE_STEPS))
+            self._limit = self.steps + (_EXACT_STEPS if exact else _MORE_STEPS)
         if self._best is None or cost < self._best.cost:
             self._best = Solution(state.chosen, cost)
 
@@ -319,8 +347,7 @@ class Search:
         for chosen in state.chosen:
             used |= chosen
         keys: dict[int, list[int]] = {device: [] for device in bits(mask)}
-        groups = sorted(self.problem.groups, key=lambda g: (not g.partition, -g.mask.bit_count()))
-        for group in groups:
+        for group in self._by_size:
             here = mask & group.mask
             if not here:
                 continue
@@ -439,6 +466,8 @@ class Search:
                 assert values is not None
                 kept = self._supported(state, masks, index, values)
                 if not kept and any(state.left[n] or state.chosen[n] for n in self._covered[index]):
+                    for number in self._covered[index]:
+                        self._weights[number] += 1
                     return None
                 if kept != values:
                     allowed[index] = kept
@@ -493,6 +522,7 @@ class Search:
         union = total = 0
         for number, (mask, left) in enumerate(zip(masks, state.left, strict=True)):
             if mask.bit_count() < left:
+                self._weights[number] += 1
                 return False
             if left and not self.demands[number].admin:
                 union |= mask
@@ -534,30 +564,10 @@ class Search:
             relevant |= mask
         if self._score is not None:
             return {device: device for device in bits(relevant)}
-        table, counters = self.problem.table, dict(state.counters)
         used = self.problem.used
         for chosen in state.chosen:
             used |= chosen
-        shares = dict(state.shares)
-        colours: dict[int, int] = {}
-        palette: dict[object, int] = {}
-        for device in bits(relevant):
-            needs = table.needs[device]
-            own = (
-                tuple(mask >> device & 1 for mask in state.masks),
-                tuple(chosen >> device & 1 for chosen in state.chosen),
-                tuple(sorted((key[2], amount, counters[key]) for key, amount in needs.items())),
-                tuple(
-                    (name, shares.get((device, name)))
-                    for name in (table.devices[device].spec.capacity if shares else ())
-                ),
-                tuple(
-                    tuple(sorted(demand.consumed.get(device, {}).items()))
-                    for demand in self.demands
-                ),
-                state.counted >> device & 1,
-            )
-            colours[device] = palette.setdefault(own, len(palette))
+        colours = self._first_colours(state, relevant)
         groups = [
             (kind, mask, (used & mask).bit_count(), mask.bit_count())
             for kind, mask in self._classes
@@ -569,6 +579,37 @@ class Search:
                 for device, colour in colours.items()
             }
         return self._refined(colours, groups, relevant)
+
+    def _first_colours(self, state: _State, relevant: int) -> dict[int, int]:
+        """Return colours by what devices are by themselves: who may have them, what they cost."""
+        table = self.problem.table
+        masks = list(dict.fromkeys(state.masks))
+        plain = not table.consumers and not table.shareable
+        counters = {} if plain else dict(state.counters)
+        shares = {} if plain else dict(state.shares)
+        admin = any(demand.admin for demand in self.demands)
+        palette: dict[object, int] = {}
+        colours: dict[int, int] = {}
+        for device in bits(relevant):
+            own: list[object] = [mask >> device & 1 for mask in masks]
+            if not plain or admin:
+                own += [chosen >> device & 1 for chosen in state.chosen]
+            if not plain:
+                needs = table.needs[device].items()
+                own.append(
+                    tuple(
+                        sorted(
+                            (key[2:] if self._nested else key, n, counters[key]) for key, n in needs
+                        )
+                    )
+                )
+                capacity = table.devices[device].spec.capacity
+                own.append(tuple((name, shares.get((device, name))) for name in capacity))
+                consumed = (demand.consumed.get(device, {}) for demand in self.demands)
+                own.append(tuple(tuple(sorted(one.items())) for one in consumed))
+                own.append(state.counted >> device & 1)
+            colours[device] = palette.setdefault(tuple(own), len(palette))
+        return colours
 
     def _refined(
         self,

@@ -30,10 +30,13 @@ class Shapes:
         :raises AllocationError: for an expression that is no CEL.
         """
         wanted = tuple(request for claim in claims for request in claim.requests)
-        shape = table.shapes.get(wanted)
+        constraints = tuple(constraint for claim in claims for constraint in claim.constraints)
+        shape = table.shapes.get((wanted, constraints))
         if shape is None:
             made = self._make(table, claims)
-            shape = table.shapes[wanted] = self._numbers.setdefault(made, len(self._numbers))
+            shape = table.shapes[wanted, constraints] = self._numbers.setdefault(
+                made, len(self._numbers)
+            )
         titles = tuple(claim.label for claim in claims)
         in_use, shared = table.in_use(state), table.shared_in_use(state)
         if not table.consumers and not table.shareable:

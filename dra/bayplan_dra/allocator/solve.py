@@ -6,15 +6,25 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from bayplan.api.dra import CLAIM_LIMIT
-from bayplan_dra.allocator.model import AllocatedState, Amount, PoolDevice, TimedOut
+from bayplan_dra.allocator.model import (
+    AllocatedState,
+    AllocationError,
+    Amount,
+    NodeError,
+    PoolDevice,
+    TimedOut,
+)
+from bayplan_dra.allocator.reference import Reference
 from bayplan_dra.allocator.requests import ClaimToAllocate, Constraint, Request, Wanted
 from bayplan_dra.allocator.results import Choice
-from bayplan_dra.allocator.search import Demand, Problem, Search, Solution, broken_groups
+from bayplan_dra.allocator.search import Budget, Demand, Problem, Search, Solution, broken_groups
 from bayplan_dra.allocator.table import TOPOLOGY, DeviceTable, Filtered, bits
 from bayplan_dra.allocator.usage import CounterKey, Usage
 
 __all__ = ["Failure", "Solved", "Task", "solve"]
 
+_PLAIN_STEPS = 20_000
+"""Steps of the plain search after the better one was given up."""
 Score = Callable[[Sequence[Choice]], float]
 
 
@@ -91,9 +101,9 @@ class _Solver:
     ) -> None:
         self._table = table
         self._tasks = tasks
-        self._interrupt = interrupt
+        self._budget = Budget(interrupt)
         self._score = score
-        self._steps = 0
+        self._state = state
         usage = Usage.of(state, table.pools)
         self._in_use = table.in_use(state)
         shared = table.shared_in_use(state)
@@ -129,12 +139,33 @@ class _Solver:
         chosen: list[_Option] = []
         try:
             if not self._choose(options, chosen):
-                return Failure(self._why(options), self._steps)
+                return Failure(self._why(options), self._budget.steps)
             solution = self._search(chosen).best()
         except TimedOut as exc:
-            return Failure(str(exc), self._steps, timed_out=True)
+            return self._plainly(options) or Failure(str(exc), self._budget.steps, timed_out=True)
         assert solution is not None, "the choice of ways has a solution"
         return self._solved(options, chosen, solution)
+
+    def _plainly(self, options: Sequence[tuple[int, Request, list[_Option]]]) -> Solved | None:
+        """Try the plain order for a while: it may be lucky where the search was not."""
+        if self._score is not None or any(t.visible != self._table.all for t in self._tasks):
+            return None
+        claims = [task.claim for task in self._tasks]
+        features = self._table.features
+        plain = Reference(claims, self._table.pools, self._state, features, most=_PLAIN_STEPS)
+        try:
+            found = plain.run()
+        except (AllocationError, NodeError):
+            return None
+        if found is None:
+            return None
+        used = {choice.wanted for own in found for choice in own}
+        preferences = tuple(
+            next(index for index, way in enumerate(ways) if way.wanted in used)
+            for _, request, ways in options
+            if request.prioritized
+        )
+        return Solved(found, 0, self._budget.steps + plain.calls, preferences)
 
     def _choose(
         self,
@@ -145,32 +176,58 @@ class _Solver:
         if len(chosen) == len(options):
             simple = not any(request.prioritized for _, request, _ in options)
             return (not simple) or self._feasible(chosen)
-        number, request, ways = options[len(chosen)]
+        number, _, ways = options[len(chosen)]
+        early = any(request.prioritized for _, request, _ in options)
+        tried: list[_Option] = []
         for way in ways:
-            if way.demand is None:
+            if way.demand is None or any(self._are_alike(way, other) for other in tried):
                 continue
+            tried.append(way)
             chosen.append(way)
             taken = sum(o.demand.count for o in chosen if o.demand and o.demand.claim == number)
             # A partial choice without a solution has none with more demands either.
-            early = request.prioritized or any(r.prioritized for _, r, _ in options)
             if (
                 taken <= CLAIM_LIMIT
-                and (not early or self._feasible(chosen))
+                and (not early or self._feasible(chosen, options[len(chosen) :]))
                 and self._choose(options, chosen)
             ):
                 return True
             chosen.pop()
         return False
 
-    def _feasible(self, chosen: Sequence[_Option]) -> bool:
-        return self._search(chosen).first() is not None
+    def _are_alike(self, one: _Option, other: _Option) -> bool:
+        """Tell whether two ways to meet a request differ in nothing but their names."""
+        a, b = one.demand, other.demand
+        assert a is not None
+        assert b is not None
+        return (
+            (a.count, a.candidates, a.every, a.admin) == (b.count, b.candidates, b.every, b.admin)
+            and a.consumed == b.consumed
+            and all(
+                constraint.covers(a.name) == constraint.covers(b.name)
+                for claim, constraint in self._constraints
+                if claim == a.claim
+            )
+        )
+
+    def _feasible(
+        self,
+        chosen: Sequence[_Option],
+        rest: Sequence[tuple[int, Request, list[_Option]]] = (),
+    ) -> bool:
+        """Tell whether the chosen ways have a solution that may leave enough for the others."""
+        loose = [_loosest(number, ways) for number, _, ways in rest]
+        shareable = self._table.shareable
+        more = [one for one in loose if one is not None and not one.candidates & shareable]
+        return self._search(chosen, more=more).first() is not None
 
     def _search(
         self,
         chosen: Sequence[_Option],
         constraints: Sequence[tuple[int, Constraint]] | None = None,
         counters: bool = True,
-    ) -> _Counted:
+        more: Sequence[Demand] = (),
+    ) -> Search:
         problem = Problem(
             self._table,
             self._constraints if constraints is None else constraints,
@@ -181,6 +238,7 @@ class _Solver:
             self._groups,
         )
         demands = [option.demand for option in chosen if option.demand is not None]
+        demands += more
         score = None
         if self._score is not None:
             rate = self._score
@@ -188,10 +246,7 @@ class _Solver:
             def score(masks: Sequence[int]) -> float:
                 return rate([c for per_claim in self._choices(chosen, masks) for c in per_claim])
 
-        return _Counted(self, Search(problem, demands, self._interrupt, score))
-
-    def count(self, steps: int) -> None:
-        self._steps += steps
+        return Search(problem, demands, self._budget, score)
 
     def _choices(self, chosen: Sequence[_Option], masks: Sequence[int]) -> list[list[Choice]]:
         per_claim: list[list[Choice]] = [[] for _ in self._tasks]
@@ -220,7 +275,7 @@ class _Solver:
         for mask in solution.chosen:
             used |= mask
         broken = broken_groups(self._groups, used) - broken_groups(self._groups, self._used)
-        return Solved(choices, solution.cost, self._steps, preferences, max(0, broken))
+        return Solved(choices, solution.cost, self._budget.steps, preferences, max(0, broken))
 
     # One request -----------------------------------------------------------------------------
 
@@ -300,10 +355,8 @@ class _Solver:
             why = f"is invalid: {pools[0].invalid}" if pools[0].invalid else "is being updated"
             lost.append(f"{unusable.bit_count()} in pool {pools[0].key}, which {why}")
         left = visible & filtered.usable
-        errors = len(filtered.errors)
-        lost += _lost(left & ~filtered.matching, "not selected")
-        if errors:
-            lost[-1] += f" ({filtered.errors[0]})"
+        why = f"not selected ({filtered.errors[0]})" if filtered.errors else "not selected"
+        lost += _lost(left & ~filtered.matching, why)
         left &= filtered.matching
         lost += _lost(left & ~filtered.tolerated, "tainted")
         left &= filtered.tolerated
@@ -394,26 +447,15 @@ class _Solver:
         )
 
 
-class _Counted:
-    """A search whose steps count for the solver."""
-
-    def __init__(self, solver: _Solver, search: Search) -> None:
-        self._solver = solver
-        self._search = search
-
-    def first(self) -> Solution | None:
-        """Return any solution."""
-        try:
-            return self._search.first()
-        finally:
-            self._solver.count(self._search.steps)
-
-    def best(self) -> Solution | None:
-        """Return the best solution."""
-        try:
-            return self._search.best()
-        finally:
-            self._solver.count(self._search.steps)
+def _loosest(number: int, ways: Sequence[_Option]) -> Demand | None:
+    """Return what a request takes at least, whichever way it is met."""
+    demands = [way.demand for way in ways if way.demand is not None]
+    if not demands or any(demand.admin for demand in demands):
+        return None
+    candidates = 0
+    for demand in demands:
+        candidates |= demand.candidates
+    return Demand(number, "", min(demand.count for demand in demands), candidates)
 
 
 def _devices(count: int) -> str:

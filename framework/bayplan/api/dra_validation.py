@@ -462,8 +462,14 @@ def _config(config: DeviceConfiguration, path: str) -> Iterator[Problem]:
     parameters = config.opaque.parameters
     if not isinstance(parameters, Mapping):
         yield f"{path}.opaque.parameters", "expected a mapping"
-    elif len(json.dumps(parameters)) > LONGEST_EXPRESSION:
-        yield f"{path}.opaque.parameters", f"at most {LONGEST_EXPRESSION} bytes of JSON"
+        return
+    try:
+        size = len(json.dumps(parameters, allow_nan=False))
+    except (TypeError, ValueError) as exc:
+        yield f"{path}.opaque.parameters", f"expected what JSON can hold: {exc}"
+        return
+    if size > LONGEST_EXPRESSION:
+        yield f"{path}.opaque.parameters", f"at most {LONGEST_EXPRESSION} bytes of JSON, got {size}"
 
 
 # Common --------------------------------------------------------------------------------------

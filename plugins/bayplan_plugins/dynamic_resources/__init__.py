@@ -42,6 +42,7 @@ from bayplan.durations import parse_duration
 from bayplan.hookspecs import BoolColumn, FloatColumn, IntColumn
 from bayplan_dra.allocator import (
     TOPOLOGY,
+    AllocationError,
     Choice,
     ClaimToAllocate,
     Score,
@@ -213,7 +214,10 @@ class DynamicResources(Plugin[DynamicResourcesArgs]):
             if request.prioritized or request.ways[0].count is None or request.ways[0].admin:
                 continue
             way = request.ways[0]
-            filtered = table.filtered(way, claim.title)
+            try:
+                filtered = table.filtered(way, claim.title)
+            except AllocationError:
+                return 0
             mask = filtered.tolerated & filtered.capable & ~busy
             if not mask & table.shareable:
                 needs[mask] = needs.get(mask, 0) + (way.count or 0)
@@ -309,10 +313,18 @@ class DynamicResources(Plugin[DynamicResourcesArgs]):
         if pod.gang is None:
             return []
         own = [f for f in self._ledger.flights.values() if f.unit == pod.gang and f.pods]
-        own = [f for f in own if not any(uid in self._written for uid in f.pods)]
+        own = [f for f in own if self._may_change(f)]
         pools = self._ledger.inventory.pools(node.node)
         local = all(self._ledger.inventory.nodes_of(pool.key) is not None for pool in pools)
         return [f for f in own if f.node == node.name] if local else own
+
+    def _may_change(self, flight: Flight) -> bool:
+        """Tell whether nothing is written yet, and all pods that use the claim are on its node."""
+        placed = self.handle.snapshot.placed
+        return all(
+            uid not in self._written and placed.get(pod.key, (pod, ""))[1] == flight.node
+            for uid, pod in flight.pods.items()
+        )
 
     def _joint(
         self, pod: PodInfo, claims: Sequence[ClaimToAllocate], node: NodeRow

@@ -1,8 +1,8 @@
 """Who holds which devices: what the API says, what this scheduler has promised, what a trial frees.
 
 The ledger follows slices, taint rules, classes and claims as they change, so that no cycle has to
-look at all of them. In a trial of the snapshot the devices of pods that are taken out are free, as
-long as nobody else uses their claims; that is how preemption frees devices.
+look at all of them. In a trial of the snapshot the devices of pods that are taken out are free, if
+their claims were made for them; that is how preemption frees devices.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class DeviceLedger:
         self._held: dict[str, list[Held]] = {}
         self._consumers: dict[str, frozenset[str]] = {}
         self._claims_of: dict[str, dict[str, None]] = {}
-        self._placed: set[str] = set()
+        self._owners: dict[str, str] = {}
         self._freed: dict[str, None] = {}
         self._promises: dict[str, tuple[str, list[Held]]] = {}
         self._ghosts: dict[str, list[Held]] = {}
@@ -133,6 +133,9 @@ class DeviceLedger:
         if new is None:
             return
         uid = new.metadata.uid
+        for owner in new.metadata.owner_references:
+            if owner.kind == "Pod":
+                self._owners[uid] = owner.uid
         self._set_consumers(uid, frozenset(r.uid for r in new.status.reserved_for))
         held = allocated_ids(new)
         self._replace_extended(new)
@@ -171,6 +174,7 @@ class DeviceLedger:
             self._give(flight.held)
         self._set_consumers(uid, frozenset())
         self._spec_of.pop(uid, None)
+        self._owners.pop(uid, None)
 
     def _set_consumers(self, uid: str, pods: frozenset[str]) -> None:
         before = self._consumers.get(uid, frozenset())
@@ -196,7 +200,6 @@ class DeviceLedger:
         if claims is None and not pod.spec.resource_claims and uid not in self._promises:
             return
         if placed:
-            self._placed.add(uid)
             for claim in claims or ():
                 if claim in self._freed:
                     del self._freed[claim]
@@ -206,14 +209,14 @@ class DeviceLedger:
                 self._ghosts[uid] = promise[1]
                 self._hold(promise[1])
             return
-        self._placed.discard(uid)
         ghost = self._ghosts.pop(uid, None)
         if ghost is not None:
             self._give(ghost)
         if self._snapshot.in_trial:
             for claim in claims or ():
-                unused = not (self._consumers.get(claim, frozenset()) & self._placed)
-                if unused and claim in self._held and claim not in self._freed:
+                # Only a claim that was made for the pod goes with it, and frees its devices.
+                gone = self._owners.get(claim) == uid and self._consumers[claim] == {uid}
+                if gone and claim in self._held and claim not in self._freed:
                     self._freed[claim] = None
                     self._give(self._held[claim])
 

@@ -1,0 +1,214 @@
+"""The allocator on cases that are hard, or that once went wrong."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+from worlds import (
+    DRIVER,
+    NUMA_NODE,
+    PCIE_ROOT,
+    claim,
+    device_class,
+    node,
+    slice_of,
+    topology_device,
+)
+
+from bayplan.api import ResourceClaim
+from bayplan_dra.allocator import AllocatedState, Allocator, DeviceId, Failure, Inventory
+from bayplan_dra.allocator.search import MOST_STEPS
+
+CLASSES = {"any": device_class("any", "true")}
+
+
+def wanted(name: str = "r", count: int = 1, **exactly: Any) -> dict[str, Any]:
+    return {"name": name, "exactly": {"deviceClassName": "any", "count": count, **exactly}}
+
+
+def allocator(
+    devices: list[dict[str, Any]], counters: dict[str, dict[str, int]] | None = None
+) -> Allocator:
+    inventory = Inventory()
+    inventory.set_slice(slice_of(devices, count=2 if counters else 1))
+    if counters:
+        shared = [
+            {"name": name, "counters": {key: {"value": value} for key, value in own.items()}}
+            for name, own in counters.items()
+        ]
+        inventory.set_slice(slice_of([], name="counters", count=2, sharedCounters=shared))
+    return Allocator(inventory, CLASSES.get)
+
+
+def chosen(found: Any) -> dict[str, list[str]]:
+    assert not isinstance(found, Failure), found.reason
+    by_request: dict[str, list[str]] = {}
+    for allocation in found:
+        for result in allocation.devices.results:
+            by_request.setdefault(result.request, []).append(result.device)
+    return by_request
+
+
+def run(made: Allocator, *claims: ResourceClaim, state: AllocatedState | None = None) -> Any:
+    return made.allocate(list(claims), node(), state or AllocatedState())
+
+
+@pytest.mark.parametrize("count", [8, 16])
+def test_an_unsatisfiable_match_over_equal_devices_is_seen_at_once(count: int) -> None:
+    devices = [{"name": f"d{i}", "attributes": {"pair": {"int": i // 2}}} for i in range(count)]
+    made = allocator(devices)
+    request = claim(
+        "c", [wanted(f"r{i}") for i in range(3)], constraints=[{"matchAttribute": f"{DRIVER}/pair"}]
+    )
+    found = run(made, request)
+    assert isinstance(found, Failure)
+    assert made.calls == 0
+
+
+def test_the_eighth_partition_is_missed_without_trying_all_orders() -> None:
+    uses = [{"counterSet": "gpu", "counters": {"memory": {"value": 10}}}]
+    devices = [{"name": f"p{i}", "consumesCounters": uses} for i in range(8)]
+    made = allocator(devices, {"gpu": {"memory": 70}})
+    found = run(made, claim("c", [wanted(count=8)]))
+    assert isinstance(found, Failure)
+    assert "shared counters (gpu/memory) do not suffice" in found.reason
+    assert made.calls < 10
+    assert len(chosen(run(made, claim("c", [wanted(count=7)])))["r"]) == 7
+
+
+def test_four_requests_of_four_over_64_devices_with_two_constraints() -> None:
+    devices = [topology_device(i, "gpu", i // 8, i // 16, None) for i in range(64)]
+    made = allocator(devices)
+    request = claim(
+        "c",
+        [wanted(f"r{i}", 4) for i in range(4)],
+        constraints=[
+            {"matchAttribute": NUMA_NODE},
+            {"requests": ["r0", "r1"], "matchAttribute": PCIE_ROOT},
+        ],
+    )
+    found = chosen(run(made, request))
+    assert sorted(len(devices) for devices in found.values()) == [4, 4, 4, 4]
+    assert made.calls < 100
+
+
+def test_many_alternatives_that_cannot_be_met_together_end_soon() -> None:
+    made = allocator([{"name": f"d{i}"} for i in range(31)])
+    ways = [{"name": f"s{i}", "deviceClassName": "any"} for i in range(8)]
+    requests = [{"name": f"r{i}", "firstAvailable": ways} for i in range(32)]
+    found = run(made, claim("c", requests))
+    assert isinstance(found, Failure)
+    assert made.calls < 100
+
+
+def test_a_search_that_is_given_up_says_so() -> None:
+    made = allocator([{"name": f"d{i}"} for i in range(4)])
+    found = made.allocate(
+        [claim("c", [wanted(count=2)])], node(), AllocatedState(), interrupt=lambda: True
+    )
+    assert not isinstance(found, Failure), "too small to be interrupted"
+    chance = random.Random(1)
+    devices = [
+        {
+            "name": f"d{i}",
+            "attributes": {
+                name: {"strings": chance.sample("abcdefgh", 3)} for name in ("x", "y", "z")
+            },
+        }
+        for i in range(40)
+    ]
+    hard = claim(
+        "c",
+        [wanted(f"r{i}", 3) for i in range(4)],
+        constraints=[{"distinctAttribute": f"{DRIVER}/{name}"} for name in ("x", "y")],
+    )
+    made = allocator(devices)
+    found = made.allocate([hard], node(), AllocatedState(), interrupt=lambda: True)
+    assert isinstance(found, Failure)
+    assert made.calls <= MOST_STEPS
+
+
+def test_devices_that_take_from_two_counter_sets_are_not_taken_for_each_other() -> None:
+    def device(name: str, one: int, two: int, kind: str) -> dict[str, Any]:
+        uses = [
+            {"counterSet": "s1", "counters": {"x": {"value": one}}},
+            {"counterSet": "s2", "counters": {"x": {"value": two}}},
+        ]
+        return {"name": name, "attributes": {"k": {"string": kind}}, "consumesCounters": uses}
+
+    devices = [
+        device("b", 2, 1, "one"),
+        device("a", 1, 2, "one"),
+        device("c", 2, 1, "two"),
+        device("d", 2, 1, "two"),
+    ]
+    made = allocator(devices, {"s1": {"x": 3}, "s2": {"x": 3}})
+
+    def of_kind(name: str, kind: str) -> dict[str, Any]:
+        expression = f'device.attributes["{DRIVER}"].k == "{kind}"'
+        return wanted(name, selectors=[{"cel": {"expression": expression}}])
+
+    found = chosen(run(made, claim("c", [of_kind("r1", "one"), of_kind("r2", "two")])))
+    assert found["r1"] == ["a"]
+
+
+def test_a_matched_value_may_be_any_of_a_lists() -> None:
+    devices = [
+        {"name": "d0", "attributes": {"rails": {"strings": ["a", "b"]}}},
+        {"name": "d1", "attributes": {"rails": {"strings": ["b", "c"]}}},
+        {"name": "d2", "attributes": {"rails": {"strings": ["c", "a"]}}},
+        {"name": "d3", "attributes": {"rails": {"string": "a"}}},
+    ]
+    made = allocator(devices)
+    request = claim("c", [wanted(count=3)], constraints=[{"matchAttribute": f"{DRIVER}/rails"}])
+    assert chosen(run(made, request))["r"] == ["d0", "d2", "d3"]
+
+
+def test_two_drivers_may_name_their_pools_and_counters_alike() -> None:
+    inventory = Inventory()
+    uses = [{"counterSet": "s", "counters": {"m": {"value": 5}}}]
+    shared = [{"name": "s", "counters": {"m": {"value": 5}}}]
+    for driver in ("one.example.com", "two.example.com"):
+        devices = [{"name": "d", "consumesCounters": uses}]
+        inventory.set_slice(slice_of(devices, name=driver, driver=driver, count=2))
+        inventory.set_slice(
+            slice_of([], name=f"{driver}-c", driver=driver, count=2, sharedCounters=shared)
+        )
+    made = Allocator(inventory, CLASSES.get)
+    assert len(chosen(run(made, claim("c", [wanted(count=2)])))["r"]) == 2
+
+
+def test_quantities_are_compared_by_amount_not_by_spelling() -> None:
+    policy = {"default": "1Gi", "validValues": ["1024Mi", "2Gi"]}
+    capacity = {"memory": {"value": "4Gi", "requestPolicy": policy}}
+    devices = [{"name": "d", "capacity": capacity, "allowMultipleAllocations": True}]
+    made = allocator(devices)
+    found = run(made, claim("c", [wanted(capacity={"requests": {"memory": "1Gi"}})]))
+    assert not isinstance(found, Failure)
+    (result,) = found[0].devices.results
+    assert result.consumed_capacity["memory"].units == 2**30
+
+
+def test_a_partition_comes_from_the_gpu_that_is_divided_already() -> None:
+    def parts(gpu: int) -> list[dict[str, Any]]:
+        uses = [{"counterSet": f"gpu-{gpu}", "counters": {"slices": {"value": 1}}}]
+        return [{"name": f"gpu-{gpu}-{i}", "consumesCounters": uses} for i in range(4)]
+
+    made = allocator([*parts(0), *parts(1)], {"gpu-0": {"slices": 4}, "gpu-1": {"slices": 4}})
+    state = AllocatedState({DeviceId(DRIVER, "n0", "gpu-1-2")})
+    assert chosen(run(made, claim("c", [wanted()]), state=state))["r"][0].startswith("gpu-1")
+
+
+def test_the_reason_counts_devices_step_by_step() -> None:
+    devices: list[dict[str, Any]] = [{"name": f"d{i}"} for i in range(5)]
+    devices[0]["taints"] = [{"key": "k", "effect": "NoExecute"}]
+    made = allocator(devices)
+    state = AllocatedState({DeviceId(DRIVER, "n0", "d1"), DeviceId(DRIVER, "n0", "d2")})
+    found = run(made, claim("c", [wanted(count=4)]), state=state)
+    assert isinstance(found, Failure)
+    assert found.reason == (
+        "claim c: request r needs 4 devices, 2 of 5 can be had: 1 tainted, 2 in use; 2 more would "
+        "be enough"
+    )
