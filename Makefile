@@ -29,6 +29,7 @@ bench: $(READY)
 	$(BIN)/bayplan bench basic --nodes 5000 --pods 10000
 	$(BIN)/bayplan bench affinity --nodes 5000 --pods 2000
 	$(BIN)/bayplan bench gang
+	$(BIN)/bayplan bench dra
 
 clean:
 	rm -rf $(VENV)

@@ -132,6 +132,37 @@ def test_the_placement_policy_of_the_tutorial_decides(tmp_path: Path) -> None:
         assert found <= {n.metadata.name for n in nodes if n.metadata.labels["rack"] == rack}
 
 
+def test_the_device_policy_of_the_tutorial_decides(tmp_path: Path) -> None:
+    from bayplan.api import ResourceClaim, ResourceSlice
+    from bayplan.api.objects import decode_part
+    from bayplan.cluster.claims import ClaimController
+    from bayplan.discovery import load_file, plugins_in
+    from bayplan.testing import Cluster
+
+    page = (ROOT / "docs" / "plugins.md").read_text()
+    (block,) = re.findall(r"```python\n([^`]*class CoolestFirst.*?)```", page, re.DOTALL)
+    path = tmp_path / "coolest_first.py"
+    path.write_text(block)
+    example = load_manifests([str(ROOT / "configs/examples/gpus-on-one-numa-node")]).objects
+    kinds = ("DeviceClass", "Node", "ResourceClaimTemplate")
+    objects = [obj for obj in example if type(obj).__name__ in kinds]
+    pod = next(obj for obj in example if obj.metadata.name == "small-a")
+    devices = [
+        {"name": f"gpu-{i}", "attributes": {"temperature": {"int": degrees}}}
+        for i, degrees in enumerate([70, 40, 55])
+    ]
+    spec = {"driver": "gpu.example.com", "pool": {"name": "p"}, "nodeName": "node-1"}
+    content = {"metadata": {"name": "s"}, "spec": {**spec, "devices": devices}}
+    for plugins, expected in (([], "gpu-0"), (list(plugins_in(load_file(path)).values()), "gpu-1")):
+        cluster = Cluster(plugins=plugins)
+        ClaimController(cluster.api)
+        cluster.add(*objects, decode_part(ResourceSlice, content), pod)
+        cluster.schedule()
+        (claim,) = cluster.api.list(ResourceClaim)
+        assert claim.status.allocation is not None
+        assert [r.device for r in claim.status.allocation.devices.results] == [expected]
+
+
 def test_plugin_snippets_in_the_tutorial_keep_the_contract(tmp_path: Path) -> None:
     from bayplan.discovery import load_file, plugins_in
     from bayplan.testing import check_plugin

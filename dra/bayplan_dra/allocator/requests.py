@@ -92,18 +92,21 @@ class Wanted:
         :raises AllocationError: for an expression that is no CEL, or has no value here.
         """
         for selector in self.selectors:
-            program = selector.program(features, title)
-            try:
-                result = program.result(device.view)
-            except EvaluationError as exc:
-                result = exc
-            if isinstance(result, CelError):
-                raise AllocationError(
-                    f"{selector.where(title)}: CEL runtime error: {result} (on device {device.id})"
-                )
-            if not result:
+            if not _holds(selector, selector.program(features, title), device, title):
                 return False
         return True
+
+    def selecting(self, features: Features, title: str) -> Callable[[PoolDevice], bool]:
+        """Return ``selects`` for many devices, every expression compiled now.
+
+        :raises AllocationError: for an expression that is no CEL.
+        """
+        programs = [(one, one.program(features, title)) for one in self.selectors]
+
+        def selects(device: PoolDevice) -> bool:
+            return all(_holds(one, program, device, title) for one, program in programs)
+
+        return selects
 
 
 @dataclass(frozen=True, eq=False)
@@ -155,6 +158,18 @@ class ClaimToAllocate:
         """What the claim's pod calls it, or else its name."""
         meta = self.claim.metadata
         return meta.annotations.get(POD_CLAIM_NAME, meta.name)
+
+
+def _holds(selector: Selector, program: Program, device: PoolDevice, title: str) -> bool:
+    try:
+        result = program.result(device.view)
+    except EvaluationError as exc:
+        result = exc
+    if isinstance(result, CelError):
+        raise AllocationError(
+            f"{selector.where(title)}: CEL runtime error: {result} (on device {device.id})"
+        )
+    return result
 
 
 def tolerated(taint: DeviceTaint, toleration: Toleration) -> bool:

@@ -193,12 +193,11 @@ class DeviceTable:
         matching = tolerated = capable = 0
         consumed: dict[int, Mapping[str, Amount]] = {}
         errors: dict[str, None] = {}
-        for selector in wanted.selectors:
-            selector.program(self.features, title)
+        selects = wanted.selecting(self.features, title)
         for number in bits(self.usable):
             device = self.devices[number]
             try:
-                if not wanted.selects(device, self.features, title):
+                if not selects(device):
                     continue
             except AllocationError as exc:
                 errors[str(exc)] = None
@@ -209,7 +208,7 @@ class DeviceTable:
             if not bound and (not self.features.device_taints or wanted.tolerates(device)):
                 tolerated |= bit
             takes: Mapping[str, Amount] | None = {}
-            if self.features.consumable_capacity:
+            if self.features.consumable_capacity and (wanted.capacity or self.shareable & bit):
                 takes = consumption(device.spec, wanted.capacity)
             if takes is not None:
                 capable |= bit

@@ -41,6 +41,8 @@ __all__ = [
 ]
 
 _MOST_SHARED = 100_000
+_SAMPLE = 4_096
+"""Misses after which results are kept only if at least half of the questions hit."""
 
 
 class Program:
@@ -56,7 +58,13 @@ class Program:
         self._run = source.run
         self._frame_rest: list[Any] = [None] * source.locals
         self._known: dict[object, bool | CelError] = {}
-        self._names = sorted(source.reads) if source.reads is not None else []
+        self._asked = self._missed = 0
+        by_kind: dict[str, list[str]] = {"attribute": [], "capacity": [], "domain": []}
+        for kind, name in sorted(source.reads or ()):
+            by_kind.setdefault(kind, []).append(name)
+        self._attributes, self._capacities = by_kind["attribute"], by_kind["capacity"]
+        self._domains = by_kind["domain"]
+        self._reads_rest = len(by_kind) > 3
 
     def matches(self, device: CelDevice, interrupt: Callable[[], bool] | None = None) -> bool:
         """Evaluate for one device.
@@ -80,15 +88,21 @@ class Program:
 
     def result(self, device: CelDevice) -> bool | CelError:
         """Return the result for a device, known from an equal one or evaluated; or its error."""
-        if self.reads is None:
+        if self.reads is None or not self._worth_keeping():
             return self._evaluate(device)
         mark = self._mark(device)
         found = self._known.get(mark)
+        self._asked += 1
         if found is None:
+            self._missed += 1
             if len(self._known) >= _MOST_SHARED:
                 self._known.clear()
             found = self._known[mark] = self._evaluate(device)
         return found
+
+    def _worth_keeping(self) -> bool:
+        """Tell whether devices agree often enough to look for a known result."""
+        return self._missed < _SAMPLE or self._missed * 2 < self._asked
 
     def _evaluate(self, device: CelDevice) -> bool | CelError:
         try:
@@ -99,19 +113,13 @@ class Program:
 
     def _mark(self, device: CelDevice) -> tuple[object, ...]:
         """Return all that the expression reads of a device."""
-        mark: list[object] = []
-        for kind, name in self._names:
-            if kind == "attribute":
-                mark.append(device.marks.get(name))
-            elif kind == "capacity":
-                found = device.flat_capacity.get(name)
-                mark.append(found.text if found is not None else None)
-            elif kind == "driver":
-                mark.append(device.driver)
-            elif kind == "shared":
-                mark.append(device.allow_multiple_allocations)
-            else:
-                mark.append(name in device.attributes)
+        mark: list[object] = [device.mark(name) for name in self._attributes]
+        for name in self._capacities:
+            found = device.flat_capacity.get(name)
+            mark.append(found.text if found is not None else None)
+        mark += [device.has_domain(name) for name in self._domains]
+        if self._reads_rest:
+            mark += [device.driver, device.allow_multiple_allocations]
         return tuple(mark)
 
 

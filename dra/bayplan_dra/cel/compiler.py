@@ -188,7 +188,10 @@ class _Compiler:
         if table == "attributes":
 
             def read(f: Frame) -> Any:
-                return f[_DEVICE].flat.get(key, _MISSING)
+                try:
+                    return f[_DEVICE].flat[key]
+                except KeyError:
+                    return _MISSING
 
         else:
 
@@ -433,13 +436,13 @@ class _Compiler:
         table = self._table_of(holder)
         if table == "attributes":
             self.reads.add(("domain", text))
-            return Compiled(t.BOOL, lambda f: text in f[_DEVICE].attributes, 3)
+            return Compiled(t.BOOL, lambda f: f[_DEVICE].has_domain(text), 3)
         return None
 
     def _presence(self, table: str, key: str) -> Compiled:
         if table == "attributes":
             self.reads.add(("attribute", key))
-            return Compiled(t.BOOL, lambda f: key in f[_DEVICE].flat, 3)
+            return Compiled(t.BOOL, lambda f: f[_DEVICE].has(key), 3)
         self.reads.add(("capacity", key))
         return Compiled(t.BOOL, lambda f: key in f[_DEVICE].flat_capacity, 3)
 

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from bayplan.api.dra import DeviceAttribute, DeviceCapacity
-from bayplan.api.quantity import Quantity
 from bayplan_dra.cel.errors import EvaluationError
 from bayplan_dra.cel.values import DomainMap, Semver
 
@@ -44,24 +43,54 @@ def attribute_value(attribute: DeviceAttribute) -> Any:
     raise ValueError("unsupported attribute value")
 
 
+class _Attributes(dict[str, Any]):
+    """Values by qualified name, converted when they are first read."""
+
+    __slots__ = ("_driver", "_given", "_lists")
+
+    def __init__(self, driver: str, given: Mapping[str, DeviceAttribute], lists: bool) -> None:
+        super().__init__()
+        self._driver = driver
+        self._given = given
+        self._lists = lists
+
+    def __missing__(self, key: str) -> Any:
+        found = self._given.get(key)
+        if found is None:
+            domain, _, identifier = key.rpartition("/")
+            found = self._given.get(identifier) if domain == self._driver else None
+            if found is None:
+                raise KeyError(key)
+        try:
+            value = attribute_value(found)
+            if not self._lists and isinstance(value, tuple):
+                raise ValueError("unsupported attribute value")
+        except ValueError as exc:
+            name = key if key in self._given else key.rpartition("/")[2]
+            raise EvaluationError(f"attribute {name}: {exc}") from None
+        self[key] = value
+        return value
+
+
 class CelDevice:
     """One device's facts, by domain and identifier; names without a domain are the driver's.
 
-    ``flat`` holds the attributes and ``flat_capacity`` the capacities by qualified name;
-    ``marks`` the attributes with their types, to compare devices by.
+    ``flat`` holds the attributes and ``flat_capacity`` the capacities by qualified name. Values
+    are converted when they are read; without list attributes all are at once, as the reference
+    does.
 
     :param lists: whether list attributes are allowed (the gate DRAListTypeAttributes).
-    :raises EvaluationError: for an attribute whose value has no meaning here.
+    :raises EvaluationError: without ``lists``, for an attribute whose value has no meaning.
     """
 
     __slots__ = (
+        "_attributes",
+        "_capacity",
+        "_given",
         "allow_multiple_allocations",
-        "attributes",
-        "capacity",
         "driver",
         "flat",
         "flat_capacity",
-        "marks",
     )
 
     def __init__(
@@ -74,30 +103,55 @@ class CelDevice:
     ) -> None:
         self.driver = driver
         self.allow_multiple_allocations = allow_multiple_allocations
-        self.flat: dict[str, Any] = {}
-        self.marks: dict[str, tuple[type, Any]] = {}
-        self.attributes = DomainMap()
-        for name, attribute in attributes.items():
-            domain, identifier = _split(name, driver)
-            try:
-                value = attribute_value(attribute)
-                if not lists and isinstance(value, tuple):
-                    raise ValueError("unsupported attribute value")
-            except ValueError as exc:
-                raise EvaluationError(f"attribute {name}: {exc}") from None
-            self.attributes.setdefault(domain, {})[identifier] = value  # type: ignore[index]
-            key = f"{domain}/{identifier}"
-            self.flat[key] = value
-            kind = type(value[0]) if isinstance(value, tuple) and value else type(value)
-            self.marks[key] = (kind, value)
-        self.flat_capacity: dict[str, Quantity] = {}
-        self.capacity = DomainMap()
-        for name, offered in capacity.items():
-            domain, identifier = _split(name, driver)
-            self.capacity.setdefault(domain, {})[identifier] = offered.value  # type: ignore[index]
-            self.flat_capacity[f"{domain}/{identifier}"] = offered.value
+        self._given = attributes
+        self.flat = _Attributes(driver, attributes, lists)
+        self.flat_capacity = {
+            name if "/" in name else f"{driver}/{name}": offered.value
+            for name, offered in capacity.items()
+        }
+        self._attributes: DomainMap | None = None
+        self._capacity: DomainMap | None = None
+        if not lists:
+            _ = self.attributes
+
+    @property
+    def attributes(self) -> DomainMap:
+        """All attributes by domain."""
+        if self._attributes is None:
+            names = {name if "/" in name else f"{self.driver}/{name}" for name in self._given}
+            self._attributes = _by_domain({name: self.flat[name] for name in sorted(names)})
+        return self._attributes
+
+    @property
+    def capacity(self) -> DomainMap:
+        """All capacities by domain."""
+        if self._capacity is None:
+            self._capacity = _by_domain(self.flat_capacity)
+        return self._capacity
+
+    def has(self, name: str) -> bool:
+        """Tell whether an attribute is there, by its qualified name."""
+        if name in self._given:
+            return True
+        domain, _, identifier = name.rpartition("/")
+        return domain == self.driver and identifier in self._given
+
+    def has_domain(self, domain: str) -> bool:
+        """Tell whether any attribute is in a domain."""
+        return domain in self.attributes
+
+    def mark(self, name: str) -> object:
+        """Return an attribute as it was given, to compare devices by; None for none."""
+        found = self._given.get(name)
+        if found is None:
+            domain, _, identifier = name.rpartition("/")
+            found = self._given.get(identifier) if domain == self.driver else None
+        return found
 
 
-def _split(name: str, driver: str) -> tuple[str, str]:
-    domain, slash, identifier = name.rpartition("/")
-    return (domain, identifier) if slash else (driver, name)
+def _by_domain(flat: Mapping[str, Any]) -> DomainMap:
+    found = DomainMap()
+    for name, value in flat.items():
+        domain, _, identifier = name.rpartition("/")
+        found.setdefault(domain, {})[identifier] = value  # type: ignore[index]
+    return found

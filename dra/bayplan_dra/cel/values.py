@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from functools import lru_cache, total_ordering
+from functools import lru_cache
 from ipaddress import IPv4Address, IPv4Interface, IPv6Address, IPv6Interface
 from typing import Any
 from urllib.parse import SplitResult
@@ -79,7 +79,6 @@ class DomainMap(dict[str, Mapping[str, Any]]):
 _EMPTY: Mapping[str, Any] = {}
 
 
-@total_ordering
 class Semver:
     """A semantic version; build metadata does not count in comparisons.
 
@@ -104,6 +103,9 @@ class Semver:
     def __lt__(self, other: Semver) -> bool:
         return self._key < other._key
 
+    def __gt__(self, other: Semver) -> bool:
+        return self._key > other._key
+
     def __hash__(self) -> int:
         return hash(self._key)
 
@@ -111,13 +113,23 @@ class Semver:
         return f"Semver({self.text!r})"
 
 
+_PLAIN = re.compile(r"(0|[1-9]\d{0,17})\.(0|[1-9]\d{0,17})\.(0|[1-9]\d{0,17})", re.ASCII)
+_RELEASED: tuple[object, ...] = (True, ())
+
+
 @lru_cache(maxsize=4096)
 def _semver(text: str) -> Semver:
+    version = object.__new__(Semver)
+    version.text = text
+    plain = _PLAIN.fullmatch(text)
+    if plain is not None:
+        major, minor, patch = plain.groups()
+        version.major, version.minor, version.patch = int(major), int(minor), int(patch)
+        version._key = (version.major, version.minor, version.patch, *_RELEASED)
+        return version
     match = SEMVER.fullmatch(text)
     if match is None:
         raise ValueError(f'"{text[:80]}" is not a semantic version')
-    version = object.__new__(Semver)
-    version.text = text
     version.major, version.minor, version.patch = (int(match[n]) for n in (1, 2, 3))
     # A version without a pre-release comes after all of its pre-releases.
     pre = tuple(

@@ -393,6 +393,10 @@ def _exactly(request: ExactDeviceRequest, path: str) -> Iterator[Problem]:
         yield f"{path}.count", "is not allowed with allocationMode All"
     elif request.count is not None and request.count < 1:
         yield f"{path}.count", f"expected 1 or more, got {request.count}"
+    for key, amount in request.capacity.requests.items() if request.capacity else ():
+        if amount.amount < 0:
+            where = f'{path}.capacity.requests["{key}"]'
+            yield where, f"expected an amount of 0 or more, got {amount.text}"
     yield from _at_most(request.tolerations, 16, f"{path}.tolerations", "tolerations")
     for index, toleration in enumerate(request.tolerations):
         yield from _toleration(toleration, f"{path}.tolerations[{index}]")

@@ -89,11 +89,17 @@ def _print_claims(console: Console, simulation: Simulation) -> None:
     if not rows:
         return
     console.print(f"\n[bold]Devices[/bold]  of {_count(len(rows), 'claim')}")
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
-    for row in rows[:_MANY_CLAIMS]:
-        users = ", ".join(_short(pod) for pod in row.pods) or _short(row.claim)
-        table.add_row(f"  {escape(users)}", escape(row.devices), f"[dim]{escape(row.common)}[/dim]")
-    console.print(table)
+    shown = [
+        (", ".join(_short(pod) for pod in row.pods) or _short(row.claim), row.devices, row.common)
+        for row in rows[:_MANY_CLAIMS]
+    ]
+    users, devices = (max(len(cells[column]) for cells in shown) for column in (0, 1))
+    for user, given, common in shown:
+        line = f"  {user:{users}}  {given:{devices}}"
+        if common:
+            console.print(f"{escape(line)}  [dim]{escape(common)}[/dim]")
+        else:
+            console.print(escape(line.rstrip()))
     if len(rows) > _MANY_CLAIMS:
         console.print(f"  [dim]and {len(rows) - _MANY_CLAIMS} more; -o json has all[/dim]")
 
