@@ -20,7 +20,8 @@ class Claimants:
     def add(self, pod: PodInfo) -> None:
         """Note which claims a pod names."""
         self.remove(pod.key)
-        names = [c.resource_claim_name for c in pod.spec.resource_claims if c.resource_claim_name]
+        claims = (claim.resource_claim_name for claim in pod.spec.resource_claims)
+        names = dict.fromkeys(name for name in claims if name)
         if names:
             keys = self._named[pod.key] = [f"{pod.namespace}/{name}" for name in names]
             for key in keys:

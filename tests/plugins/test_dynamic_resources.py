@@ -826,3 +826,41 @@ def test_nobody_is_evicted_for_devices_of_a_claim_that_outlives_its_pods() -> No
     made.advance(60)
     assert list(made.scheduler.rooms.evicted) == []
     assert made.placements() == {"low": "a"}
+
+
+def test_a_claim_that_a_pod_names_twice_is_one_claim() -> None:
+    made = cluster(device_class(), node("a"), slice_of("a", [gpu(0)]), claim("mine", request()))
+    claims = [{"name": name, "resourceClaimName": "mine"} for name in ("x", "y")]
+    made.add(pod("p", resourceClaims=claims))
+    assert made.schedule() == {"p": "a"}
+    assert devices(made, "p") == ["gpu-0"]
+    made.remove("p")
+    assert made.schedule() == {}
+
+
+def test_more_than_32_extended_resources_are_refused_and_not_forgotten() -> None:
+    made = cluster(
+        device_class(extendedResourceName="example.com/gpu"),
+        node("a"),
+        slice_of("a", [gpu(i) for i in range(40)]),
+    )
+    resources = {"requests": {"example.com/gpu": "33"}, "limits": {"example.com/gpu": "33"}}
+    made.add(pod("p", resources=resources))
+    assert made.schedule() == {}
+    assert "number of requested devices 33 exceeds the claim limit" in message(made, "p")
+
+
+def test_a_device_whose_shares_are_held_is_not_given_whole() -> None:
+    shared = {**gpu(0), "allowMultipleAllocations": True, "capacity": {"m": {"value": "4"}}}
+    half = request(capacity={"requests": {"m": "2"}})
+    made = cluster(
+        device_class(), node("a"), slice_of("a", [shared]), template("half", half), pod("p", "half")
+    )
+    made.schedule()
+    from msgspec.structs import replace
+
+    whole = slice_of("a", [{**gpu(0), "capacity": {"m": {"value": "4"}}}])
+    (before,) = made.api.list(ResourceSlice)
+    made.api.update(replace(before, spec=whole.spec))
+    made.add(template("one", request()), pod("q", "one"))
+    assert made.schedule() == {"p": "a"}

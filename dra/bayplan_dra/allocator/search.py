@@ -23,7 +23,7 @@ from bayplan_dra.allocator.usage import CounterKey
 
 __all__ = ["Budget", "Demand", "Problem", "Search", "Solution", "broken_groups", "cost_of"]
 
-MOST_STEPS = 20_000
+MOST_STEPS = 10_000
 """Steps after which an allocation without a solution is given up."""
 _EXACT_DEVICES = 16
 _EXACT_STEPS = 20_000
@@ -174,6 +174,15 @@ class Search:
         self._tables = [
             [_cost(group, n) for n in range(group.mask.bit_count() + 1)] for group in problem.groups
         ]
+        self._light_first: dict[CounterKey, tuple[int, list[tuple[int, Amount]]]] = {}
+        # What several demands may use at once takes its counters only once.
+        common = problem.table.shareable
+        if any(demand.admin for demand in self.demands):
+            common = problem.table.all
+        for key, users in problem.table.consumers.items():
+            new = [(device, n) for device, n in users if not common >> device & 1]
+            mask = sum(1 << device for device, _ in new)
+            self._light_first[key] = (mask, sorted(new, key=lambda item: item[1]))
         self._by_size = sorted(
             problem.groups, key=lambda group: (not group.partition, -group.mask.bit_count())
         )
@@ -481,6 +490,8 @@ class Search:
                         changed = True
         if not self._enough(state, masks) or not self._enough_values(state, masks):
             return None
+        if self._light_first and not self._enough_counters(state, masks):
+            return None
         for number, demand in enumerate(self.demands):
             if demand.every and state.left[number] > masks[number].bit_count():
                 return None
@@ -543,6 +554,25 @@ class Search:
                     and sum(bool(m & union) for m in self._indices[index].masks.values()) < total
                 ):
                     return False
+        return True
+
+    def _enough_counters(self, state: _State, masks: Sequence[int]) -> bool:
+        """Tell whether the lightest candidates would leave every counter at zero or more."""
+        left_of = dict(state.counters)
+        for key, (consumers, ordered) in self._light_first.items():
+            least: Amount = 0
+            for mask, left in zip(masks, state.left, strict=True):
+                needed = left - (mask & ~consumers).bit_count()
+                if needed <= 0:
+                    continue
+                for device, amount in ordered:
+                    if mask >> device & 1:
+                        least += amount
+                        needed -= 1
+                        if not needed:
+                            break
+            if least and least > left_of[key]:
+                return False
         return True
 
     # Symmetry --------------------------------------------------------------------------------

@@ -119,12 +119,16 @@ class DeviceTable:
         return len(self.devices)
 
     def in_use(self, state: AllocatedState) -> int:
-        """Return the devices that are held exclusively."""
+        """Return the devices that are held exclusively, or by shares that it does not give now."""
         mask = 0
         held = state.devices
         for number, device in enumerate(self.devices):
             if device.id in held:
                 mask |= 1 << number
+        if state.shared:
+            for number in bits(self.all & ~self.shareable):
+                if self.devices[number].id in state.shared:
+                    mask |= 1 << number
         return mask
 
     def shared_in_use(self, state: AllocatedState) -> int:

@@ -41,7 +41,7 @@ __all__ = [
 ]
 
 _MOST_SHARED = 100_000
-_SAMPLE = 4_096
+_SAMPLE = 1_024
 """Misses after which results are kept only if at least half of the questions hit."""
 
 

@@ -28,7 +28,16 @@ from bayplan_dra.cel.syntax import (
     Select,
 )
 from bayplan_dra.cel.types import CelType
-from bayplan_dra.cel.values import NONE, Optional, TypeName, Uint, equal, go_type, no_such_key
+from bayplan_dra.cel.values import (
+    NONE,
+    DomainMap,
+    Optional,
+    TypeName,
+    Uint,
+    equal,
+    go_type,
+    no_such_key,
+)
 
 __all__ = ["COST_LIMIT", "FIRST_LOCAL", "Compiled", "Frame", "Read", "Run", "compile_node"]
 
@@ -90,6 +99,7 @@ _TYPE_NAMES = {
     "list": "list",
     "map": "map",
     "null_type": "null_type",
+    "type": "type",
 }
 _MACROS = {
     "all",
@@ -115,6 +125,8 @@ class _Compiler:
         self._scope: dict[str, tuple[int, CelType]] = {}
         self._next_local = FIRST_LOCAL
         self.most_locals = 0
+        # What is computed now is paid from one budget for the whole expression.
+        self._folding: Frame = [None, COST_LIMIT, None, 0]
         self.reads: set[Read] = set()
         self.reads_all = False
 
@@ -365,7 +377,9 @@ class _Compiler:
                     found.append(value)
                 elif value.present:
                     found.append(value.value)
-            return tuple(found)
+            made = tuple(found)
+            _spend_for(f, made)
+            return made
 
         return Compiled(result, run, cost)
 
@@ -397,6 +411,7 @@ class _Compiler:
                     found[name] = content
                 elif content.present:
                     found[name] = content.value
+            _spend_for(f, found)
             return found
 
         cost = 1 + sum(key.cost + value.cost for key, value, _ in parts)
@@ -487,8 +502,7 @@ class _Compiler:
         run = _fast(name, args) or _dispatch([overload for overload, _ in fitting], args, name)
         if all(arg.constant for arg in args):
             try:
-                frame: Frame = [None, COST_LIMIT, None, 0]
-                return _constant(kind, run(frame))
+                return _constant(kind, run(self._folding))
             except (EvaluationError, CostExceeded):
                 # It fails when it is reached, which may be never.
                 pass
@@ -636,14 +650,18 @@ class _Compiler:
         if node.function in ("map", "transformList"):
 
             def as_list(f: Frame) -> tuple[Any, ...]:
-                return tuple([value(f) for _ in each(f) if _as_bool(test(f))])
+                made = tuple([value(f) for _ in each(f) if _as_bool(test(f))])
+                _spend_for(f, made)
+                return made
 
             return Compiled(t.list_of(body.type), as_list, source.cost + 1)
         first = slots[0]
         if node.function == "transformMap":
 
             def as_map(f: Frame) -> dict[Any, Any]:
-                return {_key(f[first]): value(f) for _ in each(f) if _as_bool(test(f))}
+                made = {_key(f[first]): value(f) for _ in each(f) if _as_bool(test(f))}
+                _spend_for(f, made)
+                return made
 
             return Compiled(t.map_of(types[0], body.type), as_map, source.cost + 1)
 
@@ -655,6 +673,7 @@ class _Compiler:
                     if not isinstance(entry, dict) or found.keys() & entry.keys():
                         raise EvaluationError("transformMapEntry: a key is there twice")
                     found.update(entry)
+            _spend_for(f, found)
             return found
 
         kind = body.type if body.type.name == "map" else t.map_of(t.DYN, t.DYN)
@@ -795,6 +814,8 @@ def _try_get(holder: Any, key: Any) -> Optional:
         if not holder.present:
             return NONE
         holder = holder.value
+    if isinstance(holder, DomainMap) and isinstance(key, str):
+        return Optional(holder[key], True)
     if isinstance(holder, dict):
         return Optional(holder[key], True) if key in holder else NONE
     if isinstance(holder, tuple) and type(key) in (int, Uint):
@@ -802,41 +823,23 @@ def _try_get(holder: Any, key: Any) -> Optional:
     raise EvaluationError("no such overload")
 
 
-_SIZED = ("_+_", "join", "replace", "split", "format", "matches", "find", "findAll", "contains")
-_LISTS = ("flatten", "distinct", "sort", "indexOf", "lists.range", "sets.contains")
+_SCALARS = {
+    kind.name
+    for kind in (
+        *(t.BOOL, t.INT, t.UINT, t.DOUBLE, t.NULL, t.TYPE, t.TIMESTAMP, t.DURATION),
+        *(t.QUANTITY, t.SEMVER, t.IP, t.CIDR, t.FORMAT),
+    )
+}
+_QUADRATIC = {"distinct", "sets.contains", "sets.equivalent", "sets.intersects", "replace", "@in"}
+"""Functions whose work is the product of the sizes of what they are given."""
 
 
 def _dispatch(overloads: Sequence[Overload], args: Sequence[Compiled], name: str) -> Run:
     """Return the call of the overload that fits; chosen now where the types are known."""
     runs = [arg.run for arg in args]
-    certain = len(overloads) == 1 and all(
-        arg.type == expected or expected == t.DYN or expected in (t.A, t.B)
-        for arg, expected in zip(args, overloads[0].takes, strict=True)
-    )
-    if certain:
-        function = overloads[0].run
-        if name in _SIZED or name in _LISTS:
-            return _charged(function, runs)
-        if len(runs) == 1:
-            (only,) = runs
-            return lambda f: function(only(f))
-        if len(runs) == 2:
-            first, second = runs
-            return lambda f: function(first(f), second(f))
-        return lambda f: function(*[one(f) for one in runs])
-
-    if len(overloads) == 1 and len(runs) == 2 and name not in _SIZED and name not in _LISTS:
-        function, (kind_a, kind_b) = overloads[0].run, overloads[0].takes
-        is_a, is_b = t.test_of(kind_a), t.test_of(kind_b)
-        first, second = runs
-
-        def check(f: Frame) -> Any:
-            a, b = first(f), second(f)
-            if is_a(a) and is_b(b):
-                return function(a, b)
-            raise EvaluationError("no such overload")
-
-        return check
+    first = overloads[0]
+    if len(overloads) == 1 and all(kind.name in _SCALARS for kind in (*first.takes, first.returns)):
+        return _scalar_call(first, args)
 
     def choose(f: Frame) -> Any:
         values = [one(f) for one in runs]
@@ -845,33 +848,89 @@ def _dispatch(overloads: Sequence[Overload], args: Sequence[Compiled], name: str
                 if not t.holds(kind, value):
                     break
             else:
-                spend(f, 1 + _size(values) // 10)
+                spend(f, _work(name, values, f[_BUDGET]))
                 return overload.run(*values)
         raise EvaluationError("no such overload")
 
     return choose
 
 
-def _charged(function: Callable[..., Any], runs: Sequence[Run]) -> Run:
-    def run(f: Frame) -> Any:
+def _scalar_call(overload: Overload, args: Sequence[Compiled]) -> Run:
+    """Return the call of a function whose work does not depend on what it is given."""
+    function, takes = overload.run, overload.takes
+    runs = [arg.run for arg in args]
+    if all(arg.type == kind for arg, kind in zip(args, takes, strict=True)):
+        if len(runs) == 1:
+            (only,) = runs
+            return lambda f: function(only(f))
+        if len(runs) == 2:
+            left, right = runs
+            return lambda f: function(left(f), right(f))
+        return lambda f: function(*[one(f) for one in runs])
+    tests = [t.test_of(kind) for kind in takes]
+    if len(runs) == 2:
+        (left, right), (is_left, is_right) = runs, tests
+
+        def check(f: Frame) -> Any:
+            a, b = left(f), right(f)
+            if is_left(a) and is_right(b):
+                return function(a, b)
+            raise EvaluationError("no such overload")
+
+        return check
+
+    def check_all(f: Frame) -> Any:
         values = [one(f) for one in runs]
-        spend(f, 1 + _size(values) // 10)
-        return function(*values)
+        if all(test(value) for test, value in zip(tests, values, strict=True)):
+            return function(*values)
+        raise EvaluationError("no such overload")
 
-    return run
+    return check_all
 
 
-def _size(values: Sequence[Any]) -> int:
-    """Return what values weigh: the work of joining, searching or replacing in them."""
-    total = 0
-    product = 1
-    for value in values:
-        if isinstance(value, str | bytes | tuple):
-            total += len(value)
-            product *= max(1, len(value))
-        elif type(value) is int and value > 0:
-            total += min(value, COST_LIMIT)
-    return max(total, product if len(values) > 1 else total)
+def _work(name: str, values: Sequence[Any], most: int) -> int:
+    """Return what a call costs: the sizes of what it is given, or their product."""
+    sizes = [_size(value, most) for value in values]
+    if name == "lists.range":
+        return int(values[0]) if values and values[0] > 0 else 1
+    if name == "distinct":
+        return sizes[0] * sizes[0]
+    if name in _QUADRATIC:
+        total = 1
+        for size in sizes:
+            total *= size
+        return total
+    return sum(sizes)
+
+
+def _size(value: Any, most: int) -> int:
+    """Return the number of values in a value, and a tenth of its texts; ``most`` ends the count."""
+    if isinstance(value, str | bytes):
+        return 1 + len(value) // 10
+    if not isinstance(value, tuple | dict | Optional):
+        return 1
+    waiting = [value]
+    count = 0
+    while waiting:
+        one = waiting.pop()
+        count += 1
+        if count + len(waiting) > most:
+            return most + 1
+        if isinstance(one, tuple):
+            waiting.extend(one)
+        elif isinstance(one, dict):
+            waiting.extend(one)
+            waiting.extend(one.values())
+        elif isinstance(one, Optional):
+            waiting.append(one.value)
+        elif isinstance(one, str | bytes):
+            count += len(one) // 10
+    return count
+
+
+def _spend_for(f: Frame, value: Any) -> None:
+    """Pay for a list or map that was made, with everything in it."""
+    spend(f, _size(value, f[_BUDGET]))
 
 
 def _fast(name: str, args: Sequence[Compiled]) -> Run | None:
@@ -887,9 +946,15 @@ def _fast(name: str, args: Sequence[Compiled]) -> Run | None:
         if name == "_==_":
             return lambda f: a(f) == text
         return lambda f: a(f) != text
-    if name == "_==_":
-        return lambda f: equal(a(f), b(f))
-    return lambda f: not equal(a(f), b(f))
+    wanted = name == "_==_"
+
+    def compare(f: Frame) -> bool:
+        x, y = a(f), b(f)
+        if isinstance(x, tuple | dict | Optional):
+            spend(f, min(_size(x, f[_BUDGET]), _size(y, f[_BUDGET])))
+        return equal(x, y) is wanted
+
+    return compare
 
 
 # At compile time -----------------------------------------------------------------------------

@@ -13,11 +13,13 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone
+from decimal import Decimal
 from fractions import Fraction
 from functools import cmp_to_key
 from typing import Any
 from urllib.parse import SplitResult, parse_qs, urlsplit
+from zoneinfo import ZoneInfo
 
 import re2
 
@@ -100,6 +102,8 @@ def _quotient(left: int, right: int) -> int:
 def _remainder(left: int, right: int) -> int:
     if right == 0:
         raise _fail("modulus by zero")
+    if left == _LOW and right == -1:
+        raise _fail("integer overflow")
     return left - right * _quotient(left, right)
 
 
@@ -198,9 +202,33 @@ _declare("type", [A], t.TYPE, lambda value: TypeName(type_name(value)))
 _declare("dyn", [A], t.DYN, lambda value: value)
 
 
+_INTEGER = re.compile(r"[+-]?\d{1,20}", re.ASCII)
+_FLOAT = re.compile(
+    r"[+-]?(\d{1,400}(\.\d{0,400})?|\.\d{1,400})([eE][+-]?\d{1,6})?|[+-]?(inf|infinity|nan)",
+    re.ASCII | re.IGNORECASE,
+)
+
+
+def _float_text(value: float) -> str:
+    """Spell a double as Go does: the shortest digits, an exponent from 1e+21 and below 1e-4."""
+    if not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "+Inf" if value > 0 else "-Inf"
+    sign, digits, exponent = Decimal(repr(value)).as_tuple()
+    assert isinstance(exponent, int)
+    text = "".join(map(str, digits)).rstrip("0") or "0"
+    exponent += len(digits) - 1
+    minus = "-" if sign else ""
+    if value and not -4 <= exponent < 21:
+        mantissa = text[0] + (f".{text[1:]}" if len(text) > 1 else "")
+        return f"{minus}{mantissa}e{'-' if exponent < 0 else '+'}{abs(exponent):02}"
+    return minus + (format(Decimal(repr(abs(value))), "f").removesuffix(".0"))
+
+
 def _to_int(value: Any) -> int:
     if isinstance(value, datetime):
         return int(value.timestamp())
+    if isinstance(value, str) and not _INTEGER.fullmatch(value):
+        raise _fail(f"cannot convert {value[:40]!r} to int")
     try:
         number = int(value)
     except (ValueError, OverflowError):
@@ -209,6 +237,8 @@ def _to_int(value: Any) -> int:
 
 
 def _to_uint(value: Any) -> Uint:
+    if isinstance(value, str) and not _INTEGER.fullmatch(value):
+        raise _fail(f"cannot convert {value[:40]!r} to uint")
     try:
         return _in_uint_range(int(value))
     except (ValueError, OverflowError):
@@ -216,8 +246,13 @@ def _to_uint(value: Any) -> Uint:
 
 
 def _to_double(value: Any) -> float:
+    if isinstance(value, str) and not _FLOAT.fullmatch(value):
+        raise _fail(f"cannot convert {value[:40]!r} to double")
     try:
-        return float(value)
+        number = float(value)
+        if math.isinf(number) and isinstance(value, str) and "inf" not in value.lower():
+            raise ValueError(value)
+        return number
     except ValueError:
         raise _fail(f"cannot convert {value!r} to double") from None
 
@@ -234,14 +269,15 @@ def _to_string(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, float):
-        return format(value, ".17g") if value != int(value) else str(int(value))
+        return _float_text(value)
     if isinstance(value, bytes):
         try:
             return value.decode()
         except UnicodeDecodeError:
             raise _fail("invalid UTF-8 in bytes, cannot convert to string") from None
     if isinstance(value, datetime):
-        return value.isoformat().replace("+00:00", "Z")
+        fraction = f".{value.microsecond:06}".rstrip("0") if value.microsecond else ""
+        return f"{value:%Y-%m-%dT%H:%M:%S}{fraction}Z"
     if isinstance(value, timedelta):
         return f"{value.total_seconds():g}s"
     if isinstance(value, Quantity | Semver):
@@ -283,6 +319,29 @@ def _duration(text: str) -> timedelta:
         raise _fail("duration overflow") from None
 
 
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_OFFSET = re.compile(r"(?P<sign>[+-]?)(?P<hours>\d\d):(?P<minutes>\d\d)", re.ASCII)
+
+
+def _seconds(number: int) -> timedelta:
+    try:
+        return timedelta(seconds=number)
+    except OverflowError:
+        raise _fail("timestamp overflow") from None
+
+
+def _in_zone(at: datetime, zone: str) -> datetime:
+    """Return the moment in a time zone: an offset such as "+02:00", or a name."""
+    offset = _OFFSET.fullmatch(zone)
+    try:
+        if offset is not None:
+            span = timedelta(hours=int(offset["hours"]), minutes=int(offset["minutes"]))
+            return at.astimezone(timezone(-span if offset["sign"] == "-" else span))
+        return at.astimezone(ZoneInfo(zone))
+    except (ValueError, OSError, OverflowError):
+        raise _fail(f"unknown time zone {zone[:40]}") from None
+
+
 def _timestamp(text: str) -> datetime:
     try:
         moment = datetime.fromisoformat(text)
@@ -293,6 +352,7 @@ def _timestamp(text: str) -> datetime:
 
 _declare("duration", [t.STRING], t.DURATION, _duration)
 _declare("timestamp", [t.STRING], t.TIMESTAMP, _timestamp)
+_declare("timestamp", [t.INT], t.TIMESTAMP, lambda seconds: _moved(_EPOCH, _seconds(seconds)))
 _PARTS: dict[str, Callable[[datetime], int]] = {
     "getFullYear": lambda at: at.year,
     "getMonth": lambda at: at.month - 1,
@@ -307,6 +367,12 @@ _PARTS: dict[str, Callable[[datetime], int]] = {
 }
 for _name, _part in _PARTS.items():
     _declare(f".{_name}", [t.TIMESTAMP], t.INT, _part)
+    _declare(
+        f".{_name}",
+        (t.TIMESTAMP, t.STRING),
+        t.INT,
+        lambda at, zone, part=_part: part(_in_zone(at, zone)),
+    )
 for _name, _divisor in (("getHours", 3600), ("getMinutes", 60), ("getSeconds", 1)):
     _declare(
         f".{_name}",

@@ -7,6 +7,7 @@ and maps, which it lacks, are added to it.
 from __future__ import annotations
 
 import importlib.util
+import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -349,6 +350,9 @@ def _before(name: Any) -> Position:
 # Literals ------------------------------------------------------------------------------------
 
 
+_LONGEST_NUMBER = 400
+
+
 def _literal_value(token: lark.Token) -> Any:
     text = str(token)
     try:
@@ -356,6 +360,8 @@ def _literal_value(token: lark.Token) -> Any:
             return text == "true"
         if token.type == "NULL_LIT":
             return None
+        if len(text) > _LONGEST_NUMBER and token.type in ("INT_LIT", "UINT_LIT", "FLOAT_LIT"):
+            raise ValueError("does not fit into 64 bits")
         if token.type == "INT_LIT":
             return _within(int(text, 0) if "x" in text else int(text), -(2**63), 2**63)
         if token.type == "UINT_LIT":
@@ -363,6 +369,8 @@ def _literal_value(token: lark.Token) -> Any:
             number = int(digits, 0) if "x" in digits else int(digits)
             return Uint(_within(number, 0, 2**64))
         if token.type == "FLOAT_LIT":
+            if text.endswith(".") or math.isinf(float(text)):
+                raise ValueError("is no double")
             return float(text)
         if token.type == "BYTES_LIT":
             return _bytes(text[1:])

@@ -114,6 +114,7 @@ class Semver:
 
 
 _PLAIN = re.compile(r"(0|[1-9]\d{0,17})\.(0|[1-9]\d{0,17})\.(0|[1-9]\d{0,17})", re.ASCII)
+_LONGEST_VERSION = 256
 _RELEASED: tuple[object, ...] = (True, ())
 
 
@@ -127,7 +128,7 @@ def _semver(text: str) -> Semver:
         version.major, version.minor, version.patch = int(major), int(minor), int(patch)
         version._key = (version.major, version.minor, version.patch, *_RELEASED)
         return version
-    match = SEMVER.fullmatch(text)
+    match = SEMVER.fullmatch(text) if len(text) <= _LONGEST_VERSION else None
     if match is None:
         raise ValueError(f'"{text[:80]}" is not a semantic version')
     version.major, version.minor, version.patch = (int(match[n]) for n in (1, 2, 3))
@@ -141,7 +142,7 @@ def _semver(text: str) -> Semver:
     return version
 
 
-_PARTIAL = re.compile(r"v?(\d+)(?:\.(\d+))?(?:\.(\d+))?([-+].*)?", re.ASCII)
+_PARTIAL = re.compile(r"v?(\d{1,18})(?:\.(\d{1,18}))?(?:\.(\d{1,18}))?([-+].*)?", re.ASCII)
 
 
 def normalized_semver(text: str) -> Semver:

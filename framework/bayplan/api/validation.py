@@ -207,6 +207,11 @@ def _container(container: Container, path: str) -> Iterator[Problem]:
     resources = container.resources
     yield from _amounts(resources.requests, f"{path}.resources.requests")
     yield from _amounts(resources.limits, f"{path}.resources.limits")
+    for field, amounts in (("requests", resources.requests), ("limits", resources.limits)):
+        for name, amount in amounts.items():
+            if "/" in name and amount.amount.denominator != 1:
+                where = f'{path}.resources.{field}["{name}"]'
+                yield where, f"an extended resource is counted in whole units, got {amount.text}"
     for name, request in resources.requests.items():
         limit = resources.limits.get(name)
         if limit is not None and request.amount > limit.amount:

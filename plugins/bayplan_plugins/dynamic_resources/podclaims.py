@@ -111,7 +111,10 @@ def claims_of(pod: PodInfo, snapshot: Snapshot, ledger: DeviceLedger) -> PodClai
         _read_claims(pod, snapshot, ledger, found, key)
     implicit = any(name.startswith(IMPLICIT_RESOURCE_PREFIX) for name in pod.requests)
     if not found.problem and (implicit or ledger.has_extended_resources()):
-        found.extended = extended_of(pod, ledger)
+        try:
+            found.extended = extended_of(pod, ledger)
+        except AllocationError as exc:
+            found.problem = str(exc)
     if found.extended is not None:
         key.append(("extended", pod.facts))
     if found:
@@ -130,8 +133,8 @@ def _read_claims(
     objects = snapshot.objects(ResourceClaim)
     statuses = {s.name: s.resource_claim_name for s in pod.pod.status.resource_claim_statuses}
     unit = pod.gang or pod.key
-    for wanted in pod.spec.resource_claims:
-        name = wanted.resource_claim_name or statuses.get(wanted.name)
+    names = [c.resource_claim_name or statuses.get(c.name) for c in pod.spec.resource_claims]
+    for name in dict.fromkeys(names):
         if name is None:
             continue
         claim = objects.get(f"{pod.namespace}/{name}")
@@ -168,6 +171,8 @@ def extended_of(pod: PodInfo, ledger: DeviceLedger) -> Extended | None:
     """Return the claim for the extended resources of a pod that device classes serve.
 
     There is one request per container and resource, named ``container-<i>-request-<n>``.
+
+    :raises AllocationError: when no node could serve it.
     """
     if not any("/" in name for name in pod.requests):
         return None
@@ -176,6 +181,8 @@ def extended_of(pod: PodInfo, ledger: DeviceLedger) -> Extended | None:
     known = ledger.extended[pod.facts]
     if known is None:
         return None
+    if isinstance(known, AllocationError):
+        raise known
     assert isinstance(known, Extended)
     spec = known.claim.claim.spec
     meta = ObjectMeta(name=EXTENDED_NAME, namespace=pod.namespace, uid=extended_uid(pod.uid))
@@ -183,7 +190,7 @@ def extended_of(pod: PodInfo, ledger: DeviceLedger) -> Extended | None:
     return replace(known, claim=own)
 
 
-def _make_extended(pod: PodInfo, ledger: DeviceLedger) -> Extended | None:
+def _make_extended(pod: PodInfo, ledger: DeviceLedger) -> Extended | AllocationError | None:
     requests: list[DeviceRequest] = []
     mappings: list[ExtendedResourceMapping] = []
     resources: dict[str, None] = {}
@@ -209,8 +216,8 @@ def _make_extended(pod: PodInfo, ledger: DeviceLedger) -> Extended | None:
     )
     try:
         ready = prepare(claim, ledger.device_class, ledger.inventory.features)
-    except AllocationError:
-        return None
+    except AllocationError as exc:
+        return AllocationError(f"extended resources: {_without_claim(str(exc), claim)}")
     return Extended(ready, tuple(mappings), tuple(resources))
 
 

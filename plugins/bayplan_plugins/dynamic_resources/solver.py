@@ -146,10 +146,9 @@ class NodeSolver:
         known = self._known.get(key)
         if known is None:
             solved = solve(table, tasks, state, self._levels, self._interrupt())
-            if not (isinstance(solved, Failure) and solved.timed_out):
-                if len(self._known) >= _MOST_KEPT:
-                    self._known.clear()
-                self._known[key] = (table, solved)
+            if len(self._known) >= _MOST_KEPT:
+                self._known.clear()
+            self._known[key] = (table, solved)
             return _answer(solved)
         origin, solved = known
         if isinstance(solved, Failure) or origin is table:
