@@ -209,7 +209,8 @@ class DeviceTable:
             bit = 1 << number
             matching |= bit
             bound = bool(device.spec.binding_conditions) and not self.features.binding_conditions
-            if not bound and (not self.features.device_taints or wanted.tolerates(device)):
+            free_of_taints = not device.taints or not self.features.device_taints
+            if not bound and (free_of_taints or wanted.tolerates(device)):
                 tolerated |= bit
             takes: Mapping[str, Amount] | None = {}
             if self.features.consumable_capacity and (wanted.capacity or self.shareable & bit):

@@ -30,9 +30,12 @@ def attribute_value(attribute: DeviceAttribute) -> Any:
 
     :raises ValueError: for an attribute without any value, or a version that is none.
     """
-    for plain in (attribute.boolean, attribute.integer, attribute.string):
-        if plain is not None:
-            return plain
+    if attribute.string is not None:
+        return attribute.string
+    if attribute.integer is not None:
+        return attribute.integer
+    if attribute.boolean is not None:
+        return attribute.boolean
     if attribute.version is not None:
         return Semver(attribute.version)
     for plain_list in (attribute.booleans, attribute.integers, attribute.strings):
@@ -55,12 +58,16 @@ class _Attributes(dict[str, Any]):
         self._lists = lists
 
     def __missing__(self, key: str) -> Any:
-        found = self._given.get(key)
+        given, driver = self._given, self._driver
+        found = given.get(key)
         if found is None:
-            domain, _, identifier = key.rpartition("/")
-            found = self._given.get(identifier) if domain == self._driver else None
-            if found is None:
+            if key.startswith(driver):
+                found = given.get(key[len(driver) + 1 :])
+            if found is None or key[len(driver)] != "/":
                 raise KeyError(key)
+        if found.string is not None:
+            # Nothing to convert, nothing to keep.
+            return found.string
         try:
             value = attribute_value(found)
             if not self._lists and isinstance(value, tuple):

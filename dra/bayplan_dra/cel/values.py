@@ -10,7 +10,6 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from functools import lru_cache
 from ipaddress import IPv4Address, IPv4Interface, IPv6Address, IPv6Interface
 from typing import Any
 from urllib.parse import SplitResult
@@ -85,17 +84,33 @@ class Semver:
     :raises ValueError: for text that is none.
     """
 
-    __slots__ = ("_key", "build", "major", "minor", "patch", "pre", "text")
+    __slots__ = ("_key", "text")
 
-    major: int
-    minor: int
-    patch: int
-    text: str
-    _key: tuple[object, ...]
+    def __init__(self, text: str) -> None:
+        self.text = text
+        plain = _PLAIN.fullmatch(text)
+        # A version without a pre-release comes after all of its pre-releases.
+        self._key: tuple[Any, ...]
+        if plain is not None:
+            major, minor, patch = plain.groups()
+            self._key = (int(major), int(minor), int(patch), True, ())
+        else:
+            self._key = _semver_key(text)
 
-    def __new__(cls, text: str) -> Semver:
-        """Return the version that ``text`` spells; equal spellings share one object."""
-        return _semver(text)
+    @property
+    def major(self) -> int:
+        """The first number."""
+        return int(self._key[0])
+
+    @property
+    def minor(self) -> int:
+        """The second number."""
+        return int(self._key[1])
+
+    @property
+    def patch(self) -> int:
+        """The third number."""
+        return int(self._key[2])
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Semver) and self._key == other._key
@@ -115,31 +130,22 @@ class Semver:
 
 _PLAIN = re.compile(r"(0|[1-9]\d{0,17})\.(0|[1-9]\d{0,17})\.(0|[1-9]\d{0,17})", re.ASCII)
 _LONGEST_VERSION = 256
-_RELEASED: tuple[object, ...] = (True, ())
 
 
-@lru_cache(maxsize=4096)
-def _semver(text: str) -> Semver:
-    version = object.__new__(Semver)
-    version.text = text
-    plain = _PLAIN.fullmatch(text)
-    if plain is not None:
-        major, minor, patch = plain.groups()
-        version.major, version.minor, version.patch = int(major), int(minor), int(patch)
-        version._key = (version.major, version.minor, version.patch, *_RELEASED)
-        return version
+def _semver_key(text: str) -> tuple[Any, ...]:
+    """Return what versions are ordered by.
+
+    :raises ValueError: for text that is no version.
+    """
     match = SEMVER.fullmatch(text) if len(text) <= _LONGEST_VERSION else None
     if match is None:
         raise ValueError(f'"{text[:80]}" is not a semantic version')
-    version.major, version.minor, version.patch = (int(match[n]) for n in (1, 2, 3))
-    # A version without a pre-release comes after all of its pre-releases.
     pre = tuple(
         (0, int(part), "") if part.isdigit() else (1, 0, part)
         for part in (match["pre"] or "").split(".")
         if part
     )
-    version._key = (version.major, version.minor, version.patch, not pre, pre)
-    return version
+    return (*(int(match[n]) for n in (1, 2, 3)), not pre, pre)
 
 
 _PARTIAL = re.compile(r"v?(\d{1,18})(?:\.(\d{1,18}))?(?:\.(\d{1,18}))?([-+].*)?", re.ASCII)
