@@ -19,6 +19,8 @@ class Claimants:
 
     def add(self, pod: PodInfo) -> None:
         """Note which claims a pod names."""
+        if not pod.spec.resource_claims:
+            return
         self.remove(pod.key)
         claims = (claim.resource_claim_name for claim in pod.spec.resource_claims)
         names = dict.fromkeys(name for name in claims if name)

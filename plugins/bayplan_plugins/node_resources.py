@@ -39,6 +39,7 @@ __all__ = [
     "NodeResourcesFitArgs",
 ]
 
+_NONE: frozenset[str] = frozenset()
 _NATIVE = ("cpu", "memory", "ephemeral-storage")
 _TOO_MANY = "Too many pods"
 
@@ -116,8 +117,8 @@ class NodeResourcesFit(Plugin[NodeResourcesFitArgs]):
 
     def _served(self, pod: PodInfo) -> frozenset[str]:
         """Return the resources that DynamicResources serves where the node offers none."""
-        if all("/" not in name for name in pod.requests):
-            return frozenset()
+        if not pod.facts.wants_devices:
+            return _NONE
         calls = self.handle.hook("pre_bind")
         if not any(getattr(call, "name", "") == "DynamicResources" for call in calls):
             return frozenset()

@@ -21,7 +21,7 @@ from bayplan.api.dra import AllocatedDeviceStatus, Condition, DeviceId
 from bayplan.api.objects import KINDS, decode_object
 from bayplan.cluster.claims import ClaimController
 from bayplan.cluster.kubelet import VirtualKubelet
-from bayplan.cluster.protocol import ReserveClaim
+from bayplan.cluster.protocol import Bind, ReserveClaim
 from bayplan.errors import Conflict
 from bayplan.testing import Cluster
 from bayplan_plugins.dynamic_resources.ledger import DeviceLedger
@@ -542,6 +542,22 @@ def test_a_class_serves_an_extended_resource() -> None:
     assert "2 in use" in message(made, "q")
 
 
+def test_a_refused_binding_leaves_one_claim_for_the_extended_resources() -> None:
+    made = cluster(
+        device_class(extendedResourceName="example.com/gpu"),
+        node("a"),
+        slice_of("a", [gpu(0), gpu(1)]),
+    )
+    made.api.faults.fail_next(Bind, Conflict("the API server is busy"))
+    resources = {"requests": {"example.com/gpu": "1"}, "limits": {"example.com/gpu": "1"}}
+    made.add(pod("p", resources=resources))
+    made.schedule()
+    made.advance(10)
+    assert made.placements() == {"p": "a"}
+    assert len(made.api.list(ResourceClaim)) == 1
+    assert len(ledger(made).state.devices) == 1
+
+
 def test_a_device_plugin_on_the_node_comes_first() -> None:
     served = obj(
         "Node",
@@ -631,6 +647,46 @@ def test_a_gang_gathers_in_one_nvlink_domain() -> None:
     made.add(pod("g-0", "tray", gang="g"), pod("g-1", "tray", gang="g"))
     placed = made.schedule()
     assert {placed["g-0"], placed["g-1"]} == {"n2", "n3"}
+
+
+def test_nvlink_domains_lie_inside_of_the_networks_layers() -> None:
+    from bayplan.testing import make_network
+
+    rules = (
+        '{"gatherStrategy": [{"layer": "spine", "strategy": "MustGather"}, '
+        '{"layer": "nvlinkDomain", "strategy": "PreferGather"}]}'
+    )
+    annotations = {"gang.scheduling.koordinator.sh/network-topology-spec": rules}
+    gang = obj(
+        "PodGroup",
+        "scheduling.sigs.k8s.io",
+        "v1alpha1",
+        metadata={"name": "g", "annotations": annotations},
+        spec={"minMember": 2},
+    )
+    made = cluster(device_class(), template("tray", request(count=4)), make_network(spine="spine"))
+    made.add(gang)
+    for index in range(6):
+        made.add(node(f"n{index}", spine=f"s{index // 4}"))
+        domain = f"fabric.{index // 2}"
+        made.add(slice_of(f"n{index}", [gpu(i, nvlinkDomain=domain) for i in range(4)]))
+    made.add(pod("busy", "tray"))
+    made.schedule()
+    made.add(pod("g-0", "tray", gang="g"), pod("g-1", "tray", gang="g"))
+    placed = made.schedule()
+    assert placed["busy"] == "n0"
+    assert {placed["g-0"], placed["g-1"]} in ({"n2", "n3"}, {"n4", "n5"})
+
+
+def test_without_the_attribute_a_nodes_clique_label_is_its_nvlink_domain() -> None:
+    made = cluster(group("g", 2, "nvlinkDomain"))
+    for index in range(4):
+        clique = {"nvidia.com/gpu.clique": f"fabric.{index % 2}"}
+        made.add(node(f"n{index}", **clique))
+    big = {"requests": {"cpu": "32"}}
+    made.add(pod("g-0", gang="g", resources=big), pod("g-1", gang="g", resources=big))
+    placed = made.schedule()
+    assert {placed["g-0"], placed["g-1"]} == {"n0", "n2"}
 
 
 # Preemption ----------------------------------------------------------------------------------

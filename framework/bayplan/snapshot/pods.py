@@ -28,12 +28,14 @@ class SpecFacts:
     """What follows from a pod's spec alone; pods with equal specs share one object.
 
     Because it is shared, the object itself serves as the spec's signature: it is hashed and
-    compared by identity. Amounts are in milli for cpu and in units otherwise.
+    compared by identity. Amounts are in milli for cpu and in units otherwise. ``wants_devices``
+    says that the pod has resource claims or requests extended resources.
     """
 
     requests: Mapping[str, int]
     scoring_requests: Mapping[str, int]
     host_ports: tuple[HostPort, ...]
+    wants_devices: bool = False
 
 
 class PodInfo:
@@ -118,7 +120,13 @@ def _facts(spec: PodSpec) -> SpecFacts:
         if len(_shared) >= _SHARED_LIMIT:
             _shared.clear()
         requests = pod_requests(spec)
-        facts = SpecFacts(requests.effective, requests.scoring, _host_ports(spec))
+        extended = any("/" in name for name in requests.effective)
+        facts = SpecFacts(
+            requests.effective,
+            requests.scoring,
+            _host_ports(spec),
+            wants_devices=extended or bool(spec.resource_claims),
+        )
         _shared[content] = facts
     return facts
 

@@ -51,7 +51,7 @@ from bayplan_dra.allocator import (
 from bayplan_dra.allocator.nodes import selects
 from bayplan_plugins.dynamic_resources.advice import advice
 from bayplan_plugins.dynamic_resources.ledger import DeviceLedger, Flight
-from bayplan_plugins.dynamic_resources.podclaims import PodClaims, claims_of, why_waiting
+from bayplan_plugins.dynamic_resources.podclaims import NO_CLAIMS, PodClaims, claims_of, why_waiting
 from bayplan_plugins.dynamic_resources.solver import Answer, NodeSolver
 
 __all__ = ["DynamicResources", "DynamicResourcesArgs"]
@@ -100,6 +100,8 @@ class DynamicResources(Plugin[DynamicResourcesArgs]):
         self._written: dict[str, list[tuple[ResourceClaim, bool]]] = {}
 
     def _claims(self, pod: PodInfo) -> PodClaims:
+        if not pod.facts.wants_devices:
+            return NO_CLAIMS
         return claims_of(pod, self.handle.snapshot, self._ledger)
 
     # Before the cycle ------------------------------------------------------------------------
@@ -260,6 +262,8 @@ class DynamicResources(Plugin[DynamicResourcesArgs]):
     @hookimpl
     def reserve(self, pod: PodInfo, node: NodeRow, state: CycleState) -> str | None:
         """Decide which devices the pod's claims get."""
+        if not pod.facts.wants_devices:
+            return None
         self._ledger.drop_ghost(pod)
         claims = self._claims(pod)
         if not claims:
@@ -301,6 +305,8 @@ class DynamicResources(Plugin[DynamicResourcesArgs]):
     @hookimpl
     def unreserve(self, pod: PodInfo) -> None:
         """Give the devices back; take what was written of them back, too."""
+        if not pod.facts.wants_devices:
+            return
         self._ledger.leave(pod)
         for claim, ours in self._written.pop(pod.uid, ()):
             meta = claim.metadata
@@ -370,6 +376,8 @@ class DynamicResources(Plugin[DynamicResourcesArgs]):
     @hookimpl
     def pre_bind(self, pod: PodInfo) -> Preparation | None:
         """Write the allocations and reserve the claims; wait until their devices are ready."""
+        if not pod.facts.wants_devices:
+            return None
         claims = self._claims(pod)
         flights = {f.claim.claim.metadata.uid: f for f in self._flights_of(pod)}
         writes: list[Write] = []
@@ -422,6 +430,8 @@ class DynamicResources(Plugin[DynamicResourcesArgs]):
     @hookimpl
     def post_bind(self, pod: PodInfo) -> None:
         """Forget what was promised: the pod has it."""
+        if not pod.facts.wants_devices:
+            return
         self._written.pop(pod.uid, None)
         self._ledger.fulfilled(pod)
 

@@ -195,10 +195,10 @@ class DeviceLedger:
     # Pods ------------------------------------------------------------------------------------
 
     def _on_pod(self, pod: PodInfo, node: str, placed: bool) -> None:
+        if not pod.facts.wants_devices:
+            return
         uid = pod.uid
         claims = self._claims_of.get(uid)
-        if claims is None and not pod.spec.resource_claims and uid not in self._promises:
-            return
         if placed:
             for claim in claims or ():
                 if claim in self._freed:

@@ -20,7 +20,7 @@ from bayplan.snapshot import Snapshot
 from bayplan_dra.allocator import AllocationError, ClaimToAllocate, prepare
 from bayplan_plugins.dynamic_resources.ledger import DeviceLedger, extended_uid
 
-__all__ = ["Extended", "PodClaims", "claims_of", "extended_of", "why_waiting"]
+__all__ = ["NO_CLAIMS", "Extended", "PodClaims", "claims_of", "extended_of", "why_waiting"]
 
 EXTENDED_NAME = "<extended-resources>"
 """The name of the claim for extended resources while it is only in memory."""
@@ -60,6 +60,10 @@ class PodClaims:
 
     def __bool__(self) -> bool:
         return bool(self.open or self.fixed or self.extended or self.problem)
+
+
+NO_CLAIMS = PodClaims()
+"""What a pod that asks for no devices has."""
 
 
 def why_waiting(pod: PodInfo, snapshot: Snapshot) -> str | None:
@@ -109,6 +113,9 @@ def claims_of(pod: PodInfo, snapshot: Snapshot, ledger: DeviceLedger) -> PodClai
     key: list[Hashable] = []
     if pod.spec.resource_claims:
         _read_claims(pod, snapshot, ledger, found, key)
+    if _read_extended(pod, snapshot, found, key):
+        found.key = (tuple(key), found.problem, pod.gang, ledger.class_version)
+        return found
     implicit = any(name.startswith(IMPLICIT_RESOURCE_PREFIX) for name in pod.requests)
     if not found.problem and (implicit or ledger.has_extended_resources()):
         try:
@@ -121,6 +128,19 @@ def claims_of(pod: PodInfo, snapshot: Snapshot, ledger: DeviceLedger) -> PodClai
         # Members of one gang may exchange the devices that they were given in the same cycle.
         found.key = (tuple(key), found.problem, pod.gang, ledger.class_version)
     return found
+
+
+def _read_extended(pod: PodInfo, snapshot: Snapshot, found: PodClaims, key: list[Hashable]) -> bool:
+    """Take over the claim that an earlier try made for the pod's extended resources."""
+    status = pod.pod.status.extended_resource_claim_status
+    if status is None:
+        return False
+    claim = snapshot.objects(ResourceClaim).get(f"{pod.namespace}/{status.resource_claim_name}")
+    if claim is None or claim.status.allocation is None:
+        return False
+    found.fixed.append((claim, claim.status.allocation.node_selector))
+    key.append((claim.metadata.uid, claim.metadata.resource_version))
+    return True
 
 
 def _read_claims(
