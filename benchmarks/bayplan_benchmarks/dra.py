@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 
 from bayplan.api import (
     ApiObject,
@@ -49,6 +50,8 @@ from bayplan_dra.allocator import (
     Inventory,
     Pool,
     PoolDevice,
+    Reference,
+    TimedOut,
     prepare,
 )
 from bayplan_dra.allocator.pools import PoolKey
@@ -67,6 +70,7 @@ _SELECTOR = (
 _GPU_REQUEST = DeviceRequest("gpu", ExactDeviceRequest(device_class_name="gpu"))
 _DEVICES = 40_000
 _ROUNDS = 100_000
+_PLAIN_LIMIT = 100_000
 
 
 def _measure(nodes: int, pods: int) -> BenchmarkResult:
@@ -191,6 +195,10 @@ def _table_of_distinct(first: int) -> DeviceTable:
 
 
 def _hard() -> dict[str, float]:
+    """Measure hard cases, and count the steps of the reference's order for the same input.
+
+    That order is given up after ``_PLAIN_LIMIT`` steps.
+    """
     cases = {
         "match8": _unmatchable(8),
         "match16": _unmatchable(16),
@@ -198,7 +206,7 @@ def _hard() -> dict[str, float]:
         "four4of64": _four_of_four(),
     }
     found: dict[str, float] = {}
-    for name, (devices, claim, counters) in cases.items():
+    for name, (devices, wanted, counters) in cases.items():
         inventory = Inventory(Features())
         pool = ResourcePool("n", resource_slice_count=2 if counters else 1)
         spec = ResourceSliceSpec(_GPU, pool, node_name="n", devices=devices)
@@ -210,11 +218,17 @@ def _hard() -> dict[str, float]:
         allocator = Allocator(inventory, classes.get)
         node = make_node(0)
         node = type(node)(ObjectMeta(name="n"))
-        claims = [ResourceClaim(ObjectMeta(name="c"), ResourceClaimSpec(claim))]
+        claims = [ResourceClaim(ObjectMeta(name="c"), ResourceClaimSpec(wanted))]
         started = time.perf_counter()
         allocator.allocate(claims, node, AllocatedState())
         found[f"{name}Milliseconds"] = round((time.perf_counter() - started) * 1e3, 3)
         found[f"{name}Steps"] = allocator.calls
+        ready = [prepare(claim, classes.get, inventory.features) for claim in claims]
+        pools = inventory.pools(node)
+        plain = Reference(ready, pools, AllocatedState(), inventory.features, most=_PLAIN_LIMIT)
+        with suppress(TimedOut):
+            plain.run()
+        found[f"{name}PlainSteps"] = plain.calls
     return found
 
 
@@ -242,12 +256,12 @@ def _partitions() -> Case:
 
 
 def _four_of_four() -> Case:
-    """Return 64 devices in 8 racks of 8, of which four requests of four want one rack type each."""
+    """Return 64 devices on four NUMA nodes of which only the last has the 16 that are wanted."""
     devices = tuple(
         Device(
             f"d{n}",
             {
-                _NUMA_NODE: DeviceAttribute(integer=n // 16),
+                **({} if n in (0, 16, 32) else {_NUMA_NODE: DeviceAttribute(integer=n // 16)}),
                 _PCIE_ROOT: DeviceAttribute(string=f"pci0000:{n // 8:02x}"),
             },
         )
