@@ -149,7 +149,7 @@ class DeviceTable:
             for number, own in enumerate(values):
                 if own:
                     present |= 1 << number
-                for value in own:
+                for value in sorted(own, key=str):
                     masks[value] = masks.get(value, 0) | 1 << number
             found = self._attributes[name] = AttributeIndex(values, masks, present)
         return found

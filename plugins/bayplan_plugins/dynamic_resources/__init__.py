@@ -159,7 +159,8 @@ class DynamicResources(Plugin[DynamicResourcesArgs]):
         if answer.choices is not None or self._joint(pod, open_claims, node) is not None:
             return None
         if answer.timed_out:
-            return Refusal((f"timed out trying to allocate devices: {answer.reason}",))
+            reason = f"timed out trying to allocate devices: {answer.reason}"
+            return Refusal((reason,), resolvable=False)
         return Refusal((f"cannot allocate all claims ({answer.reason})",), not answer.hopeless)
 
     def _open(self, claims: PodClaims, node: NodeRow) -> list[ClaimToAllocate]:
@@ -281,6 +282,8 @@ class DynamicResources(Plugin[DynamicResourcesArgs]):
             choices = answer.choices
             if choices is None:
                 choices = self._exchange(pod, open_claims, node)
+            elif answer.broken:
+                notes.append(f"that breaks {answer.broken} of the node's groups that were whole")
             if choices is None:
                 return f"cannot allocate all claims ({answer.reason})"
             for ready, own in zip(open_claims, choices, strict=True):
@@ -288,7 +291,7 @@ class DynamicResources(Plugin[DynamicResourcesArgs]):
                 notes.append(_note(ready, own))
         held = [one for flight in self._flights_of(pod) for one in flight.held]
         self._ledger.promise(pod, node.name, held)
-        state[NOTES] = tuple(notes)
+        state[NOTES] = tuple(reversed(notes))
         return None
 
     def _flights_of(self, pod: PodInfo) -> list[Flight]:
