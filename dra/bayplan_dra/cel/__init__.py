@@ -15,7 +15,7 @@ from typing import Any
 
 from bayplan.api.dra_validation import LONGEST_EXPRESSION
 from bayplan_dra.cel import types
-from bayplan_dra.cel.compiler import COST_LIMIT, Read, Source, compile_node
+from bayplan_dra.cel.compiler import Read, Source, compile_node
 from bayplan_dra.cel.device import CelDevice
 from bayplan_dra.cel.errors import (
     CelError,
@@ -24,6 +24,7 @@ from bayplan_dra.cel.errors import (
     EvaluationError,
     Interrupted,
 )
+from bayplan_dra.cel.frame import COST_LIMIT
 from bayplan_dra.cel.syntax import parse
 from bayplan_dra.cel.values import go_type
 

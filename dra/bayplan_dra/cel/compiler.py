@@ -8,12 +8,31 @@ types where these are known, and ``device.attributes["d"].n`` is one dictionary 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from bayplan_dra.cel import types as t
-from bayplan_dra.cel.errors import CompileError, CostExceeded, EvaluationError, Interrupted
-from bayplan_dra.cel.functions import FUNCTIONS, Overload, sort_by_keys
+from bayplan_dra.cel.calls import (
+    Compiled,
+    as_bool,
+    as_key,
+    dispatch,
+    fast_comparison,
+    get,
+    get_field,
+    try_get,
+)
+from bayplan_dra.cel.errors import CompileError, CostExceeded, EvaluationError
+from bayplan_dra.cel.frame import (
+    COST_LIMIT,
+    DEVICE,
+    FIRST_LOCAL,
+    Frame,
+    Run,
+    iteration,
+    spend_for,
+)
+from bayplan_dra.cel.library import FUNCTIONS, Overload, sort_by_keys
 from bayplan_dra.cel.syntax import (
     Call,
     Conditional,
@@ -30,38 +49,17 @@ from bayplan_dra.cel.syntax import (
 from bayplan_dra.cel.types import CelType
 from bayplan_dra.cel.values import (
     NONE,
-    DomainMap,
     Optional,
     TypeName,
     Uint,
-    equal,
-    go_type,
     no_such_key,
 )
 
-__all__ = ["COST_LIMIT", "FIRST_LOCAL", "Compiled", "Frame", "Read", "Run", "compile_node"]
+__all__ = ["Read", "Source", "compile_node"]
 
-COST_LIMIT = 1_000_000
-"""What one evaluation may cost, in steps of the expression (Kubernetes' limit for selectors)."""
-
-Frame = list[Any]
-Run = Callable[[Frame], Any]
 Read = tuple[str, str]
 """Something that an expression reads of a device: ("attribute", name), ("capacity", name),
 ("domain", name of an attribute domain), ("driver", "") or ("shared", "")."""
-
-_DEVICE, _BUDGET, _INTERRUPT, _ITERATIONS, FIRST_LOCAL = range(5)
-_CHECK_EVERY = 100
-
-
-class Compiled(NamedTuple):
-    """A node's type, its function, and its cost; ``constant`` where the value is known."""
-
-    type: CelType
-    run: Run
-    cost: int
-    constant: bool = False
-    value: Any = None
 
 
 class Source(NamedTuple):
@@ -158,7 +156,7 @@ class _Compiler:
             return Compiled(kind, lambda f: f[slot], 1)
         if node.name == "device":
             self.reads_all = True
-            return Compiled(t.DEVICE, lambda f: f[_DEVICE], 1)
+            return Compiled(t.DEVICE, lambda f: f[DEVICE], 1)
         if node.name in _TYPE_NAMES:
             return _constant(t.TYPE, TypeName(_TYPE_NAMES[node.name]))
         raise _error(node.at, f"undeclared reference to '{node.name}' (in container '')")
@@ -201,14 +199,14 @@ class _Compiler:
 
             def read(f: Frame) -> Any:
                 try:
-                    return f[_DEVICE].flat[key]
+                    return f[DEVICE].flat[key]
                 except KeyError:
                     return _MISSING
 
         else:
 
             def read(f: Frame) -> Any:
-                return f[_DEVICE].flat_capacity.get(key, _MISSING)
+                return f[DEVICE].flat_capacity.get(key, _MISSING)
 
         if optional:
 
@@ -221,7 +219,7 @@ class _Compiler:
 
             def attribute(f: Frame) -> Any:
                 try:
-                    return f[_DEVICE].flat[key]
+                    return f[DEVICE].flat[key]
                 except KeyError:
                     raise no_such_key(name) from None
 
@@ -229,7 +227,7 @@ class _Compiler:
 
         def capacity(f: Frame) -> Any:
             try:
-                return f[_DEVICE].flat_capacity[key]
+                return f[DEVICE].flat_capacity[key]
             except KeyError:
                 raise no_such_key(name) from None
 
@@ -247,12 +245,12 @@ class _Compiler:
     def _device_field(self, node: Select) -> Compiled:
         field = node.field
         known: dict[str, tuple[CelType, Run]] = {
-            "driver": (t.STRING, lambda f: f[_DEVICE].driver),
-            "attributes": (_ATTRIBUTES, lambda f: f[_DEVICE].attributes),
-            "capacity": (_CAPACITY, lambda f: f[_DEVICE].capacity),
+            "driver": (t.STRING, lambda f: f[DEVICE].driver),
+            "attributes": (_ATTRIBUTES, lambda f: f[DEVICE].attributes),
+            "capacity": (_CAPACITY, lambda f: f[DEVICE].capacity),
         }
         if self._multiple_allocations:
-            shared: Run = lambda f: f[_DEVICE].allow_multiple_allocations  # noqa: E731
+            shared: Run = lambda f: f[DEVICE].allow_multiple_allocations  # noqa: E731
             known["allowMultipleAllocations"] = (t.BOOL, shared)
         if field not in known:
             raise _error(node.at, f"undefined field '{field}'")
@@ -284,8 +282,8 @@ class _Compiler:
         wrapped = node.optional or operand.type.name == "optional_type"
         cost = operand.cost + key.cost + 1
         if not wrapped:
-            return Compiled(part, lambda f: _get(a(f), b(f)), cost)
-        return Compiled(t.optional_of(part), lambda f: _try_get(a(f), b(f)), cost)
+            return Compiled(part, lambda f: get(a(f), b(f)), cost)
+        return Compiled(t.optional_of(part), lambda f: try_get(a(f), b(f)), cost)
 
     def _access(self, operand: Compiled, field: str, optional: bool, at: Position) -> Compiled:
         """Read a field of a map, or of what is only known at run time."""
@@ -295,10 +293,8 @@ class _Compiler:
         part = base.parts[1] if base.parts else t.DYN
         run = operand.run
         if optional or operand.type.name == "optional_type":
-            return Compiled(
-                t.optional_of(part), lambda f: _try_get(run(f), field), operand.cost + 1
-            )
-        return Compiled(part, lambda f: _field(run(f), field), operand.cost + 1)
+            return Compiled(t.optional_of(part), lambda f: try_get(run(f), field), operand.cost + 1)
+        return Compiled(part, lambda f: get_field(run(f), field), operand.cost + 1)
 
     # Logic ---------------------------------------------------------------------------------
 
@@ -378,7 +374,7 @@ class _Compiler:
                 elif value.present:
                     found.append(value.value)
             made = tuple(found)
-            _spend_for(f, made)
+            spend_for(f, made)
             return made
 
         return Compiled(result, run, cost)
@@ -404,14 +400,14 @@ class _Compiler:
         def run(f: Frame) -> dict[Any, Any]:
             found: dict[Any, Any] = {}
             for key, value, optional in runs:
-                name, content = _key(key(f)), value(f)
+                name, content = as_key(key(f)), value(f)
                 if name in found:
                     raise EvaluationError(f"Failed with repeated key: {name}")
                 if not optional:
                     found[name] = content
                 elif content.present:
                     found[name] = content.value
-            _spend_for(f, found)
+            spend_for(f, found)
             return found
 
         cost = 1 + sum(key.cost + value.cost for key, value, _ in parts)
@@ -451,15 +447,15 @@ class _Compiler:
         table = self._table_of(holder)
         if table == "attributes":
             self.reads.add(("domain", text))
-            return Compiled(t.BOOL, lambda f: f[_DEVICE].has_domain(text), 3)
+            return Compiled(t.BOOL, lambda f: f[DEVICE].has_domain(text), 3)
         return None
 
     def _presence(self, table: str, key: str) -> Compiled:
         if table == "attributes":
             self.reads.add(("attribute", key))
-            return Compiled(t.BOOL, lambda f: f[_DEVICE].has(key), 3)
+            return Compiled(t.BOOL, lambda f: f[DEVICE].has(key), 3)
         self.reads.add(("capacity", key))
-        return Compiled(t.BOOL, lambda f: key in f[_DEVICE].flat_capacity, 3)
+        return Compiled(t.BOOL, lambda f: key in f[DEVICE].flat_capacity, 3)
 
     def _has(self, node: Call) -> Compiled:
         if len(node.args) != 1 or not isinstance(node.args[0], Select):
@@ -476,7 +472,7 @@ class _Compiler:
         if base.name not in ("map", "dyn"):
             raise _error(field.at, f"type '{operand.type}' does not support field selection")
         run, name = operand.run, field.field
-        return Compiled(t.BOOL, lambda f: _try_get(run(f), name).present, operand.cost + 1)
+        return Compiled(t.BOOL, lambda f: try_get(run(f), name).present, operand.cost + 1)
 
     def _function(self, name: str, target: Node | None, node: Call) -> Compiled:
         if name == "includes" and not self._lists:
@@ -499,7 +495,9 @@ class _Compiler:
         returned = {kind for _, kind in fitting}
         kind = returned.pop() if len(returned) == 1 else t.DYN
         cost = 1 + sum(arg.cost for arg in args)
-        run = _fast(name, args) or _dispatch([overload for overload, _ in fitting], args, name)
+        run = fast_comparison(name, args) or dispatch(
+            [overload for overload, _ in fitting], args, name
+        )
         if all(arg.constant for arg in args):
             try:
                 return _constant(kind, run(self._folding))
@@ -581,12 +579,12 @@ class _Compiler:
         source, types = self._range(node.target, variables)
         with self._locals(*zip(names, types, strict=True)) as slots:
             body = self._body(node.args[variables], boolean=True)
-        each = _iteration(source.run, slots, body.cost + 2)
+        each = iteration(source.run, slots, body.cost + 2)
         test = body.run
         if node.function in ("exists_one", "existsOne"):
 
             def count(f: Frame) -> bool:
-                return sum(_as_bool(test(f)) for _ in each(f)) == 1
+                return sum(as_bool(test(f)) for _ in each(f)) == 1
 
             return Compiled(t.BOOL, count, source.cost + 1)
         decisive = node.function == "exists"
@@ -595,7 +593,7 @@ class _Compiler:
             error: EvaluationError | None = None
             for _ in each(f):
                 try:
-                    if _as_bool(test(f)) is decisive:
+                    if as_bool(test(f)) is decisive:
                         return decisive
                 except EvaluationError as exc:
                     error = error or exc
@@ -610,11 +608,11 @@ class _Compiler:
         source, types = self._range(node.target, 1)
         with self._locals((self._variable(node.args[0]), types[0])) as slots:
             body = self._body(node.args[1], boolean=True)
-        each, test = _iteration(source.run, slots, body.cost + 2), body.run
+        each, test = iteration(source.run, slots, body.cost + 2), body.run
         (slot,) = slots
 
         def run(f: Frame) -> tuple[Any, ...]:
-            return tuple([f[slot] for _ in each(f) if _as_bool(test(f))])
+            return tuple([f[slot] for _ in each(f) if as_bool(test(f))])
 
         return Compiled(t.list_of(types[0]), run, source.cost + 1)
 
@@ -623,7 +621,7 @@ class _Compiler:
         source, types = self._range(node.target, 1)
         with self._locals((self._variable(node.args[0]), types[0])) as slots:
             body = self.visit(node.args[1])
-        each, key = _iteration(source.run, slots, body.cost + 4), body.run
+        each, key = iteration(source.run, slots, body.cost + 4), body.run
         (slot,) = slots
 
         def run(f: Frame) -> tuple[Any, ...]:
@@ -645,13 +643,13 @@ class _Compiler:
             chosen = self._body(node.args[variables], boolean=True) if filtered else None
             body = self.visit(node.args[-1])
         cost = body.cost + (chosen.cost if chosen is not None else 0) + 2
-        each, value = _iteration(source.run, slots, cost), body.run
+        each, value = iteration(source.run, slots, cost), body.run
         test: Run = chosen.run if chosen is not None else (lambda f: True)
         if node.function in ("map", "transformList"):
 
             def as_list(f: Frame) -> tuple[Any, ...]:
-                made = tuple([value(f) for _ in each(f) if _as_bool(test(f))])
-                _spend_for(f, made)
+                made = tuple([value(f) for _ in each(f) if as_bool(test(f))])
+                spend_for(f, made)
                 return made
 
             return Compiled(t.list_of(body.type), as_list, source.cost + 1)
@@ -659,8 +657,8 @@ class _Compiler:
         if node.function == "transformMap":
 
             def as_map(f: Frame) -> dict[Any, Any]:
-                made = {_key(f[first]): value(f) for _ in each(f) if _as_bool(test(f))}
-                _spend_for(f, made)
+                made = {as_key(f[first]): value(f) for _ in each(f) if as_bool(test(f))}
+                spend_for(f, made)
                 return made
 
             return Compiled(t.map_of(types[0], body.type), as_map, source.cost + 1)
@@ -668,12 +666,12 @@ class _Compiler:
         def from_entries(f: Frame) -> dict[Any, Any]:
             found: dict[Any, Any] = {}
             for _ in each(f):
-                if _as_bool(test(f)):
+                if as_bool(test(f)):
                     entry = value(f)
                     if not isinstance(entry, dict) or found.keys() & entry.keys():
                         raise EvaluationError("transformMapEntry: a key is there twice")
                     found.update(entry)
-            _spend_for(f, found)
+            spend_for(f, found)
             return found
 
         kind = body.type if body.type.name == "map" else t.map_of(t.DYN, t.DYN)
@@ -726,235 +724,6 @@ class _Locals:
     def __exit__(self, *exc: object) -> None:
         self._compiler._scope = self._before
         self._compiler._next_local -= len(self._variables)
-
-
-# At run time ---------------------------------------------------------------------------------
-
-
-def _iteration(source: Run, slots: Sequence[int], cost: int) -> Callable[[Frame], _Each]:
-    return lambda f: _Each(f, source(f), slots, cost)
-
-
-class _Each:
-    """Steps through a list or map: sets the variables, counts the cost, asks the interrupt."""
-
-    __slots__ = ("_cost", "_frame", "_items", "_slots")
-
-    def __init__(self, frame: Frame, value: Any, slots: Sequence[int], cost: int) -> None:
-        self._frame, self._slots, self._cost = frame, slots, cost
-        if isinstance(value, tuple):
-            self._items = enumerate(value) if len(slots) == 2 else iter(value)
-        elif isinstance(value, dict):
-            self._items = iter(value.items() if len(slots) == 2 else value)
-        else:
-            raise EvaluationError(f"got '{go_type(value)}', expected iterable type")
-
-    def __iter__(self) -> _Each:
-        return self
-
-    def __next__(self) -> None:
-        item = next(self._items)
-        f = self._frame
-        spend(f, self._cost)
-        f[_ITERATIONS] += 1
-        if f[_ITERATIONS] % _CHECK_EVERY == 0 and f[_INTERRUPT] is not None and f[_INTERRUPT]():
-            raise Interrupted("operation interrupted")
-        if len(self._slots) == 2:
-            f[self._slots[0]], f[self._slots[1]] = item
-        else:
-            f[self._slots[0]] = item
-
-
-def spend(f: Frame, cost: int) -> None:
-    """Take from the budget.
-
-    :raises CostExceeded: when nothing is left.
-    """
-    f[_BUDGET] -= cost
-    if f[_BUDGET] < 0:
-        raise CostExceeded("operation cancelled: actual cost limit exceeded")
-
-
-def _as_bool(value: Any) -> bool:
-    if value is True or value is False:
-        return bool(value)
-    raise EvaluationError("no such overload")
-
-
-def _key(value: Any) -> Any:
-    if type(value) not in (bool, int, Uint, str):
-        raise EvaluationError(f"unsupported key type: {go_type(value)}")
-    return value
-
-
-def _get(holder: Any, key: Any) -> Any:
-    if isinstance(holder, dict):
-        try:
-            found = holder[key]
-        except (KeyError, TypeError):
-            raise no_such_key(key) from None
-        if isinstance(key, bool) and not any(k is key for k in holder):
-            raise no_such_key(key)
-        return found
-    if isinstance(holder, tuple) and isinstance(key, int | float) and not isinstance(key, bool):
-        if key != int(key) or not 0 <= key < len(holder):
-            raise EvaluationError(f"index out of bounds: {key}")
-        return holder[int(key)]
-    raise EvaluationError("no such overload")
-
-
-def _field(holder: Any, field: str) -> Any:
-    if isinstance(holder, dict):
-        return _get(holder, field)
-    raise EvaluationError("no such overload")
-
-
-def _try_get(holder: Any, key: Any) -> Optional:
-    if isinstance(holder, Optional):
-        if not holder.present:
-            return NONE
-        holder = holder.value
-    if isinstance(holder, DomainMap) and isinstance(key, str):
-        return Optional(holder[key], True)
-    if isinstance(holder, dict):
-        return Optional(holder[key], True) if key in holder else NONE
-    if isinstance(holder, tuple) and type(key) in (int, Uint):
-        return Optional(holder[key], True) if 0 <= key < len(holder) else NONE
-    raise EvaluationError("no such overload")
-
-
-_SCALARS = {
-    kind.name
-    for kind in (
-        *(t.BOOL, t.INT, t.UINT, t.DOUBLE, t.NULL, t.TYPE, t.TIMESTAMP, t.DURATION),
-        *(t.QUANTITY, t.SEMVER, t.IP, t.CIDR, t.FORMAT),
-    )
-}
-_QUADRATIC = {"distinct", "sets.contains", "sets.equivalent", "sets.intersects", "replace", "@in"}
-"""Functions whose work is the product of the sizes of what they are given."""
-
-
-def _dispatch(overloads: Sequence[Overload], args: Sequence[Compiled], name: str) -> Run:
-    """Return the call of the overload that fits; chosen now where the types are known."""
-    runs = [arg.run for arg in args]
-    first = overloads[0]
-    if len(overloads) == 1 and all(kind.name in _SCALARS for kind in (*first.takes, first.returns)):
-        return _scalar_call(first, args)
-
-    def choose(f: Frame) -> Any:
-        values = [one(f) for one in runs]
-        for overload in overloads:
-            for kind, value in zip(overload.takes, values, strict=True):
-                if not t.holds(kind, value):
-                    break
-            else:
-                spend(f, _work(name, values, f[_BUDGET]))
-                return overload.run(*values)
-        raise EvaluationError("no such overload")
-
-    return choose
-
-
-def _scalar_call(overload: Overload, args: Sequence[Compiled]) -> Run:
-    """Return the call of a function whose work does not depend on what it is given."""
-    function, takes = overload.run, overload.takes
-    runs = [arg.run for arg in args]
-    if all(arg.type == kind for arg, kind in zip(args, takes, strict=True)):
-        if len(runs) == 1:
-            (only,) = runs
-            return lambda f: function(only(f))
-        if len(runs) == 2:
-            left, right = runs
-            return lambda f: function(left(f), right(f))
-        return lambda f: function(*[one(f) for one in runs])
-    tests = [t.test_of(kind) for kind in takes]
-    if len(runs) == 2:
-        (left, right), (is_left, is_right) = runs, tests
-
-        def check(f: Frame) -> Any:
-            a, b = left(f), right(f)
-            if is_left(a) and is_right(b):
-                return function(a, b)
-            raise EvaluationError("no such overload")
-
-        return check
-
-    def check_all(f: Frame) -> Any:
-        values = [one(f) for one in runs]
-        if all(test(value) for test, value in zip(tests, values, strict=True)):
-            return function(*values)
-        raise EvaluationError("no such overload")
-
-    return check_all
-
-
-def _work(name: str, values: Sequence[Any], most: int) -> int:
-    """Return what a call costs: the sizes of what it is given, or their product."""
-    sizes = [_size(value, most) for value in values]
-    if name == "lists.range":
-        return int(values[0]) if values and values[0] > 0 else 1
-    if name == "distinct":
-        return sizes[0] * sizes[0]
-    if name in _QUADRATIC:
-        total = 1
-        for size in sizes:
-            total *= size
-        return total
-    return sum(sizes)
-
-
-def _size(value: Any, most: int) -> int:
-    """Return the number of values in a value, and a tenth of its texts; ``most`` ends the count."""
-    if isinstance(value, str | bytes):
-        return 1 + len(value) // 10
-    if not isinstance(value, tuple | dict | Optional):
-        return 1
-    waiting = [value]
-    count = 0
-    while waiting:
-        one = waiting.pop()
-        count += 1
-        if count + len(waiting) > most:
-            return most + 1
-        if isinstance(one, tuple):
-            waiting.extend(one)
-        elif isinstance(one, dict):
-            waiting.extend(one)
-            waiting.extend(one.values())
-        elif isinstance(one, Optional):
-            waiting.append(one.value)
-        elif isinstance(one, str | bytes):
-            count += len(one) // 10
-    return count
-
-
-def _spend_for(f: Frame, value: Any) -> None:
-    """Pay for a list or map that was made, with everything in it."""
-    spend(f, _size(value, f[_BUDGET]))
-
-
-def _fast(name: str, args: Sequence[Compiled]) -> Run | None:
-    """Return a direct comparison where one side is a constant text or both types are plain."""
-    if name not in ("_==_", "_!=_") or len(args) != 2:
-        return None
-    left, right = args
-    if left.constant and not right.constant:
-        left, right = right, left
-    a, b = left.run, right.run
-    if right.constant and isinstance(right.value, str):
-        text = right.value
-        if name == "_==_":
-            return lambda f: a(f) == text
-        return lambda f: a(f) != text
-    wanted = name == "_==_"
-
-    def compare(f: Frame) -> bool:
-        x, y = a(f), b(f)
-        if isinstance(x, tuple | dict | Optional):
-            spend(f, min(_size(x, f[_BUDGET]), _size(y, f[_BUDGET])))
-        return equal(x, y) is wanted
-
-    return compare
 
 
 # At compile time -----------------------------------------------------------------------------

@@ -1,0 +1,41 @@
+"""Where functions are declared: by name, with the types that each form takes and returns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from bayplan_dra.cel.errors import EvaluationError
+from bayplan_dra.cel.types import CelType
+
+__all__ = ["FUNCTIONS", "Overload", "declare", "fail"]
+
+
+@dataclass(frozen=True, slots=True)
+class Overload:
+    """One form of a function: the types that it takes and returns.
+
+    ``member`` says that the first argument stands before the dot.
+    """
+
+    member: bool
+    takes: tuple[CelType, ...]
+    returns: CelType
+    run: Callable[..., Any]
+
+
+FUNCTIONS: dict[str, list[Overload]] = {}
+"""All functions by name, filled when the modules of this package are imported."""
+
+
+def declare(name: str, takes: Sequence[CelType], returns: CelType, run: Callable[..., Any]) -> None:
+    """Declare a form of a function; ``.name`` is a member of its first argument."""
+    member = name.startswith(".")
+    overload = Overload(member, tuple(takes), returns, run)
+    FUNCTIONS.setdefault(name.lstrip("."), []).append(overload)
+
+
+def fail(message: str) -> EvaluationError:
+    """Return the error of a call that has no value."""
+    return EvaluationError(message)
