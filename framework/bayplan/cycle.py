@@ -296,10 +296,7 @@ class Cycle:
                 self._unreserve_pod(one)
 
     def _unreserve_pod(self, reserved: Reserved) -> None:
-        row = self._snapshot.nodes.row_of.get(reserved.node)
-        if row is None:
-            return
-        node = NodeRow(self._snapshot.nodes, row)
+        node = self._snapshot.row(reserved.node)
         for call in reversed(self._runtime["unreserve"]):
             try:
                 call(reserved.pod, node, reserved.state)

@@ -16,6 +16,7 @@ __all__ = ["Preparations"]
 class _Work:
     """One unit's preparations; ``writing`` are those whose writes are not all answered yet."""
 
+    pods: frozenset[str]
     waiting: list[Preparation]
     writing: int
     until: float
@@ -34,17 +35,20 @@ class Preparations:
     def begin(
         self,
         unit: str,
+        pods: frozenset[str],
         preparations: Sequence[Preparation],
         done: Callable[[], None],
         failed: Callable[[str, bool], None],
     ) -> None:
         """Carry out the writes of a unit's pods, each pod's in order, and wait until all are ready.
 
+        :param pods: the keys of the unit's pods.
         :param done: told when the unit may be bound.
         :param failed: told why it may not be, and whether that was an error and no refusal.
         """
         seconds = max(preparation.seconds for preparation in preparations)
         work = _Work(
+            pods,
             [one for one in preparations if one.ready is not None],
             len(preparations),
             self._cluster.now + seconds,
@@ -105,6 +109,14 @@ class Preparations:
         work = self._units.get(unit)
         if work is not None:
             self._end(unit, work, why, error=True)
+
+    def cancel_pod(self, pod: str, why: str) -> bool:
+        """Give up the preparation of the unit that a pod, by key, is in; False without any."""
+        for unit, work in list(self._units.items()):
+            if pod in work.pods:
+                self._end(unit, work, why, error=True)
+                return True
+        return False
 
     def next_times(self) -> list[float]:
         """Return when ``tick`` has something to do."""

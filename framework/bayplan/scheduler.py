@@ -638,7 +638,7 @@ class Scheduler:
                 self._give_back(waiting.profile, waiting.result.reserved)
                 self.queue.retry(waiting.unit, self.now)
                 return True
-        return False
+        return self._preparing.cancel_pod(victim.key, "its place was taken by a higher priority")
 
     def _places_freed(self, unit_key: str) -> None:
         """A unit has given up the places that were held for it: let others go first."""
@@ -662,6 +662,7 @@ class Scheduler:
         elif work:
             self._preparing.begin(
                 queued.key,
+                frozenset(reserved.pod.key for reserved in result.reserved),
                 work,
                 partial(self._prepared, queued, profile, result),
                 partial(self._not_prepared, queued, profile, result),
@@ -706,9 +707,10 @@ class Scheduler:
             self._claimants.remove(reserved.pod.key)
             self.gangs.set_bound(reserved.pod, reserved.node)
             self._binding[reserved.pod.key] = _Binding(reserved, profile, queued.key)
-        if queued.ready:
+        if queued.ready and queued.ready.keys() <= result.decision.pods.keys():
             self._refused(queued, result.decision)
         else:
+            # Members that came after the decision are worth another cycle.
             self.queue.settle(queued, self.now)
         for reserved, write in zip(result.reserved, writes, strict=True):
             self._cluster.submit(write, partial(self._bound, reserved))
@@ -719,7 +721,8 @@ class Scheduler:
         """Give a placed unit's nodes back and try it again after its delay."""
         self._give_back(profile, result.reserved)
         result.decision.outcome, result.decision.message = Outcome.ERROR, message
-        self._announcer.refused(self._unit(queued), result.decision, "SchedulerError")
+        if queued.key in self.queue.units:
+            self._announcer.refused(self._unit(queued), result.decision, "SchedulerError")
         self.queue.retry(queued, self.now)
 
     def _pre_bind(
@@ -791,4 +794,4 @@ class Scheduler:
         self._preparing.cancel(key, "a pod of the unit is gone")
 
     def _row(self, name: str) -> NodeRow:
-        return NodeRow(self.snapshot.nodes, self.snapshot.nodes.row_of[name])
+        return self.snapshot.row(name)

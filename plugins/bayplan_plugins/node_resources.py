@@ -244,7 +244,10 @@ class NodeResourcesFit(Plugin[NodeResourcesFitArgs]):
     @hookimpl
     def remedies(self, pod: PodInfo, nodes: NodeView) -> Iterable[Remedy]:
         """Suggest freeing what is short on a node, where the node is large enough at all."""
+        served = self._served(pod)
         for resource, need in self._needs(pod):
+            if resource in served:
+                continue
             most = int(nodes.allocatable(resource).max(initial=0))
             if most < need:
                 what = f"offers {resource}" if not most else f"offers {_amount(resource, need)}"

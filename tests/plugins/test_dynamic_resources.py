@@ -920,3 +920,114 @@ def test_a_device_whose_shares_are_held_is_not_given_whole() -> None:
     made.api.update(replace(before, spec=whole.spec))
     made.add(template("one", request()), pod("q", "one"))
     assert made.schedule() == {"p": "a"}
+
+
+def test_a_pod_that_is_deleted_while_its_devices_get_ready_leaves_nothing() -> None:
+    made = with_conditions()
+    assert made.schedule() == {}
+    made.remove("p")
+    made.schedule()
+    assert made.api.list(ResourceClaim) == []
+    assert ledger(made).state.devices == set()
+    made.add(pod("q", "one"))
+    made.schedule()
+    set_condition(made, "attached")
+    assert made.schedule() == {"q": "a"}
+
+
+def test_a_pod_whose_devices_get_ready_may_lose_its_place_to_a_higher_priority() -> None:
+    device = {**gpu(0), "bindingConditions": ["attached"]}
+    made = cluster(device_class(), node("a"), slice_of("a", [device]), template("one", request()))
+    made.add(pod("low", "one", priority=1))
+    made.schedule()
+    made.add(pod("high", "one", priority=100))
+    made.schedule()
+    assert made.api.get(Pod, "default/low") is not None
+    assert list(made.scheduler.rooms.evicted) == []
+    made.advance(30)
+    holders = [
+        reference.name
+        for one in made.api.list(ResourceClaim)
+        for reference in one.status.reserved_for
+    ]
+    assert holders == ["high"]
+
+
+def test_a_node_that_vanishes_while_devices_get_ready_gives_them_back() -> None:
+    device = {**gpu(0), "bindingConditions": ["attached"]}
+    made = cluster(
+        device_class(),
+        node("a"),
+        node("b"),
+        slice_of("net", [device], nodeName=None, allNodes=True),
+        template("one", request()),
+        pod("p", "one"),
+    )
+    made.schedule()
+    made.api.vanish_node("a")
+    made.schedule()
+    set_condition_of(made, "net")
+    made.schedule()
+    made.advance(30)
+    set_condition_of(made, "net")
+    assert made.schedule() == {"p": "b"}
+
+
+def set_condition_of(made: Cluster, pool: str) -> None:
+    from msgspec.structs import replace
+
+    (found,) = made.api.list(ResourceClaim)
+    status = AllocatedDeviceStatus(GPU, pool, "gpu-0", conditions=(Condition("attached", "True"),))
+    made.api.update(replace(found, status=replace(found.status, devices=(status,))))
+    made.api.deliver()
+
+
+def test_a_pod_that_ended_unseen_leaves_no_device_taken() -> None:
+    made = cluster(
+        device_class(extendedResourceName="example.com/gpu"), node("a"), slice_of("a", [gpu(0)])
+    )
+    resources = {"requests": {"example.com/gpu": "1"}, "limits": {"example.com/gpu": "1"}}
+    made.add(pod("p", resources=resources))
+    made.api.break_watch()
+    made.schedule()
+    made.api.delete(Pod, "default/p", grace=0)
+    made.api.resume_watch()
+    made.schedule()
+    assert ledger(made).flights == {}
+    made.add(pod("q", resources=resources))
+    made.schedule()
+    made.advance(20)
+    assert made.placements() == {"q": "a"}
+
+
+def test_a_member_that_comes_while_its_gang_gets_ready_is_tried_next() -> None:
+    slow = [{**gpu(i), "bindingConditions": ["attached"]} for i in range(2)]
+    made = cluster(
+        device_class(),
+        device_class("quick", f'device.attributes["{GPU}"].index == 9'),
+        node("a"),
+        slice_of("a", [*slow, gpu(9)]),
+        template("one", request(selectors=[{"cel": {"expression": SLOW}}])),
+        template("quick", request(deviceClassName="quick")),
+        group("g", 2),
+        pod("g-0", "one", gang="g"),
+        pod("g-1", "one", gang="g"),
+    )
+    assert made.schedule() == {}
+    made.add(pod("g-2", "quick", gang="g"))
+    made.schedule()
+    from msgspec.structs import replace
+
+    for found in made.api.list(ResourceClaim):
+        allocation = found.status.allocation
+        if allocation is None:
+            continue
+        (result,) = allocation.devices.results
+        held = AllocatedDeviceStatus(GPU, "a", result.device, conditions=(ATTACHED,))
+        made.api.update(replace(found, status=replace(found.status, devices=(held,))))
+    made.schedule()
+    assert made.placements() == {"g-0": "a", "g-1": "a", "g-2": "a"}
+
+
+SLOW = f'device.attributes["{GPU}"].index < 9'
+ATTACHED = Condition("attached", "True")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import TypeVar
 
-from bayplan.api import ApiObject, Namespace, Node
-from bayplan.snapshot.nodes import NodeTable, NodeView
+from bayplan.api import ApiObject, Namespace, Node, ObjectMeta
+from bayplan.snapshot.nodes import NodeRow, NodeTable, NodeView
 from bayplan.snapshot.podindex import PodIndex
 from bayplan.snapshot.pods import PodInfo
 
@@ -161,6 +161,15 @@ class Snapshot:
             len(self.nodes),
             [(pod, rows[node]) for pod, node in self._placed.values() if node in rows],
         )
+
+    def row(self, name: str) -> NodeRow:
+        """Return a node by name; one that is gone looks empty."""
+        row = self.nodes.row_of.get(name)
+        if row is not None:
+            return NodeRow(self.nodes, row)
+        table = NodeTable()
+        table.apply({name: Node(ObjectMeta(name=name))})
+        return NodeRow(table, 0)
 
     def view(self) -> NodeView:
         """Return the view of all nodes."""

@@ -34,7 +34,7 @@ from bayplan import (
     hookimpl,
 )
 from bayplan.api import ResourceClaim
-from bayplan.api.dra import AllocatedDevice, AllocationResult, DeviceId
+from bayplan.api.dra import AllocatedDevice, AllocationResult
 from bayplan.api.node import Node
 from bayplan.cluster.protocol import CreateClaim, ReleaseClaim, ReserveClaim, Write
 from bayplan.decision import Decision
@@ -291,6 +291,7 @@ class DynamicResources(Plugin[DynamicResourcesArgs]):
                 notes.append(_note(ready, own))
         held = [one for flight in self._flights_of(pod) for one in flight.held]
         self._ledger.promise(pod, node.name, held)
+        notes += [_shared_note(claim, self._ledger) for claim, _ in claims.fixed]
         state[NOTES] = tuple(reversed(notes))
         return None
 
@@ -484,11 +485,19 @@ def _conditions(claim: ResourceClaim, device: AllocatedDevice) -> Mapping[str, s
 
 
 def _note(claim: ClaimToAllocate, choices: Sequence[Choice]) -> str:
-    by_request: dict[str, list[DeviceId]] = {}
-    for choice in choices:
-        by_request.setdefault(choice.wanted.name, []).append(choice.device.id)
-    parts = [
-        f"{request}: {', '.join(device.device for device in devices)}"
-        for request, devices in by_request.items()
-    ]
-    return f"claim {claim.label} gets {'; '.join(parts)}"
+    given = _by_request((choice.wanted.name, choice.device.id.device) for choice in choices)
+    return f"claim {claim.label} gets {given}"
+
+
+def _shared_note(claim: ResourceClaim, ledger: DeviceLedger) -> str:
+    flight = ledger.flights.get(claim.metadata.uid)
+    allocation = flight.allocation if flight is not None else claim.status.allocation
+    results = allocation.devices.results if allocation is not None else ()
+    return f"claim {claim.metadata.name} has {_by_request((r.request, r.device) for r in results)}"
+
+
+def _by_request(pairs: Iterable[tuple[str, str]]) -> str:
+    found: dict[str, list[str]] = {}
+    for request, device in pairs:
+        found.setdefault(request, []).append(device)
+    return "; ".join(f"{request}: {', '.join(devices)}" for request, devices in found.items())

@@ -212,7 +212,12 @@ class DeviceLedger:
         ghost = self._ghosts.pop(uid, None)
         if ghost is not None:
             self._give(ghost)
-        if self._snapshot.in_trial:
+        if not self._snapshot.in_trial:
+            # Its claim for extended resources has no object yet whose end would tell.
+            flight = self.flights.pop(extended_uid(uid), None)
+            if flight is not None:
+                self._give(flight.held)
+        else:
             for claim in claims or ():
                 # Only a claim that was made for the pod goes with it, and frees its devices.
                 gone = self._owners.get(claim) == uid and self._consumers[claim] == {uid}

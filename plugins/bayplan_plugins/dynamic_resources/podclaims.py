@@ -6,7 +6,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
 
 from bayplan import PodInfo
-from bayplan.api import Namespace, ObjectMeta, ResourceClaim
+from bayplan.api import Namespace, ObjectMeta, ResourceClaim, ResourceClaimTemplate
 from bayplan.api.dra import (
     ADMIN_ACCESS_LABEL,
     IMPLICIT_RESOURCE_PREFIX,
@@ -76,9 +76,11 @@ def why_waiting(pod: PodInfo, snapshot: Snapshot) -> str | None:
         if name is None:
             if wanted.name not in statuses:
                 template = wanted.resource_claim_template_name
+                known = f"{pod.namespace}/{template}" in snapshot.objects(ResourceClaimTemplate)
+                missing = "" if known else ", which does not exist"
                 return (
                     f'waiting for resource claim "{wanted.name}" to be created from template '
-                    f'"{template}"'
+                    f'"{template}"{missing}'
                 )
             name = statuses[wanted.name]
             if name is None:
