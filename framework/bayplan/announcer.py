@@ -41,7 +41,8 @@ class Announcer:
     def nominated(self, pod: PodInfo, node: str, victims: int) -> None:
         """Tell that a node is held for a pod until others have ended there."""
         ending = f"{victims} pod{'' if victims == 1 else 's'}"
-        message = f"{node} is held for {pod.key} until {ending} of lower priority have ended"
+        have = "has" if victims == 1 else "have"
+        message = f"{node} is held for {pod.key} until {ending} of lower priority {have} ended"
         self._cluster.submit(Event(pod.key, "Normal", "Nominated", message, node))
 
     def not_nominated(self, pod: PodInfo, why: str) -> None:

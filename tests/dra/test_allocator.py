@@ -209,6 +209,6 @@ def test_the_reason_counts_devices_step_by_step() -> None:
     found = run(made, claim("c", [wanted(count=4)]), state=state)
     assert isinstance(found, Failure)
     assert found.reason == (
-        "claim c: request r needs 4 devices, 2 of 5 can be had: 1 tainted, 2 in use; 2 more would "
-        "be enough"
+        "claim c: request r needs 4 devices of class any, 2 of 5 can be had: 1 tainted, 2 in use; "
+        "2 more would be enough"
     )

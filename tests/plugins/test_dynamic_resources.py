@@ -21,7 +21,7 @@ from bayplan.api.dra import AllocatedDeviceStatus, Condition, DeviceId
 from bayplan.api.objects import KINDS, decode_object
 from bayplan.cluster.claims import ClaimController
 from bayplan.cluster.kubelet import VirtualKubelet
-from bayplan.cluster.protocol import Bind, ReserveClaim
+from bayplan.cluster.protocol import Bind, ReleaseClaim, ReserveClaim
 from bayplan.errors import Conflict
 from bayplan.testing import Cluster
 from bayplan_plugins.dynamic_resources.ledger import DeviceLedger
@@ -29,6 +29,7 @@ from bayplan_plugins.dynamic_resources.ledger import DeviceLedger
 DRA = "resource.k8s.io"
 GPU = "gpu.example.com"
 NUMA = "resource.kubernetes.io/numaNode"
+BELOW_3 = f'device.attributes["{GPU}"].index < 3'
 Content = dict[str, Any]
 
 
@@ -214,19 +215,19 @@ def test_a_pod_waits_for_the_template_of_its_claim() -> None:
 def test_the_message_counts_what_took_devices_out() -> None:
     tainted = {**gpu(1), "taints": [{"key": "hot", "effect": "NoSchedule"}]}
     made = cluster(
-        device_class(expression=f'device.attributes["{GPU}"].index < 3'),
+        device_class(expression=f'device.attributes["{GPU}"].index < 9'),
         node("a"),
-        slice_of("a", [gpu(0), tainted, gpu(2), gpu(3)]),
+        slice_of("a", [gpu(0), tainted, gpu(2), gpu(3), gpu(9)]),
         template("one", request()),
-        template("two", request(count=2)),
+        template("two", request(count=2, selectors=[{"cel": {"expression": BELOW_3}}])),
     )
     made.add(pod("first", "one"))
     made.schedule()
     made.add(pod("p", "two"))
     made.schedule()
     assert (
-        "claim own: request gpu needs 2 devices, 1 of 4 can be had: 1 not selected, 1 tainted, "
-        "1 in use; 1 more would be enough"
+        "claim own: request gpu needs 2 devices of class gpu, 1 of 4 can be had: 1 not selected, "
+        "1 tainted, 1 in use; 1 more would be enough"
     ) in message(made, "p")
 
 
@@ -265,9 +266,10 @@ def test_an_attribute_missing_on_one_node_refuses_that_node_only() -> None:
     assert made.schedule() == {"p": "b"}
     made.add(pod("q", "one"))
     made.schedule()
-    assert "1 not selected (class gpu: selector #0: CEL runtime error: no such key: model" in (
-        message(made, "q")
-    )
+    assert (
+        "request gpu needs 1 device of class gpu, none of the node's 1 device is of it (class gpu: "
+        "selector #0: CEL runtime error: no such key: model (on device gpu-0))"
+    ) in message(made, "q")
 
 
 def test_an_expression_that_costs_too_much_refuses_its_pods_only() -> None:
@@ -1031,3 +1033,60 @@ def test_a_member_that_comes_while_its_gang_gets_ready_is_tried_next() -> None:
 
 SLOW = f'device.attributes["{GPU}"].index < 9'
 ATTACHED = Condition("attached", "True")
+
+
+def test_a_misspelt_attribute_is_told_with_the_one_that_was_meant() -> None:
+    typo = request(selectors=[{"cel": {"expression": f'device.attributes["{GPU}"].modle == "x"'}}])
+    nodes = [node(f"n{i}") for i in range(3)]
+    slices = [slice_of(f"n{i}", [gpu(0, model="x")]) for i in range(3)]
+    made = cluster(device_class(), *nodes, *slices, template("typo", typo), pod("p", "typo"))
+    made.schedule()
+    assert "0/3 nodes are available: 3 cannot allocate all claims" in message(made, "p")
+    assert 'no such key: modle; did you mean "model"? (on device gpu-0)' in message(made, "p")
+
+
+def test_levels_of_the_topology_need_a_domain() -> None:
+    from pydantic import ValidationError
+
+    from bayplan_plugins.dynamic_resources import DynamicResourcesArgs
+
+    with pytest.raises(ValidationError, match='"pcieRoot" has no domain'):
+        DynamicResourcesArgs(topology_levels=("pcieRoot",))
+
+
+def test_a_release_that_is_refused_is_tried_again() -> None:
+    made = cluster(device_class(), node("a"), slice_of("a", [gpu(0)]), claim("mine", request()))
+    made.api.faults.fail_next(Bind, Conflict("busy"))
+    made.api.faults.fail_next(ReleaseClaim, Conflict("busy"))
+    made.add(pod("p", from_claim="mine"))
+    made.schedule()
+    (found,) = made.api.list(ResourceClaim)
+    assert found.status.allocation is None
+    assert found.status.reserved_for == ()
+
+
+def test_a_pod_that_came_with_its_node_does_not_start_without_its_devices() -> None:
+    made = cluster(device_class(), node("a"), slice_of("a", [gpu(0)]), template("one", request()))
+    made.add(pod("p", "one", nodeName="a"))
+    made.schedule()
+    placed = made.api.get(Pod, "default/p")
+    assert placed is not None
+    assert placed.status.phase == "Pending"
+    texts = [event.message for _, event in made.api.events if event.pod == "default/p"]
+    assert any("is not allocated and reserved for this pod" in text for text in texts)
+
+
+def test_a_claim_goes_with_the_pod_that_owns_it_even_if_the_pod_does_not_name_it() -> None:
+    from msgspec.structs import replace
+
+    made = cluster(device_class(), node("a"), slice_of("a", [gpu(0)]), template("one", request()))
+    made.add(pod("low", "one", priority=1, terminationGracePeriodSeconds=0))
+    made.schedule()
+    placed = made.api.get(Pod, "default/low")
+    assert placed is not None
+    status = replace(placed.status, resource_claim_statuses=())
+    made.api.update(replace(placed, status=status))
+    made.add(pod("high", "one", priority=100))
+    made.schedule()
+    made.advance(30)
+    assert made.placements() == {"high": "a"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -37,15 +38,18 @@ Classes = Callable[[str], DeviceClass | None]
 
 @dataclass(frozen=True, slots=True)
 class Selector:
-    """An expression, and where it stands: in which class ("" for the claim) and place."""
+    """An expression, and where it stands: in which class ("" for the claim), request and place."""
 
     expression: str
     device_class: str
+    request: str
     index: int
 
     def where(self, title: str) -> str:
         """Say where the expression stands; ``title`` is the claim's."""
-        owner = f"class {self.device_class}" if self.device_class else title
+        owner = f"{title}, request {self.request}"
+        if self.device_class:
+            owner = f"class {self.device_class}"
         return f"{owner}: selector #{self.index}"
 
     def program(self, features: Features, title: str) -> Program:
@@ -96,17 +100,22 @@ class Wanted:
                 return False
         return True
 
-    def selecting(self, features: Features, title: str) -> Callable[[PoolDevice], bool]:
-        """Return ``selects`` for many devices, every expression compiled now.
+    def selecting(
+        self, features: Features, title: str
+    ) -> tuple[Callable[[PoolDevice], bool], Callable[[PoolDevice], bool]]:
+        """Return ``selects`` for many devices in two parts: the class's selectors, the request's.
+
+        Every expression is compiled now.
 
         :raises AllocationError: for an expression that is no CEL.
         """
         programs = [(one, one.program(features, title)) for one in self.selectors]
 
-        def selects(device: PoolDevice) -> bool:
-            return all(_holds(one, program, device, title) for one, program in programs)
+        def part(of_class: bool) -> Callable[[PoolDevice], bool]:
+            own = [pair for pair in programs if bool(pair[0].device_class) is of_class]
+            return lambda device: all(_holds(one, run, device, title) for one, run in own)
 
-        return selects
+        return part(True), part(False)
 
 
 @dataclass(frozen=True, eq=False)
@@ -166,10 +175,22 @@ def _holds(selector: Selector, program: Program, device: PoolDevice, title: str)
     except EvaluationError as exc:
         result = exc
     if isinstance(result, CelError):
+        # Without the pool, so that equal nodes say the same.
         raise AllocationError(
-            f"{selector.where(title)}: CEL runtime error: {result} (on device {device.id})"
+            f"{selector.where(title)}: CEL runtime error: {result}{_meant(result, device)} "
+            f"(on device {device.id.device})"
         )
     return result
+
+
+def _meant(error: CelError, device: PoolDevice) -> str:
+    """Suggest an attribute of the device for one that it does not have."""
+    _, missing, name = str(error).partition("no such key: ")
+    if not missing:
+        return ""
+    known = [key.rpartition("/")[2] for key in (*device.spec.attributes, *device.spec.capacity)]
+    near = difflib.get_close_matches(name, known, n=1)
+    return f'; did you mean "{near[0]}"?' if near else ""
 
 
 def tolerated(taint: DeviceTaint, toleration: Toleration) -> bool:
@@ -251,8 +272,8 @@ def _wanted(
     if mode not in ("ExactCount", "All"):
         raise AllocationError(f"{where}: unsupported count mode {mode}")
     selectors = [
-        *_selectors(found.spec.selectors, found.metadata.name, where),
-        *_selectors(exactly.selectors, "", where),
+        *_selectors(found.spec.selectors, found.metadata.name, name, where),
+        *_selectors(exactly.selectors, "", name, where),
     ]
     return Wanted(
         name,
@@ -265,14 +286,16 @@ def _wanted(
     )
 
 
-def _selectors(selectors: Sequence[DeviceSelector], owner: str, where: str) -> Sequence[Selector]:
+def _selectors(
+    selectors: Sequence[DeviceSelector], owner: str, request: str, where: str
+) -> Sequence[Selector]:
     found = []
     for index, selector in enumerate(selectors):
         if selector.cel is None or not selector.cel.expression:
             raise AllocationError(
                 f"{where}, selector #{index}: CEL expression empty (unsupported selector type?)"
             )
-        found.append(Selector(selector.cel.expression, owner, index))
+        found.append(Selector(selector.cel.expression, owner, request, index))
     return found
 
 

@@ -60,7 +60,15 @@ class Shapes:
                         (device, tuple(amounts.items())) for device, amounts in one.consumed.items()
                     )
                     filtered.append(
-                        (one.usable, one.matching, one.tolerated, one.capable, consumed, one.errors)
+                        (
+                            one.usable,
+                            one.of_class,
+                            one.matching,
+                            one.tolerated,
+                            one.capable,
+                            consumed,
+                            one.errors,
+                        )
                     )
         attributes = []
         for claim in claims:

@@ -354,28 +354,31 @@ class _Solver:
             pools = [pool for pool in self._table.pools if pool.incomplete or pool.invalid]
             why = f"is invalid: {pools[0].invalid}" if pools[0].invalid else "is being updated"
             lost.append(f"{unusable.bit_count()} in pool {pools[0].key}, which {why}")
-        left = visible & filtered.usable
-        why = f"not selected ({filtered.errors[0]})" if filtered.errors else "not selected"
-        lost += _lost(left & ~filtered.matching, why)
+        left = visible & filtered.of_class
+        total = (left | unusable).bit_count()
+        lost += _lost(left & ~filtered.matching, "not selected")
         left &= filtered.matching
         lost += _lost(left & ~filtered.tolerated, "tainted")
         left &= filtered.tolerated
-        lost += _lost(left & ~filtered.capable, "too small for the capacity")
+        asked = ", ".join(f"{name} {amount.text}" for name, amount in wanted.capacity.items())
+        lost += _lost(left & ~filtered.capable, f"too small for {asked or 'the capacity'}")
         left &= filtered.capable
         if not wanted.admin:
             lost += _lost(left & self._in_use, "in use")
             left &= ~self._in_use
         lost += _lost(left & ~free, "short of shared counters or capacity")
-        count = wanted.count or 0
-        have = free.bit_count()
-        total = visible.bit_count()
+        count, have = wanted.count or 0, free.bit_count()
+        kind = f"{_devices(count)} of class {wanted.device_class.metadata.name}"
+        error = f" ({filtered.errors[0]})" if filtered.errors else ""
         if not total:
-            return f"request {wanted.name} needs {_devices(count)}, the node has none"
-        missing = count - have
+            there = "and the node has no devices"
+            if visible:
+                there = f"none of the node's {_devices(visible.bit_count())} is of it"
+            return f"request {wanted.name} needs {kind}, {there}{error}"
         why = f": {', '.join(lost)}" if lost else ""
         return (
-            f"request {wanted.name} needs {_devices(count)}, {have or 'none'} of {total} can be "
-            f"had{why}; {missing} more would be enough"
+            f"request {wanted.name} needs {kind}, {have or 'none'} of {total} can be had{why}"
+            f"{error}; {count - have} more would be enough"
         )
 
     def _titled(self, number: int, reason: str) -> str:

@@ -69,12 +69,14 @@ class Group(NamedTuple):
 class Filtered:
     """What the unchanging part of a request leaves of a table.
 
-    ``matching`` passed the selectors; of these ``tolerated`` have no taint in the way and
-    ``capable`` can serve the capacity that is asked; ``consumed`` is what a share of a device
-    costs; ``errors`` are those of expressions that had no value.
+    ``of_class`` passed the class's selectors, ``matching`` the request's too; of these
+    ``tolerated`` have no taint in the way and ``capable`` can serve the capacity that is asked;
+    ``consumed`` is what a share of a device costs; ``errors`` are those of expressions that had no
+    value.
     """
 
     usable: int
+    of_class: int
     matching: int
     tolerated: int
     capable: int
@@ -194,14 +196,17 @@ class DeviceTable:
         return found
 
     def _filter(self, wanted: Wanted, title: str) -> Filtered:
-        matching = tolerated = capable = 0
+        of_class = matching = tolerated = capable = 0
         consumed: dict[int, Mapping[str, Amount]] = {}
         errors: dict[str, None] = {}
-        selects = wanted.selecting(self.features, title)
+        in_class, selected = wanted.selecting(self.features, title)
         for number in bits(self.usable):
             device = self.devices[number]
             try:
-                if not selects(device):
+                if not in_class(device):
+                    continue
+                of_class |= 1 << number
+                if not selected(device):
                     continue
             except AllocationError as exc:
                 errors[str(exc)] = None
@@ -219,7 +224,9 @@ class DeviceTable:
                 capable |= bit
                 if self.shareable & bit:
                     consumed[number] = takes
-        return Filtered(self.usable, matching, tolerated, capable, consumed, tuple(errors))
+        return Filtered(
+            self.usable, of_class, matching, tolerated, capable, consumed, tuple(errors)
+        )
 
 
 def _group_value(device: PoolDevice, name: str) -> object:

@@ -170,7 +170,7 @@ def parse(text: str) -> Node:
         raise CompileError(f"Syntax error{shown}", line, column) from None
     except lark.exceptions.LarkError as exc:
         raise CompileError(f"Syntax error: {str(exc).splitlines()[0]}", 1, 1) from None
-    return _Reader().read(tree, 0)
+    return _Reader(text).read(tree, 0)
 
 
 @lru_cache(maxsize=1)
@@ -217,6 +217,9 @@ Tree: TypeAlias = "lark.Tree[Any]"
 class _Reader:
     """Turns the parser's tree, with its many levels of precedence, into nodes."""
 
+    def __init__(self, text: str) -> None:
+        self._lines = text.split("\n")
+
     def read(self, tree: Tree, depth: int) -> Node:
         # Levels that do nothing have one child; only real nesting counts.
         while len(tree.children) == 1 and tree.data in _TRANSPARENT:
@@ -250,7 +253,13 @@ class _Reader:
     def _binary(self, tree: Tree, depth: int) -> Node:
         left, right = tree.children
         args = (self.read(left.children[0], depth), self.read(right, depth))
-        return Call(_OPERATORS[left.data], None, args, _at(tree))
+        return Call(_OPERATORS[left.data], None, args, self._after(left))
+
+    def _after(self, tree: Tree) -> Position:
+        """Return where the operator behind an operand stands."""
+        line, column = tree.meta.end_line, tree.meta.end_column
+        rest = self._lines[line - 1][column - 1 :] if line <= len(self._lines) else ""
+        return Position(line, column + len(rest) - len(rest.lstrip()))
 
     def _unary(self, tree: Tree, depth: int) -> Node:
         sign, operand = tree.children

@@ -44,6 +44,7 @@ class ClaimController:
     def __init__(self, cluster: MemoryCluster) -> None:
         self._cluster = cluster
         self._waiting: dict[str, dict[str, None]] = {}
+        self._owned: dict[str, dict[str, None]] = {}
         cluster.watch(self.handle)
 
     def handle(self, event: WatchEvent) -> None:
@@ -59,11 +60,12 @@ class ClaimController:
                 pod = self._cluster.get(Pod, pod_key)
                 if pod is not None:
                     self._pod(WatchType.MODIFIED, pod)
-        elif isinstance(obj, ResourceClaim) and event.type is not WatchType.DELETED:
-            self._claim(obj)
+        elif isinstance(obj, ResourceClaim):
+            self._claim(event.type, obj)
 
     def _pod(self, type_: WatchType, pod: Pod) -> None:
-        if not pod.spec.resource_claims and not pod.status.extended_resource_claim_status:
+        extended = pod.status.extended_resource_claim_status
+        if not pod.spec.resource_claims and not extended and pod.metadata.uid not in self._owned:
             return
         if type_ is WatchType.DELETED or pod.status.phase in ("Succeeded", "Failed"):
             self._over(pod)
@@ -135,7 +137,8 @@ class ClaimController:
         extended = pod.status.extended_resource_claim_status
         if extended is not None:
             names.append(extended.resource_claim_name)
-        for name in names:
+        names += self._owned.get(pod.metadata.uid, {})
+        for name in dict.fromkeys(names):
             key = f"{pod.metadata.namespace}/{name}"
             claim = self._cluster.get(ResourceClaim, key) if name is not None else None
             if claim is None:
@@ -154,7 +157,15 @@ class ClaimController:
         status = replace(claim.status, reserved_for=left)
         self._settle(replace(claim, status=status))
 
-    def _claim(self, claim: ResourceClaim) -> None:
+    def _claim(self, type_: WatchType, claim: ResourceClaim) -> None:
+        for reference in claim.metadata.owner_references:
+            owned = self._owned.setdefault(reference.uid, {})
+            if type_ is WatchType.DELETED:
+                owned.pop(claim.metadata.name, None)
+            else:
+                owned[claim.metadata.name] = None
+            if not owned:
+                del self._owned[reference.uid]
         current = self._cluster.get(ResourceClaim, claim.key)
         if current is not None and _may_go(current):
             self._settle(current)

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from bayplan.api import Pod, PodCondition
-from bayplan.cluster.protocol import WatchEvent, WatchType
+from bayplan.api import Pod, PodCondition, ResourceClaim
+from bayplan.cluster.protocol import Event, WatchEvent, WatchType
 from bayplan.durations import DURATION_ANNOTATION, parse_duration
 from bayplan.errors import ClusterError, InputError
 
@@ -23,6 +23,7 @@ class VirtualKubelet:
     def __init__(self, cluster: MemoryCluster) -> None:
         self._cluster = cluster
         self._started: set[str] = set()
+        self._told: set[tuple[str, str]] = set()
         cluster.watch(self.handle)
 
     def handle(self, event: WatchEvent) -> None:
@@ -41,6 +42,15 @@ class VirtualKubelet:
         pod = self._cluster.get(Pod, key)
         if pod is None or pod.status.phase != "Pending":
             return
+        missing = self._missing_claim(pod)
+        if missing:
+            # As the kubelet, which admits a pod only with all of its devices.
+            self._started.discard(pod.metadata.uid)
+            if (key, missing) not in self._told:
+                self._told.add((key, missing))
+                event = Event(key, "Warning", "FailedPrepareDynamicResources", missing)
+                self._cluster.submit(event)
+            return
         stamp = self._cluster.timestamp()
         ready = PodCondition("Ready", "True", last_transition_time=stamp)
         status = replace(
@@ -58,6 +68,26 @@ class VirtualKubelet:
                 raise InputError(f"annotation {DURATION_ANNOTATION}: {exc}", f"Pod {key}") from None
             uid = pod.metadata.uid
             self._cluster.clock.call_later(seconds, lambda: self._finish(key, uid))
+
+    def _missing_claim(self, pod: Pod) -> str:
+        """Say which claim the pod cannot use yet, "" for none."""
+        made = {s.name: s.resource_claim_name for s in pod.status.resource_claim_statuses}
+        for wanted in pod.spec.resource_claims:
+            name = wanted.resource_claim_name or made.get(wanted.name, "")
+            if name is None:
+                continue
+            claim = self._cluster.get(ResourceClaim, f"{pod.metadata.namespace}/{name}")
+            status = claim.status if claim is not None else None
+            if (
+                status is None
+                or status.allocation is None
+                or all(reference.uid != pod.metadata.uid for reference in status.reserved_for)
+            ):
+                return (
+                    f'resource claim "{name or wanted.name}" is not allocated and reserved for '
+                    "this pod, which came with its node"
+                )
+        return ""
 
     def _finish(self, key: str, uid: str) -> None:
         pod = self._cluster.get(Pod, key)

@@ -39,6 +39,7 @@ from bayplan.api.node import Node
 from bayplan.cluster.protocol import CreateClaim, ReleaseClaim, ReserveClaim, Write
 from bayplan.decision import Decision
 from bayplan.durations import parse_duration
+from bayplan.errors import ClusterError, NotFound
 from bayplan.hookspecs import BoolColumn, FloatColumn, IntColumn
 from bayplan_dra.allocator import (
     TOPOLOGY,
@@ -60,6 +61,8 @@ _NOT_THERE = "resourceclaim not available on the node"
 _PREFERENCE = 8
 """Points of the first alternative of a request; each further one has a point less."""
 _MOST_BROKEN = 16
+_RELEASES = 5
+"""How often a release is tried."""
 
 
 class DynamicResourcesArgs(Args):
@@ -75,6 +78,17 @@ class DynamicResourcesArgs(Args):
     binding_timeout: str = "600s"
     topology_levels: tuple[str, ...] = Field(default=TOPOLOGY, max_length=6)
     strict_reference: bool = False
+
+    @field_validator("topology_levels")
+    @classmethod
+    def _are_qualified(cls, levels: tuple[str, ...]) -> tuple[str, ...]:
+        for level in levels:
+            if not all(level.partition("/")[::2]):
+                raise ValueError(
+                    f'"{level}" has no domain: expected such as "resource.kubernetes.io/pcieRoot", '
+                    'or "*/nvlinkDomain" for that of any driver'
+                )
+        return levels
 
     @field_validator("filter_timeout", "binding_timeout")
     @classmethod
@@ -282,6 +296,9 @@ class DynamicResources(Plugin[DynamicResourcesArgs]):
             choices = answer.choices
             if choices is None:
                 choices = self._exchange(pod, open_claims, node)
+            elif self.handle.hook("device_score"):
+                (first, *_) = self.handle.hook("device_score")
+                notes.append(f"{getattr(first, 'name', 'a plugin')} chose the devices")
             elif answer.broken:
                 notes.append(f"that breaks {answer.broken} of the node's groups that were whole")
             if choices is None:
@@ -314,7 +331,16 @@ class DynamicResources(Plugin[DynamicResourcesArgs]):
         self._ledger.leave(pod)
         for claim, ours in self._written.pop(pod.uid, ()):
             meta = claim.metadata
-            self.handle.submit(ReleaseClaim(claim.key, meta.uid, pod.uid, deallocate=ours))
+            self._release(ReleaseClaim(claim.key, meta.uid, pod.uid, deallocate=ours))
+
+    def _release(self, write: ReleaseClaim, tries: int = _RELEASES) -> None:
+        """Write a release, and again where that fails: nobody else would do it."""
+
+        def answered(error: ClusterError | None) -> None:
+            if error is not None and not isinstance(error, NotFound) and tries > 1:
+                self._release(write, tries - 1)
+
+        self.handle.submit(write, answered)
 
     # Members of a gang together --------------------------------------------------------------
 
