@@ -64,7 +64,8 @@ def print_simulation(simulation: Simulation) -> None:
     snapshot = simulation.scheduler.snapshot
     snapshot.sync()
     console.print(_ClusterTree(simulation, frozenset(placements)).tree())
-    gangs = [d for d in simulation.scheduler.decisions.values() if d.domain or d.parts]
+    decisions = simulation.scheduler.decisions.values()
+    gangs = [d for d in decisions if d.parts or (d.domain and d.domains)]
     if gangs:
         console.print("\n[bold]Why there[/bold]")
         for decision in gangs:
