@@ -407,7 +407,7 @@ class Scheduler:
         for type_ in {kind.type for kind in KINDS.values()} - {Pod, Node}:
             for key, old in list(self.snapshot.objects(type_).items()):
                 if (type_, key) not in present:
-                    self._object_event(WatchType.DELETED, old)
+                    self.handle(WatchEvent(WatchType.DELETED, old))
         for obj in listed:
             self.handle(WatchEvent(WatchType.MODIFIED, obj))
 

@@ -1090,3 +1090,74 @@ def test_a_claim_goes_with_the_pod_that_owns_it_even_if_the_pod_does_not_name_it
     made.schedule()
     made.advance(30)
     assert made.placements() == {"high": "a"}
+
+
+def test_extended_resources_wait_for_the_conditions_of_their_devices_too() -> None:
+    device = {**gpu(0), "bindingConditions": ["attached"]}
+    made = cluster(
+        device_class(extendedResourceName="example.com/gpu"), node("a"), slice_of("a", [device])
+    )
+    resources = {"requests": {"example.com/gpu": "1"}, "limits": {"example.com/gpu": "1"}}
+    made.add(pod("p", resources=resources))
+    assert made.schedule() == {}
+    set_condition(made, "attached")
+    assert made.schedule() == {"p": "a"}
+
+
+def test_a_preemption_that_was_only_tried_leaves_shares_as_they_were() -> None:
+    def half(units: int) -> Content:
+        return request(capacity={"requests": {"m": str(units)}})
+
+    shared = {
+        **gpu(0),
+        "allowMultipleAllocations": True,
+        "capacity": {"m": {"value": "100"}},
+        "bindingConditions": ["attached"],
+    }
+    made = cluster(device_class(), node("a"), slice_of("a", [shared]))
+    made.add(template("m30", half(30)), template("m90", half(90)), template("m60", half(60)))
+    made.add(pod("p", "m30", priority=1, preemptionPolicy="Never"))
+    made.schedule()
+    made.add(pod("high", "m90", priority=0))
+    made.schedule()
+    assert ledger(made).state.capacity == {DeviceId(GPU, "a", "gpu-0"): {"m": 30}}
+    made.remove("high")
+    made.add(pod("q", "m60"))
+    made.schedule()
+    assert ledger(made).state.capacity == {DeviceId(GPU, "a", "gpu-0"): {"m": 90}}
+
+
+def test_members_that_share_a_claim_hold_its_share_once() -> None:
+    shared = {**gpu(0), "allowMultipleAllocations": True, "capacity": {"m": {"value": "100"}}}
+    mine = claim("mine", request(capacity={"requests": {"m": "30"}}))
+    made = cluster(device_class(), node("a"), slice_of("a", [shared]), mine)
+    annotations = {"gang.scheduling.koordinator.sh/mode": "NonStrict"}
+    gang = obj(
+        "PodGroup",
+        "scheduling.sigs.k8s.io",
+        "v1alpha1",
+        metadata={"name": "g", "annotations": annotations},
+        spec={"minMember": 3},
+    )
+    big = {"requests": {"cpu": "64"}}
+    made.add(gang, *(pod(f"g-{i}", from_claim="mine", gang="g") for i in range(2)))
+    made.add(pod("g-2", gang="g", resources=big))
+    made.schedule()
+    assert list(made.scheduler.holds.all()), "two of three places are held"
+    assert ledger(made).state.capacity == {DeviceId(GPU, "a", "gpu-0"): {"m": 30}}
+
+
+def test_a_claim_that_ended_unseen_ends_the_wait_for_it() -> None:
+    device = {**gpu(0), "bindingConditions": ["attached"]}
+    made = cluster(device_class(), node("a"), slice_of("a", [device]), claim("mine", request()))
+    made.add(pod("p", from_claim="mine"))
+    made.schedule()
+    made.api.break_watch()
+    (found,) = made.api.list(ResourceClaim)
+    from msgspec.structs import replace
+
+    made.api.update(replace(found, metadata=replace(found.metadata, finalizers=())))
+    made.api.delete(ResourceClaim, "default/mine")
+    made.api.resume_watch()
+    made.schedule()
+    assert message(made, "p") == 'waiting for resource claim "mine", which does not exist'

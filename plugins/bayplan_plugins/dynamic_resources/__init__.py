@@ -306,7 +306,7 @@ class DynamicResources(Plugin[DynamicResourcesArgs]):
             for ready, own in zip(open_claims, choices, strict=True):
                 self._ledger.take(self._flight(ready, own, node.node, pod), pod)
                 notes.append(_note(ready, own))
-        held = [one for flight in self._flights_of(pod) for one in flight.held]
+        held = {f.claim.claim.metadata.uid: f.held for f in self._flights_of(pod)}
         self._ledger.promise(pod, node.name, held)
         notes += [_shared_note(claim, self._ledger) for claim, _ in claims.fixed]
         state[NOTES] = tuple(reversed(notes))
@@ -428,6 +428,7 @@ class DynamicResources(Plugin[DynamicResourcesArgs]):
                 mappings = [m for m in claims.extended.mappings if _is_used(m.request_name, flight)]
                 claim, allocation = flight.claim.claim, flight.allocation
                 writes.append(CreateClaim(pod.key, pod.uid, claim, allocation, mappings))
+                allocations.append(("", allocation))
         if not writes:
             return None
         self._written[pod.uid] = written
@@ -438,13 +439,23 @@ class DynamicResources(Plugin[DynamicResourcesArgs]):
             return Preparation(writes)
         return Preparation(
             writes,
-            lambda: self._are_ready(allocations),
+            lambda: self._are_ready(pod, allocations),
             parse_duration(self.args.binding_timeout),
         )
 
-    def _are_ready(self, allocations: Sequence[tuple[str, AllocationResult]]) -> bool | str:
-        """Tell whether all binding conditions of the devices hold; a text if a device failed."""
+    def _are_ready(
+        self, pod: PodInfo, allocations: Sequence[tuple[str, AllocationResult]]
+    ) -> bool | str:
+        """Tell whether all binding conditions of the devices hold; a text if a device failed.
+
+        The key "" stands for the claim that is made for the pod's extended resources.
+        """
         for key, allocation in allocations:
+            if not key:
+                status = pod.pod.status.extended_resource_claim_status
+                if status is None:
+                    return False
+                key = f"{pod.namespace}/{status.resource_claim_name}"
             claim = self.handle.snapshot.objects(ResourceClaim).get(key)
             if claim is None:
                 return f"resource claim {key} is gone"

@@ -7,7 +7,7 @@ their claims were made for them; that is how preemption frees devices.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -38,6 +38,8 @@ from bayplan_dra.allocator.pools import PoolKey
 __all__ = ["DeviceLedger", "Flight", "extended_uid"]
 
 _MOST_PROMISES = 4096
+_MOST_NODES = 4
+"""Pods whose promises are remembered, and the nodes for each of them."""
 
 
 @dataclass(eq=False)
@@ -80,8 +82,9 @@ class DeviceLedger:
         self._claims_of: dict[str, dict[str, None]] = {}
         self._owners: dict[str, str] = {}
         self._freed: dict[str, None] = {}
-        self._promises: dict[str, tuple[str, list[Held]]] = {}
-        self._ghosts: dict[str, list[Held]] = {}
+        self._promises: dict[str, dict[str, Mapping[str, Sequence[Held]]]] = {}
+        self._ghosts: dict[str, dict[str, Sequence[Held]]] = {}
+        self._ghost_users: dict[str, int] = {}
         self._specs: dict[bytes, int] = {}
         self._spec_of: dict[str, int] = {}
         self._prepared: dict[int, ClaimToAllocate] = {}
@@ -204,14 +207,10 @@ class DeviceLedger:
                 if claim in self._freed:
                     del self._freed[claim]
                     self._hold(self._held[claim])
-            promise = self._promises.get(uid)
-            if promise is not None and promise[0] == node:
-                self._ghosts[uid] = promise[1]
-                self._hold(promise[1])
+            if not pod.spec.node_name and claims is None and not self._flies(uid):
+                self._hold_ghost(uid, self._promises.get(uid, {}).get(node, {}))
             return
-        ghost = self._ghosts.pop(uid, None)
-        if ghost is not None:
-            self._give(ghost)
+        self._give_ghost(uid)
         if not self._snapshot.in_trial:
             # Its claim for extended resources has no object yet whose end would tell.
             flight = self.flights.pop(extended_uid(uid), None)
@@ -224,6 +223,27 @@ class DeviceLedger:
                 if gone and claim in self._held and claim not in self._freed:
                     self._freed[claim] = None
                     self._give(self._held[claim])
+
+    def _flies(self, uid: str) -> bool:
+        return any(uid in flight.pods for flight in self.flights.values())
+
+    def _hold_ghost(self, uid: str, promised: Mapping[str, Sequence[Held]]) -> None:
+        """Hold what was promised to a pod; of a claim that several pods share, once."""
+        if not promised:
+            return
+        self._ghosts[uid] = dict(promised)
+        for claim, held in promised.items():
+            count = self._ghost_users.get(claim, 0)
+            self._ghost_users[claim] = count + 1
+            if not count:
+                self._hold(held)
+
+    def _give_ghost(self, uid: str) -> None:
+        for claim, held in self._ghosts.pop(uid, {}).items():
+            self._ghost_users[claim] -= 1
+            if not self._ghost_users[claim]:
+                del self._ghost_users[claim]
+                self._give(held)
 
     # Devices ---------------------------------------------------------------------------------
 
@@ -333,9 +353,7 @@ class DeviceLedger:
 
     def take(self, flight: Flight, pod: PodInfo) -> None:
         """Count an allocation as decided, for a pod."""
-        ghost = self._ghosts.pop(pod.uid, None)
-        if ghost is not None:
-            self._give(ghost)
+        self._give_ghost(pod.uid)
         flight.pods[pod.uid] = pod
         self.flights[flight.claim.claim.metadata.uid] = flight
         self._hold(flight.held)
@@ -364,14 +382,16 @@ class DeviceLedger:
 
     def drop_ghost(self, pod: PodInfo) -> None:
         """Free what was promised to a pod, because it is decided anew."""
-        ghost = self._ghosts.pop(pod.uid, None)
-        if ghost is not None:
-            self._give(ghost)
+        self._give_ghost(pod.uid)
 
-    def promise(self, pod: PodInfo, node: str, held: list[Held]) -> None:
-        """Remember what a pod would get on a node, for the case that the node is held for it."""
-        self._promises.pop(pod.uid, None)
-        self._promises[pod.uid] = (node, held)
+    def promise(self, pod: PodInfo, node: str, held: Mapping[str, Sequence[Held]]) -> None:
+        """Remember what a pod would get on a node, by claim: the node may be held for it."""
+        nodes = self._promises.pop(pod.uid, {})
+        nodes.pop(node, None)
+        nodes[node] = held
+        if len(nodes) > _MOST_NODES:
+            del nodes[next(iter(nodes))]
+        self._promises[pod.uid] = nodes
         if len(self._promises) > _MOST_PROMISES:
             del self._promises[next(iter(self._promises))]
 
