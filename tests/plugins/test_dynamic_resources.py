@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -741,6 +742,35 @@ def test_nobody_is_evicted_where_that_frees_no_device() -> None:
     made.schedule()
     assert list(made.scheduler.rooms.evicted) == []
     assert "Preemption is not helpful" in message(made, "high")
+
+
+# Several profiles ----------------------------------------------------------------------------
+
+
+def test_profiles_share_devices_but_not_each_others_answers(tmp_path: Path) -> None:
+    from bayplan.profile import load_profiles
+
+    path = tmp_path / "profiles.yaml"
+    path.write_text(
+        "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n"
+        "profiles: [{schedulerName: one}, {schedulerName: two}]\n"
+    )
+    good = request(selectors=[{"cel": {"expression": f'device.attributes["{GPU}"].kind == "x"'}}])
+    made = cluster(
+        device_class(),
+        node("a", z="a"),
+        node("b", z="b"),
+        slice_of("a", [gpu(0, kind="x"), gpu(1, kind="y"), gpu(2, kind="x")]),
+        slice_of("b", [gpu(0, kind="y"), gpu(1, kind="x"), gpu(2, kind="x")]),
+        template("good", good),
+        profiles=load_profiles(path),
+    )
+    for name, scheduler, zone in (("p", "two", "a"), ("q", "one", "b"), ("r", "one", "a")):
+        made.add(pod(name, "good", schedulerName=scheduler, nodeSelector={"z": zone}))
+        made.schedule()
+    assert made.placements() == {"p": "a", "q": "b", "r": "a"}
+    assert sorted(devices(made, "p") + devices(made, "r")) == ["gpu-0", "gpu-2"]
+    assert devices(made, "q")[0] in ("gpu-1", "gpu-2")
 
 
 # Policies of one's own -----------------------------------------------------------------------

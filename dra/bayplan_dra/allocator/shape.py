@@ -15,28 +15,32 @@ __all__ = ["Shapes"]
 class Shapes:
     """Keys under which an answer for some claims can be kept for all nodes alike.
 
-    :param levels: the attributes that say which devices belong together.
+    Tables remember the numbers that one object of this class gives; so all who share tables share
+    it.
     """
 
-    def __init__(self, levels: Sequence[str]) -> None:
-        self._levels = tuple(levels)
+    def __init__(self) -> None:
         self._numbers: dict[Hashable, int] = {}
 
     def key(
-        self, table: DeviceTable, claims: Sequence[ClaimToAllocate], state: AllocatedState
+        self,
+        table: DeviceTable,
+        claims: Sequence[ClaimToAllocate],
+        state: AllocatedState,
+        levels: tuple[str, ...],
     ) -> Hashable:
         """Return a key that equal tables have, when as much of them is in use.
 
+        :param levels: the attributes that say which devices belong together.
         :raises AllocationError: for an expression that is no CEL.
         """
         wanted = tuple(request for claim in claims for request in claim.requests)
         constraints = tuple(constraint for claim in claims for constraint in claim.constraints)
-        shape = table.shapes.get((wanted, constraints))
+        shape = table.shapes.get((levels, wanted, constraints))
         if shape is None:
-            made = self._make(table, claims)
-            shape = table.shapes[wanted, constraints] = self._numbers.setdefault(
-                made, len(self._numbers)
-            )
+            made = self._make(table, claims, levels)
+            shape = self._numbers.setdefault(made, len(self._numbers))
+            table.shapes[levels, wanted, constraints] = shape
         titles = tuple(claim.label for claim in claims)
         in_use, shared = table.in_use(state), table.shared_in_use(state)
         if not table.consumers and not table.shareable:
@@ -50,7 +54,9 @@ class Shapes:
         )
         return shape, wanted, titles, in_use, shared, counters, shares
 
-    def _make(self, table: DeviceTable, claims: Sequence[ClaimToAllocate]) -> Hashable:
+    def _make(
+        self, table: DeviceTable, claims: Sequence[ClaimToAllocate], levels: tuple[str, ...]
+    ) -> Hashable:
         filtered = []
         for claim in claims:
             for request in claim.requests:
@@ -82,7 +88,7 @@ class Shapes:
         sound = table.usable == table.all
         names = tuple(device.id.device if sound else str(device.id) for device in table.devices)
         pools = () if sound else tuple((str(p.key), p.incomplete, p.invalid) for p in table.pools)
-        groups = table.groups(self._levels)
+        groups = table.groups(levels)
         return (
             names,
             pools,

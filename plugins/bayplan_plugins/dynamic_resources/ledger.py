@@ -34,6 +34,7 @@ from bayplan_dra.allocator import (
     prepare,
 )
 from bayplan_dra.allocator.pools import PoolKey
+from bayplan_dra.allocator.shape import Shapes
 
 __all__ = ["DeviceLedger", "Flight", "extended_uid"]
 
@@ -75,6 +76,7 @@ class DeviceLedger:
         self.state = AllocatedState()
         self.flights: dict[str, Flight] = {}
         self.class_version = 0
+        self.shapes = Shapes()
         self.extended: dict[SpecFacts, object] = {}
         self._counts: dict[DeviceId, int] = {}
         self._held: dict[str, list[Held]] = {}

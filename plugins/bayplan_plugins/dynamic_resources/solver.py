@@ -22,7 +22,6 @@ from bayplan_dra.allocator import (
     TimedOut,
     solve,
 )
-from bayplan_dra.allocator.shape import Shapes
 from bayplan_plugins.dynamic_resources.ledger import DeviceLedger
 
 __all__ = ["Answer", "NodeSolver"]
@@ -70,7 +69,6 @@ class NodeSolver:
         self._strict = strict
         self._timeout = timeout
         self._by_node: dict[str, _Kept] = {}
-        self._shapes = Shapes(self._levels)
         self._known: dict[Hashable, tuple[DeviceTable, Solved | Failure]] = {}
 
     def answer(
@@ -140,7 +138,7 @@ class NodeSolver:
         if score is not None:
             return self._run(table, tasks, state, score)
         try:
-            key = self._shapes.key(table, claims, state)
+            key = self._ledger.shapes.key(table, claims, state, self._levels)
         except AllocationError as exc:
             return Answer(None, str(exc), hopeless=True)
         known = self._known.get(key)
