@@ -363,7 +363,10 @@ class Scheduler:
         else:
             self.snapshot.set_object(claim.key, claim)
         going = claim.metadata.deletion_timestamp is not None
-        if deleted or old is None or going or old.metadata.uid != claim.metadata.uid:
+        now_allocated = old is not None and old.status.allocation is None
+        now_allocated = now_allocated and claim.status.allocation is not None
+        other = old is None or old.metadata.uid != claim.metadata.uid
+        if deleted or going or other or now_allocated:
             for pod_key in self._claimants.of(claim):
                 self._recheck_pod(pod_key)
         if deleted or claim_freed(old, claim):

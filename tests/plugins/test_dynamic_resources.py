@@ -1191,3 +1191,26 @@ def test_a_claim_that_ended_unseen_ends_the_wait_for_it() -> None:
     made.api.resume_watch()
     made.schedule()
     assert message(made, "p") == 'waiting for resource claim "mine", which does not exist'
+
+
+def test_a_claim_that_another_pod_is_getting_is_waited_for_and_then_shared() -> None:
+    made = cluster(device_class(), node("a"), slice_of("a", [gpu(0)]), claim("mine", request()))
+    submit = made.api.submit
+    delayed: list[Any] = []
+
+    def slowly(write: Any, done: Any = None) -> None:
+        if isinstance(write, ReserveClaim):
+            delayed.append((write, done))
+        else:
+            submit(write, done)
+
+    made.api.submit = slowly  # type: ignore[method-assign]
+    made.add(pod("p", from_claim="mine"), pod("q", from_claim="mine"))
+    assert made.schedule() == {}
+    assert "default/mine is in the process of being allocated" in message(made, "q")
+    made.api.submit = submit  # type: ignore[method-assign]
+    for write, done in delayed:
+        submit(write, done)
+    made.schedule()
+    made.advance(5)
+    assert made.placements() == {"p": "a", "q": "a"}

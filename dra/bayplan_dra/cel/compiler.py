@@ -250,8 +250,10 @@ class _Compiler:
             "capacity": (_CAPACITY, lambda f: f[DEVICE].capacity),
         }
         if self._multiple_allocations:
-            shared: Run = lambda f: f[DEVICE].allow_multiple_allocations  # noqa: E731
-            known["allowMultipleAllocations"] = (t.BOOL, shared)
+            known["allowMultipleAllocations"] = (
+                t.BOOL,
+                lambda f: f[DEVICE].allow_multiple_allocations,
+            )
         if field not in known:
             raise _error(node.at, f"undefined field '{field}'")
         if field == "driver":

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter as Tally
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from bayplan.api.dra import (
@@ -486,8 +486,7 @@ def _at_most(items: Sequence[Any], most: int, path: str, what: str) -> Iterator[
 
 def _unique(names: Sequence[str], path: str, message: str) -> Iterator[Problem]:
     seen: Tally[str] = Tally()
-    quoted: Callable[[str], str] = lambda name: f'"{name}"'  # noqa: E731
     for index, name in enumerate(names):
         seen[name] += 1
         if seen[name] == 2:
-            yield path.format(index), message.format(quoted(name))
+            yield path.format(index), message.format(f'"{name}"')

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from typing import Any
 
 import re2
@@ -196,7 +195,10 @@ def _find_all(text: str, pattern: str, most: int = -1) -> tuple[str, ...]:
     return tuple(found)
 
 
-_matches: Callable[[str, str], bool] = lambda a, b: regex(b).search(a) is not None  # noqa: E731
+def _matches(text: str, pattern: str) -> bool:
+    return regex(pattern).search(text) is not None
+
+
 declare("matches", TEXTS, t.BOOL, _matches)
 declare(".matches", TEXTS, t.BOOL, _matches)
 declare(".find", TEXTS, t.STRING, _find)
