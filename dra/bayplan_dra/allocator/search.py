@@ -495,15 +495,7 @@ class Search:
         for number, demand in enumerate(self.demands):
             if demand.every and state.left[number] > masks[number].bit_count():
                 return None
-        return _State(
-            tuple(masks),
-            state.left,
-            state.chosen,
-            state.counters,
-            state.shares,
-            tuple(allowed),
-            state.counted,
-        )
+        return _with_domains(state, masks, allowed)
 
     def _supported(
         self, state: _State, masks: Sequence[int], index: int, values: frozenset[Value]
@@ -678,16 +670,23 @@ def _are_nested(masks: Sequence[int]) -> bool:
     return all(a & b in (0, a, b) for a, b in combinations(distinct, 2))
 
 
-def _with_masks(state: _State, masks: Sequence[int]) -> _State:
+def _with_domains(
+    state: _State, masks: Sequence[int], allowed: Sequence[frozenset[Value] | None]
+) -> _State:
+    """Return the state with other devices and other constraint values still open."""
     return _State(
         tuple(masks),
         state.left,
         state.chosen,
         state.counters,
         state.shares,
-        state.allowed,
+        tuple(allowed),
         state.counted,
     )
+
+
+def _with_masks(state: _State, masks: Sequence[int]) -> _State:
+    return _with_domains(state, masks, state.allowed)
 
 
 def _with_mask(state: _State, number: int, mask: int) -> _State:
@@ -699,12 +698,4 @@ def _with_mask(state: _State, number: int, mask: int) -> _State:
 def _replace_allowed(state: _State, index: int, values: frozenset[Value]) -> _State:
     allowed = list(state.allowed)
     allowed[index] = values
-    return _State(
-        state.masks,
-        state.left,
-        state.chosen,
-        state.counters,
-        state.shares,
-        tuple(allowed),
-        state.counted,
-    )
+    return _with_domains(state, state.masks, allowed)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from bayplan.api.dra import CLAIM_LIMIT
+from bayplan_dra.allocator.attributes import Value
 from bayplan_dra.allocator.model import (
     AllocatedState,
     AllocationError,
@@ -431,8 +432,8 @@ class _Solver:
                 "values"
             )
 
-        def rank(value: object) -> tuple[int, str]:
-            mask = attribute.masks[value]  # type: ignore[index]
+        def rank(value: Value) -> tuple[int, str]:
+            mask = attribute.masks[value]
             met = sum(
                 min(demand.count, (demand.candidates & mask).bit_count()) for demand in covered
             )

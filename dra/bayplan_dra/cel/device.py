@@ -157,8 +157,8 @@ class CelDevice:
 
 
 def _by_domain(flat: Mapping[str, Any]) -> DomainMap:
-    found = DomainMap()
+    found: dict[str, dict[str, Any]] = {}
     for name, value in flat.items():
         domain, _, identifier = name.rpartition("/")
-        found.setdefault(domain, {})[identifier] = value  # type: ignore[index]
-    return found
+        found.setdefault(domain, {})[identifier] = value
+    return DomainMap(found)
