@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-__all__ = ["natural_key"]
+__all__ = ["counted", "natural_key"]
 
 _PARTS = re.compile(r"(\d+)")
 
@@ -19,3 +19,8 @@ def natural_key(name: str) -> tuple[tuple[str, int], ...]:
         (parts[i], int(parts[i + 1]) if i + 1 < len(parts) else -1) for i in range(0, len(parts), 2)
     ]
     return (*pairs, (name, 0))
+
+
+def counted(number: int, noun: str) -> str:
+    """Return "1 pair" or "2 pairs"."""
+    return f"{number} {noun}{'s'[: number != 1]}"

@@ -22,6 +22,7 @@ from bayplan.dialects.koordinator import CoschedulingArgs
 from bayplan.discovery import PluginFinder
 from bayplan.errors import InputError, did_you_mean
 from bayplan.plugin import Args, Plugin
+from bayplan.validated import validated
 from bayplan.yamlfile import Document, parse_documents, read_text
 
 __all__ = ["POINTS", "Profile", "ProfileSet", "default_profiles", "load_profiles"]
@@ -154,7 +155,7 @@ def load_profiles(path: Path, finder: PluginFinder | None = None) -> ProfileSet:
     if len(documents) > 1:
         raise InputError("holds several documents; expected one", documents[1].where())
     document, default_name = _unwrap(documents[0])
-    config = _checked(_Configuration, document.content, document, ())
+    config = validated(_Configuration, document.content, document, ())
     if config.extenders:
         raise InputError(
             "extenders are not supported: write a plugin instead", document.where(["extenders"])
@@ -220,7 +221,7 @@ def _resolve(
         args = {k: v for k, v in entry.args.items() if k not in ("apiVersion", "kind")}
         name = entry.name
         if name == "Coscheduling":
-            theirs = _checked(CoschedulingArgs, args, document, (*where, "args"))
+            theirs = validated(CoschedulingArgs, args, document, (*where, "args"))
             left_out |= theirs.disabled_plugins()
             notes += [f"Coscheduling: {name} has no effect" for name in theirs.without_effect()]
             if theirs.enable_preemption is not None:
@@ -253,7 +254,7 @@ def _resolve(
         if name not in classes:
             finder.find(name, document.where((*where, "name")))
     args_of = {
-        name: _checked(
+        name: validated(
             cls.Args,
             given.get(name, {}),
             document,
@@ -360,69 +361,3 @@ def _implements(cls: type[Plugin[Any]], point: str) -> bool:
     return any(
         _has(cls, hook) for hook in hook_names() if to_camel(_FAMILY.get(hook, hook)) == point
     )
-
-
-def _checked(
-    model: type[Any],
-    content: Any,
-    document: Document,
-    at: tuple[str | int, ...],
-    plugin: str = "",
-) -> Any:
-    try:
-        return model.model_validate(content)
-    except pydantic.ValidationError as exc:
-        error = exc.errors()[0]
-    loc = tuple(error["loc"])
-    path = ".".join(str(step) for step in (*at, *loc))
-    text = _PLAIN.get(error["type"], error["msg"].removeprefix("Value error, "))
-    if error["type"] == "extra_forbidden":
-        known = _field_names(model, loc[:-1])
-        text = f'"{loc[-1]}" is not known here{did_you_mean(str(loc[-1]), known)}'
-    elif error["type"] == "missing":
-        text = f'the required field "{loc[-1]}" is missing'
-    owner = f'plugin "{plugin}": ' if plugin else ""
-    raise InputError(f"{owner}{path}: {text}", document.where((*at, *loc)))
-
-
-_PLAIN = {
-    "bool_type": "expected true or false",
-    "dataclass_type": "expected a mapping",
-    "dict_type": "expected a mapping",
-    "finite_number": "expected a finite number",
-    "int_from_float": "expected an integer",
-    "int_parsing": "expected an integer",
-    "int_type": "expected an integer",
-    "list_type": "expected a list",
-    "model_attributes_type": "expected a mapping",
-    "model_type": "expected a mapping",
-    "string_type": "expected a string",
-    "too_short": "expected one entry or more",
-    "tuple_type": "expected a list",
-}
-"""Pydantic's words for what a person typed wrong, without its Python terms."""
-
-
-def _field_names(model: type[Any], loc: tuple[str | int, ...]) -> list[str]:
-    """Return the field names that are known at a path inside a model."""
-    schema = model.model_json_schema()
-    node: Any = schema
-    for step in loc:
-        node = _deref(node, schema)
-        if isinstance(step, int):
-            node = node.get("items", {})
-        elif step in node.get("properties", {}):
-            node = node["properties"][step]
-        else:
-            node = node.get("additionalProperties", {})
-    node = _deref(node, schema)
-    return sorted(node.get("properties", {})) if isinstance(node, dict) else []
-
-
-def _deref(node: Any, schema: Mapping[str, Any]) -> Any:
-    for branch in node.get("anyOf", ()) if isinstance(node, dict) else ():
-        if "$ref" in branch or "properties" in branch:
-            node = branch
-    while isinstance(node, dict) and "$ref" in node:
-        node = schema["$defs"][node["$ref"].rsplit("/", 1)[-1]]
-    return node

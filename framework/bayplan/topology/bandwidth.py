@@ -1,0 +1,113 @@
+"""What links carry, in GB/s and one direction, and which links a GPU has.
+
+Sources: NVIDIA's data sheets and PCIe's line rates for the wire; NCCL 2.30 (src/graph/topo.h) for
+what a collective gets of it. Data sheets give NVLink for both directions together: "900 GB/s" of
+an H100 is 450 here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = [
+    "INTER_SOCKET",
+    "MOST_DIRECT_LINKS",
+    "Bandwidth",
+    "GpuModel",
+    "inter_socket",
+    "model_of",
+    "nic_bandwidth",
+    "nvlink",
+    "pcie",
+]
+
+MOST_DIRECT_LINKS = 18
+"""More NVLinks than this to all peers together are more than a GPU has: there is an NVSwitch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bandwidth:
+    """GB/s in one direction: on the wire, and what NCCL reckons with."""
+
+    wire: float
+    effective: float
+
+    def times(self, count: float) -> Bandwidth:
+        """Return the bandwidth of several such links together."""
+        return Bandwidth(self.wire * count, self.effective * count)
+
+
+@dataclass(frozen=True, slots=True)
+class GpuModel:
+    """What follows from a GPU's name: NVLink generation and number of links, PCIe generation.
+
+    ``compute`` is the CUDA compute capability times ten; ``links`` is 0 where GPUs are bridged in
+    pairs or not at all.
+    """
+
+    compute: int
+    nvlink: int
+    links: int
+    pcie: int
+
+
+_NVLINK_WIRE = {1: 20.0, 2: 25.0, 3: 25.0, 4: 25.0, 5: 50.0, 6: 50.0}
+_NVLINK_NCCL = {1: 18.0, 2: 20.0, 3: 20.0, 4: 20.6, 5: 40.1, 6: 40.1}
+_PCIE_WIRE = {1: 4.0, 2: 8.0, 3: 15.8, 4: 31.5, 5: 63.0, 6: 121.0}
+_PCIE_NCCL = {1: 3.0, 2: 6.0, 3: 12.0, 4: 24.0, 5: 48.0, 6: 96.0}
+
+INTER_SOCKET = {
+    "broadwell": 6.0,
+    "skylake": 10.0,
+    "sapphire-rapids": 22.0,
+    "emerald-rapids": 40.0,
+    "amd": 16.0,
+    "power9": 32.0,
+    "arm": 6.0,
+}
+"""GB/s between two sockets by CPU, NCCL's values: the makers state raw rates of several links."""
+
+_MODELS: tuple[tuple[tuple[str, ...], GpuModel], ...] = (
+    (("GB200", "GB300"), GpuModel(100, 5, 18, 6)),
+    (("B200", "B300"), GpuModel(100, 5, 18, 5)),
+    (("H800", "H20"), GpuModel(90, 4, 8, 5)),
+    (("GH200", "H100 NVL", "H100", "H200"), GpuModel(90, 4, 18, 5)),
+    (("A800",), GpuModel(80, 3, 8, 4)),
+    (("A100",), GpuModel(80, 3, 12, 4)),
+    (("L40", "L4", "RTX 4090", "RTX 6000 ADA"), GpuModel(89, 0, 0, 4)),
+    (("A40", "A10", "RTX A6000", "RTX 3090"), GpuModel(86, 3, 4, 4)),
+    (("V100",), GpuModel(70, 2, 6, 3)),
+    (("TITAN V",), GpuModel(70, 0, 0, 3)),
+    (("P100",), GpuModel(60, 1, 4, 3)),
+    (("RTX 8000", "QUADRO RTX", "T4", "RTX 2080"), GpuModel(75, 2, 2, 3)),
+    (("P40", "P4"), GpuModel(61, 0, 0, 3)),
+)
+
+
+def model_of(name: str) -> GpuModel | None:
+    """Return what is known of a GPU by its name, such as "NVIDIA H100 80GB HBM3"."""
+    words = f" {name.upper().replace('-', ' ')} "
+    for names, model in _MODELS:
+        if any(f" {known}" in words for known in names):
+            return model
+    return None
+
+
+def nvlink(generation: int, links: int = 1) -> Bandwidth:
+    """Return the bandwidth of some NVLinks of a generation (1 to 6)."""
+    return Bandwidth(_NVLINK_WIRE[generation], _NVLINK_NCCL[generation]).times(links)
+
+
+def pcie(generation: int, width: int = 16) -> Bandwidth:
+    """Return the bandwidth of a PCIe link of a generation (1 to 6) with so many lanes."""
+    return Bandwidth(_PCIE_WIRE[generation], _PCIE_NCCL[generation]).times(width / 16)
+
+
+def inter_socket(cpu: str) -> Bandwidth:
+    """Return the bandwidth between sockets of a CPU named in ``INTER_SOCKET``."""
+    return Bandwidth(INTER_SOCKET[cpu], INTER_SOCKET[cpu])
+
+
+def nic_bandwidth(gigabits: float) -> Bandwidth:
+    """Return the bandwidth of a NIC from its rate in Gb/s, which is what its name says."""
+    return Bandwidth(gigabits / 8, gigabits / 8)

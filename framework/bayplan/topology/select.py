@@ -1,0 +1,204 @@
+"""Which GPUs of a machine a job should get.
+
+``select`` answers one request on the GPUs that are free. The policy ``ring`` is ours: the fastest
+rings first, then NICs near to the GPUs and on the rails that are wanted, then few NUMA nodes, then
+what is left whole (the largest NVLink groups, NUMA nodes and PCIe switches that remain). The others
+are those of other schedulers (:mod:`bayplan.topology.policies`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+from bayplan.naming import counted
+from bayplan.topology.machine import Machine
+from bayplan.topology.policies import POLICIES, by_policy
+from bayplan.topology.rings import ring_model
+from bayplan.topology.search import NO_CONSTRAINTS, Constraints, Wish, search_of
+
+__all__ = [
+    "NO_CONSTRAINTS",
+    "RING",
+    "Constraints",
+    "NoSelection",
+    "Request",
+    "Selection",
+    "ring_key",
+    "select",
+    "select_first",
+]
+
+RING = "ring"
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A number of GPUs, some of which may be given.
+
+    ``policy`` is "ring" or a name in ``policies.POLICIES``. ``rails`` are those that the job uses
+    on other nodes; with ``multi_node`` the traffic leaves the machine, so more NICs are better.
+    """
+
+    count: int
+    required: frozenset[int] = frozenset()
+    constraints: Constraints = NO_CONSTRAINTS
+    policy: str = RING
+    rails: frozenset[int] = frozenset()
+    multi_node: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """The GPUs chosen, in rising order. Bandwidths in GB/s on the wire, infinite for one GPU.
+
+    ``bottleneck`` is what all rings together carry, ``slowest_edge`` the slowest edge of the best
+    single one. ``relaxed`` names the constraints that were given up.
+    """
+
+    gpus: tuple[int, ...]
+    bottleneck: float
+    slowest_edge: float
+    why: tuple[str, ...] = field(default=(), compare=False)
+    relaxed: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class NoSelection:
+    """No set was found: why."""
+
+    reason: str
+
+
+def select_first(
+    machine: Machine, free: Iterable[int], requests: Sequence[Request]
+) -> Selection | NoSelection:
+    """Answer the first of several requests that can be answered, the strictest first.
+
+    A later answer says which constraints were given up; a refusal is that of the last request.
+    """
+    gpus = tuple(free)
+    answer: Selection | NoSelection = NoSelection("nothing was asked for")
+    for index, request in enumerate(requests):
+        answer = select(machine, gpus, request)
+        if isinstance(answer, Selection):
+            return replace(answer, relaxed=str(requests[0].constraints)) if index else answer
+    return answer
+
+
+def select(machine: Machine, free: Iterable[int], request: Request) -> Selection | NoSelection:
+    """Choose GPUs, or say why none can be chosen.
+
+    :param free: indices of the GPUs that may be taken.
+    :raises ValueError: for an index that the machine does not have, a count below 1, or a policy
+        that there is not.
+    """
+    gpus = tuple(sorted(set(free)))
+    outside = [gpu for gpu in (*gpus, *request.required) if not 0 <= gpu < len(machine)]
+    if outside:
+        raise ValueError(f"GPU{outside[0]} is not there: the machine has {len(machine)} GPUs")
+    if request.count < 1:
+        raise ValueError(f"expected a count of 1 or more, got {request.count}")
+    refusal = _refusal(machine, gpus, request)
+    if refusal:
+        return NoSelection(refusal)
+    if request.policy == RING:
+        return _by_rings(machine, gpus, request)
+    if request.policy not in POLICIES:
+        raise ValueError(f'there is no policy "{request.policy}"')
+    return _by_policy(machine, gpus, request)
+
+
+def ring_key(
+    machine: Machine, free: Iterable[int], gpus: Sequence[int], request: Request
+) -> tuple[float, ...]:
+    """Return the key by which the policy ``ring`` compares a set; the larger the better.
+
+    The first entry is the bandwidth of the rings; see :mod:`bayplan.topology.criteria`.
+    """
+    return search_of(machine).key(tuple(sorted(free)), gpus, _wish(request))
+
+
+def _wish(request: Request) -> Wish:
+    return Wish(
+        request.count,
+        request.required,
+        request.constraints,
+        request.rails,
+        request.multi_node,
+    )
+
+
+def _refusal(machine: Machine, free: Sequence[int], request: Request) -> str:
+    wanted = f"{request.count} {'is' if request.count == 1 else 'are'} asked for"
+    if request.count > len(machine):
+        return f"the machine has {counted(len(machine), 'GPU')}, {wanted}"
+    if len(free) < request.count:
+        verb = "is" if len(free) == 1 else "are"
+        return f"{len(free)} of {counted(len(machine), 'GPU')} {verb} free, {wanted}"
+    if len(request.required) > request.count:
+        return f"{len(request.required)} GPUs are required, only {wanted}"
+    taken = sorted(request.required - set(free))
+    return f"GPU{taken[0]} is required and not free" if taken else ""
+
+
+def _by_rings(machine: Machine, free: tuple[int, ...], request: Request) -> Selection | NoSelection:
+    search = search_of(machine)
+    wish = _wish(request)
+    gpus = search.best(free, wish)
+    if gpus is None:
+        return NoSelection(_why_none(machine, free, request))
+    return _selection(machine, gpus, search.reasons(free, gpus, wish))
+
+
+def _selection(machine: Machine, gpus: tuple[int, ...], why: Iterable[str]) -> Selection:
+    rings = ring_model(machine)
+    return Selection(gpus, rings.bandwidth(gpus), rings.slowest(gpus), tuple(why))
+
+
+def _by_policy(
+    machine: Machine, free: tuple[int, ...], request: Request
+) -> Selection | NoSelection:
+    search = search_of(machine)
+    chosen = by_policy(
+        machine,
+        free,
+        request.count,
+        request.required,
+        request.policy,
+        lambda gpus: search.fulfils(gpus, request.constraints),
+    )
+    if chosen is None:
+        if search.best(free, _wish(request)) is None:
+            return NoSelection(_why_none(machine, free, request))
+        found = f"{request.count} GPUs with {request.constraints}"
+        return NoSelection(f"policy {request.policy} does not find {found}, though there are such")
+    gpus = tuple(sorted(chosen))
+    why = (POLICIES[request.policy], *search.reasons(free, gpus, _wish(request)))
+    return _selection(machine, gpus, why)
+
+
+def _why_none(machine: Machine, free: tuple[int, ...], request: Request) -> str:
+    """Say which constraint no set of the free GPUs fulfils."""
+    search = search_of(machine)
+    asked = request.constraints
+    wish = _wish(request)
+    of = f"no {request.count} of {counted(len(free), 'free GPU')}"
+    tried = (
+        (Constraints(same_numa=asked.same_numa), "are on one NUMA node"),
+        (Constraints(nvlink=asked.nvlink), "are connected by NVLink alone"),
+        (
+            Constraints(worst_level=asked.worst_level),
+            f"are no farther apart than {asked.worst_level.name}",
+        ),
+    )
+    for constraints, what in tried:
+        if constraints != NO_CONSTRAINTS:
+            if search.best(free, replace(wish, constraints=constraints)) is None:
+                return f"{of} {what}"
+    plain = search.best(free, replace(wish, constraints=NO_CONSTRAINTS))
+    assert plain is not None, "without constraints any set will do"
+    best = ring_model(machine).bandwidth(plain)
+    if asked.min_bandwidth > best:
+        return f"{of} reach {asked.min_bandwidth:g} GB/s; the best reach {best:g}"
+    return f"{of} fulfil all of: {asked}"
