@@ -12,6 +12,8 @@ FROM python:3.11-slim
 RUN useradd --uid 65532 --no-create-home --shell /usr/sbin/nologin bayplan
 COPY --from=build /opt/bayplan /opt/bayplan
 COPY configs /etc/bayplan
+# configs/machines is a link to what the package holds.
+COPY framework/bayplan/topology/machines /etc/bayplan/machines
 ENV PATH=/opt/bayplan/bin:$PATH PYTHONUNBUFFERED=1
 USER 65532:65532
 ENTRYPOINT ["bayplan"]

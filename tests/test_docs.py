@@ -14,6 +14,7 @@ from bayplan.cli import cli
 from bayplan.contract import hook_names
 from bayplan.manifests import load_manifests
 from bayplan.profile import POINTS, load_profiles
+from bayplan.topology.machinefile import load_machine
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
@@ -104,7 +105,14 @@ def test_every_example_loads(path: Path) -> None:
 
 def test_every_config_is_covered_by_a_test() -> None:
     folders = {path.name for path in (ROOT / "configs").iterdir()}
-    assert folders == {"profiles", "examples"}
+    assert folders == {"profiles", "examples", "machines"}
+
+
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / "configs/machines").glob("*.yaml")), ids=lambda p: p.name
+)
+def test_every_machine_loads_under_its_own_name(path: Path) -> None:
+    assert load_machine(path).name == path.stem
 
 
 def test_the_image_runs_unprivileged() -> None:

@@ -52,8 +52,9 @@ def test_the_default_weights_are_those_of_kube_scheduler() -> None:
         "NodeResourcesFit": 1,
         "NodeResourcesBalancedAllocation": 1,
         "ImageLocality": 1,
-        # Bayplan's own; it scores pods that ask for it only.
+        # Bayplan's own; they score pods that ask for it, and pods with GPUs.
         "NetworkNear": 1,
+        "GPUTopology": 2,
     }
 
 

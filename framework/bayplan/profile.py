@@ -53,6 +53,8 @@ DEFAULT_PLUGINS: tuple[tuple[str, int], ...] = (
     ("NetworkGather", 1),
     ("NetworkNear", 1),
     ("DynamicResources", 2),
+    ("GPUTopology", 2),
+    ("NodeNUMA", 1),
     ("DefaultPreemption", 1),
 )
 """The default profile: kube-scheduler 1.36's plugins and weights, with gangs and gathering."""

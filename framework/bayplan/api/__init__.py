@@ -14,6 +14,7 @@ from bayplan.api.dra import (
 from bayplan.api.meta import LabelSelector, ObjectMeta, OwnerReference, SelectorRequirement
 from bayplan.api.network import ClusterNetworkTopology, HyperNode, KaiTopology, Topology
 from bayplan.api.node import Node, Taint
+from bayplan.api.numa import NodeResourceTopology
 from bayplan.api.objects import KINDS, ApiObject, Kind, decode_object, kind_of
 from bayplan.api.pod import Container, Pod, PodCondition, PodSpec, Toleration
 from bayplan.api.podgroup import (
@@ -46,6 +47,7 @@ __all__ = [
     "Namespace",
     "NativePodGroup",
     "Node",
+    "NodeResourceTopology",
     "ObjectMeta",
     "OwnerReference",
     "Pod",

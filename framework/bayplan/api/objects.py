@@ -23,6 +23,7 @@ from bayplan.api.dra_versions import REQUEST_FIELDS, as_v1
 from bayplan.api.meta import ObjectMeta
 from bayplan.api.network import ClusterNetworkTopology, HyperNode, KaiTopology, Topology
 from bayplan.api.node import Node
+from bayplan.api.numa import NodeResourceTopology
 from bayplan.api.pod import Pod
 from bayplan.api.podgroup import (
     KaiPodGroup,
@@ -77,6 +78,7 @@ ApiObject: TypeAlias = (
     | ResourceClaimTemplate
     | DeviceClass
     | DeviceTaintRule
+    | NodeResourceTopology
 )
 
 
@@ -129,6 +131,13 @@ _KINDS = (
         "ClusterNetworkTopology",
         ("v1alpha1",),
         ClusterNetworkTopology,
+        namespaced=False,
+    ),
+    Kind(
+        "topology.node.k8s.io",
+        "NodeResourceTopology",
+        ("v1alpha2", "v1alpha1"),
+        NodeResourceTopology,
         namespaced=False,
     ),
     Kind(_DRA, "ResourceSlice", _DRA_VERSIONS, ResourceSlice, namespaced=False, whole=True),

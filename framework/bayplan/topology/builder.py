@@ -126,6 +126,10 @@ class MachineBuilder:
         if count:
             self._to_switch[gpu] = count
 
+    def forget_nvlinks(self) -> None:
+        """Take back every NVLink between two GPUs."""
+        self._direct.clear()
+
     # All together ------------------------------------------------------------------------
 
     def build(self, levels: Levels | None = None) -> Machine:

@@ -190,9 +190,15 @@ class Machine:
         """The NICs for traffic between GPUs, by index: storage ports are left out.
 
         A port is for storage where the description says so, or where no GPU has it at PIX or PXB
-        while other ports have one. NICs that are down do not count.
+        while other ports have one. NICs that are down do not count, nor do virtual functions
+        beside their physical one.
         """
-        usable = [nic.index for nic in self.nics if nic.active and not nic.storage]
+        names = {nic.name for nic in self.nics if nic.active}
+        usable = [
+            nic.index
+            for nic in self.nics
+            if nic.active and not nic.storage and nic.parent not in names
+        ]
         near = [nic for nic in usable if self._nearest_gpu(nic) <= Level.PXB]
         return tuple(near or usable)
 

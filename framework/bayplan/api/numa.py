@@ -1,0 +1,56 @@
+"""NodeResourceTopology: what a node's agent publishes of its NUMA nodes."""
+
+from __future__ import annotations
+
+from bayplan.api.meta import ApiStruct, ObjectMeta
+from bayplan.api.quantity import Quantity
+
+__all__ = ["NodeResourceTopology", "Zone", "ZoneAttribute", "ZoneCost", "ZoneResource"]
+
+
+class ZoneResource(ApiStruct, frozen=True):
+    """zones[].resources[]; ``available`` is what pods have left, as of the last report."""
+
+    name: str
+    capacity: Quantity = Quantity(0)
+    allocatable: Quantity = Quantity(0)
+    available: Quantity = Quantity(0)
+
+
+class ZoneAttribute(ApiStruct, frozen=True):
+    """A name and a value, such as topologyManagerPolicy."""
+
+    name: str
+    value: str = ""
+
+
+class ZoneCost(ApiStruct, frozen=True):
+    """zones[].costs[]: the distance to another zone, 10 being the zone itself."""
+
+    name: str
+    value: int = 0
+
+
+class Zone(ApiStruct, frozen=True):
+    """zones[]: a NUMA node is a zone of type Node, named node-0 and so on."""
+
+    name: str
+    type: str = "Node"
+    parent: str = ""
+    resources: tuple[ZoneResource, ...] = ()
+    costs: tuple[ZoneCost, ...] = ()
+    attributes: tuple[ZoneAttribute, ...] = ()
+
+
+class NodeResourceTopology(ApiStruct, frozen=True):
+    """topology.node.k8s.io NodeResourceTopology, named like its node."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    topology_policies: tuple[str, ...] = ()
+    attributes: tuple[ZoneAttribute, ...] = ()
+    zones: tuple[Zone, ...] = ()
+
+    @property
+    def key(self) -> str:
+        """The node's name."""
+        return self.metadata.name

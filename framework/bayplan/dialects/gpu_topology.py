@@ -1,0 +1,97 @@
+"""The ``gpu.topology/`` annotations of pods and Jobs.
+
+``policy`` names a preference: nvlink and single-numa are given up, and that is told, where they
+cannot be had. ``require-nvlink`` and ``min-bandwidth`` are not given up.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from bayplan.api.gpus import GpuWish
+from bayplan.dialects.reading import is_index
+from bayplan.errors import did_you_mean
+
+__all__ = ["PREFIX", "wish_of"]
+
+PREFIX = "gpu.topology/"
+_POLICIES = ("best-effort", "nvlink", "single-numa", "spread")
+_NODE_ORDERS = ("pack", "spread", "best-fit")
+_OUTPUTS = ("bandwidth", "ring-order", "relaxed")
+"""What bayplan writes itself when it binds a pod."""
+
+
+def wish_of(annotations: Mapping[str, str]) -> GpuWish | None:
+    """Return what the annotations ask for, None where there are none."""
+    own = {
+        key.removeprefix(PREFIX): value.strip()
+        for key, value in annotations.items()
+        if key.startswith(PREFIX)
+    }
+    asked = {name: value for name, value in own.items() if name not in _OUTPUTS}
+    if not asked:
+        return None
+    wish = GpuWish()
+    for name, value in asked.items():
+        read = _READERS.get(name)
+        if read is None:
+            near = did_you_mean(name, _READERS)
+            return GpuWish(problem=f"there is no annotation {PREFIX}{name}{near}")
+        try:
+            wish = read(wish, value)
+        except ValueError as exc:
+            return GpuWish(problem=f'annotation {PREFIX}{name}: {exc}, got "{value[:40]}"')
+    return wish
+
+
+def _policy(wish: GpuWish, value: str) -> GpuWish:
+    if value not in _POLICIES:
+        raise ValueError(f"expected one of {', '.join(_POLICIES)}")
+    return replace(
+        wish,
+        policy="spread" if value == "spread" else wish.policy,
+        prefer_nvlink=value == "nvlink",
+        prefer_numa=value == "single-numa",
+    )
+
+
+def _min_bandwidth(wish: GpuWish, value: str) -> GpuWish:
+    expected = "expected a number of GB/s above 0"
+    try:
+        number = float(value)
+    except ValueError:
+        raise ValueError(expected) from None
+    if not math.isfinite(number) or number <= 0:
+        raise ValueError(expected)
+    return replace(wish, min_bandwidth=number)
+
+
+def _require_nvlink(wish: GpuWish, value: str) -> GpuWish:
+    if value not in ("true", "false"):
+        raise ValueError('expected "true" or "false"')
+    return replace(wish, require_nvlink=value == "true")
+
+
+def _node_order(wish: GpuWish, value: str) -> GpuWish:
+    for order in _NODE_ORDERS:
+        if value == order:
+            return replace(wish, node_order=order)  # type: ignore[arg-type]
+    raise ValueError(f"expected one of {', '.join(_NODE_ORDERS)}")
+
+
+def _count(value: str) -> int:
+    if not is_index(value) or int(value) < 1:
+        raise ValueError("expected a whole number of 1 or more")
+    return int(value)
+
+
+_READERS: Mapping[str, Callable[[GpuWish, str], GpuWish]] = {
+    "policy": _policy,
+    "min-bandwidth": _min_bandwidth,
+    "require-nvlink": _require_nvlink,
+    "multi-node-policy": _node_order,
+    "max-nodes": lambda wish, value: replace(wish, max_nodes=_count(value)),
+    "min-gpus-per-node": lambda wish, value: replace(wish, min_gpus_per_node=_count(value)),
+}

@@ -1,0 +1,87 @@
+"""HAMi: annotations of pods that concern the choice of GPUs.
+
+Names as in Project-HAMi/HAMi (pkg/device/nvidia, pkg/scheduler/policy).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from bayplan.api.gpus import GpuWish
+from bayplan.errors import did_you_mean
+
+__all__ = ["wish_of"]
+
+_GPU_POLICY = "hami.io/gpu-scheduler-policy"
+_NODE_POLICY = "hami.io/node-scheduler-policy"
+_GPU_POLICIES = ("binpack", "spread", "topology-aware", "mutex", "numa")
+_NODE_POLICIES = ("binpack", "spread")
+_LISTS = {
+    "nvidia.com/use-gpuuuid": "uuids",
+    "nvidia.com/nouse-gpuuuid": "not_uuids",
+    "nvidia.com/use-gputype": "models",
+    "nvidia.com/nouse-gputype": "not_models",
+}
+_NUMA_BIND = "nvidia.com/numa-bind"
+_AWARE = "topology-aware"
+_NAMES = (_GPU_POLICY, _NODE_POLICY, _NUMA_BIND, *_LISTS)
+
+
+def wish_of(annotations: Mapping[str, str]) -> GpuWish | None:
+    """Return what the annotations ask for, None where there are none.
+
+    Of several GPU policies the first that orders GPUs counts; mutex changes nothing here, where a
+    GPU is never shared.
+    """
+    if not any(name in annotations for name in _NAMES):
+        return None
+    try:
+        return _read(annotations)
+    except ValueError as exc:
+        return GpuWish(problem=str(exc))
+
+
+def _read(annotations: Mapping[str, str]) -> GpuWish:
+    wish = GpuWish()
+    named = _words(annotations.get(_GPU_POLICY, ""))
+    for name in named:
+        _check(_GPU_POLICY, name, _GPU_POLICIES)
+    order = [name for name in named if name != "mutex"]
+    if order:
+        policy = {
+            "topology-aware": "topology-aware",
+            "binpack": "ring",
+            "spread": "spread",
+            "numa": "pack",
+        }
+        # Both filters and keys may be listed; topology-aware decides wherever it stands.
+        wish = replace(wish, policy=policy["topology-aware" if _AWARE in order else order[0]])
+    for name in _words(annotations.get(_NODE_POLICY, "")):
+        _check(_NODE_POLICY, name, _NODE_POLICIES)
+        wish = replace(wish, node_order="pack" if name == "binpack" else "spread")
+    if annotations.get(_NUMA_BIND, "false") not in ("true", "false"):
+        raise ValueError(
+            f'annotation {_NUMA_BIND}: expected "true" or "false", '
+            f'got "{annotations[_NUMA_BIND][:40]}"'
+        )
+    if annotations.get(_NUMA_BIND) == "true":
+        wish = replace(wish, require_numa=True)
+    for key, field in _LISTS.items():
+        words = _words(annotations.get(key, ""))
+        if words:
+            value = frozenset(words) if field.endswith("uuids") else tuple(words)
+            wish = replace(wish, **{field: value})  # type: ignore[arg-type]
+    return wish
+
+
+def _words(text: str) -> list[str]:
+    return [word.strip() for word in text.split(",") if word.strip()]
+
+
+def _check(key: str, name: str, known: tuple[str, ...]) -> None:
+    if name not in known:
+        near = did_you_mean(name, known)
+        raise ValueError(
+            f'annotation {key}: expected some of {", ".join(known)}, got "{name[:40]}"{near}'
+        )

@@ -1,0 +1,326 @@
+"""The machine that this process runs on: GPUs and NVLinks by NVML, NICs and the PCIe tree by sysfs.
+
+What one of the two does not tell is taken from the other or left unknown; ``Machine.notes`` say
+which.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Iterable, Mapping
+from functools import cached_property
+from pathlib import Path
+
+from bayplan.errors import InputError
+from bayplan.naming import counted
+from bayplan.topology.bandwidth import Bandwidth, inter_socket, model_of, nvlink, pcie
+from bayplan.topology.builder import MachineBuilder
+from bayplan.topology.machine import Gpu, Machine, Nic, Platform
+from bayplan.topology.nvml import NvmlGpu, read_gpus
+from bayplan.topology.sysfs import (
+    Cpu,
+    Hca,
+    PciDevice,
+    PciLink,
+    Sysfs,
+    cpu_set,
+    read_cpu,
+    switches,
+)
+
+__all__ = ["discover"]
+
+_NVLINK_OF_COMPUTE = ((100, 5), (90, 4), (80, 3), (70, 2), (60, 1))
+"""CUDA compute capability times ten at least, and the NVLink generation of such GPUs."""
+
+
+def discover(
+    name: str = "",
+    sysfs_root: Path = Path("/sys"),
+    cpuinfo: Path = Path("/proc/cpuinfo"),
+) -> Machine:
+    """Return the machine that this process runs on.
+
+    :param name: the machine's name; the host's where it is empty.
+    :raises InputError: when NVML cannot be used or shows no GPU.
+    """
+    sysfs = Sysfs(sysfs_root)
+    found = _Discovery(read_gpus(), sysfs, read_cpu(cpuinfo))
+    return found.machine(name or platform.node() or "machine")
+
+
+class _Discovery:
+    """Joins what NVML and sysfs say. Devices go by their names, such as GPU0 and mlx5_0."""
+
+    def __init__(self, gpus: list[NvmlGpu], sysfs: Sysfs, cpu: Cpu) -> None:
+        self.notes = [cpu.note] if cpu.note else []
+        self._gpus = gpus
+        self._sysfs = sysfs
+        self._cpu = cpu
+        self._nodes = sysfs.nodes()
+        self._hcas = sysfs.hcas()
+        self._bus = {f"GPU{gpu.index}": gpu.bus_id for gpu in gpus}
+        self._bus |= {hca.name: hca.bus_id for hca in self._hcas}
+        self._pci = self._pci_devices()
+        self._own_numa = self._own_numa_nodes()
+        self._numa_of_root = self._numa_of_roots()
+        self._switches = switches(self._pci.values())
+        self._unshown: list[str] = []
+
+    def _pci_devices(self) -> dict[str, PciDevice]:
+        """Return what sysfs shows of the devices; one that it does not show has no place."""
+        found = {}
+        for name, bus_id in self._bus.items():
+            try:
+                if bus_id:
+                    found[name] = self._sysfs.pci(bus_id)
+            except InputError as exc:
+                self.notes.append(f"the place of {name} is not known: {exc}")
+        for gpu in self._gpus:
+            if not gpu.bus_id and not gpu.lost:
+                self.notes.append(f"the place of GPU{gpu.index} is not known: NVML hides it")
+        return found
+
+    def machine(self, name: str) -> Machine:
+        """Return the machine."""
+        cpus = tuple(sorted(self._nodes.items()))
+        about = Platform(self._cpu.arch, self._cpu.name, self._is_virtual(), cpus)
+        builder = MachineBuilder(name, self._link(), inter_socket(self._cpu.name), about)
+        self._note_numa()
+        self._add_tree(builder)
+        self._add_gpus(builder)
+        self._add_nics(builder)
+        self._add_links(builder)
+        self._note_gpus()
+        if self._unshown:
+            self.notes.append(
+                f"assumed, as sysfs does not show it: PCIe {self._pcie_generation} with 16 lanes "
+                f"to {_listed(self._unshown)}"
+            )
+        builder.notes = self.notes
+        return builder.build()
+
+    # NUMA --------------------------------------------------------------------------------
+
+    def _own_numa_nodes(self) -> dict[str, int]:
+        """Return the NUMA node of each device that has one of its own or the CPUs of one."""
+        affinity = {f"GPU{gpu.index}": gpu.cpus for gpu in self._gpus}
+        nodes = {cpu_set(cpus): node for node, cpus in self._nodes.items()}
+        found: dict[str, int] = {}
+        for name in self._bus:
+            pci = self._pci.get(name)
+            numa = pci.numa if pci is not None else None
+            if numa is None:
+                numa = nodes.get(affinity.get(name, frozenset()))
+            if numa is None and pci is not None:
+                numa = nodes.get(cpu_set(pci.cpus))
+            if numa is not None:
+                found[name] = numa
+        return found
+
+    def _numa_of_roots(self) -> dict[str, int | None]:
+        """Return the NUMA node of each PCIe root: that of its first device with one."""
+        found: dict[str, int | None] = {}
+        for name, pci in self._pci.items():
+            if found.get(pci.root) is None:
+                found[pci.root] = self._own_numa.get(name)
+        return found
+
+    def _numa(self, name: str) -> int | None:
+        pci = self._pci.get(name)
+        root = self._numa_of_root[pci.root] if pci is not None else None
+        return self._own_numa.get(name, root)
+
+    def _note_numa(self) -> None:
+        without = [root for root, numa in self._numa_of_root.items() if numa is None]
+        if without and len(without) == len(self._numa_of_root):
+            self.notes.append(
+                "no device says which NUMA node it is on (numa_node is -1): all are taken to be "
+                "on one"
+            )
+        elif without:
+            self.notes.append(
+                f"the NUMA node of {_listed(without)} is not known: taken to be one apart from "
+                "all others"
+            )
+
+    # The tree ----------------------------------------------------------------------------
+
+    def _is_virtual(self) -> bool:
+        """Tell whether PCI is a hypervisor's invention: each GPU alone on a root, without a bridge.
+
+        Grace has PCI domains of its own, too, but there a GPU is below a root port.
+        """
+        places = [pci for name, pci in self._pci.items() if name.startswith("GPU")]
+        invented = bool(places) and all(
+            not pci.root.startswith("pci0000:") and not pci.bridges for pci in places
+        )
+        if not invented or len({pci.root for pci in places}) < len(places):
+            return False
+        self.notes.append(
+            "each GPU has a PCI domain of its own, as in a virtual machine: PCIe roots say nothing "
+            "about nearness"
+        )
+        return True
+
+    def _add_tree(self, builder: MachineBuilder) -> None:
+        sockets: dict[str, None] = {}
+        numa_nodes = {*self._nodes, *self._own_numa.values(), *self._numa_of_root.values()}
+        for node in sorted(numa_nodes, key=lambda numa: -1 if numa is None else numa):
+            socket = self._socket(node)
+            if socket not in sockets:
+                builder.socket(socket)
+                sockets[socket] = None
+            builder.numa(_numa_name(node), socket)
+        for root, node in sorted(self._numa_of_root.items()):
+            builder.root(root, _numa_name(node))
+        added: set[str] = set()
+        for pci in self._pci.values():
+            self._add_switches(builder, pci, added)
+
+    def _socket(self, node: int | None) -> str:
+        known = self._sysfs.socket(self._nodes.get(node, "")) if node is not None else None
+        return f"socket of {_numa_name(node)}" if known is None else f"socket {known}"
+
+    def _add_switches(self, builder: MachineBuilder, pci: PciDevice, added: set[str]) -> None:
+        above = pci.root
+        for switch in self._switches[pci.bus_id]:
+            if switch not in added:
+                up = self._bandwidth(switch, self._sysfs.bridge_link(pci, switch))
+                builder.switch(switch, above, up)
+                added.add(switch)
+            above = switch
+
+    def _above(self, name: str) -> str | None:
+        """Return the switch or root that a device hangs on; None where its place is not known."""
+        pci = self._pci.get(name)
+        return (pci.root, *self._switches[pci.bus_id])[-1] if pci is not None else None
+
+    def _up(self, name: str) -> Bandwidth:
+        pci = self._pci.get(name)
+        if pci is None:
+            return pcie(self._pcie_generation)
+        return self._bandwidth(name, pci.link)
+
+    def _bandwidth(self, name: str, link: PciLink) -> Bandwidth:
+        if link.generation is None or link.width is None:
+            self._unshown.append(name)
+            return pcie(link.generation or self._pcie_generation, link.width or 16)
+        return pcie(link.generation, link.width)
+
+    @cached_property
+    def _pcie_generation(self) -> int:
+        """The PCIe generation where sysfs does not tell: that of the GPUs' model, else 3."""
+        models = (model_of(gpu.model) for gpu in self._gpus)
+        return next((model.pcie for model in models if model is not None), 3)
+
+    # Devices -----------------------------------------------------------------------------
+
+    def _add_gpus(self, builder: MachineBuilder) -> None:
+        for gpu in self._gpus:
+            name = f"GPU{gpu.index}"
+            numa = self._numa(name)
+            made = Gpu(
+                gpu.index,
+                gpu.uuid,
+                gpu.bus_id,
+                gpu.model,
+                numa,
+                self._nodes.get(numa, "") if numa is not None else "",
+                nvlink_domain=gpu.domain,
+                memory=gpu.memory,
+                mig=gpu.mig,
+                lost=gpu.lost,
+            )
+            builder.gpu(made, self._above(name), self._up(name))
+
+    def _add_nics(self, builder: MachineBuilder) -> None:
+        names = {hca.bus_id: hca.name for hca in self._hcas if not hca.physical}
+        for index, hca in enumerate(self._hcas):
+            nic = self._nic(index, hca, names)
+            builder.nic(nic, self._above(hca.name), self._up(hca.name))
+
+    def _nic(self, index: int, hca: Hca, names: Mapping[str, str]) -> Nic:
+        return Nic(
+            index,
+            hca.name,
+            hca.name,
+            hca.bus_id,
+            self._numa(hca.name),
+            rate=hca.port.rate,
+            link_layer=hca.port.link_layer,
+            port=hca.port.number,
+            active=hca.port.active,
+            netdev=hca.netdev,
+            parent=names.get(hca.physical, hca.physical),
+            virtual_functions=hca.virtual_functions,
+        )
+
+    # NVLink ------------------------------------------------------------------------------
+
+    def _link(self) -> Bandwidth:
+        """Return what one NVLink carries."""
+        linked = next((gpu for gpu in self._gpus if gpu.links), None)
+        if linked is None:
+            return Bandwidth(0.0, 0.0)
+        model = model_of(linked.model)
+        generation = model.nvlink if model is not None else 0
+        by_compute = (made for least, made in _NVLINK_OF_COMPUTE if linked.compute >= least)
+        generation = generation or next(by_compute, 0)
+        if not generation:
+            self.notes.append(f'the NVLinks of "{linked.model}" are of no known generation')
+            return Bandwidth(0.0, 0.0)
+        return nvlink(generation)
+
+    def _add_links(self, builder: MachineBuilder) -> None:
+        """Connect GPUs; where the two ends of a pair count differently, the fewer links hold."""
+        index_of = {gpu.bus_id: gpu.index for gpu in self._gpus if gpu.bus_id}
+        seen: dict[tuple[int, int], dict[int, int]] = {}
+        for gpu in self._gpus:
+            if gpu.lost:
+                continue
+            builder.nvswitch(gpu.index, gpu.switch_links)
+            for bus_id, count in gpu.peers.items():
+                peer = index_of.get(bus_id)
+                if peer is None:
+                    self._note_no_peer(gpu, bus_id, count)
+                elif not self._gpus[peer].lost:
+                    pair = (min(gpu.index, peer), max(gpu.index, peer))
+                    seen.setdefault(pair, dict.fromkeys(pair, 0))[gpu.index] = count
+        for (a, b), ends in seen.items():
+            if ends[a] != ends[b]:
+                self.notes.append(
+                    f"GPU{a} shows {counted(ends[a], 'NVLink')} to GPU{b}, which shows {ends[b]}: "
+                    "the fewer count"
+                )
+            if fewer := min(ends.values()):
+                builder.nvlink(a, b, fewer)
+
+    def _note_no_peer(self, gpu: NvmlGpu, bus_id: str, count: int) -> None:
+        where = f"{bus_id}, which NVML does not show" if bus_id else "GPUs whose bus id is hidden"
+        self.notes.append(
+            f"{counted(count, 'NVLink')} of GPU{gpu.index} to {where}: not taken into account"
+        )
+
+    def _note_gpus(self) -> None:
+        """Name the GPUs that are lost, and those with fewer NVLinks than others of their model."""
+        most: dict[str, int] = {}
+        for gpu in self._gpus:
+            most[gpu.model] = max(most.get(gpu.model, 0), gpu.links)
+        for gpu in self._gpus:
+            if gpu.lost:
+                self.notes.append(f"GPU{gpu.index} cannot be used: {gpu.lost}")
+            elif gpu.links < most[gpu.model]:
+                self.notes.append(
+                    f"GPU{gpu.index} has {gpu.links} of {most[gpu.model]} NVLinks that are active "
+                    "on others of its model"
+                )
+
+
+def _numa_name(node: int | None) -> str:
+    return "numa ?" if node is None else f"numa {node}"
+
+
+def _listed(names: Iterable[str]) -> str:
+    found = list(dict.fromkeys(names))
+    return ", ".join(found[:6]) + (f" and {len(found) - 6} more" if len(found) > 6 else "")

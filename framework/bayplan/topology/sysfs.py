@@ -1,0 +1,303 @@
+"""What sysfs says of PCI devices, NUMA nodes and RDMA NICs, under a root that can be replaced.
+
+A device's resolved path, such as ``devices/pci0000:15/0000:15:01.0/0000:16:00.0``, is its way down
+the PCIe tree: the root, the bridges, the device. What a file does not say (missing, unreadable, -1)
+is None or "".
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from bayplan.errors import InputError
+from bayplan.naming import natural_key
+
+__all__ = ["Cpu", "Hca", "PciDevice", "PciLink", "Port", "Sysfs", "cpu_set", "read_cpu", "switches"]
+
+_BUS_ID = re.compile(r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]")
+_GENERATIONS = {2.5: 1, 5.0: 2, 8.0: 3, 16.0: 4, 32.0: 5, 64.0: 6}
+"""PCIe generations by GT/s of a lane."""
+_WIDTHS = (1, 2, 4, 8, 12, 16, 32)
+_INTEL_MODELS = {79: "broadwell", 85: "skylake", 143: "sapphire-rapids", 207: "emerald-rapids"}
+"""Models of Intel's family 6, as NCCL tells them apart (src/graph/topo.h)."""
+
+
+@dataclass(frozen=True, slots=True)
+class PciLink:
+    """The most that a PCIe link can do: generation (1 to 6) and lanes, None where not known."""
+
+    generation: int | None = None
+    width: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PciDevice:
+    """A PCI device: its root (``pci0000:15``), the bridges between, the upper one first.
+
+    ``link`` is that to the bridge above. ``cpus`` are the CPUs near it as the kernel lists them.
+    ``kind``, ``vendor`` and ``device`` are numbers as sysfs writes them, such as 0x030200.
+    """
+
+    bus_id: str
+    root: str
+    bridges: tuple[str, ...] = ()
+    numa: int | None = None
+    cpus: str = ""
+    link: PciLink = PciLink()
+    kind: str = ""
+    vendor: str = ""
+    device: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    """A port of an RDMA device; ``rate`` in Gb/s, 0 where not known."""
+
+    number: int = 1
+    active: bool = False
+    rate: float = 0.0
+    link_layer: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Hca:
+    """An RDMA device with the best of its ports: an active one, then the fastest.
+
+    ``physical`` is the bus id of the physical function where this is a virtual one.
+    """
+
+    name: str
+    bus_id: str
+    port: Port = Port()
+    netdev: str = ""
+    physical: str = ""
+    virtual_functions: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Cpu:
+    """A machine's CPU: a key of ``INTER_SOCKET``, its architecture, what was assumed of it."""
+
+    name: str
+    arch: str
+    note: str = ""
+
+
+class Sysfs:
+    """A sysfs tree.
+
+    :param root: where it is mounted.
+    """
+
+    def __init__(self, root: Path = Path("/sys")) -> None:
+        self._root = root
+
+    # PCI ---------------------------------------------------------------------------------
+
+    def pci(self, bus_id: str) -> PciDevice:
+        """Return a PCI device by its bus id, such as 0000:1b:00.0.
+
+        :raises InputError: for a bus id of another form, one that is not there, and a link that
+            does not lead to a PCI device of that bus id.
+        """
+        path = self._path(bus_id)
+        at = self._root / "devices" / Path(*path)
+        numa = _number(at / "numa_node")
+        return PciDevice(
+            bus_id,
+            path[0],
+            tuple(part for part in path[1:-1] if _BUS_ID.fullmatch(part)),
+            numa if numa is not None and numa >= 0 else None,
+            _text(at / "local_cpulist"),
+            self._link(path),
+            _text(at / "class"),
+            _text(at / "vendor"),
+            _text(at / "device"),
+        )
+
+    def bridge_link(self, device: PciDevice, bridge: str) -> PciLink:
+        """Return the upstream link of one of a device's bridges."""
+        return self._link(self._path(device.bus_id), bridge)
+
+    def _path(self, bus_id: str) -> tuple[str, ...]:
+        """Return what is below ``devices/`` on the way to a device."""
+        if not _BUS_ID.fullmatch(bus_id):
+            raise InputError(f'"{bus_id}" is no PCI bus id; expected one like 0000:1b:00.0')
+        link = self._root / "bus" / "pci" / "devices" / bus_id
+        try:
+            found = os.readlink(link)
+        except OSError as exc:
+            raise InputError(f"cannot be read: {exc.strerror}", str(link)) from None
+        target = os.path.relpath(os.path.normpath(link.parent / found), self._root)
+        parts = Path(target).parts
+        if parts[:1] != ("devices",) or len(parts) < 3 or not parts[1].startswith("pci"):
+            raise InputError(f'leads to "{target}", which must start with "devices/pci"', str(link))
+        if parts[-1] != bus_id:
+            raise InputError(f'leads to "{target}", which must end with "{bus_id}"', str(link))
+        return parts[1:]
+
+    def _link(self, path: Sequence[str], bus_id: str = "") -> PciLink:
+        """Return what both ends of the link above a device can do, or above a part of its path."""
+        end = path.index(bus_id) + 1 if bus_id else len(path)
+        ends = [self._root / "devices" / Path(*path[:to]) for to in (end, end - 1)]
+        speeds = [_generation(_text(at / "max_link_speed")) for at in ends]
+        widths = [_number(at / "max_link_width") for at in ends]
+        return PciLink(
+            min((speed for speed in speeds if speed), default=None),
+            min((width for width in widths if width in _WIDTHS), default=None),
+        )
+
+    # NUMA --------------------------------------------------------------------------------
+
+    def nodes(self) -> dict[int, str]:
+        """Return the CPUs of each NUMA node that has any, as the kernel lists them."""
+        found = {}
+        for entry in _entries(self._root / "devices" / "system" / "node"):
+            cpus = _text(entry / "cpulist")
+            if re.fullmatch(r"node\d+", entry.name) and cpu_set(cpus):
+                found[int(entry.name[4:])] = cpus
+        return found
+
+    def socket(self, cpus: str) -> int | None:
+        """Return the socket of the first of some CPUs; None where it is not known."""
+        first = min(cpu_set(cpus), default=-1)
+        at = self._root / "devices" / "system" / "cpu" / f"cpu{first}" / "topology"
+        socket = _number(at / "physical_package_id")
+        return socket if socket is not None and socket >= 0 else None
+
+    # NICs --------------------------------------------------------------------------------
+
+    def hcas(self) -> list[Hca]:
+        """Return the RDMA devices, virtual functions too, by name; those without PCI are left out.
+
+        InfiniBand and Ethernet both; network devices without RDMA are not among them.
+        """
+        found = []
+        for entry in _entries(self._root / "class" / "infiniband"):
+            device = Path(os.path.realpath(entry / "device"))
+            if _BUS_ID.fullmatch(device.name):
+                found.append(_hca(entry, device))
+        return found
+
+
+def _hca(entry: Path, device: Path) -> Hca:
+    ports = [_port(at) for at in _entries(entry / "ports") if at.name.isdecimal()]
+    best = max(ports, key=lambda port: (port.active, port.rate), default=Port())
+    netdevs = _entries(device / "net")
+    physical = device / "physfn"
+    return Hca(
+        entry.name,
+        device.name,
+        best,
+        netdevs[0].name if netdevs else "",
+        Path(os.path.realpath(physical)).name if physical.is_symlink() else "",
+        _number(device / "sriov_numvfs") or 0,
+    )
+
+
+def _port(at: Path) -> Port:
+    """Read a port: state is like "4: ACTIVE", rate like "400 Gb/sec (4X NDR)"."""
+    rate = re.match(r"(\d+(?:\.\d+)?) Gb/sec", _text(at / "rate"))
+    return Port(
+        int(at.name),
+        _text(at / "state").startswith("4:"),
+        float(rate[1]) if rate else 0.0,
+        _text(at / "link_layer"),
+    )
+
+
+def _generation(speed: str) -> int | None:
+    """Return the PCIe generation of "16.0 GT/s PCIe", the sixth of anything faster."""
+    match = re.match(r"(\d+(?:\.\d+)?) GT/s", speed)
+    if match is None:
+        return None
+    rate = float(match[1])
+    return _GENERATIONS.get(rate, 6 if rate > 64 else None)
+
+
+def _entries(folder: Path) -> list[Path]:
+    """Return what is in a folder in natural order; nothing where there is none."""
+    try:
+        return sorted(folder.iterdir(), key=lambda entry: natural_key(entry.name))
+    except OSError:
+        return []
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text("utf-8", "replace").strip()
+    except OSError:
+        return ""
+
+
+def _number(path: Path) -> int | None:
+    try:
+        return int(_text(path))
+    except ValueError:
+        return None
+
+
+def cpu_set(cpus: str) -> frozenset[int]:
+    """Return the CPUs of a kernel's list such as "0-3,8"; none where it is no such list."""
+    found: set[int] = set()
+    for part in cpus.split(","):
+        if match := re.fullmatch(r"(\d+)(?:-(\d+))?", part.strip()):
+            found.update(range(int(match[1]), int(match[2] or match[1]) + 1))
+    return frozenset(found)
+
+
+# Switches ----------------------------------------------------------------------------------
+
+
+def switches(devices: Iterable[PciDevice]) -> dict[str, tuple[str, ...]]:
+    """Return the switches above each device, both by bus id, the upper one first.
+
+    A switch is two bridges on the way down: its upstream port, which names it here, and one of its
+    downstream ports. A root port is one bridge, so the topmost bridge is one where the number of
+    bridges below it is even. The functions of one card hang on one port: where that is a root
+    port, it counts as a switch of theirs, as nvidia-smi counts it.
+    """
+    all_devices = list(devices)
+    shortest: dict[str, int] = {}
+    for device in all_devices:
+        if device.bridges:
+            top, length = device.bridges[0], len(device.bridges)
+            shortest[top] = min(length, shortest.get(top, length))
+    ports = Counter(device.bridges[-1] for device in all_devices if device.bridges)
+    found = {}
+    for device in all_devices:
+        bridges = device.bridges
+        above = bridges[shortest[bridges[0]] % 2 :: 2] if bridges else ()
+        if bridges and not above and ports[bridges[-1]] > 1:
+            above = bridges[-1:]
+        found[device.bus_id] = above
+    return found
+
+
+# The CPU -----------------------------------------------------------------------------------
+
+
+def read_cpu(path: Path = Path("/proc/cpuinfo")) -> Cpu:
+    """Tell from /proc/cpuinfo what the CPU is, as far as links between sockets depend on it."""
+    said: dict[str, str] = {}
+    for line in _text(path).splitlines():
+        key, _, value = line.partition(":")
+        said.setdefault(key.strip(), value.strip())
+    vendor = said.get("vendor_id", "")
+    if vendor == "AuthenticAMD":
+        return Cpu("amd", "x86_64")
+    if "CPU implementer" in said:
+        return Cpu("arm", "arm64")
+    if said.get("cpu", "").startswith("POWER9"):
+        return Cpu("power9", "ppc64")
+    family, model = said.get("cpu family", ""), said.get("model", "")
+    if vendor == "GenuineIntel" and family == "6" and model.isdecimal():
+        if name := _INTEL_MODELS.get(int(model)):
+            return Cpu(name, "x86_64")
+    what = f'CPU "{vendor} family {family} model {model}"' if vendor else "CPU, which is not shown,"
+    return Cpu("skylake", "x86_64", f"the {what} is taken to link its sockets as Skylake does")

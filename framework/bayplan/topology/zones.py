@@ -1,0 +1,29 @@
+"""A machine from the NUMA zones of a NodeResourceTopology: how many GPUs each node has, no more.
+
+Whether GPUs are connected by NVLink, and where NICs are, such an object does not tell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from bayplan.topology.bandwidth import Bandwidth, inter_socket, pcie
+from bayplan.topology.builder import MachineBuilder
+from bayplan.topology.machine import Gpu, Machine
+
+__all__ = ["machine_from_zones"]
+
+
+def machine_from_zones(name: str, gpus: Mapping[int, int]) -> Machine:
+    """Return the machine with so many GPUs on each NUMA node; GPUs are numbered node by node."""
+    builder = MachineBuilder(name, Bandwidth(0.0, 0.0), inter_socket("skylake"))
+    index = 0
+    for node in sorted(gpus):
+        builder.socket(f"socket {node}")
+        builder.numa(f"numa {node}", f"socket {node}")
+        for _ in range(gpus[node]):
+            builder.root(f"root {index}", f"numa {node}")
+            builder.gpu(Gpu(index, numa=node), f"root {index}", pcie(3))
+            index += 1
+    builder.notes.append("only the NUMA node of each GPU is known; assumed: PCIe 3, no NVLink")
+    return builder.build()

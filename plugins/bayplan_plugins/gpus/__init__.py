@@ -1,0 +1,1 @@
+"""GPUs of nodes: which machine a node is, what pods ask for, and who holds which GPU."""

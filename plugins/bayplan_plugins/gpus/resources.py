@@ -1,0 +1,19 @@
+"""The resources that stand for whole GPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+__all__ = ["GPU_RESOURCES", "gpu_count"]
+
+GPU_RESOURCES = ("nvidia.com/gpu", "hami.io/gpu")
+"""Resources whose units are whole GPUs of NVIDIA, as the device plugins of NVIDIA and HAMi do."""
+_SHARES = ("nvidia.com/gpumem", "nvidia.com/gpumem-percentage", "nvidia.com/gpucores")
+"""With one of these HAMi gives parts of GPUs, which are not counted here."""
+
+
+def gpu_count(requests: Mapping[str, int]) -> int:
+    """Return how many whole GPUs are requested; 0 for parts of GPUs."""
+    if any(name in requests for name in _SHARES):
+        return 0
+    return sum(requests.get(name, 0) for name in GPU_RESOURCES)

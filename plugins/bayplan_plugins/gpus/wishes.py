@@ -1,0 +1,74 @@
+"""What a pod asks of its GPUs: from its own annotations, or those of its Job."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+from bayplan import PodInfo
+from bayplan.api import Job
+from bayplan.api.gpus import GpuWish
+from bayplan.dialects import gpu_topology, hami
+from bayplan.snapshot import Snapshot
+from bayplan_plugins.gpus.resources import gpu_count
+
+__all__ = ["PodWish", "job_of", "wish_of"]
+
+_PLAIN = GpuWish()
+
+
+@dataclass(frozen=True)
+class PodWish:
+    """How many GPUs a pod asks for, how they are to be chosen, and the job it is a part of.
+
+    ``multi_node`` says that the job has pods on other nodes, or is to have them.
+    """
+
+    count: int
+    wish: GpuWish
+    job: str = ""
+    multi_node: bool = False
+
+
+def job_of(pod: PodInfo) -> str:
+    """Return the name of what a pod is a part of: its gang, or its controller; "" for neither."""
+    if pod.gang is not None:
+        return pod.gang
+    for owner in pod.pod.metadata.owner_references:
+        if owner.controller:
+            return f"{pod.namespace}/{owner.kind}/{owner.name}"
+    return ""
+
+
+def wish_of(pod: PodInfo, snapshot: Snapshot) -> PodWish | None:
+    """Return what a pod asks for; None without GPUs."""
+    if not pod.facts.wants_devices:
+        return None
+    count = gpu_count(pod.requests)
+    if not count:
+        return None
+    wish = _of(pod, snapshot)
+    return PodWish(count, wish, job_of(pod), wish.spans_nodes or pod.gang is not None)
+
+
+def _of(pod: PodInfo, snapshot: Snapshot) -> GpuWish:
+    """Merge the ecosystems' annotations; those of gpu.topology/ win."""
+    theirs = hami.wish_of(pod.annotations)
+    ours = gpu_topology.wish_of(pod.annotations)
+    if ours is None:
+        job = _job(pod, snapshot)
+        ours = gpu_topology.wish_of(job.metadata.annotations) if job is not None else None
+    if ours is None or theirs is None:
+        return ours or theirs or _PLAIN
+    merged = {
+        field.name: getattr(ours if getattr(ours, field.name) != field.default else theirs, name)
+        for field in fields(GpuWish)
+        for name in (field.name,)
+    }
+    return GpuWish(**merged)
+
+
+def _job(pod: PodInfo, snapshot: Snapshot) -> Job | None:
+    for owner in pod.pod.metadata.owner_references:
+        if owner.controller and owner.kind == "Job":
+            return snapshot.objects(Job).get(f"{pod.namespace}/{owner.name}")
+    return None

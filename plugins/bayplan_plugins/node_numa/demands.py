@@ -1,0 +1,90 @@
+"""What a pod's containers need of NUMA nodes, as far as the kubelet aligns it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from bayplan import PodInfo
+from bayplan.api import Container, PodSpec
+from bayplan.api.resources import amount_of
+from bayplan.snapshot.pods import SpecFacts
+
+__all__ = ["Demand", "demand_of"]
+
+_NATIVE = ("cpu", "memory", "ephemeral-storage", "pods")
+
+
+@dataclass(frozen=True)
+class Demand:
+    """Needs by resource: of the whole pod, of each container, and of each that runs before them.
+
+    Amounts: cpu in milli, everything else in its own unit.
+    """
+
+    pod: Mapping[str, int]
+    containers: tuple[Mapping[str, int], ...]
+    before: tuple[Mapping[str, int], ...]
+
+
+_known: dict[SpecFacts, Demand] = {}
+_MOST_KNOWN = 10_000
+
+
+def demand_of(pod: PodInfo) -> Demand:
+    """Return what the kubelet would align of a pod: devices always, cpu and memory if guaranteed.
+
+    CPUs are given to a container of its own only in whole numbers.
+    """
+    found = _known.get(pod.facts)
+    if found is None:
+        if len(_known) >= _MOST_KNOWN:
+            _known.clear()
+        found = _known[pod.facts] = _demand(pod.spec)
+    return found
+
+
+def _demand(spec: PodSpec) -> Demand:
+    exclusive = _is_guaranteed(spec)
+    running: list[Mapping[str, int]] = []
+    before: list[Mapping[str, int]] = []
+    for container in spec.containers:
+        running.append(_aligned(container, exclusive))
+    for container in spec.init_containers:
+        needs = _aligned(container, exclusive)
+        (running if container.restart_policy == "Always" else before).append(needs)
+    total: dict[str, int] = {}
+    for name, need in ((name, need) for needs in running for name, need in needs.items()):
+        total[name] = total.get(name, 0) + need
+    for name, need in ((name, need) for needs in before for name, need in needs.items()):
+        total[name] = max(total.get(name, 0), need)
+    return Demand(
+        total, tuple(needs for needs in running if needs), tuple(needs for needs in before if needs)
+    )
+
+
+def _is_guaranteed(spec: PodSpec) -> bool:
+    """Tell whether every container's requests of cpu and memory are its limits."""
+    for container in (*spec.containers, *spec.init_containers):
+        limits, requests = container.resources.limits, container.resources.requests
+        for name in ("cpu", "memory"):
+            if name not in limits or requests.get(name, limits[name]) != limits[name]:
+                return False
+    return True
+
+
+def _aligned(container: Container, exclusive: bool) -> dict[str, int]:
+    resources = {**container.resources.limits, **container.resources.requests}
+    needs = {}
+    for name, quantity in resources.items():
+        amount = amount_of(name, quantity)
+        if name == "cpu" and (not exclusive or amount % 1000):
+            continue
+        if name == "memory" or name.startswith("hugepages-"):
+            if not exclusive:
+                continue
+        elif name in _NATIVE and name != "cpu":
+            continue
+        if amount:
+            needs[name] = amount
+    return needs

@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pynvml
+import pytest
+
+HERE = Path(__file__).parent
+
+
+def _helper() -> ModuleType:
+    """Load nvml_machine.py, which test modules then import by its name."""
+    spec = importlib.util.spec_from_file_location("nvml_machine", HERE / "nvml_machine.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["nvml_machine"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+nvml_machine = _helper()
+
+
+@pytest.fixture(scope="session")
+def stub_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Compile the stand-in for NVIDIA's library."""
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if compiler is None:
+        pytest.skip("there is no C compiler to build the NVML stub with")
+    library = tmp_path_factory.mktemp("nvml") / "libnvidia-ml.so.1"
+    source = HERE / "nvml_stub" / "libnvidia-ml.c"
+    options = ["-shared", "-fPIC", "-Wall", "-Wextra", "-Werror"]
+    subprocess.run([compiler, *options, "-o", str(library), str(source)], check=True)
+    return library
+
+
+@pytest.fixture
+def nvml(stub_library: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ctypes.CDLL]:
+    """Let pynvml call the stub, by its own ctypes path."""
+    library = ctypes.CDLL(str(stub_library))
+    monkeypatch.setattr(pynvml, "nvmlLib", library)
+    monkeypatch.setattr(pynvml, "_nvmlGetFunctionPointer_cache", {})
+    monkeypatch.delenv("NVML_STUB_MACHINE", raising=False)
+    yield library
+    assert ctypes.c_int.in_dll(library, "stub_sessions").value == 0, "NVML is left initialised"
+
+
+@pytest.fixture
+def lay_out(
+    nvml: ctypes.CDLL, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., object]:
+    """Write a machine's files and point the stub at them."""
+    numbers = iter(range(100))
+
+    def put(machine: object) -> object:
+        written = nvml_machine.write(machine, tmp_path / str(next(numbers)))
+        monkeypatch.setenv("NVML_STUB_MACHINE", str(written.stub))
+        return written
+
+    return put

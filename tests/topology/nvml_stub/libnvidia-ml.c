@@ -1,0 +1,346 @@
+/*
+ * A stand-in for libnvidia-ml.so.1: the functions that bayplan.topology.nvml calls, answered from
+ * the text file that NVML_STUB_MACHINE names. tests/topology/nvml_machine.py writes it:
+ *
+ *   init CODE                 nvmlInitWithFlags fails with the code
+ *   gpu                       the next GPU; the lines below are about it
+ *   uuid|name|bus|memory|compute|minor|module VALUE
+ *   error CODE                every call about this GPU fails, but for its handle
+ *   handle CODE               already its handle fails
+ *   links CODE                every call about its NVLinks fails
+ *   states call|field|both    the ways in which the state of a link can be asked for
+ *   link STATE TYPE BUS       the next NVLink; BUS "-" is hidden, TYPE -1 is not supported
+ *   fabric VERSION STATE STATUS UUID CLIQUE   VERSION is the newest that the driver knows
+ *   affinity HEX HEX ...      64 CPUs a word
+ *   slots N                   MIG mode is on, with so many slots
+ *   mig SLOT UUID GI CI MEMORY
+ */
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { SUCCESS = 0, UNINITIALIZED = 1, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6,
+       MISMATCH = 25, LINK_STATE_FIELD = 165, MAX_GPUS = 32, MAX_LINKS = 36, MAX_MIG = 16,
+       MAX_WORDS = 64 };
+
+typedef struct { int state, type; char bus[32]; } Link;
+
+typedef struct Device {
+    char uuid[96], name[96], bus[32];
+    unsigned long long memory;
+    int major, minor_version, minor, module;
+    int error, handle_error, link_error, by_call, by_field;
+    Link links[MAX_LINKS];
+    int link_count;
+    unsigned fabric_version, fabric_state, fabric_status, clique;
+    uint8_t cluster[16];
+    unsigned long long affinity[MAX_WORDS];
+    int words;
+    struct Device *mig[MAX_MIG];
+    unsigned slots;
+    int gi, ci;
+} Device;
+
+typedef struct {
+    char legacy[16];
+    unsigned domain, bus, device, id, subsystem;
+    char bus_id[32];
+} PciInfo;
+
+typedef struct { unsigned long long total, free, used; } Memory;
+
+typedef struct {
+    uint32_t field, scope;
+    int64_t timestamp, latency;
+    int type, result;
+    union { double d; unsigned u; unsigned long long ull; } value;
+} FieldValue;
+
+typedef struct { uint8_t cluster[16]; int status; uint32_t clique; uint8_t state; } Fabric;
+
+typedef struct {
+    unsigned version;
+    uint8_t cluster[16];
+    int status;
+    uint32_t clique;
+    uint8_t state;
+    uint32_t health;
+} FabricV;
+
+static Device gpus[MAX_GPUS];
+static int gpu_count;
+static int init_error;
+int stub_sessions = 0; /* nvmlInit less nvmlShutdown: a test asserts that it is 0 */
+
+static void read_mig(Device *gpu, const char *text)
+{
+    unsigned slot;
+    Device *made = calloc(1, sizeof *made);
+    sscanf(text, "%u %95s %d %d %llu", &slot, made->uuid, &made->gi, &made->ci, &made->memory);
+    gpu->mig[slot] = made;
+}
+
+static void read_fabric(Device *gpu, const char *text)
+{
+    char hex[33] = "";
+    unsigned byte;
+    sscanf(text, "%u %u %u %32s %u", &gpu->fabric_version, &gpu->fabric_state, &gpu->fabric_status,
+           hex, &gpu->clique);
+    for (int i = 0; i < 16 && sscanf(hex + 2 * i, "%2x", &byte) == 1; i++)
+        gpu->cluster[i] = (uint8_t)byte;
+}
+
+static void read_link(Device *gpu, const char *text)
+{
+    Link *link = &gpu->links[gpu->link_count++];
+    sscanf(text, "%d %d %31s", &link->state, &link->type, link->bus);
+    if (!strcmp(link->bus, "-"))
+        link->bus[0] = 0;
+}
+
+static void read_affinity(Device *gpu, char *text)
+{
+    for (char *word = strtok(text, " "); word; word = strtok(NULL, " "))
+        gpu->affinity[gpu->words++] = strtoull(word, NULL, 16);
+}
+
+static void read_line(Device *gpu, const char *key, char *text)
+{
+    if (!strcmp(key, "uuid")) strcpy(gpu->uuid, text);
+    else if (!strcmp(key, "name")) strcpy(gpu->name, text);
+    else if (!strcmp(key, "bus")) strcpy(gpu->bus, text);
+    else if (!strcmp(key, "memory")) gpu->memory = strtoull(text, NULL, 10);
+    else if (!strcmp(key, "compute")) sscanf(text, "%d %d", &gpu->major, &gpu->minor_version);
+    else if (!strcmp(key, "minor")) gpu->minor = atoi(text);
+    else if (!strcmp(key, "module")) gpu->module = atoi(text);
+    else if (!strcmp(key, "error")) gpu->error = atoi(text);
+    else if (!strcmp(key, "handle")) gpu->handle_error = atoi(text);
+    else if (!strcmp(key, "links")) gpu->link_error = atoi(text);
+    else if (!strcmp(key, "link")) read_link(gpu, text);
+    else if (!strcmp(key, "fabric")) read_fabric(gpu, text);
+    else if (!strcmp(key, "affinity")) read_affinity(gpu, text);
+    else if (!strcmp(key, "slots")) gpu->slots = (unsigned)atoi(text);
+    else if (!strcmp(key, "mig")) read_mig(gpu, text);
+    else if (!strcmp(key, "states")) {
+        gpu->by_call = strcmp(text, "field") != 0;
+        gpu->by_field = strcmp(text, "call") != 0;
+    }
+}
+
+static void read_machine(void)
+{
+    char line[2048];
+    const char *path = getenv("NVML_STUB_MACHINE");
+    FILE *file = path ? fopen(path, "r") : NULL;
+    memset(gpus, 0, sizeof gpus);
+    gpu_count = init_error = 0;
+    while (file && fgets(line, sizeof line, file)) {
+        line[strcspn(line, "\n")] = 0;
+        char *text = line + strcspn(line, " ");
+        if (*text)
+            *text++ = 0;
+        if (!strcmp(line, "init"))
+            init_error = atoi(text);
+        else if (!strcmp(line, "gpu"))
+            gpus[gpu_count++].by_call = 1;
+        else if (gpu_count)
+            read_line(&gpus[gpu_count - 1], line, text);
+    }
+    if (file)
+        fclose(file);
+}
+
+/* The library ------------------------------------------------------------------------------ */
+
+int nvmlInitWithFlags(unsigned flags)
+{
+    (void)flags;
+    read_machine();
+    if (!init_error)
+        stub_sessions++;
+    return init_error;
+}
+
+int nvmlShutdown(void) { stub_sessions--; return SUCCESS; }
+
+const char *nvmlErrorString(int code) { (void)code; return "an error of the stub"; }
+
+int nvmlDeviceGetCount_v2(unsigned *count)
+{
+    if (stub_sessions < 1)
+        return UNINITIALIZED;
+    *count = (unsigned)gpu_count;
+    return SUCCESS;
+}
+
+int nvmlDeviceGetHandleByIndex_v2(unsigned index, Device **device)
+{
+    if (index >= (unsigned)gpu_count)
+        return INVALID_ARGUMENT;
+    *device = &gpus[index];
+    return gpus[index].handle_error;
+}
+
+static int give_text(Device *gpu, const char *text, char *out, unsigned length)
+{
+    if (!gpu->error)
+        snprintf(out, length, "%s", text);
+    return gpu->error;
+}
+
+int nvmlDeviceGetName(Device *gpu, char *out, unsigned length)
+{
+    return give_text(gpu, gpu->name, out, length);
+}
+
+int nvmlDeviceGetUUID(Device *gpu, char *out, unsigned length)
+{
+    return give_text(gpu, gpu->uuid, out, length);
+}
+
+int nvmlDeviceGetPciInfo_v3(Device *gpu, PciInfo *info)
+{
+    strcpy(info->bus_id, gpu->bus);
+    sscanf(gpu->bus, "%x:%x:%x", &info->domain, &info->bus, &info->device);
+    return gpu->error;
+}
+
+int nvmlDeviceGetMemoryInfo(Device *gpu, Memory *memory)
+{
+    if (!gpu->memory)
+        return NOT_SUPPORTED;
+    memory->total = memory->free = gpu->memory;
+    return gpu->error;
+}
+
+int nvmlDeviceGetMinorNumber(Device *gpu, unsigned *minor)
+{
+    *minor = (unsigned)gpu->minor;
+    return gpu->error;
+}
+
+int nvmlDeviceGetModuleId(Device *gpu, unsigned *module)
+{
+    *module = (unsigned)gpu->module;
+    return gpu->error;
+}
+
+int nvmlDeviceGetCudaComputeCapability(Device *gpu, int *major, int *minor)
+{
+    *major = gpu->major;
+    *minor = gpu->minor_version;
+    return gpu->error;
+}
+
+int nvmlDeviceGetCpuAffinityWithinScope(Device *gpu, unsigned size, unsigned long *words,
+                                        unsigned scope)
+{
+    (void)scope;
+    if (!gpu->words)
+        return NOT_SUPPORTED;
+    for (unsigned i = 0; i < size; i++)
+        words[i] = i < (unsigned)gpu->words ? gpu->affinity[i] : 0;
+    return gpu->error;
+}
+
+/* NVLink ----------------------------------------------------------------------------------- */
+
+static int check_link(Device *gpu, unsigned link)
+{
+    if (gpu->error || gpu->link_error)
+        return gpu->error ? gpu->error : gpu->link_error;
+    return link < (unsigned)gpu->link_count ? SUCCESS : INVALID_ARGUMENT;
+}
+
+int nvmlDeviceGetNvLinkState(Device *gpu, unsigned link, unsigned *active)
+{
+    int result = check_link(gpu, link);
+    if (result == SUCCESS && !gpu->by_call)
+        return NOT_SUPPORTED;
+    if (result == SUCCESS)
+        *active = gpu->links[link].state == 1;
+    return result;
+}
+
+int nvmlDeviceGetFieldValues(Device *gpu, int count, FieldValue *values)
+{
+    for (int i = 0; i < count; i++) {
+        FieldValue *wanted = &values[i];
+        wanted->result = check_link(gpu, wanted->scope);
+        if (wanted->field != LINK_STATE_FIELD || !gpu->by_field)
+            wanted->result = NOT_SUPPORTED;
+        if (wanted->result == SUCCESS)
+            wanted->value.u = (unsigned)gpu->links[wanted->scope].state;
+    }
+    return SUCCESS;
+}
+
+int nvmlDeviceGetNvLinkRemoteDeviceType(Device *gpu, unsigned link, unsigned *type)
+{
+    int result = check_link(gpu, link);
+    if (result == SUCCESS && gpu->links[link].type < 0)
+        return NOT_SUPPORTED;
+    if (result == SUCCESS)
+        *type = (unsigned)gpu->links[link].type;
+    return result;
+}
+
+int nvmlDeviceGetNvLinkRemotePciInfo_v2(Device *gpu, unsigned link, PciInfo *info)
+{
+    int result = check_link(gpu, link);
+    if (result == SUCCESS)
+        strcpy(info->bus_id, gpu->links[link].bus);
+    return result;
+}
+
+int nvmlDeviceGetGpuFabricInfoV(Device *gpu, FabricV *info)
+{
+    unsigned version = info->version >> 24;
+    if (gpu->error || gpu->fabric_version < 2)
+        return gpu->error ? gpu->error : NOT_SUPPORTED;
+    if (version > gpu->fabric_version)
+        return MISMATCH;
+    memcpy(info->cluster, gpu->cluster, 16);
+    info->status = (int)gpu->fabric_status;
+    info->clique = gpu->clique;
+    info->state = (uint8_t)gpu->fabric_state;
+    return SUCCESS;
+}
+
+int nvmlDeviceGetGpuFabricInfo(Device *gpu, Fabric *info)
+{
+    if (gpu->error || !gpu->fabric_version)
+        return gpu->error ? gpu->error : NOT_SUPPORTED;
+    memcpy(info->cluster, gpu->cluster, 16);
+    info->status = (int)gpu->fabric_status;
+    info->clique = gpu->clique;
+    info->state = (uint8_t)gpu->fabric_state;
+    return SUCCESS;
+}
+
+/* MIG -------------------------------------------------------------------------------------- */
+
+int nvmlDeviceGetMigMode(Device *gpu, unsigned *current, unsigned *pending)
+{
+    *current = *pending = gpu->slots > 0;
+    return gpu->error;
+}
+
+int nvmlDeviceGetMaxMigDeviceCount(Device *gpu, unsigned *count)
+{
+    *count = gpu->slots;
+    return gpu->error;
+}
+
+int nvmlDeviceGetMigDeviceHandleByIndex(Device *gpu, unsigned slot, Device **device)
+{
+    if (slot >= gpu->slots || !gpu->mig[slot])
+        return NOT_FOUND;
+    *device = gpu->mig[slot];
+    return gpu->error;
+}
+
+int nvmlDeviceGetGpuInstanceId(Device *gpu, unsigned *id) { *id = (unsigned)gpu->gi; return 0; }
+
+int nvmlDeviceGetComputeInstanceId(Device *gpu, unsigned *id) { *id = (unsigned)gpu->ci; return 0; }
