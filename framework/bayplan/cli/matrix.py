@@ -1,0 +1,127 @@
+"""A machine as text: the matrix of nvidia-smi with NUMA and NICs, the tree, the GPUs chosen."""
+
+from __future__ import annotations
+
+import sys
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+from rich.tree import Tree
+
+from bayplan.topology.machine import Kind, Link, Machine
+from bayplan.topology.select import Selection
+
+__all__ = ["print_machine"]
+
+_WORDS = {
+    Kind.SOCKET: "socket",
+    Kind.NUMA: "NUMA node",
+    Kind.ROOT: "PCIe root",
+    Kind.SWITCH: "PCIe switch",
+}
+
+
+def print_machine(machine: Machine, selection: Selection | None) -> None:
+    """Print everything that is known of a machine."""
+    console = Console(width=None if sys.stdout.isatty() else 4096, highlight=False)
+    chosen = set(selection.gpus) if selection is not None else set()
+    console.print(_headline(machine))
+    console.print(_matrix(machine, chosen))
+    console.print(_tree(machine, chosen))
+    if selection is not None:
+        _print_selection(console, machine, selection)
+    for note in machine.notes:
+        console.print(f"[yellow]note: {escape(note)}[/yellow]")
+
+
+def _headline(machine: Machine) -> str:
+    models = list(dict.fromkeys(gpu.model for gpu in machine.gpus if gpu.model))
+    parts = [f"{len(machine)} GPUs" + (f" ({', '.join(models)})" if models else "")]
+    parts.append(f"{len(machine.nics)} NICs")
+    if machine.link.wire:
+        parts.append(f"{machine.link.wire:g} GB/s an NVLink")
+    domains = sorted({gpu.nvlink_domain for gpu in machine.gpus if gpu.nvlink_domain})
+    if domains:
+        parts.append(f"NVLink domain {', '.join(domains)}")
+    return f"[bold]{escape(machine.name)}[/bold]  {escape(', '.join(parts))}"
+
+
+def _matrix(machine: Machine, chosen: set[int]) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    size = len(machine)
+    table.add_column("")
+    for gpu in machine.gpus:
+        table.add_column(gpu.name)
+    for nic in machine.nics:
+        table.add_column(escape(nic.name))
+    for name in ("CPU Affinity", "NUMA Affinity", "NICs"):
+        table.add_column(name)
+    for gpu in machine.gpus:
+        cells = [machine.label(gpu.index, other) for other in range(size + len(machine.nics))]
+        near = ", ".join(machine.nics[nic].name for nic in machine.near_nics(gpu.index))
+        level = machine.nic_distance(gpu.index).name
+        name = f"[bold green]{gpu.name}[/bold green]" if gpu.index in chosen else gpu.name
+        numa = "?" if gpu.numa is None else str(gpu.numa)
+        table.add_row(name, *cells, gpu.cpus or "?", numa, escape(f"{near} ({level})" * bool(near)))
+    return table
+
+
+def _tree(machine: Machine, chosen: set[int]) -> Tree:
+    graph = machine.graph
+    kinds = {name: graph.nodes[name]["kind"] for name in graph}
+    root = Tree("[bold]PCIe and NUMA[/bold]")
+    seen: set[str] = set()
+
+    def add(branch: Tree, name: str) -> None:
+        seen.add(name)
+        twig = branch.add(_described(machine, name, kinds[name], chosen))
+        for other, edge in graph[name].items():
+            below = edge["kind"] is not Link.NVLINK and other not in seen
+            if below and kinds[other] is not Kind.SOCKET:
+                add(twig, other)
+
+    for name, kind in kinds.items():
+        if kind is Kind.SOCKET:
+            add(root, name)
+    lost = [name for name in kinds if name not in seen and kinds[name] is not Kind.NVSWITCH]
+    if lost:
+        branch = root.add("[yellow]place not known[/yellow]")
+        for name in lost:
+            branch.add(_described(machine, name, kinds[name], chosen))
+    return root
+
+
+def _described(machine: Machine, name: str, kind: Kind, chosen: set[int]) -> str:
+    if kind is Kind.GPU:
+        gpu = machine.gpus[int(name.removeprefix("GPU"))]
+        links = int(machine.nvlinks[gpu.index].max(initial=0))
+        details = [gpu.bus_id, f"up to {links} NVLinks to a peer" if links else "", gpu.lost]
+        style = "bold green" if gpu.index in chosen else "red" if gpu.lost else "cyan"
+        text = " ".join(part for part in details if part)
+        return f"[{style}]{name}[/{style}] [dim]{escape(text)}[/dim]"
+    if kind is Kind.NIC:
+        nic = next(nic for nic in machine.nics if nic.name == name)
+        details = [nic.bus_id, nic.link_layer, f"{nic.rate:g} Gb/s" if nic.rate else ""]
+        details.append(f"rail {nic.rail}" if nic.rail is not None else "")
+        details.append("" if nic.index in machine.compute_nics else "not for GPU traffic")
+        text = " ".join(part for part in details if part)
+        return f"[magenta]{escape(name)}[/magenta] [dim]{escape(text)}[/dim]"
+    if kind is Kind.ROOT and name.startswith("pci"):
+        return escape(f"PCIe root {name}")
+    if kind in (Kind.SOCKET, Kind.NUMA):
+        return escape(name.replace("numa", "NUMA node"))
+    return _WORDS[kind]
+
+
+def _print_selection(console: Console, machine: Machine, selection: Selection) -> None:
+    names = ", ".join(f"GPU{gpu}" for gpu in selection.gpus)
+    console.print(f"[bold]Chosen[/bold]  [bold green]{names}[/bold green]")
+    for reason in selection.why:
+        console.print(f"  {escape(reason)}")
+    if len(selection.gpus) > 2:
+        from bayplan.topology.rings import ring_order
+
+        order = ring_order(machine.bandwidth, selection.gpus)
+        ring = " - ".join(str(gpu) for gpu in (*order, order[0]))
+        console.print(f"  ring {ring}, slowest edge {selection.slowest_edge:g} GB/s")

@@ -1,0 +1,139 @@
+"""bayplan topology: look at a machine, and at the GPUs that would be taken of it."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from bayplan.cli.options import output_option
+from bayplan.errors import InputError
+
+if TYPE_CHECKING:
+    from bayplan.topology.machine import Machine
+    from bayplan.topology.select import Selection
+
+__all__ = ["command"]
+
+
+@click.group(name="topology")
+def command() -> None:
+    """Look at machines: GPUs, NICs, NVLink, PCIe and NUMA."""
+
+
+@command.command(name="show")
+@click.option("--machine", metavar="FILE", help="A machine in YAML, or one that bayplan knows.")
+@click.option(
+    "--smi",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="What nvidia-smi topo -m printed; - for standard input.",
+)
+@click.option("--local", is_flag=True, help="This machine, by NVML and sysfs.")
+@click.option(
+    "--select",
+    "count",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Say which N GPUs would be taken, and why.",
+)
+@click.option(
+    "--svg",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Also draw the machine.",
+)
+@output_option
+def show(
+    machine: str | None,
+    smi: Path | None,
+    local: bool,
+    count: int | None,
+    svg: Path | None,
+    output: str,
+) -> None:
+    """Print a machine's matrix as nvidia-smi does, with NUMA and NICs, and its tree."""
+    given = [machine is not None, smi is not None, local]
+    if sum(given) != 1:
+        raise InputError("give one of --machine, --smi and --local")
+    found = _load(machine, smi)
+    selection = _select(found, count) if count is not None else None
+    if svg is not None:
+        from bayplan.cli.drawing import write_svg
+
+        write_svg(found, selection.gpus if selection is not None else (), svg)
+    if output == "json":
+        json.dump(_as_json(found, selection), sys.stdout, indent=2)
+        print()
+    else:
+        from bayplan.cli.matrix import print_machine
+
+        print_machine(found, selection)
+
+
+def _load(machine: str | None, smi: Path | None) -> Machine:
+    if smi is not None:
+        from bayplan.topology.smi import parse_smi, read_smi
+
+        if str(smi) == "-":
+            return parse_smi(sys.stdin.read(), "machine", "standard input")
+        return read_smi(smi)
+    if machine is not None:
+        from bayplan.topology.machinefile import known_machine, load_machine
+
+        path = Path(machine)
+        if path.suffix or path.exists() or "/" in machine:
+            return load_machine(path)
+        return known_machine(machine)
+    from bayplan.topology.discovery import discover
+
+    return discover()
+
+
+def _select(machine: Machine, count: int) -> Selection:
+    from bayplan.topology.select import NoSelection, Request, select
+
+    found = select(machine, machine.usable, Request(count))
+    if isinstance(found, NoSelection):
+        raise InputError(f"--select {count}: {found.reason}")
+    return found
+
+
+def _as_json(machine: Machine, selection: Selection | None) -> dict[str, object]:
+    size = len(machine)
+    levels = [[machine.level(a, b) for b in range(size)] for a in range(size)]
+    content: dict[str, object] = {
+        "machine": machine.name,
+        "gpus": [gpu.name for gpu in machine.gpus],
+        "levels": [["?" if one is None else one.name for one in row] for row in levels],
+        "nvlinks": machine.nvlinks.tolist(),
+        "bandwidthGBps": [
+            [None if a == b else float(machine.bandwidth[a, b]) for b in range(size)]
+            for a in range(size)
+        ],
+        "numa": list(machine.numa_of),
+        "nics": {
+            gpu.name: [machine.nics[nic].name for nic in machine.near_nics(gpu.index)]
+            for gpu in machine.gpus
+        },
+        "nicLevels": {
+            nic.name: [machine.label(gpu, size + nic.index) for gpu in range(size)]
+            for nic in machine.nics
+        },
+        "notes": list(machine.notes),
+    }
+    if selection is not None:
+        content["selected"] = list(selection.gpus)
+        content["bottleneckGBps"] = _number(selection.bottleneck)
+        content["slowestEdgeGBps"] = _number(selection.slowest_edge)
+        content["why"] = list(selection.why)
+    return content
+
+
+def _number(value: float) -> float | None:
+    """Return a bandwidth, or None where one GPU has none."""
+    return value if math.isfinite(value) else None
