@@ -20,6 +20,7 @@ from bayplan import (
     Normalize,
     Plugin,
     PodInfo,
+    Preparation,
     Reads,
     Refusal,
     Reject,
@@ -28,13 +29,16 @@ from bayplan import (
     hookimpl,
 )
 from bayplan.api.gpus import GpuWish
+from bayplan.cluster.protocol import PutConfigMap
 from bayplan.hookspecs import BoolColumn, FloatColumn, IntColumn
 from bayplan.naming import counted
+from bayplan.nccl import Member
 from bayplan.topology.levels import Level
 from bayplan.topology.machine import Machine
 from bayplan.topology.search import Constraints
 from bayplan.topology.select import NoSelection, Request, Selection, select_first
 from bayplan_plugins.gpus.ledger import GPUS, UNKNOWN, GpuLedger, State
+from bayplan_plugins.gpus.nccl import annotations_of, config_map_of
 from bayplan_plugins.gpus.wishes import PodWish, wish_of
 from bayplan_plugins.node_numa.ledger import NumaLedger
 
@@ -357,7 +361,32 @@ class GPUTopology(Plugin[GPUTopologyArgs]):
             written[_BANDWIDTH] = f"{found.bottleneck:g}"
         if found.relaxed:
             written[_RELAXED] = found.relaxed
+        if self.args.nccl == "annotations":
+            written |= annotations_of(*self._job(pod, node.name, gpus.machine, found))
         return written
+
+    @hookimpl
+    def pre_bind(self, pod: PodInfo, node: NodeRow, state: CycleState) -> Preparation | None:
+        """Write NCCL's environment into a ConfigMap, if the profile wants that."""
+        found = state.get(CHOSEN)
+        gpus = self._ledger.node(node.name)
+        if self.args.nccl != "configMap" or found is None or gpus is None:
+            return None
+        made = config_map_of(pod, *self._job(pod, node.name, gpus.machine, found))
+        return Preparation((PutConfigMap(made),))
+
+    def _job(
+        self, pod: PodInfo, node: str, machine: Machine, found: Selection
+    ) -> tuple[Member, Sequence[Member], bool]:
+        """Return the pod's GPUs, those of the job's other pods, and whether it spans nodes."""
+        wish = self._wish(pod)
+        job = wish.job if wish is not None else ""
+        others = [
+            Member(name, known, tuple(held))
+            for name, known, held in (self._ledger.job_gpus(job, pod.uid) if job else ())
+        ]
+        spans = wish is not None and wish.multi_node
+        return Member(node, machine, found.gpus), others, spans
 
     @hookimpl
     def post_bind(self, pod: PodInfo, node: NodeRow, state: CycleState) -> None:

@@ -10,6 +10,7 @@ from typing import Any, TypeAlias, TypeVar
 import msgspec
 import msgspec.inspect
 
+from bayplan.api.configmap import ConfigMap
 from bayplan.api.dra import (
     Device,
     DeviceClass,
@@ -79,6 +80,7 @@ ApiObject: TypeAlias = (
     | DeviceClass
     | DeviceTaintRule
     | NodeResourceTopology
+    | ConfigMap
 )
 
 
@@ -154,7 +156,9 @@ _KINDS = (
     ),
 )
 KINDS: dict[tuple[str, str], Kind] = {(kind.group, kind.name): kind for kind in _KINDS}
-_BY_TYPE = {kind.type: kind for kind in _KINDS}
+_WRITTEN = (Kind("", "ConfigMap", ("v1",), ConfigMap),)
+"""Kinds that bayplan writes; those in manifests are passed over."""
+_BY_TYPE = {kind.type: kind for kind in (*_KINDS, *_WRITTEN)}
 
 
 class DecodeError(ValueError):

@@ -35,6 +35,7 @@ from bayplan.cluster.protocol import (
     Evict,
     PatchPodStatus,
     PatchStatus,
+    PutConfigMap,
     ReleaseClaim,
     ReserveClaim,
     WatchEvent,
@@ -312,6 +313,10 @@ class MemoryCluster:
             if obj is None:
                 raise NotFound(f"{write.type.__name__} {write.key} does not exist")
             self._store(replace(obj, status=write.status), WatchType.MODIFIED)
+            return
+        if isinstance(write, PutConfigMap):
+            exists = self.get(type(write.config_map), write.config_map.key) is not None
+            (self.update if exists else self.create)(write.config_map)
             return
         if isinstance(write, ReserveClaim | ReleaseClaim | CreateClaim):
             write_claim(self, write)

@@ -13,6 +13,7 @@ from typing import Protocol, TypeAlias
 import msgspec
 
 from bayplan.api import ApiObject, PodCondition, ResourceClaim
+from bayplan.api.configmap import ConfigMap
 from bayplan.api.dra import AllocationResult
 from bayplan.api.pod import ExtendedResourceMapping
 from bayplan.errors import ClusterError
@@ -26,6 +27,7 @@ __all__ = [
     "Evict",
     "PatchPodStatus",
     "PatchStatus",
+    "PutConfigMap",
     "ReleaseClaim",
     "ReserveClaim",
     "WatchEvent",
@@ -123,6 +125,12 @@ class CreateClaim(msgspec.Struct, frozen=True):
     mappings: Sequence[ExtendedResourceMapping]
 
 
+class PutConfigMap(msgspec.Struct, frozen=True):
+    """Create a ConfigMap, or replace the one of its name."""
+
+    config_map: ConfigMap
+
+
 class Event(msgspec.Struct, frozen=True):
     """A Kubernetes event about a pod; ``type`` is Normal or Warning.
 
@@ -138,7 +146,15 @@ class Event(msgspec.Struct, frozen=True):
 
 
 Write: TypeAlias = (
-    Bind | Evict | PatchPodStatus | PatchStatus | ReserveClaim | ReleaseClaim | CreateClaim | Event
+    Bind
+    | Evict
+    | PatchPodStatus
+    | PatchStatus
+    | PutConfigMap
+    | ReserveClaim
+    | ReleaseClaim
+    | CreateClaim
+    | Event
 )
 Done: TypeAlias = Callable[[ClusterError | None], None]
 WatchHandler: TypeAlias = Callable[[WatchEvent], None]

@@ -10,7 +10,7 @@ from typing import TypeVar
 import networkx as nx
 import numpy as np
 
-from bayplan.topology.bandwidth import Bandwidth, nic_bandwidth
+from bayplan.topology.bandwidth import Bandwidth
 from bayplan.topology.levels import UNKNOWN, Level, Levels
 from bayplan.topology.machine import (
     Gpu,
@@ -96,11 +96,8 @@ class MachineBuilder:
         self._device(gpu.name, Kind.GPU, above, up)
 
     def nic(self, nic: Nic, above: str | None, up: Bandwidth) -> None:
-        """Add a NIC below a root or switch; its rate limits it as its PCIe link does."""
+        """Add a NIC below a root or switch; ``up`` is its PCIe link."""
         self._nics.append(nic)
-        if nic.rate:
-            rate = nic_bandwidth(nic.rate)
-            up = Bandwidth(min(up.wire, rate.wire), min(up.effective, rate.effective))
         self._device(nic.name, Kind.NIC, above, up)
 
     def _device(self, name: str, kind: Kind, above: str | None, up: Bandwidth) -> None:

@@ -1,0 +1,19 @@
+"""ConfigMap: bayplan writes some, and reads none of what manifests hold."""
+
+from __future__ import annotations
+
+from bayplan.api.meta import ApiStruct, ObjectMeta
+
+__all__ = ["ConfigMap"]
+
+
+class ConfigMap(ApiStruct, frozen=True):
+    """v1 ConfigMap."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    data: dict[str, str] = {}
+
+    @property
+    def key(self) -> str:
+        """``namespace/name``."""
+        return f"{self.metadata.namespace}/{self.metadata.name}"

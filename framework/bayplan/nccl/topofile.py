@@ -1,0 +1,153 @@
+"""The topology file that NCCL reads with NCCL_TOPO_FILE (NCCL 2.30, src/graph/xml.cc).
+
+Only system, cpu and pci are written: NCCL adds GPUs, NVLinks and NICs to what it finds in the file,
+and would leave out its own detection where they are there. Its parser takes no declaration, no tabs
+and no second space, and compares bus ids as text in lower case.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from bayplan.errors import BayplanError
+from bayplan.topology.bandwidth import pcie
+from bayplan.topology.machine import Kind, Link, Machine
+
+__all__ = ["TopologyFileError", "topology_file"]
+
+_MOST_NODES = 256
+_LONGEST = 255
+_SPEEDS = {1: "2.5", 2: "5.0", 3: "8.0", 4: "16.0", 5: "32.0", 6: "64.0"}
+_WIDTHS = (16, 8, 4, 2, 1)
+_CPUS = {
+    "broadwell": ("GenuineIntel", 6, 79),
+    "skylake": ("GenuineIntel", 6, 85),
+    "sapphire-rapids": ("GenuineIntel", 6, 143),
+    "emerald-rapids": ("GenuineIntel", 6, 207),
+    "amd": ("AuthenticAMD", 175, 1),
+}
+_GPU_CLASS = "0x030200"
+_BRIDGE_CLASS = "0x060400"
+_NIC_CLASSES = {"InfiniBand": "0x020700", "Ethernet": "0x020000"}
+
+
+class TopologyFileError(BayplanError):
+    """A machine is not known well enough for a topology file."""
+
+
+def topology_file(machine: Machine) -> str:
+    """Return a machine's topology file.
+
+    :raises TopologyFileError: when the bus id or the NUMA node of a GPU is not known, or the file
+        would be larger than NCCL reads.
+    """
+    lacking = [gpu.name for gpu in machine.gpus if not gpu.bus_id or gpu.numa is None]
+    if lacking:
+        raise TopologyFileError(f"the bus id or NUMA node of {', '.join(lacking)} is not known")
+    lines = list(_Writer(machine).lines())
+    if any(len(value) > _LONGEST for line in lines for value in line.split('"')[1::2]):
+        raise TopologyFileError(f"a value would be longer than {_LONGEST} characters")
+    if len(lines) > _MOST_NODES:
+        raise TopologyFileError(f"the file would have more than {_MOST_NODES} elements")
+    return "\n".join(lines) + "\n"
+
+
+class _Writer:
+    """Writes the tree of one machine."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+        self._graph = machine.graph
+        self._kinds = {name: self._graph.nodes[name]["kind"] for name in self._graph}
+        self._gpus = {gpu.name: gpu for gpu in machine.gpus}
+        self._nics = {nic.name: nic for nic in machine.nics}
+        self._bridges = 0
+
+    def lines(self) -> Iterator[str]:
+        """Yield the lines, two spaces a level."""
+        yield '<system version="1">'
+        cpus = dict(self._machine.platform.numa_cpus)
+        for name, kind in self._kinds.items():
+            if kind is not Kind.NUMA:
+                continue
+            number = int(name.split()[1])
+            body = [line for root in self._below(name) for line in self._bus(root, name, 2)]
+            if body:
+                affinity = _mask(cpus.get(number, ""), list(cpus.values()))
+                yield f'  <cpu numaid="{number}" affinity="{affinity}"{self._cpu()}>'
+                yield from body
+                yield "  </cpu>"
+        yield "</system>"
+
+    def _cpu(self) -> str:
+        platform = self._machine.platform
+        text = f' arch="{platform.arch}"'
+        if platform.cpu in _CPUS:
+            vendor, family, model = _CPUS[platform.cpu]
+            text += f' vendor="{vendor}" familyid="{family}" modelid="{model}"'
+        return text
+
+    def _below(self, name: str, above: str | None = None) -> list[str]:
+        return [
+            other
+            for other, edge in self._graph[name].items()
+            if other != above
+            and edge["kind"] is not Link.NVLINK
+            and self._kinds[other] not in (Kind.SOCKET, Kind.NUMA)
+        ]
+
+    def _bus(self, name: str, above: str, depth: int) -> Iterator[str]:
+        kind = self._kinds[name]
+        indent = "  " * depth
+        if kind is Kind.ROOT:
+            for other in self._below(name, above):
+                yield from self._bus(other, name, depth)
+        elif kind is Kind.SWITCH:
+            below = [
+                line
+                for other in self._below(name, above)
+                for line in self._bus(other, name, depth + 1)
+            ]
+            if below:
+                self._bridges += 1
+                bus = f"ffff:ff:{self._bridges:02x}.0"
+                yield f"{indent}<pci {self._pci(bus, _BRIDGE_CLASS, name, above)}>"
+                yield from below
+                yield f"{indent}</pci>"
+        elif kind is Kind.GPU:
+            gpu = self._gpus[name]
+            yield f"{indent}<pci {self._pci(gpu.bus_id, _GPU_CLASS, name, above)}/>"
+        elif kind is Kind.NIC and self._nics[name].bus_id:
+            nic = self._nics[name]
+            kind_of_nic = _NIC_CLASSES.get(nic.link_layer, _NIC_CLASSES["InfiniBand"])
+            yield f"{indent}<pci {self._pci(nic.bus_id, kind_of_nic, name, above)}/>"
+
+    def _pci(self, bus_id: str, class_: str, name: str, above: str) -> str:
+        generation, width = _link(self._graph.edges[name, above]["wire"])
+        speed = f"{_SPEEDS[generation]} GT/s PCIe"
+        return (
+            f'busid="{bus_id.lower()}" class="{class_}" link_speed="{speed}" link_width="{width}"'
+        )
+
+
+def _link(wire: float) -> tuple[int, int]:
+    """Return a PCIe generation and width with this bandwidth, GB/s; the nearest there is."""
+    options = ((generation, width) for width in _WIDTHS for generation in _SPEEDS)
+    return min(options, key=lambda link: abs(pcie(*link).wire - wire))
+
+
+def _mask(cpus: str, every: list[str]) -> str:
+    """Return a list of CPUs as the kernel's mask: groups of 8 hex digits, the highest first."""
+    numbers = _numbers(cpus)
+    highest = max((n for text in every for n in _numbers(text)), default=31)
+    groups = highest // 32 + 1
+    value = sum(1 << number for number in numbers)
+    return ",".join(f"{value >> 32 * group & 0xFFFFFFFF:08x}" for group in reversed(range(groups)))
+
+
+def _numbers(cpus: str) -> list[int]:
+    found: list[int] = []
+    for part in cpus.split(",") if cpus else ():
+        first, _, last = part.partition("-")
+        found += range(int(first), int(last or first) + 1)
+    return found

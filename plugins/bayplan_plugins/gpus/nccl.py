@@ -1,0 +1,83 @@
+"""What a pod is told for NCCL: as annotations, or as a ConfigMap to be taken over by envFrom."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from bayplan import PodInfo
+from bayplan.api import ObjectMeta
+from bayplan.api.configmap import ConfigMap
+from bayplan.api.meta import OwnerReference
+from bayplan.nccl import Member, TopologyFileError, environment, plan_job, topology_file
+
+__all__ = ["annotations_of", "config_map_of"]
+
+_ENVIRONMENT = "bayplan.dev/nccl-env"
+_RING = "bayplan.dev/nccl-ring"
+_TOPOLOGY = "bayplan.dev/nccl-topology"
+_WHY = "bayplan.dev/nccl-why"
+_FILE = "nccl-topo.xml"
+_SIZE = 2**30
+
+
+def annotations_of(member: Member, others: Sequence[Member], spans_nodes: bool) -> dict[str, str]:
+    """Return the annotations for a pod.
+
+    :param others: the GPUs of the job's other pods.
+    :param spans_nodes: whether the job has, or will have, pods on other nodes.
+    """
+    variables = environment(member, others, spans_nodes)
+    found = _about_ring(member, others)
+    if variables:
+        found[_ENVIRONMENT] = "\n".join(str(variable) for variable in variables)
+        found[_WHY] = "\n".join(f"{one.name}: {one.why}" for one in variables)
+    file = _topology(member)
+    if file:
+        found[_TOPOLOGY] = file
+    return found
+
+
+def config_map_of(
+    pod: PodInfo, member: Member, others: Sequence[Member], spans_nodes: bool
+) -> ConfigMap:
+    """Return the ConfigMap ``<pod>-nccl``: a key for each variable, and the topology file.
+
+    It belongs to the pod, and goes with it.
+    """
+    variables = environment(member, others, spans_nodes)
+    data = {variable.name: variable.value for variable in variables}
+    file = _topology(member)
+    if file:
+        data[_FILE] = file
+    notes = _about_ring(member, others)
+    if variables:
+        notes[_WHY] = "\n".join(f"{one.name}: {one.why}" for one in variables)
+    owner = OwnerReference("Pod", pod.name, pod.uid, "v1")
+    name = f"{pod.name}-nccl"
+    meta = ObjectMeta(
+        name=name, namespace=pod.namespace, annotations=notes, owner_references=(owner,)
+    )
+    return ConfigMap(meta, data)
+
+
+def _topology(member: Member) -> str:
+    """Return the topology file where NCCL needs one and the machine is known well enough."""
+    if not member.machine.platform.virtual:
+        return ""
+    try:
+        return topology_file(member.machine)
+    except TopologyFileError:
+        return ""
+
+
+def _about_ring(member: Member, others: Sequence[Member]) -> dict[str, str]:
+    """Describe the ring over all GPUs of the job that have a place already."""
+    if not others:
+        return {}
+    members = sorted((member, *others), key=lambda one: (one.node, one.gpus))
+    plan = plan_job(members)
+    seconds = plan.all_reduce_seconds(_SIZE)
+    return {
+        _RING: " ".join(f"{node}/{gpu}" for node, gpu in plan.ring)
+        + f" ({plan.bandwidth:g} GB/s, 1 GiB reduced in {seconds * 1e3:.1f} ms)"
+    }
