@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bayplan.announcer import Announcer
-from bayplan.api import KINDS, ApiObject, Node, Pod, ResourceClaim
+from bayplan.api import KINDS, ApiObject, Job, Node, Pod, ResourceClaim
 from bayplan.changes import claim_freed, node_difference, same_definition, same_needs
 from bayplan.claimants import Claimants
 from bayplan.cluster.protocol import Bind, Cluster, Done, WatchEvent, WatchType, Write
@@ -27,6 +27,7 @@ from bayplan.evaluator import Evaluator
 from bayplan.events import ClusterEvent
 from bayplan.evictions import RoomMaker
 from bayplan.gangs import GangDirectory, GangMembers
+from bayplan.inheritance import NOTHING, inherited, is_of, passed_on
 from bayplan.manifests import object_key
 from bayplan.patience import Patience
 from bayplan.plugin import Placement, Placements, Preparation, Unit
@@ -240,12 +241,15 @@ class Scheduler:
         if type_ is WatchType.DELETED or over:
             if over:
                 deleted = type_ is WatchType.DELETED
-                self.gangs.set_ended(PodInfo(pod), None if deleted else pod.status.phase)
+                self.gangs.set_ended(self._info(pod), None if deleted else pod.status.phase)
             self._pod_gone(pod)
         elif pod.spec.node_name:
             self._pod_assigned(pod)
         else:
             self._pod_pending(pod)
+
+    def _info(self, pod: Pod) -> PodInfo:
+        return PodInfo(pod, inherited(pod, self.snapshot))
 
     def _pod_gone(self, pod: Pod) -> None:
         info = self._known.pop(pod.key, None)
@@ -280,14 +284,14 @@ class Scheduler:
                 if known.gang is not None:
                     self._statuses.changed(known.gang)
                 return
-            self._known[pod.key] = info = PodInfo(pod)
+            self._known[pod.key] = info = self._info(pod)
             self.snapshot.replace_pod(info)
             self._regroup(self.gangs.set_bound(info, pod.spec.node_name))
             self._happened(ClusterEvent.POD_CHANGED | ClusterEvent.POD_REMOVED, info)
             return
         self.queue.remove(pod.key)
         self.snapshot.remove_pod(pod.key)
-        self._known[pod.key] = info = PodInfo(pod)
+        self._known[pod.key] = info = self._info(pod)
         self.snapshot.add_pod(info, pod.spec.node_name)
         self._regroup(self.gangs.set_bound(info, pod.spec.node_name))
         self._recheck(self.gangs.unit_of(info), info)
@@ -313,7 +317,7 @@ class Scheduler:
         if known is not None:
             self.queue.remove(pod.key)
             self._regroup(self.gangs.remove(known))
-        self._known[pod.key] = info = PodInfo(pod)
+        self._known[pod.key] = info = self._info(pod)
         self._regroup(self.gangs.set_pending(info))
         self._claimants.add(info)
         self.queue.add(info, self.now)
@@ -348,11 +352,26 @@ class Scheduler:
         else:
             self.snapshot.set_object(key, obj)
         changed = self._definitions.take(obj, deleted)
+        if isinstance(obj, Job):
+            self._job_changed(old if isinstance(old, Job) else None, obj, deleted)
         if changed:
             self._regroup(changed)
             self._happened(ClusterEvent.GANG_CHANGED, None)
         else:
             self._happened(ClusterEvent.OBJECT_CHANGED, None)
+
+    def _job_changed(self, old: Job | None, job: Job, deleted: bool) -> None:
+        """Read the pods anew that wait, where what they have from their Job is another now."""
+        if passed_on(old) == (NOTHING if deleted else passed_on(job)):
+            return
+        waiting = [
+            info.pod
+            for info in self._known.values()
+            if info.key not in self.snapshot.placed and is_of(info.pod, job)
+        ]
+        for pod in waiting:
+            self._pod_gone(pod)
+            self._pod_pending(pod)
 
     def _claim_event(self, type_: WatchType, claim: ResourceClaim) -> None:
         """Take over a claim; its pods may have waited for it, others for its devices."""

@@ -89,7 +89,7 @@ class GPUTopology(Plugin[GPUTopologyArgs]):
     # What is asked ---------------------------------------------------------------------------
 
     def _wish(self, pod: PodInfo) -> PodWish | None:
-        return wish_of(pod, self.handle.snapshot)
+        return wish_of(pod)
 
     def _request(self, pod: PodInfo, wish: PodWish) -> tuple[Request, ...]:
         """Return the requests to try, the strictest first."""

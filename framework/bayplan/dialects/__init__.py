@@ -7,31 +7,46 @@ from dataclasses import replace
 
 from bayplan.api import ApiObject, Pod, Workload
 from bayplan.api.gang import Gang, Membership
-from bayplan.dialects import kai, koordinator, kubernetes, kueue, scheduler_plugins, volcano
+from bayplan.dialects import (
+    gpu_topology,
+    kai,
+    koordinator,
+    kubernetes,
+    kueue,
+    scheduler_plugins,
+    volcano,
+)
 
 __all__ = ["gang_of", "may_be_evicted", "membership_of"]
 
 _DIALECTS = (koordinator, scheduler_plugins, volcano, kueue, kai, kubernetes)
 _NONE = Membership(None)
+_NOTHING: Mapping[str, str] = {}
 _READERS: tuple[Callable[[ApiObject], Gang | None], ...] = (
     koordinator.gang_of,
     scheduler_plugins.gang_of,
     volcano.gang_of,
     kueue.gang_of,
     kai.gang_of,
+    gpu_topology.gang_of,
 )
 
 
-def membership_of(pod: Pod) -> Membership:
+def membership_of(pod: Pod, inherited: Mapping[str, str] = _NOTHING) -> Membership:
     """Return the pod's gang and rank, as whichever ecosystem's manifest states them.
 
-    A pod that two ecosystems put into gangs has a problem that names both.
+    A pod that two ecosystems put into gangs has a problem that names both. ``inherited`` are the
+    annotations of its Job that hold for it.
     """
     found = [(d.NAME, member) for d in _DIALECTS if (member := d.membership_of(pod)) is not None]
     claims = [(name, member) for name, member in found if member.gang is not None]
     if len(claims) > 1:
         told = " and ".join(f'{name} ("{member.gang}")' for name, member in claims)
         return Membership(claims[0][1].gang, problem=f"two systems claim it for a gang: {told}")
+    if not claims:
+        # A Job that says how its nodes are to be chosen is placed as a whole, unless a group is.
+        job = gpu_topology.membership_of(pod, inherited)
+        claims = [(gpu_topology.NAME, job)] if job is not None else []
     member = claims[0][1] if claims else found[0][1] if found else _NONE
     problem = member.problem or next((m.problem for _, m in found if m.problem), None)
     rank = member.rank

@@ -10,15 +10,19 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
+from bayplan.api import ApiObject, Job, Pod
+from bayplan.api.gang import Gang, Membership
 from bayplan.api.gpus import GpuWish
 from bayplan.dialects.reading import is_index
 from bayplan.errors import did_you_mean
 
-__all__ = ["PREFIX", "wish_of"]
+__all__ = ["NAME", "PREFIX", "gang_of", "membership_of", "wish_of"]
 
+NAME = "gpu.topology"
 PREFIX = "gpu.topology/"
 _POLICIES = ("best-effort", "nvlink", "single-numa", "spread")
 _NODE_ORDERS = ("pack", "spread", "best-fit")
+_OF_NODES = ("multi-node-policy", "max-nodes", "min-gpus-per-node")
 _OUTPUTS = ("bandwidth", "ring-order", "relaxed")
 """What bayplan writes itself when it binds a pod."""
 
@@ -44,6 +48,34 @@ def wish_of(annotations: Mapping[str, str]) -> GpuWish | None:
         except ValueError as exc:
             return GpuWish(problem=f'annotation {PREFIX}{name}: {exc}, got "{value[:40]}"')
     return wish
+
+
+def membership_of(pod: Pod, inherited: Mapping[str, str]) -> Membership | None:
+    """Return the Job of a pod whose annotations, or the Job's, say how its nodes are chosen."""
+    if not _spans_nodes(inherited) and not _spans_nodes(pod.metadata.annotations):
+        return None
+    for owner in pod.metadata.owner_references:
+        if owner.controller and owner.kind == "Job":
+            return Membership(f"{pod.metadata.namespace}/{owner.name}")
+    return None
+
+
+def gang_of(obj: ApiObject) -> Gang | None:
+    """Return the gang of a Job that says how its nodes are chosen: all pods that run at once."""
+    if not isinstance(obj, Job):
+        return None
+    if not any(
+        _spans_nodes(meta.annotations) for meta in (obj.metadata, obj.spec.template.metadata)
+    ):
+        return None
+    count = obj.spec.parallelism
+    if obj.spec.completions is not None:
+        count = min(count, obj.spec.completions)
+    return Gang(f"{obj.metadata.namespace}/{obj.metadata.name}", max(1, count))
+
+
+def _spans_nodes(annotations: Mapping[str, str]) -> bool:
+    return any(f"{PREFIX}{name}" in annotations for name in _OF_NODES)
 
 
 def _policy(wish: GpuWish, value: str) -> GpuWish:

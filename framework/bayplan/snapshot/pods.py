@@ -14,6 +14,9 @@ from bayplan.snapshot.affinity import HeldTerms, held_terms
 __all__ = ["HostPort", "PodInfo", "SpecFacts"]
 
 
+_NOTHING: Mapping[str, str] = {}
+
+
 @dataclass(frozen=True, slots=True)
 class HostPort:
     """A port that the pod takes on the host."""
@@ -43,13 +46,15 @@ class PodInfo:
 
     ``rank`` is the pod's place among the members of its gang, None where nothing states one;
     ``role`` is what it does there, ``definition`` the gang where its own annotations define it;
-    ``problem`` says what is wrong with its annotations, and keeps it pending.
+    ``problem`` says what is wrong with its annotations, and keeps it pending. ``inherited`` are
+    annotations of its controller that hold for it.
     """
 
     __slots__ = (
         "definition",
         "facts",
         "gang",
+        "inherited",
         "key",
         "labels",
         "labels_id",
@@ -64,9 +69,10 @@ class PodInfo:
         "uid",
     )
 
-    def __init__(self, pod: Pod) -> None:
+    def __init__(self, pod: Pod, inherited: Mapping[str, str] = _NOTHING) -> None:
         meta = pod.metadata
         self.pod = pod
+        self.inherited = inherited
         self.name = meta.name
         self.namespace = meta.namespace
         self.key = f"{meta.namespace}/{meta.name}"
@@ -76,7 +82,7 @@ class PodInfo:
         self.priority = pod.spec.priority or 0
         self.facts = _facts(pod.spec)
         self.terms: HeldTerms = held_terms(pod)
-        member = membership_of(pod)
+        member = membership_of(pod, inherited)
         self.gang = member.gang
         self.rank = member.rank
         self.role = member.role
@@ -85,8 +91,9 @@ class PodInfo:
 
     @property
     def annotations(self) -> Mapping[str, str]:
-        """The pod's annotations."""
-        return self.pod.metadata.annotations
+        """The pod's annotations, its own before those that it inherits."""
+        own = self.pod.metadata.annotations
+        return {**self.inherited, **own} if self.inherited else own
 
     @property
     def spec(self) -> PodSpec:

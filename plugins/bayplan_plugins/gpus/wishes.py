@@ -1,14 +1,12 @@
-"""What a pod asks of its GPUs: from its own annotations, or those of its Job."""
+"""What a pod asks of its GPUs, from its annotations and those that it has from its Job."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
 from bayplan import PodInfo
-from bayplan.api import Job
 from bayplan.api.gpus import GpuWish
 from bayplan.dialects import gpu_topology, hami
-from bayplan.snapshot import Snapshot
 from bayplan_plugins.gpus.resources import gpu_count
 
 __all__ = ["PodWish", "job_of", "wish_of"]
@@ -39,24 +37,22 @@ def job_of(pod: PodInfo) -> str:
     return ""
 
 
-def wish_of(pod: PodInfo, snapshot: Snapshot) -> PodWish | None:
+def wish_of(pod: PodInfo) -> PodWish | None:
     """Return what a pod asks for; None without GPUs."""
     if not pod.facts.wants_devices:
         return None
     count = gpu_count(pod.requests)
     if not count:
         return None
-    wish = _of(pod, snapshot)
+    wish = _of(pod)
     return PodWish(count, wish, job_of(pod), wish.spans_nodes or pod.gang is not None)
 
 
-def _of(pod: PodInfo, snapshot: Snapshot) -> GpuWish:
+def _of(pod: PodInfo) -> GpuWish:
     """Merge the ecosystems' annotations; those of gpu.topology/ win."""
-    theirs = hami.wish_of(pod.annotations)
-    ours = gpu_topology.wish_of(pod.annotations)
-    if ours is None:
-        job = _job(pod, snapshot)
-        ours = gpu_topology.wish_of(job.metadata.annotations) if job is not None else None
+    annotations = pod.annotations
+    theirs = hami.wish_of(annotations)
+    ours = gpu_topology.wish_of(annotations)
     if ours is None or theirs is None:
         return ours or theirs or _PLAIN
     merged = {
@@ -65,10 +61,3 @@ def _of(pod: PodInfo, snapshot: Snapshot) -> GpuWish:
         for name in (field.name,)
     }
     return GpuWish(**merged)
-
-
-def _job(pod: PodInfo, snapshot: Snapshot) -> Job | None:
-    for owner in pod.pod.metadata.owner_references:
-        if owner.controller and owner.kind == "Job":
-            return snapshot.objects(Job).get(f"{pod.namespace}/{owner.name}")
-    return None

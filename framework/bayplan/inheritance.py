@@ -1,0 +1,36 @@
+"""Annotations of a Job that hold for its pods, which Kubernetes does not copy to them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from bayplan.api import Job, Pod
+from bayplan.dialects.gpu_topology import PREFIX
+from bayplan.snapshot import Snapshot
+
+__all__ = ["NOTHING", "inherited", "is_of", "passed_on"]
+
+NOTHING: Mapping[str, str] = {}
+
+
+def passed_on(job: Job | None) -> Mapping[str, str]:
+    """Return the annotations of a Job that hold for its pods."""
+    if job is None:
+        return NOTHING
+    return {k: v for k, v in job.metadata.annotations.items() if k.startswith(PREFIX)}
+
+
+def inherited(pod: Pod, snapshot: Snapshot) -> Mapping[str, str]:
+    """Return what a pod has from its Job; its own annotations come before these."""
+    for owner in pod.metadata.owner_references:
+        if owner.controller and owner.kind == "Job":
+            return passed_on(snapshot.objects(Job).get(f"{pod.metadata.namespace}/{owner.name}"))
+    return NOTHING
+
+
+def is_of(pod: Pod, job: Job) -> bool:
+    """Tell whether a pod is one of a Job's."""
+    return pod.metadata.namespace == job.metadata.namespace and any(
+        owner.controller and owner.kind == "Job" and owner.name == job.metadata.name
+        for owner in pod.metadata.owner_references
+    )
