@@ -12,12 +12,15 @@ from bayplan.api import (
     DeviceClass,
     Namespace,
     Node,
+    NodeResourceTopology,
     Pod,
     PriorityClass,
     ResourceClaim,
     ResourceClaimTemplate,
     ResourceSlice,
+    pod_requests,
 )
+from bayplan.api.gpus import GPU_RESOURCES, named_gpus
 from bayplan.cluster import Event, MemoryCluster
 from bayplan.cluster.claims import ClaimController
 from bayplan.cluster.controllers import WorkloadControllers
@@ -76,7 +79,7 @@ class Simulation:
     def create(self, objects: Iterable[ApiObject]) -> None:
         """Create objects; what others refer to comes first, whatever order the files have."""
         first: tuple[type, ...] = (Namespace, PriorityClass, Node, DeviceClass, ResourceSlice)
-        first += (ResourceClaimTemplate, ResourceClaim)
+        first += (NodeResourceTopology, ResourceClaimTemplate, ResourceClaim)
         ordered = sorted(
             objects, key=lambda obj: first.index(type(obj)) if type(obj) in first else len(first)
         )
@@ -129,9 +132,10 @@ class Simulation:
         return found
 
     def devices(self) -> dict[str, list[dict[str, str]]]:
-        """Return, for every claim that has an allocation, the device of each request."""
+        """Return the devices of claims that are allocated, and the GPUs chosen for pods, by key."""
+        found = {pod.key: gpus for pod in self.pods() if (gpus := _gpus_of(pod))}
         claims = sorted(self.cluster.list(ResourceClaim), key=lambda c: natural_key(c.key))
-        return {
+        return found | {
             claim.key: [
                 {
                     "request": one.request,
@@ -197,6 +201,23 @@ class Simulation:
                 "cycles": self.scheduler.statistics.cycles,
             },
         }
+
+
+def _gpus_of(pod: Pod) -> list[dict[str, str]]:
+    """Return the GPUs that were chosen for what a pod requests as nvidia.com/gpu."""
+    requests = pod_requests(pod.spec).effective
+    resource = next((name for name in GPU_RESOURCES if name in requests), None)
+    if resource is None or not pod.spec.node_name:
+        return []
+    return [
+        {
+            "request": resource,
+            "driver": resource.partition("/")[0],
+            "pool": pod.spec.node_name,
+            "device": f"gpu-{gpu}",
+        }
+        for gpu in named_gpus(pod.metadata.annotations)
+    ]
 
 
 def resource_use(table: NodeTable, row: int) -> list[tuple[str, str, str]]:

@@ -28,7 +28,7 @@ from bayplan import (
     StateKey,
     hookimpl,
 )
-from bayplan.api.gpus import GpuWish
+from bayplan.api.gpus import GPUS, GpuWish
 from bayplan.cluster.protocol import PutConfigMap
 from bayplan.hookspecs import BoolColumn, FloatColumn, IntColumn
 from bayplan.naming import counted
@@ -37,7 +37,7 @@ from bayplan.topology.levels import Level
 from bayplan.topology.machine import Machine
 from bayplan.topology.search import Constraints
 from bayplan.topology.select import NoSelection, Request, Selection, select_first
-from bayplan_plugins.gpus.ledger import GPUS, UNKNOWN, GpuLedger, State
+from bayplan_plugins.gpus.ledger import UNKNOWN, GpuLedger, State
 from bayplan_plugins.gpus.nccl import annotations_of, config_map_of
 from bayplan_plugins.gpus.wishes import PodWish, wish_of
 from bayplan_plugins.node_numa.ledger import NumaLedger

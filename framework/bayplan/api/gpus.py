@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["GpuWish", "NodeOrder"]
+__all__ = ["GPUS", "GPU_RESOURCES", "GpuWish", "NodeOrder", "named_gpus"]
+
+GPUS = "bayplan.dev/gpus"
+"""The annotation that names a pod's GPUs by index, such as "0,1,2,3"."""
+GPU_RESOURCES = ("nvidia.com/gpu", "hami.io/gpu")
+"""Resources whose units are whole GPUs of NVIDIA, as the device plugins of NVIDIA and HAMi do."""
 
 NodeOrder = Literal["pack", "spread", "best-fit"]
+
+
+def named_gpus(annotations: Mapping[str, str]) -> tuple[int, ...]:
+    """Return the GPUs that a pod's annotation names, in rising order; none for anything else."""
+    parts = [part.strip() for part in annotations.get(GPUS, "").split(",")]
+    if not all(part.isascii() and part.isdigit() and len(part) < 6 for part in parts):
+        return ()
+    return tuple(sorted({int(part) for part in parts}))
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.tree import Tree
 
 from bayplan.api import Pod
+from bayplan.api.gpus import named_gpus
 from bayplan.claimtable import claim_rows
 from bayplan.cycle import NOT_NEEDED
 from bayplan.decision import Decision, PodDecision
@@ -35,6 +36,8 @@ _MANY_PENDING = 20
 _MANY_DOMAINS = 12
 _MANY_CLAIMS = 32
 _MANY_GANGS = 4
+_BANDWIDTH = "gpu.topology/bandwidth"
+_RELAXED = "gpu.topology/relaxed"
 
 
 def _console() -> Console:
@@ -71,6 +74,7 @@ def print_simulation(simulation: Simulation) -> None:
         for decision in gangs:
             _print_domains(console, decision)
     _print_claims(console, simulation)
+    _print_gpus(console, simulation)
     if pending:
         console.print(f"\n[bold]Pending ({len(pending)})[/bold]")
         _print_pending(console, pending)
@@ -83,6 +87,31 @@ def print_simulation(simulation: Simulation) -> None:
     if pending:
         key = next(iter(pending))
         console.print(f"[dim]bayplan explain {key} -f ... says what would help[/dim]")
+
+
+def _print_gpus(console: Console, simulation: Simulation) -> None:
+    """Print which GPUs were chosen for whom, and what they reach."""
+    rows = []
+    for pod in simulation.pods():
+        gpus = named_gpus(pod.metadata.annotations)
+        if gpus and pod.spec.node_name:
+            bandwidth = pod.metadata.annotations.get(_BANDWIDTH, "")
+            reach = f"{bandwidth} GB/s in rings" if bandwidth else ""
+            relaxed = pod.metadata.annotations.get(_RELAXED, "")
+            reach += f"; gave up: {relaxed}" if relaxed else ""
+            names = ",".join(str(gpu) for gpu in gpus)
+            rows.append((_short(pod.key), f"GPU {names} of {pod.spec.node_name}", reach))
+    if not rows:
+        return
+    console.print(f"\n[bold]GPUs[/bold]  of {_count(len(rows), 'pod')}")
+    shown = rows[:_MANY_CLAIMS]
+    users, chosen = (max(len(cells[column]) for cells in shown) for column in (0, 1))
+    for user, gpus_of, reach in shown:
+        line = f"  {user:{users}}  {gpus_of:{chosen}}"
+        text = f"{escape(line)}  [dim]{escape(reach)}[/dim]" if reach else escape(line.rstrip())
+        console.print(text)
+    if len(rows) > _MANY_CLAIMS:
+        console.print(f"  [dim]and {len(rows) - _MANY_CLAIMS} more; -o json has all[/dim]")
 
 
 def _print_claims(console: Console, simulation: Simulation) -> None:

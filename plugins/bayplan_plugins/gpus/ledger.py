@@ -16,6 +16,7 @@ import numpy as np
 from bayplan import PodInfo
 from bayplan.api import Node, ResourceClaim, ResourceSlice
 from bayplan.api.dra import DeviceId
+from bayplan.api.gpus import named_gpus
 from bayplan.hookspecs import IntColumn
 from bayplan.snapshot import Snapshot
 from bayplan.topology.machine import Machine
@@ -24,10 +25,8 @@ from bayplan_plugins.gpus.machines import NodeMachines
 from bayplan_plugins.gpus.resources import gpu_count
 from bayplan_plugins.gpus.wishes import job_of
 
-__all__ = ["GPUS", "UNKNOWN", "GpuLedger", "NodeGpus", "State"]
+__all__ = ["UNKNOWN", "GpuLedger", "NodeGpus", "State"]
 
-GPUS = "bayplan.dev/gpus"
-"""The annotation that names a pod's GPUs by index, such as "0,1,2,3"."""
 _UUIDS = "hami.io/vgpu-devices-allocated"
 _MOST_REMEMBERED = 8192
 UNKNOWN = -1
@@ -285,10 +284,8 @@ def _devices(claim: ResourceClaim | None) -> frozenset[DeviceId]:
 
 def _annotated(pod: PodInfo, machine: Machine) -> tuple[int, ...]:
     """Return the GPUs that a pod's annotations name, none where they name none of the machine."""
-    text = pod.annotations.get(GPUS, "")
-    parts = text.split(",") if text else []
-    if parts and all(part.strip().isdecimal() for part in parts):
-        found = tuple(sorted({int(part) for part in parts}))
+    found = named_gpus(pod.annotations)
+    if found:
         return found if found[-1] < len(machine) else ()
     theirs = pod.annotations.get(_UUIDS, "")
     uuids = {gpu.uuid: gpu.index for gpu in machine.gpus if gpu.uuid}

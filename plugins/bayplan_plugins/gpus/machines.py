@@ -10,12 +10,12 @@ from __future__ import annotations
 import re
 
 from bayplan.api import Node, NodeResourceTopology
+from bayplan.api.gpus import GPU_RESOURCES
 from bayplan.api.numa import Zone
 from bayplan.errors import InputError
 from bayplan.snapshot import Snapshot
 from bayplan.topology import hami
 from bayplan.topology.machine import Machine
-from bayplan_plugins.gpus.resources import GPU_RESOURCES
 
 __all__ = ["MACHINE", "TOPOLOGY", "NodeMachines", "numa_nodes"]
 

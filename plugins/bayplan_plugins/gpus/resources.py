@@ -1,13 +1,13 @@
-"""The resources that stand for whole GPUs."""
+"""How many whole GPUs are requested."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-__all__ = ["GPU_RESOURCES", "gpu_count"]
+from bayplan.api.gpus import GPU_RESOURCES
 
-GPU_RESOURCES = ("nvidia.com/gpu", "hami.io/gpu")
-"""Resources whose units are whole GPUs of NVIDIA, as the device plugins of NVIDIA and HAMi do."""
+__all__ = ["gpu_count"]
+
 _SHARES = ("nvidia.com/gpumem", "nvidia.com/gpumem-percentage", "nvidia.com/gpucores")
 """With one of these HAMi gives parts of GPUs, which are not counted here."""
 

@@ -14,12 +14,12 @@ import numpy.typing as npt
 
 from bayplan import PodInfo
 from bayplan.api import Node, NodeResourceTopology
+from bayplan.api.gpus import GPU_RESOURCES
 from bayplan.api.numa import ZoneAttribute
 from bayplan.api.resources import amount_of
 from bayplan.snapshot import Snapshot
 from bayplan_plugins.gpus.ledger import GpuLedger
 from bayplan_plugins.gpus.machines import numa_nodes
-from bayplan_plugins.gpus.resources import GPU_RESOURCES
 from bayplan_plugins.node_numa.demands import Demand, demand_of
 from bayplan_plugins.node_numa.hints import Amounts, Policy, affinity, fill
 
