@@ -30,6 +30,7 @@ bench: $(READY)
 	$(BIN)/bayplan bench affinity --nodes 5000 --pods 2000
 	$(BIN)/bayplan bench gang
 	$(BIN)/bayplan bench dra
+	$(BIN)/bayplan bench topology
 
 clean:
 	rm -rf $(VENV)
