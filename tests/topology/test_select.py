@@ -1,0 +1,226 @@
+"""Sets of GPUs: ours equals brute force, and is never slower than other schedulers' choices."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bayplan.topology.bandwidth import inter_socket, nvlink, pcie
+from bayplan.topology.builder import MachineBuilder
+from bayplan.topology.machine import Gpu, Machine
+from bayplan.topology.machinefile import known_machine, known_machines
+from bayplan.topology.policies import POLICIES, best_effort, topology_aware
+from bayplan.topology.rings import ring_model, ring_order
+from bayplan.topology.select import (
+    Constraints,
+    NoSelection,
+    Request,
+    Selection,
+    ring_key,
+    select,
+    select_first,
+)
+from bayplan.topology.smi import read_smi
+
+SHARED = Path(__file__).parents[3] / "shared" / "fixtures"
+NEEDS_SHARED = pytest.mark.skipif(
+    not SHARED.is_dir(), reason="the shared fixtures are not beside the project"
+)
+
+
+def chosen(machine: Machine, count: int, free: Any = None, **more: Any) -> Selection:
+    found = select(machine, range(len(machine)) if free is None else free, Request(count, **more))
+    assert isinstance(found, Selection), found
+    return found
+
+
+def check_against_brute_force(machine: Machine) -> None:
+    everyone = tuple(range(len(machine)))
+    for count in everyone:
+        request = Request(count + 1)
+        found = chosen(machine, count + 1)
+        sets = itertools.combinations(everyone, count + 1)
+        best = max(ring_key(machine, everyone, own, request) for own in sets)
+        assert ring_key(machine, everyone, found.gpus, request) == best, (machine.name, count + 1)
+
+
+def check_never_slower(machine: Machine) -> None:
+    for count in range(1, len(machine) + 1):
+        ours = chosen(machine, count)
+        for policy in POLICIES:
+            theirs = chosen(machine, count, policy=policy)
+            assert len(theirs.gpus) == count
+            assert theirs.bottleneck <= ours.bottleneck, (machine.name, count, policy)
+            assert theirs.slowest_edge <= ours.slowest_edge, (machine.name, count, policy)
+
+
+@pytest.mark.parametrize("name", known_machines())
+def test_every_count_on_every_known_machine_equals_brute_force(name: str) -> None:
+    machine = known_machine(name)
+    check_against_brute_force(machine)
+    check_never_slower(machine)
+
+
+@NEEDS_SHARED
+@pytest.mark.parametrize("path", sorted(SHARED.glob("nvidia-smi-topo/*.txt")), ids=lambda p: p.stem)
+def test_every_count_on_every_table_equals_brute_force(path: Path) -> None:
+    machine = read_smi(path)
+    if len(machine) <= 8:
+        check_against_brute_force(machine)
+    check_never_slower(machine)
+
+
+@NEEDS_SHARED
+def test_best_effort_gives_what_go_gpuallocator_expects() -> None:
+    data = json.loads((SHARED / "pair_score_cases.json").read_text())
+    scores = {name: np.array(node["pair_score"]) for name, node in data["nodes"].items()}
+    for case in data["best_effort_upstream"]:
+        found = best_effort(scores[case["node"]], case["available"], case["required"], case["size"])
+        assert sorted(found) == case["want"], case
+    for case in data["best_effort_upstream_sequences"]:
+        left = list(range(len(scores[case["node"]])))
+        for want in case["want"]:
+            found = best_effort(scores[case["node"]], left, [], case["size"])
+            assert sorted(found) == want, case
+            left = [gpu for gpu in left if gpu not in found]
+
+
+def hami(scores: dict[tuple[int, int], int], size: int) -> np.ndarray[Any, Any]:
+    matrix = np.zeros((size, size), dtype=np.int64)
+    for (a, b), score in scores.items():
+        matrix[a, b] = matrix[b, a] = score
+    return matrix
+
+
+POSITIVE = {(0, 1): 100, (0, 2): 200, (1, 2): 150}
+NEGATIVE = {(0, 1): -5, (0, 2): -3, (1, 2): -1}
+
+
+@pytest.mark.parametrize(
+    ("scores", "count", "want"),
+    [(POSITIVE, 1, {1}), (POSITIVE, 2, {0, 2}), (NEGATIVE, 1, {0}), (NEGATIVE, 2, {1, 2})],
+)
+def test_topology_aware_takes_what_hami_takes(
+    scores: dict[tuple[int, int], int], count: int, want: set[int]
+) -> None:
+    assert set(topology_aware(hami(scores, 3), [0, 1, 2], count)) == want
+
+
+def test_topology_aware_gives_gpus_without_any_score() -> None:
+    assert len(topology_aware(hami({}, 3), [0, 1, 2], 2)) == 2
+    assert topology_aware(hami({}, 2), [0, 1], 2) == [0, 1]
+    assert topology_aware(hami({}, 2), [0], 2) == []
+
+
+@pytest.mark.parametrize(
+    ("count", "want"), [(1, [7]), (2, [6, 7]), (3, [5, 6, 7]), (4, [4, 5, 6, 7])]
+)
+def test_hami_on_an_idle_dgx_1v_visits_the_highest_gpus_first(count: int, want: list[int]) -> None:
+    assert list(chosen(known_machine("dgx-1v"), count, policy="topology-aware").gpus) == want
+
+
+def test_a_cube_mesh_carries_several_rings_at_once() -> None:
+    rings = ring_model(known_machine("dgx-1v"))
+    assert rings.bandwidth((0, 1, 2, 3)) == 100
+    assert rings.bandwidth((0, 1, 4, 5)) == 50
+    assert rings.bandwidth(range(8)) == 150
+    assert rings.slowest((0, 1, 2, 3)) == 25
+    assert ring_order(known_machine("dgx-1v").bandwidth, range(8)) == (0, 3, 2, 1, 5, 6, 7, 4)
+
+
+def test_the_strict_request_is_given_up_openly() -> None:
+    machine = known_machine("l40s-pcie")
+    strict = Request(4, constraints=Constraints(nvlink=True))
+    found = select_first(machine, range(8), (strict, Request(4)))
+    assert isinstance(found, Selection)
+    assert found.relaxed == "NVLink alone"
+
+
+@pytest.mark.parametrize(
+    ("request_", "reason"),
+    [
+        (Request(9), "the machine has 8 GPUs, 9 are asked for"),
+        (Request(2, frozenset({0, 1, 2})), "3 GPUs are required, only 2 are asked for"),
+        (
+            Request(2, constraints=Constraints(nvlink=True)),
+            "no 2 of 8 free GPUs are connected by NVLink alone",
+        ),
+        (
+            Request(5, constraints=Constraints(same_numa=True)),
+            "no 5 of 8 free GPUs are on one NUMA node",
+        ),
+        (
+            Request(4, constraints=Constraints(min_bandwidth=100)),
+            "no 4 of 8 free GPUs reach 100 GB/s; the best reach 31.5",
+        ),
+    ],
+)
+def test_a_refusal_says_why(request_: Request, reason: str) -> None:
+    found = select(known_machine("l40s-pcie"), range(8), request_)
+    assert found == NoSelection(reason)
+
+
+# Random machines ---------------------------------------------------------------------------
+
+
+@st.composite
+def machines(draw: st.DrawFn) -> tuple[dict[tuple[int, int], int], list[int]]:
+    size = draw(st.integers(2, 6))
+    pairs = list(itertools.combinations(range(size), 2))
+    links = {pair: draw(st.integers(0, 2)) for pair in pairs}
+    return links, [draw(st.integers(0, 1)) for _ in range(size)]
+
+
+def build(links: dict[tuple[int, int], int], numa: list[int]) -> Machine:
+    builder = MachineBuilder("random", nvlink(3), inter_socket("amd"))
+    for node in sorted(set(numa)):
+        builder.socket(f"socket {node}")
+        builder.numa(f"numa {node}", f"socket {node}")
+    for gpu, node in enumerate(numa):
+        builder.root(f"root {gpu}", f"numa {node}")
+        builder.gpu(Gpu(gpu, numa=node), f"root {gpu}", pcie(4))
+    for (a, b), count in links.items():
+        if count:
+            builder.nvlink(a, b, count)
+    return builder.build()
+
+
+@settings(max_examples=60, deadline=None)
+@given(machines(), st.data())
+def test_selection_on_random_machines(
+    made: tuple[dict[tuple[int, int], int], list[int]], data: st.DataObject
+) -> None:
+    links, numa = made
+    machine = build(links, numa)
+    size = len(machine)
+    assert (machine.bandwidth == machine.bandwidth.T).all()
+    assert (machine.levels == machine.levels.T).all()
+    free = data.draw(st.sets(st.integers(0, size - 1), min_size=1))
+    count = data.draw(st.integers(1, len(free)))
+    found = chosen(machine, count, free)
+    assert len(set(found.gpus)) == count
+    assert set(found.gpus) <= free
+    request = Request(count)
+    sets = itertools.combinations(sorted(free), count)
+    best = max(ring_key(machine, free, own, request) for own in sets)
+    assert ring_key(machine, free, found.gpus, request) == best
+    # Another numbering gives a set of the same worth.
+    order = data.draw(st.permutations(range(size)))
+    renamed = build(
+        {(min(order[a], order[b]), max(order[a], order[b])): n for (a, b), n in links.items()},
+        [numa[order.index(gpu)] for gpu in range(size)],
+    )
+    other = chosen(renamed, count, {order[gpu] for gpu in free})
+    assert ring_key(renamed, [order[gpu] for gpu in free], other.gpus, request) == best
+    # One link more never makes a set slower.
+    if size > 1:
+        pair = data.draw(st.sampled_from(list(links)))
+        more = build({**links, pair: links[pair] + 1}, numa)
+        assert ring_model(more).bandwidth(found.gpus) >= found.bottleneck
