@@ -4,7 +4,8 @@
 (how many pods each node, or each node whose name starts so, takes), ``bound`` (how many pods of a
 name prefix), ``same_domain`` with ``domains`` (pods that share one, by node names), ``pending``
 (pod: parts of its message), ``pending_any`` (parts of every pending message), ``told`` (parts of
-what a pod was told on the way), ``evicted``. ``profile.yaml`` is used where it lies beside.
+what a pod was told on the way), ``gpus`` (pod: indices of its GPUs), ``gpus_of_every_pod``,
+``evicted``. ``profile.yaml`` is used where it lies beside.
 """
 
 from __future__ import annotations
@@ -65,6 +66,14 @@ def test_the_case_ends_as_it_should(name: str) -> None:
         assert pending
         for message in pending.values():
             assert part in message
+    gpus = {
+        key.removeprefix("default/"): [int(one["device"].removeprefix("gpu-")) for one in devices]
+        for key, devices in answer["devices"].items()
+        if devices[0]["request"] == "nvidia.com/gpu"
+    }
+    assert {pod: gpus.get(pod) for pod in expected.get("gpus", {})} == expected.get("gpus", {})
+    if "gpus_of_every_pod" in expected:
+        assert set(map(tuple, gpus.values())) == {tuple(expected["gpus_of_every_pod"])}
     for pod, parts in expected.get("told", {}).items():
         told = " ".join(e["message"] for e in answer["timeline"] if e["pod"] == f"default/{pod}")
         for part in parts:

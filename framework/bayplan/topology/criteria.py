@@ -83,8 +83,12 @@ class Criteria:
     # Criteria ----------------------------------------------------------------------------
 
     def nics(self, sets: Rows) -> npt.NDArray[np.float64]:
-        """Prefer GPUs with a NIC at PXB or nearer, then the nearest NICs in all."""
-        return -np.stack([sets @ self._without_nic, sets @ self.nic_distance], axis=1)
+        """Prefer GPUs with a NIC at PXB or nearer, which may read their memory."""
+        return -(sets @ self._without_nic)[:, None]
+
+    def nic_distances(self, sets: Rows) -> npt.NDArray[np.float64]:
+        """Prefer the nearest NICs, where none or all of them may read a GPU's memory."""
+        return -(sets @ self.nic_distance)[:, None]
 
     def rails(self, wanted: frozenset[int]) -> Criterion:
         """Prefer GPUs whose NICs are on the rails that are wanted."""

@@ -135,6 +135,8 @@ class Search:
             if wish.multi_node:
                 yield criteria.nic_bandwidth
         yield criteria.numa_nodes
+        if self._machine.nics:
+            yield criteria.nic_distances
         yield criteria.left(as_rows([free], len(self._machine))[0])
         yield criteria.locality
 
