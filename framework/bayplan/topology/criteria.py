@@ -22,11 +22,11 @@ Rows: TypeAlias = npt.NDArray[np.float64]
 Criterion: TypeAlias = Callable[[Rows], npt.NDArray[np.float64]]
 
 
-def as_rows(sets: Sequence[Sequence[int]], size: int) -> Rows:
-    """Return sets, given by indices, as rows."""
+def as_rows(sets: Sequence[Sequence[int]] | npt.NDArray[np.intp], size: int) -> Rows:
+    """Return sets of one size, given by indices, as rows."""
     rows = np.zeros((len(sets), size))
-    for row, chosen in zip(rows, sets, strict=True):
-        row[list(chosen)] = 1.0
+    members = np.array(sets, dtype=np.intp).reshape(len(sets), -1)
+    np.put_along_axis(rows, members, 1.0, axis=1)
     return rows
 
 

@@ -113,8 +113,11 @@ class Search:
         sets = _different_sets(classes, need)
         exact = sets is not None
         if sets is None:
-            sets = self._seeds(classes, need, wish.required)
-        whole = sorted(sorted([*wish.required, *chosen]) for chosen in sets)
+            sets = np.array(self._seeds(classes, need, wish.required), dtype=np.intp)
+        given = np.tile(sorted(wish.required), (len(sets), 1)).astype(np.intp)
+        whole = np.sort(np.concatenate([given, sets], axis=1), axis=1)
+        # In the order of their indices, so that the first among equals has the lowest.
+        whole = whole[np.lexsort(whole.T[::-1])]
         rows = self._allowed(as_rows(whole, len(self._machine)), wish.constraints)
         if not len(rows):
             return None
@@ -342,17 +345,33 @@ def _is_nested(bandwidth: npt.NDArray[np.float64]) -> bool:
     return True
 
 
-def _different_sets(classes: Sequence[Sequence[int]], need: int) -> list[list[int]] | None:
-    """Return a set for every way to take ``need`` GPUs from classes; None for too many."""
+def _different_sets(classes: Sequence[Sequence[int]], need: int) -> npt.NDArray[np.intp] | None:
+    """Return a set, one a row, for every way to take ``need`` GPUs of classes; None for too many.
+
+    A set has the first GPUs of each class.
+    """
+    places = _ways(tuple(len(group) for group in classes), need)
+    if places is None:
+        return None
+    flat = np.array([gpu for group in classes for gpu in group], dtype=np.intp)
+    found: npt.NDArray[np.intp] = flat[places]
+    return found
+
+
+@lru_cache(maxsize=512)
+def _ways(sizes: tuple[int, ...], need: int) -> npt.NDArray[np.intp] | None:
+    """Return the ways to take ``need`` members of classes of these sizes, counted through."""
     found: list[list[int]] = [[]]
-    open_after = [sum(len(group) for group in classes[i + 1 :]) for i in range(len(classes))]
-    for group, left in zip(classes, open_after, strict=True):
+    start = 0
+    for place, size in enumerate(sizes):
+        left = sum(sizes[place + 1 :])
         grown = []
         for chosen in found:
             missing = need - len(chosen)
-            for count in range(max(0, missing - left), min(missing, len(group)) + 1):
-                grown.append([*chosen, *group[:count]])
+            for count in range(max(0, missing - left), min(missing, size) + 1):
+                grown.append([*chosen, *range(start, start + count)])
             if len(grown) > _MOST_SETS:
                 return None
         found = grown
-    return found
+        start += size
+    return np.array(found, dtype=np.intp).reshape(len(found), need)
