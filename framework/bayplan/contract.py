@@ -121,6 +121,10 @@ def _number(value: Any) -> bool:
     return isinstance(value, float | int) and math.isfinite(value)
 
 
+def _points(value: Any) -> bool:
+    return value is None or value == -math.inf or _number(value)
+
+
 def _key(value: Any) -> bool:
     return isinstance(value, tuple) and all(_number(part) for part in value)
 
@@ -158,7 +162,7 @@ ANSWERS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "placement_score": (_number, "a finite number"),
     "reserve": (_text, "None or a text"),
     "permit": (_permit, "None, a text or Wait(seconds)"),
-    "device_score": (_number, "a finite number"),
+    "device_score": (_points, "None, a finite number or -inf"),
     "pre_bind": (
         lambda v: isinstance(v, Preparation) or _text(v),
         "None, a text or a Preparation",

@@ -182,11 +182,12 @@ def device_score(
     node: NodeRow,
     chosen: Sequence[tuple[str, DeviceId]],
     devices: Mapping[DeviceId, Device],
-) -> float:
+) -> float | None:
     """Score one complete choice of devices for the pod's claims; the highest is taken.
 
-    ``chosen`` pairs each request with a device, ``devices`` are all that the node can use. Without
-    this hook the choice is taken that breaks the fewest groups of the node's topology.
+    ``chosen`` pairs each request with a device, ``devices`` are all that the node can use. Minus
+    infinity forbids a choice. A plugin to which the pod does not matter returns None, whatever is
+    chosen; where all do, the choice is taken that breaks the fewest groups of the node's topology.
     """
     raise AssertionError
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -28,6 +29,7 @@ from bayplan import (
     StateKey,
     hookimpl,
 )
+from bayplan.api.dra import Device, DeviceId
 from bayplan.api.gpus import GPUS, GpuWish
 from bayplan.cluster.protocol import PutConfigMap
 from bayplan.hookspecs import BoolColumn, FloatColumn, IntColumn
@@ -36,10 +38,11 @@ from bayplan.nccl import Member
 from bayplan.topology.levels import Level
 from bayplan.topology.machine import Machine
 from bayplan.topology.search import Constraints
-from bayplan.topology.select import NoSelection, Request, Selection, select_first
+from bayplan.topology.select import RING, NoSelection, Request, Selection, select_first
+from bayplan_plugins.gpus.claims import gpu_of_device
 from bayplan_plugins.gpus.ledger import UNKNOWN, GpuLedger, State
 from bayplan_plugins.gpus.nccl import annotations_of, config_map_of
-from bayplan_plugins.gpus.wishes import PodWish, wish_of
+from bayplan_plugins.gpus.wishes import PodWish, claim_wish_of, wish_of
 from bayplan_plugins.node_numa.ledger import NumaLedger
 
 __all__ = ["GPUTopology", "GPUTopologyArgs"]
@@ -128,16 +131,21 @@ class GPUTopology(Plugin[GPUTopologyArgs]):
         """All that is asked, and where the pods of the job are as far as that matters."""
         wish = self._wish(pod)
         if wish is None:
-            return None
+            return claim_wish_of(pod)
         job = frozenset(self._job_nodes(pod, wish).items())
         return (replace(wish, job=""), job, self._request(pod, wish))
 
     @hookimpl
     def pre_filter(self, pod: PodInfo) -> object:
         """Skip pods without GPUs; refuse annotations that cannot be read."""
+        if not pod.facts.wants_devices:
+            return SKIP
+        # A pod with claims is not to get what pods hold that have not been looked at yet.
+        self._ledger.codes()
         wish = self._wish(pod)
         if wish is None:
-            return SKIP
+            claims = claim_wish_of(pod)
+            return claims.problem if claims is not None and claims.problem else SKIP
         return wish.wish.problem or None
 
     # Which nodes -----------------------------------------------------------------------------
@@ -318,6 +326,32 @@ class GPUTopology(Plugin[GPUTopologyArgs]):
             return scores
         mine = np.array([name in used for name in names], dtype=np.bool_)
         return np.where(mine == (order == "pack"), scores, scores / 2)
+
+    # GPUs of claims --------------------------------------------------------------------------
+
+    @hookimpl
+    def device_score(
+        self,
+        pod: PodInfo,
+        node: NodeRow,
+        chosen: Sequence[tuple[str, DeviceId]],
+        devices: Mapping[DeviceId, Device],
+    ) -> float | None:
+        """Rate the GPUs that claims would get, if the pod's annotations ask anything of them."""
+        wish = claim_wish_of(pod)
+        if wish is None:
+            return None
+        machine = self._ledger.machines.of(node.node)
+        if isinstance(machine, str):
+            hard = wish.require_nvlink or wish.require_numa or wish.min_bandwidth
+            return -math.inf if hard else None
+        found = (gpu_of_device(devices[one], one.driver, machine) for _, one in chosen)
+        gpus = tuple(sorted({gpu for gpu in found if gpu is not None}))
+        if not gpus:
+            return None
+        requests = self._request(pod, PodWish(len(gpus), replace(wish, policy=RING)))
+        answer = self._answer(State(machine, gpus), requests, wish)
+        return answer.points if isinstance(answer.found, Selection) else -math.inf
 
     # On the node -----------------------------------------------------------------------------
 

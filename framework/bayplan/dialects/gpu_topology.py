@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from bayplan.api import ApiObject, Job, Pod
 from bayplan.api.gang import Gang, Membership
-from bayplan.api.gpus import GpuWish
+from bayplan.api.gpus import GpuWish, NodeOrder
 from bayplan.dialects.reading import is_index
 from bayplan.errors import did_you_mean
 
@@ -21,7 +21,7 @@ __all__ = ["NAME", "PREFIX", "gang_of", "membership_of", "wish_of"]
 NAME = "gpu.topology"
 PREFIX = "gpu.topology/"
 _POLICIES = ("best-effort", "nvlink", "single-numa", "spread")
-_NODE_ORDERS = ("pack", "spread", "best-fit")
+_NODE_ORDERS: tuple[NodeOrder, ...] = ("pack", "spread", "best-fit")
 _OF_NODES = ("multi-node-policy", "max-nodes", "min-gpus-per-node")
 _OUTPUTS = ("bandwidth", "ring-order", "relaxed")
 """What bayplan writes itself when it binds a pod."""
@@ -109,7 +109,7 @@ def _require_nvlink(wish: GpuWish, value: str) -> GpuWish:
 def _node_order(wish: GpuWish, value: str) -> GpuWish:
     for order in _NODE_ORDERS:
         if value == order:
-            return replace(wish, node_order=order)  # type: ignore[arg-type]
+            return replace(wish, node_order=order)
     raise ValueError(f"expected one of {', '.join(_NODE_ORDERS)}")
 
 

@@ -5,7 +5,7 @@ Names as in Project-HAMi/HAMi (pkg/device/nvidia, pkg/scheduler/policy).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from bayplan.api.gpus import GpuWish
@@ -17,11 +17,11 @@ _GPU_POLICY = "hami.io/gpu-scheduler-policy"
 _NODE_POLICY = "hami.io/node-scheduler-policy"
 _GPU_POLICIES = ("binpack", "spread", "topology-aware", "mutex", "numa")
 _NODE_POLICIES = ("binpack", "spread")
-_LISTS = {
-    "nvidia.com/use-gpuuuid": "uuids",
-    "nvidia.com/nouse-gpuuuid": "not_uuids",
-    "nvidia.com/use-gputype": "models",
-    "nvidia.com/nouse-gputype": "not_models",
+_LISTS: Mapping[str, Callable[[GpuWish, list[str]], GpuWish]] = {
+    "nvidia.com/use-gpuuuid": lambda wish, words: replace(wish, uuids=frozenset(words)),
+    "nvidia.com/nouse-gpuuuid": lambda wish, words: replace(wish, not_uuids=frozenset(words)),
+    "nvidia.com/use-gputype": lambda wish, words: replace(wish, models=tuple(words)),
+    "nvidia.com/nouse-gputype": lambda wish, words: replace(wish, not_models=tuple(words)),
 }
 _NUMA_BIND = "nvidia.com/numa-bind"
 _AWARE = "topology-aware"
@@ -67,11 +67,10 @@ def _read(annotations: Mapping[str, str]) -> GpuWish:
         )
     if annotations.get(_NUMA_BIND) == "true":
         wish = replace(wish, require_numa=True)
-    for key, field in _LISTS.items():
+    for key, read in _LISTS.items():
         words = _words(annotations.get(key, ""))
         if words:
-            value = frozenset(words) if field.endswith("uuids") else tuple(words)
-            wish = replace(wish, **{field: value})  # type: ignore[arg-type]
+            wish = read(wish, words)
     return wish
 
 

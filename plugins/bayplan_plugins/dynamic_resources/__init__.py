@@ -7,7 +7,9 @@ where a member finds nothing, all members on the node are solved together.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -95,6 +97,14 @@ class DynamicResourcesArgs(Args):
     def _is_duration(cls, text: str) -> str:
         parse_duration(text)
         return text
+
+
+@dataclass(frozen=True, slots=True)
+class _Opinion:
+    """What a plugin thinks of a choice of devices."""
+
+    points: float
+    plugin: str
 
 
 class DynamicResources(Plugin[DynamicResourcesArgs]):
@@ -195,19 +205,33 @@ class DynamicResources(Plugin[DynamicResourcesArgs]):
         open_claims: Sequence[ClaimToAllocate],
     ) -> Answer:
         key = (claims.key, len(open_claims), tuple(len(c.requests) for c in open_claims))
-        return self._solver.answer(key, open_claims, node.node, self._score_of(pod, node))
+        plain = self._solver.answer(key, open_claims, node.node)
+        if plain.choices is None or self.args.strict_reference:
+            return plain
+        opinion = self._opinion(pod, node, _flat(plain.choices))
+        if opinion is None:
+            return plain
+        scored = (key, pod.uid)
+        answer = self._solver.answer(scored, open_claims, node.node, self._score_of(pod, node))
+        return replace(answer, chosen_by=opinion.plugin)
 
-    def _score_of(self, pod: PodInfo, node: NodeRow) -> Score | None:
-        """Return how plugins score a choice of devices; None where none of them does."""
+    def _opinion(self, pod: PodInfo, node: NodeRow, choices: Sequence[Choice]) -> _Opinion | None:
+        """Return how plugins score a choice of devices; None where none of them cares."""
         calls = self.handle.hook("device_score")
         if not calls:
             return None
-        table = self._ledger.table(node.node)
-        devices = {device.id: device.spec for device in table.devices}
+        devices = self._ledger.devices_of(node.node)
+        chosen = [(choice.wanted.name, choice.device.id) for choice in choices]
+        for call in calls:
+            points = call(pod, node, chosen, devices)
+            if points is not None:
+                return _Opinion(float(points), getattr(call, "name", "a plugin"))
+        return None
 
+    def _score_of(self, pod: PodInfo, node: NodeRow) -> Score:
         def score(choices: Sequence[Choice]) -> float:
-            chosen = [(choice.wanted.name, choice.device.id) for choice in choices]
-            return float(calls[0](pod, node, chosen, devices))
+            opinion = self._opinion(pod, node, choices)
+            return opinion.points if opinion is not None else 0.0
 
         return score
 
@@ -296,9 +320,8 @@ class DynamicResources(Plugin[DynamicResourcesArgs]):
             choices = answer.choices
             if choices is None:
                 choices = self._exchange(pod, open_claims, node)
-            elif self.handle.hook("device_score"):
-                (first, *_) = self.handle.hook("device_score")
-                notes.append(f"{getattr(first, 'name', 'a plugin')} chose the devices")
+            elif answer.chosen_by:
+                notes.append(f"{answer.chosen_by} chose the devices")
             elif answer.broken:
                 notes.append(f"that breaks {answer.broken} of the node's groups that were whole")
             if choices is None:
@@ -376,7 +399,25 @@ class DynamicResources(Plugin[DynamicResourcesArgs]):
         tasks = [(m.claim, rows.nodes[rows.row_of[m.node]]) for m in mates]
         tasks += [(claim, node.node) for claim in claims]
         answer = self._solver.together(tasks, state)
-        return (mates, answer) if answer.choices is not None else None
+        if answer.choices is None or self._forbidden(pod, node, mates, answer.choices):
+            return None
+        return mates, answer
+
+    def _forbidden(
+        self,
+        pod: PodInfo,
+        node: NodeRow,
+        mates: Sequence[Flight],
+        choices: Sequence[Sequence[Choice]],
+    ) -> bool:
+        """Tell whether a plugin forbids what the pod or one of its mates would get."""
+        parts: list[tuple[PodInfo, NodeRow, Sequence[Choice]]]
+        parts = [(pod, node, _flat(choices[len(mates) :]))]
+        for mate, own in zip(mates, choices, strict=False):
+            row = NodeRow(node.table, node.table.row_of[mate.node])
+            parts += [(user, row, own) for user in mate.pods.values()]
+        opinions = (self._opinion(*part) for part in parts)
+        return any(one is not None and one.points == -math.inf for one in opinions)
 
     def _exchange(
         self, pod: PodInfo, claims: Sequence[ClaimToAllocate], node: NodeRow
@@ -503,6 +544,10 @@ class DynamicResources(Plugin[DynamicResourcesArgs]):
             open_claims = self._open(claims, node)
             if open_claims and self._refusal(pod, claims, node) is not None:
                 yield from advice(self._solver, self._ledger, open_claims, node)
+
+
+def _flat(choices: Sequence[Sequence[Choice]]) -> list[Choice]:
+    return [choice for own in choices for choice in own]
 
 
 def _is_used(request: str, flight: Flight) -> bool:

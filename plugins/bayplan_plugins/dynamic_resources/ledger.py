@@ -7,7 +7,7 @@ their claims were made for them; that is how preemption frees devices.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -19,7 +19,7 @@ from bayplan.api import (
     ResourceClaim,
     ResourceSlice,
 )
-from bayplan.api.dra import EXTENDED_RESOURCE_CLAIM, AllocationResult, DeviceId
+from bayplan.api.dra import EXTENDED_RESOURCE_CLAIM, AllocationResult, Device, DeviceId
 from bayplan.api.node import Node
 from bayplan.snapshot import Snapshot
 from bayplan.snapshot.pods import SpecFacts
@@ -91,9 +91,12 @@ class DeviceLedger:
         self._spec_of: dict[str, int] = {}
         self._prepared: dict[int, ClaimToAllocate] = {}
         self._tables: dict[str, tuple[object, DeviceTable]] = {}
+        self._devices_of: dict[str, tuple[DeviceTable, Mapping[DeviceId, Device]]] = {}
         self._versions: dict[str, int] = {}
         self._version = 0
         self._by_resource: dict[str, DeviceClass] | None = None
+        self._outside: dict[str, frozenset[DeviceId]] = {}
+        self._listeners: list[Callable[[Iterable[str] | None], None]] = []
         for type_, listener in (
             (ResourceSlice, self._on_slice),
             (DeviceTaintRule, self._on_rule),
@@ -288,20 +291,52 @@ class DeviceLedger:
             for node in nodes:
                 self._versions[node] = self._versions.get(node, 0) + 1
         self._snapshot.touch(nodes)
+        for listener in self._listeners:
+            listener(nodes)
+
+    def on_devices(self, listener: Callable[[Iterable[str] | None], None]) -> None:
+        """Have ``listener`` told of nodes whose devices, or who holds them, changed; None: any."""
+        self._listeners.append(listener)
 
     def version(self, node: str) -> tuple[int, int]:
         """Return a number that changes whenever what the node can use changes."""
         return self._version, self._versions.get(node, 0)
 
+    # Devices that are held without a claim ---------------------------------------------------
+
+    def set_outside(self, node: str, devices: frozenset[DeviceId]) -> None:
+        """Hold devices of a node that are in use without a claim, in the place of those before."""
+        before = self._outside.get(node, frozenset())
+        if devices == before:
+            return
+        self._outside[node] = before | devices
+        self._hold([Held(one) for one in devices - before])
+        self._outside[node] = devices
+        self._give([Held(one) for one in before - devices])
+
+    def is_claimed(self, device: DeviceId, node: str) -> bool:
+        """Tell whether any claim holds a device of a node, or a share of it."""
+        outside = device in self._outside.get(node, ())
+        return device in self.state.shared or self._counts.get(device, 0) > outside
+
     # Asking ----------------------------------------------------------------------------------
 
     def table(self, node: Node) -> DeviceTable:
-        """Return the devices that a node can use."""
+        """Return the devices that a node can use, as the allocator looks at them."""
         pools = self.inventory.pools(node)
         kept = self._tables.get(node.metadata.name)
         if kept is None or kept[0] is not pools:
             made = DeviceTable(pools, self.inventory.features)
             kept = self._tables[node.metadata.name] = (pools, made)
+        return kept[1]
+
+    def devices_of(self, node: Node) -> Mapping[DeviceId, Device]:
+        """Return the devices that a node can use."""
+        table = self.table(node)
+        kept = self._devices_of.get(node.metadata.name)
+        if kept is None or kept[0] is not table:
+            devices = {device.id: device.spec for device in table.devices}
+            kept = self._devices_of[node.metadata.name] = (table, devices)
         return kept[1]
 
     def device_class(self, name: str) -> DeviceClass | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
@@ -27,6 +28,8 @@ from bayplan_plugins.dynamic_resources.ledger import DeviceLedger
 __all__ = ["Answer", "NodeSolver"]
 
 _MOST_KEPT = 50_000
+_MOST_KEPT_FOR_NODE = 256
+_FORBIDDEN = "plugins forbid every choice of devices"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +37,8 @@ class Answer:
     """What a node can give: choices for each claim, or the reason why not.
 
     ``broken`` is how many groups of devices are broken anew; ``preferences`` which alternative
-    each request with ``firstAvailable`` got. ``hopeless`` says that freeing devices cannot help.
+    each request with ``firstAvailable`` got. ``hopeless`` says that freeing devices cannot help;
+    ``chosen_by`` is the plugin that chose among the choices.
     """
 
     choices: Sequence[Sequence[Choice]] | None
@@ -43,6 +47,7 @@ class Answer:
     preferences: Sequence[int] = ()
     hopeless: bool = False
     timed_out: bool = False
+    chosen_by: str = ""
 
 
 @dataclass(slots=True)
@@ -83,7 +88,8 @@ class NodeSolver:
         version = self._ledger.version(name)
         kept = self._by_node.get(name)
         table = self._ledger.table(node)
-        if kept is None or kept.version != version or kept.table is not table:
+        full = kept is not None and len(kept.answers) >= _MOST_KEPT_FOR_NODE
+        if kept is None or kept.version != version or kept.table is not table or full:
             kept = self._by_node[name] = _Kept(version, table)
         found = kept.answers.get(key)
         if found is None:
@@ -161,9 +167,13 @@ class NodeSolver:
         score: Score | None,
     ) -> Answer:
         try:
-            return _answer(solve(table, tasks, state, self._levels, self._interrupt(), score))
+            solved = solve(table, tasks, state, self._levels, self._interrupt(), score)
         except AllocationError as exc:
             return Answer(None, str(exc), hopeless=True)
+        if score is not None and isinstance(solved, Solved):
+            if score([choice for own in solved.choices for choice in own]) == -math.inf:
+                return Answer(None, _FORBIDDEN)
+        return _answer(solved)
 
     def _by_reference(
         self, claims: Sequence[ClaimToAllocate], node: Node, state: AllocatedState

@@ -1,61 +1,54 @@
-"""Which GPUs are held by resource claims, so that nobody gets them as ``nvidia.com/gpu``."""
+"""Which devices of resource slices are GPUs of a machine."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Iterable, Mapping
 
-from bayplan.api import ResourceClaim, ResourceSlice
-from bayplan.api.dra import Device, DeviceId
-from bayplan.snapshot import Snapshot
+from bayplan.api.dra import Device, DeviceAttribute, DeviceId
 from bayplan.topology.machine import Machine
+from bayplan_dra.allocator.pools import Pool
 
-__all__ = ["claimed_gpus", "gpu_of_device"]
+__all__ = ["gpu_of_device", "gpus_of_devices"]
 
 _BUS_ID = "resource.kubernetes.io/pciBusID"
 
 
-def claimed_gpus(
-    snapshot: Snapshot, machine_of: Callable[[str], Machine | None]
-) -> dict[str, frozenset[int]]:
-    """Return, by node, the indices of GPUs that allocated claims hold."""
-    wanted = {
-        DeviceId(one.driver, one.pool, one.device)
-        for claim in snapshot.objects(ResourceClaim).values()
-        if claim.status.allocation is not None
-        for one in claim.status.allocation.devices.results
-    }
-    found: dict[str, set[int]] = {}
-    for obj in snapshot.objects(ResourceSlice).values() if wanted else ():
-        node = obj.spec.node_name
-        machine = machine_of(node) if node else None
-        for device in obj.spec.devices if machine is not None else ():
-            if DeviceId(obj.spec.driver, obj.spec.pool.name, device.name) in wanted:
-                assert machine is not None
-                gpu = gpu_of_device(device, obj.spec.driver, machine)
-                if gpu is not None:
-                    found.setdefault(node, set()).add(gpu)
-    return {node: frozenset(gpus) for node, gpus in found.items()}
+def gpus_of_devices(pools: Iterable[Pool], machine: Machine) -> dict[DeviceId, int]:
+    """Return the GPUs that the devices of a node's pools are, or are a part of, by index."""
+    found: dict[DeviceId, int] = {}
+    for pool in pools:
+        for device in pool.devices:
+            gpu = gpu_of_device(device.spec, device.id.driver, machine)
+            if gpu is not None:
+                found[device.id] = gpu
+    return found
 
 
 def gpu_of_device(device: Device, driver: str, machine: Machine) -> int | None:
     """Return the index of the GPU that a device is: by bus id, uuid, index, or its name's number.
 
-    None for a device that is no GPU, such as a NIC.
+    A MIG device is a part of the GPU that its ``parentUUID`` names. None for a device that is no
+    GPU, such as a NIC.
     """
     values = {
         name.removeprefix(f"{driver}/"): attribute for name, attribute in device.attributes.items()
     }
-    kind = values.get("type")
-    if kind is not None and kind.string is not None and "gpu" not in kind.string.lower():
-        return None
-    bus, uuid, index = values.get(_BUS_ID), values.get("uuid"), values.get("index")
+    parent = _text(values, "parentUUID")
+    bus, uuid = _text(values, _BUS_ID).lower(), parent or _text(values, "uuid")
     for gpu in machine.gpus:
-        if bus is not None and bus.string and bus.string.lower() == gpu.bus_id:
+        if (uuid and uuid == gpu.uuid) or (bus and not parent and bus == gpu.bus_id):
             return gpu.index
-        if uuid is not None and uuid.string and uuid.string == gpu.uuid:
-            return gpu.index
+    kind = _text(values, "type")
+    if parent or (kind and "gpu" not in kind.lower()):
+        return None
+    index = values.get("index")
     if index is not None and index.integer is not None:
         return index.integer if 0 <= index.integer < len(machine) else None
     match = re.fullmatch(r"gpu-?(\d+)", device.name)
     return int(match[1]) if match and int(match[1]) < len(machine) else None
+
+
+def _text(values: Mapping[str, DeviceAttribute], name: str) -> str:
+    found = values.get(name)
+    return (found.string or "") if found is not None else ""

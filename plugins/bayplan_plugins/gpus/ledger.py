@@ -14,13 +14,14 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from bayplan import PodInfo
-from bayplan.api import Node, ResourceClaim, ResourceSlice
+from bayplan.api import Node
 from bayplan.api.dra import DeviceId
-from bayplan.api.gpus import named_gpus
+from bayplan.api.gpus import GPU_RESOURCES, named_gpus
 from bayplan.hookspecs import IntColumn
 from bayplan.snapshot import Snapshot
 from bayplan.topology.machine import Machine
-from bayplan_plugins.gpus.claims import claimed_gpus
+from bayplan_plugins.dynamic_resources.ledger import DeviceLedger
+from bayplan_plugins.gpus.claims import gpus_of_devices
 from bayplan_plugins.gpus.machines import NodeMachines
 from bayplan_plugins.gpus.resources import gpu_count
 from bayplan_plugins.gpus.wishes import job_of
@@ -43,20 +44,28 @@ class State:
 
 @dataclass
 class NodeGpus:
-    """The GPUs of one node, by the uid of the pod or claim that holds them."""
+    """The GPUs of one node, by the uid of the pod that holds them.
+
+    ``devices`` are those that resource slices offer; ``elsewhere`` the GPUs that claims hold, or
+    that only claims can have.
+    """
 
     machine: Machine
     held: dict[str, tuple[int, ...]] = field(default_factory=dict)
-    claimed: frozenset[int] = frozenset()
+    devices: Mapping[DeviceId, int] = field(default_factory=dict)
+    elsewhere: frozenset[int] = frozenset()
 
     def free(self, but: str = "") -> tuple[int, ...]:
         """Return the free GPUs; those of ``but`` count as free."""
         busy = {gpu for uid, gpus in self.held.items() if uid != but for gpu in gpus}
-        return tuple(g for g in self.machine.usable if g not in busy and g not in self.claimed)
+        return tuple(g for g in self.machine.usable if g not in busy and g not in self.elsewhere)
 
 
 class GpuLedger:
-    """The GPUs of a cluster. One for all profiles of a scheduler."""
+    """The GPUs of a cluster. One for all profiles of a scheduler.
+
+    It and the ledger of devices tell each other which GPUs are in use.
+    """
 
     def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
@@ -65,22 +74,17 @@ class GpuLedger:
         self._nodes: dict[str, NodeGpus] = {}
         self._sources: dict[str, Node] = {}
         self._pods: dict[str, dict[str, PodInfo]] = {}
-        self._remembered: dict[tuple[str, str], tuple[int, ...]] = {}
+        self._remembered: dict[tuple[str, str], tuple[tuple[int, ...], tuple[int, ...]]] = {}
         self._jobs: dict[str, dict[str, dict[str, int]]] = {}
-        self._claims_changed = True
-        self._pools: dict[tuple[str, str], str] = {}
+        self._devices = snapshot.shared(DeviceLedger, DeviceLedger)
         self._machines_version = -1
-        self._claimed: dict[str, frozenset[int]] = {}
         self._codes: IntColumn = np.zeros(0, dtype=np.int64)
         self._states: list[State] = []
         self._code_of: dict[tuple[bytes, tuple[int, ...]], int] = {}
         self._version: object = None
         self._dirty: set[str] = set()
         snapshot.on_pod(self._on_pod)
-        snapshot.on_object(ResourceClaim, self._on_claim)
-        snapshot.on_object(ResourceSlice, self._on_slice)
-        for obj in snapshot.objects(ResourceSlice).values():
-            self._on_slice(None, obj)
+        self._devices.on_devices(self._on_devices)
         for pod, node in snapshot.placed.values():
             self._on_pod(pod, node, True)
 
@@ -97,19 +101,20 @@ class GpuLedger:
                 self._jobs.setdefault(job, {}).setdefault(node, {})[pod.uid] = gpu_count(
                     pod.requests
                 )
-            gpus = self._nodes.get(node)
-            if gpus is not None:
+            gpus = self.node(node)
+            if gpus is not None and pod.uid not in gpus.held:
                 gpus.held[pod.uid] = self._guess(pod, node, gpus)
         else:
             on_node.pop(pod.uid, None)
             self._leave_job(job, node, pod.uid)
             gpus = self._nodes.get(node)
             if gpus is not None and pod.uid in gpus.held:
-                self._remember(pod.uid, node, gpus.held.pop(pod.uid))
-        self._dirty.add(node)
+                self._remember(pod, node, gpus)
+        if gpus is not None:
+            self._held_changed(node, gpus)
 
-    def _remember(self, uid: str, node: str, gpus: tuple[int, ...]) -> None:
-        self._remembered[uid, node] = gpus
+    def _remember(self, pod: PodInfo, node: str, gpus: NodeGpus) -> None:
+        self._remembered[pod.uid, node] = (gpus.held.pop(pod.uid), _annotated(pod, gpus.machine))
         if len(self._remembered) > _MOST_REMEMBERED:
             del self._remembered[next(iter(self._remembered))]
 
@@ -125,48 +130,52 @@ class GpuLedger:
 
     def _guess(self, pod: PodInfo, node: str, gpus: NodeGpus) -> tuple[int, ...]:
         """Return the GPUs that a pod on a node holds, as far as anybody says."""
-        known = self._remembered.pop((pod.uid, node), ()) or _annotated(pod, gpus.machine)
+        before, said = self._remembered.pop((pod.uid, node), ((), ()))
+        annotated = _annotated(pod, gpus.machine)
+        # What another scheduler or device plugin has written since then is newer.
+        known = before if annotated == said and before else annotated
         free = gpus.free(pod.uid)
         count = gpu_count(pod.requests)
-        if known and set(known) <= set(free):
+        if len(known) == count and set(known) <= set(free):
             return known
         return free[:count]
 
-    def _on_claim(self, old: ResourceClaim | None, new: ResourceClaim | None) -> None:
-        before, after = _devices(old), _devices(new)
-        if before != after:
-            self._claims_changed = True
-            nodes = {self._pools.get((one.driver, one.pool), "") for one in before | after}
-            self._snapshot.touch(nodes - {""})
+    def _on_devices(self, nodes: Iterable[str] | None) -> None:
+        for name in self._nodes if nodes is None else nodes:
+            self._refresh_devices(name)
 
-    def _on_slice(self, old: ResourceSlice | None, new: ResourceSlice | None) -> None:
-        obj = new or old
-        assert obj is not None
-        if obj.spec.node_name:
-            self._pools[obj.spec.driver, obj.spec.pool.name] = obj.spec.node_name
-            self._claims_changed = True
-            self._snapshot.touch((obj.spec.node_name,))
-
-    def _refresh_claims(self) -> None:
-        if not self._claims_changed:
+    def _refresh_devices(self, name: str) -> None:
+        """Note which GPUs of a node resource slices offer, and which of them claims hold."""
+        gpus = self._nodes.get(name)
+        row = self._snapshot.nodes.row_of.get(name)
+        if gpus is None or row is None:
             return
-        self._claims_changed = False
-        before, self._claimed = self._claimed, claimed_gpus(self._snapshot, self._machine_of)
-        for name in before.keys() | self._claimed.keys():
-            gpus = self._nodes.get(name)
-            if gpus is not None:
-                gpus.claimed = self._claimed.get(name, frozenset())
-            if before.get(name) != self._claimed.get(name):
-                self._dirty.add(name)
+        node = self._snapshot.nodes.nodes[row]
+        pools = self._devices.inventory.pools(node)
+        devices = gpus_of_devices(pools, gpus.machine) if pools else {}
+        offered = frozenset(devices.values())
+        claimed = {gpu for one, gpu in devices.items() if self._devices.is_claimed(one, name)}
+        # A device plugin that has more GPUs than no slice offers has some of the same.
+        apart = _plugin_gpus(node) <= len(set(gpus.machine.usable) - offered)
+        elsewhere = offered if apart else frozenset(claimed)
+        if devices != gpus.devices or elsewhere != gpus.elsewhere:
+            gpus.devices, gpus.elsewhere = devices, elsewhere
+            self._held_changed(name, gpus)
 
-    def _machine_of(self, name: str) -> Machine | None:
-        gpus = self.node(name)
-        return gpus.machine if gpus is not None else None
+    def _held_changed(self, name: str, gpus: NodeGpus) -> None:
+        """Tell the ledger of devices what pods hold without a claim."""
+        self._dirty.add(name)
+        busy = {gpu for held in gpus.held.values() for gpu in held} if gpus.devices else ()
+        held = frozenset(one for one, gpu in gpus.devices.items() if gpu in busy)
+        self._devices.set_outside(name, held)
 
     # Nodes -----------------------------------------------------------------------------------
 
     def node(self, name: str) -> NodeGpus | None:
-        """Return a node's GPUs; None where its machine is not known (see ``problems``)."""
+        """Return a node's GPUs; None where no device plugin has any.
+
+        None as well where its machine is not known (see ``problems``).
+        """
         row = self._snapshot.nodes.row_of.get(name)
         if row is None:
             return None
@@ -180,30 +189,35 @@ class GpuLedger:
         machine = self.machines.of(node)
         self.problems.pop(name, None)
         known = self._nodes.get(name)
-        if isinstance(machine, str):
-            self._nodes.pop(name, None)
-            if machine:
-                self.problems[name] = machine
+        if isinstance(machine, str) and machine:
+            self.problems[name] = machine
+        if isinstance(machine, str) or not _plugin_gpus(node):
+            if self._nodes.pop(name, None) is not None:
+                self._devices.set_outside(name, frozenset())
             return
         if known is not None and known.machine is machine:
+            self._refresh_devices(name)
             return
-        gpus = self._nodes[name] = NodeGpus(machine, claimed=self._claimed.get(name, frozenset()))
+        gpus = self._nodes[name] = NodeGpus(machine)
+        self._refresh_devices(name)
         pods = self._pods.get(name, {}).values()
         # Whoever says which GPUs it holds comes before those that get what is left.
         for pod in sorted(pods, key=lambda pod: not _annotated(pod, machine)):
             gpus.held[pod.uid] = self._guess(pod, name, gpus)
+        self._held_changed(name, gpus)
 
     def hold(self, pod: PodInfo, node: str, chosen: Sequence[int]) -> None:
         """Give a pod certain GPUs of its node, instead of those that it was taken to hold."""
-        self._nodes[node].held[pod.uid] = tuple(chosen)
-        self._dirty.add(node)
+        gpus = self._nodes[node]
+        gpus.held[pod.uid] = tuple(chosen)
+        self._held_changed(node, gpus)
 
     def release(self, pod: PodInfo, node: str) -> None:
         """Take a pod's GPUs back; it gets them again should it come back to the node."""
         gpus = self._nodes.get(node)
         if gpus is not None and pod.uid in gpus.held:
-            self._remember(pod.uid, node, gpus.held.pop(pod.uid))
-            self._dirty.add(node)
+            self._remember(pod, node, gpus)
+            self._held_changed(node, gpus)
 
     def held_by(self, pod: PodInfo, node: str) -> tuple[int, ...]:
         """Return the GPUs that a pod holds on a node."""
@@ -234,7 +248,6 @@ class GpuLedger:
 
     def codes(self) -> IntColumn:
         """Return the state of every node row as a number for ``state``; UNKNOWN for no machine."""
-        self._refresh_claims()
         table = self._snapshot.nodes
         version = (table.epoch, table.node_version, len(table), self.machines.version)
         if version != self._version:
@@ -275,11 +288,11 @@ class GpuLedger:
         return None if code == UNKNOWN else self._states[code]
 
 
-def _devices(claim: ResourceClaim | None) -> frozenset[DeviceId]:
-    """Return the devices that a claim holds."""
-    allocation = claim.status.allocation if claim is not None else None
-    results = allocation.devices.results if allocation is not None else ()
-    return frozenset(DeviceId(one.driver, one.pool, one.device) for one in results)
+def _plugin_gpus(node: Node) -> int:
+    """Return how many GPUs the node's device plugin has."""
+    return max(
+        (q.units for name, q in node.status.allocatable.items() if name in GPU_RESOURCES), default=0
+    )
 
 
 def _annotated(pod: PodInfo, machine: Machine) -> tuple[int, ...]:

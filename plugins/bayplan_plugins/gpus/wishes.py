@@ -9,7 +9,7 @@ from bayplan.api.gpus import GpuWish
 from bayplan.dialects import gpu_topology, hami
 from bayplan_plugins.gpus.resources import gpu_count
 
-__all__ = ["PodWish", "job_of", "wish_of"]
+__all__ = ["PodWish", "claim_wish_of", "job_of", "wish_of"]
 
 _PLAIN = GpuWish()
 
@@ -46,6 +46,22 @@ def wish_of(pod: PodInfo) -> PodWish | None:
         return None
     wish = _of(pod)
     return PodWish(count, wish, job_of(pod), wish.spans_nodes or pod.gang is not None)
+
+
+def claim_wish_of(pod: PodInfo) -> GpuWish | None:
+    """Return what a pod's annotations ask of the GPUs of its claims; None for nothing."""
+    if not pod.spec.resource_claims or not pod.annotations:
+        return None
+    wish = _of(pod)
+    asks = (
+        wish.prefer_nvlink,
+        wish.prefer_numa,
+        wish.require_nvlink,
+        wish.require_numa,
+        wish.min_bandwidth,
+        wish.problem,
+    )
+    return wish if any(asks) else None
 
 
 def _of(pod: PodInfo) -> GpuWish:

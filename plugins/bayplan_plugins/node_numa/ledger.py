@@ -146,7 +146,7 @@ class NumaLedger:
             return None
         if zones is not None:
             return _from_zones(zones, policy, scope)
-        return self._from_machine(name, policy, scope)
+        return self._from_machine(node, policy, scope)
 
     def _policy(self, node: Node, zones: NodeResourceTopology | None) -> tuple[Policy, str]:
         """Return the kubelet's policy and scope, from its report or the node's annotations."""
@@ -174,11 +174,10 @@ class NumaLedger:
             return "none", "container"
         return _POLICIES[text], scope
 
-    def _from_machine(self, name: str, policy: Policy, scope: str) -> NumaNode | None:
-        gpus = self._gpus.node(name)
-        if gpus is None:
+    def _from_machine(self, node: Node, policy: Policy, scope: str) -> NumaNode | None:
+        machine = self._gpus.machines.of(node)
+        if isinstance(machine, str):
             return None
-        machine = gpus.machine
         cpus = dict(machine.platform.numa_cpus)
         ids = sorted({*cpus, *(n for n in machine.numa_of if n is not None)})
         if not ids:

@@ -1,0 +1,315 @@
+"""Which GPUs pods get, and what becomes of GPUs that pods and claims held."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bayplan.api import ApiObject, Node, Pod, ResourceClaim
+from bayplan.api.gpus import GPUS, named_gpus
+from bayplan.testing import (
+    Cluster,
+    assert_pending,
+    assert_placed,
+    make_gang,
+    make_node,
+    make_object,
+    make_pod,
+)
+from bayplan_plugins.gpus.ledger import GpuLedger
+
+MACHINE = "bayplan.dev/machine"
+DRIVER = "gpu.nvidia.com"
+
+
+def gpu_node(name: str, machine: str = "dgx-1v", gpus: int = 8, **labels: str) -> Node:
+    return make_node(name, cpu=64, memory="512Gi", labels={MACHINE: machine, **labels}, gpu=gpus)
+
+
+def gpu_pod(name: str, count: int = 1, asks: str = "", **fields: Any) -> Pod:
+    """Return a pod with GPUs; ``asks`` lists its gpu.topology/ annotations as ``name=value``."""
+    annotations = dict(f"gpu.topology/{part}".split("=", 1) for part in asks.split())
+    return make_pod(
+        name, annotations={**annotations, **fields.pop("notes", {})}, gpu=count, **fields
+    )
+
+
+def gpus_of(cluster: Cluster, name: str) -> tuple[int, ...]:
+    """Return the GPUs that the pod was told it has."""
+    pod = cluster.api.get(Pod, f"default/{name}")
+    assert pod is not None
+    return named_gpus(pod.metadata.annotations)
+
+
+def free_gpus(cluster: Cluster, node: str) -> tuple[int, ...]:
+    ledger = cluster.snapshot.shared(GpuLedger, GpuLedger)
+    ledger.codes()
+    found = ledger.node(node)
+    assert found is not None
+    return found.free()
+
+
+def dra_class() -> ApiObject:
+    return make_object(
+        {
+            "apiVersion": "resource.k8s.io/v1",
+            "kind": "DeviceClass",
+            "metadata": {"name": "gpu"},
+            "spec": {"selectors": [{"cel": {"expression": f'device.driver == "{DRIVER}"'}}]},
+        }
+    )
+
+
+def dra_slice(node: str, gpus: Sequence[int], parts: Sequence[int] = ()) -> ApiObject:
+    """Return a slice of a node's GPUs, and of MIG devices of others, whose parent is named."""
+    devices = [{"name": f"gpu-{g}", "attributes": {"index": {"int": g}}} for g in gpus]
+    devices += [
+        {
+            "name": f"gpu-{g}-mig-0",
+            "attributes": {"type": {"string": "mig"}, "parentUUID": {"string": f"GPU-{g}"}},
+        }
+        for g in parts
+    ]
+    spec = {"driver": DRIVER, "pool": {"name": node}, "nodeName": node, "devices": devices}
+    meta = {"name": f"slice-{node}"}
+    return make_object(
+        {
+            "apiVersion": "resource.k8s.io/v1",
+            "kind": "ResourceSlice",
+            "metadata": meta,
+            "spec": spec,
+        }
+    )
+
+
+def dra_template(count: int) -> ApiObject:
+    requests = [{"name": "gpu", "exactly": {"deviceClassName": "gpu", "count": count}}]
+    return make_object(
+        {
+            "apiVersion": "resource.k8s.io/v1",
+            "kind": "ResourceClaimTemplate",
+            "metadata": {"name": f"gpus-{count}", "namespace": "default"},
+            "spec": {"spec": {"devices": {"requests": requests}}},
+        }
+    )
+
+
+def claim_pod(name: str, count: int, asks: str = "", **fields: Any) -> Pod:
+    wanted = {"name": "own", "resourceClaimTemplateName": f"gpus-{count}"}
+    annotations = dict(f"gpu.topology/{part}".split("=", 1) for part in asks.split())
+    return make_pod(name, annotations=annotations, spec={"resourceClaims": [wanted]}, **fields)
+
+
+def claimed(cluster: Cluster) -> list[int]:
+    """Return the GPUs that claims hold, by index."""
+    return sorted(
+        int(one.device.split("-")[1])
+        for claim in cluster.api.list(ResourceClaim)
+        if claim.status.allocation is not None
+        for one in claim.status.allocation.devices.results
+    )
+
+
+def dra_cluster(*objects: ApiObject, cached: bool = True) -> Cluster:
+    from bayplan.cluster.claims import ClaimController
+
+    cluster = Cluster(cached=cached)
+    ClaimController(cluster.api)
+    cluster.add(dra_class(), *(dra_template(n) for n in (1, 2, 4)), *objects)
+    return cluster
+
+
+# Choosing ------------------------------------------------------------------------------------
+
+
+def test_four_gpus_are_those_with_the_fastest_rings() -> None:
+    cluster = Cluster([gpu_node("a"), gpu_pod("p", 4)])
+    assert_placed(cluster, p="a")
+    assert gpus_of(cluster, "p") == (0, 1, 2, 3)
+
+
+def test_the_node_that_can_give_the_faster_set_now_wins() -> None:
+    cluster = Cluster([gpu_node("a"), gpu_node("b")])
+    cluster.add(gpu_pod("first", 2, node="a", notes={GPUS: "0,4"}), gpu_pod("p", 4))
+    assert_placed(cluster, p="b")
+
+
+def test_what_a_removed_pod_held_is_free_again() -> None:
+    cluster = Cluster([gpu_node("a"), gpu_pod("p", 3), gpu_pod("q", 5), gpu_pod("late", 3)])
+    assert_pending(cluster, "late", "Insufficient nvidia.com/gpu")
+    held = gpus_of(cluster, "p")
+    cluster.remove("p")
+    cluster.advance(30)
+    assert gpus_of(cluster, "late") == held
+
+
+def test_running_pods_keep_the_gpus_that_they_name() -> None:
+    silent = gpu_pod("silent", 2, node="a")
+    named = gpu_pod("named", 2, node="a", notes={GPUS: "0,1"})
+    cluster = Cluster([gpu_node("a"), silent, named])
+    assert free_gpus(cluster, "a") == (4, 5, 6, 7)
+
+
+def test_two_pods_that_name_one_gpu_do_not_both_have_it() -> None:
+    pods = [gpu_pod(name, 1, node="a", notes={GPUS: "3"}) for name in ("p", "q")]
+    cluster = Cluster([gpu_node("a"), *pods])
+    assert len(free_gpus(cluster, "a")) == 6
+
+
+def test_an_annotation_of_more_gpus_than_requested_is_not_believed() -> None:
+    cluster = Cluster([gpu_node("a"), gpu_pod("p", 1, node="a", notes={GPUS: "0,1,2,3,4"})])
+    assert len(free_gpus(cluster, "a")) == 7
+
+
+def test_a_gang_without_enough_gpus_leaves_all_of_them_free() -> None:
+    cluster = Cluster([gpu_node("a"), gpu_node("b"), make_gang("g", 5)])
+    cluster.add(*(gpu_pod(f"g-{i}", 4, gang="g") for i in range(5)))
+    assert_pending(cluster, "g-0", "nvidia.com/gpu")
+    assert free_gpus(cluster, "a") == free_gpus(cluster, "b") == tuple(range(8))
+
+
+def test_a_node_that_becomes_another_machine_gives_its_gpus_anew() -> None:
+    cluster = Cluster([gpu_node("a", "a100-pcie-bridged", 4), gpu_pod("p", 2)])
+    assert_placed(cluster, p="a")
+    node = cluster.api.get(Node, "a")
+    assert node is not None
+    cluster.api.update(gpu_node("a"))
+    assert free_gpus(cluster, "a") == tuple(g for g in range(8) if g not in gpus_of(cluster, "p"))
+
+
+@pytest.mark.parametrize("cached", [True, False])
+def test_a_hard_wish_is_not_given_up(cached: bool) -> None:
+    cluster = Cluster([gpu_node("a", "l40s-pcie")], cached=cached)
+    cluster.add(gpu_pod("p", 2, "require-nvlink=true"), gpu_pod("q", 2, "policy=nvlink"))
+    assert_pending(cluster, "p", "no 2 of 8 free GPUs are connected by NVLink alone")
+    pod = cluster.api.get(Pod, "default/q")
+    assert pod is not None
+    assert pod.spec.node_name == "a"
+    assert pod.metadata.annotations["gpu.topology/relaxed"] == "NVLink alone"
+
+
+# With claims ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("cached", [True, False])
+def test_gpus_of_claims_are_not_given_to_pods_that_ask_the_device_plugin(cached: bool) -> None:
+    cluster = dra_cluster(gpu_node("a"), dra_slice("a", range(8)), cached=cached)
+    cluster.add(claim_pod("c", 4))
+    assert_placed(cluster, c="a")
+    cluster.add(gpu_pod("p", 4))
+    assert_placed(cluster, p="a")
+    assert sorted([*claimed(cluster), *gpus_of(cluster, "p")]) == list(range(8))
+
+
+@pytest.mark.parametrize("cached", [True, False])
+def test_claims_do_not_get_what_pods_hold_without_one(cached: bool) -> None:
+    cluster = dra_cluster(gpu_node("a"), dra_slice("a", range(8)), cached=cached)
+    cluster.add(gpu_pod("p", 4, node="a", notes={GPUS: "0,1,2,3"}))
+    cluster.add(claim_pod("c", 4), claim_pod("d", 1))
+    assert_placed(cluster, c="a")
+    assert claimed(cluster) == [4, 5, 6, 7]
+    assert_pending(cluster, "d", "cannot allocate all claims")
+    cluster.remove("p")
+    cluster.advance(30)
+    assert claimed(cluster) == [0, 4, 5, 6, 7]
+
+
+def test_a_device_plugin_beside_a_driver_gives_only_the_gpus_that_no_slice_offers() -> None:
+    cluster = dra_cluster(gpu_node("a", gpus=4), dra_slice("a", range(4)))
+    cluster.add(gpu_pod("p", 4), claim_pod("c", 4))
+    assert_placed(cluster, p="a", c="a")
+    assert gpus_of(cluster, "p") == (4, 5, 6, 7)
+    assert claimed(cluster) == [0, 1, 2, 3]
+
+
+def test_a_node_without_a_device_plugin_leaves_the_choice_to_claims() -> None:
+    cluster = dra_cluster(gpu_node("a", gpus=0), dra_slice("a", range(8)))
+    cluster.add(claim_pod("c", 4))
+    assert_placed(cluster, c="a")
+    found = cluster.snapshot.shared(GpuLedger, GpuLedger)
+    assert found.codes().tolist() == [-1]
+
+
+def test_the_gpus_of_a_claim_are_as_the_annotations_ask() -> None:
+    busy = gpu_pod("busy", 2, node="a", notes={GPUS: "0,3"})
+    cluster = dra_cluster(gpu_node("a"), dra_slice("a", range(8)), busy)
+    cluster.add(claim_pod("c", 2, "min-bandwidth=50"))
+    assert_placed(cluster, c="a")
+    assert tuple(claimed(cluster)) in {(1, 2), (4, 7), (5, 6), (1, 5), (2, 6)}
+    note = cluster.decision("c").pods["default/c"].notes
+    assert any("GPUTopology chose the devices" in line for line in note)
+
+
+@pytest.mark.parametrize("cached", [True, False])
+def test_a_claim_that_cannot_be_as_hard_annotations_ask_is_refused(cached: bool) -> None:
+    cluster = dra_cluster(gpu_node("a", "l40s-pcie", 0), dra_slice("a", range(8)), cached=cached)
+    cluster.add(claim_pod("c", 2, "require-nvlink=true"), claim_pod("d", 2))
+    assert_pending(cluster, "c", "plugins forbid every choice of devices")
+    assert_placed(cluster, d="a")
+
+
+def test_a_claim_pod_with_an_annotation_that_cannot_be_read_is_told_so() -> None:
+    cluster = dra_cluster(gpu_node("a"), dra_slice("a", range(8)))
+    cluster.add(claim_pod("c", 2, "min-bandwidth=fast"))
+    assert_pending(cluster, "c", "gpu.topology/min-bandwidth: expected a number of GB/s above 0")
+
+
+# Invariants ----------------------------------------------------------------------------------
+
+
+@settings(max_examples=25, deadline=None, derandomize=True)
+@given(seed=st.integers(0, 100_000), cached=st.booleans())
+def test_no_gpu_is_ever_had_twice(seed: int, cached: bool) -> None:
+    draw = random.Random(seed)
+    machines = ("dgx-1v", "a100-pcie-bridged", "l40s-pcie")
+    sizes = {"dgx-1v": 8, "a100-pcie-bridged": 4, "l40s-pcie": 8}
+    chosen = {name: draw.choice(machines) for name in "abc"}
+    cluster = dra_cluster(
+        *(gpu_node(name, kind, sizes[kind]) for name, kind in chosen.items()),
+        *(dra_slice(name, range(sizes[kind])) for name, kind in chosen.items()),
+        cached=cached,
+    )
+    alive: list[str] = []
+    for step in range(12):
+        name, kind = f"p-{step}", draw.random()
+        if kind < 0.25 and alive:
+            cluster.remove(alive.pop(draw.randrange(len(alive))))
+        elif kind < 0.45:
+            asks = draw.choice(["", "policy=nvlink", "policy=single-numa"])
+            cluster.add(claim_pod(name, draw.choice([1, 2, 4]), asks))
+            alive.append(name)
+        elif kind < 0.6:
+            size = draw.randint(2, 3)
+            cluster.add(make_gang(name, size))
+            for member in range(size):
+                alive.append(f"{name}-{member}")
+                cluster.add(gpu_pod(alive[-1], draw.choice([1, 2, 4]), gang=name))
+        else:
+            asks = draw.choice(["", "policy=nvlink", "policy=spread", "require-nvlink=true"])
+            cluster.add(gpu_pod(name, draw.choice([1, 2, 4]), asks, priority=draw.choice([0, 9])))
+            alive.append(name)
+        cluster.advance(draw.choice([0, 40]))
+        alive = [name for name in alive if cluster.api.get(Pod, f"default/{name}")]
+        _assert_apart(cluster)
+
+
+def _assert_apart(cluster: Cluster) -> None:
+    """Assert that nobody shares a GPU, and that the rest is what the ledger takes for free."""
+    had: dict[str, list[int]] = {name: [] for name in "abc"}
+    for pod in cluster.api.list(Pod):
+        if pod.spec.node_name:
+            had[pod.spec.node_name] += named_gpus(pod.metadata.annotations)
+    for claim in cluster.api.list(ResourceClaim):
+        if claim.status.allocation is not None:
+            for one in claim.status.allocation.devices.results:
+                had[one.pool].append(int(one.device.split("-")[1]))
+    for name, gpus in had.items():
+        assert len(gpus) == len(set(gpus)), f"{name}: {sorted(gpus)}"
+        row = cluster.snapshot.nodes.row_of[name]
+        size = cluster.snapshot.nodes.nodes[row].status.allocatable["nvidia.com/gpu"].units
+        assert set(free_gpus(cluster, name)) == set(range(size)) - set(gpus)
