@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -34,6 +34,7 @@ from bayplan.snapshot import NodeTable
 
 __all__ = ["Simulation", "TimelineEntry", "resource_use"]
 
+_MOST_NAMED = 4
 _DEFAULT_HORIZON = 600.0
 """Virtual seconds after which a simulation ends by itself; long enough for every backoff."""
 
@@ -85,6 +86,15 @@ class Simulation:
         )
         for obj in ordered:
             self.cluster.create(obj)
+
+    def problems(self) -> list[str]:
+        """Return what could not be read of nodes, or had to be assumed; nodes alike in one line."""
+        nodes: dict[tuple[str, str], list[str]] = {}
+        for (node, subject), text in sorted(self.scheduler.snapshot.problems.items()):
+            nodes.setdefault((subject, text), []).append(node)
+        return [
+            f"{subject} of {_listed(names)}: {text}" for (subject, text), names in nodes.items()
+        ]
 
     def run(self, progress: Progress | None = None) -> None:
         """Run until nothing is left to happen, or until the horizon."""
@@ -229,3 +239,10 @@ def resource_use(table: NodeTable, row: int) -> list[tuple[str, str, str]]:
     cores = [f"{int(c[row]) / 1000:g}" for c in (table.used("cpu"), table.allocatable("cpu"))]
     whole = [(r, str(table.used(r)[row]), str(table.allocatable(r)[row])) for r in extended]
     return [("cpu", cores[0], cores[1]), *whole]
+
+
+def _listed(nodes: Sequence[str]) -> str:
+    """Return the names of nodes, the first few of many."""
+    shown = ", ".join(nodes[:_MOST_NAMED])
+    more = len(nodes) - _MOST_NAMED
+    return f"node{'s' if len(nodes) > 1 else ''} {shown}{f' and {more} more' if more > 0 else ''}"

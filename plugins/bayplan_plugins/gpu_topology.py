@@ -37,10 +37,11 @@ from bayplan.naming import counted
 from bayplan.nccl import Member
 from bayplan.topology.levels import Level
 from bayplan.topology.machine import Machine
-from bayplan.topology.search import Constraints
+from bayplan.topology.search import NO_CONSTRAINTS, Constraints
 from bayplan.topology.select import RING, NoSelection, Request, Selection, select_first
 from bayplan_plugins.gpus.claims import gpu_of_device
 from bayplan_plugins.gpus.ledger import UNKNOWN, GpuLedger, State
+from bayplan_plugins.gpus.machines import MACHINE
 from bayplan_plugins.gpus.nccl import annotations_of, config_map_of
 from bayplan_plugins.gpus.wishes import PodWish, claim_wish_of, wish_of
 from bayplan_plugins.node_numa.ledger import NumaLedger
@@ -48,6 +49,7 @@ from bayplan_plugins.node_numa.ledger import NumaLedger
 __all__ = ["GPUTopology", "GPUTopologyArgs"]
 
 CHOSEN: StateKey[Selection] = StateKey("gpu-topology.chosen")
+GIVEN_UP: StateKey[str] = StateKey("gpu-topology.given-up")
 _RING_ORDER = "gpu.topology/ring-order"
 _BANDWIDTH = "gpu.topology/bandwidth"
 _RELAXED = "gpu.topology/relaxed"
@@ -88,17 +90,23 @@ class GPUTopology(Plugin[GPUTopologyArgs]):
         self._ledger = handle.snapshot.shared(GpuLedger, GpuLedger)
         self._numa = handle.snapshot.shared(NumaLedger, NumaLedger)
         self._answers: dict[tuple[object, ...], _Answer] = {}
+        self._latest: tuple[PodInfo | None, PodWish | None] = (None, None)
 
     # What is asked ---------------------------------------------------------------------------
 
     def _wish(self, pod: PodInfo) -> PodWish | None:
-        return wish_of(pod)
+        """Return what a pod asks for; the hooks of one cycle ask for the same pod."""
+        if self._latest[0] is not pod:
+            self._latest = (pod, wish_of(pod))
+        return self._latest[1]
 
     def _request(self, pod: PodInfo, wish: PodWish) -> tuple[Request, ...]:
         """Return the requests to try, the strictest first."""
         asked = wish.wish
         hard = Constraints(asked.require_numa, asked.require_nvlink, asked.min_bandwidth)
-        rails = self._rails(pod, wish) if wish.multi_node else frozenset()
+        rails: frozenset[int] = frozenset()
+        if wish.multi_node and wish.job:
+            rails = self._ledger.job_rails(wish.job, pod.uid)
         last = Request(
             wish.count,
             constraints=hard,
@@ -113,14 +121,6 @@ class GPUTopology(Plugin[GPUTopologyArgs]):
         )
         return (last,) if strict == hard else (replace(last, constraints=strict), last)
 
-    def _rails(self, pod: PodInfo, wish: PodWish) -> frozenset[int]:
-        """Return the rails that the job's other pods use."""
-        found: set[int] = set()
-        for _, machine, gpus in self._ledger.job_gpus(wish.job, pod.uid) if wish.job else ():
-            nics = (machine.nics[nic] for gpu in gpus for nic in machine.near_nics(gpu))
-            found |= {nic.rail for nic in nics if nic.rail is not None}
-        return frozenset(found)
-
     def _job_nodes(self, pod: PodInfo, wish: PodWish) -> Mapping[str, int]:
         if not wish.job or not wish.wish.spans_nodes:
             return {}
@@ -133,7 +133,8 @@ class GPUTopology(Plugin[GPUTopologyArgs]):
         if wish is None:
             return claim_wish_of(pod)
         job = frozenset(self._job_nodes(pod, wish).items())
-        return (replace(wish, job=""), job, self._request(pod, wish))
+        aligned = pod.facts if len(self._numa.rows()) else None
+        return (replace(wish, job=""), job, self._request(pod, wish), aligned)
 
     @hookimpl
     def pre_filter(self, pod: PodInfo) -> object:
@@ -155,111 +156,130 @@ class GPUTopology(Plugin[GPUTopologyArgs]):
         """Refuse nodes that have no set of GPUs as it is asked for, and those beyond the job's."""
         wish = self._wish(pod)
         assert wish is not None, "skipped"
-        codes = nodes.pick(self._ledger.codes())
         requests = self._request(pod, wish)
-        aligned = self._aligned(nodes)
-        for code in np.unique(codes).tolist():
-            refusal = self._refusal(code, requests, wish)
+        masks: dict[tuple[str, bool], BoolColumn] = {}
+        for state, mask in self._states(pod, wish, nodes):
+            refusal = self._refusal(state, requests, wish)
             if refusal is not None:
-                mask = (codes == code) & ~aligned
-                yield Reject(mask, refusal.reasons[0], refusal.resolvable)
-        for index in np.flatnonzero(aligned).tolist():
-            refusal = self._refusal(int(codes[index]), requests, wish, (pod, nodes.names[index]))
-            if refusal is not None:
-                mask = np.arange(len(codes)) == index
-                yield Reject(mask, refusal.reasons[0], refusal.resolvable)
-        yield from self._beyond_job(pod, wish, nodes, codes)
+                key = (refusal.reasons[0], refusal.resolvable)
+                masks[key] = masks[key] | mask if key in masks else mask
+        for (reason, resolvable), mask in masks.items():
+            yield Reject(mask, reason, resolvable)
+        yield from self._beyond_job(pod, wish, nodes)
 
-    def _aligned(self, nodes: NodeView) -> BoolColumn:
-        """Return the mask of nodes whose kubelet takes GPUs from certain NUMA nodes only."""
-        mask = np.zeros(len(nodes.table), dtype=np.bool_)
-        mask[self._numa.rows()] = True
-        return nodes.pick(mask)
+    def _states(
+        self, pod: PodInfo, wish: PodWish, nodes: NodeView
+    ) -> Iterator[tuple[State | None, BoolColumn]]:
+        """Yield the states of nodes, as far as the pod may use their GPUs; None for unknown ones.
+
+        Where neither names nor the kubelet's alignment matter, nodes of one code are of one state.
+        """
+        codes = nodes.pick(self._ledger.codes())
+        alone = np.zeros(len(nodes.table), dtype=np.bool_)
+        alone[:] = bool(_names(wish.wish))
+        alone[self._numa.rows()] = True
+        own = nodes.pick(alone) & (codes != UNKNOWN)
+        for code in np.unique(codes[~own]).tolist():
+            state = None if code == UNKNOWN else self._ledger.state(code)
+            yield state, (codes == code) & ~own
+        found: dict[tuple[object, ...], tuple[State, list[int]]] = {}
+        for index in np.flatnonzero(own).tolist():
+            state = self._state_for(pod, wish, nodes.names[index])
+            if state is not None:
+                key = (state.machine.shape, state.free, state.most)
+                found.setdefault(key, (state, []))[1].append(index)
+        for state, places in found.values():
+            mask = np.zeros(len(nodes), dtype=np.bool_)
+            mask[places] = True
+            yield state, mask
+
+    def _state_for(self, pod: PodInfo, wish: PodWish, name: str) -> State | None:
+        """Return a node's state without the GPUs that the pod may not have."""
+        gpus = self._ledger.node(name)
+        if gpus is None:
+            return None
+        machine = gpus.machine
+        most = set(_eligible(machine, wish.wish))
+        aligned = self._numa.allowed(pod, name)
+        if aligned is not None:
+            most = {gpu for gpu in most if machine.numa_of[gpu] in aligned}
+        free = tuple(gpu for gpu in gpus.free(pod.uid) if gpu in most)
+        return State(machine, free, tuple(sorted(most)))
 
     @hookimpl
     def filter_node(self, pod: PodInfo, node: NodeRow) -> Refusal | None:
         """Say why one node is refused."""
         wish = self._wish(pod)
         assert wish is not None, "skipped"
-        codes = self._ledger.codes()
-        where = (pod, node.name)
-        refusal = self._refusal(int(codes[node.row]), self._request(pod, wish), wish, where)
-        if refusal is not None:
-            return refusal
-        for reject in self._beyond_job(pod, wish, _one(node), codes[[node.row]]):
+        one = _one(node)
+        for state, _ in self._states(pod, wish, one):
+            refusal = self._refusal(state, self._request(pod, wish), wish)
+            if refusal is not None:
+                return refusal
+        for reject in self._beyond_job(pod, wish, one):
             if reject.mask[0]:
                 return Refusal((reject.reason,), reject.resolvable)
         return None
 
     def _refusal(
-        self,
-        code: int,
-        requests: Sequence[Request],
-        wish: PodWish,
-        where: tuple[PodInfo, str] | None = None,
+        self, state: State | None, requests: Sequence[Request], wish: PodWish
     ) -> Refusal | None:
-        """Return why a node in some state is refused; ``where`` tells which, if that matters."""
-        if code == UNKNOWN:
-            wanted = wish.wish
-            if wanted.require_nvlink or wanted.require_numa or wanted.min_bandwidth:
-                return Refusal((_NO_MACHINE,), resolvable=False)
-            return None
-        state = self._ledger.state(code)
-        if where is not None:
-            state = self._as_aligned(state, *where)
-        answer = self._answer(state, requests, wish.wish)
+        """Return why nodes in some state are refused."""
+        if state is None:
+            return Refusal((_NO_MACHINE,), resolvable=False) if _is_hard(wish.wish) else None
+        answer = self._answer(state, requests)
         if isinstance(answer.found, Selection):
             return None
         reason = f"node(s) where {answer.found.reason}"
+        apart = len(state.machine.usable) - len(state.most)
+        if apart and len(state.free) < wish.count:
+            why = _named(wish.wish) or "the kubelet's NUMA alignment"
+            reason = (
+                f"node(s) where {counted(len(state.free), 'GPU')} of those that {why} leaves "
+                f"{'is' if len(state.free) == 1 else 'are'} free, {wish.count} asked for"
+            )
         return Refusal((reason,), resolvable=not answer.hopeless)
 
-    def _as_aligned(self, state: State, pod: PodInfo, name: str) -> State:
-        """Return the state without the GPUs that the node's kubelet would not give the pod."""
-        nodes = self._numa.allowed(pod, name)
-        if nodes is None:
-            return state
-        own = state.machine.numa_of
-        return State(state.machine, tuple(gpu for gpu in state.free if own[gpu] in nodes))
-
-    def _beyond_job(
-        self, pod: PodInfo, wish: PodWish, nodes: NodeView, codes: IntColumn
-    ) -> Iterator[Reject]:
+    def _beyond_job(self, pod: PodInfo, wish: PodWish, nodes: NodeView) -> Iterator[Reject]:
         """Refuse nodes that would make the job's nodes too many, or its part of one too small."""
         asked = wish.wish
         used = self._job_nodes(pod, wish)
         if asked.max_nodes is not None and len(used) >= asked.max_nodes:
             other = np.array([name not in used for name in nodes.names], dtype=np.bool_)
-            reason = f"node(s) beyond the {len(used)} that the job has, which are its most"
-            yield Reject(other, reason, resolvable=False)
+            most = counted(asked.max_nodes, "node")
+            yield Reject(other, f"node(s) beyond gpu.topology/max-nodes: {most}", resolvable=False)
         least = asked.min_gpus_per_node
-        if least is not None and least > wish.count:
-            short = np.zeros(len(nodes), dtype=np.bool_)
-            for index, (name, code) in enumerate(zip(nodes.names, codes.tolist(), strict=True)):
-                if code != UNKNOWN:
-                    free = len(self._ledger.state(code).free) // wish.count * wish.count
-                    short[index] = used.get(name, 0) + free < least
-            reason = f"node(s) with fewer than {least} GPUs for the job, its least on each"
-            yield Reject(short, reason)
+        if least is None:
+            return
+        # A node that the job has begun comes first, until its part of it is large enough.
+        begun = {name for name, count in used.items() if count < least}
+        short = np.zeros(len(nodes), dtype=np.bool_)
+        for index, name in enumerate(nodes.names):
+            gpus = self._ledger.node(name)
+            if gpus is not None:
+                room = gpus.room(pod.uid) // wish.count * wish.count
+                short[index] = used.get(name, 0) + room < least
+        yield Reject(short, f"node(s) without {counted(least, 'GPU')} for the job")
+        if begun:
+            other = np.array([name not in begun for name in nodes.names], dtype=np.bool_)
+            where = ", ".join(sorted(begun))
+            reason = f"node(s) other than {where}, where the job has fewer than {least} GPUs yet"
+            yield Reject(other, reason, resolvable=False)
 
-    def _answer(self, state: State, requests: Sequence[Request], wish: GpuWish) -> _Answer:
-        key = (state.machine.shape, state.free, *requests, _names(wish))
-        # What depends on a GPU's own name is not shared by machines of one shape.
-        known = self._answers.get(key) if not _names(wish) else None
+    def _answer(self, state: State, requests: Sequence[Request]) -> _Answer:
+        key = (state.machine.shape, state.free, state.most, *requests)
+        known = self._answers.get(key)
         if known is None:
-            known = self._answers[key] = self._solve(state, requests, wish)
+            known = self._answers[key] = self._solve(state, requests)
             if len(self._answers) > 50_000:
                 self._answers.clear()
         return known
 
-    def _solve(self, state: State, requests: Sequence[Request], wish: GpuWish) -> _Answer:
-        machine = state.machine
-        free = _eligible(machine, state.free, wish)
-        found = select_first(machine, free, requests)
+    def _solve(self, state: State, requests: Sequence[Request]) -> _Answer:
+        found = select_first(state.machine, state.free, requests)
         if isinstance(found, Selection):
-            return _Answer(found, _points(machine, free, found))
-        empty = select_first(machine, _eligible(machine, machine.usable, wish), requests)
-        if len(free) < len(state.free) and len(free) < requests[0].count:
-            found = NoSelection(f"{counted(len(free), 'free GPU')} of those that the pod may have")
+            return _Answer(found, _points(state.machine, state.free, found))
+        empty = select_first(state.machine, state.most, requests)
         return _Answer(found, hopeless=isinstance(empty, NoSelection))
 
     @hookimpl
@@ -287,44 +307,32 @@ class GPUTopology(Plugin[GPUTopologyArgs]):
         """Rate every node by the best set that it can give now."""
         wish = self._wish(pod)
         assert wish is not None, "skipped"
-        codes = nodes.pick(self._ledger.codes())
         requests = self._request(pod, wish)
-        scores = np.zeros(len(codes))
-        for code in np.unique(codes).tolist():
-            if code != UNKNOWN:
-                answer = self._answer(self._ledger.state(code), requests, wish.wish)
-                scores[codes == code] = answer.points
-        for index in np.flatnonzero(self._aligned(nodes)).tolist():
-            scores[index] = self._points_of(int(codes[index]), requests, pod, nodes.names[index])
-        return self._by_order(pod, wish, nodes.names, scores)
-
-    def _points_of(self, code: int, requests: Sequence[Request], pod: PodInfo, name: str) -> float:
-        if code == UNKNOWN:
-            return 0.0
-        wish = self._wish(pod)
-        assert wish is not None, "skipped"
-        state = self._as_aligned(self._ledger.state(code), pod, name)
-        return self._answer(state, requests, wish.wish).points
+        scores = np.zeros(len(nodes))
+        for state, mask in self._states(pod, wish, nodes):
+            if state is not None:
+                scores[mask] = self._answer(state, requests).points
+        return self._by_order(pod, wish, nodes, scores)
 
     @hookimpl
     def score_node(self, pod: PodInfo, node: NodeRow) -> float:
         """Rate one node."""
-        wish = self._wish(pod)
-        assert wish is not None, "skipped"
-        code = int(self._ledger.codes()[node.row])
-        points = self._points_of(code, self._request(pod, wish), pod, node.name)
-        scores = np.array([points])
-        return float(self._by_order(pod, wish, [node.name], scores)[0])
+        return float(self.score(pod, _one(node))[0])
 
     def _by_order(
-        self, pod: PodInfo, wish: PodWish, names: Sequence[str], scores: FloatColumn
+        self, pod: PodInfo, wish: PodWish, nodes: NodeView, scores: FloatColumn
     ) -> FloatColumn:
-        """Prefer the nodes that the job has (pack), or others (spread)."""
+        """Prefer the nodes that the job has (pack), others (spread), or the fullest (best-fit)."""
         order = wish.wish.node_order
+        if order == "best-fit":
+            free = [len(g.free()) if (g := self._ledger.node(n)) else 0 for n in nodes.names]
+            left = np.maximum(np.array(free, dtype=np.float64) - wish.count, 0.0)
+            packed: FloatColumn = scores / (1.0 + left)
+            return packed
         used = self._job_nodes(pod, wish)
-        if not used or order not in ("pack", "spread"):
+        if not used or order is None:
             return scores
-        mine = np.array([name in used for name in names], dtype=np.bool_)
+        mine = np.array([name in used for name in nodes.names], dtype=np.bool_)
         return np.where(mine == (order == "pack"), scores, scores / 2)
 
     # GPUs of claims --------------------------------------------------------------------------
@@ -343,14 +351,13 @@ class GPUTopology(Plugin[GPUTopologyArgs]):
             return None
         machine = self._ledger.machines.of(node.node)
         if isinstance(machine, str):
-            hard = wish.require_nvlink or wish.require_numa or wish.min_bandwidth
-            return -math.inf if hard else None
+            return -math.inf if _is_hard(wish) else None
         found = (gpu_of_device(devices[one], one.driver, machine) for _, one in chosen)
         gpus = tuple(sorted({gpu for gpu in found if gpu is not None}))
         if not gpus:
             return None
         requests = self._request(pod, PodWish(len(gpus), replace(wish, policy=RING)))
-        answer = self._answer(State(machine, gpus), requests, wish)
+        answer = self._answer(State(machine, gpus, gpus), requests)
         return answer.points if isinstance(answer.found, Selection) else -math.inf
 
     # On the node -----------------------------------------------------------------------------
@@ -359,18 +366,37 @@ class GPUTopology(Plugin[GPUTopologyArgs]):
     def reserve(self, pod: PodInfo, node: NodeRow, state: CycleState) -> str | None:
         """Give the pod its GPUs."""
         wish = self._wish(pod)
-        gpus = self._ledger.node(node.name) if wish is not None else None
-        if wish is None or gpus is None:
+        if wish is None:
             return None
-        now = self._as_aligned(State(gpus.machine, gpus.free(pod.uid)), pod, node.name)
-        free = _eligible(gpus.machine, now.free, wish.wish)
-        found = select_first(gpus.machine, free, self._request(pod, wish))
+        now = self._state_for(pod, wish, node.name)
+        if now is None:
+            asked = self._request(pod, wish)[0].constraints
+            if asked != NO_CONSTRAINTS:
+                text = f"gave up: {asked}, as the node's GPU topology is not known"
+                state[NOTES] = (text, *(state.get(NOTES) or ()))
+                state[GIVEN_UP] = str(asked)
+            return None
+        found = select_first(now.machine, now.free, self._request(pod, wish))
         if isinstance(found, NoSelection):
             return found.reason
         self._ledger.hold(pod, node.name, found.gpus)
         state[CHOSEN] = found
+        state[GIVEN_UP] = found.relaxed
         state[NOTES] = (*_notes(found), *(state.get(NOTES) or ()))
         return None
+
+    @hookimpl
+    def permit(self, pod: PodInfo, node: NodeRow) -> str | None:
+        """Refuse a job that would have too few GPUs on a node, once all of its pods have one."""
+        wish = self._wish(pod)
+        least = wish.wish.min_gpus_per_node if wish is not None else None
+        if wish is None or least is None:
+            return None
+        own = self._ledger.job_nodes(wish.job).get(node.name, wish.count)
+        if own >= least:
+            return None
+        own_gpus = counted(own, "GPU")
+        return f"{node.name} would have {own_gpus} of the job, fewer than its least, {least}."
 
     @hookimpl
     def unreserve(self, pod: PodInfo, node: NodeRow) -> None:
@@ -382,8 +408,10 @@ class GPUTopology(Plugin[GPUTopologyArgs]):
         """Write the GPUs to the pod, in the order of their ring."""
         found = state.get(CHOSEN)
         gpus = self._ledger.node(node.name)
+        given_up = state.get(GIVEN_UP)
+        relaxed = {_RELAXED: given_up} if given_up else {}
         if found is None or gpus is None:
-            return None
+            return relaxed or None
         from bayplan.topology.rings import ring_order
 
         order = ring_order(gpus.machine.bandwidth, found.gpus)
@@ -393,8 +421,7 @@ class GPUTopology(Plugin[GPUTopologyArgs]):
         }
         if len(order) > 1:
             written[_BANDWIDTH] = f"{found.bottleneck:g}"
-        if found.relaxed:
-            written[_RELAXED] = found.relaxed
+        written |= relaxed
         if self.args.nccl == "annotations":
             written |= annotations_of(*self._job(pod, node.name, gpus.machine, found))
         return written
@@ -425,46 +452,81 @@ class GPUTopology(Plugin[GPUTopologyArgs]):
     @hookimpl
     def post_bind(self, pod: PodInfo, node: NodeRow, state: CycleState) -> None:
         """Count how well GPUs were chosen."""
+        if self._wish(pod) is None:
+            return
+        from bayplan import metrics
+
         found = state.get(CHOSEN)
         gpus = self._ledger.node(node.name)
+        nodes: set[int | None] = set()
         if found is not None and gpus is not None:
-            from bayplan import metrics
-
             nodes = {gpus.machine.numa_of[gpu] for gpu in found.gpus}
-            metrics.gpus_chosen(satisfied=not found.relaxed, same_numa=len(nodes) == 1)
+        same_numa = len(nodes) == 1 and None not in nodes
+        metrics.gpus_chosen(satisfied=not state.get(GIVEN_UP), same_numa=same_numa)
 
     # When no node is left --------------------------------------------------------------------
 
     @hookimpl
     def remedies(self, pod: PodInfo, nodes: NodeView) -> Iterable[Remedy]:
-        """Tell which requirement a node would do without."""
+        """Tell which requirement nodes would do without, and which topologies cannot be read."""
         wish = self._wish(pod)
         if wish is None or wish.wish.problem:
             return
-        codes = nodes.pick(self._ledger.codes())
-        for node, code in zip(nodes, codes.tolist(), strict=True):
-            if code == UNKNOWN:
-                problem = self._ledger.problems.get(node.name)
-                if problem:
-                    yield Remedy(f"{node.name}: {problem}", node.row, 5.0)
+        for state, mask in self._states(pod, wish, nodes):
+            if self._refusal(state, self._request(pod, wish), wish) is None:
                 continue
-            state = self._ledger.state(code)
-            for name, weaker in _weaker(wish.wish):
-                if isinstance(self._found(state, pod, wish), Selection):
-                    break
-                found = self._found(state, pod, replace(wish, wish=weaker))
-                if isinstance(found, Selection):
-                    reach = f"; {', '.join(f'GPU{g}' for g in found.gpus)} reach "
-                    reach += f"{found.bottleneck:g} GB/s" if len(found.gpus) > 1 else "any"
-                    text = f"would fit on {node.name} without {name}{reach}"
-                    yield Remedy(text, node.row, 0.5 - found.bottleneck * 1e-6)
+            for node in _rows(nodes, mask):
+                if state is not None:
+                    yield from self._without(pod, wish, node)
+                    continue
+                problem = self._ledger.problem(node.name)
+                text = f"could fit on {node.name} if it said which machine it is ({MACHINE})"
+                if problem:
+                    text = f"could fit on {node.name} if its machine could be read: {problem}"
+                yield Remedy(text, node.row, 2.0)
+        yield from self._job_remedies(pod, wish, nodes)
 
-    def _found(self, state: State, pod: PodInfo, wish: PodWish) -> Selection | NoSelection:
-        return self._answer(state, self._request(pod, wish), wish.wish).found
+    def _without(self, pod: PodInfo, wish: PodWish, node: NodeRow) -> Iterator[Remedy]:
+        """Tell which requirement a node would do without."""
+        for name, weaker in _weaker(wish.wish):
+            asked = replace(wish, wish=weaker)
+            state = self._state_for(pod, asked, node.name)
+            found = self._answer(state, self._request(pod, asked)).found if state else None
+            if isinstance(found, Selection):
+                text = f"would fit on {node.name} without {name}"
+                if len(found.gpus) > 1:
+                    names = ", ".join(f"GPU{gpu}" for gpu in found.gpus)
+                    text += f"; {names} reach {found.bottleneck:g} GB/s"
+                effort = 0.5 - min(found.bottleneck, 1e5) * 1e-6
+                yield Remedy(text, node.row, effort)
+
+    def _job_remedies(self, pod: PodInfo, wish: PodWish, nodes: NodeView) -> Iterator[Remedy]:
+        """Tell where the job could go on without the limits over its nodes."""
+        if all(not reject.mask.any() for reject in self._beyond_job(pod, wish, nodes)):
+            return
+        name = "max-nodes" if wish.wish.max_nodes is not None else "min-gpus-per-node"
+        free = replace(wish, wish=replace(wish.wish, max_nodes=None, min_gpus_per_node=None))
+        for state, mask in self._states(pod, free, nodes):
+            if self._refusal(state, self._request(pod, free), free) is None:
+                for node in _rows(nodes, mask):
+                    text = f"could fit on {node.name} without gpu.topology/{name}"
+                    yield Remedy(text, node.row, 0.6)
+
+
+def _rows(nodes: NodeView, mask: BoolColumn) -> Iterator[NodeRow]:
+    """Yield the nodes of a mask."""
+    rows = np.flatnonzero(mask) if nodes.rows is None else np.asarray(nodes.rows)[mask]
+    return (NodeRow(nodes.table, int(row)) for row in rows)
 
 
 def _one(node: NodeRow) -> NodeView:
     return NodeView(node.table, np.array([node.row], dtype=np.intp))
+
+
+def _is_hard(wish: GpuWish) -> bool:
+    """Tell whether anything is asked that a node of an unknown machine cannot be known to have."""
+    asked = (wish.require_nvlink, wish.require_numa, wish.min_bandwidth, *_names(wish))
+    return any(asked)
 
 
 def _names(wish: GpuWish) -> tuple[object, ...]:
@@ -473,12 +535,17 @@ def _names(wish: GpuWish) -> tuple[object, ...]:
     return named if any(named) else ()
 
 
-def _eligible(machine: Machine, free: Sequence[int], wish: GpuWish) -> tuple[int, ...]:
-    """Return the GPUs that the pod may have by their uuid and model."""
+def _named(wish: GpuWish) -> str:
+    """Return the annotations that say which GPUs may be taken."""
+    return ", ".join(name for name, weaker in _weaker(wish) if _names(weaker) != _names(wish))
+
+
+def _eligible(machine: Machine, wish: GpuWish) -> tuple[int, ...]:
+    """Return the usable GPUs that the pod may have by their uuid and model."""
     if not _names(wish):
-        return tuple(free)
+        return machine.usable
     found = []
-    for gpu in (machine.gpus[index] for index in free):
+    for gpu in (machine.gpus[index] for index in machine.usable):
         model = gpu.model.upper()
         if wish.uuids and gpu.uuid not in wish.uuids:
             continue
@@ -515,3 +582,11 @@ def _weaker(wish: GpuWish) -> Iterator[tuple[str, GpuWish]]:
         yield "gpu.topology/require-nvlink", replace(wish, require_nvlink=False)
     if wish.require_numa:
         yield "nvidia.com/numa-bind", replace(wish, require_numa=False)
+    if wish.uuids:
+        yield "nvidia.com/use-gpuuuid", replace(wish, uuids=frozenset())
+    if wish.not_uuids:
+        yield "nvidia.com/nouse-gpuuuid", replace(wish, not_uuids=frozenset())
+    if wish.models:
+        yield "nvidia.com/use-gputype", replace(wish, models=())
+    if wish.not_models:
+        yield "nvidia.com/nouse-gputype", replace(wish, not_models=())

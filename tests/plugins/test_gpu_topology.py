@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from bayplan.api import ApiObject, Node, Pod, ResourceClaim
 from bayplan.api.gpus import GPUS, named_gpus
@@ -21,6 +24,7 @@ from bayplan.testing import (
     make_object,
     make_pod,
 )
+from bayplan.topology.hami import REGISTER
 from bayplan_plugins.gpus.ledger import GpuLedger
 
 MACHINE = "bayplan.dev/machine"
@@ -65,15 +69,17 @@ def dra_class() -> ApiObject:
     )
 
 
-def dra_slice(node: str, gpus: Sequence[int], parts: Sequence[int] = ()) -> ApiObject:
-    """Return a slice of a node's GPUs, and of MIG devices of others, whose parent is named."""
+def dra_slice(
+    node: str, gpus: Sequence[int], parts: Mapping[int, str] = MappingProxyType({})
+) -> ApiObject:
+    """Return a slice of a node's GPUs, and of a MIG device of others, by index and uuid."""
     devices = [{"name": f"gpu-{g}", "attributes": {"index": {"int": g}}} for g in gpus]
     devices += [
         {
             "name": f"gpu-{g}-mig-0",
-            "attributes": {"type": {"string": "mig"}, "parentUUID": {"string": f"GPU-{g}"}},
+            "attributes": {"type": {"string": "mig"}, "parentUUID": {"string": uuid}},
         }
-        for g in parts
+        for g, uuid in parts.items()
     ]
     spec = {"driver": DRIVER, "pool": {"name": node}, "nodeName": node, "devices": devices}
     meta = {"name": f"slice-{node}"}
@@ -257,6 +263,162 @@ def test_a_claim_pod_with_an_annotation_that_cannot_be_read_is_told_so() -> None
     cluster = dra_cluster(gpu_node("a"), dra_slice("a", range(8)))
     cluster.add(claim_pod("c", 2, "min-bandwidth=fast"))
     assert_pending(cluster, "c", "gpu.topology/min-bandwidth: expected a number of GB/s above 0")
+
+
+# Names, shares and health --------------------------------------------------------------------
+
+
+def hami_node(name: str, kind: str = "H100", healthy: Sequence[bool] = (True,) * 4) -> Node:
+    """Return a node of four GPUs whose HAMi annotation names them ``name-0`` to ``name-3``."""
+    register = [
+        {
+            "id": f"{name}-{index}",
+            "index": index,
+            "count": 10,
+            "devmem": 81920,
+            "devcore": 100,
+            "type": f"NVIDIA-NVIDIA {kind} 80GB HBM3",
+            "numa": 0,
+            "mode": "hami-core",
+            "health": ok,
+        }
+        for index, ok in enumerate(healthy)
+    ]
+    node = make_node(name, cpu=64, memory="512Gi", gpu=sum(healthy))
+    meta = replace(node.metadata, annotations={REGISTER: json.dumps(register)})
+    return replace(node, metadata=meta)
+
+
+@pytest.mark.parametrize("cached", [True, False])
+@pytest.mark.parametrize(
+    ("annotation", "value", "where"),
+    [
+        ("use-gpuuuid", "b-2", "b"),
+        ("nouse-gpuuuid", "a-0,a-1,a-2,a-3", "b"),
+        ("use-gputype", "H200", "c"),
+        ("nouse-gputype", "H100", "c"),
+    ],
+)
+def test_gpus_are_found_by_name_on_the_node_that_has_them(
+    annotation: str, value: str, where: str, cached: bool
+) -> None:
+    cluster = Cluster([hami_node("a"), hami_node("b"), hami_node("c", "H200")], cached=cached)
+    cluster.add(gpu_pod("p", 1, notes={f"nvidia.com/{annotation}": value}))
+    assert_placed(cluster, p=where)
+    if annotation == "use-gpuuuid":
+        assert gpus_of(cluster, "p") == (2,)
+
+
+def test_names_that_leave_too_few_gpus_are_told() -> None:
+    cluster = Cluster([hami_node("a")])
+    cluster.add(gpu_pod("p", 2, notes={"nvidia.com/use-gpuuuid": "a-1,a-9"}))
+    assert_pending(cluster, "p", "1 GPU of those that nvidia.com/use-gpuuuid leaves is free, 2")
+
+
+def test_names_are_not_found_on_nodes_of_unknown_machines() -> None:
+    cluster = Cluster([make_node("a", gpu=8)])
+    cluster.add(gpu_pod("p", 1, notes={"nvidia.com/use-gputype": "H100"}))
+    assert_pending(cluster, "p", "whose GPU topology is not known")
+
+
+def test_a_gpu_of_which_parts_are_given_is_not_given_whole() -> None:
+    part = make_pod(
+        "part",
+        node="a",
+        annotations={"hami.io/vgpu-devices-allocated": "a-0,NVIDIA,20000,30:;"},
+        gpu=1,
+        **{"nvidia.com/gpumem": 20000},
+    )
+    cluster = Cluster([hami_node("a"), part, gpu_pod("p", 3)])
+    assert_placed(cluster, p="a")
+    assert gpus_of(cluster, "p") == (1, 2, 3)
+
+
+def test_a_pod_keeps_its_gpus_when_one_of_them_fails() -> None:
+    cluster = Cluster([hami_node("a"), gpu_pod("p", 2, node="a", notes={GPUS: "2,3"})])
+    assert free_gpus(cluster, "a") == (0, 1)
+    cluster.api.update(hami_node("a", healthy=(True, True, True, False)))
+    assert free_gpus(cluster, "a") == (0, 1)
+
+
+def test_who_names_its_gpus_late_gets_them_from_who_names_none() -> None:
+    cluster = Cluster([gpu_node("a"), gpu_pod("silent", 1, node="a")])
+    assert free_gpus(cluster, "a") == (1, 2, 3, 4, 5, 6, 7)
+    cluster.add(gpu_pod("named", 1, node="a", notes={GPUS: "0"}))
+    cluster.remove("silent")
+    assert free_gpus(cluster, "a") == (1, 2, 3, 4, 5, 6, 7)
+
+
+def test_a_mig_device_of_a_claim_takes_its_gpu_from_the_device_plugin() -> None:
+    cluster = dra_cluster(hami_node("a"), dra_slice("a", (), parts={2: "a-2"}))
+    cluster.add(claim_pod("c", 1))
+    assert_placed(cluster, c="a")
+    cluster.add(gpu_pod("p", 3))
+    assert_placed(cluster, p="a")
+    assert gpus_of(cluster, "p") == (0, 1, 3)
+
+
+# What is said openly -------------------------------------------------------------------------
+
+
+def test_a_preference_on_an_unknown_machine_is_given_up_openly() -> None:
+    cluster = Cluster([make_node("a", gpu=8), gpu_pod("p", 2, "policy=nvlink")])
+    assert_placed(cluster, p="a")
+    pod = cluster.api.get(Pod, "default/p")
+    assert pod is not None
+    assert pod.metadata.annotations["gpu.topology/relaxed"] == "NVLink alone"
+
+
+def test_what_cannot_be_read_of_a_node_is_known_to_the_snapshot() -> None:
+    cluster = Cluster([gpu_node("a", "dgx-1x"), gpu_node("b", gpus=4), gpu_pod("p", 1)])
+    cluster.schedule()
+    assert 'did you mean "dgx-1v"' in cluster.snapshot.problems["a", "GPU topology"]
+    assert "offers 4 of 8 GPUs" in cluster.snapshot.problems["b", "GPU topology"]
+    cluster.api.update(gpu_node("a"))
+    cluster.add(gpu_pod("q", 1))
+    cluster.schedule()
+    assert ("a", "GPU topology") not in cluster.snapshot.problems
+
+
+# Jobs over nodes -----------------------------------------------------------------------------
+
+
+def job_pods(count: int, gpus: int, asks: str) -> list[ApiObject]:
+    pods = (gpu_pod(f"g-{i}", gpus, asks, gang="g") for i in range(count))
+    return [make_gang("g", count), *pods]
+
+
+def nodes_of(cluster: Cluster) -> list[str]:
+    return sorted(cluster.schedule().values())
+
+
+@pytest.mark.parametrize(
+    ("asks", "expected"),
+    [
+        ("multi-node-policy=pack", ["a", "a"]),
+        ("multi-node-policy=spread", ["a", "b"]),
+        ("multi-node-policy=best-fit", ["c", "c"]),
+        ("max-nodes=1", ["a", "a"]),
+        ("min-gpus-per-node=8 multi-node-policy=spread", ["a", "a"]),
+    ],
+)
+def test_the_nodes_of_a_job(asks: str, expected: list[str]) -> None:
+    nodes = [gpu_node("a"), gpu_node("b"), gpu_node("c", "a100-pcie-bridged", 4)]
+    size = 2 if "best-fit" in asks else 4
+    cluster = Cluster([*nodes, *job_pods(2, size, asks)])
+    assert nodes_of(cluster) == expected
+
+
+def test_a_job_stays_pending_rather_than_have_too_few_gpus_on_a_node() -> None:
+    cluster = Cluster([gpu_node("a"), gpu_node("b"), *job_pods(3, 4, "min-gpus-per-node=8")])
+    assert_pending(cluster, "g-0", "would have 4 GPUs of the job, fewer than its least, 8")
+    assert free_gpus(cluster, "a") == tuple(range(8))
+
+
+def test_a_job_that_needs_more_nodes_than_it_may_have_is_told() -> None:
+    cluster = Cluster([gpu_node("a"), gpu_node("b"), *job_pods(3, 4, "max-nodes=1")])
+    assert nodes_of(cluster) == []
+    assert "gpu.topology/max-nodes: 1 node" in cluster.message("g-0")
 
 
 # Invariants ----------------------------------------------------------------------------------

@@ -44,4 +44,6 @@ def command(
         names = {other.metadata.name: other.key for other in simulation.pods()}
         near = did_you_mean(key.rsplit("/", 1)[-1], names)
         raise InputError(f'there is no pod or gang "{key}" at the end{near}')
+    for note in simulation.problems():
+        click.echo(f"note: {note}", err=True)
     render.print_explanation(simulation, found)

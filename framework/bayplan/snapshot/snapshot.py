@@ -61,6 +61,8 @@ class Snapshot:
         self._waiting_nodes: dict[str, Node | None] = {}
         self._undo: list[Callable[[], None]] = []
         self._depth = 0
+        self._undoing = False
+        self.problems: dict[tuple[str, str], str] = {}
         self._object_listeners: dict[type, list[ObjectListener]] = {}
         self._pod_listeners: list[PodListener] = []
         self._shared: dict[type, object] = {}
@@ -122,6 +124,13 @@ class Snapshot:
             row = self.nodes.row_of.get(name)
             if row is not None:
                 self.nodes.changes.append(row)
+
+    def set_problem(self, node: str, subject: str, text: str) -> None:
+        """Note what could not be read of a node, or had to be assumed; "" for nothing."""
+        if text:
+            self.problems[node, subject] = text
+        else:
+            self.problems.pop((node, subject), None)
 
     def _namespaces_changed(self, obj: ApiObject) -> None:
         if isinstance(obj, Namespace):
@@ -261,10 +270,15 @@ class Snapshot:
 
     def undo_to(self, mark: int) -> None:
         """Undo the changes logged since a mark."""
+        self._undoing = True
         while len(self._undo) > mark:
             self._undo.pop()()
+        self._undoing = False
 
     def on_rollback(self, undo: Callable[[], None]) -> None:
-        """Register how to undo a change that a plugin made to state of its own."""
-        if self._depth:
+        """Register how to undo a change that a plugin made to state of its own.
+
+        Changes made while others are undone need no undoing.
+        """
+        if self._depth and not self._undoing:
             self._undo.append(undo)

@@ -1,34 +1,37 @@
 """Who holds which GPU of which node.
 
 Every pod with GPUs that is on a node holds certain ones: those that were reserved for it, those
-that its annotation names, or, where nobody says, the first that are free. The ledger follows pods
-as they come and go, also in trials and when these are undone; a pod that comes back holds what it
-held.
+that its annotation names, or, where nobody says, the first that are free; such a guess gives way to
+whoever names its GPUs later. The ledger follows pods as they come and go; a trial that is undone
+leaves it as it was.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from bayplan import PodInfo
-from bayplan.api import Node
+from bayplan.api import Node, NodeResourceTopology
 from bayplan.api.dra import DeviceId
 from bayplan.api.gpus import GPU_RESOURCES, named_gpus
 from bayplan.hookspecs import IntColumn
+from bayplan.naming import counted
 from bayplan.snapshot import Snapshot
 from bayplan.topology.machine import Machine
 from bayplan_plugins.dynamic_resources.ledger import DeviceLedger
 from bayplan_plugins.gpus.claims import gpus_of_devices
 from bayplan_plugins.gpus.machines import NodeMachines
-from bayplan_plugins.gpus.resources import gpu_count
+from bayplan_plugins.gpus.resources import gpu_count, shares_gpus
 from bayplan_plugins.gpus.wishes import job_of
 
 __all__ = ["UNKNOWN", "GpuLedger", "NodeGpus", "State"]
 
 _UUIDS = "hami.io/vgpu-devices-allocated"
+_TOPOLOGY = "GPU topology"
 _MOST_REMEMBERED = 8192
 UNKNOWN = -1
 """The code of a node whose machine is not known."""
@@ -36,29 +39,46 @@ UNKNOWN = -1
 
 @dataclass(frozen=True)
 class State:
-    """A machine and its free GPUs; nodes in equal states get equal answers."""
+    """A machine, its free GPUs, and the most that could ever be free.
+
+    Nodes in equal states get equal answers to everything but names.
+    """
 
     machine: Machine
     free: tuple[int, ...]
+    most: tuple[int, ...]
 
 
 @dataclass
 class NodeGpus:
     """The GPUs of one node, by the uid of the pod that holds them.
 
-    ``devices`` are those that resource slices offer; ``elsewhere`` the GPUs that claims hold, or
-    that only claims can have.
+    ``offered`` is how many its device plugin has in all; ``guessed`` are the holders of which
+    nobody says which GPUs they have. ``devices`` are those that resource slices offer;
+    ``elsewhere`` the GPUs that claims hold, or that only claims can have.
     """
 
     machine: Machine
+    offered: int
     held: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    guessed: set[str] = field(default_factory=set)
     devices: Mapping[DeviceId, int] = field(default_factory=dict)
     elsewhere: frozenset[int] = frozenset()
+    version: int = 0
+
+    def busy(self, but: str = "") -> set[int]:
+        """Return the GPUs that pods hold; those of ``but`` left out."""
+        return {gpu for uid, gpus in self.held.items() if uid != but for gpu in gpus}
 
     def free(self, but: str = "") -> tuple[int, ...]:
         """Return the free GPUs; those of ``but`` count as free."""
-        busy = {gpu for uid, gpus in self.held.items() if uid != but for gpu in gpus}
-        return tuple(g for g in self.machine.usable if g not in busy and g not in self.elsewhere)
+        busy = self.busy(but) | self.elsewhere
+        return tuple(gpu for gpu in self.machine.usable if gpu not in busy)
+
+    def room(self, but: str = "") -> int:
+        """Return how many GPUs more the device plugin can give; those of ``but`` count as free."""
+        held = sum(len(gpus) for uid, gpus in self.held.items() if uid != but)
+        return max(0, min(len(self.free(but)), self.offered - held))
 
 
 class GpuLedger:
@@ -70,75 +90,120 @@ class GpuLedger:
     def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
         self.machines = snapshot.shared(NodeMachines, NodeMachines)
-        self.problems: dict[str, str] = {}
         self._nodes: dict[str, NodeGpus] = {}
         self._sources: dict[str, Node] = {}
         self._pods: dict[str, dict[str, PodInfo]] = {}
         self._remembered: dict[tuple[str, str], tuple[tuple[int, ...], tuple[int, ...]]] = {}
-        self._jobs: dict[str, dict[str, dict[str, int]]] = {}
+        self._jobs: dict[str, _Job] = {}
         self._devices = snapshot.shared(DeviceLedger, DeviceLedger)
-        self._machines_version = -1
         self._codes: IntColumn = np.zeros(0, dtype=np.int64)
         self._states: list[State] = []
         self._code_of: dict[tuple[bytes, tuple[int, ...]], int] = {}
-        self._version: object = None
+        self._epoch: object = None
+        self._seen = 0
         self._dirty: set[str] = set()
         snapshot.on_pod(self._on_pod)
+        snapshot.on_object(NodeResourceTopology, self._on_report)
         self._devices.on_devices(self._on_devices)
         for pod, node in snapshot.placed.values():
             self._on_pod(pod, node, True)
 
-    # Following the cluster -----------------------------------------------------------------
+    # Pods ------------------------------------------------------------------------------------
 
     def _on_pod(self, pod: PodInfo, node: str, placed: bool) -> None:
-        if not pod.facts.wants_devices or not gpu_count(pod.requests):
+        if not pod.facts.wants_devices:
+            return
+        if not gpu_count(pod.requests) and not shares_gpus(pod.requests):
             return
         on_node = self._pods.setdefault(node, {})
-        job = job_of(pod)
         if placed:
             on_node[pod.uid] = pod
-            if job:
-                self._jobs.setdefault(job, {}).setdefault(node, {})[pod.uid] = gpu_count(
-                    pod.requests
-                )
             gpus = self.node(node)
             if gpus is not None and pod.uid not in gpus.held:
-                gpus.held[pod.uid] = self._guess(pod, node, gpus)
+                self._settle(pod, node, gpus)
+            elif gpus is None:
+                self._enter_job(pod, node, ())
         else:
             on_node.pop(pod.uid, None)
-            self._leave_job(job, node, pod.uid)
             gpus = self._nodes.get(node)
-            if gpus is not None and pod.uid in gpus.held:
-                self._remember(pod, node, gpus)
-        if gpus is not None:
-            self._held_changed(node, gpus)
+            if gpus is not None:
+                self._forget(pod, node, gpus)
+            self._leave_job(pod)
 
-    def _remember(self, pod: PodInfo, node: str, gpus: NodeGpus) -> None:
-        self._remembered[pod.uid, node] = (gpus.held.pop(pod.uid), _annotated(pod, gpus.machine))
-        if len(self._remembered) > _MOST_REMEMBERED:
-            del self._remembered[next(iter(self._remembered))]
-
-    def _leave_job(self, job: str, node: str, uid: str) -> None:
-        nodes = self._jobs.get(job)
-        if nodes is None or node not in nodes:
-            return
-        nodes[node].pop(uid, None)
-        if not nodes[node]:
-            del nodes[node]
-        if not nodes:
-            del self._jobs[job]
-
-    def _guess(self, pod: PodInfo, node: str, gpus: NodeGpus) -> tuple[int, ...]:
-        """Return the GPUs that a pod on a node holds, as far as anybody says."""
+    def _settle(self, pod: PodInfo, node: str, gpus: NodeGpus) -> None:
+        """Find out which GPUs a pod on a node holds, as far as anybody says."""
         before, said = self._remembered.pop((pod.uid, node), ((), ()))
         annotated = _annotated(pod, gpus.machine)
+        if shares_gpus(pod.requests):
+            self._assign(pod, node, gpus, annotated)
+            self._move_guessed(node, gpus, annotated)
+            return
         # What another scheduler or device plugin has written since then is newer.
-        known = before if annotated == said and before else annotated
-        free = gpus.free(pod.uid)
+        known = before if before and annotated == said else annotated
+        others = {uid for uid in gpus.held if uid != pod.uid and uid not in gpus.guessed}
+        taken = {gpu for uid in others for gpu in gpus.held[uid]}
         count = gpu_count(pod.requests)
-        if len(known) == count and set(known) <= set(free):
-            return known
-        return free[:count]
+        if len(known) == count and taken.isdisjoint(known):
+            self._assign(pod, node, gpus, known)
+            self._move_guessed(node, gpus, known)
+        else:
+            self._assign(pod, node, gpus, gpus.free(pod.uid)[:count], guessed=True)
+
+    def _move_guessed(self, node: str, gpus: NodeGpus, known: Sequence[int]) -> None:
+        """Guess anew for those who were taken to hold GPUs that turn out to be another's."""
+        for uid in [uid for uid in gpus.guessed if not set(known).isdisjoint(gpus.held[uid])]:
+            pod = self._pods[node].get(uid)
+            if pod is not None:
+                count = gpu_count(pod.requests)
+                self._assign(pod, node, gpus, gpus.free(uid)[:count], guessed=True)
+
+    def hold(self, pod: PodInfo, node: str, chosen: Sequence[int]) -> None:
+        """Give a pod certain GPUs of its node, instead of those that it was taken to hold."""
+        self._assign(pod, node, self._nodes[node], tuple(chosen))
+
+    def release(self, pod: PodInfo, node: str) -> None:
+        """Take a pod's GPUs back; it gets them again should it come back to the node."""
+        gpus = self._nodes.get(node)
+        if gpus is not None:
+            self._forget(pod, node, gpus)
+
+    def _forget(self, pod: PodInfo, node: str, gpus: NodeGpus) -> None:
+        if pod.uid not in gpus.held:
+            return
+        if pod.uid not in gpus.guessed:
+            self._remembered[pod.uid, node] = gpus.held[pod.uid], _annotated(pod, gpus.machine)
+            if len(self._remembered) > _MOST_REMEMBERED:
+                del self._remembered[next(iter(self._remembered))]
+        self._assign(pod, node, gpus, None)
+
+    def _assign(
+        self,
+        pod: PodInfo,
+        node: str,
+        gpus: NodeGpus,
+        chosen: tuple[int, ...] | None,
+        guessed: bool = False,
+    ) -> None:
+        """Change what a pod holds; None for nothing any more. Undone with the trial."""
+        before, was_guessed = gpus.held.get(pod.uid), pod.uid in gpus.guessed
+
+        def undo() -> None:
+            if self._nodes.get(node) is gpus:
+                self._assign(pod, node, gpus, before, was_guessed)
+
+        self._snapshot.on_rollback(undo)
+        gpus.guessed.discard(pod.uid)
+        if chosen is None:
+            gpus.held.pop(pod.uid, None)
+            self._leave_job(pod)
+        else:
+            gpus.held[pod.uid] = chosen
+            if guessed:
+                gpus.guessed.add(pod.uid)
+            self._enter_job(pod, node, _rails(gpus.machine, chosen))
+        self._held_changed(node, gpus)
+
+    # Devices of claims -----------------------------------------------------------------------
 
     def _on_devices(self, nodes: Iterable[str] | None) -> None:
         for name in self._nodes if nodes is None else nodes:
@@ -165,16 +230,25 @@ class GpuLedger:
     def _held_changed(self, name: str, gpus: NodeGpus) -> None:
         """Tell the ledger of devices what pods hold without a claim."""
         self._dirty.add(name)
-        busy = {gpu for held in gpus.held.values() for gpu in held} if gpus.devices else ()
+        gpus.version += 1
+        busy = gpus.busy() if gpus.devices else ()
         held = frozenset(one for one, gpu in gpus.devices.items() if gpu in busy)
         self._devices.set_outside(name, held)
 
     # Nodes -----------------------------------------------------------------------------------
 
+    def _on_report(
+        self, old: NodeResourceTopology | None, new: NodeResourceTopology | None
+    ) -> None:
+        obj = new or old
+        assert obj is not None
+        self._sources.pop(obj.metadata.name, None)
+        self._dirty.add(obj.metadata.name)
+
     def node(self, name: str) -> NodeGpus | None:
         """Return a node's GPUs; None where no device plugin has any.
 
-        None as well where its machine is not known (see ``problems``).
+        None as well where its machine is not known (see ``problem``).
         """
         row = self._snapshot.nodes.row_of.get(name)
         if row is None:
@@ -187,82 +261,106 @@ class GpuLedger:
 
     def _read_node(self, name: str, node: Node) -> None:
         machine = self.machines.of(node)
-        self.problems.pop(name, None)
+        self._snapshot.set_problem(name, _TOPOLOGY, _problem(node, machine))
         known = self._nodes.get(name)
-        if isinstance(machine, str) and machine:
-            self.problems[name] = machine
         if isinstance(machine, str) or not _plugin_gpus(node):
             if self._nodes.pop(name, None) is not None:
                 self._devices.set_outside(name, frozenset())
             return
         if known is not None and known.machine is machine:
+            known.offered = _plugin_gpus(node)
             self._refresh_devices(name)
             return
-        gpus = self._nodes[name] = NodeGpus(machine)
+        self._nodes[name] = NodeGpus(machine, _plugin_gpus(node))
         self._refresh_devices(name)
-        pods = self._pods.get(name, {}).values()
+        self._settle_all(name, self._nodes[name], known)
+
+    def problem(self, name: str) -> str:
+        """Return what is wrong with what a node says of its machine; "" for nothing."""
+        return self._snapshot.problems.get((name, _TOPOLOGY), "")
+
+    def _settle_all(self, name: str, gpus: NodeGpus, before: NodeGpus | None) -> None:
+        """Find out what the pods of a node hold of a machine that is new to it."""
+        pods = self._pods.get(name, {})
+        for uid, pod in pods.items():
+            held = before.held.get(uid, ()) if before is not None else ()
+            if (
+                before is None
+                or uid in before.guessed
+                or max(held, default=-1) >= len(gpus.machine)
+            ):
+                continue
+            self._assign(pod, name, gpus, held)
         # Whoever says which GPUs it holds comes before those that get what is left.
-        for pod in sorted(pods, key=lambda pod: not _annotated(pod, machine)):
-            gpus.held[pod.uid] = self._guess(pod, name, gpus)
-        self._held_changed(name, gpus)
-
-    def hold(self, pod: PodInfo, node: str, chosen: Sequence[int]) -> None:
-        """Give a pod certain GPUs of its node, instead of those that it was taken to hold."""
-        gpus = self._nodes[node]
-        gpus.held[pod.uid] = tuple(chosen)
-        self._held_changed(node, gpus)
-
-    def release(self, pod: PodInfo, node: str) -> None:
-        """Take a pod's GPUs back; it gets them again should it come back to the node."""
-        gpus = self._nodes.get(node)
-        if gpus is not None and pod.uid in gpus.held:
-            self._remember(pod, node, gpus)
-            self._held_changed(node, gpus)
-
-    def held_by(self, pod: PodInfo, node: str) -> tuple[int, ...]:
-        """Return the GPUs that a pod holds on a node."""
-        gpus = self._nodes.get(node)
-        return gpus.held.get(pod.uid, ()) if gpus is not None else ()
+        for pod in sorted(pods.values(), key=lambda pod: not _annotated(pod, gpus.machine)):
+            if pod.uid not in gpus.held:
+                self._settle(pod, name, gpus)
 
     # Jobs ------------------------------------------------------------------------------------
 
+    def _enter_job(self, pod: PodInfo, node: str, rails: Iterable[int]) -> None:
+        name = job_of(pod)
+        if name and gpu_count(pod.requests):
+            job = self._jobs.setdefault(name, _Job())
+            job.leave(pod.uid)
+            job.enter(pod.uid, node, gpu_count(pod.requests), frozenset(rails))
+
+    def _leave_job(self, pod: PodInfo) -> None:
+        name = job_of(pod)
+        job = self._jobs.get(name)
+        if job is not None:
+            job.leave(pod.uid)
+            if not job.pods:
+                del self._jobs[name]
+
     def job_nodes(self, job: str, but: str = "") -> Mapping[str, int]:
         """Return how many GPUs a job's pods hold by node; the pod ``but``, by uid, left out."""
-        found: dict[str, int] = {}
-        for node, pods in self._jobs.get(job, {}).items():
-            count = sum(n for uid, n in pods.items() if uid != but)
-            if count:
-                found[node] = count
-        return found
+        known = self._jobs.get(job)
+        if known is None:
+            return {}
+        found = dict(known.nodes)
+        if but in known.pods:
+            node, count, _ = known.pods[but]
+            found[node] -= count
+        return {node: count for node, count in found.items() if count}
+
+    def job_rails(self, job: str, but: str = "") -> frozenset[int]:
+        """Return the rails of the NICs near to a job's GPUs; the pod ``but`` left out."""
+        known = self._jobs.get(job)
+        if known is None:
+            return frozenset()
+        own = known.pods[but][2] if but in known.pods else frozenset()
+        return frozenset(rail for rail, count in known.rails.items() if count > (rail in own))
 
     def job_gpus(self, job: str, but: str = "") -> Iterable[tuple[str, Machine, Sequence[int]]]:
         """Yield the nodes of a job with their machines and the GPUs that its pods hold there."""
-        for node, pods in self._jobs.get(job, {}).items():
+        known = self._jobs.get(job)
+        by_node: dict[str, list[int]] = {}
+        for uid, (node, _, _) in known.pods.items() if known is not None else ():
             gpus = self._nodes.get(node)
-            if gpus is not None:
-                held = [g for uid in pods if uid != but for g in gpus.held.get(uid, ())]
-                if held:
-                    yield node, gpus.machine, held
+            if uid != but and gpus is not None and gpus.held.get(uid):
+                by_node.setdefault(node, []).extend(gpus.held[uid])
+        for node, held in by_node.items():
+            yield node, self._nodes[node].machine, held
 
     # States ----------------------------------------------------------------------------------
 
     def codes(self) -> IntColumn:
         """Return the state of every node row as a number for ``state``; UNKNOWN for no machine."""
         table = self._snapshot.nodes
-        version = (table.epoch, table.node_version, len(table), self.machines.version)
-        if version != self._version:
-            self._version = version
-            if self._machines_version != self.machines.version:
-                self._machines_version = self.machines.version
-                self._sources.clear()
+        epoch = (table.epoch, len(table))
+        if epoch != self._epoch:
+            self._epoch = epoch
             self._codes = np.full(len(table), UNKNOWN, dtype=np.int64)
-            for row, name in enumerate(table.names):
-                self._codes[row] = self._code(name)
+            stale: Iterable[str] = table.names
         else:
-            for name in self._dirty:
-                row_of = table.row_of.get(name)
-                if row_of is not None:
-                    self._codes[row_of] = self._code(name)
+            changed = {table.names[row] for row in table.changes[self._seen :]}
+            stale = self._dirty | changed
+        self._seen = len(table.changes)
+        for name in tuple(stale):
+            row = table.row_of.get(name)
+            if row is not None:
+                self._codes[row] = self._code(name)
         self._dirty.clear()
         return self._codes
 
@@ -275,24 +373,57 @@ class GpuLedger:
         code = self._code_of.get(key)
         if code is None:
             code = self._code_of[key] = len(self._states)
-            self._states.append(State(gpus.machine, free))
+            self._states.append(State(gpus.machine, free, gpus.machine.usable))
         return code
 
     def state(self, code: int) -> State:
         """Return the state that a code stands for."""
         return self._states[code]
 
-    def refresh(self, name: str) -> State | None:
-        """Return the state of one node as it is now."""
-        code = self.codes()[self._snapshot.nodes.row_of[name]]
-        return None if code == UNKNOWN else self._states[code]
+
+@dataclass
+class _Job:
+    """The pods of a job that have a node: by uid its node, its GPUs' number and their rails."""
+
+    pods: dict[str, tuple[str, int, frozenset[int]]] = field(default_factory=dict)
+    nodes: Counter[str] = field(default_factory=Counter)
+    rails: Counter[int] = field(default_factory=Counter)
+
+    def enter(self, uid: str, node: str, count: int, rails: frozenset[int]) -> None:
+        self.pods[uid] = (node, count, rails)
+        self.nodes[node] += count
+        self.rails.update(rails)
+
+    def leave(self, uid: str) -> None:
+        node, count, rails = self.pods.pop(uid, ("", 0, frozenset()))
+        self.nodes[node] -= count
+        if not self.nodes[node]:
+            del self.nodes[node]
+        self.rails.subtract(rails)
+
+
+def _rails(machine: Machine, gpus: Iterable[int]) -> frozenset[int]:
+    """Return the rails of the NICs that are near to GPUs."""
+    nics = (machine.nics[nic] for gpu in gpus for nic in machine.near_nics(gpu))
+    return frozenset(nic.rail for nic in nics if nic.rail is not None)
+
+
+def _problem(node: Node, machine: Machine | str) -> str:
+    """Return what cannot be read, or had to be assumed, of a node's machine."""
+    if isinstance(machine, str):
+        return machine
+    notes = list(machine.notes)
+    offered = _plugin_gpus(node)
+    if 0 < offered < len(machine.usable):
+        most = counted(len(machine.usable), "GPU")
+        notes.append(f"its device plugin offers {offered} of {most}; which of them is not known")
+    return "; ".join(notes)
 
 
 def _plugin_gpus(node: Node) -> int:
     """Return how many GPUs the node's device plugin has."""
-    return max(
-        (q.units for name, q in node.status.allocatable.items() if name in GPU_RESOURCES), default=0
-    )
+    amounts = node.status.allocatable
+    return max((amounts[name].units for name in GPU_RESOURCES if name in amounts), default=0)
 
 
 def _annotated(pod: PodInfo, machine: Machine) -> tuple[int, ...]:

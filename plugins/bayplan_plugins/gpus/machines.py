@@ -30,11 +30,6 @@ class NodeMachines:
     def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
         self._known: dict[_Source, Machine | str] = {}
-        self.version = 0
-        snapshot.on_object(NodeResourceTopology, self._changed)
-
-    def _changed(self, old: NodeResourceTopology | None, new: NodeResourceTopology | None) -> None:
-        self.version += 1
 
     def of(self, node: Node) -> Machine | str:
         """Return a node's machine, or why it is not known."""
@@ -82,7 +77,8 @@ def _read(source: _Source) -> Machine | str:
     try:
         return _machine(kind, text, more)
     except (InputError, ValueError) as exc:
-        return f"annotation {kind}: {exc}"
+        where = kind if kind == "NodeResourceTopology" else f"annotation {kind}"
+        return f"{where}: {exc}"
 
 
 def _machine(kind: str, text: str, more: str) -> Machine:

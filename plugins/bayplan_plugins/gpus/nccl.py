@@ -8,7 +8,7 @@ from bayplan import PodInfo
 from bayplan.api import ObjectMeta
 from bayplan.api.configmap import ConfigMap
 from bayplan.api.meta import OwnerReference
-from bayplan.nccl import Member, TopologyFileError, environment, plan_job, topology_file
+from bayplan.nccl import Member, environment, needed_topology_file, plan_job
 
 __all__ = ["annotations_of", "config_map_of"]
 
@@ -31,7 +31,7 @@ def annotations_of(member: Member, others: Sequence[Member], spans_nodes: bool) 
     if variables:
         found[_ENVIRONMENT] = "\n".join(str(variable) for variable in variables)
         found[_WHY] = "\n".join(f"{one.name}: {one.why}" for one in variables)
-    file = _topology(member)
+    file = needed_topology_file(member.machine)
     if file:
         found[_TOPOLOGY] = file
     return found
@@ -46,7 +46,7 @@ def config_map_of(
     """
     variables = environment(member, others, spans_nodes)
     data = {variable.name: variable.value for variable in variables}
-    file = _topology(member)
+    file = needed_topology_file(member.machine)
     if file:
         data[_FILE] = file
     notes = _about_ring(member, others)
@@ -60,24 +60,19 @@ def config_map_of(
     return ConfigMap(meta, data)
 
 
-def _topology(member: Member) -> str:
-    """Return the topology file where NCCL needs one and the machine is known well enough."""
-    if not member.machine.platform.virtual:
-        return ""
-    try:
-        return topology_file(member.machine)
-    except TopologyFileError:
-        return ""
-
-
 def _about_ring(member: Member, others: Sequence[Member]) -> dict[str, str]:
-    """Describe the ring over all GPUs of the job that have a place already."""
+    """Describe the ring over all GPUs of the job that have a place already, as it passes the node.
+
+    Of the other nodes only its neighbours are named, so that no pod's text grows with the job.
+    """
     if not others:
         return {}
-    members = sorted((member, *others), key=lambda one: (one.node, one.gpus))
-    plan = plan_job(members)
-    seconds = plan.all_reduce_seconds(_SIZE)
-    return {
-        _RING: " ".join(f"{node}/{gpu}" for node, gpu in plan.ring)
-        + f" ({plan.bandwidth:g} GB/s, 1 GiB reduced in {seconds * 1e3:.1f} ms)"
-    }
+    plan = plan_job(sorted((member, *others), key=lambda one: one.node))
+    part = plan.part(member.node)
+    way = " ".join(f"{member.node}/{gpu}" for gpu in part.gpus)
+    if part.after != member.node:
+        way = f"{part.before} > {way} > {part.after}"
+    if plan.bandwidth:
+        seconds = plan.all_reduce_seconds(_SIZE)
+        way += f" ({plan.bandwidth:g} GB/s, 1 GiB reduced in {seconds * 1e3:.1f} ms)"
+    return {_RING: way}

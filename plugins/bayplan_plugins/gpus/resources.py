@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from bayplan.api.gpus import GPU_RESOURCES
 
-__all__ = ["gpu_count"]
+__all__ = ["gpu_count", "shares_gpus"]
 
 _SHARES = ("nvidia.com/gpumem", "nvidia.com/gpumem-percentage", "nvidia.com/gpucores")
 """With one of these HAMi gives parts of GPUs, which are not counted here."""
@@ -14,6 +14,11 @@ _SHARES = ("nvidia.com/gpumem", "nvidia.com/gpumem-percentage", "nvidia.com/gpuc
 
 def gpu_count(requests: Mapping[str, int]) -> int:
     """Return how many whole GPUs are requested; 0 for parts of GPUs."""
-    if any(name in requests for name in _SHARES):
+    if shares_gpus(requests):
         return 0
     return sum(requests.get(name, 0) for name in GPU_RESOURCES)
+
+
+def shares_gpus(requests: Mapping[str, int]) -> bool:
+    """Tell whether parts of GPUs are requested."""
+    return any(name in requests for name in _SHARES)

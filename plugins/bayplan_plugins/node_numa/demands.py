@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -19,7 +20,8 @@ _NATIVE = ("cpu", "memory", "ephemeral-storage", "pods")
 class Demand:
     """Needs by resource: of the whole pod, of each container, and of each that runs before them.
 
-    Amounts: cpu in milli, everything else in its own unit.
+    ``containers`` are in the order in which the kubelet starts them, sidecars first. Amounts: cpu
+    in milli, everything else in its own unit.
     """
 
     pod: Mapping[str, int]
@@ -48,18 +50,23 @@ def _demand(spec: PodSpec) -> Demand:
     exclusive = _is_guaranteed(spec)
     running: list[Mapping[str, int]] = []
     before: list[Mapping[str, int]] = []
-    for container in spec.containers:
-        running.append(_aligned(container, exclusive))
+    most: Counter[str] = Counter()
+    now: Counter[str] = Counter()
     for container in spec.init_containers:
         needs = _aligned(container, exclusive)
-        (running if container.restart_policy == "Always" else before).append(needs)
-    total: dict[str, int] = {}
-    for name, need in ((name, need) for needs in running for name, need in needs.items()):
-        total[name] = total.get(name, 0) + need
-    for name, need in ((name, need) for needs in before for name, need in needs.items()):
-        total[name] = max(total.get(name, 0), need)
+        if container.restart_policy == "Always":
+            running.append(needs)
+            now.update(needs)
+        else:
+            before.append(needs)
+            most |= now + Counter(needs)
+    for container in spec.containers:
+        running.append(_aligned(container, exclusive))
+        now.update(running[-1])
     return Demand(
-        total, tuple(needs for needs in running if needs), tuple(needs for needs in before if needs)
+        dict(most | now),
+        tuple(needs for needs in running if needs),
+        tuple(needs for needs in before if needs),
     )
 
 

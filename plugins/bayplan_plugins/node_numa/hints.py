@@ -1,8 +1,9 @@
 """What the kubelet's Topology Manager would decide: hints for each resource, merged by a policy.
 
 A hint is a set of NUMA nodes, as a mask, that together have enough of a resource. It is preferred
-when no smaller set could ever have enough. The policies: best-effort takes the best merged hint or
-none, restricted refuses what is not preferred, single-numa-node what is not one node (Kubernetes,
+when no smaller set could ever have enough. A merged hint is preferred only when all resources have
+the same set, and each prefers it. The policies: best-effort takes the best merged hint, restricted
+refuses what is not preferred, single-numa-node what is not one node (Kubernetes,
 pkg/kubelet/cm/topologymanager).
 """
 
@@ -23,9 +24,11 @@ _MOST_NODES = 8
 
 
 @dataclass(frozen=True, slots=True)
-class _Hint:
-    mask: int
-    preferred: bool
+class _Hints:
+    """The sets with enough of a resource, small ones first; those of ``width`` are preferred."""
+
+    masks: tuple[int, ...]
+    width: int
 
 
 @lru_cache(maxsize=64)
@@ -55,25 +58,16 @@ def affinity(
     if not wanted:
         return 0
     hints = [_hints(need, free[name], capacity[name]) for name, need in wanted.items()]
-    if policy == "single-numa-node":
-        for mask in masks(len(next(iter(free.values())))):
-            if mask.bit_count() > 1:
-                return None
-            if all(_Hint(mask, True) in own for own in hints):
-                return mask
-        return None
-    best = _merged(hints, len(next(iter(free.values()))))
-    if policy == "restricted" and not best.preferred:
-        return None
-    return best.mask
+    agreed = _agreed(hints)
+    if agreed is not None and (policy != "single-numa-node" or agreed.bit_count() == 1):
+        return agreed
+    return _compromise(hints, len(next(iter(free.values())))) if policy == "best-effort" else None
 
 
-def _hints(need: int, free: Amounts, capacity: Amounts) -> list[_Hint]:
-    """Return the sets with enough that is free."""
+def _hints(need: int, free: Amounts, capacity: Amounts) -> _Hints:
     sets = masks(len(free))
-    enough = [mask.bit_count() for mask in sets if _sum(capacity, mask) >= need]
-    least = min(enough, default=0)
-    return [_Hint(m, m.bit_count() == least) for m in sets if _sum(free, m) >= need]
+    widths = (mask.bit_count() for mask in sets if _sum(capacity, mask) >= need)
+    return _Hints(tuple(mask for mask in sets if _sum(free, mask) >= need), min(widths, default=0))
 
 
 @lru_cache(maxsize=65536)
@@ -81,26 +75,34 @@ def _sum(amounts: Amounts, mask: int) -> int:
     return sum(amount for node, amount in enumerate(amounts) if mask >> node & 1)
 
 
-def _merged(hints: Sequence[Sequence[_Hint]], size: int) -> _Hint:
-    """Return the best of all combinations of one hint for each resource: the nodes in all of them.
+def _agreed(hints: Sequence[_Hints]) -> int | None:
+    """Return the lowest set that all resources prefer."""
+    first, *others = hints
+    if any(other.width != first.width for other in others):
+        return None
+    for mask in first.masks:
+        if mask.bit_count() == first.width and all(mask in other.masks for other in others):
+            return mask
+    return None
 
-    Preferred comes before not preferred, then the fewest nodes, then the lowest.
+
+def _compromise(hints: Sequence[_Hints], size: int) -> int:
+    """Return what sets of all resources have in common, where no set is preferred by all.
+
+    As many nodes as the resource needs that needs the most, or else the next fewer; then the
+    lowest. A resource without any hint has no say.
     """
-    full = (1 << size) - 1
-    found = {(full, True)}
-    for own in hints:
-        # A resource without any hint fits nowhere: nothing is preferred then.
-        options = own or [_Hint(full, False)]
-        found = {
-            (mask & hint.mask, preferred and hint.preferred)
-            for mask, preferred in found
-            for hint in options
-            if mask & hint.mask
-        }
-    if not found:
-        return _Hint(full, False)
-    mask, preferred = min(found, key=lambda one: (not one[1], one[0].bit_count(), one[0]))
-    return _Hint(mask, preferred)
+    with_any = [own.masks for own in hints if own.masks]
+    common = {(1 << size) - 1}
+    for own in with_any:
+        common = {mask & other for mask in common for other in own}
+    most = max((own[0].bit_count() for own in with_any), default=0)
+
+    def rank(mask: int) -> tuple[bool, int, int]:
+        width = mask.bit_count()
+        return (width > most, width if width > most else -width, mask)
+
+    return min(common - {0}, key=rank, default=(1 << size) - 1)
 
 
 def fill(need: int, free: Amounts, mask: int) -> Amounts:

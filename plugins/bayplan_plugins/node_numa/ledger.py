@@ -6,8 +6,8 @@ since is taken off. Without one, a node whose machine is known has the CPUs and 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +17,7 @@ from bayplan.api import Node, NodeResourceTopology
 from bayplan.api.gpus import GPU_RESOURCES
 from bayplan.api.numa import ZoneAttribute
 from bayplan.api.resources import amount_of
+from bayplan.errors import did_you_mean
 from bayplan.snapshot import Snapshot
 from bayplan_plugins.gpus.ledger import GpuLedger
 from bayplan_plugins.gpus.machines import numa_nodes
@@ -60,14 +61,23 @@ class Placement:
 
 @dataclass
 class NumaNode:
-    """The NUMA nodes of one node, by place; ``ids`` are their numbers."""
+    """The NUMA nodes of one node, by place; ``ids`` are their numbers.
+
+    ``available`` is what a report says, if it is ``measured``; ``taken`` is what pods took since,
+    by uid, ``reported`` what those took that the report counts, as far as it is known, and
+    ``returned`` what of that was given back since.
+    """
 
     policy: Policy
     scope: str
     ids: tuple[int, ...]
     capacity: Mapping[str, Amounts]
     available: Mapping[str, Amounts]
+    measured: bool
     taken: dict[str, Mapping[str, Amounts]] = field(default_factory=dict)
+    reported: dict[str, Mapping[str, Amounts]] = field(default_factory=dict)
+    returned: dict[str, Mapping[str, Amounts]] = field(default_factory=dict)
+    version: int = 0
 
 
 class NumaLedger:
@@ -79,9 +89,10 @@ class NumaLedger:
         self._nodes: dict[str, NumaNode] = {}
         self._sources: dict[str, tuple[Node, NodeResourceTopology | None]] = {}
         self._remembered: dict[tuple[str, str], Mapping[str, Amounts]] = {}
-        self.problems: dict[str, str] = {}
-        self._reports = 0
-        self._version: object = None
+        self._epoch: object = None
+        self._seen = 0
+        self._dirty: set[str] = set()
+        self._aligning: set[str] = set()
         self._rows: npt.NDArray[np.intp] = np.zeros(0, dtype=np.intp)
         snapshot.on_pod(self._on_pod)
         snapshot.on_object(NodeResourceTopology, self._on_report)
@@ -91,31 +102,88 @@ class NumaLedger:
     ) -> None:
         obj = new or old
         assert obj is not None
-        self._reports += 1
+        self._dirty.add(obj.metadata.name)
         self._snapshot.touch((obj.metadata.name,))
 
     def rows(self) -> npt.NDArray[np.intp]:
         """Return the rows of the nodes whose kubelet aligns anything."""
         table = self._snapshot.nodes
-        version = (table.epoch, table.node_version, self._reports, self._gpus.machines.version)
-        if version != self._version:
-            self._version = version
-            rows = [row for row, name in enumerate(table.names) if self.node(name) is not None]
-            self._rows = np.array(rows, dtype=np.intp)
+        epoch = (table.epoch, len(table))
+        if epoch != self._epoch:
+            self._epoch = epoch
+            stale: Iterable[str] = table.names
+        else:
+            changed = {table.names[row] for row in table.changes[self._seen :]}
+            stale = self._dirty | changed
+        self._seen = len(table.changes)
+        before = set(self._aligning) if stale is not table.names else None
+        for name in tuple(stale):
+            if self.node(name) is not None:
+                self._aligning.add(name)
+            else:
+                self._aligning.discard(name)
+        self._dirty.clear()
+        if before != self._aligning:
+            rows = [table.row_of[name] for name in self._aligning if name in table.row_of]
+            self._rows = np.array(sorted(rows), dtype=np.intp)
         return self._rows
+
+    # Pods ------------------------------------------------------------------------------------
 
     def _on_pod(self, pod: PodInfo, node: str, placed: bool) -> None:
         known = self._nodes.get(node)
         if known is None:
             return
-        if placed:
-            taken = self._remembered.pop((pod.uid, node), None)
-            if taken is not None:
-                known.taken[pod.uid] = taken
-        elif pod.uid in known.taken:
-            self._remembered[pod.uid, node] = known.taken.pop(pod.uid)
-            if len(self._remembered) > _MOST_REMEMBERED:
-                del self._remembered[next(iter(self._remembered))]
+        if not placed:
+            if pod.uid in known.taken:
+                self._remember(pod, node, known.taken[pod.uid])
+                self._set(known, pod.uid, None)
+            elif pod.uid in known.reported:
+                self._change(known, known.returned, pod.uid, known.reported[pod.uid])
+            return
+        if pod.uid in known.taken:
+            return
+        if pod.uid in known.returned:
+            self._change(known, known.returned, pod.uid, None)
+            return
+        taken = self._remembered.pop((pod.uid, node), None)
+        if taken is None and not known.measured:
+            taken = self._assumed(pod, node, known)
+        if taken:
+            self._set(known, pod.uid, taken)
+
+    def _assumed(self, pod: PodInfo, name: str, node: NumaNode) -> Mapping[str, Amounts]:
+        """Return what a pod that runs is likely to have: what the kubelet would give it now."""
+        demand = demand_of(pod)
+        free = self.free(name, node, pod.uid)
+        placement = _placed(node, demand, free) or _placed(
+            replace(node, policy="none"), demand, free
+        )
+        return placement.taken if placement is not None else {}
+
+    def _remember(self, pod: PodInfo, node: str, taken: Mapping[str, Amounts]) -> None:
+        self._remembered[pod.uid, node] = taken
+        if len(self._remembered) > _MOST_REMEMBERED:
+            del self._remembered[next(iter(self._remembered))]
+
+    def _set(self, node: NumaNode, uid: str, taken: Mapping[str, Amounts] | None) -> None:
+        self._change(node, node.taken, uid, taken)
+
+    def _change(
+        self,
+        node: NumaNode,
+        amounts: dict[str, Mapping[str, Amounts]],
+        uid: str,
+        value: Mapping[str, Amounts] | None,
+    ) -> None:
+        """Change one entry; undone with the trial."""
+        before = amounts.get(uid)
+        self._snapshot.on_rollback(lambda: self._change(node, amounts, uid, before))
+        if value is None:
+            amounts.pop(uid, None)
+        else:
+            amounts[uid] = value
+        node.version += 1
 
     # Nodes -----------------------------------------------------------------------------------
 
@@ -132,15 +200,32 @@ class NumaLedger:
             made = self._read(node, zones)
             before = self._nodes.pop(name, None)
             if made is not None:
-                if before is not None and source is not None and source[1] is zones:
-                    # The report is the same, so what was decided since still has to be taken off.
-                    made.taken = before.taken
                 self._nodes[name] = made
+                same = source is not None and source[1] is zones
+                self._take_over(name, made, before, same)
         return self._nodes.get(name)
 
+    def _take_over(
+        self, name: str, made: NumaNode, before: NumaNode | None, same_report: bool
+    ) -> None:
+        """Count what pods took that a node's new description does not count."""
+        if before is not None and before.ids == made.ids and before.measured == made.measured:
+            made.taken, made.reported = dict(before.taken), dict(before.reported)
+            made.returned = dict(before.returned)
+        pods = self._snapshot.nodes.pods[self._snapshot.nodes.row_of[name]].values()
+        if not made.measured:
+            for pod in pods:
+                if pod.uid not in made.taken and (taken := self._assumed(pod, name, made)):
+                    made.taken[pod.uid] = taken
+        elif not same_report:
+            # The kubelet counts a pod once it has admitted it.
+            running = {pod.uid for pod in pods if pod.pod.status.phase == "Running"}
+            everybody = {**made.reported, **made.taken}
+            made.reported = {uid: own for uid, own in everybody.items() if uid in running}
+            made.taken = {uid: own for uid, own in made.taken.items() if uid not in running}
+            made.returned = {}
+
     def _read(self, node: Node, zones: NodeResourceTopology | None) -> NumaNode | None:
-        name = node.metadata.name
-        self.problems.pop(name, None)
         policy, scope = self._policy(node, zones)
         if policy == "none":
             return None
@@ -168,9 +253,14 @@ class NumaLedger:
             or said.get("topologyManagerScope")
             or ("pod" if older.endswith("PodLevel") else "container")
         )
-        if text not in _POLICIES or scope not in ("pod", "container"):
-            what = f'policy "{text}"' if text not in _POLICIES else f'scope "{scope}"'
-            self.problems[meta.name] = f"there is no Topology Manager {what}"
+        problem = ""
+        if text not in _POLICIES:
+            near = did_you_mean(text, _POLICIES)
+            problem = f'nothing is aligned, there is no Topology Manager policy "{text}"{near}'
+        elif scope not in ("pod", "container"):
+            problem = f'there is no Topology Manager scope "{scope}", expected container or pod'
+        self._snapshot.set_problem(meta.name, "NUMA alignment", problem)
+        if problem:
             return "none", "container"
         return _POLICIES[text], scope
 
@@ -185,18 +275,19 @@ class NumaLedger:
         capacity = {GPU_RESOURCES[0]: tuple(machine.numa_of.count(node) for node in ids)}
         if cpus:
             capacity["cpu"] = tuple(1000 * _count(cpus.get(node, "")) for node in ids)
-        return NumaNode(policy, scope, tuple(ids), capacity, capacity)
+        return NumaNode(policy, scope, tuple(ids), capacity, capacity, measured=False)
 
     # What is free ----------------------------------------------------------------------------
 
     def free(self, name: str, node: NumaNode, but: str = "") -> dict[str, Amounts]:
         """Return what each NUMA node has left; what the pod ``but``, by uid, takes is left."""
         free = {resource: list(amounts) for resource, amounts in node.available.items()}
-        for uid, taken in node.taken.items():
-            for resource, amounts in taken.items() if uid != but else ():
-                for place, amount in enumerate(amounts):
-                    if resource in free:
-                        free[resource][place] -= amount
+        changes = [(-1, own) for uid, own in node.taken.items() if uid != but]
+        changes += [(1, own) for own in node.returned.values()]
+        for sign, taken in changes:
+            for resource, amounts in taken.items():
+                for place, amount in enumerate(amounts if resource in free else ()):
+                    free[resource][place] += sign * amount
         gpus = self._gpus.node(name)
         if gpus is not None and any(n is not None for n in gpus.machine.numa_of):
             # Which GPUs are free is known one by one.
@@ -222,13 +313,14 @@ class NumaLedger:
         """Count what a pod takes as taken."""
         node = self._nodes.get(name)
         if node is not None and placement.taken:
-            node.taken[pod.uid] = placement.taken
+            self._set(node, pod.uid, placement.taken)
 
     def release(self, pod: PodInfo, name: str) -> None:
         """Give back what a pod was counted with."""
         node = self._nodes.get(name)
         if node is not None and pod.uid in node.taken:
-            self._remembered[pod.uid, name] = node.taken.pop(pod.uid)
+            self._remember(pod, name, node.taken[pod.uid])
+            self._set(node, pod.uid, None)
 
     def allowed(self, pod: PodInfo, name: str) -> frozenset[int] | None:
         """Return the NUMA nodes whose GPUs a pod could get; None for any."""
@@ -276,7 +368,7 @@ def _from_zones(zones: NodeResourceTopology, policy: Policy, scope: str) -> Numa
         found = [{r.name: r for r in nodes[number].resources}.get(name) for number in ids]
         capacity[name] = tuple(amount_of(name, r.allocatable) if r else 0 for r in found)
         available[name] = tuple(amount_of(name, r.available) if r else 0 for r in found)
-    return NumaNode(policy, scope, ids, capacity, available)
+    return NumaNode(policy, scope, ids, capacity, available, measured=True)
 
 
 def _count(cpus: str) -> int:
