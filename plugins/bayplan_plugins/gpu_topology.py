@@ -44,7 +44,7 @@ from bayplan_plugins.gpus.ledger import UNKNOWN, GpuLedger, State
 from bayplan_plugins.gpus.machines import MACHINE
 from bayplan_plugins.gpus.nccl import annotations_of, config_map_of
 from bayplan_plugins.gpus.wishes import PodWish, claim_wish_of, wish_of
-from bayplan_plugins.node_numa.ledger import NumaLedger
+from bayplan_plugins.node_numa.ledger import UNALIGNED, NumaLedger
 
 __all__ = ["GPUTopology", "GPUTopologyArgs"]
 
@@ -133,7 +133,7 @@ class GPUTopology(Plugin[GPUTopologyArgs]):
         if wish is None:
             return claim_wish_of(pod)
         job = frozenset(self._job_nodes(pod, wish).items())
-        aligned = pod.facts if len(self._numa.rows()) else None
+        aligned = pod.facts if (self._numa.codes() != UNALIGNED).any() else None
         return (replace(wish, job=""), job, self._request(pod, wish), aligned)
 
     @hookimpl
@@ -175,23 +175,38 @@ class GPUTopology(Plugin[GPUTopologyArgs]):
         Where neither names nor the kubelet's alignment matter, nodes of one code are of one state.
         """
         codes = nodes.pick(self._ledger.codes())
-        alone = np.zeros(len(nodes.table), dtype=np.bool_)
-        alone[:] = bool(_names(wish.wish))
-        alone[self._numa.rows()] = True
-        own = nodes.pick(alone) & (codes != UNKNOWN)
-        for code in np.unique(codes[~own]).tolist():
-            state = None if code == UNKNOWN else self._ledger.state(code)
-            yield state, (codes == code) & ~own
-        found: dict[tuple[object, ...], tuple[State, list[int]]] = {}
-        for index in np.flatnonzero(own).tolist():
-            state = self._state_for(pod, wish, nodes.names[index])
-            if state is not None:
-                key = (state.machine.shape, state.free, state.most)
-                found.setdefault(key, (state, []))[1].append(index)
+        numa = nodes.pick(self._numa.codes())
+        if not _names(wish.wish):
+            width = self._numa.kinds + 1
+            pairs = (codes + 1) * width + (numa + 1)
+            for pair in np.unique(pairs).tolist():
+                state = self._state_of(pod, pair // width - 1, pair % width - 1)
+                yield state, pairs == pair
+            return
+        found: dict[tuple[object, ...], tuple[State | None, list[int]]] = {}
+        for index, name in enumerate(nodes.names):
+            state = self._state_for(pod, wish, name)
+            key = (state.machine.shape, state.free, state.most) if state is not None else ()
+            found.setdefault(key, (state, []))[1].append(index)
         for state, places in found.values():
             mask = np.zeros(len(nodes), dtype=np.bool_)
             mask[places] = True
             yield state, mask
+
+    def _state_at(self, pod: PodInfo, wish: PodWish, node: NodeRow) -> State | None:
+        """Return one node's state, as far as the pod may use its GPUs; None for an unknown one."""
+        if _names(wish.wish):
+            return self._state_for(pod, wish, node.name)
+        code, aligned = self._ledger.codes()[node.row], self._numa.codes()[node.row]
+        return self._state_of(pod, int(code), int(aligned))
+
+    def _state_of(self, pod: PodInfo, code: int, aligned: int) -> State | None:
+        """Return a state without the GPUs that the kubelet would not give the pod."""
+        if code == UNKNOWN:
+            return None
+        state = self._ledger.state(code)
+        nodes = self._numa.allowed_by(aligned, pod) if aligned != UNALIGNED else None
+        return state if nodes is None else _within(state, nodes)
 
     def _state_for(self, pod: PodInfo, wish: PodWish, name: str) -> State | None:
         """Return a node's state without the GPUs that the pod may not have."""
@@ -199,24 +214,21 @@ class GPUTopology(Plugin[GPUTopologyArgs]):
         if gpus is None:
             return None
         machine = gpus.machine
-        most = set(_eligible(machine, wish.wish))
+        most = _eligible(machine, wish.wish)
+        state = State(machine, tuple(g for g in gpus.free(pod.uid) if g in most), most)
         aligned = self._numa.allowed(pod, name)
-        if aligned is not None:
-            most = {gpu for gpu in most if machine.numa_of[gpu] in aligned}
-        free = tuple(gpu for gpu in gpus.free(pod.uid) if gpu in most)
-        return State(machine, free, tuple(sorted(most)))
+        return state if aligned is None else _within(state, aligned)
 
     @hookimpl
     def filter_node(self, pod: PodInfo, node: NodeRow) -> Refusal | None:
         """Say why one node is refused."""
         wish = self._wish(pod)
         assert wish is not None, "skipped"
-        one = _one(node)
-        for state, _ in self._states(pod, wish, one):
-            refusal = self._refusal(state, self._request(pod, wish), wish)
-            if refusal is not None:
-                return refusal
-        for reject in self._beyond_job(pod, wish, one):
+        state = self._state_at(pod, wish, node)
+        refusal = self._refusal(state, self._request(pod, wish), wish)
+        if refusal is not None:
+            return refusal
+        for reject in self._beyond_job(pod, wish, _one(node)):
             if reject.mask[0]:
                 return Refusal((reject.reason,), reject.resolvable)
         return None
@@ -317,7 +329,13 @@ class GPUTopology(Plugin[GPUTopologyArgs]):
     @hookimpl
     def score_node(self, pod: PodInfo, node: NodeRow) -> float:
         """Rate one node."""
-        return float(self.score(pod, _one(node))[0])
+        wish = self._wish(pod)
+        assert wish is not None, "skipped"
+        state = self._state_at(pod, wish, node)
+        points = self._answer(state, self._request(pod, wish)).points if state is not None else 0.0
+        if wish.wish.node_order is None:
+            return points
+        return float(self._by_order(pod, wish, _one(node), np.array([points]))[0])
 
     def _by_order(
         self, pod: PodInfo, wish: PodWish, nodes: NodeView, scores: FloatColumn
@@ -521,6 +539,15 @@ def _rows(nodes: NodeView, mask: BoolColumn) -> Iterator[NodeRow]:
 
 def _one(node: NodeRow) -> NodeView:
     return NodeView(node.table, np.array([node.row], dtype=np.intp))
+
+
+def _within(state: State, nodes: frozenset[int]) -> State:
+    """Return a state without the GPUs of other NUMA nodes."""
+    own = state.machine.numa_of
+    free, most = (
+        tuple(gpu for gpu in gpus if own[gpu] in nodes) for gpus in (state.free, state.most)
+    )
+    return State(state.machine, free, most)
 
 
 def _is_hard(wish: GpuWish) -> bool:

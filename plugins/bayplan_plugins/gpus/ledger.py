@@ -9,7 +9,7 @@ leaves it as it was.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -64,7 +64,6 @@ class NodeGpus:
     guessed: set[str] = field(default_factory=set)
     devices: Mapping[DeviceId, int] = field(default_factory=dict)
     elsewhere: frozenset[int] = frozenset()
-    version: int = 0
 
     def busy(self, but: str = "") -> set[int]:
         """Return the GPUs that pods hold; those of ``but`` left out."""
@@ -102,6 +101,7 @@ class GpuLedger:
         self._epoch: object = None
         self._seen = 0
         self._dirty: set[str] = set()
+        self._listeners: list[Callable[[str], None]] = []
         snapshot.on_pod(self._on_pod)
         snapshot.on_object(NodeResourceTopology, self._on_report)
         self._devices.on_devices(self._on_devices)
@@ -209,6 +209,10 @@ class GpuLedger:
         for name in self._nodes if nodes is None else nodes:
             self._refresh_devices(name)
 
+    def on_change(self, listener: Callable[[str], None]) -> None:
+        """Have ``listener`` told of nodes whose free GPUs changed."""
+        self._listeners.append(listener)
+
     def _refresh_devices(self, name: str) -> None:
         """Note which GPUs of a node resource slices offer, and which of them claims hold."""
         gpus = self._nodes.get(name)
@@ -230,7 +234,8 @@ class GpuLedger:
     def _held_changed(self, name: str, gpus: NodeGpus) -> None:
         """Tell the ledger of devices what pods hold without a claim."""
         self._dirty.add(name)
-        gpus.version += 1
+        for listener in self._listeners:
+            listener(name)
         busy = gpus.busy() if gpus.devices else ()
         held = frozenset(one for one, gpu in gpus.devices.items() if gpu in busy)
         self._devices.set_outside(name, held)

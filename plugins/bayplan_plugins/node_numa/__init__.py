@@ -23,10 +23,9 @@ from bayplan import (
     Remedy,
     hookimpl,
 )
-from bayplan.hookspecs import BoolColumn
 from bayplan_plugins.node_numa.demands import demand_of
 from bayplan_plugins.node_numa.hints import Policy
-from bayplan_plugins.node_numa.ledger import NumaLedger, NumaNode, Placement
+from bayplan_plugins.node_numa.ledger import UNALIGNED, NumaLedger, NumaNode, Placement
 
 __all__ = ["NodeNUMA", "NodeNUMAArgs"]
 
@@ -64,34 +63,21 @@ class NodeNUMA(Plugin[NodeNUMAArgs]):
     @hookimpl
     def filter(self, pod: PodInfo, nodes: NodeView) -> Iterator[Reject]:
         """Refuse nodes whose kubelet would refuse the pod."""
-        masks: dict[tuple[str, bool], BoolColumn] = {}
-        for index in self._aligning(nodes):
-            refusal = self._refusal(pod, nodes.names[index])
+        codes = nodes.pick(self._ledger.codes())
+        for code in np.unique(codes[codes != UNALIGNED]).tolist():
+            refusal = self._refusal_of(pod, code)
             if refusal is not None:
-                key = (refusal.reasons[0], refusal.resolvable)
-                if key not in masks:
-                    masks[key] = np.zeros(len(nodes), dtype=np.bool_)
-                masks[key][index] = True
-        for (reason, resolvable), mask in masks.items():
-            yield Reject(mask, reason, resolvable)
-
-    def _aligning(self, nodes: NodeView) -> Iterable[int]:
-        """Return the places, in the view, of the nodes whose kubelet aligns anything."""
-        rows = self._ledger.rows()
-        mine: Iterable[int] = rows.tolist()
-        if nodes.rows is not None:
-            mine = np.flatnonzero(np.isin(nodes.rows, rows)).tolist()
-        return mine
+                yield Reject(codes == code, refusal.reasons[0], refusal.resolvable)
 
     @hookimpl
     def filter_node(self, pod: PodInfo, node: NodeRow) -> Refusal | None:
         """Say whether one node's kubelet would refuse the pod."""
-        return self._refusal(pod, node.name)
+        return self._refusal_of(pod, int(self._ledger.codes()[node.row]))
 
-    def _refusal(self, pod: PodInfo, name: str) -> Refusal | None:
-        numa = self._ledger.node(name)
-        if numa is None or self._ledger.place(pod, name) is not None:
+    def _refusal_of(self, pod: PodInfo, code: int) -> Refusal | None:
+        if code == UNALIGNED or self._ledger.placement(code, pod) is not None:
             return None
+        numa = self._ledger.kind(code)
         hopeless = self._ledger.place_empty(pod, numa) is None
         return Refusal((_reason(numa.policy, numa.scope),), resolvable=not hopeless)
 
@@ -135,7 +121,7 @@ class NodeNUMA(Plugin[NodeNUMAArgs]):
             wanted = ", ".join(
                 f"{_shown(name, need[name])} {name}" for name in need if name in free
             )
-            text = f"{node.name} ({numa.policy}) would have to align {wanted}: {told}"
+            text = f"would fit on {node.name} if {wanted} could be aligned ({numa.policy}): {told}"
             yield Remedy(text, node.row, 0.9)
 
 

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-import numpy.typing as npt
 
 from bayplan import PodInfo
 from bayplan.api import Node, NodeResourceTopology
@@ -18,13 +17,19 @@ from bayplan.api.gpus import GPU_RESOURCES
 from bayplan.api.numa import ZoneAttribute
 from bayplan.api.resources import amount_of
 from bayplan.errors import did_you_mean
+from bayplan.hookspecs import IntColumn
 from bayplan.snapshot import Snapshot
+from bayplan.snapshot.pods import SpecFacts
 from bayplan_plugins.gpus.ledger import GpuLedger
 from bayplan_plugins.gpus.machines import numa_nodes
 from bayplan_plugins.node_numa.demands import Demand, demand_of
 from bayplan_plugins.node_numa.hints import Amounts, Policy, affinity, fill
 
-__all__ = ["NumaLedger", "NumaNode", "Placement"]
+__all__ = ["UNALIGNED", "NumaLedger", "NumaNode", "Placement"]
+
+UNALIGNED = -1
+"""The code of a node whose kubelet aligns nothing."""
+_MOST_KEPT = 50_000
 
 _POLICY = "bayplan.dev/topology-manager-policy"
 _SCOPE = "bayplan.dev/topology-manager-scope"
@@ -77,7 +82,11 @@ class NumaNode:
     taken: dict[str, Mapping[str, Amounts]] = field(default_factory=dict)
     reported: dict[str, Mapping[str, Amounts]] = field(default_factory=dict)
     returned: dict[str, Mapping[str, Amounts]] = field(default_factory=dict)
-    version: int = 0
+
+    @property
+    def shape(self) -> tuple[object, ...]:
+        """What tells nodes apart that have the same left."""
+        return (self.policy, self.scope, self.ids, tuple(self.capacity.items()))
 
 
 class NumaLedger:
@@ -92,8 +101,11 @@ class NumaLedger:
         self._epoch: object = None
         self._seen = 0
         self._dirty: set[str] = set()
-        self._aligning: set[str] = set()
-        self._rows: npt.NDArray[np.intp] = np.zeros(0, dtype=np.intp)
+        self._codes: IntColumn = np.zeros(0, dtype=np.int64)
+        self._states: list[tuple[NumaNode, Mapping[str, Amounts]]] = []
+        self._code_of: dict[tuple[object, ...], int] = {}
+        self._placements: dict[tuple[int, SpecFacts], Placement | None] = {}
+        self._gpus.on_change(self._dirty.add)
         snapshot.on_pod(self._on_pod)
         snapshot.on_object(NodeResourceTopology, self._on_report)
 
@@ -105,28 +117,59 @@ class NumaLedger:
         self._dirty.add(obj.metadata.name)
         self._snapshot.touch((obj.metadata.name,))
 
-    def rows(self) -> npt.NDArray[np.intp]:
-        """Return the rows of the nodes whose kubelet aligns anything."""
+    # States ----------------------------------------------------------------------------------
+
+    def codes(self) -> IntColumn:
+        """Return what every node row has left as a number for ``placement``.
+
+        UNALIGNED for nodes whose kubelet aligns nothing.
+        """
         table = self._snapshot.nodes
         epoch = (table.epoch, len(table))
         if epoch != self._epoch:
             self._epoch = epoch
+            self._codes = np.full(len(table), UNALIGNED, dtype=np.int64)
             stale: Iterable[str] = table.names
         else:
-            changed = {table.names[row] for row in table.changes[self._seen :]}
-            stale = self._dirty | changed
+            stale = self._dirty.union(table.names[row] for row in table.changes[self._seen :])
         self._seen = len(table.changes)
-        before = set(self._aligning) if stale is not table.names else None
         for name in tuple(stale):
-            if self.node(name) is not None:
-                self._aligning.add(name)
-            else:
-                self._aligning.discard(name)
+            row = table.row_of.get(name)
+            if row is not None:
+                self._codes[row] = self._code(name)
         self._dirty.clear()
-        if before != self._aligning:
-            rows = [table.row_of[name] for name in self._aligning if name in table.row_of]
-            self._rows = np.array(sorted(rows), dtype=np.intp)
-        return self._rows
+        return self._codes
+
+    def _code(self, name: str) -> int:
+        node = self.node(name)
+        if node is None:
+            return UNALIGNED
+        free = self.free(name, node)
+        key = (*node.shape, tuple(free.items()))
+        code = self._code_of.get(key)
+        if code is None:
+            code = self._code_of[key] = len(self._states)
+            self._states.append((node, free))
+        return code
+
+    def placement(self, code: int, pod: PodInfo) -> Placement | None:
+        """Return what the kubelet would give a pod on nodes of a code; None: it would refuse it."""
+        key = (code, pod.facts)
+        if key not in self._placements:
+            if len(self._placements) >= _MOST_KEPT:
+                self._placements.clear()
+            node, free = self._states[code]
+            self._placements[key] = _placed(node, demand_of(pod), free)
+        return self._placements[key]
+
+    @property
+    def kinds(self) -> int:
+        """How many codes there are."""
+        return len(self._states)
+
+    def kind(self, code: int) -> NumaNode:
+        """Return a node of a code."""
+        return self._states[code][0]
 
     # Pods ------------------------------------------------------------------------------------
 
@@ -137,20 +180,20 @@ class NumaLedger:
         if not placed:
             if pod.uid in known.taken:
                 self._remember(pod, node, known.taken[pod.uid])
-                self._set(known, pod.uid, None)
+                self._change(node, known.taken, pod.uid, None)
             elif pod.uid in known.reported:
-                self._change(known, known.returned, pod.uid, known.reported[pod.uid])
+                self._change(node, known.returned, pod.uid, known.reported[pod.uid])
             return
         if pod.uid in known.taken:
             return
         if pod.uid in known.returned:
-            self._change(known, known.returned, pod.uid, None)
+            self._change(node, known.returned, pod.uid, None)
             return
         taken = self._remembered.pop((pod.uid, node), None)
         if taken is None and not known.measured:
             taken = self._assumed(pod, node, known)
         if taken:
-            self._set(known, pod.uid, taken)
+            self._change(node, known.taken, pod.uid, taken)
 
     def _assumed(self, pod: PodInfo, name: str, node: NumaNode) -> Mapping[str, Amounts]:
         """Return what a pod that runs is likely to have: what the kubelet would give it now."""
@@ -166,24 +209,21 @@ class NumaLedger:
         if len(self._remembered) > _MOST_REMEMBERED:
             del self._remembered[next(iter(self._remembered))]
 
-    def _set(self, node: NumaNode, uid: str, taken: Mapping[str, Amounts] | None) -> None:
-        self._change(node, node.taken, uid, taken)
-
     def _change(
         self,
-        node: NumaNode,
+        name: str,
         amounts: dict[str, Mapping[str, Amounts]],
         uid: str,
         value: Mapping[str, Amounts] | None,
     ) -> None:
-        """Change one entry; undone with the trial."""
+        """Change one entry of a node's; undone with the trial."""
         before = amounts.get(uid)
-        self._snapshot.on_rollback(lambda: self._change(node, amounts, uid, before))
+        self._snapshot.on_rollback(lambda: self._change(name, amounts, uid, before))
         if value is None:
             amounts.pop(uid, None)
         else:
             amounts[uid] = value
-        node.version += 1
+        self._dirty.add(name)
 
     # Nodes -----------------------------------------------------------------------------------
 
@@ -313,22 +353,29 @@ class NumaLedger:
         """Count what a pod takes as taken."""
         node = self._nodes.get(name)
         if node is not None and placement.taken:
-            self._set(node, pod.uid, placement.taken)
+            self._change(name, node.taken, pod.uid, placement.taken)
 
     def release(self, pod: PodInfo, name: str) -> None:
         """Give back what a pod was counted with."""
         node = self._nodes.get(name)
         if node is not None and pod.uid in node.taken:
             self._remember(pod, name, node.taken[pod.uid])
-            self._set(node, pod.uid, None)
+            self._change(name, node.taken, pod.uid, None)
 
     def allowed(self, pod: PodInfo, name: str) -> frozenset[int] | None:
-        """Return the NUMA nodes whose GPUs a pod could get; None for any."""
+        """Return the NUMA nodes whose GPUs a pod could get on a node; None for any."""
         node = self.node(name)
-        if node is None or node.policy not in ("single-numa-node", "restricted"):
-            return None
-        placement = self.place(pod, name)
-        return placement.nodes if placement is not None else None
+        return _allowed(node, self.place(pod, name)) if node is not None else None
+
+    def allowed_by(self, code: int, pod: PodInfo) -> frozenset[int] | None:
+        """Return the NUMA nodes whose GPUs a pod could get on nodes of a code; None for any."""
+        return _allowed(self.kind(code), self.placement(code, pod))
+
+
+def _allowed(node: NumaNode, placement: Placement | None) -> frozenset[int] | None:
+    if placement is None or node.policy not in ("single-numa-node", "restricted"):
+        return None
+    return placement.nodes
 
 
 def _placed(node: NumaNode, demand: Demand, free: Mapping[str, Amounts]) -> Placement | None:
