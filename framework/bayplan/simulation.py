@@ -35,6 +35,7 @@ from bayplan.snapshot import NodeTable
 __all__ = ["Simulation", "TimelineEntry", "resource_use"]
 
 _MOST_NAMED = 4
+_TOLD = ("bayplan.dev/", "gpu.topology/")
 _DEFAULT_HORIZON = 600.0
 """Virtual seconds after which a simulation ends by itself; long enough for every backoff."""
 
@@ -86,6 +87,15 @@ class Simulation:
         )
         for obj in ordered:
             self.cluster.create(obj)
+
+    def annotations(self) -> dict[str, dict[str, str]]:
+        """Return what bound pods are told of their GPUs, by pod."""
+        own = {pod.key: pod.metadata.annotations for pod in self.pods() if pod.spec.node_name}
+        told = {
+            key: {name: text for name, text in found.items() if name.startswith(_TOLD)}
+            for key, found in own.items()
+        }
+        return {key: found for key, found in told.items() if found}
 
     def problems(self) -> list[str]:
         """Return what could not be read of nodes, or had to be assumed; nodes alike in one line."""
@@ -184,6 +194,8 @@ class Simulation:
         return {
             "placements": placements,
             "devices": self.devices(),
+            "annotations": self.annotations(),
+            "notes": self.problems(),
             "pending": {
                 key: {"message": message, "nominatedNode": node}
                 for key, (message, node) in pending.items()

@@ -5,7 +5,8 @@
 name prefix), ``same_domain`` with ``domains`` (pods that share one, by node names), ``pending``
 (pod: parts of its message), ``pending_any`` (parts of every pending message), ``told`` (parts of
 what a pod was told on the way), ``gpus`` (pod: indices of its GPUs), ``gpus_of_every_pod``,
-``evicted``. ``profile.yaml`` is used where it lies beside.
+``annotations`` (pod: what it is told of its GPUs, by name), ``evicted``. ``profile.yaml`` is used
+where it lies beside.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from bayplan.api.gpus import GPU_RESOURCES
 from bayplan.cli import cli
 
 CASES = Path(__file__).parent / "cases"
@@ -69,9 +71,12 @@ def test_the_case_ends_as_it_should(name: str) -> None:
     gpus = {
         key.removeprefix("default/"): [int(one["device"].removeprefix("gpu-")) for one in devices]
         for key, devices in answer["devices"].items()
-        if devices[0]["request"] == "nvidia.com/gpu"
+        if devices[0]["request"] in GPU_RESOURCES
     }
     assert {pod: gpus.get(pod) for pod in expected.get("gpus", {})} == expected.get("gpus", {})
+    for pod, told_of in expected.get("annotations", {}).items():
+        written = answer["annotations"][f"default/{pod}"]
+        assert {name: written.get(name) for name in told_of} == told_of
     if "gpus_of_every_pod" in expected:
         assert set(map(tuple, gpus.values())) == {tuple(expected["gpus_of_every_pod"])}
     for pod, parts in expected.get("told", {}).items():

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from click.testing import CliRunner
 
+from bayplan.api import Node
 from bayplan.cli import cli
+from bayplan.testing import make_node
 
 ROOT = Path(__file__).parents[2]
 SHARED = ROOT.parent / "shared" / "scenarios"
@@ -135,3 +139,54 @@ def test_a_gang_is_explained_by_its_own_name() -> None:
     placed = explain("high-priority-training", "-f", str(PREEMPT))
     assert "chosen    SpineLayer/spine-1: offers 4 slots, 0 left over" in placed
     assert "taken     SpineLayer/spine-1: would evict low-priority-pod-5" in placed
+
+
+TABLES = ROOT.parent / "shared" / "fixtures" / "nvidia-smi-topo"
+
+
+@pytest.mark.skipif(not SHARED.is_dir(), reason="the shared scenarios are not beside the project")
+def test_the_shared_topology_pod_of_hami_gets_four_linked_gpus(tmp_path: Path) -> None:
+    node = make_node("linked", "64", "512Gi", labels={"bayplan.dev/machine": "dgx-1v"})
+    write_node(tmp_path, node, **{"hami.io/gpu": "8"})
+    answer = simulate("-f", str(SHARED / "hami-topology-pod" / "manifests"), "-f", str(tmp_path))
+    (told,) = answer["annotations"].values()
+    assert told["gpu.topology/bandwidth"] == "100"
+
+
+@pytest.mark.skipif(not TABLES.is_dir(), reason="the shared tables are not beside the project")
+def test_the_nics_of_a_published_scrambled_machine_are_those_beside_the_gpus(
+    tmp_path: Path,
+) -> None:
+    table = (TABLES / "h200_8gpu_8nic_scrambled.txt").read_text()
+    for name in ("scrambled-0", "scrambled-1"):
+        node = make_node(name, "64", "512Gi")
+        write_node(tmp_path, node, {"bayplan.dev/topology": table}, **{"nvidia.com/gpu": "8"})
+    case = ROOT / "tests" / "scenarios" / "cases" / "gpu-scrambled-nics"
+    (tmp_path / "job.yaml").write_text(
+        "\n---\n".join(
+            document
+            for document in (case / "manifests.yaml").read_text().split("\n---\n")
+            if "kind: Node" not in document
+        )
+    )
+    answer = simulate("-f", str(tmp_path), "--config", str(case / "profile.yaml"))
+    told = answer["annotations"]["default/rank-0"]
+    assert told["bayplan.dev/nccl-env"] == "NCCL_IB_HCA==mlx5_0:1,mlx5_1:1,mlx5_3:1,mlx5_4:1"
+
+
+def write_node(
+    folder: Path, node: Node, annotations: Mapping[str, str] | None = None, **gpus: str
+) -> None:
+    """Write a node with GPUs as a manifest."""
+    amounts = {name: quantity.text for name, quantity in node.status.allocatable.items()}
+    content = {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {
+            "name": node.metadata.name,
+            "labels": dict(node.metadata.labels),
+            "annotations": dict(annotations or {}),
+        },
+        "status": {"allocatable": {**amounts, **gpus}},
+    }
+    (folder / f"{node.metadata.name}.yaml").write_text(yaml.safe_dump(content))

@@ -16,10 +16,11 @@ from bayplan.api.gpus import GpuWish, NodeOrder
 from bayplan.dialects.reading import is_index
 from bayplan.errors import did_you_mean
 
-__all__ = ["NAME", "PREFIX", "gang_of", "membership_of", "wish_of"]
+__all__ = ["NAME", "PLAIN", "PREFIX", "gang_of", "membership_of", "wish_of"]
 
 NAME = "gpu.topology"
 PREFIX = "gpu.topology/"
+PLAIN = GpuWish()
 _POLICIES = ("best-effort", "nvlink", "single-numa", "spread")
 _NODE_ORDERS: tuple[NodeOrder, ...] = ("pack", "spread", "best-fit")
 _OF_NODES = ("multi-node-policy", "max-nodes", "min-gpus-per-node")
@@ -27,8 +28,8 @@ _OUTPUTS = ("bandwidth", "ring-order", "relaxed")
 """What bayplan writes itself when it binds a pod."""
 
 
-def wish_of(annotations: Mapping[str, str]) -> GpuWish | None:
-    """Return what the annotations ask for, None where there are none."""
+def wish_of(annotations: Mapping[str, str], base: GpuWish = PLAIN) -> GpuWish | None:
+    """Return what the annotations ask for beyond ``base``, None where there are none."""
     own = {
         key.removeprefix(PREFIX): value.strip()
         for key, value in annotations.items()
@@ -37,7 +38,7 @@ def wish_of(annotations: Mapping[str, str]) -> GpuWish | None:
     asked = {name: value for name, value in own.items() if name not in _OUTPUTS}
     if not asked:
         return None
-    wish = GpuWish()
+    wish = base
     for name, value in asked.items():
         read = _READERS.get(name)
         if read is None:
@@ -83,7 +84,7 @@ def _policy(wish: GpuWish, value: str) -> GpuWish:
         raise ValueError(f"expected one of {', '.join(_POLICIES)}")
     return replace(
         wish,
-        policy="spread" if value == "spread" else wish.policy,
+        policy="spread" if value == "spread" else "ring",
         prefer_nvlink=value == "nvlink",
         prefer_numa=value == "single-numa",
     )

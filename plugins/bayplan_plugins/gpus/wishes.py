@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 from bayplan import PodInfo
 from bayplan.api.gpus import GpuWish
@@ -10,8 +10,6 @@ from bayplan.dialects import gpu_topology, hami
 from bayplan_plugins.gpus.resources import gpu_count
 
 __all__ = ["PodWish", "claim_wish_of", "job_of", "wish_of"]
-
-_PLAIN = GpuWish()
 
 
 @dataclass(frozen=True)
@@ -65,15 +63,6 @@ def claim_wish_of(pod: PodInfo) -> GpuWish | None:
 
 
 def _of(pod: PodInfo) -> GpuWish:
-    """Merge the ecosystems' annotations; those of gpu.topology/ win."""
-    annotations = pod.annotations
-    theirs = hami.wish_of(annotations)
-    ours = gpu_topology.wish_of(annotations)
-    if ours is None or theirs is None:
-        return ours or theirs or _PLAIN
-    merged = {
-        field.name: getattr(ours if getattr(ours, field.name) != field.default else theirs, name)
-        for field in fields(GpuWish)
-        for name in (field.name,)
-    }
-    return GpuWish(**merged)
+    """Read the ecosystems' annotations; what those of gpu.topology/ say wins."""
+    theirs = hami.wish_of(pod.annotations) or gpu_topology.PLAIN
+    return gpu_topology.wish_of(pod.annotations, theirs) or theirs
