@@ -18,15 +18,14 @@ _NATIVE = ("cpu", "memory", "ephemeral-storage", "pods")
 
 @dataclass(frozen=True)
 class Demand:
-    """Needs by resource: of the whole pod, of each container, and of each that runs before them.
+    """Needs by resource: of the whole pod, and of each container.
 
-    ``containers`` are in the order in which the kubelet starts them, sidecars first. Amounts: cpu
-    in milli, everything else in its own unit.
+    ``containers`` are in the order in which the kubelet admits them; each with whether it stays,
+    as all but init containers do. Amounts: cpu in milli, everything else in its own unit.
     """
 
     pod: Mapping[str, int]
-    containers: tuple[Mapping[str, int], ...]
-    before: tuple[Mapping[str, int], ...]
+    containers: tuple[tuple[Mapping[str, int], bool], ...]
 
 
 _known: dict[SpecFacts, Demand] = {}
@@ -48,26 +47,18 @@ def demand_of(pod: PodInfo) -> Demand:
 
 def _demand(spec: PodSpec) -> Demand:
     exclusive = _is_guaranteed(spec)
-    running: list[Mapping[str, int]] = []
-    before: list[Mapping[str, int]] = []
+    containers: list[tuple[Mapping[str, int], bool]] = []
     most: Counter[str] = Counter()
     now: Counter[str] = Counter()
-    for container in spec.init_containers:
+    starting = [(one, one.restart_policy == "Always") for one in spec.init_containers]
+    for container, stays in (*starting, *((one, True) for one in spec.containers)):
         needs = _aligned(container, exclusive)
-        if container.restart_policy == "Always":
-            running.append(needs)
+        most |= now + Counter(needs)
+        if stays:
             now.update(needs)
-        else:
-            before.append(needs)
-            most |= now + Counter(needs)
-    for container in spec.containers:
-        running.append(_aligned(container, exclusive))
-        now.update(running[-1])
-    return Demand(
-        dict(most | now),
-        tuple(needs for needs in running if needs),
-        tuple(needs for needs in before if needs),
-    )
+        if needs:
+            containers.append((needs, stays))
+    return Demand(dict(most), tuple(containers))
 
 
 def _is_guaranteed(spec: PodSpec) -> bool:

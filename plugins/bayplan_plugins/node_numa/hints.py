@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from types import MappingProxyType
 from typing import Literal, TypeAlias
 
 __all__ = ["Amounts", "Policy", "affinity", "fill", "masks"]
@@ -47,27 +48,34 @@ def affinity(
     needs: Mapping[str, int],
     free: Mapping[str, Amounts],
     capacity: Mapping[str, Amounts],
+    reused: Mapping[str, Amounts] = MappingProxyType({}),
 ) -> int | None:
     """Return the NUMA nodes, as a mask, that a container or pod would get; None for a refusal.
 
-    Resources that no NUMA node reports give no hint. 0 means that there is no preference.
+    Resources that no NUMA node reports give no hint. 0 means that there is no preference. Of
+    ``reused``, a part of ``free``, which init containers leave behind, every NUMA node is taken.
     """
     if policy == "none":
         return 0
     wanted = {name: need for name, need in needs.items() if need and any(capacity.get(name, ()))}
     if not wanted:
         return 0
-    hints = [_hints(need, free[name], capacity[name]) for name, need in wanted.items()]
+    hints = [
+        _hints(need, free[name], capacity[name], reused.get(name, ()))
+        for name, need in wanted.items()
+    ]
     agreed = _agreed(hints)
     if agreed is not None and (policy != "single-numa-node" or agreed.bit_count() == 1):
         return agreed
     return _compromise(hints, len(next(iter(free.values())))) if policy == "best-effort" else None
 
 
-def _hints(need: int, free: Amounts, capacity: Amounts) -> _Hints:
+def _hints(need: int, free: Amounts, capacity: Amounts, reused: Amounts) -> _Hints:
     sets = masks(len(free))
+    least = sum(1 << node for node, amount in enumerate(reused) if amount)
     widths = (mask.bit_count() for mask in sets if _sum(capacity, mask) >= need)
-    return _Hints(tuple(mask for mask in sets if _sum(free, mask) >= need), min(widths, default=0))
+    enough = (mask for mask in sets if mask & least == least and _sum(free, mask) >= need)
+    return _Hints(tuple(enough), min(widths, default=0))
 
 
 @lru_cache(maxsize=65536)
@@ -105,14 +113,16 @@ def _compromise(hints: Sequence[_Hints], size: int) -> int:
     return min(common - {0}, key=rank, default=(1 << size) - 1)
 
 
-def fill(need: int, free: Amounts, mask: int) -> Amounts:
-    """Return how much is taken of each NUMA node: of those in the mask first, the lowest first."""
-    size = len(free)
-    order = [n for n in range(size) if mask >> n & 1] + [
-        n for n in range(size) if not mask >> n & 1
-    ]
-    taken = [0] * size
-    for node in order:
-        taken[node] = min(need, max(0, free[node]))
-        need -= taken[node]
+def fill(need: int, free: Amounts, mask: int, reused: Amounts = ()) -> Amounts:
+    """Return how much is taken of each NUMA node.
+
+    What is ``reused`` comes first, then what is in the mask, the lowest NUMA node first.
+    """
+    taken = [0] * len(free)
+    order = sorted(range(len(free)), key=lambda node: (not mask >> node & 1, node))
+    for limits in (reused, free) if reused else (free,):
+        for node in order:
+            more = min(need, max(0, limits[node] - taken[node]))
+            taken[node] += more
+            need -= more
     return tuple(taken)

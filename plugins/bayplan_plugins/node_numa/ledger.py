@@ -6,8 +6,9 @@ since is taken off. Without one, a node whose machine is known has the CPUs and 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from operator import add, sub
 
 import numpy as np
 
@@ -380,27 +381,34 @@ def _allowed(node: NumaNode, placement: Placement | None) -> frozenset[int] | No
 
 def _placed(node: NumaNode, demand: Demand, free: Mapping[str, Amounts]) -> Placement | None:
     left = dict(free)
-    for needs in demand.before if node.scope == "container" else ():
-        if affinity(node.policy, needs, left, node.capacity) is None:
-            return None
+    reused: dict[str, Amounts] = {}
     taken: dict[str, Amounts] = {}
     used = 0
-    parts = demand.containers if node.scope == "container" else (demand.pod,)
-    for needs in parts:
-        mask = affinity(node.policy, needs, left, node.capacity)
+    parts = demand.containers if node.scope == "container" else ((demand.pod, True),)
+    for needs, stays in parts:
+        mask = affinity(node.policy, needs, left, node.capacity, reused)
         if mask is None:
             return None
         for resource, need in needs.items():
             if resource not in left:
                 continue
-            own = fill(need, left[resource], mask)
-            left[resource] = tuple(a - b for a, b in zip(left[resource], own, strict=True))
-            before = taken.get(resource, (0,) * len(own))
-            taken[resource] = tuple(a + b for a, b in zip(before, own, strict=True))
-        if any(resource in GPU_RESOURCES for resource in needs):
+            nothing = (0,) * len(left[resource])
+            own = fill(need, left[resource], mask, reused.get(resource, nothing))
+            if not stays:
+                reused[resource] = _each(max, own, reused.get(resource, nothing))
+                continue
+            left[resource] = _each(sub, left[resource], own)
+            rest = _each(sub, reused.get(resource, nothing), own)
+            reused[resource] = tuple(max(0, amount) for amount in rest)
+            taken[resource] = _each(add, taken.get(resource, nothing), own)
+        if stays and any(resource in GPU_RESOURCES for resource in needs):
             used |= mask
     nodes = frozenset(number for place, number in enumerate(node.ids) if used >> place & 1)
     return Placement(taken, nodes or None)
+
+
+def _each(apply: Callable[[int, int], int], ones: Amounts, others: Amounts) -> Amounts:
+    return tuple(map(apply, ones, others))
 
 
 def _from_zones(zones: NodeResourceTopology, policy: Policy, scope: str) -> NumaNode | None:
