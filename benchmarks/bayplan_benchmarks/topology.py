@@ -32,6 +32,7 @@ from bayplan.topology.machinefile import known_machine, known_machines
 from bayplan.topology.select import NoSelection, Request, select
 from bayplan.topology.smi import read_smi
 from bayplan_benchmarks.workloads import figures, make_node, make_pod, run
+from bayplan_plugins.gpu_topology import GPUTopology
 
 __all__ = ["topology"]
 
@@ -49,7 +50,7 @@ def sixteen(nics: int, bridged: bool = False) -> Machine:
     builder = MachineBuilder("sixteen", nvlink(2), inter_socket("skylake"))
     for socket in (0, 1):
         builder.socket(f"socket {socket}")
-        builder.numa(f"numa {socket}", f"socket {socket}")
+        builder.numa(f"numa {socket}", f"socket {socket}", socket)
     for index in range(nics):
         builder.root(f"root {index}", f"numa {index * 2 // nics}")
         builder.switch(f"switch {index}", f"root {index}", pcie(3))
@@ -119,7 +120,8 @@ def gpu_pod(name: str, count: int) -> Pod:
 def one_decision(nodes: int) -> dict[str, float]:
     """Time Filter and Score of GPUTopology for one pod, GPUs being free in 20 different ways.
 
-    The first decision solves each state; later ones, after a pod came somewhere, know them.
+    The first decision reads all nodes and solves each state; before each of the later ones a pod
+    comes to a node.
     """
     cluster = MemoryCluster()
     scheduler = Scheduler(cluster, default_profiles())
@@ -138,14 +140,16 @@ def one_decision(nodes: int) -> dict[str, float]:
     scheduler.step()
     (profile,) = scheduler.profiles.values()
     plugin = profile.runtime.plugins["GPUTopology"]
+    assert isinstance(plugin, GPUTopology)
     info = PodInfo(gpu_pod("new", 3))
     view = scheduler.snapshot.view()
     times = []
-    for _ in range(_ROUNDS + 1):
+    for turn in range(_ROUNDS + 1):
         started = time.perf_counter()
-        list(plugin.filter(info, view))  # type: ignore[attr-defined]
-        scores = plugin.score(info, view)  # type: ignore[attr-defined]
+        list(plugin.filter(info, view))
+        scores = plugin.score(info, view)
         times.append((time.perf_counter() - started) * 1e3)
+        scheduler.snapshot.add_pod(PodInfo(gpu_pod(f"turn-{turn}", 1)), f"node-{turn * _STATES}")
     assert len(np.unique(scores)) > 1
     return {"firstDecisionMs": times[0], "decisionMs": median(times[1:])}
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,7 +16,7 @@ from bayplan.dialects.topograph import cluster_of, is_model
 from bayplan.durations import DURATION_ANNOTATION, parse_duration
 from bayplan.errors import InputError, did_you_mean
 from bayplan.topology.network import TopologyError
-from bayplan.yamlfile import Document, parse_documents, read_text
+from bayplan.yamlfile import Document, parse_documents, read_stdin, read_text
 
 __all__ = ["Manifests", "load_manifests", "object_key"]
 
@@ -58,7 +57,7 @@ def load_manifests(paths: Iterable[str]) -> Manifests:
 def _texts(paths: Iterable[str]) -> Iterable[tuple[str, str]]:
     for name in paths:
         if name == "-":
-            yield "standard input", sys.stdin.read()
+            yield "standard input", read_stdin()
             continue
         path = Path(name)
         try:

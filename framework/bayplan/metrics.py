@@ -8,12 +8,12 @@ __all__ = ["gpus_chosen"]
 
 _SCHEDULES = Counter(
     "gpu_scheduler_topology_schedules",
-    "Pods bound whose GPUs were chosen, by whether the constraints that they prefer were kept",
+    "Pods with GPUs that were bound, by whether the constraints that they prefer were kept",
     ["satisfied"],
 )
 _ALLOCATIONS = Counter(
     "gpu_scheduler_allocations",
-    "Pods bound whose GPUs were chosen, by whether these are on one NUMA node",
+    "Pods with GPUs that were bound, by whether these are known to be on one NUMA node",
     ["same_numa"],
 )
 _SATISFIED = {value: _SCHEDULES.labels(satisfied=str(value).lower()) for value in (False, True)}
@@ -21,6 +21,6 @@ _SAME_NUMA = {value: _ALLOCATIONS.labels(same_numa=str(value).lower()) for value
 
 
 def gpus_chosen(satisfied: bool, same_numa: bool) -> None:
-    """Count a pod whose GPUs were chosen; ``satisfied`` is False where constraints were relaxed."""
+    """Count a pod with GPUs that was bound; ``satisfied`` is False where it gave something up."""
     _SATISFIED[satisfied].inc()
     _SAME_NUMA[same_numa].inc()

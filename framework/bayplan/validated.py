@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, TypeVar
 
 import pydantic
+from pydantic_core import ErrorDetails
 
 from bayplan.errors import InputError, did_you_mean
 from bayplan.yamlfile import Document
@@ -31,35 +32,64 @@ def validated(
     try:
         return model.model_validate(content)
     except pydantic.ValidationError as exc:
-        error = exc.errors()[0]
-    loc = tuple(error["loc"])
+        errors = exc.errors()
+    # A field that is missing is often there, misspelt.
+    error = next((one for one in errors if one["type"] == "extra_forbidden"), errors[0])
+    loc = tuple(step for step in error["loc"] if step != "[key]")
     path = ".".join(str(step) for step in (*at, *loc))
-    text = _PLAIN.get(error["type"], error["msg"].removeprefix("Value error, "))
-    if error["type"] == "extra_forbidden":
-        known = _field_names(model, loc[:-1])
-        text = f'"{loc[-1]}" is not known here{did_you_mean(str(loc[-1]), known)}'
-    elif error["type"] == "missing":
-        text = f'the required field "{loc[-1]}" is missing'
     owner = f'plugin "{plugin}": ' if plugin else ""
-    raise InputError(f"{owner}{path}: {text}", document.where((*at, *loc)))
+    raise InputError(f"{owner}{path}: {_text(model, content, error)}", document.where((*at, *loc)))
+
+
+def _text(model: type[Any], content: Any, error: ErrorDetails) -> str:
+    """Return what is wrong, in plain words."""
+    loc = error["loc"]
+    if error["type"] == "extra_forbidden":
+        known = set(_field_names(model, loc[:-1])) - _keys(content, loc[:-1])
+        return f'"{loc[-1]}" is not known here{did_you_mean(str(loc[-1]), known)}'
+    if error["type"] == "missing":
+        if isinstance(loc[-1], int):
+            return "an entry is missing"
+        return f'the required field "{loc[-1]}" is missing'
+    plain = _PLAIN.get(error["type"])
+    if plain is None:
+        return error["msg"].removeprefix("Value error, ")
+    return plain.format_map(error.get("ctx", {}))
 
 
 _PLAIN = {
+    "bool_parsing": "expected true or false",
     "bool_type": "expected true or false",
     "dataclass_type": "expected a mapping",
     "dict_type": "expected a mapping",
     "finite_number": "expected a finite number",
+    "float_parsing": "expected a number",
+    "float_type": "expected a number",
     "int_from_float": "expected an integer",
     "int_parsing": "expected an integer",
     "int_type": "expected an integer",
     "list_type": "expected a list",
     "model_attributes_type": "expected a mapping",
     "model_type": "expected a mapping",
+    "recursion_loop": "contains itself",
+    "string_too_long": "expected at most {max_length} characters",
+    "string_too_short": "expected {min_length} or more characters",
     "string_type": "expected a string",
-    "too_short": "expected one entry or more",
+    "too_long": "expected at most {max_length} entries",
+    "too_short": "expected {min_length} or more entries",
     "tuple_type": "expected a list",
 }
 """Pydantic's words for what a person typed wrong, without its Python terms."""
+
+
+def _keys(content: Any, loc: tuple[str | int, ...]) -> set[str]:
+    """Return the keys that stand at a path, which no misspelt one can be meant for."""
+    try:
+        for step in loc:
+            content = content[step]
+        return set(content)
+    except (LookupError, TypeError):
+        return set()
 
 
 def _field_names(model: type[Any], loc: tuple[str | int, ...]) -> list[str]:

@@ -5,6 +5,8 @@ The YAML is that of Kubernetes: no time stamps, no tags, and no key twice in one
 
 from __future__ import annotations
 
+import io
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +16,7 @@ import yaml
 
 from bayplan.errors import InputError
 
-__all__ = ["Document", "parse_documents", "read_text"]
+__all__ = ["Document", "parse_documents", "read_stdin", "read_text"]
 
 _MAX_BYTES = 512 * 1024 * 1024
 _MAX_DEPTH = 200
@@ -50,11 +52,24 @@ def read_text(path: Path) -> str:
     try:
         if path.stat().st_size > _MAX_BYTES:
             raise InputError(f"is larger than {_MAX_BYTES >> 20} MiB", str(path))
-        return path.read_text(encoding="utf-8")
+        return _decoded(path.read_bytes(), str(path))
     except OSError as exc:
         raise InputError(exc.strerror or str(exc), str(path)) from None
+
+
+def read_stdin() -> str:
+    """Read standard input, which has to be UTF-8 whatever the locale.
+
+    :raises InputError: when it is not.
+    """
+    return _decoded(sys.stdin.buffer.read(), "standard input")
+
+
+def _decoded(content: bytes, source: str) -> str:
+    try:
+        return io.TextIOWrapper(io.BytesIO(content), encoding="utf-8").read()
     except UnicodeDecodeError as exc:
-        raise InputError(f"is not UTF-8 text (byte {exc.start})", str(path)) from None
+        raise InputError(f"is not UTF-8 text (byte {exc.start})", source) from None
 
 
 def parse_documents(text: str, source: str) -> list[Document]:

@@ -25,7 +25,16 @@ def run(*arguments: str, stdin: str | None = None) -> Result:
 
 def test_json_holds_every_part_of_the_answer() -> None:
     answer = json.loads(run("simulate", "-f", PENDING, "-o", "json").stdout)
-    assert set(answer) == {"placements", "devices", "pending", "evicted", "timeline", "stats"}
+    assert set(answer) == {
+        "placements",
+        "devices",
+        "annotations",
+        "notes",
+        "pending",
+        "evicted",
+        "timeline",
+        "stats",
+    }
     assert answer["placements"] == {"default/notebook": "node-4"}
     assert answer["pending"]["default/training-0"]["nominatedNode"] is None
     kinds = {entry["kind"] for entry in answer["timeline"]}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import re
+import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -69,9 +70,10 @@ def show(
     Path("table.txt").write_text(TABLE)
     Path("box.yaml").write_text(MACHINE)
 
-    def run(*arguments: str, stdin: str = "") -> Answer:
+    def run(*arguments: str, stdin: str | bytes = "") -> Answer:
         monkeypatch.setattr(sys, "argv", ["bayplan", "topology", "show", *arguments])
-        monkeypatch.setattr(sys, "stdin", io.StringIO(stdin))
+        given = stdin.encode() if isinstance(stdin, str) else stdin
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(given)))
         status: object = 0
         try:
             main()
@@ -204,7 +206,9 @@ def test_json_holds_the_whole_machine(show: Show) -> None:
             "mlx5_2": ["PIX", "NODE", "SYS", "SYS"],
             "mlx5_0": ["SYS", "SYS", "PXB", "NODE"],
         },
-        "notes": ["assumed from the links: NVLink 3 (25 GB/s a link), PCIe 4"],
+        "notes": [
+            "assumed from the links: NVLink 3 (25 GB/s a link), PCIe 4, 16 GB/s between sockets"
+        ],
     }
 
 
@@ -224,7 +228,7 @@ def test_what_is_not_known_is_told_and_not_guessed(show: Show) -> None:
 def test_names_are_no_markup(show: Show) -> None:
     Path("odd.yaml").write_text(MACHINE.replace("name: box", "name: '[/bold] & <b>'"))
     answer = show("--machine", "odd.yaml", "--svg", "odd.svg")
-    assert shown(answer).startswith("[/bold] & <b> 2 GPUs (NVIDIA L40S), 1 NICs\n")
+    assert shown(answer).startswith("[/bold] & <b> 2 GPUs (NVIDIA L40S), 1 NIC\n")
     drawing = Path("odd.svg").read_text()
     assert elements(drawing)[0][0] == "svg"
     assert "[/bold] &amp; &lt;b&gt;" in drawing
@@ -245,6 +249,45 @@ def test_every_published_table_is_shown_drawn_and_chosen_from(show: Show, path: 
     drawing = Path("machine.svg").read_text()
     assert boxes(drawing, "gpu chosen") == 2
     assert boxes(drawing, "gpu") == len(answer["gpus"]) - 2
+
+
+def test_a_bus_id_is_no_emoji(show: Show) -> None:
+    Path("box.yaml").write_text(MACHINE.replace("[0,", '[{index: 0, busId: "0000:ab:00.0"},'))
+    assert "GPU0 0000:ab:00.0" in shown(show("--machine", "box.yaml"))
+
+
+def test_one_of_a_kind_is_told_in_the_singular(show: Show) -> None:
+    text = "\tGPU0\tGPU1\tNIC0\nGPU0\tX\tNV1\tPIX\nGPU1\tNV1\tX\tPIX\n"
+    printed = shown(show("--smi", "-", stdin=text))
+    assert "2 GPUs, 1 NIC," in printed
+    assert "GPU0 up to 1 NVLink to a peer" in printed
+
+
+def test_a_narrow_terminal_cuts_nothing(show: Show, monkeypatch: pytest.MonkeyPatch) -> None:
+    wide = show("--machine", "dgx-h100").out
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    narrow = re.sub(r"\x1b\[[0-9;]*m", "", show("--machine", "dgx-h100").out)
+    assert narrow == wide
+
+
+def test_the_numa_nodes_of_a_table_have_its_numbers(show: Show) -> None:
+    table = TABLE.replace("0-15\t0\t", "0-15\t3\t").replace("16-31\t1\t", "16-31\t5\t")
+    printed = show("--smi", "-", "--svg", "machine.svg", stdin=table).out
+    tree = printed[printed.index("PCIe and NUMA") : printed.index("note:")]
+    assert re.findall(r"socket .*|NUMA node .*", tree) == [
+        "socket not known",
+        "NUMA node 3",
+        "NUMA node 5",
+    ]
+    drawing = Path("machine.svg").read_text()
+    assert re.findall(r">(NUMA \d)<", drawing).count("NUMA 3") == 3
+
+
+def test_the_gpus_model_goes_with_a_table(show: Show) -> None:
+    answer = as_json(show("--smi", "table.txt", "--gpu", "A100-SXM4-80GB", "-o", "json"))
+    assert answer["notes"] == ["assumed from the model: 16 GB/s between sockets"]
+    refused(show("--machine", "dgx-1v", "--gpu", "B200"), "--gpu goes with --smi")
 
 
 # What is chosen --------------------------------------------------------------------------
@@ -351,6 +394,25 @@ def test_a_drawing_is_the_same_each_time(show: Show) -> None:
     assert Path("one.svg").read_bytes() == Path("two.svg").read_bytes()
 
 
+def test_a_long_name_has_a_box_that_holds_it(show: Show) -> None:
+    name = "mlx5_bond_with_a_very_long_name_0"
+    Path("box.yaml").write_text(MACHINE.replace("mlx5_0", name))
+    shown(show("--machine", "box.yaml", "--svg", "machine.svg"))
+    drawing = Path("machine.svg").read_text()
+    assert f">{name}<" in drawing
+    widths = [float(a["width"]) for _, a in elements(drawing) if a.get("class") == "box"]
+    assert max(widths) > 7 * len(name)
+
+
+def test_a_legend_tells_one_nvlink_from_two(show: Show) -> None:
+    shown(show("--machine", "dgx-1v", "--svg", "machine.svg"))
+    drawing = Path("machine.svg").read_text()
+    lines = [a["stroke-width"] for _, a in elements(drawing) if a.get("class") == "legend"]
+    assert len(lines) == 2
+    assert len(set(lines)) == 2
+    assert (drawing.count(">NV1<"), drawing.count(">NV2<")) == (1, 1)
+
+
 # Tables that are not whole ---------------------------------------------------------------
 
 
@@ -389,6 +451,43 @@ def test_a_contradiction_between_levels_is_told(show: Show) -> None:
 
 
 # What is refused -------------------------------------------------------------------------
+
+
+def test_standard_input_that_is_not_utf_8_is_refused(show: Show) -> None:
+    refused(show("--smi", "-", stdin=b"GPU0 \xff"), "standard input: is not UTF-8 text (byte 5)")
+
+
+@pytest.mark.parametrize("name", ["a" * 5000, "b/" + "a" * 5000])
+def test_a_name_that_is_too_long_is_refused(show: Show, name: str) -> None:
+    refused(show("--machine", name), "bayplan: ")
+
+
+@pytest.mark.parametrize("option", ["--smi", "--machine"])
+def test_an_empty_name_is_refused(show: Show, option: str) -> None:
+    refused(show(option, ""), f"{option}: expected the name of a file")
+
+
+@pytest.mark.parametrize("name", ["GPU0", "NVSwitch"])
+def test_a_nic_with_a_name_of_another_device_is_refused(show: Show, name: str) -> None:
+    Path("box.yaml").write_text(MACHINE.replace("mlx5_0", name))
+    refused(show("--machine", "box.yaml"), "box.yaml:7:", f'"{name}" is ')
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no full device here")
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--help",),
+        ("topology", "show", "--machine", "dgx-1v"),
+        ("topology", "show", "--machine", "dgx-1v", "-o", "json"),
+    ],
+)
+def test_output_that_cannot_be_written_is_told(arguments: tuple[str, ...]) -> None:
+    with open("/dev/full", "w") as full:
+        program = [sys.executable, "-c", "from bayplan.cli import main; main()", *arguments]
+        done = subprocess.run(program, stdout=full, stderr=subprocess.PIPE, check=False, text=True)
+    told = "bayplan: standard output: No space left on device\n"
+    assert (done.returncode, done.stderr) == (2, told)
 
 
 @pytest.mark.parametrize("option", ["--smi", "--machine"])
@@ -472,6 +571,7 @@ def test_a_number_of_gpus_that_cannot_be_chosen_is_refused(
         ("no/where.svg", ("no/where.svg: No such file or directory",)),
         ("box.yaml/machine.svg", ("box.yaml/machine.svg: Not a directory",)),
         (".", ("--svg", "is a directory")),
+        ("", ("--svg: expected the name of a file",)),
         ("a" * 300, (": File name too long",)),
     ],
 )

@@ -7,7 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from bayplan.nccl import Member, Variable, environment
+from bayplan.nccl import (
+    Member,
+    Variable,
+    environment,
+    needed_topology_file,
+    topology_file,
+)
 from bayplan.topology.bandwidth import inter_socket, nvlink, pcie
 from bayplan.topology.builder import MachineBuilder
 from bayplan.topology.machine import Gpu, Machine, Nic
@@ -56,10 +62,10 @@ def values(variables: list[Variable]) -> dict[str, str]:
     return {variable.name: variable.value for variable in variables}
 
 
-def hcas(member: Member, version: tuple[int, ...] = (2, 30, 7)) -> set[str]:
-    """Return the entries of NCCL_IB_HCA, which have to be matched exactly ("=")."""
+def hcas(member: Member, version: tuple[int, ...] | None = (2, 30, 7)) -> set[str]:
+    """Return the HCAs that NCCL_IB_HCA lists, which have to be matched exactly ("=")."""
     value = values(environment(member, [ELSEWHERE], version=version)).get("NCCL_IB_HCA")
-    if value is None:
+    if value is None or value.startswith("^"):
         return set()
     assert value.startswith("="), "mlx5_1 would match mlx5_10, too"
     entries = value.removeprefix("=").split(",")
@@ -82,13 +88,13 @@ def test_all_gpus_of_a_dgx_h100_use_the_nic_of_each_with_its_rail() -> None:
 def test_storage_ports_are_left_out_and_the_reason_names_them() -> None:
     member = Member("a", known_machine("dgx-h100"), (0, 4))
     (variable,) = environment(member, [ELSEWHERE])
-    assert variable.value == "=mlx5_0:1:0,mlx5_6:1:4"
+    assert variable.value == "=mlx5_0:1,mlx5_6:1"
     assert "GPU 0, 4" in variable.why
     assert "mlx5_1, mlx5_2, mlx5_7, mlx5_8 are for other traffic" in variable.why
 
 
-@pytest.mark.parametrize("version", [(2, 29, 3), (2, 30), (2, 30, 4)])
-def test_an_nccl_before_2_30_5_gets_no_rails(version: tuple[int, ...]) -> None:
+@pytest.mark.parametrize("version", [None, (2, 29, 3), (2, 30), (2, 30, 4)])
+def test_only_an_nccl_known_to_read_rails_gets_them(version: tuple[int, ...] | None) -> None:
     member = Member("a", known_machine("dgx-h100"), (0, 7))
     assert hcas(member, version) == {"mlx5_0:1", "mlx5_11:1"}
     assert hcas(member, (2, 30, 5)) == {"mlx5_0:1:0", "mlx5_11:1:7"}
@@ -105,13 +111,31 @@ def test_a_nic_counts_at_pix_and_pxb_and_not_beyond(gpus: tuple[int, ...], want:
 
 @pytest.mark.parametrize("gpu", [2, 3])
 def test_nothing_is_claimed_of_a_gpu_without_a_near_nic(gpu: int) -> None:
-    assert hcas(Member("a", machine(NEAR_AND_FAR), (gpu,))) == set()
+    member = Member("a", machine(NEAR_AND_FAR), (gpu,))
+    assert hcas(member) == set()
+    # Storage ports are not to be used all the same.
+    assert values(environment(member, [ELSEWHERE])) == {"NCCL_IB_HCA": "^=mlx5_2"}
+
+
+def test_where_every_nic_is_far_the_storage_ports_alone_are_left_out() -> None:
+    tray = Member("a", known_machine("gb200-nvl72"), (0, 1, 2, 3))
+    (variable,) = environment(tray, spans_nodes=True)
+    assert str(variable) == "NCCL_IB_HCA=^=mlx5_2,mlx5_3,mlx5_6,mlx5_7"
+    assert variable.why == "mlx5_2, mlx5_3, mlx5_6, mlx5_7 are for storage"
+
+
+def test_another_pod_on_the_same_node_needs_no_nics() -> None:
+    dgx = known_machine("dgx-h100")
+    first, second = Member("a", dgx, (0, 1, 2, 3)), Member("a", dgx, (4, 5, 6, 7))
+    assert environment(first, [second]) == []
+    assert [one.name for one in environment(first, [second], spans_nodes=True)] == ["NCCL_IB_HCA"]
+    assert environment(first, [second, ELSEWHERE]) == environment(first, [ELSEWHERE])
 
 
 def test_a_port_that_is_down_and_a_virtual_function_are_left_out() -> None:
     builder = MachineBuilder("m", nvlink(4), inter_socket("amd"))
     builder.socket("socket 0")
-    builder.numa("numa 0", "socket 0")
+    builder.numa("numa 0", "socket 0", 0)
     builder.root("root", "numa 0")
     builder.switch("switch", "root", pcie(5))
     builder.gpu(Gpu(0, numa=0), "switch", pcie(5))
@@ -163,7 +187,7 @@ def test_the_storage_ports_of_a_table_are_told_by_their_distance() -> None:
 
 def test_the_first_pod_of_a_job_that_will_span_nodes_gets_its_hcas_already() -> None:
     member = Member("a", known_machine("dgx-h100"), (0,))
-    assert values(environment(member, spans_nodes=True)) == {"NCCL_IB_HCA": "=mlx5_0:1:0"}
+    assert values(environment(member, spans_nodes=True)) == {"NCCL_IB_HCA": "=mlx5_0:1"}
 
 
 # NVLink between nodes ---------------------------------------------------------------------------
@@ -173,9 +197,17 @@ def test_nvlink_between_nodes_is_turned_off_where_only_some_nodes_have_a_domain(
     inside = Member("inside", in_domain("uuid.1"), (0, 1))
     outside = Member("outside", known_machine("gb200-nvl72"), (0, 1))
     for member, other in ((inside, outside), (outside, inside)):
-        (variable,) = environment(member, [other])
+        (variable,) = (v for v in environment(member, [other]) if "HCA" not in v.name)
         assert str(variable) == "NCCL_MNNVL_ENABLE=0"
         assert "outside is in no NVLink domain" in variable.why
+
+
+def test_of_many_nodes_without_a_domain_the_first_are_named() -> None:
+    tray = known_machine("gb200-nvl72")
+    others = [Member(f"n{index}", tray, (0,)) for index in range(1000) for _ in range(2)]
+    found = environment(Member("inside", in_domain("uuid.1"), (0, 1)), others)
+    why = next(one.why for one in found if one.name == "NCCL_MNNVL_ENABLE")
+    assert why.startswith("n0, n1, n2, n3, n4, n5 and 994 more are in no NVLink domain")
 
 
 @pytest.mark.parametrize(
@@ -189,14 +221,33 @@ def test_nvlink_between_nodes_is_left_to_nccl_where_all_are_alike(domain: str, o
 # The topology file, and what is never set -------------------------------------------------------
 
 
+VIRTUAL = """
+name: vm
+gpu: NVIDIA H100
+virtual: true
+numa:
+- id: 0
+  roots:
+  - gpus: [{index: 0, busId: "0001:00:00.0"}]
+"""
+
+
 @pytest.mark.parametrize("others", [(), (ELSEWHERE,)], ids=["one node", "two nodes"])
 def test_a_topology_file_is_named_in_virtual_machines_alone(others: tuple[Member, ...]) -> None:
-    real = machine(NEAR_AND_FAR)
-    virtual = machine(NEAR_AND_FAR + "virtual: true\n")
+    virtual = machine(VIRTUAL)
+    real = machine(VIRTUAL.replace("virtual: true", ""))
     assert "NCCL_TOPO_FILE" not in values(environment(Member("a", real, (0,)), others))
     found = environment(Member("a", virtual, (0,)), others)
     assert values(found)["NCCL_TOPO_FILE"].startswith("/")
     assert "virtual" in next(one.why for one in found if one.name == "NCCL_TOPO_FILE")
+    assert needed_topology_file(virtual) == topology_file(virtual)
+    assert needed_topology_file(real) == ""
+
+
+def test_a_topology_file_that_cannot_be_made_is_not_named() -> None:
+    unknown = machine(VIRTUAL.replace(', busId: "0001:00:00.0"', ""))
+    assert environment(Member("a", unknown, (0,))) == []
+    assert needed_topology_file(unknown) == ""
 
 
 PROVABLE = {"NCCL_IB_HCA", "NCCL_SOCKET_IFNAME", "NCCL_TOPO_FILE", "NCCL_MNNVL_ENABLE"}
@@ -214,5 +265,7 @@ def test_no_variable_forces_a_choice_and_each_says_why(name: str, virtual: bool)
             assert variable.why
             assert str(variable) == f"{variable.name}={variable.value}"
             assert not set(variable.value) & set(" \t\n\"'")
+            if variable.name == "NCCL_IB_HCA":
+                assert variable.value.startswith(("=", "^="))
             if variable.name == "NCCL_MNNVL_ENABLE":
                 assert variable.value == "0", "it is set to disable only"

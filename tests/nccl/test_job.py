@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bayplan.nccl import JobPlan, Member, plan_job
+from bayplan.nccl import JobPlan, Member, RingPart, plan_job
 from bayplan.topology.machine import Machine
-from bayplan.topology.machinefile import known_machine
-from bayplan.topology.rings import ring_across, ring_order
+from bayplan.topology.machinefile import known_machine, machine_from
+from bayplan.topology.rings import ring_order
+from bayplan.yamlfile import parse_documents
 
 GB = 1e9
 
@@ -22,6 +23,24 @@ def on(name: str, *gpus: tuple[int, ...]) -> JobPlan:
     """Return the plan for these GPUs of machines of one kind, a node each."""
     members = [Member(f"n{i}", known_machine(name), own) for i, own in enumerate(gpus)]
     return plan_job(members)
+
+
+def ring(plan: JobPlan) -> list[tuple[str, int]]:
+    """Follow the ring from node to node, as each is told of its neighbours."""
+    found: list[tuple[str, int]] = []
+    first = node = plan.members[0].node
+    while True:
+        part = plan.part(node)
+        assert plan.part(part.after).before == node
+        found += [(node, gpu) for gpu in part.gpus]
+        node = part.after
+        if node == first:
+            return found
+
+
+def crossings(passed: list[tuple[str, int]]) -> int:
+    """Return how often a ring goes from one node to another."""
+    return sum(a[0] != b[0] for a, b in zip(passed, [*passed[1:], passed[0]], strict=True))
 
 
 def in_domain(*domains: str) -> list[Machine]:
@@ -39,40 +58,49 @@ ALL = tuple(range(8))
 
 def test_the_ring_of_one_node_is_its_best_ring_and_never_crosses() -> None:
     plan = on("dgx-1v", ALL)
-    assert [gpu for _, gpu in plan.ring] == [0, 3, 2, 1, 5, 6, 7, 4]
-    assert plan.crossings == 0
-    assert plan.ranks == 8
+    assert plan.part("n0") == RingPart("n0", (0, 3, 2, 1, 5, 6, 7, 4), "n0")
+    assert crossings(ring(plan)) == 0
 
 
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(st.lists(st.sets(st.integers(0, 7), min_size=1), min_size=1, max_size=5))
 def test_the_ring_passes_every_gpu_once_and_leaves_each_node_once(sets: list[set[int]]) -> None:
-    plan = on("dgx-1v", *(tuple(sorted(own)) for own in sets))
+    passed = ring(on("dgx-1v", *(tuple(sorted(own)) for own in sets)))
     want = {(f"n{index}", gpu) for index, own in enumerate(sets) for gpu in own}
-    assert len(plan.ring) == plan.ranks == len(want)
-    assert set(plan.ring) == want
-    assert plan.crossings == (len(sets) if len(sets) > 1 else 0)
+    assert len(passed) == len(want)
+    assert set(passed) == want
+    assert crossings(passed) == (len(sets) if len(sets) > 1 else 0)
 
 
 def test_no_ring_over_nodes_crosses_more_rarely() -> None:
-    plan = on("dgx-1v", (0, 3), (1, 2), (4, 5, 7))
-
-    def crossings(ring: tuple[tuple[str, int], ...]) -> int:
-        return sum(a[0] != b[0] for a, b in zip(ring, (*ring[1:], ring[0]), strict=True))
-
-    first, *others = plan.ring
-    least = min(crossings((first, *order)) for order in itertools.permutations(others))
-    assert plan.crossings == crossings(plan.ring) == least == 3
+    first, *others = passed = ring(on("dgx-1v", (0, 3), (1, 2), (4, 5, 7)))
+    least = min(crossings([first, *order]) for order in itertools.permutations(others))
+    assert crossings(passed) == least == 3
 
 
 def test_nodes_are_passed_in_the_order_of_their_ranks_each_by_its_own_best_ring() -> None:
-    plan = on("dgx-1v", (0, 1, 2, 3), (4, 5, 6, 7))
-    nodes = [node for node, _ in plan.ring]
+    passed = ring(on("dgx-1v", (0, 1, 2, 3), (4, 5, 6, 7)))
+    nodes = [node for node, _ in passed]
     assert nodes == ["n0"] * 4 + ["n1"] * 4
     bandwidth = known_machine("dgx-1v").bandwidth
-    assert tuple(gpu for _, gpu in plan.ring[:4]) == ring_order(bandwidth, (0, 1, 2, 3))
-    assert tuple(gpu for _, gpu in plan.ring[4:]) == ring_order(bandwidth, (4, 5, 6, 7))
-    assert ring_across([(7, 5), (1,)]) == [(0, 7), (0, 5), (1, 1)]
+    assert tuple(gpu for _, gpu in passed[:4]) == ring_order(bandwidth, (0, 1, 2, 3))
+    assert tuple(gpu for _, gpu in passed[4:]) == ring_order(bandwidth, (4, 5, 6, 7))
+
+
+def test_pods_on_one_node_are_one_part_of_the_ring() -> None:
+    dgx = known_machine("dgx-h100")
+    pods = [Member("a", dgx, (0, 1, 2, 3)), Member("a", dgx, (4, 5, 6, 7))]
+    plan = plan_job(pods)
+    assert plan == plan_job([Member("a", dgx, ALL)])
+    assert plan.bandwidth == pytest.approx(370.8)
+    assert plan.all_reduce_seconds(GB) == pytest.approx(2 * 7 / 8 * GB / (370.8 * GB))
+    turns = [Member(node, dgx, (gpu,)) for gpu in range(4) for node in ("a", "b")]
+    assert crossings(ring(plan_job(turns))) == 2
+
+
+def test_a_node_without_a_gpu_of_the_job_has_no_part() -> None:
+    with pytest.raises(ValueError, match="n7"):
+        on("dgx-1v", ALL).part("n7")
 
 
 @pytest.mark.parametrize("gpus", [(), ((),), ((0, 1), ())])
@@ -119,13 +147,36 @@ def test_in_one_nvlink_domain_the_ring_stays_on_nvlink() -> None:
     one, two = in_domain("uuid.1", "uuid.1")
     plan = plan_job([Member("a", one, (0, 1, 2, 3)), Member("b", two, (0, 1, 2, 3))])
     assert plan.bandwidth == pytest.approx(18 * 40.1)
+    # One ring over all eight, not two levels.
+    assert plan.all_reduce_seconds(GB) == pytest.approx(2 * 7 / 8 * GB / (18 * 40.1 * GB))
+
+
+def test_single_gpus_of_one_nvlink_domain_are_as_fast_as_their_ports() -> None:
+    one, two = in_domain("uuid.1", "uuid.1")
+    plan = plan_job([Member("a", one, (2,)), Member("b", two, (0,))])
+    assert plan.bandwidth == pytest.approx(18 * 40.1)
+    assert plan.all_reduce_seconds(GB) == pytest.approx(GB / (18 * 40.1 * GB))
 
 
 @pytest.mark.parametrize("domains", [("", ""), ("uuid.1", "uuid.2"), ("uuid.1", "")])
 def test_nodes_of_different_nvlink_domains_need_nics(domains: tuple[str, str]) -> None:
-    # The NICs of such a tray are SYS from all GPUs, so none counts.
+    # The NICs of such a tray are SYS from all GPUs: data passes the host, through one of them.
     one, two = in_domain(*domains)
     plan = plan_job([Member("a", one, (0, 1, 2, 3)), Member("b", two, (0, 1, 2, 3))])
+    assert plan.between == plan.bandwidth == pytest.approx(400 / 8)
+
+
+ALONE = """
+name: alone
+gpu: H100
+numa: [{id: 0, roots: [{switches: [{gpus: [0], nics: [%s]}]}]}]
+"""
+
+
+@pytest.mark.parametrize("nics", ["", "mlx5_0"], ids=["no NIC", "a NIC of unknown rate"])
+def test_what_is_not_known_between_nodes_is_not_made_up(nics: str) -> None:
+    alone = machine_from(parse_documents(ALONE % nics, "machine.yaml")[0])
+    plan = plan_job([Member("a", alone, (0,)), Member("b", alone, (0,))])
     assert plan.between == plan.bandwidth == 0
     assert math.isinf(plan.all_reduce_seconds(GB))
 

@@ -65,7 +65,7 @@ def switched(count: int) -> MachineBuilder:
     """Return a machine of ``count`` GPUs, each below a switch of its own."""
     builder = MachineBuilder("m", nvlink(3), inter_socket("amd"), Platform(virtual=True))
     builder.socket("socket 0")
-    builder.numa("numa 0", "socket 0")
+    builder.numa("numa 0", "socket 0", 0)
     builder.root("root", "numa 0")
     for gpu in range(count):
         builder.switch(f"switch {gpu}", "root", pcie(4))
@@ -146,6 +146,33 @@ def test_what_is_not_known_is_left_to_nccl() -> None:
     assert [cpu.attrib["numaid"] for cpu in parsed(text).iter("cpu")] == ["0", "1"]
 
 
+def test_the_cpus_of_a_numa_node_are_left_to_nccl_where_they_are_not_known() -> None:
+    (cpu,) = parsed(topology_file(switched(2).build())).iter("cpu")
+    assert "affinity" not in cpu.attrib, "NCCL would take it for what it is"
+
+
+def test_nics_of_an_unknown_numa_node_are_left_to_nccl() -> None:
+    builder = switched(2)
+    builder.numa("numa ?", "socket 0")
+    builder.root("elsewhere", "numa ?")
+    builder.nic(Nic(0, "mlx5_0", bus_id="0000:aa:00.0"), "elsewhere", pcie(4))
+    text = topology_file(builder.build())
+    assert "0000:aa:00.0" not in text
+    assert [cpu.attrib["numaid"] for cpu in parsed(text).iter("cpu")] == ["0"]
+
+
+def test_a_numa_node_in_several_parts_is_one() -> None:
+    text = NESTED.replace("- id: 2", "- id: 1").replace(
+        "cpus: 16-19",
+        """roots:
+  - nics: [{name: mlx5_5, rate: 400, busId: "0000:5d:00.0"}]""",
+    )
+    cpus = list(parsed(topology_file(machine(text))).iter("cpu"))
+    assert [cpu.attrib["numaid"] for cpu in cpus] == ["0", "1"]
+    assert [pci.attrib["busid"] for pci in cpus[1]] == ["0000:9d:00.0", "0000:5d:00.0"]
+    assert int(cpus[1].attrib["affinity"], 16) == 0xF0F0
+
+
 def test_cpus_are_written_as_the_kernels_mask() -> None:
     cpus = list(parsed(topology_file(machine(NESTED))).iter("cpu"))
     assert [int(cpu.attrib["affinity"], 16) for cpu in cpus] == [0x0F0F, 0xF0F0]
@@ -186,7 +213,7 @@ def described(name: str, cpu: str, generation: int) -> Machine:
     for one in fixture(name):
         node = int(one.attrib["numaid"])
         builder.socket(f"socket {node}")
-        builder.numa(f"numa {node}", f"socket {node}")
+        builder.numa(f"numa {node}", f"socket {node}", node)
         builder.root(f"root {node}", f"numa {node}")
         for top in one.findall("pci"):
             above = f"root {node}"
@@ -261,8 +288,16 @@ def test_a_gpu_whose_numa_node_is_not_known_is_named() -> None:
         topology_file(builder.build())
 
 
-def test_more_than_nccl_reads_is_refused() -> None:
-    text = topology_file(switched(80).build())
-    assert sum(1 for _ in parsed(text).iter()) == 162
+def test_a_gpu_whose_place_in_the_pcie_tree_is_not_known_is_named() -> None:
+    builder = switched(2)
+    builder.gpu(Gpu(2, bus_id="0000:01:00.0", numa=0), None, pcie(4))
+    with pytest.raises(TopologyFileError, match="the place of GPU2 in the PCIe tree is not known"):
+        topology_file(builder.build())
+
+
+def test_more_elements_than_nccl_reads_are_refused() -> None:
+    # The system, its NUMA node, and a switch and a GPU each.
+    text = topology_file(switched(127).build())
+    assert sum(1 for _ in parsed(text).iter()) == 256
     with pytest.raises(TopologyFileError, match="more than 256 elements"):
-        topology_file(switched(130).build())
+        topology_file(switched(128).build())

@@ -1,32 +1,16 @@
 from __future__ import annotations
 
 import ctypes
-import importlib.util
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import ModuleType
 
+import nvml_machine
 import pynvml
 import pytest
 
 HERE = Path(__file__).parent
-
-
-def _helper() -> ModuleType:
-    """Load nvml_machine.py, which test modules then import by its name."""
-    spec = importlib.util.spec_from_file_location("nvml_machine", HERE / "nvml_machine.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["nvml_machine"] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-nvml_machine = _helper()
 
 
 @pytest.fixture(scope="session")

@@ -19,6 +19,8 @@ from bayplan.topology.sysfs import cpu_set
 
 GPU, SWITCH, UNKNOWN = 0, 2, 255
 """What is at the other end of an NVLink."""
+_COMPUTE = {0: 89, 2: 70, 3: 80, 4: 90, 5: 100}
+"""Compute capability times ten of the known machines' GPUs, by the generation of their NVLinks."""
 _SPEEDS = {3: "8.0 GT/s PCIe", 4: "16.0 GT/s PCIe", 5: "32.0 GT/s PCIe", 6: "64.0 GT/s PCIe"}
 _CPUS = {
     "skylake": "vendor_id\t: GenuineIntel\ncpu family\t: 6\nmodel\t\t: 85\n",
@@ -116,16 +118,17 @@ def fake_of(machine: Machine) -> FakeMachine:
     model = model_of(machine.gpus[0].model)
     assert model is not None
     speed = _SPEEDS[model.pcie]
+    compute = _COMPUTE[model.nvlink]
     paths = _paths(machine)
     bus = [paths[gpu.name][-1] for gpu in machine.gpus]
     gpus = [
         FakeGpu(
             paths[gpu.name],
             gpu.model,
-            model.compute,
+            compute,
             gpu.numa,
             _links(machine, gpu.index, bus),
-            "field" if model.compute >= 90 else "call",
+            "field" if compute >= 90 else "call",
             gpu.memory,
             gpu.cpus,
             speed=speed,

@@ -21,7 +21,7 @@ from bayplan.topology.builder import MachineBuilder
 from bayplan.topology.hami import machine_from_scores, read_register, read_scores
 from bayplan.topology.machine import Gpu, Machine
 from bayplan.topology.machinefile import known_machine
-from bayplan.topology.policies import by_policy, pair_scores
+from bayplan.topology.policies import Asked, by_policy, pair_scores
 from bayplan.topology.select import Constraints, NoSelection, Request, Selection, select
 
 CASES = Path(__file__).parents[3] / "shared" / "fixtures" / "pair_score_cases.json"
@@ -165,14 +165,11 @@ def on_nodes(numa: Sequence[int]) -> Machine:
 
 def visited(machine: Machine, free: Sequence[int], count: int) -> tuple[int, ...] | None:
     """Return the GPUs that numa-bind gives, in the order in which they were taken."""
-    return by_policy(
-        machine,
-        free,
-        count,
-        frozenset(),
-        AWARE,
-        lambda gpus: len({machine.numa_of[gpu] for gpu in gpus}) == 1,
-    )
+
+    def one_node(gpus: Sequence[int]) -> bool:
+        return len({machine.numa_of[gpu] for gpu in gpus}) == 1
+
+    return by_policy(machine, AWARE, Asked(free, count, frozenset(), one_node))
 
 
 def test_numa_bind_takes_one_node_from_the_highest_index() -> None:
@@ -244,7 +241,7 @@ def test_an_asymmetric_pair_counts_no_nvlink_and_is_flagged() -> None:
     scores = {"dev-0": {"dev-1": 420}, "dev-1": {"dev-0": 20}}
     machine = machine_from_scores("n", read_register(registered([0, 0])), scores)
     assert not machine.nvlinks.any()
-    assert pair_scores(machine)[0, 1] < 100
+    assert pair_scores(machine)[0, 1] == 0
     (flag,) = [note for note in machine.notes if "left out" in note]
     assert "420" in flag
     assert "20" in flag
@@ -287,6 +284,6 @@ def test_every_set_of_four_is_looked_at(count: int, sets: int) -> None:
         return False
 
     machine = on_nodes([0, 0, 1, 1])
-    assert by_policy(machine, range(4), count, frozenset(), AWARE, refuse) is None
+    assert by_policy(machine, AWARE, Asked(range(4), count, frozenset(), refuse)) is None
     assert len(seen) == sets
     assert seen == set(itertools.combinations(range(4), count))

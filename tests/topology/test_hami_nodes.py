@@ -35,6 +35,9 @@ V100 = "NVIDIA-Tesla V100-SXM2-32GB"
 A100 = "NVIDIA-NVIDIA A100-SXM4-80GB"
 
 
+SOCKETS = "assumed: 10 GB/s between sockets, as of Skylake"
+
+
 def device(index: int, **more: Any) -> dict[str, Any]:
     """Return an entry of the register as HAMi's device plugin writes it."""
     own = {"id": f"GPU-{index}", "index": index, "count": 10, "devmem": 32768, "devcore": 100}
@@ -76,6 +79,19 @@ def test_devices_are_read_with_model_numa_node_and_health() -> None:
     ]
 
 
+def test_what_hami_leaves_out_is_0_or_false() -> None:
+    # HAMi's JSON has no entry for an index or NUMA node of 0, nor for a device that is not healthy.
+    (gpu,) = read_register('[{"id":"GPU-0","count":10,"devmem":32768,"type":"NVIDIA-A40"}]')
+    assert gpu == RegisteredGpu("GPU-0", 0, "NVIDIA-A40", 0, healthy=False)
+
+
+def test_devices_without_an_index_keep_their_order() -> None:
+    text = '[{"id":"GPU-10","health":true},{"id":"GPU-2","health":true},{"id":"a","index":1}]'
+    machine = machine_from_scores("n", read_register(text), {})
+    assert [gpu.uuid for gpu in machine.gpus] == ["GPU-10", "GPU-2", "a"]
+    assert machine.usable == (0, 1)
+
+
 @pytest.mark.parametrize("numa", [-1, "1", 1.5, True])
 def test_a_numa_node_that_is_no_number_of_0_or_more_is_unknown(numa: object) -> None:
     (gpu,) = read_register(json.dumps([device(0, numa=numa)]))
@@ -91,7 +107,20 @@ def test_the_older_list_of_fields_is_read() -> None:
     assert one == RegisteredGpu(
         "GPU-00552014-5c87-89ac-b1a6-7b53aa24b0ec", 0, "NVIDIA-Tesla V100-PCIE-32GB", 0
     )
-    assert (two.uuid, two.index, two.numa) == ("GPU-0fc3eda5-e98b-a25b-5b0d-cf5c855d1448", 1, 1)
+    assert (two.uuid, two.index, two.numa) == ("GPU-0fc3eda5-e98b-a25b-5b0d-cf5c855d1448", 0, 1)
+    assert one.healthy
+
+
+def test_the_older_list_tells_health_index_and_an_unknown_numa_node() -> None:
+    text = "GPU-a,10,32768,100,NVIDIA-A40,-1,true,1,hami-core:GPU-b,10,1,100,,2,false,0,mig:"
+    found = read_register(text)
+    assert found == [
+        RegisteredGpu("GPU-a", 1, "NVIDIA-A40", None),
+        RegisteredGpu("GPU-b", 0, "", 2, healthy=False),
+    ]
+    machine = machine_from_scores("n", found, {})
+    assert [gpu.uuid for gpu in machine.gpus] == ["GPU-b", "GPU-a"]
+    assert machine.usable == (1,)
 
 
 def test_an_empty_register_has_no_devices() -> None:
@@ -107,6 +136,12 @@ def test_an_empty_register_has_no_devices() -> None:
         ("{}", "expected a JSON list of devices"),
         ("GPU-0", "expected a JSON list of devices"),
         ("GPU-0,10,32768:", "expected a JSON list of devices"),
+        ("a,10,1,100,b,0:", "expected a JSON list of devices"),
+        ("a,10,1,100,b,0,true,1:", "expected a JSON list of devices"),
+        ("a,10,1,100,b,zero,true:", "'a': expected a NUMA node, true or false for its health"),
+        ("a,10,1,100,b,0,well:", "'a': expected a NUMA node, true or false for its health"),
+        ("a,10,1,100,b,0,true,first,hami-core:", "'a': expected a NUMA node.*, and an index"),
+        ('[{"id": "a", "index": "1"}]', r"\[0\]\.index: expected an integer"),
         ("[1]", r"\[0\]: expected a device with an id"),
         ('[{"id": "GPU-0"}, {"index": 1}]', r"\[1\]: expected a device with an id"),
         ('[{"id": 7}]', r"\[0\]: expected a device with an id"),
@@ -188,7 +223,7 @@ def test_a_cube_mesh_comes_back_out_of_its_scores(name: str, model: str) -> None
     assert found == node["nvlinks"]
     assert (machine.direct == machine.nvlinks).all()
     assert (pair_scores(machine) == matrix).all()
-    assert machine.notes == ()
+    assert machine.notes == (SOCKETS,)
 
 
 @pytest.mark.parametrize(
@@ -222,6 +257,14 @@ def test_an_asymmetric_pair_is_left_out_and_told() -> None:
     assert machine.level(0, 1) is None
     assert machine.label(0, 2) == "NODE"
     assert any("GPU0 to GPU1 has scores 420 and 20" in note for note in machine.notes)
+    assert pair_scores(machine)[0].tolist() == [0, 0, 20]
+
+
+@pytest.mark.parametrize("score", [1910, 100_000, 10**24])
+def test_a_score_of_more_nvlinks_than_hami_counts_tells_none(score: int) -> None:
+    machine = machine_from_scores("n", registered(3, V100), scores_of({(0, 1): score, (0, 2): 210}))
+    assert machine.nvlinks[0].tolist() == [0, 0, 2]
+    assert "GPU0 to GPU1 has a score of more than 18 NVLinks: these are left out" in machine.notes
 
 
 @pytest.mark.parametrize("score", [0, -5])
@@ -257,9 +300,9 @@ def test_scores_of_gpus_that_are_not_registered_are_passed_over() -> None:
     assert machine.nvlinks.max() == 1
 
 
-def test_without_a_register_the_gpus_are_those_with_scores() -> None:
-    machine = machine_from_scores("n", [], scores_of({(1, 0): 250}))
-    assert [gpu.uuid for gpu in machine.gpus] == ["GPU-0", "GPU-1"]
+def test_without_a_register_the_gpus_are_those_with_scores_in_their_order() -> None:
+    machine = machine_from_scores("n", [], scores_of({(2, 10): 250}))
+    assert [gpu.uuid for gpu in machine.gpus] == ["GPU-2", "GPU-10"]
     assert machine.numa_of == (None, None)
     assert machine.label(0, 1) == "NV2"
     assert any(note.startswith("assumed: NVLink 3 (25 GB/s a link)") for note in machine.notes)
@@ -267,9 +310,26 @@ def test_without_a_register_the_gpus_are_those_with_scores() -> None:
 
 def test_an_unknown_model_with_nvlinks_says_what_is_assumed() -> None:
     machine = machine_from_scores("n", registered(2, "NVIDIA-Mystery"), scores_of({(0, 1): 210}))
-    assert any(note.startswith("assumed: NVLink 3") for note in machine.notes)
+    assert machine.notes == (
+        SOCKETS,
+        "assumed: PCIe 3",
+        "assumed: NVLink 3 (25 GB/s a link)",
+    )
     known = machine_from_scores("n", registered(2, V100), scores_of({(0, 1): 210}))
-    assert not any("assumed" in note for note in known.notes)
+    assert known.notes == (SOCKETS,)
+
+
+def test_a_cordoned_gpu_is_not_for_new_pods() -> None:
+    scores = scores_of({(0, 1): 210})
+    machine = machine_from_scores("n", registered(3, V100), scores, "GPU-1, GPU-2,GPU-9,")
+    assert machine.usable == (0,)
+    assert machine.gpus[1].lost == "cordoned by hami.io/device-cordon"
+    assert machine.label(0, 1) == "NV2"
+
+
+def test_more_gpus_than_any_machine_has_are_refused_at_once() -> None:
+    with pytest.raises(ValueError, match="expected 1024 GPUs or fewer, got 1025"):
+        machine_from_scores("n", registered(1025, V100), {})
 
 
 # Of a node --------------------------------------------------------------------------------------
@@ -306,5 +366,5 @@ def test_a_bad_annotation_is_an_answer_that_names_it(
 ) -> None:
     found = of_node(**annotations)
     assert isinstance(found, str)
-    assert found.startswith("annotation hami.io/node-nvidia-")
+    assert found.startswith("annotations of HAMi: hami.io/node-nvidia-")
     assert message in found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,20 @@ from bayplan.errors import InputError
 from bayplan.topology.builder import MachineBuilder
 from bayplan.topology.levels import UNKNOWN, Level
 from bayplan.topology.machine import Machine, MachineError
-from bayplan.topology.machinefile import known_machine, known_machines, load_machine
+from bayplan.topology.machinefile import (
+    GpuEntry,
+    MachineFile,
+    NicEntry,
+    NumaNode,
+    NvLinks,
+    NvSwitch,
+    PcieLink,
+    Root,
+    Switch,
+    known_machine,
+    known_machines,
+    load_machine,
+)
 
 FOLDER = Path(__file__).parents[2] / "configs" / "machines"
 PCIE = """\
@@ -145,6 +159,17 @@ def test_a_path_without_a_file_is_refused(path: Path, name: str, part: str) -> N
             "box.yaml:9:9",
             ('colour: "colour" is not known here',),
         ),
+        # Required ones: that they are missing is not the news. "numa" is as near, but there.
+        (
+            PCIE.replace("name", "nmae", 1),
+            "box.yaml:1:7",
+            ('"nmae" is not known here', 'did you mean "name"?'),
+        ),
+        (
+            BRIDGED.replace("links: 12", "link: 12"),
+            "box.yaml:9:24",
+            ('"link" is not known here', 'did you mean "links"?'),
+        ),
     ],
 )
 def test_a_misspelt_field_is_refused_with_the_nearest(
@@ -170,7 +195,7 @@ def test_a_missing_field_is_named(path: Path, text: str, where: str, field: str)
 @pytest.mark.parametrize(
     ("numa", "where", "expected"),
     [
-        ("[]", "box.yaml:3:7", "numa: expected one entry or more"),
+        ("[]", "box.yaml:3:7", "numa: expected 1 or more entries"),
         ("", "box.yaml:3:6", "numa: expected a list"),
         ("{id: 0}", "box.yaml:3:7", "numa: expected a list"),
         ("[0]", "box.yaml:3:8", "numa.0: expected a mapping"),
@@ -191,15 +216,20 @@ def test_a_machine_without_numa_nodes_is_refused(
         ("1e999", '"1e999" is beyond what Kubernetes can count'),
         ("48", "expected a string"),
         ("[48Gi]", "expected a string"),
+        ("-48Gi", 'expected more memory than none, such as 80Gi, got "-48Gi"'),
+        ('"0"', 'got "0"'),
     ],
 )
 def test_memory_in_a_wrong_unit_is_refused(path: Path, memory: str, expected: str) -> None:
     refused(path, f"{PCIE}memory: {memory}\n", "box.yaml:8:9: memory", expected)
 
 
-def test_a_rate_with_a_unit_is_refused(path: Path) -> None:
-    text = PCIE.replace("[mlx5_0]", "[{name: mlx5_0, rate: 200Gb}]")
-    refused(path, text, "box.yaml:7:33", "numa.0.roots.0.nics.0.rate", "number")
+@pytest.mark.parametrize("rate", ["200Gb", "fast", "true", "[200]", ""])
+def test_a_rate_that_is_no_number_is_refused_with_its_unit(path: Path, rate: str) -> None:
+    text = PCIE.replace("[mlx5_0]", f"[{{name: mlx5_0, rate: {rate}}}]")
+    expected = "numa.0.roots.0.nics.0.rate: expected a number of Gb/s such as 400"
+    with pytest.raises(InputError, match=rf"^box\.yaml:7:\d+: {expected}$"):
+        load(path, text)
 
 
 @pytest.mark.parametrize(
@@ -221,10 +251,12 @@ def test_a_rate_that_no_nic_has_is_refused(path: Path, rate: str, expected: str)
     [
         ("0", "greater than or equal to 1"),
         ("-4", "greater than or equal to 1"),
-        ("37", "less than or equal to 36"),
-        ("9" * 400, "less than or equal to 36"),
+        ("19", "less than or equal to 18"),
+        ("9" * 400, "less than or equal to 18"),
         ("1.5", "expected an integer"),
         ("twelve", "expected an integer"),
+        ("true", "expected an integer"),
+        ('"12"', "expected an integer"),
     ],
 )
 def test_a_number_of_links_that_no_gpu_has_is_refused(
@@ -243,7 +275,7 @@ def test_a_number_of_links_that_no_gpu_has_is_refused(
         ("nvlinkGeneration: 9", ("8:19", "nvlinkGeneration", "less than or equal to 6")),
         ("arch: mips", ("8:7", "arch", "'x86_64', 'arm64' or 'ppc64'")),
         ("cpu: z80", ("8:6", "cpu", '"z80" is not known', "skylake")),
-        ("virtual: perhaps", ("8:10", "virtual")),
+        ("virtual: perhaps", ("8:10", "virtual: expected true or false")),
     ],
 )
 def test_a_platform_that_there_is_not_is_refused(
@@ -253,22 +285,40 @@ def test_a_platform_that_there_is_not_is_refused(
     refused(path, f"{PCIE}{line}\n", f"box.yaml:{where}", *rest)
 
 
+BUS = "expected a PCI bus id, in lower case and in quotes, such as '0000:1b:00.0'"
+CPUS = "expected CPUs as the kernel lists them, such as 0-15,32-47, each below 10000"
+RDMA = "expected an RDMA name such as mlx5_0: 1 to 64 letters, digits, dots, dashes and underscores"
+
+
 @pytest.mark.parametrize(
-    ("old", "new", "where", "field"),
+    ("old", "new", "where", "expected"),
     [
-        ("[0, 1]", "[0, {index: 1, busId: '1B:00.0'}]", "6:33", "numa.0.roots.0.gpus.1.busId"),
-        ("- gpus", "- id: root1\n    gpus", "6:9", "numa.0.roots.0.id"),
-        ("- id: 0", "- id: 0\n  cpus: 0..3", "5:9", "numa.0.cpus"),
-        ("- id: 0", "- id: -1", "4:7", "numa.0.id"),
-        ("- id: 0", "- id: 0\n  socket: 65", "5:11", "numa.0.socket"),
-        ("[mlx5_0]", "['']", "7:12", "numa.0.roots.0.nics.0.name"),
-        ("[mlx5_0]", "['a b']", "7:12", "numa.0.roots.0.nics.0.name"),
+        ("[0, 1]", "[0, {index: 1, busId: '1B:00.0'}]", "6:33", f"gpus.1.busId: {BUS}"),
+        # Without quotes this is a number to base 60 in YAML.
+        ("[0, 1]", "[0, {index: 1, busId: 0000:10:00.0}]", "6:33", f"gpus.1.busId: {BUS}"),
+        ("- gpus", "- id: root1\n    gpus", "6:9", "id: expected a PCIe root such as pci0000:15"),
+        ("- id: 0", "- id: 0\n  cpus: 0..3", "5:9", f"numa.0.cpus: {CPUS}"),
+        ("- id: 0", "- id: 0\n  cpus: 12", "5:9", f"numa.0.cpus: {CPUS}"),
+        ("- id: 0", "- id: 0\n  cpus: 0-99999999999", "5:9", f"numa.0.cpus: {CPUS}"),
+        (
+            "- id: 0",
+            "- id: 0\n  cpus: 0-3,9-7",
+            "5:9",
+            "numa.0.cpus: the range 9-7 ends before it begins",
+        ),
+        ("- id: 0", "- id: -1", "4:7", "numa.0.id: "),
+        ("- id: 0", "- id: true", "4:7", "numa.0.id: expected an integer"),
+        ("- id: 0", "- id: 0\n  socket: 65", "5:11", "numa.0.socket: "),
+        ("[mlx5_0]", "['']", "7:12", f"numa.0.roots.0.nics.0.name: {RDMA}"),
+        ("[mlx5_0]", "['a b']", "7:12", f"numa.0.roots.0.nics.0.name: {RDMA}"),
+        ("name: box", "name: ''", "1:7", "name: expected 1 or more characters"),
+        ("name: box", f"name: {'x' * 64}", "1:7", "name: expected at most 63 characters"),
     ],
 )
-def test_a_value_of_a_wrong_form_names_its_field(
-    path: Path, old: str, new: str, where: str, field: str
+def test_a_value_of_a_wrong_form_names_its_field_and_an_example(
+    path: Path, old: str, new: str, where: str, expected: str
 ) -> None:
-    refused(path, PCIE.replace(old, new), f"box.yaml:{where}", f"{field}: ")
+    refused(path, PCIE.replace(old, new), f"box.yaml:{where}", expected)
 
 
 def test_a_gpu_that_is_not_known_has_to_say_its_links(path: Path) -> None:
@@ -297,11 +347,74 @@ def test_a_dangling_nvlink_is_refused(path: Path, ends: str, expected: str) -> N
     refused(path, text, "box.yaml:9:10", f"nvlinks.0.gpus: {expected}")
 
 
-@pytest.mark.parametrize("ends", ["[0, 1, 2]", "[0]", "[]", "0", "[a, b]"])
-def test_an_nvlink_has_two_ends(path: Path, ends: str) -> None:
+@pytest.mark.parametrize(
+    ("ends", "expected"),
+    [
+        ("[0, 1, 2]", "nvlinks.0.gpus: expected at most 2 entries"),
+        ("[0]", "nvlinks.0.gpus: expected 2 or more entries"),
+        ("[]", "nvlinks.0.gpus: expected 2 or more entries"),
+        ("0", "nvlinks.0.gpus: expected a list"),
+        ("[a, b]", "nvlinks.0.gpus.0: expected an integer"),
+    ],
+)
+def test_an_nvlink_has_two_ends(path: Path, ends: str, expected: str) -> None:
     text = BRIDGED.replace("[0, 1], links", f"{ends}, links")
-    with pytest.raises(InputError, match=r"^box\.yaml:9:\d+: nvlinks\.0\.gpus"):
+    with pytest.raises(InputError, match=rf"^box\.yaml:9:\d+: {re.escape(expected)}$"):
         load(path, text)
+
+
+@pytest.mark.parametrize("again", ["[0, 1]", "[1, 0]"])
+def test_the_nvlinks_of_a_pair_are_written_once(path: Path, again: str) -> None:
+    text = f"{BRIDGED}- {{gpus: {again}, links: 4}}\n"
+    refused(path, text, "box.yaml:10:10", "nvlinks.1.gpus: the NVLinks of GPU", "are there twice")
+
+
+@pytest.mark.parametrize(
+    ("line", "where", "field"),
+    [
+        ("nvlinks: [{gpus: [0, 1], links: 4}]", "8:10", "nvlinks"),
+        ("nvswitch: {links: 12}", "8:11", "nvswitch"),
+    ],
+)
+def test_a_gpu_without_nvlink_has_none(path: Path, line: str, where: str, field: str) -> None:
+    text = f"{PCIE}{line}\n"
+    refused(path, text, f"box.yaml:{where}", f'{field}: the GPU "NVIDIA L40S" has no NVLink')
+
+
+@pytest.mark.parametrize(
+    ("text", "where", "expected"),
+    [
+        (
+            SWITCHED + "nvlinks:\n- {gpus: [0, 1], links: 10}\n- {gpus: [2, 0], links: 10}\n",
+            "10:25",
+            "nvlinks.1.links: GPU0 would have 20 NVLinks; expected 18 or fewer",
+        ),
+        (
+            SWITCHED + "nvlinks:\n- {gpus: [0, 1], links: 7}\n",
+            "7:19",
+            "nvswitch.links: GPU0 would have 19 NVLinks; expected 18 or fewer",
+        ),
+        (
+            SWITCHED.replace("links: 12", "links: 19"),
+            "7:19",
+            "nvswitch.links: Input should be less than or equal to 18",
+        ),
+        (
+            SWITCHED.replace("links: 12", "links: 12, lost: {1: 13}"),
+            "7:33",
+            "nvswitch.lost.1: expected 12 NVLinks or fewer, got 13",
+        ),
+        (
+            SWITCHED.replace("links: 12", "links: 12, lost: {one: 0}"),
+            "7:35",
+            "nvswitch.lost.one: expected an integer",
+        ),
+    ],
+)
+def test_no_gpu_has_more_nvlinks_than_there_are(
+    path: Path, text: str, where: str, expected: str
+) -> None:
+    refused(path, text, f"box.yaml:{where}", expected)
 
 
 def test_a_lost_gpu_that_is_not_there_is_refused(path: Path) -> None:
@@ -331,6 +444,30 @@ def test_a_lost_gpu_that_is_not_there_is_refused(path: Path) -> None:
             "6:47",
             'gpus.1: busId "0000:1b:00.0" is that of numa.0.roots.0.gpus.0, too',
         ),
+        (
+            "[0, 1]",
+            "[{index: 0, uuid: GPU-a}, {index: 1, uuid: GPU-a}]",
+            "6:37",
+            'gpus.1: uuid "GPU-a" is that of numa.0.roots.0.gpus.0, too',
+        ),
+        (
+            "- id: 0",
+            "- {id: 1, cpus: '0-3,8'}\n- id: 0\n  cpus: 4-9",
+            "6:9",
+            "numa.1.cpus: CPU 8 is on NUMA node 1, too",
+        ),
+        (
+            "- id: 0",
+            "- {id: 0, cpus: 0-3}\n- id: 0\n  cpus: 4-7",
+            "5:3",
+            "numa.1: NUMA node 0 is there twice; expected another id",
+        ),
+        (
+            "- id: 0",
+            "- {id: 0, cpus: 0-3}\n- id: 0\n  socket: 1",
+            "5:3",
+            "numa.1: NUMA node 0 is there twice; expected another id",
+        ),
     ],
 )
 def test_what_is_there_twice_is_refused(
@@ -351,6 +488,12 @@ def test_a_switch_below_itself_is_refused(path: Path, old: str, new: str, where:
         load(path, PCIE.replace(old, new))
     assert str(caught.value).startswith(where)
     assert "numa.0.roots.0" in str(caught.value)
+    assert str(caught.value).endswith(": contains itself")
+
+
+def test_a_machine_without_gpus_is_refused(path: Path) -> None:
+    text = PCIE.replace("gpus: [0, 1]", "gpus: []")
+    refused(path, text, "box.yaml:4:1", "numa: has no GPU below its roots; expected one or more")
 
 
 def test_parts_of_a_tree_hang_on_what_is_there() -> None:
@@ -374,8 +517,11 @@ def test_two_roots_of_a_numa_node_are_node_to_each_other(path: Path) -> None:
 
 
 def test_two_parts_of_a_numa_node_are_sys_to_each_other(path: Path) -> None:
-    machine = load(path, PCIE + "- id: 0\n  roots:\n  - gpus: [2]\n")
+    first = PCIE.replace("- id: 0", "- id: 0\n  cpus: 0-31")
+    machine = load(path, first + "- id: 0\n  roots:\n  - gpus: [2]\n")
     assert machine.numa_of == (0, 0, 0)
+    assert {gpu.cpus for gpu in machine.gpus} == {"0-31"}
+    assert machine.platform.numa_cpus == ((0, "0-31"),)
     assert [machine.label(2, other) for other in range(4)] == ["SYS", "SYS", "X", "SYS"]
 
 
@@ -387,6 +533,25 @@ def test_a_gpu_that_lost_its_nvlinks_falls_back_to_pcie(path: Path) -> None:
 
 def test_memory_is_told_in_bytes(path: Path) -> None:
     assert {gpu.memory for gpu in load(path, f"{PCIE}memory: 48Gi\n").gpus} == {48 * 2**30}
+
+
+# The page --------------------------------------------------------------------------------
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+def test_the_page_describes_every_field() -> None:
+    page = (DOCS / "machines.md").read_text()
+    models = (MachineFile, NumaNode, Root, Switch, GpuEntry, NicEntry, NvLinks, NvSwitch, PcieLink)
+    fields = {field.alias for model in models for field in model.model_fields.values()}
+    assert {name for name in fields if f"`{name}`" not in page} <= {"generation", "width"}
+    assert "{generation: 1 to 6, width: 1, 2, 4, 8, 16 or 32 lanes}" in page
+
+
+def test_the_machine_of_the_page_is_the_file_beside_it() -> None:
+    text = (DOCS / "quad-a100.yaml").read_text()
+    assert f"```yaml\n{text}```" in (DOCS / "machines.md").read_text()
+    assert load_machine(DOCS / "quad-a100.yaml").name == "quad-a100"
 
 
 # Known machines --------------------------------------------------------------------------

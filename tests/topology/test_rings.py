@@ -151,6 +151,26 @@ def test_the_ring_of_many_gpus_crosses_between_two_halves_only_twice(seed: int) 
     assert sum(sockets[a] != sockets[b] for a, b in ring_edges(order)) == 2
 
 
+def test_the_order_of_many_gpus_keeps_a_ring_that_shorter_ones_would_slow_down() -> None:
+    # The ring of the indices has two NVLinks on each edge; some pairs have more, which no ring of
+    # NVLinks alone can use.
+    links = {(gpu, gpu + 1): 2 for gpu in range(8)} | {(0, 8): 2, (6, 8): 4, (4, 7): 6}
+    machine = build(links, 9)
+    order = ring_order(machine.bandwidth, range(9))
+    assert slowest_edge(machine.bandwidth, order) == 50 == ring_model(machine).slowest(range(9))
+
+
+@pytest.mark.parametrize("size", [9, 12, 16, 17, 24])
+def test_the_order_has_the_slowest_edge_that_is_claimed(size: int) -> None:
+    for seed in range(8):
+        draw = random.Random(seed)
+        pairs = draw.sample(list(itertools.combinations(range(size), 2)), 2 * size + 4)
+        machine = build({pair: draw.randint(1, 3) for pair in pairs}, size)
+        order = ring_order(machine.bandwidth, range(size))
+        claimed = ring_model(machine).slowest(range(size))
+        assert slowest_edge(machine.bandwidth, order) == claimed
+
+
 # What rings carry -------------------------------------------------------------------------------
 
 
@@ -158,7 +178,7 @@ def build(links: Links, size: int) -> Machine:
     """Return GPUs of one NUMA node, each on a PCIe root of its own, with these NVLinks."""
     builder = MachineBuilder("m", nvlink(3), inter_socket("amd"))
     builder.socket("socket 0")
-    builder.numa("numa 0", "socket 0")
+    builder.numa("numa 0", "socket 0", 0)
     for gpu in range(size):
         builder.root(f"root {gpu}", "numa 0")
         builder.gpu(Gpu(gpu, numa=0), f"root {gpu}", pcie(4))
@@ -258,6 +278,27 @@ def test_a_link_more_never_slows_a_ring_of_up_to_sixteen_down(seed: int) -> None
         last = now
 
 
+@pytest.mark.parametrize("size", [17, 20, 24])
+def test_a_link_more_never_slows_these_rings_of_more_than_sixteen_down(size: int) -> None:
+    draw = random.Random(size)
+    links: Links = {}
+    last = 0.0
+    for pair in draw.sample(list(itertools.combinations(range(size), 2)), 4 * size):
+        links[pair] = draw.randint(2, 4)
+        now = ring_model(build(links, size)).slowest(range(size))
+        assert now >= last
+        last = now
+    assert last > 31.5, "faster than PCIe 4 in the end"
+
+
+def test_many_gpus_without_a_ring_of_nvlinks_are_answered_without_trying_all() -> None:
+    # Between sets of 11 and 13 there is none; proving that takes more steps than there is time for.
+    found = ring_model(build({(a, b): 2 for a in range(11) for b in range(11, 24)}, 24))
+    assert found.slowest(range(24)) == 31.5
+    assert found.both(range(24)).effective == 24
+    assert not found.over_nvlink(range(24))
+
+
 @settings(max_examples=40, deadline=None, derandomize=True)
 @given(linked(), st.data())
 def test_another_numbering_carries_the_same(made: tuple[Links, int], data: st.DataObject) -> None:
@@ -274,7 +315,7 @@ def test_another_numbering_carries_the_same(made: tuple[Links, int], data: st.Da
         assert there.both(other) == here.both(gpus)
 
 
-@pytest.mark.parametrize("size", [10, 13, 16])
+@pytest.mark.parametrize("size", [10, 13, 16, 19])
 def test_a_ring_of_nvlinks_is_found_under_any_numbering(size: int) -> None:
     for seed in range(4):
         names = list(range(size))
@@ -294,7 +335,7 @@ def test_a_ring_of_nvlinks_is_found_under_any_numbering(size: int) -> None:
 def test_the_bound_of_a_set_is_never_below_what_it_carries(made: tuple[Links, int]) -> None:
     machine = build(*made)
     rings = ring_model(machine)
-    for count in range(2, len(machine) + 1):
+    for count in range(1, len(machine) + 1):
         sets = list(itertools.combinations(range(len(machine)), count))
         members = np.zeros((len(sets), len(machine)))
         for row, own in enumerate(sets):

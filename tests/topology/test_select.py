@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from bayplan.topology.bandwidth import inter_socket, nvlink, pcie
 from bayplan.topology.builder import MachineBuilder
-from bayplan.topology.machine import Gpu, Machine
+from bayplan.topology.machine import Gpu, Machine, Nic
 from bayplan.topology.machinefile import known_machine, known_machines
-from bayplan.topology.policies import POLICIES, best_effort, topology_aware
+from bayplan.topology.policies import POLICIES, Asked, best_effort, topology_aware
 from bayplan.topology.rings import ring_model, ring_order
 from bayplan.topology.select import (
     Constraints,
@@ -27,7 +27,7 @@ from bayplan.topology.select import (
     select,
     select_first,
 )
-from bayplan.topology.smi import read_smi
+from bayplan.topology.smi import parse_smi, read_smi
 
 SHARED = Path(__file__).parents[3] / "shared" / "fixtures"
 NEEDS_SHARED = pytest.mark.skipif(
@@ -110,13 +110,17 @@ NEGATIVE = {(0, 1): -5, (0, 2): -3, (1, 2): -1}
 def test_topology_aware_takes_what_hami_takes(
     scores: dict[tuple[int, int], int], count: int, want: set[int]
 ) -> None:
-    assert set(topology_aware(hami(scores, 3), [0, 1, 2], count)) == want
+    assert set(hamis_choice(hami(scores, 3), 3, count)) == want
+
+
+def hamis_choice(scores: np.ndarray[Any, Any], free: int, count: int) -> list[int]:
+    return topology_aware(scores, Asked(range(free), count, frozenset(), lambda gpus: True))
 
 
 def test_topology_aware_gives_gpus_without_any_score() -> None:
-    assert len(topology_aware(hami({}, 3), [0, 1, 2], 2)) == 2
-    assert topology_aware(hami({}, 2), [0, 1], 2) == [0, 1]
-    assert topology_aware(hami({}, 2), [0], 2) == []
+    assert len(hamis_choice(hami({}, 3), 3, 2)) == 2
+    assert hamis_choice(hami({}, 2), 2, 2) == [0, 1]
+    assert hamis_choice(hami({}, 2), 1, 2) == []
 
 
 @pytest.mark.parametrize(
@@ -167,6 +171,48 @@ def test_a_refusal_says_why(request_: Request, reason: str) -> None:
     assert found == NoSelection(reason)
 
 
+def why(table: str, count: int, free: tuple[int, ...] | None = None) -> tuple[str, ...]:
+    return chosen(parse_smi(table), count, free).why
+
+
+NICS = "\tGPU0\tGPU1\tGPU2\tNIC0\nGPU0\tX\tSYS\tSYS\tSYS\nGPU1\tSYS\tX\tSYS\tPHB\n"
+
+
+def test_the_nearest_nic_is_that_of_the_nearest_gpu() -> None:
+    assert "no NIC nearer than PHB" in why(NICS, 2, (0, 1))
+    assert "no NIC nearer than SYS" in why(NICS, 1, (0,))
+
+
+def test_a_nic_whose_level_is_not_known_is_not_called_far() -> None:
+    unknown = "\tGPU0\tGPU1\tNIC0\nGPU0\tX\tSYS\tSYS\n"
+    assert "the nearest NIC is not known" in why(unknown, 1, (1,))
+    assert "no NIC nearer than SYS; of 1 GPU the nearest is not known" in why(unknown, 2)
+
+
+def test_a_gpu_alone_is_not_connected() -> None:
+    bridged = known_machine("a100-pcie-bridged")
+    assert "leaves no two free GPUs connected by NVLink" in chosen(bridged, 3).why
+    assert "leaves 2 of 2 free GPUs connected by NVLink" in chosen(bridged, 2).why
+
+
+def test_machines_of_one_shape_choose_alike_and_a_lost_gpu_is_part_of_it() -> None:
+    def made(nics: tuple[Nic, ...], lost: str = "") -> Machine:
+        builder = MachineBuilder("m", nvlink(3), inter_socket("amd"))
+        builder.socket("socket 0")
+        builder.numa("numa 0", "socket 0", 0)
+        builder.root("root 0", "numa 0")
+        for gpu in range(2):
+            builder.gpu(Gpu(gpu, numa=0, lost=lost if gpu else ""), "root 0", pcie(4))
+        for nic in nics:
+            builder.nic(nic, "root 0", pcie(4))
+        return builder.build()
+
+    plain = made((Nic(0, "mlx5_0"), Nic(1, "mlx5_1")))
+    assert plain.shape == made((Nic(0, "ib0"), Nic(1, "ib1"))).shape
+    assert plain.shape != made((Nic(0, "mlx5_0"), Nic(1, "mlx5_1", parent="mlx5_0"))).shape
+    assert plain.shape != made((Nic(0, "mlx5_0"), Nic(1, "mlx5_1")), "it fell off the bus").shape
+
+
 # Random machines ---------------------------------------------------------------------------
 
 
@@ -182,7 +228,7 @@ def build(links: dict[tuple[int, int], int], numa: list[int]) -> Machine:
     builder = MachineBuilder("random", nvlink(3), inter_socket("amd"))
     for node in sorted(set(numa)):
         builder.socket(f"socket {node}")
-        builder.numa(f"numa {node}", f"socket {node}")
+        builder.numa(f"numa {node}", f"socket {node}", node)
     for gpu, node in enumerate(numa):
         builder.root(f"root {gpu}", f"numa {node}")
         builder.gpu(Gpu(gpu, numa=node), f"root {gpu}", pcie(4))

@@ -5,6 +5,7 @@ Expected values are what a person reads in the table.
 
 from __future__ import annotations
 
+import itertools
 import re
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import numpy as np
 import pytest
 
 from bayplan.topology.levels import UNKNOWN, Level
-from bayplan.topology.machine import Machine
+from bayplan.topology.machine import Kind, Machine
 from bayplan.topology.smi import read_smi
 
 TABLES = Path(__file__).parents[3] / "shared" / "fixtures" / "nvidia-smi-topo"
@@ -149,6 +150,38 @@ def test_matrices_are_symmetric_and_nothing_is_faster_than_its_links(path: Path)
     assert (machine.bandwidth[apart] > 0).all()
     linked = machine.nvlinks > 0
     assert (machine.bandwidth[linked] == (machine.nvlinks * machine.link.wire)[linked]).all()
+
+
+@pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
+def test_the_tree_has_the_numa_nodes_that_the_table_shows_and_no_more(path: Path) -> None:
+    machine = read_smi(path)
+    places = machine.graph.nodes(data=True)
+    shown = [place["numa"] for _, place in places if place["kind"] is Kind.NUMA]
+    numbers = [node for node in shown if node is not None]
+    assert sorted(numbers) == sorted({*machine.numa_of, *numa_of_nics(machine)} - {None})
+    assert sum(place["kind"] is Kind.SOCKET for _, place in places) == 1
+
+
+@pytest.mark.parametrize(
+    "name", ["dgx_h200_8gpu_12nic", "h200_8gpu_8nic_scrambled", "titanv_8gpu_pix_phb_sys"]
+)
+def test_the_tree_says_the_same_levels_as_a_whole_table(name: str) -> None:
+    machine = table(name)
+    tree = machine.graph
+    devices = [*(gpu.name for gpu in machine.gpus), *(nic.name for nic in machine.nics)]
+    for a, b in itertools.combinations(range(len(devices)), 2):
+        way = nx.shortest_path(tree.subgraph(set(tree) - {"NVSwitch"}), devices[a], devices[b])
+        kinds = [tree.nodes[place]["kind"] for place in way]
+        level = Level(int(machine.levels[a, b]))
+        assert level is level_of(kinds), (devices[a], devices[b])
+
+
+def level_of(kinds: list[Kind]) -> Level:
+    """Return the level of a way through the tree."""
+    for kind, level in ((Kind.SOCKET, Level.SYS), (Kind.NUMA, Level.NODE), (Kind.ROOT, Level.PHB)):
+        if kind in kinds:
+            return level
+    return Level.PIX if kinds.count(Kind.SWITCH) == 1 else Level.PXB
 
 
 # NVIDIA A100, A800 -----------------------------------------------------------------------
@@ -422,6 +455,9 @@ def test_b200_8gpu_12nic_gpu2_lost_nvlink_partial_keeps_gpu2_out_of_the_fabric()
     assert is_switched(machine)
     assert machine.bandwidth[0, 2] < machine.bandwidth[0, 1]
     assert near(machine)[:6] == [f"NIC{nic} PXB" for nic in range(6)]
+    # NIC6 and NIC7 may be those of GPU6 and GPU7, whose rows are cut off.
+    assert near(machine)[6:] == ["NET", "NET"]
+    assert {6, 7} <= set(machine.compute_nics)
     assert cpus(machine) == ["0-55,112-167"] * 4 + ["56-111,168-223"] * 2 + ["", ""]
     assert machine.numa_of == (0, 0, 0, 0, 1, 1, None, None)
     # Rows of GPU6 and GPU7 are cut off. GPU2 is SYS from GPU6 and NODE from NIC0; of NIC6 nothing

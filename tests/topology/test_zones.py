@@ -74,7 +74,7 @@ def test_nvlink_nics_and_names_are_not_made_up_and_the_rest_is_told() -> None:
     assert {(gpu.uuid, gpu.bus_id, gpu.model) for gpu in machine.gpus} == {("", "", "")}
     (note,) = machine.notes
     assert "only the NUMA node of each GPU is known" in note
-    assert "assumed: PCIe 3, no NVLink" in note
+    assert "assumed: PCIe 3, no NVLink, 10 GB/s between sockets" in note
 
 
 @pytest.mark.parametrize("zones", [{}, {0: 0, 1: 0}])
@@ -89,6 +89,18 @@ def test_a_job_gets_gpus_of_one_zone_and_is_refused_what_is_not_known() -> None:
     assert {machine.numa_of[gpu] for gpu in found.gpus} == {1}
     refused = select(machine, range(6), Request(2, constraints=Constraints(nvlink=True)))
     assert refused == NoSelection("no 2 of 6 free GPUs are connected by NVLink alone")
+
+
+@pytest.mark.parametrize("zones", [{0: 1025}, {0: 1000, 1: 25}, {0: 10**9}])
+def test_more_gpus_than_any_machine_has_are_refused_at_once(zones: dict[int, int]) -> None:
+    with pytest.raises(ValueError, match=f"expected 1024 GPUs or fewer, got {sum(zones.values())}"):
+        machine_from_zones("n", zones)
+
+
+def test_a_report_of_too_many_gpus_is_an_answer() -> None:
+    found = of_node(zone("node-0", **gpus("1G")))
+    assert isinstance(found, str)
+    assert "expected 1024 GPUs or fewer, got 1000000000" in found
 
 
 # The object -------------------------------------------------------------------------------------
@@ -135,13 +147,12 @@ def test_a_new_report_replaces_the_old_one() -> None:
     machines = NodeMachines(snapshot)
     node = Node(ObjectMeta(name="n"))
     snapshot.set_object("n", reported(zone("node-0", **gpus(2))))
-    first, version = machines.of(node), machines.version
+    first = machines.of(node)
     snapshot.set_object("n", reported(zone("node-0", **gpus(2)), zone("node-1", **gpus(2))))
     second = machines.of(node)
     assert isinstance(first, Machine)
     assert isinstance(second, Machine)
     assert (len(first), len(second)) == (2, 4)
-    assert machines.version > version
 
 
 def test_what_the_node_itself_says_of_its_machine_counts_more() -> None:

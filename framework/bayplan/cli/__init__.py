@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 
 import click
@@ -56,7 +57,10 @@ def cli() -> None:
 def main() -> None:
     """Run the command line; exit status 2 for what a person can mend, with a message."""
     try:
-        cli()
+        try:
+            cli()
+        finally:
+            sys.stdout.flush()
     except BayplanError as exc:
         print(f"bayplan: {exc}", file=sys.stderr)
         sys.exit(2)
@@ -64,3 +68,8 @@ def main() -> None:
         # The reader (head, less) has seen enough.
         sys.stderr.close()
         sys.exit(0)
+    except OSError as exc:
+        print(f"bayplan: {exc.filename or 'standard output'}: {exc.strerror}", file=sys.stderr)
+        # What is left in its buffer cannot be written either; Python would complain when it ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        sys.exit(2)

@@ -7,14 +7,17 @@ from pathlib import Path
 from xml.sax.saxutils import escape
 
 from bayplan.errors import InputError
-from bayplan.topology.machine import Kind, Link, Machine
+from bayplan.topology.machine import NVSWITCH, Kind, Link, Machine
 
 __all__ = ["draw", "write_svg"]
 
-_STEP = 92
+_GAP = 14
 _LEVEL = 62
 _TOP = 70
 _BOX = (78, 30)
+"""The least width of a box, and its height."""
+_LETTER = 7.5
+_MARGIN = 20
 _COLORS = {
     Kind.SOCKET: "#cfd8dc",
     Kind.NUMA: "#e0e7ec",
@@ -24,9 +27,9 @@ _COLORS = {
     Kind.NIC: "#f3e5f5",
 }
 _STYLE = """text{font:12px sans-serif;text-anchor:middle;fill:#1c2b33}
-.small{font-size:10px;fill:#546e7a}.title{font-size:16px;text-anchor:start}
-.pcie{stroke:#90a4ae;fill:none}.nvlink{stroke:#76b900;fill:none;opacity:.75}
-.box{stroke:#607d8b}.gpu{stroke:#37474f;stroke-width:1.5}.chosen{fill:#76b900}.lost{fill:#ef9a9a}"""
+.small{font-size:10px;fill:#37474f}.title{font-size:16px;text-anchor:start}
+.pcie{stroke:#90a4ae;fill:none}.nvlink,.legend{stroke:#76b900;fill:none;opacity:.75}
+.box{stroke:#607d8b}.gpu{stroke:#37474f;stroke-width:1.5}.chosen{fill:#ffca28}.lost{fill:#ef9a9a}"""
 
 
 def write_svg(machine: Machine, chosen: Collection[int], path: Path) -> None:
@@ -55,7 +58,7 @@ class _Drawing:
         self._kinds = {name: graph.nodes[name]["kind"] for name in graph}
         self._below: dict[str, list[str]] = {}
         self._places: dict[str, tuple[float, float]] = {}
-        self._columns = 0
+        self._right = float(_MARGIN)
         roots = [name for name, kind in self._kinds.items() if kind is Kind.SOCKET]
         depth = 0
         for name in roots:
@@ -65,11 +68,25 @@ class _Drawing:
             self._settle(name, 0)
         for name, kind in self._kinds.items():
             if name not in self._places and kind in (Kind.GPU, Kind.NIC):
-                self._places[name] = (self._column(), self._floor)
+                self._places[name] = (self._column(name), self._floor)
 
-    def _column(self) -> float:
-        self._columns += 1
-        return 20 + _STEP * (self._columns - 0.5)
+    def _column(self, name: str) -> float:
+        """Return the middle of a new column that is as wide as the part's box."""
+        left, width = self._right, self._width(name)
+        self._right += width + _GAP
+        return left + width / 2
+
+    def _width(self, name: str) -> float:
+        return max(_BOX[0], _LETTER * len(self._label(name)) + 8)
+
+    def _label(self, name: str) -> str:
+        kind = self._kinds[name]
+        if kind is Kind.NUMA:
+            number = self._machine.graph.nodes[name]["numa"]
+            return f"NUMA {'?' if number is None else number}"
+        if kind is Kind.ROOT and not name.startswith("pci"):
+            return "PCIe root"
+        return "switch" if kind is Kind.SWITCH else name
 
     def _walk(self, name: str, above: str | None, depth: int) -> int:
         """Collect what is below each part; return the depth of the deepest device."""
@@ -84,7 +101,7 @@ class _Drawing:
 
     def _settle(self, name: str, depth: int) -> float:
         below = [self._settle(other, depth + 1) for other in self._below[name]]
-        x = (below[0] + below[-1]) / 2 if below else self._column()
+        x = (below[0] + below[-1]) / 2 if below else self._column(name)
         is_device = self._kinds[name] in (Kind.GPU, Kind.NIC)
         self._places[name] = (x, self._floor if is_device else _TOP + depth * _LEVEL)
         return x
@@ -93,7 +110,8 @@ class _Drawing:
 
     def lines(self) -> Iterator[str]:
         """Yield the lines of the file."""
-        width = 40 + _STEP * max(4, self._columns)
+        title = _MARGIN * 2 + 10 * len(self._machine.name)
+        width = max(400, title, self._right - _GAP + _MARGIN)
         arcs = [e for e in self._machine.graph.edges(data=True) if e[2]["kind"] is Link.NVLINK]
         height = self._floor + (190 if arcs else 70)
         yield (
@@ -115,30 +133,37 @@ class _Drawing:
 
     def _nvlinks(self, width: float) -> Iterator[str]:
         bottom = self._floor + _BOX[1] / 2
-        switched = "NVSwitch" in self._kinds
+        counts = set()
         for a, b, edge in self._machine.graph.edges(data=True):
             if edge["kind"] is not Link.NVLINK:
                 continue
-            thick = min(8.0, 1 + edge["count"] / 3)
-            if "NVSwitch" in (a, b):
-                x = self._places[b if a == "NVSwitch" else a][0]
+            counts.add(edge["count"])
+            if NVSWITCH in (a, b):
+                x = self._places[b if a == NVSWITCH else a][0]
                 d = f"M{x:g} {bottom:g} L{x:g} {bottom + 70:g}"
             else:
                 x, u = self._places[a][0], self._places[b][0]
                 dip = bottom + 25 + min(110, abs(u - x) / 4)
                 d = f"M{x:g} {bottom:g} Q{(x + u) / 2:g} {2 * dip - bottom:g} {u:g} {bottom:g}"
-            yield f'<path class="nvlink" stroke-width="{thick:g}" d="{d}"/>'
-        if switched:
+            yield f'<path class="nvlink" stroke-width="{_thickness(edge["count"]):g}" d="{d}"/>'
+        if NVSWITCH in self._kinds:
             yield (
-                f'<rect class="box" x="20" y="{bottom + 70:g}" width="{width - 40:g}" height="26" '
-                'rx="4" fill="#e3f0cc"/>'
+                f'<rect class="box" x="{_MARGIN}" y="{bottom + 70:g}" '
+                f'width="{width - 2 * _MARGIN:g}" height="26" rx="4" fill="#e3f0cc"/>'
             )
-            yield f'<text x="{width / 2:g}" y="{bottom + 87:g}">NVSwitch</text>'
+            yield f'<text x="{width / 2:g}" y="{bottom + 87:g}">{NVSWITCH}</text>'
+        for place, count in enumerate(sorted(counts)):
+            x, y = _MARGIN + 90 * place, self._floor + 175
+            yield (
+                f'<path class="legend" stroke-width="{_thickness(count):g}" '
+                f'd="M{x:g} {y:g} L{x + 30:g} {y:g}"/>'
+            )
+            yield f'<text x="{x + 52:g}" y="{y + 4:g}">NV{count}</text>'
 
     def _box(self, name: str) -> Iterator[str]:
         kind = self._kinds[name]
         x, y = self._places[name]
-        width, height = _BOX
+        width, height = self._width(name), _BOX[1]
         fill, css = f' fill="{_COLORS[kind]}"', "box"
         small = ""
         if kind is Kind.GPU:
@@ -151,12 +176,15 @@ class _Drawing:
             nic = next(nic for nic in self._machine.nics if nic.name == name)
             small = f"{nic.rate:g} Gb/s" if nic.rate else ""
         yield (
-            f'<rect class="{css}" x="{x - width / 2:g}" y="{y - height / 2:g}" width="{width}" '
+            f'<rect class="{css}" x="{x - width / 2:g}" y="{y - height / 2:g}" width="{width:g}" '
             f'height="{height}" rx="4"{fill}/>'
         )
-        label = "switch" if kind is Kind.SWITCH else name
-        if kind is Kind.ROOT and not name.startswith("pci"):
-            label = "PCIe root"
-        yield f'<text x="{x:g}" y="{y + (0 if small else 4):g}">{escape(label[:14])}</text>'
+        label = escape(self._label(name))
+        yield f'<text x="{x:g}" y="{y + (0 if small else 4):g}">{label}</text>'
         if small:
             yield f'<text class="small" x="{x:g}" y="{y + 11:g}">{escape(small)}</text>'
+
+
+def _thickness(links: int) -> float:
+    """Return a line's width that tells one NVLink from two."""
+    return 0.5 + 0.75 * links

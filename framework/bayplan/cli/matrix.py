@@ -2,29 +2,22 @@
 
 from __future__ import annotations
 
-import sys
-
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 from rich.tree import Tree
 
+from bayplan.naming import counted
 from bayplan.topology.machine import Kind, Link, Machine
 from bayplan.topology.select import Selection
 
 __all__ = ["print_machine"]
 
-_WORDS = {
-    Kind.SOCKET: "socket",
-    Kind.NUMA: "NUMA node",
-    Kind.ROOT: "PCIe root",
-    Kind.SWITCH: "PCIe switch",
-}
-
 
 def print_machine(machine: Machine, selection: Selection | None) -> None:
     """Print everything that is known of a machine."""
-    console = Console(width=None if sys.stdout.isatty() else 4096, highlight=False)
+    # A row of the matrix is one line, which a narrow terminal lets run over.
+    console = Console(width=4096, highlight=False, emoji=False)
     chosen = set(selection.gpus) if selection is not None else set()
     console.print(_headline(machine))
     console.print(_matrix(machine, chosen))
@@ -37,8 +30,8 @@ def print_machine(machine: Machine, selection: Selection | None) -> None:
 
 def _headline(machine: Machine) -> str:
     models = list(dict.fromkeys(gpu.model for gpu in machine.gpus if gpu.model))
-    parts = [f"{len(machine)} GPUs" + (f" ({', '.join(models)})" if models else "")]
-    parts.append(f"{len(machine.nics)} NICs")
+    parts = [counted(len(machine), "GPU") + (f" ({', '.join(models)})" if models else "")]
+    parts.append(counted(len(machine.nics), "NIC"))
     if machine.link.wire:
         parts.append(f"{machine.link.wire:g} GB/s an NVLink")
     domains = sorted({gpu.nvlink_domain for gpu in machine.gpus if gpu.nvlink_domain})
@@ -96,7 +89,11 @@ def _described(machine: Machine, name: str, kind: Kind, chosen: set[int]) -> str
     if kind is Kind.GPU:
         gpu = machine.gpus[int(name.removeprefix("GPU"))]
         links = int(machine.nvlinks[gpu.index].max(initial=0))
-        details = [gpu.bus_id, f"up to {links} NVLinks to a peer" if links else "", gpu.lost]
+        details = [
+            gpu.bus_id,
+            f"up to {counted(links, 'NVLink')} to a peer" if links else "",
+            gpu.lost,
+        ]
         style = "bold green" if gpu.index in chosen else "red" if gpu.lost else "cyan"
         text = " ".join(part for part in details if part)
         return f"[{style}]{name}[/{style}] [dim]{escape(text)}[/dim]"
@@ -107,11 +104,14 @@ def _described(machine: Machine, name: str, kind: Kind, chosen: set[int]) -> str
         details.append("" if nic.index in machine.compute_nics else "not for GPU traffic")
         text = " ".join(part for part in details if part)
         return f"[magenta]{escape(name)}[/magenta] [dim]{escape(text)}[/dim]"
-    if kind is Kind.ROOT and name.startswith("pci"):
-        return escape(f"PCIe root {name}")
-    if kind in (Kind.SOCKET, Kind.NUMA):
-        return escape(name.replace("numa", "NUMA node"))
-    return _WORDS[kind]
+    if kind is Kind.NUMA:
+        number = machine.graph.nodes[name]["numa"]
+        return f"NUMA node {'not known' if number is None else number}"
+    if kind is Kind.SOCKET:
+        return escape("socket not known" if name.endswith("?") else name)
+    if kind is Kind.ROOT:
+        return escape(f"PCIe root {name}" if name.startswith("pci") else "PCIe root")
+    return "PCIe switch"
 
 
 def _print_selection(console: Console, machine: Machine, selection: Selection) -> None:

@@ -42,7 +42,7 @@ _RELAXED = "gpu.topology/relaxed"
 
 def _console() -> Console:
     # A pipe gets plain lines that are not cut.
-    return Console(width=None if sys.stdout.isatty() else 4096, highlight=False)
+    return Console(width=None if sys.stdout.isatty() else 4096, highlight=False, emoji=False)
 
 
 @contextmanager

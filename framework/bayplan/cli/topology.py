@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,6 +13,7 @@ import click
 
 from bayplan.cli.options import output_option
 from bayplan.errors import InputError
+from bayplan.yamlfile import read_stdin
 
 if TYPE_CHECKING:
     from bayplan.topology.machine import Machine
@@ -28,11 +30,9 @@ def command() -> None:
 @command.command(name="show")
 @click.option("--machine", metavar="FILE", help="A machine in YAML, or one that bayplan knows.")
 @click.option(
-    "--smi",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="What nvidia-smi topo -m printed; - for standard input.",
+    "--smi", metavar="FILE", help="What nvidia-smi topo -m printed; - for standard input."
 )
+@click.option("--gpu", "model", metavar="MODEL", help="With --smi: the GPUs' model, such as B200.")
 @click.option("--local", is_flag=True, help="This machine, by NVML and sysfs.")
 @click.option(
     "--select",
@@ -43,29 +43,35 @@ def command() -> None:
 )
 @click.option(
     "--svg",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=click.Path(dir_okay=False),
     metavar="FILE",
     help="Also draw the machine.",
 )
 @output_option
 def show(
     machine: str | None,
-    smi: Path | None,
+    smi: str | None,
+    model: str | None,
     local: bool,
     count: int | None,
-    svg: Path | None,
+    svg: str | None,
     output: str,
 ) -> None:
     """Print a machine's matrix as nvidia-smi does, with NUMA and NICs, and its tree."""
     given = [machine is not None, smi is not None, local]
     if sum(given) != 1:
         raise InputError("give one of --machine, --smi and --local")
-    found = _load(machine, smi)
+    for option, path in (("--machine", machine), ("--smi", smi), ("--svg", svg)):
+        if path == "":
+            raise InputError(f"{option}: expected the name of a file")
+    if model is not None and smi is None:
+        raise InputError("--gpu goes with --smi: a machine's file names its GPUs itself")
+    found = _load(machine, smi, model or "")
     selection = _select(found, count) if count is not None else None
     if svg is not None:
         from bayplan.cli.drawing import write_svg
 
-        write_svg(found, selection.gpus if selection is not None else (), svg)
+        write_svg(found, selection.gpus if selection is not None else (), Path(svg))
     if output == "json":
         json.dump(_as_json(found, selection), sys.stdout, indent=2)
         print()
@@ -75,19 +81,18 @@ def show(
         print_machine(found, selection)
 
 
-def _load(machine: str | None, smi: Path | None) -> Machine:
+def _load(machine: str | None, smi: str | None, model: str) -> Machine:
     if smi is not None:
         from bayplan.topology.smi import parse_smi, read_smi
 
-        if str(smi) == "-":
-            return parse_smi(sys.stdin.read(), "machine", "standard input")
-        return read_smi(smi)
+        if smi == "-":
+            return parse_smi(read_stdin(), "machine", "standard input", model)
+        return read_smi(Path(smi), model)
     if machine is not None:
         from bayplan.topology.machinefile import known_machine, load_machine
 
-        path = Path(machine)
-        if path.suffix or path.exists() or "/" in machine:
-            return load_machine(path)
+        if Path(machine).suffix or "/" in machine or os.path.exists(machine):
+            return load_machine(Path(machine))
         return known_machine(machine)
     from bayplan.topology.discovery import discover
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from bayplan.nccl.environment import Variable, environment
-from bayplan.nccl.job import JobPlan, Member, plan_job
-from bayplan.nccl.topofile import TopologyFileError, topology_file
+from bayplan.nccl.job import JobPlan, Member, RingPart, plan_job
+from bayplan.nccl.topofile import TopologyFileError, needed_topology_file, topology_file
 
 __all__ = [
     "JobPlan",
     "Member",
+    "RingPart",
     "TopologyFileError",
     "Variable",
     "environment",
+    "needed_topology_file",
     "plan_job",
     "topology_file",
 ]

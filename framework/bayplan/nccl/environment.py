@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bayplan.nccl.job import Member
-from bayplan.topology.machine import Machine
+from bayplan.nccl.topofile import needed_topology_file
+from bayplan.topology.machine import Machine, Nic
 
 __all__ = ["TOPOLOGY_PATH", "Variable", "environment"]
 
@@ -19,6 +20,7 @@ TOPOLOGY_PATH = "/etc/nccl-topo.xml"
 """Where the topology file is to be mounted."""
 _WITH_RAILS = (2, 30, 5)
 _MOST_HCAS = 32
+_MOST_NAMES = 6
 _SHOWN_ONLY = re.compile(r"NIC\d+")
 
 
@@ -38,19 +40,19 @@ def environment(
     member: Member,
     others: Sequence[Member] = (),
     spans_nodes: bool = False,
-    version: tuple[int, ...] = (2, 30, 7),
+    version: tuple[int, ...] | None = None,
 ) -> list[Variable]:
     """Return the variables for the pods of a job on one node.
 
     :param others: the job's GPUs on other nodes, or in other pods.
     :param spans_nodes: whether there will be others, though none has a place yet.
-    :param version: NCCL's; before 2.30.5 NCCL_IB_HCA takes no rails.
+    :param version: NCCL's, None where it is not known; before 2.30.5 NCCL_IB_HCA takes no rails.
     """
     found = []
-    if others or spans_nodes:
+    if spans_nodes or any(other.node != member.node for other in others):
         found += _hcas(member, version)
         found += _multi_node_nvlink([member, *others])
-    if member.machine.platform.virtual:
+    if needed_topology_file(member.machine):
         found.append(
             Variable(
                 "NCCL_TOPO_FILE",
@@ -61,36 +63,51 @@ def environment(
     return found
 
 
-def _hcas(member: Member, version: tuple[int, ...]) -> list[Variable]:
+def _hcas(member: Member, version: tuple[int, ...] | None) -> list[Variable]:
+    """Name the NICs to use; where none is near, at least those that are for storage."""
     machine = member.machine
-    nics = [machine.nics[index] for index in member.nics()]
-    if not nics or len(nics) > _MOST_HCAS or any(_SHOWN_ONLY.fullmatch(nic.name) for nic in nics):
-        return []
-    parts = []
-    for nic in nics:
-        rail = nic.rail is not None and version >= _WITH_RAILS
-        parts.append(f"{nic.name}:{nic.port}:{nic.rail}" if rail else f"{nic.name}:{nic.port}")
-    left_out = [nic.name for nic in machine.nics if nic.index not in machine.compute_nics]
-    why = f"the NICs at PIX or PXB of GPU {', '.join(str(gpu) for gpu in member.gpus)}"
-    if left_out:
-        why += f"; {', '.join(left_out)} {'are' if len(left_out) > 1 else 'is'} for other traffic"
-    return [Variable("NCCL_IB_HCA", f"={','.join(parts)}", why)]
+    near = [machine.nics[index] for index in member.nics()]
+    if _can_be_named(near):
+        rails = version is not None and version >= _WITH_RAILS
+        names = [
+            f"{nic.name}:{nic.port}:{nic.rail}"
+            if rails and nic.rail is not None
+            else f"{nic.name}:{nic.port}"
+            for nic in near
+        ]
+        left_out = [nic.name for nic in machine.nics if nic.index not in machine.compute_nics]
+        why = f"the NICs at PIX or PXB of GPU {', '.join(str(gpu) for gpu in member.gpus)}"
+        if left_out:
+            why += f"; {_are(left_out)} for other traffic"
+        return [Variable("NCCL_IB_HCA", f"={','.join(names)}", why)]
+    storage = [nic for nic in machine.nics if nic.storage]
+    if not near and _can_be_named(storage):
+        names = [nic.name for nic in storage]
+        return [Variable("NCCL_IB_HCA", f"^={','.join(names)}", f"{_are(names)} for storage")]
+    return []
+
+
+def _can_be_named(nics: Sequence[Nic]) -> bool:
+    shown_only = any(_SHOWN_ONLY.fullmatch(nic.name) for nic in nics)
+    return 0 < len(nics) <= _MOST_HCAS and not shown_only
 
 
 def _multi_node_nvlink(members: Sequence[Member]) -> list[Variable]:
     """Turn NVLink between nodes off where some of the GPUs have no NVLink domain to be in."""
-    own = [_has_domain(member.machine, member.gpus) for member in members]
-    if not any(own) or all(own):
+    # Most nodes of a job are alike: each kind is looked at once.
+    kinds = {(member.machine, member.gpus) for member in members}
+    inside = {kind for kind in kinds if _has_domain(*kind)}
+    if not inside or inside == kinds:
         return []
-    without = [member.node for member, has in zip(members, own, strict=True) if not has]
-    return [
-        Variable(
-            "NCCL_MNNVL_ENABLE",
-            "0",
-            f"{', '.join(without)} {'are' if len(without) > 1 else 'is'} in no NVLink domain, "
-            "others of the job are",
-        )
-    ]
+    without = [one.node for one in members if (one.machine, one.gpus) not in inside]
+    why = f"{_are(list(dict.fromkeys(without)))} in no NVLink domain, others of the job are"
+    return [Variable("NCCL_MNNVL_ENABLE", "0", why)]
+
+
+def _are(names: Sequence[str]) -> str:
+    """Return "a is" or "a, b are"; of many the first."""
+    more = f" and {len(names) - _MOST_NAMES} more" * (len(names) > _MOST_NAMES)
+    return f"{', '.join(names[:_MOST_NAMES])}{more} {'are' if len(names) > 1 else 'is'}"
 
 
 def _has_domain(machine: Machine, gpus: Sequence[int]) -> bool:

@@ -2,25 +2,27 @@
 
 Within a node GPUs are passed in the order of their best ring; between nodes the ring crosses as
 rarely as it can, once out of each. The time is that of NCCL's two levels: NVLink reduces within the
-node, the NICs carry what is left (nccl-tests, doc/PERFORMANCE.md).
+node, the NICs carry what is left (nccl-tests, doc/PERFORMANCE.md). Nodes of one NVLink domain are
+one level.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from functools import lru_cache
 
-from bayplan.topology.bandwidth import nic_bandwidth
+from bayplan.topology.fabric import nvlink_port, out_of_machine
 from bayplan.topology.levels import Level
 from bayplan.topology.machine import Machine
-from bayplan.topology.rings import all_reduce_seconds, ring_across, ring_model, ring_order
+from bayplan.topology.rings import all_reduce_seconds, ring_model, ring_order
 
-__all__ = ["JobPlan", "Member", "plan_job"]
+__all__ = ["JobPlan", "Member", "RingPart", "plan_job"]
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """The GPUs of a job on one node."""
+    """GPUs of a job on one node: those of a pod, or of all its pods there."""
 
     node: str
     machine: Machine
@@ -36,73 +38,103 @@ class Member:
         return sorted({nic for gpu in near for nic in machine.near_nics(gpu)})
 
 
+@dataclass(frozen=True, slots=True)
+class RingPart:
+    """A ring's way through one node: the nodes before and after, which is one itself alone."""
+
+    before: str
+    gpus: tuple[int, ...]
+    after: str
+
+
 @dataclass(frozen=True)
 class JobPlan:
-    """A job's ring as (node, GPU), and its bandwidths in GB/s as NCCL reckons.
+    """A job's ring over its nodes, and its bandwidths in GB/s as NCCL reckons.
 
-    ``within`` is that of the slowest node, infinite where each node has one GPU; ``between`` that
-    of the node with the least NICs, infinite for one node and 0 where no NIC is near.
+    The ring is in ``groups`` of at most ``most`` GPUs, which NICs connect: the nodes, or all of
+    them as one where they share an NVLink domain. ``within`` is that of the slowest group, infinite
+    where each has one GPU; ``between`` that of the node with the least NICs, infinite for one group
+    and 0 where there is no NIC or a rate is not known.
     """
 
     members: tuple[Member, ...]
-    ring: tuple[tuple[str, int], ...]
+    groups: int
+    most: int
     within: float
     between: float
 
-    @property
-    def ranks(self) -> int:
-        """The number of GPUs."""
-        return len(self.ring)
+    def part(self, node: str) -> RingPart:
+        """Return the ring's way through a node.
 
-    @property
-    def crossings(self) -> int:
-        """How often the ring goes from one node to another."""
-        nodes = [node for node, _ in self.ring]
-        return sum(a != b for a, b in zip(nodes, [*nodes[1:], nodes[0]], strict=True))
+        :raises ValueError: for a node without a GPU of the job.
+        """
+        nodes = [member.node for member in self.members]
+        at = nodes.index(node)
+        own = self.members[at]
+        order = ring_order(own.machine.bandwidth, own.gpus)
+        return RingPart(nodes[at - 1], order, nodes[(at + 1) % len(nodes)])
 
     @property
     def bandwidth(self) -> float:
-        """The ring's slowest part in GB/s."""
+        """The ring's slowest part in GB/s, 0 where it is not known."""
         return min(self.within, self.between)
 
     def all_reduce_seconds(self, size: float) -> float:
         """Return how long a large all-reduce of ``size`` bytes takes.
 
-        One node: 2(n-1)/n * size / bandwidth. Several: that within the largest node, and
-        2(k-1)/k * size / (bandwidth of a node's NICs) between k nodes. Infinite without NICs.
+        2(n-1)/n * size / within for n GPUs of the largest group, and 2(k-1)/k * size / between for
+        k groups. Infinite where the bandwidth between them is not known.
         """
-        most = max(len(member.gpus) for member in self.members)
-        seconds = all_reduce_seconds(size, most, self.within)
-        if len(self.members) > 1:
-            if not self.between:
-                return float("inf")
-            seconds += all_reduce_seconds(size, len(self.members), self.between)
-        return seconds
+        if not self.bandwidth:
+            return float("inf")
+        own = all_reduce_seconds(size, self.most, self.within)
+        return own + all_reduce_seconds(size, self.groups, self.between)
 
 
-def plan_job(members: Sequence[Member]) -> JobPlan:
+def plan_job(members: Iterable[Member]) -> JobPlan:
     """Return the plan of a job; the order of the members is that of their ranks.
 
     :raises ValueError: without any GPU.
     """
-    if not members or not all(member.gpus for member in members):
+    nodes = _by_node(members)
+    if not nodes or not all(member.gpus for member in nodes):
         raise ValueError("expected members with one GPU or more each")
-    orders = [ring_order(member.machine.bandwidth, member.gpus) for member in members]
-    ring = tuple((members[index].node, gpu) for index, gpu in ring_across(orders))
-    within = min(ring_model(m.machine).both(m.gpus).effective for m in members)
-    between = float("inf")
-    if len(members) > 1:
-        between = min(_out_of(member) for member in members)
-        if _one_nvlink_domain(members):
-            between = within
-    return JobPlan(tuple(members), ring, within, between)
+    # Most nodes of a job are alike: what follows from machine and GPUs is looked at once.
+    kinds = {(member.machine, member.gpus) for member in nodes}
+    most = max(len(gpus) for _, gpus in kinds)
+    within = min(ring_model(machine).both(gpus).effective for machine, gpus in kinds)
+    if len(nodes) == 1:
+        return JobPlan(nodes, 1, most, within, float("inf"))
+    if _one_nvlink_domain(kinds):
+        ports = min(_ports(*kind) for kind in kinds)
+        if ports:
+            everyone = sum(len(member.gpus) for member in nodes)
+            return JobPlan(nodes, 1, everyone, min(within, ports), float("inf"))
+    return JobPlan(nodes, len(nodes), most, within, min(_out_of(*kind) for kind in kinds))
 
 
-def _out_of(member: Member) -> float:
-    nics = (member.machine.nics[nic] for nic in member.nics())
-    return sum(nic_bandwidth(nic.rate).effective for nic in nics)
+def _by_node(members: Iterable[Member]) -> tuple[Member, ...]:
+    """Return one member for each node; pods of one node share its ring."""
+    found: dict[str, Member] = {}
+    for member in members:
+        known = found.get(member.node)
+        if known is not None:
+            member = replace(known, gpus=tuple(sorted({*known.gpus, *member.gpus})))
+        found[member.node] = member
+    return tuple(found.values())
 
 
-def _one_nvlink_domain(members: Sequence[Member]) -> bool:
-    domains = {m.machine.gpus[gpu].nvlink_domain for m in members for gpu in m.gpus}
+@lru_cache(maxsize=1024)
+def _out_of(machine: Machine, gpus: tuple[int, ...]) -> float:
+    if any(not machine.nics[nic].rate for gpu in gpus for nic in machine.near_nics(gpu)):
+        return 0.0
+    return out_of_machine(machine, gpus)
+
+
+def _ports(machine: Machine, gpus: tuple[int, ...]) -> float:
+    return min(nvlink_port(machine, gpu).effective for gpu in gpus)
+
+
+def _one_nvlink_domain(kinds: Iterable[tuple[Machine, tuple[int, ...]]]) -> bool:
+    domains = {machine.gpus[gpu].nvlink_domain for machine, gpus in kinds for gpu in gpus}
     return len(domains) == 1 and domains != {""}

@@ -8,12 +8,13 @@ and no second space, and compares bus ids as text in lower case.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
 
 from bayplan.errors import BayplanError
 from bayplan.topology.bandwidth import pcie
 from bayplan.topology.machine import Kind, Link, Machine
 
-__all__ = ["TopologyFileError", "topology_file"]
+__all__ = ["TopologyFileError", "needed_topology_file", "topology_file"]
 
 _MOST_NODES = 256
 _LONGEST = 255
@@ -35,11 +36,25 @@ class TopologyFileError(BayplanError):
     """A machine is not known well enough for a topology file."""
 
 
+@lru_cache(maxsize=256)
+def needed_topology_file(machine: Machine) -> str:
+    """Return the topology file of a virtual machine, whose /sys shows no PCIe switches.
+
+    "" for any other machine, and for one that is not known well enough.
+    """
+    if not machine.platform.virtual:
+        return ""
+    try:
+        return topology_file(machine)
+    except TopologyFileError:
+        return ""
+
+
 def topology_file(machine: Machine) -> str:
     """Return a machine's topology file.
 
-    :raises TopologyFileError: when the bus id or the NUMA node of a GPU is not known, or the file
-        would be larger than NCCL reads.
+    :raises TopologyFileError: when the bus id, the NUMA node or the place of a GPU in the PCIe tree
+        is not known, or the file would be larger than NCCL reads.
     """
     lacking = [gpu.name for gpu in machine.gpus if not gpu.bus_id or gpu.numa is None]
     if lacking:
@@ -47,9 +62,13 @@ def topology_file(machine: Machine) -> str:
     lines = list(_Writer(machine).lines())
     if any(len(value) > _LONGEST for line in lines for value in line.split('"')[1::2]):
         raise TopologyFileError(f"a value would be longer than {_LONGEST} characters")
-    if len(lines) > _MOST_NODES:
+    if sum(not line.lstrip().startswith("</") for line in lines) > _MOST_NODES:
         raise TopologyFileError(f"the file would have more than {_MOST_NODES} elements")
-    return "\n".join(lines) + "\n"
+    text = "\n".join(lines) + "\n"
+    nowhere = [gpu.name for gpu in machine.gpus if f'"{gpu.bus_id.lower()}"' not in text]
+    if nowhere:
+        raise TopologyFileError(f"the place of {', '.join(nowhere)} in the PCIe tree is not known")
+    return text
 
 
 class _Writer:
@@ -66,22 +85,30 @@ class _Writer:
     def lines(self) -> Iterator[str]:
         """Yield the lines, two spaces a level."""
         yield '<system version="1">'
-        cpus = dict(self._machine.platform.numa_cpus)
-        for name, kind in self._kinds.items():
-            if kind is not Kind.NUMA:
-                continue
-            number = int(name.split()[1])
-            body = [line for root in self._below(name) for line in self._bus(root, name, 2)]
+        for number, body in self._numa_nodes().items():
             if body:
-                affinity = _mask(cpus.get(number, ""), list(cpus.values()))
-                yield f'  <cpu numaid="{number}" affinity="{affinity}"{self._cpu()}>'
+                yield f'  <cpu numaid="{number}"{self._cpu(number)}>'
                 yield from body
                 yield "  </cpu>"
         yield "</system>"
 
-    def _cpu(self) -> str:
+    def _numa_nodes(self) -> dict[int, list[str]]:
+        """Return what is below each NUMA node whose number is known; its parts are one."""
+        found: dict[int, list[str]] = {}
+        for name, node in self._graph.nodes.items():
+            if node["kind"] is Kind.NUMA and node["numa"] is not None:
+                body = found.setdefault(node["numa"], [])
+                for root in self._below(name):
+                    body += self._bus(root, name, 2)
+        return found
+
+    def _cpu(self, number: int) -> str:
+        """Return the attributes of a NUMA node; what is not known NCCL detects."""
         platform = self._machine.platform
-        text = f' arch="{platform.arch}"'
+        cpus = dict(platform.numa_cpus)
+        own = cpus.get(number)
+        text = f' affinity="{_mask(own, list(cpus.values()))}"' if own else ""
+        text += f' arch="{platform.arch}"'
         if platform.cpu in _CPUS:
             vendor, family, model = _CPUS[platform.cpu]
             text += f' vendor="{vendor}" familyid="{family}" modelid="{model}"'
@@ -139,7 +166,7 @@ def _link(wire: float) -> tuple[int, int]:
 def _mask(cpus: str, every: list[str]) -> str:
     """Return a list of CPUs as the kernel's mask: groups of 8 hex digits, the highest first."""
     numbers = _numbers(cpus)
-    highest = max((n for text in every for n in _numbers(text)), default=31)
+    highest = max(n for text in every for n in _numbers(text))
     groups = highest // 32 + 1
     value = sum(1 << number for number in numbers)
     return ",".join(f"{value >> 32 * group & 0xFFFFFFFF:08x}" for group in reversed(range(groups)))

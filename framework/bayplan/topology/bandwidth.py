@@ -1,4 +1,4 @@
-"""What links carry, in GB/s and one direction, and which links a GPU has.
+"""What links carry, in GB/s and one direction, and which kinds of links a GPU has.
 
 Sources: NVIDIA's data sheets and PCIe's line rates for the wire; NCCL 2.30 (src/graph/topo.h) for
 what a collective gets of it. Data sheets give NVLink for both directions together: "900 GB/s" of
@@ -12,6 +12,7 @@ from dataclasses import dataclass
 __all__ = [
     "INTER_SOCKET",
     "MOST_DIRECT_LINKS",
+    "NVLINK_SM86",
     "Bandwidth",
     "GpuModel",
     "inter_socket",
@@ -39,22 +40,20 @@ class Bandwidth:
 
 @dataclass(frozen=True, slots=True)
 class GpuModel:
-    """What follows from a GPU's name: NVLink generation and number of links, PCIe generation.
+    """What follows from a GPU's name: the generations of NVLink (0 for none) and PCIe."""
 
-    ``compute`` is the CUDA compute capability times ten; ``links`` is 0 where GPUs are bridged in
-    pairs or not at all.
-    """
-
-    compute: int
     nvlink: int
-    links: int
     pcie: int
 
 
-_NVLINK_WIRE = {1: 20.0, 2: 25.0, 3: 25.0, 4: 25.0, 5: 50.0, 6: 50.0}
-_NVLINK_NCCL = {1: 18.0, 2: 20.0, 3: 20.0, 4: 20.6, 5: 40.1, 6: 40.1}
+NVLINK_SM86 = 86
+"""The kind of NVLink of GPUs of compute capability 8.6: generation 3, yet slower."""
+
+_NVLINK_WIRE = {1: 20.0, 2: 25.0, 3: 25.0, 4: 25.0, 5: 50.0, 6: 50.0, NVLINK_SM86: 14.0625}
+_NVLINK_NCCL = {1: 18.0, 2: 20.0, 3: 20.0, 4: 20.6, 5: 40.1, 6: 40.1, NVLINK_SM86: 12.0}
 _PCIE_WIRE = {1: 4.0, 2: 8.0, 3: 15.8, 4: 31.5, 5: 63.0, 6: 121.0}
 _PCIE_NCCL = {1: 3.0, 2: 6.0, 3: 12.0, 4: 24.0, 5: 48.0, 6: 96.0}
+_NIC_UNKNOWN = 100.0
 
 INTER_SOCKET = {
     "broadwell": 6.0,
@@ -68,19 +67,17 @@ INTER_SOCKET = {
 """GB/s between two sockets by CPU, NCCL's values: the makers state raw rates of several links."""
 
 _MODELS: tuple[tuple[tuple[str, ...], GpuModel], ...] = (
-    (("GB200", "GB300"), GpuModel(100, 5, 18, 6)),
-    (("B200", "B300"), GpuModel(100, 5, 18, 5)),
-    (("H800", "H20"), GpuModel(90, 4, 8, 5)),
-    (("GH200", "H100 NVL", "H100", "H200"), GpuModel(90, 4, 18, 5)),
-    (("A800",), GpuModel(80, 3, 8, 4)),
-    (("A100",), GpuModel(80, 3, 12, 4)),
-    (("L40", "L4", "RTX 4090", "RTX 6000 ADA"), GpuModel(89, 0, 0, 4)),
-    (("A40", "A10", "RTX A6000", "RTX 3090"), GpuModel(86, 3, 4, 4)),
-    (("V100",), GpuModel(70, 2, 6, 3)),
-    (("TITAN V",), GpuModel(70, 0, 0, 3)),
-    (("P100",), GpuModel(60, 1, 4, 3)),
-    (("RTX 8000", "QUADRO RTX", "T4", "RTX 2080"), GpuModel(75, 2, 2, 3)),
-    (("P40", "P4"), GpuModel(61, 0, 0, 3)),
+    (("GB200", "GB300"), GpuModel(5, 6)),
+    (("B200", "B300"), GpuModel(5, 5)),
+    (("GH200", "H100", "H200", "H800", "H20"), GpuModel(4, 5)),
+    (("A100", "A800"), GpuModel(3, 4)),
+    (("V100", "V100S"), GpuModel(2, 3)),
+    (("P100",), GpuModel(1, 3)),
+    (("A40", "RTX A6000", "RTX A5000", "RTX A4500", "RTX 3090"), GpuModel(NVLINK_SM86, 4)),
+    (("RTX 8000", "QUADRO RTX 6000", "QUADRO RTX 5000", "RTX 2080"), GpuModel(2, 3)),
+    (("L40", "L40S", "L4", "RTX 4090", "RTX 6000 ADA"), GpuModel(0, 4)),
+    (("A10", "A10G", "RTX A4000"), GpuModel(0, 4)),
+    (("TITAN V", "P40", "P4", "T4", "T400", "QUADRO RTX 4000"), GpuModel(0, 3)),
 )
 
 
@@ -88,13 +85,13 @@ def model_of(name: str) -> GpuModel | None:
     """Return what is known of a GPU by its name, such as "NVIDIA H100 80GB HBM3"."""
     words = f" {name.upper().replace('-', ' ')} "
     for names, model in _MODELS:
-        if any(f" {known}" in words for known in names):
+        if any(f" {known} " in words for known in names):
             return model
     return None
 
 
 def nvlink(generation: int, links: int = 1) -> Bandwidth:
-    """Return the bandwidth of some NVLinks of a generation (1 to 6)."""
+    """Return the bandwidth of some NVLinks of a generation (1 to 6), or of NVLINK_SM86."""
     return Bandwidth(_NVLINK_WIRE[generation], _NVLINK_NCCL[generation]).times(links)
 
 
@@ -109,5 +106,9 @@ def inter_socket(cpu: str) -> Bandwidth:
 
 
 def nic_bandwidth(gigabits: float) -> Bandwidth:
-    """Return the bandwidth of a NIC from its rate in Gb/s, which is what its name says."""
-    return Bandwidth(gigabits / 8, gigabits / 8)
+    """Return the bandwidth of a NIC from its rate in Gb/s, which is what its name says.
+
+    A rate of 0 is not known: 100 Gb/s are assumed, EDR, the slowest still in use for GPUs.
+    """
+    rate = (gigabits or _NIC_UNKNOWN) / 8
+    return Bandwidth(rate, rate)

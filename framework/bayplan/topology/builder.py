@@ -13,6 +13,7 @@ import numpy as np
 from bayplan.topology.bandwidth import Bandwidth
 from bayplan.topology.levels import UNKNOWN, Level, Levels
 from bayplan.topology.machine import (
+    NVSWITCH,
     Gpu,
     Kind,
     Link,
@@ -36,6 +37,7 @@ class _Place:
     kind: Kind
     parent: str | None
     up: Bandwidth
+    numa: int | None = None
 
 
 class MachineBuilder:
@@ -61,6 +63,8 @@ class MachineBuilder:
         self._nics: list[Nic] = []
         self._direct: dict[tuple[int, int], int] = {}
         self._to_switch: dict[int, int] = {}
+        self._at_most: dict[tuple[int, int], int] = {}
+        self.asymmetric: set[tuple[int, int]] = set()
         self.notes: list[str] = []
 
     # The PCIe tree -----------------------------------------------------------------------
@@ -69,9 +73,9 @@ class MachineBuilder:
         """Add a CPU socket."""
         self._add(name, _Place(Kind.SOCKET, None, _UNLIMITED))
 
-    def numa(self, name: str, socket: str) -> None:
-        """Add a NUMA node to a socket."""
-        self._add(name, _Place(Kind.NUMA, socket, _UNLIMITED))
+    def numa(self, name: str, socket: str, number: int | None = None) -> None:
+        """Add a NUMA node to a socket; ``number`` is the kernel's, None where it is not known."""
+        self._add(name, _Place(Kind.NUMA, socket, _UNLIMITED, number))
 
     def root(self, name: str, numa: str) -> None:
         """Add a PCIe root (host bridge) to a NUMA node."""
@@ -82,6 +86,8 @@ class MachineBuilder:
         self._add(name, _Place(Kind.SWITCH, above, up))
 
     def _add(self, name: str, place: _Place) -> None:
+        if name == NVSWITCH:
+            raise MachineError(f'"{name}" is a name that no device may have')
         if name in self._places:
             raise MachineError(f'"{name}" is there twice')
         if place.parent is not None and place.parent not in self._places:
@@ -123,6 +129,10 @@ class MachineBuilder:
         if count:
             self._to_switch[gpu] = count
 
+    def at_most(self, a: int, b: int, count: int) -> None:
+        """Say that two GPUs have fewer NVLinks to each other than both have to the NVSwitches."""
+        self._at_most[a, b] = count
+
     def forget_nvlinks(self) -> None:
         """Take back every NVLink between two GPUs."""
         self._direct.clear()
@@ -145,6 +155,8 @@ class MachineBuilder:
             direct[a, b] = direct[b, a] = links
         ports = np.array([self._to_switch.get(gpu, 0) for gpu in range(count)], dtype=np.int64)
         switched = np.minimum(ports[:, None], ports[None, :])
+        for (a, b), links in self._at_most.items():
+            switched[a, b] = switched[b, a] = min(switched[a, b], links)
         np.fill_diagonal(switched, 0)
         nvlinks = np.maximum(direct, switched)
         np.maximum(wire, nvlinks * self._link.wire, out=wire)
@@ -163,11 +175,13 @@ class MachineBuilder:
             self._link,
             self._platform,
             tuple(dict.fromkeys(self.notes)),
+            frozenset((min(pair), max(pair)) for pair in self.asymmetric),
         )
 
     def _with_place(self, device: Device) -> Device:
         chain = self._chain(device.name)
-        roots = [name for name in chain if self._places[name].kind is Kind.ROOT]
+        # Roots whose name the description does not tell have one of ours.
+        roots = [name for name in chain if name.startswith("pci")]
         if roots and not device.pcie_root:
             return replace(device, pcie_root=roots[0])
         return device
@@ -175,25 +189,21 @@ class MachineBuilder:
     def _graph(self) -> nx.Graph[str]:
         graph: nx.Graph[str] = nx.Graph()
         for name, place in self._places.items():
-            graph.add_node(name, kind=place.kind)
+            graph.add_node(name, kind=place.kind, numa=place.numa)
             if place.parent is not None:
                 inner = place.kind in (Kind.NUMA, Kind.ROOT)
                 self._edge(graph, place.parent, name, Link.SOCKET if inner else Link.PCIE, place.up)
         sockets = [name for name, place in self._places.items() if place.kind is Kind.SOCKET]
         for a, b in pairwise(sockets):
             self._edge(graph, a, b, Link.SOCKET, self._between)
-        tree: nx.Graph[str] = nx.Graph()
-        tree.add_edges_from(graph.edges)
-        if tree.number_of_nodes() and not nx.is_forest(tree):
-            raise MachineError("the PCIe tree has a cycle")
         for (one, other), count in self._direct.items():
             ends = (self._gpus[one].name, self._gpus[other].name)
             self._edge(graph, *ends, Link.NVLINK, self._link.times(count), count)
         if self._to_switch:
-            graph.add_node("NVSwitch", kind=Kind.NVSWITCH)
+            graph.add_node(NVSWITCH, kind=Kind.NVSWITCH, numa=None)
         for gpu, count in self._to_switch.items():
             end = self._gpus[gpu].name
-            self._edge(graph, end, "NVSwitch", Link.NVLINK, self._link.times(count), count)
+            self._edge(graph, end, NVSWITCH, Link.NVLINK, self._link.times(count), count)
         nx.freeze(graph)
         return graph
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from bayplan.errors import InputError
 from bayplan.naming import counted
-from bayplan.topology.bandwidth import Bandwidth, inter_socket, model_of, nvlink, pcie
+from bayplan.topology.bandwidth import NVLINK_SM86, Bandwidth, inter_socket, model_of, nvlink, pcie
 from bayplan.topology.builder import MachineBuilder
 from bayplan.topology.machine import Gpu, Machine, Nic, Platform
 from bayplan.topology.nvml import NvmlGpu, read_gpus
@@ -30,7 +30,7 @@ from bayplan.topology.sysfs import (
 
 __all__ = ["discover"]
 
-_NVLINK_OF_COMPUTE = ((100, 5), (90, 4), (80, 3), (70, 2), (60, 1))
+_NVLINK_OF_COMPUTE = ((100, 5), (90, 4), (86, NVLINK_SM86), (80, 3), (70, 2), (60, 1))
 """CUDA compute capability times ten at least, and the NVLink generation of such GPUs."""
 
 
@@ -171,7 +171,7 @@ class _Discovery:
             if socket not in sockets:
                 builder.socket(socket)
                 sockets[socket] = None
-            builder.numa(_numa_name(node), socket)
+            builder.numa(_numa_name(node), socket, node)
         for root, node in sorted(self._numa_of_root.items()):
             builder.root(root, _numa_name(node))
         added: set[str] = set()

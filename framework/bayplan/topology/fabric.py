@@ -7,31 +7,40 @@ reaches the network through its nearest NIC; GPUs of one NVLink domain need no n
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from bayplan.topology.bandwidth import nic_bandwidth
+from bayplan.topology.bandwidth import Bandwidth, nic_bandwidth
 from bayplan.topology.levels import Level
-from bayplan.topology.machine import Machine
+from bayplan.topology.machine import Link, Machine
 from bayplan.topology.network import NODE_LAYER, NetworkTree
 
 if TYPE_CHECKING:
     import networkx as nx
 
-__all__ = ["Fabric", "LayerLink", "Path"]
+__all__ = ["Fabric", "LayerLink", "Path", "nvlink_port", "out_of_machine"]
 
-_ROOT = "cluster"
-_NIC_UNKNOWN = 100.0
-"""Gb/s of a NIC whose rate nobody states: EDR, the slowest still in use for GPUs."""
+# No node has such a name, and every domain has more in its own.
+_ROOT = "/"
 
 
 @dataclass(frozen=True, slots=True)
 class LayerLink:
-    """What one node gets through a layer: GB/s in one direction, and microseconds to pass it."""
+    """What one node gets through a layer: GB/s in one direction, and microseconds to pass it.
+
+    :raises ValueError: for a figure that is no number, or below 0.
+    """
 
     bandwidth: float = float("inf")
     latency: float = 0.0
+
+    def __post_init__(self) -> None:
+        for figure in (self.bandwidth, self.latency):
+            if not figure >= 0:
+                raise ValueError(f"expected a figure of 0 or more, got {figure:g}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +79,8 @@ class Fabric:
     def path(self, node: str, gpu: int, other: str, peer: int) -> Path:
         """Return what two GPUs, each by node and index, can exchange.
 
-        :raises KeyError: for a node whose machine is not known.
+        :raises KeyError: for a node whose machine or, where it counts, whose place in the network
+            is not known.
         """
         here, there = self._machines[node], self._machines[other]
         if node == other:
@@ -79,68 +89,79 @@ class Fabric:
             return Path(bandwidth, 0.0, "?" if level is None else level.name)
         domain = here.gpus[gpu].nvlink_domain
         if domain and domain == there.gpus[peer].nvlink_domain:
-            ports = min(_port(here, gpu), _port(there, peer))
+            ports = min(nvlink_port(here, gpu).wire, nvlink_port(there, peer).wire)
             if ports:
                 return Path(ports, 0.0, f"NVLink domain {domain}")
-        up = [self._nic(here, gpu), self._nic(there, peer)]
         edges = self._between(node, other)
-        bandwidth = min([*up, *(edge.bandwidth for edge in edges)])
-        return Path(bandwidth, sum(edge.latency for edge in edges), Level.NET.name)
+        bandwidth = min(
+            _out_of_gpu(here, gpu), _out_of_gpu(there, peer), *(edge.bandwidth for edge in edges)
+        )
+        # The exact sum, so that both directions have the same.
+        return Path(bandwidth, math.fsum(edge.latency for edge in edges), Level.NET.name)
 
     def node_bandwidth(self, node: str, gpus: Sequence[int]) -> float:
-        """Return what some GPUs of a node together get out of it: their different NICs, GB/s.
-
-        Where no GPU has a NIC at PXB or nearer, the nearest NIC that there is counts once.
-        """
-        machine = self._machines[node]
-        near = {nic for gpu in gpus for nic in machine.near_nics(gpu)}
-        direct = {
-            nic
-            for nic in near
-            for gpu in gpus
-            if (machine.nic_level(gpu, nic) or Level.NET) <= Level.PXB
-        }
-        if direct:
-            return sum(_rate(machine, nic) for nic in direct)
-        return max((self._nic(machine, gpu) for gpu in gpus), default=0.0)
+        """Return what some GPUs of a node together get out of it: see ``out_of_machine``."""
+        return out_of_machine(self._machines[node], gpus)
 
     def _between(self, node: str, other: str) -> list[LayerLink]:
         """Return the links on the way: up from both to the first domain that has both."""
         ways = []
         for start in (node, other):
             way = [start]
-            while way[-1] in self._above:
+            while way[-1] != _ROOT:
                 way.append(self._above[way[-1]])
             ways.append(way)
-        common = next((place for place in ways[0] if place in ways[1]), None)
-        links = []
-        for way in ways:
-            for child in way:
-                if child == common or child not in self._above:
-                    break
-                links.append(self.graph.edges[self._above[child], child]["link"])
-        return links
-
-    def _nic(self, machine: Machine, gpu: int) -> float:
-        """Return what a GPU gets out of its machine; beyond PXB it goes through the host."""
-        near = machine.near_nics(gpu)
-        if not near:
-            return 0.0
-        rate = max(_rate(machine, nic) for nic in near)
-        if machine.nic_distance(gpu) == Level.SYS:
-            slowest = machine.effective[machine.effective > 0].min(initial=float("inf"))
-            return min(rate, float(slowest))
-        return rate
+        common = next(place for place in ways[0] if place in ways[1])
+        return [
+            self.graph.edges[self._above[child], child]["link"]
+            for way in ways
+            for child in way[: way.index(common)]
+        ]
 
 
-def _port(machine: Machine, gpu: int) -> float:
+def nvlink_port(machine: Machine, gpu: int) -> Bandwidth:
     """Return a GPU's NVLink bandwidth: all links that it has to any peer or switch."""
-    links = max(int(machine.nvlinks[gpu].max(initial=0)), int(machine.direct[gpu].sum()))
-    return links * machine.link.wire
+    edges = machine.graph[machine.gpus[gpu].name].values()
+    return machine.link.times(sum(edge["count"] for edge in edges if edge["kind"] is Link.NVLINK))
 
 
-def _rate(machine: Machine, nic: int) -> float:
-    return nic_bandwidth(machine.nics[nic].rate or _NIC_UNKNOWN).wire
+def out_of_machine(machine: Machine, gpus: Sequence[int]) -> float:
+    """Return what some GPUs together get out of their machine: their different NICs, GB/s.
+
+    Where no GPU has a NIC at PXB or nearer, the nearest NIC that there is counts once. 0 without.
+    """
+    direct = {
+        nic
+        for gpu in gpus
+        if machine.nic_distance(gpu) <= Level.PXB
+        for nic in machine.near_nics(gpu)
+    }
+    if direct:
+        return sum(nic_bandwidth(machine.nics[nic].rate).wire for nic in direct)
+    return max((_out_of_gpu(machine, gpu) for gpu in gpus), default=0.0)
+
+
+def _out_of_gpu(machine: Machine, gpu: int) -> float:
+    return max((_to_nic(machine, gpu, nic) for nic in machine.near_nics(gpu)), default=0.0)
+
+
+def _to_nic(machine: Machine, gpu: int, nic: int) -> float:
+    """Return what a GPU gets through a NIC; beyond PXB through the host, as NCCL reckons."""
+    import networkx as nx
+
+    rate = nic_bandwidth(machine.nics[nic].rate).wire
+    if machine.nic_distance(gpu) <= Level.PXB:
+        return rate
+    edges = machine.graph.edges
+    tree = nx.subgraph_view(
+        machine.graph, filter_edge=lambda a, b: edges[a, b]["kind"] is not Link.NVLINK
+    )
+    ends = (machine.gpus[gpu].name, machine.nics[nic].name)
+    if not nx.has_path(tree, *ends):
+        return rate
+    way = nx.shortest_path(tree, *ends)
+    carried: list[float] = [edges[edge].get("effective", rate) for edge in pairwise(way)]
+    return min(rate, *carried)
 
 
 def _graph(

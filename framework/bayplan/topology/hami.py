@@ -1,15 +1,16 @@
 """A machine from what HAMi's device plugin writes to its node: GPUs, NUMA nodes, pair scores.
 
 A pair score is 100 for each NVLink and 10 to 60 for the PCIe level, added up, so both can be told
-from it (pkg/device/nvidia/calculate_score.go). NICs and PCIe switches are not published.
+from it (pkg/device/nvidia/calculate_score.go). NICs and PCIe switches are not published, nor is the
+CPU.
 """
 
 from __future__ import annotations
 
 import json
-import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -25,8 +26,10 @@ from bayplan.topology.bandwidth import (
 from bayplan.topology.builder import MachineBuilder
 from bayplan.topology.levels import UNKNOWN, Level, Levels
 from bayplan.topology.machine import Gpu, Machine
+from bayplan.topology.machinefile import MOST_GPUS
 
 __all__ = [
+    "CORDON",
     "REGISTER",
     "SCORE",
     "RegisteredGpu",
@@ -37,14 +40,18 @@ __all__ = [
 
 SCORE = "hami.io/node-nvidia-score"
 REGISTER = "hami.io/node-nvidia-register"
+CORDON = "hami.io/device-cordon"
+"""UUIDs, separated by commas, of devices that no new pod is to get."""
 
 _LEVELS = {10: Level.SYS, 20: Level.NODE, 30: Level.PHB, 40: Level.PXB, 50: Level.PIX}
 _SAME_BOARD = 60
+_HEALTH = {"true": True, "false": False}
+_CPU = "skylake"
 
 
 @dataclass(frozen=True)
 class RegisteredGpu:
-    """A GPU as HAMi's device plugin registers it; memory in MiB."""
+    """A GPU as HAMi's device plugin registers it."""
 
     uuid: str
     index: int
@@ -53,69 +60,102 @@ class RegisteredGpu:
     healthy: bool = True
 
 
+@dataclass
+class _Pairs:
+    """What scores tell of pairs of GPUs, the lower one first: NVLinks, and which differ by way."""
+
+    levels: Levels
+    links: dict[tuple[int, int], int] = field(default_factory=dict)
+    asymmetric: set[tuple[int, int]] = field(default_factory=set)
+
+
 def machine_from_scores(
-    name: str, gpus: Sequence[RegisteredGpu], scores: Mapping[str, Mapping[str, int]]
+    name: str,
+    gpus: Sequence[RegisteredGpu],
+    scores: Mapping[str, Mapping[str, int]],
+    cordoned: str = "",
 ) -> Machine:
     """Return the machine that the annotations of a node describe.
 
-    :param gpus: the registered GPUs; without any, those that have scores, by UUID.
+    :param gpus: the registered GPUs; without any, those that have scores, in their order.
+    :param cordoned: what ``hami.io/device-cordon`` says.
+    :raises ValueError: for more GPUs than a machine can have.
     """
-    known = list(gpus) or [RegisteredGpu(uuid, i) for i, uuid in enumerate(sorted(scores))]
+    known = list(gpus) or [RegisteredGpu(uuid, i) for i, uuid in enumerate(scores)]
+    if len(known) > MOST_GPUS:
+        raise ValueError(f"expected {MOST_GPUS} GPUs or fewer, got {len(known)}")
     known.sort(key=lambda gpu: gpu.index)
     model = next((found for gpu in known if (found := model_of(gpu.model))), None)
     generation = model.nvlink if model is not None else 0
-    notes: list[str] = []
-    links, levels = _pairs(known, scores, notes)
-    if links and not generation:
+    between = inter_socket(_CPU)
+    notes = [f"assumed: {between.wire:g} GB/s between sockets, as of {_CPU.title()}"]
+    if model is None:
+        notes.append("assumed: PCIe 3")
+    pairs = _pairs(known, scores, notes)
+    if pairs.links and not generation:
         generation = 3
         notes.append(f"assumed: NVLink 3 ({nvlink(3).wire:g} GB/s a link)")
     link = nvlink(generation) if generation else Bandwidth(0.0, 0.0)
-    up = pcie(model.pcie if model is not None else 3)
-    builder = MachineBuilder(name, link, inter_socket("skylake"))
-    nodes = dict.fromkeys(gpu.numa for gpu in known)
-    for node in nodes:
+    builder = MachineBuilder(name, link, between)
+    _add_gpus(builder, known, cordoned, pcie(model.pcie if model is not None else 3))
+    for (a, b), count in pairs.links.items():
+        builder.nvlink(a, b, count)
+    totals = Counter(gpu for pair, count in pairs.links.items() for gpu in pair * count)
+    if any(total > MOST_DIRECT_LINKS for total in totals.values()):
+        _switch(builder, pairs.links)
+    builder.asymmetric = pairs.asymmetric
+    builder.notes += notes
+    return builder.build(pairs.levels)
+
+
+def _add_gpus(
+    builder: MachineBuilder, gpus: Sequence[RegisteredGpu], cordoned: str, up: Bandwidth
+) -> None:
+    """Add GPUs to the builder, each on a PCIe root of its own, as no more is known."""
+    for node in dict.fromkeys(gpu.numa for gpu in gpus):
         builder.socket(f"socket {node}")
-        builder.numa(f"numa {node}", f"socket {node}")
-    for index, gpu in enumerate(known):
+        builder.numa(f"numa {node}", f"socket {node}", node)
+    kept_back = {uuid.strip() for uuid in cordoned.split(",")}
+    for index, gpu in enumerate(gpus):
         root = f"root {index}"
         builder.root(root, f"numa {gpu.numa}")
         lost = "" if gpu.healthy else "HAMi reports it as unhealthy"
+        if gpu.uuid in kept_back:
+            lost = f"cordoned by {CORDON}"
         builder.gpu(Gpu(index, gpu.uuid, model=gpu.model, numa=gpu.numa, lost=lost), root, up)
-    for (a, b), count in links.items():
-        builder.nvlink(a, b, count)
-    totals = [sum(n for pair, n in links.items() if i in pair) for i in range(len(known))]
-    if any(total > MOST_DIRECT_LINKS for total in totals):
-        builder = _switched(builder, links, len(known))
-    builder.notes += notes
-    return builder.build(levels)
 
 
-def _switched(
-    builder: MachineBuilder, links: Mapping[tuple[int, int], int], size: int
-) -> MachineBuilder:
+def _switch(builder: MachineBuilder, links: Mapping[tuple[int, int], int]) -> None:
     """Take the links of pairs for those of GPUs to NVSwitches: there are more than a GPU has."""
     builder.forget_nvlinks()
-    for gpu in range(size):
-        builder.nvswitch(gpu, max((n for pair, n in links.items() if gpu in pair), default=0))
-    return builder
+    most: dict[int, int] = {}
+    for pair, count in links.items():
+        for gpu in pair:
+            most[gpu] = max(count, most.get(gpu, 0))
+    for gpu, count in most.items():
+        builder.nvswitch(gpu, count)
 
 
 def _pairs(
     gpus: Sequence[RegisteredGpu],
     scores: Mapping[str, Mapping[str, int]],
     notes: list[str],
-) -> tuple[dict[tuple[int, int], int], Levels]:
-    """Return NVLinks and PCIe levels of pairs; what is not the same both ways is left out."""
+) -> _Pairs:
+    """Read the scores of pairs.
+
+    What is not the same both ways is left out, and NVLinks that are more than HAMi counts.
+    """
     size = len(gpus)
     levels = np.full((size, size), UNKNOWN, dtype=np.int8)
     np.fill_diagonal(levels, Level.X)
-    links: dict[tuple[int, int], int] = {}
+    found = _Pairs(levels)
     for a in range(size):
         for b in range(a):
             one = scores.get(gpus[a].uuid, {}).get(gpus[b].uuid)
             other = scores.get(gpus[b].uuid, {}).get(gpus[a].uuid, one)
             one = other if one is None else one
             if one != other:
+                found.asymmetric.add((b, a))
                 notes.append(f"GPU{b} to GPU{a} has scores {other} and {one}: left out")
             if one is None or one != other or one <= 0:
                 continue
@@ -124,9 +164,14 @@ def _pairs(
                 rest = 50
             if rest in _LEVELS:
                 levels[a, b] = levels[b, a] = _LEVELS[rest]
-            if count:
-                links[b, a] = count
-    return links, levels
+            if count > MOST_DIRECT_LINKS:
+                notes.append(
+                    f"GPU{b} to GPU{a} has a score of more than {MOST_DIRECT_LINKS} NVLinks: "
+                    "these are left out"
+                )
+            elif count:
+                found.links[b, a] = count
+    return found
 
 
 # The annotations ----------------------------------------------------------------------------
@@ -135,40 +180,49 @@ def _pairs(
 def read_register(text: str) -> list[RegisteredGpu]:
     """Read ``hami.io/node-nvidia-register``: JSON, or the older list of fields.
 
+    HAMi leaves out of the JSON what is 0, false or empty.
+
     :raises ValueError: for anything else.
     """
-    content = _json(text) if text.lstrip().startswith("[") else None
-    if content is None:
-        return [_older(index, part) for index, part in enumerate(_parts(text))]
+    if not text.lstrip().startswith("["):
+        return [_older(part) for part in _parts(text)]
     found = []
-    for place, entry in enumerate(content if isinstance(content, list) else ()):
+    for place, entry in enumerate(_json(text)):
         if not isinstance(entry, dict) or not isinstance(entry.get("id"), str):
             raise ValueError(f"[{place}]: expected a device with an id")
-        index = entry.get("index", place)
-        numa = entry.get("numa")
+        index, numa = entry.get("index", 0), entry.get("numa", 0)
+        if type(index) is not int:
+            raise ValueError(f"[{place}].index: expected an integer")
         found.append(
             RegisteredGpu(
                 entry["id"],
-                index if type(index) is int else place,
+                index,
                 str(entry.get("type", "")),
                 numa if type(numa) is int and numa >= 0 else None,
-                entry.get("health") is not False,
+                entry.get("health") is True,
             )
         )
     return found
 
 
-def _parts(text: str) -> list[str]:
-    parts = [part for part in text.split(":") if part.strip()]
-    if not parts or any(part.count(",") < 4 for part in parts):
+def _parts(text: str) -> list[list[str]]:
+    parts = [part.strip().split(",") for part in text.split(":") if part.strip()]
+    if not parts or any(len(part) not in (7, 9) for part in parts):
         raise ValueError("expected a JSON list of devices")
     return parts
 
 
-def _older(index: int, part: str) -> RegisteredGpu:
-    fields = part.split(",")
-    numa = int(fields[5]) if len(fields) > 5 and re.fullmatch(r"\d+", fields[5]) else None
-    return RegisteredGpu(fields[0], index, fields[4], numa)
+def _older(fields: Sequence[str]) -> RegisteredGpu:
+    """Read id, count, memory, cores, type, NUMA node, health and perhaps index and mode."""
+    uuid, _, _, _, model, numa, health, *more = fields
+    try:
+        node, index = int(numa), int(more[0]) if more else 0
+        healthy = _HEALTH[health]
+    except (ValueError, KeyError):
+        raise ValueError(
+            f"{uuid[:40]!r}: expected a NUMA node, true or false for its health, and an index"
+        ) from None
+    return RegisteredGpu(uuid, index, model, node if node >= 0 else None, healthy)
 
 
 def read_scores(text: str) -> dict[str, dict[str, int]]:

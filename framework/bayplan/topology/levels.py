@@ -11,7 +11,7 @@ from enum import IntEnum
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["PCIE_LEVELS", "UNKNOWN", "Level", "Levels", "implied", "is_ultrametric"]
+__all__ = ["UNKNOWN", "Level", "Levels", "implied", "is_ultrametric"]
 
 Levels = npt.NDArray[np.int8]
 """A square matrix of ``Level`` values; ``UNKNOWN`` where nothing is known."""
@@ -37,14 +37,11 @@ class Level(IntEnum):
     NET = 8
 
 
-PCIE_LEVELS = (Level.PIX, Level.PXB, Level.PHB, Level.NODE, Level.SYS)
-
-
 def implied(levels: Levels) -> Levels:
     """Return the levels with every one filled in that follows from the others.
 
-    Level (a, b) is max((a, c), (c, b)) for any c where these differ; filled in until nothing more
-    follows.
+    Level (a, b) is max((a, c), (c, b)) for any c where these differ. Where both are PIX there is
+    one switch, so (a, b) is PIX, too. Filled in until nothing more follows.
     """
     found = levels.copy()
     size = len(found)
@@ -52,11 +49,11 @@ def implied(levels: Levels) -> Levels:
         missing = np.argwhere(np.triu(found == UNKNOWN, 1))
         filled = False
         for a, b in missing.tolist():
-            known = (found[a] != UNKNOWN) & (found[b] != UNKNOWN) & (found[a] != found[b])
-            known[[a, b]] = False
-            if known.any():
-                others = np.flatnonzero(known)
-                found[a, b] = found[b, a] = np.maximum(found[a], found[b])[others].max()
+            known = (found[a] != UNKNOWN) & (found[b] != UNKNOWN)
+            telling = known & ((found[a] != found[b]) | (found[a] == Level.PIX))
+            telling[[a, b]] = False
+            if telling.any():
+                found[a, b] = found[b, a] = np.maximum(found[a], found[b])[telling].max()
                 filled = True
         if not filled or not size:
             return found

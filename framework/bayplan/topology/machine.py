@@ -1,7 +1,8 @@
 """A machine: its GPUs and NICs, how they hang together, and what that means for a set of GPUs.
 
 The machine is a graph (networkx) of sockets, NUMA nodes, PCIe roots and switches, GPUs, NVSwitches
-and NICs; it is checked and frozen into arrays once, and only the arrays are read afterwards.
+and NICs; each of its nodes has a ``kind``, and as ``numa`` the kernel's number where it is a NUMA
+node and that is known. It is checked and frozen into arrays once; selection reads only the arrays.
 NVLink bandwidth belongs to a GPU's port: through an NVSwitch every pair can use all links of its
 GPUs, but no GPU more than its own.
 """
@@ -24,10 +25,12 @@ from bayplan.topology.levels import UNKNOWN, Level, Levels
 if TYPE_CHECKING:
     import networkx as nx
 
-__all__ = ["Gpu", "Kind", "Link", "Machine", "MachineError", "Mig", "Nic", "Platform"]
+__all__ = ["NVSWITCH", "Gpu", "Kind", "Link", "Machine", "MachineError", "Mig", "Nic", "Platform"]
 
 Matrix = npt.NDArray[np.float64]
 Counts = npt.NDArray[np.int64]
+NVSWITCH = "NVSwitch"
+"""The node of a machine's graph that all its NVSwitches are together."""
 
 
 class MachineError(BayplanError):
@@ -134,7 +137,8 @@ class Machine:
     ``levels`` are PCIe levels, GPUs first; NVLink is apart in ``nvlinks`` (links that a pair can
     use, as NV# shows them) and ``direct`` (links without a switch between). ``bandwidth`` and
     ``effective`` are GB/s of pairs in one direction, the wire's and NCCL's. ``notes`` say what was
-    assumed or is not known.
+    assumed or is not known. ``asymmetric`` are pairs of GPUs, the lower index first, that have
+    NVLinks seen from one of them only.
     """
 
     name: str
@@ -149,6 +153,7 @@ class Machine:
     link: Bandwidth
     platform: Platform = Platform()
     notes: tuple[str, ...] = ()
+    asymmetric: frozenset[tuple[int, int]] = frozenset()
 
     def __len__(self) -> int:
         return len(self.gpus)
@@ -189,9 +194,9 @@ class Machine:
     def compute_nics(self) -> tuple[int, ...]:
         """The NICs for traffic between GPUs, by index: storage ports are left out.
 
-        A port is for storage where the description says so, or where no GPU has it at PIX or PXB
-        while other ports have one. NICs that are down do not count, nor do virtual functions
-        beside their physical one.
+        A port is for storage where the description says so, or where it is known that no GPU has it
+        at PIX or PXB while other ports have one. NICs that are down do not count, nor do virtual
+        functions beside their physical one.
         """
         names = {nic.name for nic in self.nics if nic.active}
         usable = [
@@ -199,21 +204,35 @@ class Machine:
             for nic in self.nics
             if nic.active and not nic.storage and nic.parent not in names
         ]
-        near = [nic for nic in usable if self._nearest_gpu(nic) <= Level.PXB]
-        return tuple(near or usable)
+        levels = self._nic_levels[:, usable]
+        near = (levels != UNKNOWN) & (levels <= Level.PXB)
+        if not near.any():
+            return tuple(usable)
+        may_be_near = near | (levels == UNKNOWN)
+        return tuple(nic for nic, is_ in zip(usable, may_be_near.any(axis=0), strict=True) if is_)
 
-    def _nearest_gpu(self, nic: int) -> int:
-        column = self.levels[: len(self.gpus), len(self.gpus) + nic]
-        known = column[column != UNKNOWN]
-        return int(known.min()) if len(known) else Level.NET
+    @cached_property
+    def _nic_levels(self) -> Levels:
+        size = len(self.gpus)
+        return self.levels[:size, size:]
+
+    @cached_property
+    def _near_nics(self) -> tuple[tuple[int, ...], ...]:
+        return tuple(self._nearest(gpu) for gpu in range(len(self.gpus)))
+
+    def _nearest(self, gpu: int) -> tuple[int, ...]:
+        levels = {nic: int(self._nic_levels[gpu, nic]) for nic in self.compute_nics}
+        lowest = min((level for level in levels.values() if level != UNKNOWN), default=Level.NET)
+        if lowest > Level.PXB and UNKNOWN in levels.values():
+            return ()
+        return tuple(nic for nic, level in levels.items() if level == lowest)
 
     def near_nics(self, gpu: int) -> tuple[int, ...]:
-        """Return the compute NICs at a GPU's lowest level, by index."""
-        levels = {nic: self.nic_level(gpu, nic) for nic in self.compute_nics}
-        known = [level for level in levels.values() if level is not None]
-        if not known:
-            return ()
-        return tuple(nic for nic, level in levels.items() if level == min(known))
+        """Return the compute NICs at a GPU's lowest level, by index.
+
+        None where that is not known: beyond PXB a NIC whose level is not known may be nearer.
+        """
+        return self._near_nics[gpu]
 
     def nic_distance(self, gpu: int) -> Level:
         """Return a GPU's level to its nearest compute NIC; NET where it has none or none known."""
@@ -233,8 +252,9 @@ class Machine:
 
     @cached_property
     def shape(self) -> bytes:
-        """What selection depends on; machines of equal shape give equal answers."""
-        nics = [(n.active, n.storage, n.rail, n.rate) for n in self.nics]
+        """What selection depends on; machines of equal shape give equal answers but for names."""
+        nics = [(nic.rail, nic.rate) for nic in self.nics]
         numa = [gpu.numa for gpu in self.gpus]
+        rest = (nics, numa, self.compute_nics, self.usable, sorted(self.asymmetric))
         parts = (self.levels, self.nvlinks, self.direct, self.bandwidth)
-        return b"|".join([*(part.tobytes() for part in parts), repr((nics, numa)).encode()])
+        return b"|".join([*(part.tobytes() for part in parts), repr((rest, self.link)).encode()])

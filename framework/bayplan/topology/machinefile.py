@@ -2,19 +2,23 @@
 
 A file names the GPU, then lists NUMA nodes with their PCIe roots, switches and devices, and the
 NVLinks. What a GPU's model implies (NVLink generation, PCIe generation) need not be written. A
-NUMA node that is listed twice has parts that reach each other at SYS only.
+NUMA node that is listed again, without CPUs, has parts that reach each other at SYS only.
+``docs/machines.md`` describes every field.
 """
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Literal
 
 import pydantic
-from pydantic import BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 from pydantic.alias_generators import to_camel
 
 from bayplan.api.quantity import Quantity
@@ -22,6 +26,7 @@ from bayplan.errors import InputError, did_you_mean
 from bayplan.naming import natural_key
 from bayplan.topology.bandwidth import (
     INTER_SOCKET,
+    MOST_DIRECT_LINKS,
     Bandwidth,
     GpuModel,
     inter_socket,
@@ -31,15 +36,77 @@ from bayplan.topology.bandwidth import (
 )
 from bayplan.topology.builder import MachineBuilder
 from bayplan.topology.machine import Gpu, Machine, MachineError, Nic, Platform
+from bayplan.topology.sysfs import cpu_set
 from bayplan.validated import validated
 from bayplan.yamlfile import Document, parse_documents, read_text
 
-__all__ = ["MachineFile", "known_machine", "known_machines", "load_machine", "machine_from"]
+__all__ = [
+    "MOST_GPUS",
+    "MachineFile",
+    "known_machine",
+    "known_machines",
+    "load_machine",
+    "machine_from",
+]
 
-_BUS_ID = r"^[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]$"
-_CPUS = r"^\d+(-\d+)?(,\d+(-\d+)?)*$"
-_MOST_GPUS = 1024
+MOST_GPUS = 1024
+"""The most GPUs that a machine may be said to have."""
 _MOST_DEVICES = 4096
+
+
+def _like(pattern: str, expected: str) -> BeforeValidator:
+    """Check texts against a pattern; the message says what was expected, and gives an example."""
+
+    def check(value: object) -> object:
+        if not isinstance(value, str) or not re.fullmatch(pattern, value):
+            raise ValueError(f"expected {expected}")
+        return value
+
+    return BeforeValidator(check)
+
+
+def _ranges_rise(cpus: str) -> str:
+    for part in cpus.split(","):
+        first, _, last = part.partition("-")
+        if last and int(last) < int(first):
+            raise ValueError(f"the range {part} ends before it begins")
+    return cpus
+
+
+def _rate(value: object) -> float:
+    if isinstance(value, int | float | str) and not isinstance(value, bool):
+        # YAML takes 1e3 for a text.
+        with suppress(ValueError, OverflowError):
+            return float(value)
+    raise ValueError("expected a number of Gb/s such as 400")
+
+
+_Whole = Annotated[int, Field(strict=True)]
+"""An integer; in YAML, true and "1" are none."""
+_BusId = Annotated[
+    str,
+    _like(
+        r"([0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])?",
+        "a PCI bus id, in lower case and in quotes, such as '0000:1b:00.0'",
+    ),
+]
+_Cpus = Annotated[
+    str,
+    # A kernel has 8192 CPUs at most, so four digits are enough, and no list is ever long.
+    _like(
+        r"(\d{1,4}(-\d{1,4})?(,\d{1,4}(-\d{1,4})?)*)?",
+        "CPUs as the kernel lists them, such as 0-15,32-47, each below 10000",
+    ),
+    AfterValidator(_ranges_rise),
+]
+_RootId = Annotated[str, _like(r"(pci[0-9a-f]{4}:[0-9a-f]{2})?", "a PCIe root such as pci0000:15")]
+_NicName = Annotated[
+    str,
+    _like(
+        r"[A-Za-z0-9_.-]{1,64}",
+        "an RDMA name such as mlx5_0: 1 to 64 letters, digits, dots, dashes and underscores",
+    ),
+]
 
 
 class _Model(pydantic.BaseModel):
@@ -51,26 +118,28 @@ class _Model(pydantic.BaseModel):
 class PcieLink(_Model):
     """A PCIe link by its generation, 1 to 6, and its lanes."""
 
-    generation: int = Field(ge=1, le=6)
+    generation: _Whole = Field(ge=1, le=6)
     width: Literal[1, 2, 4, 8, 16, 32] = 16
 
 
 class GpuEntry(_Model):
     """A GPU by its index in nvidia-smi; ``busId`` in lower case with a domain of four digits."""
 
-    index: int = Field(ge=0, lt=_MOST_GPUS)
-    bus_id: str = Field(default="", pattern=f"{_BUS_ID}|^$")
+    index: _Whole = Field(ge=0, lt=MOST_GPUS)
+    bus_id: _BusId = ""
     uuid: str = ""
 
 
 class NicEntry(_Model):
     """A NIC by its RDMA name; ``rate`` in Gb/s; ``rail`` the number of its leaf switch."""
 
-    name: str = Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9_.-]+$")
-    rate: float = Field(default=0.0, ge=0, le=100_000, allow_inf_nan=False)
-    rail: int | None = Field(default=None, ge=0, le=1024)
+    name: _NicName
+    rate: Annotated[float, BeforeValidator(_rate)] = Field(
+        default=0.0, ge=0, le=100_000, allow_inf_nan=False
+    )
+    rail: _Whole | None = Field(default=None, ge=0, le=1024)
     storage: bool = False
-    bus_id: str = Field(default="", pattern=f"{_BUS_ID}|^$")
+    bus_id: _BusId = ""
     link_layer: Literal["InfiniBand", "Ethernet", ""] = ""
 
 
@@ -94,7 +163,7 @@ class Switch(_Model):
 class Root(_Model):
     """A PCIe root (host bridge) such as pci0000:15, and what is below it."""
 
-    id: str = Field(default="", pattern=r"^(pci[0-9a-f]{4}:[0-9a-f]{2})?$")
+    id: _RootId = ""
     gpus: tuple[Annotated[GpuEntry, BeforeValidator(_index_alone)], ...] = ()
     nics: tuple[Annotated[NicEntry, BeforeValidator(_name_alone)], ...] = ()
     switches: tuple[Switch, ...] = ()
@@ -103,24 +172,24 @@ class Root(_Model):
 class NumaNode(_Model):
     """A NUMA node of a socket, with its CPUs as the kernel lists them."""
 
-    id: int = Field(ge=0, le=1024)
-    socket: int = Field(default=0, ge=0, le=64)
-    cpus: str = Field(default="", pattern=f"{_CPUS}|^$")
+    id: _Whole = Field(ge=0, le=1024)
+    socket: _Whole = Field(default=0, ge=0, le=64)
+    cpus: _Cpus = ""
     roots: tuple[Root, ...] = ()
 
 
 class NvLinks(_Model):
-    """NVLinks between two GPUs."""
+    """All NVLinks between two GPUs."""
 
-    gpus: tuple[int, int]
-    links: int = Field(ge=1, le=36)
+    gpus: tuple[_Whole, ...] = Field(min_length=2, max_length=2)
+    links: _Whole = Field(ge=1, le=MOST_DIRECT_LINKS)
 
 
 class NvSwitch(_Model):
-    """NVLinks of each GPU to the NVSwitches; ``lost`` are GPUs with fewer, by their index."""
+    """NVLinks of each GPU to the NVSwitches; ``lost`` says what GPUs with fewer have, by index."""
 
-    links: int = Field(ge=1, le=36)
-    lost: dict[int, Annotated[int, Field(ge=0, le=36)]] = Field(default_factory=dict)
+    links: _Whole = Field(ge=1, le=MOST_DIRECT_LINKS)
+    lost: dict[int, Annotated[_Whole, Field(ge=0)]] = Field(default_factory=dict)
 
 
 class MachineFile(_Model):
@@ -133,7 +202,7 @@ class MachineFile(_Model):
     arch: Literal["x86_64", "arm64", "ppc64"] = "x86_64"
     virtual: bool = False
     pcie: PcieLink | None = None
-    nvlink_generation: int | None = Field(default=None, ge=1, le=6)
+    nvlink_generation: _Whole | None = Field(default=None, ge=1, le=6)
     nvlink_domain: str = ""
     numa: tuple[NumaNode, ...] = Field(min_length=1)
     nvlinks: tuple[NvLinks, ...] = ()
@@ -152,8 +221,8 @@ class MachineFile(_Model):
     @pydantic.field_validator("memory")
     @classmethod
     def _is_quantity(cls, memory: str) -> str:
-        if memory:
-            Quantity(memory)
+        if memory and Quantity(memory).units <= 0:
+            raise ValueError(f'expected more memory than none, such as 80Gi, got "{memory}"')
         return memory
 
 
@@ -212,25 +281,32 @@ class _Assembly:
         self._document = document
         model = model_of(file.gpu)
         generation = file.nvlink_generation or (model.nvlink if model is not None else 0)
-        self._needs_model(model)
+        self._has_what_it_links(model, generation)
         link = file.pcie or PcieLink(generation=model.pcie if model is not None else 3)
         self._up = pcie(link.generation, link.width)
         self._generation = generation
-        cpus = tuple((node.id, node.cpus) for node in file.numa if node.cpus)
-        platform = Platform(file.arch, file.cpu, file.virtual, cpus)
+        self._cpus = {node.id: node.cpus for node in file.numa if node.cpus}
+        platform = Platform(file.arch, file.cpu, file.virtual, tuple(self._cpus.items()))
         per_link = nvlink(generation) if generation else Bandwidth(0.0, 0.0)
         self._builder = MachineBuilder(file.name, per_link, inter_socket(file.cpu), platform)
         self._gpus: list[tuple[GpuEntry, NumaNode, str, _Path]] = []
         self._nics: list[tuple[NicEntry, NumaNode, str, _Path]] = []
+        self._numa_of_cpu: dict[int, int] = {}
+        self._owners: dict[tuple[str, str], _Path] = {}
 
-    def _needs_model(self, model: GpuModel | None) -> None:
+    def _has_what_it_links(self, model: GpuModel | None, generation: int) -> None:
         file = self._file
-        linked = file.nvlinks or file.nvswitch is not None
-        if model is None and (file.pcie is None or (linked and file.nvlink_generation is None)):
+        unlinked = bool(file.nvlinks or file.nvswitch is not None) and not generation
+        if model is None and (file.pcie is None or unlinked):
             raise self._error(
                 f'the GPU "{file.gpu}" is not known: write pcie, and nvlinkGeneration where it '
                 "has NVLinks",
                 ("gpu",),
+            )
+        if unlinked:
+            raise self._error(
+                f'the GPU "{file.gpu}" has no NVLink: leave this out, or write nvlinkGeneration',
+                ("nvlinks" if file.nvlinks else "nvswitch",),
             )
 
     def _error(self, message: str, path: _Path) -> InputError:
@@ -244,6 +320,8 @@ class _Assembly:
             self._builder.socket(f"socket {socket}")
         for index, node in enumerate(self._file.numa):
             self._numa(index, node)
+        if not self._gpus:
+            raise self._error("has no GPU below its roots; expected one or more", ("numa",))
         self._devices()
         self._links()
         try:
@@ -253,10 +331,22 @@ class _Assembly:
 
     def _numa(self, index: int, node: NumaNode) -> None:
         name = f"numa {node.id}"
-        if any(other.id == node.id for other in self._file.numa[:index]):
-            name += f" part {index}"
         at: _Path = ("numa", index)
-        self._try(at, partial(self._builder.numa, name, f"socket {node.socket}"))
+        other = next((other for other in self._file.numa[:index] if other.id == node.id), None)
+        if other is not None:
+            name += f" part {index}"
+            if node.cpus or node.socket != other.socket:
+                raise self._error(
+                    f"NUMA node {node.id} is there twice; expected another id, or a further part "
+                    "of it on the same socket and without cpus",
+                    at,
+                )
+        for cpu in cpu_set(node.cpus):
+            if self._numa_of_cpu.setdefault(cpu, node.id) != node.id:
+                raise self._error(
+                    f"CPU {cpu} is on NUMA node {self._numa_of_cpu[cpu]}, too", (*at, "cpus")
+                )
+        self._try(at, partial(self._builder.numa, name, f"socket {node.socket}", node.id))
         for number, root in enumerate(node.roots):
             where = (*at, "roots", number)
             root_name = root.id or f"{name} root {number}"
@@ -279,28 +369,28 @@ class _Assembly:
         if len(self._gpus) + len(self._nics) > _MOST_DEVICES:
             raise self._error(f"more than {_MOST_DEVICES} devices", ("numa",))
         memory = Quantity(self._file.memory).units if self._file.memory else 0
-        buses: dict[str, _Path] = {}
         for expected, (gpu, node, above, at) in enumerate(
             sorted(self._gpus, key=lambda entry: entry[0].index)
         ):
             if gpu.index != expected:
                 what = "is there twice" if gpu.index < expected else f"is there, GPU{expected} not"
                 raise self._error(f"GPU{gpu.index} {what}: GPUs count from 0 without gaps", at)
-            self._bus(gpu.bus_id, buses, at)
+            self._is_alone("busId", gpu.bus_id, at)
+            self._is_alone("uuid", gpu.uuid, at)
             made = Gpu(
                 gpu.index,
                 gpu.uuid,
                 gpu.bus_id,
                 self._file.gpu,
                 node.id,
-                node.cpus,
+                self._cpus.get(node.id, ""),
                 nvlink_domain=self._file.nvlink_domain,
                 memory=memory,
             )
             self._builder.gpu(made, above, self._up)
         ports = sorted(self._nics, key=lambda entry: natural_key(entry[0].name))
         for index, (nic, node, above, at) in enumerate(ports):
-            self._bus(nic.bus_id, buses, at)
+            self._is_alone("busId", nic.bus_id, at)
             port = Nic(
                 index,
                 nic.name,
@@ -314,24 +404,53 @@ class _Assembly:
             )
             self._try(at, partial(self._builder.nic, port, above, self._up))
 
-    def _bus(self, bus_id: str, buses: dict[str, _Path], at: _Path) -> None:
-        if bus_id and bus_id in buses:
-            first = ".".join(str(step) for step in buses[bus_id])
-            raise self._error(f'busId "{bus_id}" is that of {first}, too', at)
-        buses[bus_id] = at
+    def _is_alone(self, field: str, value: str, at: _Path) -> None:
+        """Refuse a bus id or uuid that another device has."""
+        owner = self._owners.setdefault((field, value), at) if value else at
+        if owner != at:
+            first = ".".join(str(step) for step in owner)
+            raise self._error(f'{field} "{value}" is that of {first}, too', at)
 
     def _links(self) -> None:
-        for index, link in enumerate(self._file.nvlinks):
-            at: _Path = ("nvlinks", index, "gpus")
-            self._try(at, partial(self._builder.nvlink, *link.gpus, link.links))
+        links = self._direct_links()
         switch = self._file.nvswitch
         if switch is None:
             return
-        for gpu in switch.lost:
+        for gpu, left in switch.lost.items():
+            at: _Path = ("nvswitch", "lost", gpu)
             if not 0 <= gpu < len(self._gpus):
-                raise self._error(f"GPU{gpu} is not there", ("nvswitch", "lost", gpu))
+                raise self._error(f"GPU{gpu} is not there", at)
+            if left > switch.links:
+                raise self._error(f"expected {switch.links} NVLinks or fewer, got {left}", at)
         for gpu in range(len(self._gpus)):
-            self._builder.nvswitch(gpu, switch.lost.get(gpu, switch.links))
+            own = switch.lost.get(gpu, switch.links)
+            self._limit(gpu, links[gpu] + own, ("nvswitch", "links"))
+            self._builder.nvswitch(gpu, own)
+
+    def _direct_links(self) -> Counter[int]:
+        """Add the NVLinks between GPUs; return how many each has."""
+        links: Counter[int] = Counter()
+        pairs: set[frozenset[int]] = set()
+        for index, link in enumerate(self._file.nvlinks):
+            at: _Path = ("nvlinks", index, "gpus")
+            one, other = link.gpus
+            self._try(at, partial(self._builder.nvlink, one, other, link.links))
+            pair = frozenset(link.gpus)
+            if pair in pairs:
+                raise self._error(f"the NVLinks of GPU{one} and GPU{other} are there twice", at)
+            pairs.add(pair)
+            for gpu in link.gpus:
+                links[gpu] += link.links
+                self._limit(gpu, links[gpu], ("nvlinks", index, "links"))
+        return links
+
+    def _limit(self, gpu: int, links: int, at: _Path) -> None:
+        if links > MOST_DIRECT_LINKS:
+            raise self._error(
+                f"GPU{gpu} would have {links} NVLinks; expected {MOST_DIRECT_LINKS} or fewer, the "
+                "most of any GPU",
+                at,
+            )
 
     def _try(self, at: _Path, add: Callable[[], None]) -> None:
         try:

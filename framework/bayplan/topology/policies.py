@@ -9,8 +9,9 @@ besteffort_policy.go; HAMi, pkg/device/nvidia/device.go and calculate_score.go).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from itertools import combinations
+from itertools import combinations, zip_longest
 
 import numpy as np
 import numpy.typing as npt
@@ -20,137 +21,119 @@ from bayplan.topology.machine import Machine
 
 __all__ = [
     "POLICIES",
-    "best_combination",
+    "Asked",
     "best_effort",
     "by_policy",
-    "least_destruction",
     "pair_scores",
     "topology_aware",
 ]
 
 Scores = npt.NDArray[np.int64]
-Allows = Callable[[Sequence[int]], bool]
-
-POLICIES = {
-    "best-fit": "the highest mean bandwidth of pairs",
-    "first-fit": "the first NUMA node with enough free GPUs, else the first free GPUs",
-    "pack": "the NUMA node with the most free GPUs first",
-    "spread": "NUMA nodes in turn",
-    "best-effort": "the sets that share all free GPUs out best (go-gpuallocator)",
-    "topology-aware": "the highest sum of pair scores, for one GPU the lowest (HAMi)",
-}
-"""The policies by name, and what each goes by."""
-
 _PCIE_SCORE = {Level.PIX: 50, Level.PXB: 40, Level.PHB: 30, Level.NODE: 20, Level.SYS: 10}
 _NVLINK_SCORE = 100
 _MOST_ENUMERATED = 16
 """Above so many free GPUs no policy looks at every set: one GPU after the other is added."""
 
 
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a policy answers: so many of the free GPUs, the required ones among them.
+
+    ``allows`` tells whether a set fulfils the constraints.
+    """
+
+    free: Sequence[int]
+    count: int
+    required: frozenset[int]
+    allows: Callable[[Sequence[int]], bool]
+
+
+@lru_cache(maxsize=256)
 def pair_scores(machine: Machine) -> Scores:
     """Return HAMi's score of every pair: 100 for each NVLink, and 10 (SYS) to 50 (PIX) for PCIe.
 
-    A PCIe level that is not known is taken for NODE on one NUMA node and for SYS else.
+    A PCIe level that is not known is taken for NODE on one NUMA node and for SYS else; a pair whose
+    directions do not agree on NVLinks scores 0.
     """
     size = len(machine)
     scores = machine.nvlinks * _NVLINK_SCORE
     for a in range(size):
         for b in range(a):
+            if (b, a) in machine.asymmetric:
+                scores[a, b] = scores[b, a] = 0
+                continue
             level = int(machine.levels[a, b])
             if level == UNKNOWN:
                 same = machine.numa_of[a] is not None and machine.numa_of[a] == machine.numa_of[b]
                 level = Level.NODE if same else Level.SYS
             scores[a, b] += _PCIE_SCORE[Level(level)]
             scores[b, a] = scores[a, b]
+    scores.flags.writeable = False
     return scores
 
 
-def by_policy(
-    machine: Machine,
-    free: Sequence[int],
-    count: int,
-    required: frozenset[int],
-    policy: str,
-    allows: Allows,
-) -> tuple[int, ...] | None:
-    """Return the set that a policy takes of the free GPUs, None where it finds none.
-
-    :param allows: tells whether a set fulfils the constraints.
-    """
-    if policy == "best-effort":
-        chosen = best_effort(pair_scores(machine), free, sorted(required), count)
-    elif policy == "topology-aware":
-        chosen = _topology_aware(machine, free, count, required, allows)
-    elif policy == "best-fit":
-        chosen = _best_fit(machine, free, count, required, allows)
-    else:
-        chosen = _by_numa(machine, free, count, required, policy)
-    return tuple(chosen) if chosen and allows(chosen) else None
+def by_policy(machine: Machine, policy: str, asked: Asked) -> tuple[int, ...] | None:
+    """Return the set that a policy in ``POLICIES`` takes, None where it finds none."""
+    chosen = POLICIES[policy].choose(machine, asked)
+    return tuple(chosen) if chosen and asked.allows(chosen) else None
 
 
 # By NUMA node and bandwidth --------------------------------------------------------------------
 
 
-def _by_numa(
-    machine: Machine, free: Sequence[int], count: int, required: frozenset[int], policy: str
-) -> list[int]:
+def _first_fit(machine: Machine, asked: Asked) -> list[int]:
+    need = asked.count - len(asked.required)
+    groups = _numa_groups(machine, asked)
+    others = [gpu for gpu in asked.free if gpu not in asked.required]
+    whole = next((group for group in groups.values() if len(group) >= need), others)
+    return [*sorted(asked.required), *whole[:need]]
+
+
+def _pack(machine: Machine, asked: Asked) -> list[int]:
+    groups = sorted(_numa_groups(machine, asked).values(), key=lambda group: -len(group))
+    return [*sorted(asked.required), *(gpu for group in groups for gpu in group)][: asked.count]
+
+
+def _spread(machine: Machine, asked: Asked) -> list[int]:
+    groups = sorted(_numa_groups(machine, asked).items())
+    rounds = zip_longest(*(group for _, group in groups))
+    in_turn = [gpu for one in rounds for gpu in one if gpu is not None]
+    return [*sorted(asked.required), *in_turn][: asked.count]
+
+
+def _numa_groups(machine: Machine, asked: Asked) -> dict[int, list[int]]:
+    """Return the free GPUs that are not required by NUMA node, -1 where it is not known."""
     groups: dict[int, list[int]] = {}
-    for gpu in free:
-        if gpu not in required:
+    for gpu in asked.free:
+        if gpu not in asked.required:
             node = machine.numa_of[gpu]
             groups.setdefault(-1 if node is None else node, []).append(gpu)
-    need = count - len(required)
-    given = sorted(required)
-    if policy == "first-fit":
-        whole = next((group for group in groups.values() if len(group) >= need), None)
-        others = whole if whole is not None else [g for g in free if g not in required]
-        return [*given, *others[:need]]
-    if policy == "pack":
-        order = sorted(groups.values(), key=lambda group: -len(group))
-        return [*given, *[gpu for group in order for gpu in group][:need]]
-    chosen: list[int] = []
-    queues = [list(groups[node]) for node in sorted(groups)]
-    while len(chosen) < need:
-        for queue in queues:
-            if queue and len(chosen) < need:
-                chosen.append(queue.pop(0))
-    return [*given, *chosen]
+    return groups
 
 
-def _best_fit(
-    machine: Machine,
-    free: Sequence[int],
-    count: int,
-    required: frozenset[int],
-    allows: Allows,
-) -> list[int]:
-    if count == 1:
-        return [min(required, default=free[0])]
+def _best_fit(machine: Machine, asked: Asked) -> list[int]:
+    if asked.count == 1:
+        return [min(asked.required, default=asked.free[0])]
     bandwidth = machine.bandwidth.copy()
     np.fill_diagonal(bandwidth, 0.0)
-    return _highest_sum(bandwidth, free, count, required, allows)
+    return _highest_sum(bandwidth, asked)
 
 
-def _highest_sum(
-    values: npt.NDArray[np.float64] | Scores,
-    visited: Sequence[int],
-    count: int,
-    required: frozenset[int],
-    allows: Allows,
-) -> list[int]:
-    """Return the first set in the order of visit whose pairs have the highest sum."""
+def _highest_sum(values: npt.NDArray[np.float64] | Scores, asked: Asked) -> list[int]:
+    """Return the first set in the order of the free GPUs whose pairs have the highest sum."""
+    visited = asked.free
     if len(visited) > _MOST_ENUMERATED:
-        return _grown(values, visited, count, required)
+        return _grown(values, asked)
     order = np.array(visited)
-    sets = _combinations(len(visited), count)
+    sets = _combinations(len(visited), asked.count)
     members = np.zeros((len(sets), len(visited)))
     np.put_along_axis(members, sets, 1.0, axis=1)
     own = values[np.ix_(order, order)].astype(np.float64)
     sums = ((members @ own) * members).sum(axis=1)
     for row in np.argsort(-sums, kind="stable"):
-        chosen = order[sets[row]].tolist()
-        if required <= set(chosen) and allows(chosen):
-            return [int(gpu) for gpu in chosen]
+        chosen: list[int] = order[sets[row]].tolist()
+        if asked.required <= set(chosen) and asked.allows(chosen):
+            return chosen
     return []
 
 
@@ -160,15 +143,10 @@ def _combinations(size: int, count: int) -> npt.NDArray[np.intp]:
     return np.array(list(combinations(range(size), count)), dtype=np.intp).reshape(-1, count)
 
 
-def _grown(
-    values: npt.NDArray[np.float64] | Scores,
-    visited: Sequence[int],
-    count: int,
-    required: frozenset[int],
-) -> list[int]:
-    chosen = sorted(required) or [visited[0]]
-    while len(chosen) < count:
-        left = [gpu for gpu in visited if gpu not in chosen]
+def _grown(values: npt.NDArray[np.float64] | Scores, asked: Asked) -> list[int]:
+    chosen = sorted(asked.required) or [asked.free[0]]
+    while len(chosen) < asked.count:
+        left = [gpu for gpu in asked.free if gpu not in chosen]
         chosen.append(max(left, key=lambda gpu: float(values[gpu, chosen].sum())))
     return chosen
 
@@ -176,50 +154,30 @@ def _grown(
 # HAMi ----------------------------------------------------------------------------------------
 
 
-def _topology_aware(
-    machine: Machine,
-    free: Sequence[int],
-    count: int,
-    required: frozenset[int],
-    allows: Allows,
-) -> list[int]:
+def _topology_aware(machine: Machine, asked: Asked) -> list[int]:
     """Choose as HAMi does on idle devices: the highest NUMA node and index are visited first."""
     node_of = machine.numa_of
-    order = sorted(free, key=lambda gpu: (-1 if node_of[gpu] is None else node_of[gpu], gpu))
-    visited = order[::-1]
-    if required or len(free) == count:
-        scores = pair_scores(machine)
-        return _highest_sum(scores, visited, count, required, allows)
-    found = topology_aware(pair_scores(machine), visited, count)
-    if found and not allows(found):
-        return _highest_sum(pair_scores(machine), visited, count, required, allows)
-    return found
+    order = sorted(asked.free, key=lambda gpu: (-1 if node_of[gpu] is None else node_of[gpu], gpu))
+    return topology_aware(pair_scores(machine), replace(asked, free=order[::-1]))
 
 
-def topology_aware(scores: Scores, visited: Sequence[int], count: int) -> list[int]:
-    """Return HAMi's choice among candidates in the order of visit; none for too few.
+def topology_aware(scores: Scores, asked: Asked) -> list[int]:
+    """Return HAMi's choice among the free GPUs, in the order of visit; none for too few.
 
-    As many candidates as asked for are taken as they are.
+    As many as asked for are taken as they are. One alone is that with the lowest sum of scores to
+    the others, several are those with the highest sum, the first among equals. Required GPUs and
+    constraints, which HAMi does not know, leave the set with the highest sum that has them.
     """
-    if len(visited) < count:
+    free = asked.free
+    if len(free) < asked.count:
         return []
-    if len(visited) == count:
-        return list(visited)
-    if count == 1:
-        return [least_destruction(scores, visited)]
-    return best_combination(scores, visited, count)
-
-
-def least_destruction(scores: Scores, visited: Sequence[int]) -> int:
-    """Return the candidate with the lowest sum of scores to the others, the first among equals."""
-    own = scores[np.ix_(visited, visited)]
-    sums = own.sum(axis=1) - np.diagonal(own)
-    return visited[int(sums.argmin())]
-
-
-def best_combination(scores: Scores, visited: Sequence[int], count: int) -> list[int]:
-    """Return the set with the highest sum of pair scores, the first visited among equals."""
-    return _highest_sum(scores, visited, count, frozenset(), lambda chosen: True)
+    found: list[int] = []
+    if len(free) == asked.count:
+        found = list(free)
+    elif asked.count == 1 and not asked.required:
+        own = scores[np.ix_(free, free)]
+        found = [free[int((own.sum(axis=1) - np.diagonal(own)).argmin())]]
+    return found if found and asked.allows(found) else _highest_sum(scores, asked)
 
 
 # go-gpuallocator -------------------------------------------------------------------------------
@@ -240,10 +198,15 @@ def best_effort(
     if size == 1:
         return list(required) or [available[0]]
     if len(available) > _MOST_ENUMERATED:
-        return sorted(_grown(scores, available, size, frozenset(required)))
+        asked = Asked(available, size, frozenset(required), lambda gpus: True)
+        return sorted(_grown(scores, asked))
     partition = _Partitions(scores, sorted(available), wanted, size).best()
     full = [group for group in partition if len(group) == size and wanted <= set(group)]
     return max(full, key=partial(_sum_of, scores)) if full else []
+
+
+def _best_effort(machine: Machine, asked: Asked) -> list[int]:
+    return best_effort(pair_scores(machine), asked.free, sorted(asked.required), asked.count)
 
 
 def _sum_of(scores: Scores, group: Sequence[int]) -> int:
@@ -318,3 +281,31 @@ class _Partitions:
             members = [i for i in range(len(self._gpus)) if group >> i & 1]
             self._values[group] = sum(self._own[a][b] for a, b in combinations(members, 2))
         return self._values[group]
+
+
+# All of them -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Policy:
+    """What a policy goes by, in words and as a function."""
+
+    what: str
+    choose: Callable[[Machine, Asked], list[int]]
+
+
+POLICIES = {
+    "best-fit": _Policy("the highest mean bandwidth of pairs", _best_fit),
+    "first-fit": _Policy(
+        "the first NUMA node with enough free GPUs, else the first free GPUs", _first_fit
+    ),
+    "pack": _Policy("the NUMA node with the most free GPUs first", _pack),
+    "spread": _Policy("NUMA nodes in turn", _spread),
+    "best-effort": _Policy(
+        "the sets that share all free GPUs out best (go-gpuallocator)", _best_effort
+    ),
+    "topology-aware": _Policy(
+        "the highest sum of pair scores, for one GPU the lowest (HAMi)", _topology_aware
+    ),
+}
+"""The policies by name."""

@@ -22,7 +22,6 @@ __all__ = [
     "RingModel",
     "all_reduce_seconds",
     "bus_factor",
-    "ring_across",
     "ring_edges",
     "ring_model",
     "ring_order",
@@ -33,6 +32,7 @@ Matrix = npt.NDArray[np.float64]
 _EXACT_ORDER = 8
 _EXACT_RING = 16
 _MOST_STEPS = 20_000
+_STEPS_TO_FIND = 200
 
 BUS_FACTORS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "broadcast", "reduce")
 """The collectives that ``bus_factor`` knows."""
@@ -73,7 +73,8 @@ def ring_order(bandwidth: Matrix, gpus: Sequence[int]) -> tuple[int, ...]:
     """Return GPUs in the order of their best ring, the lowest index first.
 
     Best is the fastest slowest edge, then the least sum of 1/bandwidth, then the lowest indices.
-    Exact for up to 8 GPUs; above, the nearest neighbour improved by 2-opt.
+    Exact for up to 8 GPUs; for up to 16 in the slowest edge, while the sum is that of 2-opt from
+    several rings; above, the slowest edge is that of the best ring found in bounded time, too.
     """
     chosen = sorted(gpus)
     if len(chosen) < 4:
@@ -125,14 +126,36 @@ def _exact_order(own: Matrix) -> list[int]:
 
 
 def _improved_order(own: Matrix) -> list[int]:
-    cost = _cost(own)
+    """Return the best of several rings whose slowest edge is the fastest known, each improved."""
     size = len(own)
+    speed: list[list[float]] = own.tolist()
+    floor = _best_floor(speed)
+    cost = np.where(own > 0, _cost(own), 0.0)
+    # More than any ring, so that an edge that is too slow is never worth what it saves.
+    cost[(own < floor) | (own == 0)] += cost.sum() + 1.0
+    costs: list[list[float]] = cost.tolist()
+    starts = [list(range(size)), _by_nearest(costs)]
+    # There is such a ring, be it that of the indices.
+    starts.append(_find_ring(_edges(speed, floor)) or starts[0])
+    rings = [_improved(start, costs) for start in starts]
+    order = min(rings, key=lambda ring: sum(costs[a][b] for a, b in ring_edges(ring)))
+    return order if order[1] < order[-1] else [order[0], *order[:0:-1]]
+
+
+def _by_nearest(cost: Sequence[Sequence[float]]) -> list[int]:
+    """Return a ring that goes to the nearest GPU left, from 0."""
     order = [0]
-    left = list(range(1, size))
+    left = list(range(1, len(cost)))
     while left:
         nearest = min(left, key=lambda other: (cost[order[-1]][other], other))
         left.remove(nearest)
         order.append(nearest)
+    return order
+
+
+def _improved(order: list[int], cost: Sequence[Sequence[float]]) -> list[int]:
+    """Turn stretches of a ring as long as that makes it shorter (2-opt)."""
+    size = len(order)
     improved = True
     while improved:
         improved = False
@@ -144,23 +167,17 @@ def _improved_order(own: Matrix) -> list[int]:
                 if new < old - 1e-12:
                     order[i : j + 1] = order[i : j + 1][::-1]
                     improved = True
-    return order if order[1] < order[-1] else [order[0], *order[:0:-1]]
-
-
-def ring_across(orders: Sequence[Sequence[int]]) -> list[tuple[int, int]]:
-    """Return one ring over the GPUs of several nodes, as (node, GPU).
-
-    It enters and leaves each node once, which is as rarely as a ring can: with k nodes k edges
-    cross between nodes. ``orders`` are the nodes' own ring orders.
-    """
-    return [(node, gpu) for node, order in enumerate(orders) for gpu in order]
+    return order
 
 
 # Rings in parallel ---------------------------------------------------------------------------
 
 
 class RingModel:
-    """What rings over any set of a machine's GPUs carry; answers are kept."""
+    """What rings over any set of a machine's GPUs carry; answers are kept.
+
+    Slowest edges are exact for up to 16 GPUs; above, those of the best ring found in bounded time.
+    """
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
@@ -173,15 +190,7 @@ class RingModel:
         self._counts: dict[int, int] = {}
 
     def slowest(self, gpus: Sequence[int]) -> float:
-        """Return the slowest edge of the best single ring, GB/s on the wire.
-
-        Exact for up to 16 GPUs; above, what the order by 2-opt has.
-        """
-        if len(gpus) < 2:
-            return float("inf")
-        if len(gpus) > _EXACT_RING:
-            own = self._machine.ports(gpus)
-            return slowest_edge(own, ring_order(own, range(len(gpus))))
+        """Return the slowest edge of the best single ring, GB/s on the wire."""
         mask = _mask(gpus)
         found = self._known.get(mask)
         if found is None:
@@ -195,12 +204,7 @@ class RingModel:
         mask = _mask(gpus)
         found = self._over_nvlink.get(mask)
         if found is None:
-            if len(gpus) > _EXACT_RING:
-                own: Matrix = self._machine.nvlinks[np.ix_(gpus, gpus)].astype(np.float64)
-                slowest = slowest_edge(own, ring_order(own, range(len(gpus))))
-            else:
-                slowest = _slowest(self._nvlink, sorted(gpus))
-            found = self._over_nvlink[mask] = slowest > 0
+            found = self._over_nvlink[mask] = _slowest(self._nvlink, sorted(gpus)) > 0
         return found
 
     def parallel(self, gpus: Sequence[int]) -> int:
@@ -226,6 +230,8 @@ class RingModel:
         """Return upper bounds of ``bandwidth`` for sets given as rows of 0 and 1."""
         machine = self._machine
         size = int(members[0].sum())
+        if size < 2:
+            return np.full(len(members), np.inf)
         outside = np.where(members == 1, 0.0, np.inf)
         need = min(2, size - 1)
         off = machine.bandwidth.copy()
@@ -270,25 +276,36 @@ def _slowest(speed: Sequence[Sequence[float]], gpus: Sequence[int]) -> float:
     own = [[speed[a][b] for b in gpus] for a in gpus]
     if size == 2:
         return own[0][1]
+    if size > _EXACT_RING:
+        matrix = np.array(own)
+        return slowest_edge(matrix, _improved_order(matrix))
+    return _best_floor(own)
+
+
+def _best_floor(own: Sequence[Sequence[float]]) -> float:
+    """Return the largest value whose edges, with all that are faster, hold a ring."""
+    size = len(own)
     values = sorted({own[a][b] for a in range(size) for b in range(a)}, reverse=True)
     if len(values) == 1:
         return values[0]
-    for value in values:
-        edges = [
-            sum(1 << b for b in range(size) if b != a and own[a][b] >= value) for a in range(size)
-        ]
-        if _has_ring(edges):
-            return value
-    return 0.0
+    return next((value for value in values if _has_ring(_edges(own, value))), 0.0)
+
+
+def _edges(own: Sequence[Sequence[float]], least: float) -> list[int]:
+    """Return the graph of the edges with a bandwidth or more, as a mask of neighbours each."""
+    size = len(own)
+    return [sum(1 << b for b in range(size) if b != a and own[a][b] >= least) for a in range(size)]
 
 
 def _has_ring(edges: Sequence[int]) -> bool:
     """Tell whether a graph, given as a mask of neighbours each, has a Hamiltonian cycle.
 
     Few edges at a vertex say no, many at all of them yes (Dirac); else by dynamic programming over
-    the sets of vertices passed.
+    the sets of vertices passed. Of more than 16 vertices, whether one is found in bounded time.
     """
     size = len(edges)
+    if size > _EXACT_RING:
+        return bool(_find_ring(edges))
     degrees = [mask.bit_count() for mask in edges]
     if min(degrees) < 2:
         return False
@@ -313,6 +330,58 @@ def _has_ring(edges: Sequence[int]) -> bool:
                 reach ^= low
         layer = after
     return bool(layer.get(full, 0) & edges[0])
+
+
+def _find_ring(edges: Sequence[int]) -> list[int]:
+    """Return a Hamiltonian cycle of a graph, from vertex 0; [] where none is found.
+
+    The search is taken up at each vertex, with more steps from turn to turn: what is hopeless from
+    one is often easy from another. Up to 16 vertices it goes on until it is through.
+    """
+    size = len(edges)
+    most = _STEPS_TO_FIND
+    while True:
+        for start in range(size):
+            path, through = _search_ring(edges, start, most)
+            if path:
+                at = path.index(0)
+                return path[at:] + path[:at]
+            if through:
+                return []
+        if size > _EXACT_RING:
+            return []
+        most *= 4
+
+
+def _search_ring(edges: Sequence[int], start: int, most: int) -> tuple[list[int], bool]:
+    """Search a Hamiltonian cycle in so many steps; tell, too, whether all paths were tried."""
+    path = [start]
+    left = ((1 << len(edges)) - 1) & ~(1 << start)
+    options = [_next(edges, left, path)]
+    for _ in range(most):
+        while not options[-1]:
+            options.pop()
+            left |= 1 << path.pop()
+            if not options:
+                return [], True
+        path.append(options[-1].pop())
+        left &= ~(1 << path[-1])
+        if not left and edges[path[-1]] >> start & 1:
+            return path, True
+        options.append(_next(edges, left, path))
+    return [], False
+
+
+def _next(edges: Sequence[int], left: int, path: Sequence[int]) -> list[int]:
+    """Return where a path may go on, the vertex with the fewest ways on at the end.
+
+    Nowhere, if a vertex is left that cannot be both entered and left any more.
+    """
+    reach = left | 1 << path[-1] | 1 << path[0]
+    ways = {v: (edges[v] & reach).bit_count() for v in range(len(edges)) if left >> v & 1}
+    if min(ways.values(), default=0) < 2:
+        return []
+    return sorted((v for v in ways if edges[path[-1]] >> v & 1), key=lambda v: (-ways[v], -v))
 
 
 def _disjoint_rings(links: list[list[int]]) -> int:

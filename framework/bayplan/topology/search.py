@@ -306,15 +306,7 @@ class Search:
         if len(gpus) > 1:
             yield self._about_rings(gpus)
         if machine.nics:
-            near = [gpu for gpu in gpus if criteria.near_nics[gpu]]
-            if near:
-                names = dict.fromkeys(
-                    machine.nics[nic].name for gpu in near for nic in criteria.near_nics[gpu]
-                )
-                yield f"{len(near)} of {counted(len(gpus), 'GPU')} near a NIC: {', '.join(names)}"
-            else:
-                worst = Level(int(max(criteria.nic_distance[list(gpus)])))
-                yield f"no NIC nearer than {worst.name}"
+            yield self._about_nics(gpus)
         nodes = sorted({criteria.numa[gpu] for gpu in gpus})
         if nodes == [-1]:
             yield "NUMA not known"
@@ -323,9 +315,27 @@ class Search:
         rest = [gpu for gpu in free if gpu not in gpus]
         if rest:
             groups = criteria.left(as_rows([free], len(machine))[0])
-            sizes = groups(as_rows([gpus], len(machine)))[0]
-            if criteria.linked.any():
-                yield f"leaves {int(sizes[0])} of {len(rest)} free GPUs connected by NVLink"
+            largest = int(groups(as_rows([gpus], len(machine)))[0][0])
+            if criteria.linked.any() and largest > 1:
+                yield f"leaves {largest} of {len(rest)} free GPUs connected by NVLink"
+            elif criteria.linked.any():
+                yield "leaves no two free GPUs connected by NVLink"
+
+    def _about_nics(self, gpus: Sequence[int]) -> str:
+        machine, near_nics = self._machine, self._criteria.near_nics
+        if not machine.compute_nics:
+            return "no NIC for traffic between GPUs"
+        near = [gpu for gpu in gpus if near_nics[gpu]]
+        distances = [machine.nic_distance(gpu) for gpu in gpus]
+        unknown = distances.count(Level.NET)
+        if near:
+            names = dict.fromkeys(machine.nics[nic].name for gpu in near for nic in near_nics[gpu])
+            text = f"{len(near)} of {counted(len(gpus), 'GPU')} near a NIC: {', '.join(names)}"
+        elif unknown < len(gpus):
+            text = f"no NIC nearer than {min(distances).name}"
+        else:
+            return "the nearest NIC is not known"
+        return text + (f"; of {counted(unknown, 'GPU')} the nearest is not known" * bool(unknown))
 
     def _about_rings(self, gpus: Sequence[int]) -> str:
         rings = self._rings

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from bayplan.naming import counted
 from bayplan.topology.machine import Machine
-from bayplan.topology.policies import POLICIES, by_policy
+from bayplan.topology.policies import POLICIES, Asked, by_policy
 from bayplan.topology.rings import ring_model
 from bayplan.topology.search import NO_CONSTRAINTS, Constraints, Wish, search_of
 
@@ -160,21 +160,20 @@ def _by_policy(
     machine: Machine, free: tuple[int, ...], request: Request
 ) -> Selection | NoSelection:
     search = search_of(machine)
-    chosen = by_policy(
-        machine,
+    asked = Asked(
         free,
         request.count,
         request.required,
-        request.policy,
         lambda gpus: search.fulfils(gpus, request.constraints),
     )
+    chosen = by_policy(machine, request.policy, asked)
     if chosen is None:
         if search.best(free, _wish(request)) is None:
             return NoSelection(_why_none(machine, free, request))
         found = f"{request.count} GPUs with {request.constraints}"
         return NoSelection(f"policy {request.policy} does not find {found}, though there are such")
     gpus = tuple(sorted(chosen))
-    why = (POLICIES[request.policy], *search.reasons(free, gpus, _wish(request)))
+    why = (POLICIES[request.policy].what, *search.reasons(free, gpus, _wish(request)))
     return _selection(machine, gpus, why)
 
 

@@ -10,20 +10,33 @@ from collections.abc import Mapping
 from bayplan.topology.bandwidth import Bandwidth, inter_socket, pcie
 from bayplan.topology.builder import MachineBuilder
 from bayplan.topology.machine import Gpu, Machine
+from bayplan.topology.machinefile import MOST_GPUS
 
 __all__ = ["machine_from_zones"]
 
+_CPU = "skylake"
+
 
 def machine_from_zones(name: str, gpus: Mapping[int, int]) -> Machine:
-    """Return the machine with so many GPUs on each NUMA node; GPUs are numbered node by node."""
-    builder = MachineBuilder(name, Bandwidth(0.0, 0.0), inter_socket("skylake"))
+    """Return the machine with so many GPUs on each NUMA node; GPUs are numbered node by node.
+
+    :raises ValueError: for more GPUs than a machine can have.
+    """
+    total = sum(gpus.values())
+    if total > MOST_GPUS:
+        raise ValueError(f"expected {MOST_GPUS} GPUs or fewer, got {total}")
+    between = inter_socket(_CPU)
+    builder = MachineBuilder(name, Bandwidth(0.0, 0.0), between)
     index = 0
     for node in sorted(gpus):
         builder.socket(f"socket {node}")
-        builder.numa(f"numa {node}", f"socket {node}")
+        builder.numa(f"numa {node}", f"socket {node}", node)
         for _ in range(gpus[node]):
             builder.root(f"root {index}", f"numa {node}")
             builder.gpu(Gpu(index, numa=node), f"root {index}", pcie(3))
             index += 1
-    builder.notes.append("only the NUMA node of each GPU is known; assumed: PCIe 3, no NVLink")
+    builder.notes.append(
+        "only the NUMA node of each GPU is known; assumed: PCIe 3, no NVLink, "
+        f"{between.wire:g} GB/s between sockets, as of {_CPU.title()}"
+    )
     return builder.build()

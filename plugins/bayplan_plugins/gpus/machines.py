@@ -8,6 +8,8 @@ name), HAMi's annotations, and a NodeResourceTopology of the node's name.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Mapping
+from typing import TypeVar
 
 from bayplan.api import Node, NodeResourceTopology
 from bayplan.api.gpus import GPU_RESOURCES
@@ -21,7 +23,12 @@ __all__ = ["MACHINE", "TOPOLOGY", "NodeMachines", "numa_nodes"]
 
 MACHINE = "bayplan.dev/machine"
 TOPOLOGY = "bayplan.dev/topology"
-_Source = tuple[str, str, str]
+_PRODUCT = "nvidia.com/gpu.product"
+_OF_HAMI = (hami.SCORE, hami.REGISTER, hami.CORDON)
+_HAMI = "annotations of HAMi"
+_ZONES = "NodeResourceTopology"
+_Source = tuple[str, ...]
+Found = TypeVar("Found")
 
 
 class NodeMachines:
@@ -42,15 +49,15 @@ class NodeMachines:
         return found
 
     def _source(self, node: Node) -> _Source | None:
-        """Return what the node says of its machine: the kind, and one or two texts."""
-        annotations = node.metadata.annotations
+        """Return what the node says of its machine: the kind, and its texts."""
+        annotations, labels = node.metadata.annotations, node.metadata.labels
         if TOPOLOGY in annotations:
-            return (TOPOLOGY, annotations[TOPOLOGY], "")
-        name = annotations.get(MACHINE) or node.metadata.labels.get(MACHINE)
+            return (TOPOLOGY, annotations[TOPOLOGY], labels.get(_PRODUCT, ""))
+        name = annotations.get(MACHINE) or labels.get(MACHINE)
         if name:
-            return (MACHINE, name, "")
+            return (MACHINE, name)
         if hami.SCORE in annotations or hami.REGISTER in annotations:
-            return (hami.SCORE, annotations.get(hami.SCORE, ""), annotations.get(hami.REGISTER, ""))
+            return (_HAMI, *(annotations.get(one, "") for one in _OF_HAMI))
         zones = self._snapshot.objects(NodeResourceTopology).get(node.metadata.name)
         if zones is not None:
             counts = {
@@ -58,7 +65,7 @@ class NodeMachines:
                 for number, zone in numa_nodes(zones).items()
             }
             if any(counts.values()):
-                return ("NodeResourceTopology", repr(sorted(counts.items())), "")
+                return (_ZONES, repr(sorted(counts.items())))
         return None
 
 
@@ -73,32 +80,58 @@ def numa_nodes(topology: NodeResourceTopology) -> dict[int, Zone]:
 
 
 def _read(source: _Source) -> Machine | str:
-    kind, text, more = source
+    kind, *texts = source
     try:
-        return _machine(kind, text, more)
+        return _READERS[kind](*texts)
     except (InputError, ValueError) as exc:
-        where = kind if kind == "NodeResourceTopology" else f"annotation {kind}"
-        return f"{where}: {exc}"
+        return f"{kind}: {exc}"
 
 
-def _machine(kind: str, text: str, more: str) -> Machine:
-    # Machines are few; what reads them (networkx) is worth loading only when there is one.
-    from bayplan.topology.machinefile import known_machine, machine_from
+# Machines are few; what reads them (networkx) is worth loading only when there is one.
+
+
+def _by_name(name: str) -> Machine:
+    from bayplan.topology.machinefile import known_machine
+
+    return known_machine(name)
+
+
+def _from_text(text: str, model: str) -> Machine:
+    from bayplan.topology.machinefile import machine_from
     from bayplan.topology.smi import parse_smi
-    from bayplan.topology.zones import machine_from_zones
     from bayplan.yamlfile import parse_documents
 
-    if kind == MACHINE:
-        return known_machine(text)
-    if kind == TOPOLOGY:
-        if re.search(r"^\W*GPU0\s", text, re.MULTILINE):
-            return parse_smi(text, "node")
-        documents = parse_documents(text, TOPOLOGY)
-        if len(documents) != 1:
-            raise InputError("expected what nvidia-smi topo -m prints, or a machine in YAML")
-        return machine_from(documents[0])
-    if kind == hami.SCORE:
-        scores = hami.read_scores(text) if text else {}
-        return hami.machine_from_scores("node", hami.read_register(more) if more else [], scores)
-    pairs = re.findall(r"\((\d+), (\d+)\)", text)
+    if re.search(r"^\W*GPU0\s", text, re.MULTILINE):
+        return parse_smi(text, "node", model=model)
+    documents = parse_documents(text, TOPOLOGY)
+    if len(documents) != 1:
+        raise InputError("expected what nvidia-smi topo -m prints, or a machine in YAML")
+    return machine_from(documents[0])
+
+
+def _from_hami(score: str, register: str, cordon: str) -> Machine:
+    gpus = _named(hami.REGISTER, hami.read_register, register) if register else []
+    scores = _named(hami.SCORE, hami.read_scores, score) if score else {}
+    return hami.machine_from_scores("node", gpus, scores, cordon)
+
+
+def _named(annotation: str, read: Callable[[str], Found], text: str) -> Found:
+    try:
+        return read(text)
+    except (InputError, ValueError) as exc:
+        raise InputError(f"{annotation}: {exc}") from None
+
+
+def _from_zones(counts: str) -> Machine:
+    from bayplan.topology.zones import machine_from_zones
+
+    pairs = re.findall(r"\((\d+), (\d+)\)", counts)
     return machine_from_zones("node", {int(node): int(count) for node, count in pairs})
+
+
+_READERS: Mapping[str, Callable[..., Machine]] = {
+    TOPOLOGY: _from_text,
+    MACHINE: _by_name,
+    _HAMI: _from_hami,
+    _ZONES: _from_zones,
+}

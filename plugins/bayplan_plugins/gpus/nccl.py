@@ -8,6 +8,7 @@ from bayplan import PodInfo
 from bayplan.api import ObjectMeta
 from bayplan.api.configmap import ConfigMap
 from bayplan.api.meta import OwnerReference
+from bayplan.naming import natural_key
 from bayplan.nccl import Member, environment, needed_topology_file, plan_job
 
 __all__ = ["annotations_of", "config_map_of"]
@@ -67,7 +68,7 @@ def _about_ring(member: Member, others: Sequence[Member]) -> dict[str, str]:
     """
     if not others:
         return {}
-    plan = plan_job(sorted((member, *others), key=lambda one: one.node))
+    plan = plan_job(sorted((member, *others), key=lambda one: natural_key(one.node)))
     part = plan.part(member.node)
     way = " ".join(f"{member.node}/{gpu}" for gpu in part.gpus)
     if part.after != member.node:
