@@ -190,7 +190,9 @@ def decode_object(kind: Kind, content: dict[str, Any]) -> ApiObject:
     except msgspec.ValidationError as exc:
         raise _decode_error(str(exc), content, kind.type) from None
     if kind.whole:
-        spec = next(f for f in msgspec.inspect.type_info(kind.type).fields if f.name == "spec")  # type: ignore[attr-defined]
+        info = msgspec.inspect.type_info(kind.type)
+        assert isinstance(info, msgspec.inspect.StructType)
+        spec = next(field for field in info.fields if field.name == "spec")
         _refuse_unknown(content.get("spec"), spec.type, "$.spec")
     if kind.namespaced and not obj.metadata.namespace:
         metadata = msgspec.structs.replace(obj.metadata, namespace="default")

@@ -102,11 +102,15 @@ class MemoryCluster:
 
     def list(self, type_: type[Obj]) -> list[Obj]:
         """Return all objects of a type, oldest first."""
-        return list(self._objects.get(type_, {}).values())  # type: ignore[arg-type]
+        return list(self._of(type_).values())
 
     def get(self, type_: type[Obj], key: str) -> Obj | None:
         """Return one object, None when there is none."""
-        return self._objects.get(type_, {}).get(key)  # type: ignore[return-value]
+        return self._of(type_).get(key)
+
+    def _of(self, type_: type[Obj]) -> Mapping[str, Obj]:
+        # Objects are filed under their own type, which a type checker cannot follow.
+        return cast("Mapping[str, Obj]", self._objects.get(type_, {}))
 
     def watch(self, handler: WatchHandler) -> None:
         """Deliver all objects as ADDED, then every change. Delivery happens in ``deliver``."""
