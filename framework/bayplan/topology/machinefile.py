@@ -242,9 +242,9 @@ def known_machine(name: str) -> Machine:
     """
     known = known_machines()
     if name not in known:
-        raise InputError(
-            f'there is no machine "{name}"{did_you_mean(name, known)} (there is {", ".join(known)})'
-        )
+        near = did_you_mean(name, known)
+        there = ", ".join(known)
+        raise InputError(f'there is no machine "{name[:40]}"{near} (there is {there})')
     text = files("bayplan.topology").joinpath("machines", f"{name}.yaml").read_text("utf-8")
     return machine_from(parse_documents(text, f"{name}.yaml")[0])
 
