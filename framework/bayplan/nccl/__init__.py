@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from bayplan.nccl.environment import Variable, environment
+from bayplan.nccl.environment import TOPOLOGY_PATH, Variable, environment
 from bayplan.nccl.job import JobPlan, Member, RingPart, plan_job
 from bayplan.nccl.topofile import TopologyFileError, needed_topology_file, topology_file
 
 __all__ = [
+    "TOPOLOGY_PATH",
     "JobPlan",
     "Member",
     "RingPart",

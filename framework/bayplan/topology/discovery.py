@@ -231,6 +231,8 @@ class _Discovery:
                 memory=gpu.memory,
                 mig=gpu.mig,
                 lost=gpu.lost,
+                compute=gpu.compute,
+                minor=gpu.minor,
             )
             builder.gpu(made, self._above(name), self._up(name))
 

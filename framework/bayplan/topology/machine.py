@@ -74,7 +74,8 @@ class Gpu:
 
     ``nvlink_domain`` is ``<clusterUUID>.<cliqueID>`` where NVLink leaves the machine. ``cpus`` is
     the list of its NUMA node's CPUs as the kernel writes it. ``lost`` says why the GPU cannot be
-    used, "" where it can.
+    used, "" where it can. ``compute`` is the CUDA compute capability times ten, 0 where it is not
+    known; ``minor`` is that of its device file.
     """
 
     index: int
@@ -88,6 +89,8 @@ class Gpu:
     memory: int = 0
     mig: tuple[Mig, ...] = ()
     lost: str = ""
+    compute: int = 0
+    minor: int | None = None
 
     @property
     def name(self) -> str:
@@ -122,12 +125,13 @@ class Nic:
 
 @dataclass(frozen=True, slots=True)
 class Platform:
-    """What is known of the machine besides its devices."""
+    """What is known of the machine besides its devices; ``driver`` is that of its GPUs."""
 
     arch: str = "x86_64"
     cpu: str = ""
     virtual: bool = False
     numa_cpus: tuple[tuple[int, str], ...] = ()
+    driver: str = ""
 
 
 @dataclass(eq=False)

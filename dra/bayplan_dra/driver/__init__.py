@@ -1,0 +1,1 @@
+"""The node driver: publishes a node's devices and prepares them when the kubelet asks."""

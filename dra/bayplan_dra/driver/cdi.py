@@ -1,0 +1,93 @@
+"""CDI files: what a container runtime adds to a container that gets a device.
+
+One file for each claim, with a device of its own for every device of the claim, so that no two
+claims share a name (Container Device Interface, version 0.6.0).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bayplan_dra.driver.files import TEMPORARY, folder, remove, write_atomically
+
+__all__ = ["CdiFolder", "Edits", "device_id", "spec_text"]
+
+_VERSION = "0.6.0"
+
+
+@dataclass(frozen=True)
+class Edits:
+    """What is added to a container: environment, device files, read-only mounts (host: inside)."""
+
+    environment: Mapping[str, str] = {}
+    device_files: Sequence[str] = ()
+    mounts: Mapping[str, str] = {}
+
+    def content(self) -> dict[str, Any]:
+        """Return them as CDI's containerEdits."""
+        found: dict[str, Any] = {}
+        if self.environment:
+            found["env"] = [f"{name}={value}" for name, value in sorted(self.environment.items())]
+        if self.device_files:
+            found["deviceNodes"] = [{"path": path} for path in self.device_files]
+        if self.mounts:
+            found["mounts"] = [
+                {
+                    "hostPath": host,
+                    "containerPath": inside,
+                    "options": ["ro", "nosuid", "nodev", "bind"],
+                }
+                for host, inside in sorted(self.mounts.items())
+            ]
+        return found
+
+
+def device_id(driver: str, uid: str, device: str) -> str:
+    """Return the name by which a runtime finds a device of a claim."""
+    return f"{driver}/claim={uid}-{device}"
+
+
+def spec_text(driver: str, uid: str, common: Edits, devices: Mapping[str, Edits]) -> str:
+    """Return a claim's CDI file."""
+    content = {
+        "cdiVersion": _VERSION,
+        "kind": f"{driver}/claim",
+        "devices": [
+            {"name": f"{uid}-{name}", "containerEdits": edits.content()}
+            for name, edits in devices.items()
+        ],
+        "containerEdits": common.content(),
+    }
+    return json.dumps(content, indent=1)
+
+
+class CdiFolder:
+    """The CDI files of a driver, in a folder that it shares with others."""
+
+    def __init__(self, path: Path, driver: str) -> None:
+        self._path = folder(path, 0o755)
+        self._prefix = f"{driver}-claim_"
+
+    def write(self, uid: str, text: str) -> None:
+        """Write a claim's file, unless it is there as it should be."""
+        path = self._file(uid)
+        if not path.exists() or path.read_text("utf-8") != text:
+            write_atomically(path, text.encode(), 0o644)
+
+    def remove(self, uid: str) -> None:
+        """Remove a claim's file; none is fine."""
+        remove(self._file(uid))
+
+    def keep_only(self, uids: Iterable[str]) -> None:
+        """Remove the files of all other claims, and what was left half written."""
+        kept = {self._file(uid) for uid in uids}
+        for path in self._path.glob(f"{self._prefix}*"):
+            if path not in kept and path.name.endswith((".json", TEMPORARY)):
+                remove(path)
+
+    def _file(self, uid: str) -> Path:
+        return self._path / f"{self._prefix}{uid}.json"

@@ -1,0 +1,118 @@
+"""What the driver has prepared, on disk: one file for each claim, named after its UID.
+
+A file is written before the kubelet is answered and survives any kill and a reboot. Damage to one
+concerns one claim only.
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from pathlib import Path
+
+import msgspec
+
+from bayplan_dra.driver.files import TEMPORARY, folder, remove, write_atomically
+
+__all__ = ["Checkpoint", "PreparedClaim", "PreparedDevice", "is_uid"]
+
+_VERSION = 1
+
+
+class PreparedDevice(msgspec.Struct, frozen=True):
+    """A device of a claim, with the requests (base names) that it answers."""
+
+    name: str
+    requests: tuple[str, ...]
+    admin: bool = False
+    share_id: str = ""
+
+
+class PreparedClaim(msgspec.Struct, frozen=True):
+    """A claim as it was prepared; ``spec`` is the text of its CDI file."""
+
+    uid: str
+    namespace: str
+    name: str
+    pool: str
+    devices: tuple[PreparedDevice, ...]
+    spec: str
+
+
+class _File(msgspec.Struct):
+    version: int
+    checksum: int
+    claim: msgspec.Raw
+
+
+def is_uid(text: str) -> bool:
+    """Tell whether a text is one that a UID can be, and so a file's name."""
+    return re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9-]{0,62}", text) is not None
+
+
+class Checkpoint:
+    """All prepared claims of a driver on a node, also those of another instance of it.
+
+    Not to be used by two at a time: see ``files.locked``. ``damaged`` are files that could not be
+    read; they are kept aside under another name.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = folder(path, 0o700)
+        self._known: dict[str, tuple[int, PreparedClaim]] = {}
+        self.damaged: list[str] = []
+
+    def clean(self) -> None:
+        """Remove what a killed process left half written."""
+        for path in self._path.glob(f"*{TEMPORARY}"):
+            remove(path)
+
+    def claims(self) -> dict[str, PreparedClaim]:
+        """Return all prepared claims by UID."""
+        found = {}
+        for path in self._path.glob("*.json"):
+            claim = self._read(path)
+            if claim is not None:
+                found[claim.uid] = claim
+        return found
+
+    def get(self, uid: str) -> PreparedClaim | None:
+        """Return a prepared claim."""
+        path = self._file(uid)
+        return self._read(path) if path.exists() else None
+
+    def put(self, claim: PreparedClaim) -> None:
+        """Write a claim; after this it is not lost."""
+        raw = msgspec.json.encode(claim)
+        content = msgspec.json.encode(_File(_VERSION, zlib.crc32(raw), msgspec.Raw(raw)))
+        write_atomically(self._file(claim.uid), content)
+
+    def remove(self, uid: str) -> None:
+        """Forget a claim; none is fine."""
+        remove(self._file(uid))
+        self._known.pop(uid, None)
+
+    def _file(self, uid: str) -> Path:
+        assert is_uid(uid), uid
+        return self._path / f"{uid}.json"
+
+    def _read(self, path: Path) -> PreparedClaim | None:
+        try:
+            changed = path.stat().st_mtime_ns
+        except FileNotFoundError:
+            return None
+        known = self._known.get(path.stem)
+        if known is not None and known[0] == changed:
+            return known[1]
+        try:
+            file = msgspec.json.decode(path.read_bytes(), type=_File)
+            if file.version != _VERSION or zlib.crc32(bytes(file.claim)) != file.checksum:
+                raise ValueError(f"its version is {file.version}, or its checksum is wrong")
+            claim = msgspec.json.decode(file.claim, type=PreparedClaim)
+        except (ValueError, msgspec.MsgspecError) as exc:
+            aside = path.with_suffix(".damaged")
+            path.replace(aside)
+            self.damaged.append(f"{aside}: {exc}")
+            return None
+        self._known[claim.uid] = (changed, claim)
+        return claim

@@ -1,0 +1,88 @@
+"""Files that are either there in full or not at all, whenever the process is killed."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from bayplan.errors import BayplanError
+
+__all__ = ["TEMPORARY", "folder", "locked", "remove", "write_atomically"]
+
+TEMPORARY = ".tmp"
+"""How files end that are being written; they may go at any time that nobody writes."""
+_WAIT = 0.01
+
+
+def folder(path: Path, mode: int = 0o750) -> Path:
+    """Make a folder, and those above it, unless it is there.
+
+    :raises BayplanError: when it cannot be made or written to.
+    """
+    try:
+        path.mkdir(mode=mode, parents=True, exist_ok=True)
+    except OSError as exc:
+        raise BayplanError(f"{path}: {exc.strerror}") from None
+    if not os.access(path, os.W_OK | os.X_OK):
+        raise BayplanError(f"{path}: no permission to write there")
+    return path
+
+
+def write_atomically(path: Path, content: bytes, mode: int = 0o600) -> None:
+    """Write a file so that a crash, even of the machine, leaves the old one or the new one."""
+    temporary = path.with_name(path.name + TEMPORARY)
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
+    try:
+        os.write(descriptor, content)
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    temporary.replace(path)
+    _sync_folder(path.parent)
+
+
+def remove(path: Path) -> None:
+    """Remove a file for good; none is fine."""
+    with suppress(FileNotFoundError):
+        path.unlink()
+        _sync_folder(path.parent)
+
+
+def _sync_folder(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def locked(path: Path, seconds: float) -> Iterator[None]:
+    """Hold a lock against other processes, and threads that open it anew.
+
+    The kernel releases it when the process ends, however that happens.
+
+    :raises BayplanError: when somebody else holds it for so long.
+    """
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        _take(descriptor, path, time.monotonic() + seconds)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _take(descriptor: int, path: Path, until: float) -> None:
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= until:
+                raise BayplanError(f"{path} is held by another instance") from None
+            time.sleep(_WAIT)
+        else:
+            return

@@ -1,0 +1,226 @@
+"""Keeps a node's ResourceSlices as its devices are.
+
+A pool is the node; its slices are numbered, and named so by the API server (``generateName``
+begins with the number). What is as it should be is not written. A change of one slice keeps the
+pool's generation; any other raises it, so that a scheduler waits until all slices are there. The
+rules are those of Kubernetes' own publisher (k8s.io/dynamic-resource-allocation/resourceslice).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import msgspec
+
+from bayplan.api.dra import Device, DeviceTaint, ResourcePool, ResourceSlice, ResourceSliceSpec
+from bayplan.api.meta import ObjectMeta, OwnerReference
+from bayplan.errors import BayplanError, NotFound
+from bayplan_dra.driver.devices import Inventory
+
+__all__ = ["Owner", "Publisher", "SliceApi", "dropped_fields", "specs_of"]
+
+_MOST_DEVICES = 64
+"""Devices of a slice in which any has taints, counters or lists; without these 128 were allowed,
+but a device that gets a taint is not to move others to another slice."""
+_MOST_COUNTER_SETS = 8
+
+
+class SliceApi(Protocol):
+    """What the publisher asks of the API server; errors are ``ClusterError``."""
+
+    def slices(self, driver: str, node: str) -> list[ResourceSlice]:
+        """Return the slices of a driver on a node."""
+
+    def create(self, obj: ResourceSlice) -> ResourceSlice:
+        """Create a slice; return it as it is stored."""
+
+    def update(self, obj: ResourceSlice) -> ResourceSlice:
+        """Replace a slice, unless it changed meanwhile; return it as it is stored."""
+
+    def delete(self, obj: ResourceSlice) -> None:
+        """Delete this very slice, by uid."""
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """The node that slices go with."""
+
+    name: str
+    uid: str
+
+
+@dataclass
+class Publisher:
+    """Publishes the devices of one node. Not to be called by two threads at a time.
+
+    ``warnings`` hold what the last call could not publish as it was meant.
+    """
+
+    api: SliceApi
+    driver: str
+    owner: Owner
+    warnings: list[str] = field(default_factory=list)
+
+    def publish(self, inventory: Inventory, taints: dict[str, tuple[DeviceTaint, ...]]) -> int:
+        """Make the API server's slices those of the inventory; return how many were written.
+
+        :param taints: by device name.
+        :raises BayplanError: for devices of one name, or counters that there are not.
+        :raises ClusterError: when the API server refuses.
+        """
+        devices = [
+            msgspec.structs.replace(one.device, taints=taints.get(one.name, ()))
+            for one in inventory.devices.values()
+        ]
+        _check(devices, inventory)
+        wanted = specs_of(self.driver, self.owner.name, devices, inventory)
+        existing = _by_number(self.api.slices(self.driver, self.owner.name))
+        self.warnings = [f"left out {text}" for text in inventory.left_out]
+        for obsolete in _obsolete(existing, len(wanted)):
+            self._delete(obsolete)
+        kept = {number: found[0] for number, found in existing.items() if number < len(wanted)}
+        kept.pop(-1, None)
+        changed = [n for n, spec in enumerate(wanted) if n not in kept or not _same(kept[n], spec)]
+        pools = {
+            (one.spec.pool.generation, one.spec.pool.resource_slice_count) for one in kept.values()
+        }
+        agree = len(pools) == 1 and {count for _, count in pools} == {len(wanted)}
+        generation = max((number for number, _ in pools), default=0)
+        if not agree or len(changed) > 1 or not kept.keys() >= set(changed):
+            generation += 1
+            changed = list(range(len(wanted)))
+        for number in changed:
+            self._write(number, wanted[number], kept.get(number), generation, len(wanted))
+        return len(changed)
+
+    def withdraw(self) -> None:
+        """Delete the node's slices."""
+        for obj in self.api.slices(self.driver, self.owner.name):
+            self._delete(obj)
+
+    def _delete(self, obj: ResourceSlice) -> None:
+        try:
+            self.api.delete(obj)
+        except NotFound:
+            return
+
+    def _write(
+        self,
+        number: int,
+        spec: ResourceSliceSpec,
+        old: ResourceSlice | None,
+        generation: int,
+        count: int,
+    ) -> None:
+        pool = ResourcePool(self.owner.name, generation, count)
+        spec = msgspec.structs.replace(spec, pool=pool)
+        if old is not None:
+            stored = self.api.update(msgspec.structs.replace(old, spec=spec))
+        else:
+            reference = OwnerReference(
+                api_version="v1",
+                kind="Node",
+                name=self.owner.name,
+                uid=self.owner.uid,
+                controller=True,
+            )
+            prefix = f"{number:05x}-{self.driver}-{self.owner.name}-"
+            meta = ObjectMeta(generate_name=prefix, owner_references=(reference,))
+            stored = self.api.create(ResourceSlice(spec, meta))
+        self.warnings += dropped_fields(spec, stored.spec)
+
+
+def specs_of(
+    driver: str, node: str, devices: Sequence[Device], inventory: Inventory
+) -> list[ResourceSliceSpec]:
+    """Return the slices' specs in order: counters first, then devices; one empty one for none."""
+    pool = ResourcePool(node)
+    sets = inventory.counters
+    found = [
+        ResourceSliceSpec(driver, pool, node, shared_counters=sets[at : at + _MOST_COUNTER_SETS])
+        for at in range(0, len(sets), _MOST_COUNTER_SETS)
+    ]
+    for at in range(0, len(devices), _MOST_DEVICES):
+        part = tuple(devices[at : at + _MOST_DEVICES])
+        found.append(ResourceSliceSpec(driver, pool, node, devices=part))
+    return found or [ResourceSliceSpec(driver, pool, node)]
+
+
+def dropped_fields(wanted: ResourceSliceSpec, stored: ResourceSliceSpec) -> list[str]:
+    """Say which fields the API server did not keep, as it does where a feature is off."""
+    kept = {device.name: device for device in stored.devices}
+    gates = {
+        "consumes_counters": "DRAPartitionableDevices",
+        "taints": "DRADeviceTaints",
+        "allow_multiple_allocations": "DRAConsumableCapacity",
+    }
+    found = []
+    for name, gate in gates.items():
+        lost = [
+            device.name
+            for device in wanted.devices
+            if device.name in kept
+            and getattr(device, name)
+            and not getattr(kept[device.name], name)
+        ]
+        if lost:
+            found.append(
+                f"the API server dropped {name} of {', '.join(lost)}: is the feature {gate} on?"
+            )
+    if wanted.shared_counters and not stored.shared_counters:
+        found.append(
+            "the API server dropped sharedCounters: is the feature DRAPartitionableDevices on?"
+        )
+    return found
+
+
+def _check(devices: Iterable[Device], inventory: Inventory) -> None:
+    counters = {one.name: one.counters for one in inventory.counters}
+    for device in devices:
+        for use in device.consumes_counters:
+            if not use.counters.keys() <= counters.get(use.counter_set, {}).keys():
+                raise BayplanError(
+                    f"device {device.name} draws on counters of {use.counter_set}, which has none"
+                )
+
+
+def _by_number(slices: Iterable[ResourceSlice]) -> dict[int, list[ResourceSlice]]:
+    """Return slices by the number that their names begin with; -1 for those without."""
+    found: dict[int, list[ResourceSlice]] = {}
+    for obj in slices:
+        head = obj.metadata.name.partition("-")[0]
+        try:
+            number = int(head, 16) if len(head) >= 5 else -1
+        except ValueError:
+            number = -1
+        found.setdefault(number, []).append(obj)
+    return found
+
+
+def _obsolete(existing: dict[int, list[ResourceSlice]], count: int) -> list[ResourceSlice]:
+    """Return the slices that are beyond those wanted, or there twice."""
+    found = []
+    for number, slices in existing.items():
+        slices.sort(key=lambda obj: (-obj.spec.pool.generation, obj.metadata.name))
+        found += slices if not 0 <= number < count else slices[1:]
+    return found
+
+
+def _same(obj: ResourceSlice, spec: ResourceSliceSpec) -> bool:
+    return bool(_content(obj.spec) == _content(spec))
+
+
+def _content(spec: ResourceSliceSpec) -> Any:
+    """Return what a slice says besides its pool; times of taints are the API server's."""
+    devices = tuple(
+        msgspec.structs.replace(
+            device,
+            taints=tuple(
+                msgspec.structs.replace(taint, time_added=None) for taint in device.taints
+            ),
+        )
+        for device in spec.devices
+    )
+    return (spec.driver, spec.node_name, devices, spec.shared_counters)

@@ -1,0 +1,211 @@
+"""The services that the kubelet calls, over unix sockets: registration, claims, health."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from bayplan.errors import BayplanError
+from bayplan_dra.driver.health import Health
+from bayplan_dra.driver.preparer import Preparer
+from bayplan_dra.driver.proto import dra_pb2 as dra
+from bayplan_dra.driver.proto import health_pb2 as health
+from bayplan_dra.driver.proto import registration_pb2 as registration
+
+__all__ = [
+    "VERSIONS",
+    "KubeletServer",
+    "claim_handlers",
+    "health_handler",
+    "registration_handler",
+    "serve",
+]
+
+VERSIONS = ("v1.DRAPlugin", "v1beta1.DRAPlugin", "v1alpha1.DRAResourceHealth")
+"""In the order of preference: the kubelet takes the first that it knows."""
+_PACKAGES = ("k8s.io.kubelet.pkg.apis.dra.v1", "k8s.io.kubelet.pkg.apis.dra.v1beta1")
+_MOST_PATH = 107
+"""Characters of a unix socket's path."""
+_WORKERS = 16
+_HEALTH_SECONDS = 10.0
+"""How often all devices are told of, changed or not; the kubelet takes 30 s for silence."""
+log = logging.getLogger("bayplan.driver")
+
+
+class KubeletServer:
+    """A gRPC server on a unix socket that only root and the driver's user can open."""
+
+    def __init__(self, path: Path, handlers: Sequence[grpc.GenericRpcHandler]) -> None:
+        if len(str(path)) > _MOST_PATH:
+            raise BayplanError(
+                f"{path}: a socket's path has at most {_MOST_PATH} characters, this has "
+                f"{len(str(path))}"
+            )
+        self.path = path
+        self._server = grpc.server(ThreadPoolExecutor(_WORKERS))
+        self._server.add_generic_rpc_handlers(tuple(handlers))
+
+    def start(self) -> None:
+        """Listen; a socket left by a dead process is replaced."""
+        self.path.unlink(missing_ok=True)
+        try:
+            bound = self._server.add_insecure_port(f"unix:{self.path}")
+        except RuntimeError as exc:
+            raise BayplanError(f"{self.path}: cannot listen: {exc}") from None
+        assert bound
+        self.path.chmod(0o600)
+        self._server.start()
+
+    def stop(self, grace: float) -> None:
+        """Take no more calls, and give those under way so many seconds."""
+        self._server.stop(grace).wait()
+        self.path.unlink(missing_ok=True)
+
+
+def serve(
+    service: str, methods: dict[str, grpc.RpcMethodHandler[Any, Any]]
+) -> grpc.GenericRpcHandler:
+    """Return the handler of a service."""
+    return grpc.method_handlers_generic_handler(service, methods)
+
+
+def registration_handler(
+    driver: str, endpoint: Path, told: Callable[[str], None]
+) -> grpc.GenericRpcHandler:
+    """Return the service by which the kubelet learns of the driver; ``told`` gets its answer."""
+
+    def info(request: registration.InfoRequest, context: object) -> registration.PluginInfo:
+        return registration.PluginInfo(
+            type="DRAPlugin",
+            name=driver,
+            endpoint=str(endpoint),
+            supported_versions=VERSIONS,
+        )
+
+    def status(
+        request: registration.RegistrationStatus, context: object
+    ) -> registration.RegistrationStatusResponse:
+        told("" if request.plugin_registered else request.error or "no reason given")
+        return registration.RegistrationStatusResponse()
+
+    return serve(
+        "pluginregistration.Registration",
+        {
+            "GetInfo": _unary(info, registration.InfoRequest),
+            "NotifyRegistrationStatus": _unary(status, registration.RegistrationStatus),
+        },
+    )
+
+
+def claim_handlers(preparer: Preparer, observe: Callable[[str, str, float], None]) -> list[Any]:
+    """Return the services that prepare claims: v1 and v1beta1, which have the same messages.
+
+    :param observe: told of every claim: what was done, the error or "", and the seconds.
+    """
+
+    def prepare(request: dra.NodePrepareResourcesRequest, context: object) -> Any:
+        answer = dra.NodePrepareResourcesResponse()
+        for claim in request.claims:
+            answer.claims[claim.uid].CopyFrom(_prepared(preparer, claim, observe))
+        return answer
+
+    def unprepare(request: dra.NodeUnprepareResourcesRequest, context: object) -> Any:
+        answer = dra.NodeUnprepareResourcesResponse()
+        for claim in request.claims:
+            run = partial(preparer.unprepare, claim.uid)
+            answer.claims[claim.uid].error = _guarded("unprepare", claim, observe, run)
+        return answer
+
+    methods = {
+        "NodePrepareResources": _unary(prepare, dra.NodePrepareResourcesRequest),
+        "NodeUnprepareResources": _unary(unprepare, dra.NodeUnprepareResourcesRequest),
+    }
+    return [serve(f"{package}.DRAPlugin", methods) for package in _PACKAGES]
+
+
+def _prepared(
+    preparer: Preparer, claim: dra.Claim, observe: Callable[[str, str, float], None]
+) -> dra.NodePrepareResourceResponse:
+    devices: list[dra.Device] = []
+
+    def run() -> None:
+        found = preparer.prepare(claim.namespace, claim.name, claim.uid)
+        for one in found.devices:
+            device = dra.Device(
+                request_names=one.requests,
+                pool_name=found.pool,
+                device_name=one.name,
+                cdi_device_ids=preparer.cdi_ids(found, one),
+            )
+            if one.share_id:
+                device.share_id = one.share_id
+            devices.append(device)
+
+    error = _guarded("prepare", claim, observe, run)
+    return dra.NodePrepareResourceResponse(devices=() if error else devices, error=error)
+
+
+def _guarded(
+    what: str,
+    claim: dra.Claim,
+    observe: Callable[[str, str, float], None],
+    run: Callable[[], None],
+) -> str:
+    """Run for one claim; return what went wrong, which is no reason to fail the other claims."""
+    started = time.monotonic()
+    error = ""
+    try:
+        run()
+    except (BayplanError, OSError) as exc:
+        error = str(exc)
+    seconds = time.monotonic() - started
+    level = logging.WARNING if error else logging.INFO
+    name = f"{claim.namespace}/{claim.name}"
+    log.log(level, "%s %s", what, name, extra={"claim": claim.uid, "error": error})
+    observe(what, error, seconds)
+    return error
+
+
+def health_handler(state: Health, stopped: threading.Event) -> Any:
+    """Return the service that tells the kubelet of the devices' health, at every change."""
+
+    def watch(
+        request: health.NodeWatchResourcesRequest, context: grpc.ServicerContext
+    ) -> Iterator[health.NodeWatchResourcesResponse]:
+        version = -1
+        while not stopped.is_set() and context.is_active():
+            version, devices = state.wait(version, _HEALTH_SECONDS)
+            yield health.NodeWatchResourcesResponse(
+                devices=[
+                    health.DeviceHealth(
+                        device=health.DeviceIdentifier(pool_name=one.pool, device_name=one.name),
+                        health=health.UNHEALTHY if one.problem else health.HEALTHY,
+                        last_updated_time=int(one.since),
+                        message=one.problem,
+                    )
+                    for one in devices
+                ]
+            )
+
+    method = grpc.unary_stream_rpc_method_handler(
+        watch,
+        request_deserializer=health.NodeWatchResourcesRequest.FromString,
+        response_serializer=health.NodeWatchResourcesResponse.SerializeToString,
+    )
+    return serve("v1alpha1.DRAResourceHealth", {"NodeWatchResources": method})
+
+
+def _unary(function: Callable[[Any, Any], Any], request: Any) -> Any:
+    return grpc.unary_unary_rpc_method_handler(
+        function,
+        request_deserializer=request.FromString,
+        response_serializer=lambda answer: answer.SerializeToString(),
+    )
