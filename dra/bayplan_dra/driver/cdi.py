@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +23,9 @@ _VERSION = "0.6.0"
 class Edits:
     """What is added to a container: environment, device files, read-only mounts (host: inside)."""
 
-    environment: Mapping[str, str] = {}
+    environment: Mapping[str, str] = field(default_factory=dict)
     device_files: Sequence[str] = ()
-    mounts: Mapping[str, str] = {}
+    mounts: Mapping[str, str] = field(default_factory=dict)
 
     def content(self) -> dict[str, Any]:
         """Return them as CDI's containerEdits."""

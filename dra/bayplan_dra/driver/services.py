@@ -19,6 +19,7 @@ from bayplan_dra.driver.preparer import Preparer
 from bayplan_dra.driver.proto import dra_pb2 as dra
 from bayplan_dra.driver.proto import health_pb2 as health
 from bayplan_dra.driver.proto import registration_pb2 as registration
+from bayplan_dra.driver.sockets import MOST_PATH
 
 __all__ = [
     "VERSIONS",
@@ -32,8 +33,6 @@ __all__ = [
 VERSIONS = ("v1.DRAPlugin", "v1beta1.DRAPlugin", "v1alpha1.DRAResourceHealth")
 """In the order of preference: the kubelet takes the first that it knows."""
 _PACKAGES = ("k8s.io.kubelet.pkg.apis.dra.v1", "k8s.io.kubelet.pkg.apis.dra.v1beta1")
-_MOST_PATH = 107
-"""Characters of a unix socket's path."""
 _WORKERS = 16
 _HEALTH_SECONDS = 10.0
 """How often all devices are told of, changed or not; the kubelet takes 30 s for silence."""
@@ -44,10 +43,10 @@ class KubeletServer:
     """A gRPC server on a unix socket that only root and the driver's user can open."""
 
     def __init__(self, path: Path, handlers: Sequence[grpc.GenericRpcHandler]) -> None:
-        if len(str(path)) > _MOST_PATH:
+        if len(str(path).encode()) > MOST_PATH:
             raise BayplanError(
-                f"{path}: a socket's path has at most {_MOST_PATH} characters, this has "
-                f"{len(str(path))}"
+                f"{path}: a socket's path has at most {MOST_PATH} bytes, this has "
+                f"{len(str(path).encode())}"
             )
         self.path = path
         self._server = grpc.server(ThreadPoolExecutor(_WORKERS))

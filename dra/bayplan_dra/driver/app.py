@@ -1,0 +1,183 @@
+"""The driver of one node: recovers, publishes, serves the kubelet, follows its devices' health."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Protocol
+
+from bayplan.errors import BayplanError
+from bayplan.nccl import TopologyFileError, needed_topology_file
+from bayplan_dra.driver import metrics
+from bayplan_dra.driver.devices import DRIVER, Inventory
+from bayplan_dra.driver.edits import DeviceFiles
+from bayplan_dra.driver.files import folder, write_atomically
+from bayplan_dra.driver.health import Health
+from bayplan_dra.driver.preparer import ClaimApi, Folders, Preparer
+from bayplan_dra.driver.publisher import Owner, Publisher, SliceApi
+from bayplan_dra.driver.services import (
+    KubeletServer,
+    claim_handlers,
+    health_handler,
+    registration_handler,
+)
+from bayplan_dra.driver.sockets import Sockets
+
+__all__ = ["DriverApi", "NodeDriver", "Watcher"]
+
+_RESYNC_SECONDS = 30.0
+_FIRST_RETRY, _LAST_RETRY = 1.0, 30.0
+_DRAIN_SECONDS = 10.0
+log = logging.getLogger("bayplan.driver")
+
+
+class DriverApi(SliceApi, ClaimApi, Protocol):
+    """What the driver asks of the API server."""
+
+    def owner(self, node: str) -> Owner:
+        """Return the node that slices go with."""
+
+
+class Watcher(Protocol):
+    """Follows something of the hardware, and reports it, until it is stopped."""
+
+    def run(self, stopped: threading.Event) -> None:
+        """Watch."""
+
+
+@dataclass
+class NodeDriver:
+    """The driver of one node.
+
+    :param cdi: the folder of CDI files.
+    :param files: the device files of this machine.
+    :param watchers: make what follows the hardware, given where to report.
+    """
+
+    node: str
+    inventory: Inventory
+    api: DriverApi
+    health: Health
+    files: DeviceFiles
+    sockets: Sockets
+    cdi: Path
+    watchers: Sequence[Watcher] = ()
+    resync_seconds: float = _RESYNC_SECONDS
+
+    def __post_init__(self) -> None:
+        self.published = threading.Event()
+        self.registered = threading.Event()
+        self.registration_error = ""
+        self._stopped = threading.Event()
+        self._threads: list[threading.Thread] = []
+        self._servers: list[KubeletServer] = []
+
+    def start(self) -> None:
+        """Recover what was prepared, and listen; publishing goes on in the background.
+
+        :raises BayplanError: for folders or sockets that cannot be used.
+        """
+        own = folder(self.sockets.folder(DRIVER))
+        folder(self.sockets.registry)
+        preparer = Preparer(
+            DRIVER,
+            self.node,
+            Folders(own, self.cdi),
+            lambda: self.inventory,
+            self.api,
+            self.files,
+            self._topology_file(own),
+        )
+        for text in preparer.recover():
+            log.error("a prepared claim was lost, its checkpoint is damaged: %s", text)
+        self.health.set_devices(self.inventory.devices)
+        service = self.sockets.service(DRIVER)
+        handlers = claim_handlers(preparer, metrics.claim_done)
+        handlers.append(health_handler(self.health, self._stopped))
+        registration = registration_handler(DRIVER, service, self._told)
+        self._servers = [
+            KubeletServer(service, handlers),
+            KubeletServer(self.sockets.registration(DRIVER), [registration]),
+        ]
+        for server in self._servers:
+            server.start()
+        self._run("publish", self._publish)
+        for watcher in self.watchers:
+            self._run(type(watcher).__name__, partial(watcher.run, self._stopped))
+
+    def _run(self, name: str, target: Callable[[], None]) -> None:
+        thread = threading.Thread(target=target, name=name, daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def _topology_file(self, own: Path) -> str:
+        """Write NCCL's topology file where the machine needs one; return its path."""
+        try:
+            text = needed_topology_file(self.inventory.machine)
+        except TopologyFileError as exc:
+            log.warning("no topology file for NCCL: %s", exc)
+            return ""
+        if not text:
+            return ""
+        path = own / "nccl-topo.xml"
+        write_atomically(path, text.encode(), 0o644)
+        return str(path)
+
+    def _told(self, error: str) -> None:
+        self.registration_error = error
+        if error:
+            self.registered.clear()
+            log.error("the kubelet did not register the driver: %s", error)
+        else:
+            self.registered.set()
+            log.info("registered with the kubelet")
+
+    def _publish(self) -> None:
+        """Publish at every change of health, and now and then in case a slice was deleted."""
+        publisher: Publisher | None = None
+        version, delay = -1, _FIRST_RETRY
+        told: list[str] = []
+        while not self._stopped.is_set():
+            try:
+                if publisher is None:
+                    publisher = Publisher(self.api, DRIVER, self.api.owner(self.node))
+                taints = self.health.taints()
+                written = publisher.publish(self.inventory, taints)
+            except BayplanError as exc:
+                log.warning("the slices could not be published, next try in %g s: %s", delay, exc)
+                metrics.publish_failed()
+                self._stopped.wait(delay)
+                delay = min(delay * 2, _LAST_RETRY)
+                continue
+            delay = _FIRST_RETRY
+            self.published.set()
+            metrics.published(len(self.inventory.devices), len(taints), written)
+            if publisher.warnings != told:
+                told = list(publisher.warnings)
+                for text in told:
+                    log.warning("published, but: %s", text)
+            version, _ = self.health.wait(version, self.resync_seconds)
+
+    def ready(self) -> str:
+        """Say why the driver is not ready; "" if it is."""
+        if not self.published.is_set():
+            return "its slices are not published yet"
+        if not self.registered.is_set():
+            return f"not registered with the kubelet {self.registration_error}".rstrip()
+        return ""
+
+    def stop(self) -> None:
+        """Leave the kubelet's registry, finish the calls under way, and stop.
+
+        Slices stay: the kubelet removes them if no other instance comes.
+        """
+        self._stopped.set()
+        self.health.wake()
+        for server in reversed(self._servers):
+            server.stop(_DRAIN_SECONDS)
+        for thread in self._threads:
+            thread.join(_DRAIN_SECONDS)
