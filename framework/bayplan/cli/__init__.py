@@ -8,7 +8,7 @@ import sys
 
 import click
 
-from bayplan.errors import BayplanError, did_you_mean
+from bayplan.errors import BayplanError, InputError, did_you_mean
 
 __all__ = ["cli", "main"]
 
@@ -19,15 +19,20 @@ _COMMANDS = {
     "plugin": ("plugin", "List, create and check plugins."),
     "bench": ("bench", "Measure speed on this machine."),
 }
+_ELSEWHERE = {"dra-driver": "Publish a node's devices, and prepare them for the kubelet."}
+"""Commands of other packages, which name them as entry points of the group bayplan.commands."""
+_TEXTS = {name: text for name, (_, text) in _COMMANDS.items()} | _ELSEWHERE
 
 
 class _Lazy(click.Group):
     """A group that knows its commands' names and imports one only to run it."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(_COMMANDS)
+        return list(_TEXTS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name in _ELSEWHERE:
+            return _loaded(cmd_name)
         if cmd_name not in _COMMANDS:
             return None
         module = importlib.import_module(f"bayplan.cli.{_COMMANDS[cmd_name][0]}")
@@ -37,15 +42,27 @@ class _Lazy(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (_, text) in _COMMANDS.items()])
+            formatter.write_dl(list(_TEXTS.items()))
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args and args[0] not in _COMMANDS and not args[0].startswith("-"):
-            near = did_you_mean(args[0], _COMMANDS)
+        if args and args[0] not in _TEXTS and not args[0].startswith("-"):
+            near = did_you_mean(args[0], _TEXTS)
             raise click.UsageError(f'There is no command "{args[0]}"{near}', ctx)
         return super().resolve_command(ctx, args)
+
+
+def _loaded(name: str) -> click.Command:
+    from importlib.metadata import entry_points
+
+    (found,) = entry_points(group="bayplan.commands", name=name)
+    try:
+        command = found.load()
+    except ModuleNotFoundError as exc:
+        raise InputError(f"{exc.name} is not installed: pip install 'bayplan[driver]'") from None
+    assert isinstance(command, click.Command)
+    return command
 
 
 @click.group(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"]})

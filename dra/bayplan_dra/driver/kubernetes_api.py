@@ -1,0 +1,156 @@
+"""The driver's requests to a Kubernetes API server, over the official client's transport.
+
+The client is used for authentication (kubeconfig, tokens, certificates, exec plugins, in-cluster)
+and HTTP; objects are bayplan's own.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import kubernetes
+import msgspec
+import urllib3
+
+from bayplan.api import ResourceClaim, ResourceSlice
+from bayplan.api.objects import KINDS, decode_object
+from bayplan.errors import AlreadyExists, ClusterError, Conflict, InputError, NotFound
+from bayplan_dra.driver.publisher import Owner
+
+__all__ = ["KubernetesApi"]
+
+_GROUP = "/apis/resource.k8s.io/v1"
+_SECONDS = 10.0
+_PAGE = 500
+
+
+class KubernetesApi:
+    """An API server, as ``app.DriverApi`` asks for it.
+
+    :param kubeconfig: a kubeconfig's path; None inside of a cluster.
+    :param context: the context of the kubeconfig; "" for its current one.
+    :raises InputError: when the kubeconfig cannot be used, or there is no cluster around.
+    """
+
+    def __init__(self, kubeconfig: Path | None, context: str = "") -> None:
+        try:
+            self._client = _client(kubeconfig, context)
+        except (kubernetes.config.ConfigException, OSError, ValueError, TypeError) as exc:
+            where = str(kubeconfig) if kubeconfig is not None else "the service account"
+            raise InputError(f"{exc}".replace("\n", " "), where) from None
+
+    def owner(self, node: str) -> Owner:
+        """Return a node's name and uid.
+
+        :raises NotFound: when there is no such node.
+        """
+        content = self._call("GET", f"/api/v1/nodes/{node}")
+        return Owner(node, content["metadata"]["uid"])
+
+    def slices(self, driver: str, node: str) -> list[ResourceSlice]:
+        """Return the slices of a driver on a node."""
+        query = {"fieldSelector": f"spec.driver={driver},spec.nodeName={node}", "limit": _PAGE}
+        found: list[ResourceSlice] = []
+        while True:
+            page = self._call("GET", f"{_GROUP}/resourceslices", query=query)
+            found += (_slice(item) for item in page.get("items") or ())
+            more = page.get("metadata", {}).get("continue")
+            if not more:
+                return found
+            query["continue"] = more
+
+    def create(self, obj: ResourceSlice) -> ResourceSlice:
+        """Create a slice."""
+        return _slice(self._call("POST", f"{_GROUP}/resourceslices", _content(obj)))
+
+    def update(self, obj: ResourceSlice) -> ResourceSlice:
+        """Replace a slice, unless it changed meanwhile."""
+        path = f"{_GROUP}/resourceslices/{obj.metadata.name}"
+        return _slice(self._call("PUT", path, _content(obj)))
+
+    def delete(self, obj: ResourceSlice) -> None:
+        """Delete this very slice."""
+        meta = obj.metadata
+        body = {"preconditions": {"uid": meta.uid, "resourceVersion": meta.resource_version}}
+        self._call("DELETE", f"{_GROUP}/resourceslices/{meta.name}", body)
+
+    def claim(self, namespace: str, name: str) -> ResourceClaim | None:
+        """Return a claim, None when there is none."""
+        try:
+            path = f"{_GROUP}/namespaces/{namespace}/resourceclaims/{name}"
+            content = self._call("GET", path)
+        except NotFound:
+            return None
+        found = decode_object(KINDS["resource.k8s.io", "ResourceClaim"], content)
+        assert isinstance(found, ResourceClaim)
+        return found
+
+    def _call(
+        self, method: str, path: str, body: Any = None, query: dict[str, Any] | None = None
+    ) -> dict[str, Any]:
+        what = f"{method} {path}"
+        headers = {"Accept": "application/json", "Content-Type": "application/json"}
+        request = self._client.param_serialize(
+            method,
+            path,
+            query_params=list((query or {}).items()),
+            header_params=headers,
+            body=body,
+            auth_settings=["BearerToken"],
+        )
+        try:
+            answer = self._client.call_api(*request, _request_timeout=_SECONDS)
+            content = json.loads(answer.read() or b"{}")
+        except kubernetes.client.ApiException as exc:
+            raise ClusterError(f"{what}: {_short(str(exc.reason))}") from None
+        except (urllib3.exceptions.HTTPError, OSError) as exc:
+            raise ClusterError(f"{what}: {_short(str(exc))}") from None
+        except ValueError:
+            raise ClusterError(f"{what}: the answer is no JSON ({answer.status})") from None
+        if not isinstance(content, dict):
+            raise ClusterError(f"{what}: the answer is no JSON object ({answer.status})")
+        if not 200 <= answer.status < 300:
+            raise _error(what, answer.status, content)
+        return content
+
+
+def _client(kubeconfig: Path | None, context: str) -> Any:
+    settings = kubernetes.client.Configuration()
+    if kubeconfig is None:
+        kubernetes.config.load_incluster_config(settings)
+    else:
+        kubernetes.config.load_kube_config(str(kubeconfig), context or None, settings)
+    settings.retries = False
+    return kubernetes.client.ApiClient(settings)
+
+
+def _content(obj: ResourceSlice) -> dict[str, Any]:
+    plain: dict[str, Any] = msgspec.to_builtins(obj, enc_hook=lambda quantity: quantity.text)
+    return {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", **plain}
+
+
+def _slice(content: dict[str, Any]) -> ResourceSlice:
+    # Items of a list do not say what they are.
+    whole = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", **content}
+    found = decode_object(KINDS["resource.k8s.io", "ResourceSlice"], whole)
+    assert isinstance(found, ResourceSlice)
+    return found
+
+
+def _error(what: str, code: int, status: dict[str, Any]) -> ClusterError:
+    """Return the error that an API server's answer stands for."""
+    text = f"{what}: {_short(str(status.get('message') or 'no reason given'))} ({code})"
+    if code == 404:
+        return NotFound(text)
+    if code == 409:
+        known = status.get("reason") == "AlreadyExists"
+        return AlreadyExists(text) if known else Conflict(text)
+    if code == 403:
+        return ClusterError(f"{text}; the role in configs/deploy/dra-driver.yaml allows it")
+    return ClusterError(text)
+
+
+def _short(text: str) -> str:
+    return " ".join(text.split())[:500]

@@ -1,0 +1,193 @@
+"""``bayplan dra-driver`` as an operator runs it, against an API server on loopback."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from apiserver import SLICES, ApiServer
+from click.testing import CliRunner
+from kubelet import Kubelet, eventually, short_folder
+
+from bayplan.api import ResourceClaim
+from bayplan.cli import main
+from bayplan.testing import make_object
+from bayplan.topology.machinefile import known_machine
+from bayplan_dra.driver.command import command
+from bayplan_dra.driver.devices import DRIVER, inventory_of
+from bayplan_dra.driver.kubernetes_api import KubernetesApi
+from bayplan_dra.driver.publisher import Owner, Publisher
+
+
+@pytest.fixture
+def server() -> Iterator[ApiServer]:
+    with ApiServer().serving() as made:
+        made.put("/api/v1/nodes/n", {"metadata": {"name": "n", "uid": "node-uid"}})
+        yield made
+
+
+@contextmanager
+def running(root: Path, server: ApiServer, *more: str) -> Iterator[subprocess.Popen[str]]:
+    arguments = ["dra-driver", "--node", "n", "--machine", "dgx-1v", "--listen", "127.0.0.1:0"]
+    arguments += ["--kubeconfig", str(server.write_kubeconfig(root / "kubeconfig"))]
+    for name in ("plugins", "registry", "cdi"):
+        arguments += [f"--{name}-dir", str(root / name)]
+    code = "import sys; from bayplan.cli import main; sys.argv[0] = 'bayplan'; main()"
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, *arguments, *more], stderr=subprocess.PIPE, text=True
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def make_claim(server: ApiServer, name: str, *devices: str) -> ResourceClaim:
+    results = [
+        {"request": "gpu", "driver": DRIVER, "pool": "n", "device": device} for device in devices
+    ]
+    content = {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaim",
+        "metadata": {"name": name, "namespace": "default"},
+        "spec": {},
+        "status": {"allocation": {"devices": {"results": results}}},
+    }
+    path = f"/apis/resource.k8s.io/v1/namespaces/default/resourceclaims/{name}"
+    found = make_object(server.put(path, content))
+    assert isinstance(found, ResourceClaim)
+    return found
+
+
+def test_the_command_publishes_prepares_and_ends_when_told(server: ApiServer) -> None:
+    with short_folder() as root, running(root, server) as process:
+        eventually(lambda: list((root / "registry").glob("*.sock")), 20)
+        kubelet = Kubelet(root / "registry")
+        kubelet.register()
+        (found,) = eventually(server.slices)
+        assert [one["name"] for one in found["spec"]["devices"]][:2] == ["gpu-0", "gpu-1"]
+        assert found["metadata"]["ownerReferences"][0]["uid"] == "node-uid"
+        claim = make_claim(server, "c", "gpu-0", "gpu-3")
+        answer = kubelet.prepare(claim)["c"]
+        assert sorted(one.device_name for one in answer.devices) == ["gpu-0", "gpu-3"]
+        assert len(list((root / "cdi").iterdir())) == 1
+        process.terminate()
+        assert process.wait(15) == 0
+        assert not list(root.rglob("*.sock")), "sockets are left"
+        assert server.slices(), "the kubelet removes slices, an update would need them"
+        assert process.stderr is not None
+        told = process.stderr.read()
+        assert "registered with the kubelet" in told
+        assert "secret" not in told
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--listen", "9450"], '--listen: expected HOST:PORT such as 127.0.0.1:9450, got "9450"'),
+        (["--machine", "dgx-9"], "dgx-9: No such file"),
+        (["--context", "prod"], "prod"),
+        (["--plugins-dir", "/proc/x"], "/proc/x"),
+    ],
+)
+def test_what_cannot_be_used_is_named(
+    server: ApiServer,
+    tmp_path: Path,
+    arguments: list[str],
+    message: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    kubeconfig = server.write_kubeconfig(tmp_path / "kubeconfig")
+    given = ["bayplan", "dra-driver", "--node", "n", "--machine", "dgx-1v"]
+    given += ["--kubeconfig", str(kubeconfig), "--listen", "127.0.0.1:0"]
+    for name in ("plugins", "registry", "cdi"):
+        given += [f"--{name}-dir", str(tmp_path / name)]
+    monkeypatch.setattr(sys, "argv", [*given, *arguments])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_kubeconfig_that_is_not_there_is_named(tmp_path: Path) -> None:
+    arguments = ["--node", "n", "--machine", "dgx-1v", "--kubeconfig", str(tmp_path / "none")]
+    result = CliRunner().invoke(command, arguments)
+    assert "none" in str(result.exception)
+
+
+# Slices over HTTP ----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def publisher(server: ApiServer, tmp_path: Path) -> Publisher:
+    api = KubernetesApi(server.write_kubeconfig(tmp_path / "kubeconfig"))
+    return Publisher(api, DRIVER, Owner("n", "node-uid"))
+
+
+INVENTORY = inventory_of(known_machine("dgx-h100"))
+
+
+def test_what_is_published_already_is_not_written_again(
+    server: ApiServer, publisher: Publisher
+) -> None:
+    assert publisher.publish(INVENTORY, {}) == 1
+    assert publisher.publish(INVENTORY, {}) == 0
+    writes = [call for call in server.calls if not call.startswith("GET")]
+    assert len(writes) == 1
+
+
+def test_slices_of_others_are_left_alone(server: ApiServer, publisher: Publisher) -> None:
+    for name, driver, node in (("a", "gpu.nvidia.com", "n"), ("b", DRIVER, "m")):
+        spec = {"driver": driver, "nodeName": node, "pool": {"name": node}}
+        server.put(f"{SLICES}/{name}", {"metadata": {"name": name}, "spec": spec})
+    publisher.publish(INVENTORY, {})
+    publisher.withdraw()
+    assert [one["metadata"]["name"] for one in server.slices()] == ["a", "b"]
+
+
+def test_a_missing_right_is_told_with_where_it_is_given(
+    server: ApiServer, publisher: Publisher
+) -> None:
+    server.denied.add("POST")
+    with pytest.raises(Exception, match=r"cannot POST \(403\); the role in configs/deploy"):
+        publisher.publish(INVENTORY, {})
+
+
+def test_fields_that_the_api_server_drops_are_told(server: ApiServer, publisher: Publisher) -> None:
+    server.dropped.add("allowMultipleAllocations")
+    publisher.publish(inventory_of(known_machine("dgx-h100"), cpus=True), {})
+    (told,) = publisher.warnings
+    assert "dropped allow_multiple_allocations of cpu-numa-0, cpu-numa-1" in told
+    assert "DRAConsumableCapacity" in told
+
+
+def test_probes_tell_what_is_missing(server: ApiServer) -> None:
+    from bayplan_dra.driver.web import WebServer
+
+    problems = ["its slices are not published yet"]
+    web = WebServer("127.0.0.1", 0, lambda: problems[0])
+    web.start()
+    base = f"http://127.0.0.1:{web.port}"
+    assert _get(f"{base}/healthz") == (200, "ok\n")
+    assert _get(f"{base}/readyz") == (503, "its slices are not published yet\n")
+    problems[0] = ""
+    assert _get(f"{base}/readyz") == (200, "ok\n")
+    assert "bayplan_driver_claim_seconds" in _get(f"{base}/metrics")[1]
+    web.stop()
+
+
+def _get(url: str) -> tuple[int, str]:
+    try:
+        with urllib.request.urlopen(url, timeout=5) as answer:  # noqa: S310 - on loopback
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as exc:
+        with exc:
+            return exc.code, exc.read().decode()
