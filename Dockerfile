@@ -1,12 +1,12 @@
 # Debian slim, not Alpine: libraries that bayplan will need have no musl wheels.
 FROM python:3.11-slim AS build
 WORKDIR /src
-COPY pyproject.toml README.md LICENSE ./
+COPY pyproject.toml hatch_build.py README.md LICENSE ./
 COPY framework framework
 COPY plugins plugins
 COPY dra dra
 COPY benchmarks benchmarks
-RUN python -m venv /opt/bayplan && /opt/bayplan/bin/pip install --no-cache-dir .
+RUN python -m venv /opt/bayplan && /opt/bayplan/bin/pip install --no-cache-dir '.[driver]'
 
 FROM python:3.11-slim
 RUN useradd --uid 65532 --no-create-home --shell /usr/sbin/nologin bayplan

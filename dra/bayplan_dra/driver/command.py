@@ -28,6 +28,13 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
     "--machine", metavar="FILE|NAME", help="Simulate this machine instead of reading the hardware."
 )
 @click.option("--sysfs-root", type=_FOLDER, default=Path("/sys"), show_default=True)
+@click.option(
+    "--host-root",
+    type=_FOLDER,
+    default=Path("/"),
+    show_default=True,
+    help="Where the host's /dev, /proc/driver and /sys are seen.",
+)
 @click.option("--kubeconfig", type=_FILE, help="Without it, the pod's service account.")
 @click.option("--context", default="", help="The kubeconfig's context.")
 @click.option("--plugins-dir", type=_FOLDER, default=Path("/var/lib/kubelet/plugins"))
@@ -49,6 +56,7 @@ def command(
     node: str,
     machine: str | None,
     sysfs_root: Path,
+    host_root: Path,
     kubeconfig: Path | None,
     context: str,
     plugins_dir: Path,
@@ -78,7 +86,7 @@ def command(
         inventory_of(found, numa_node, cpus),
         KubernetesApi(kubeconfig, context),
         Health(DRIVER, node, taint_effect),
-        DeviceFiles(None if machine is not None else Path("/")),
+        DeviceFiles(None if machine is not None else host_root),
         Sockets(registry_dir, plugins_dir, pod_uid),
         cdi_dir,
     )
