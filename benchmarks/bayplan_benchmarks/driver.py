@@ -1,0 +1,119 @@
+"""How fast the node driver prepares claims, over its socket as the kubelet calls it."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from bayplan.api import ResourceClaim, ResourceSlice
+from bayplan.api.dra import (
+    AllocatedDevice,
+    AllocationResult,
+    DeviceAllocation,
+    ResourceClaimStatus,
+)
+from bayplan.api.meta import ObjectMeta
+from bayplan.benchmark import Benchmark, BenchmarkResult
+from bayplan.topology.bandwidth import inter_socket, nvlink, pcie
+from bayplan.topology.builder import MachineBuilder
+from bayplan.topology.machine import Gpu, Machine
+from bayplan_dra.driver.publisher import Owner
+
+__all__ = ["driver"]
+
+_NODE = "node-0"
+_ROUNDS = 5
+
+
+class _Api:
+    """An API server in which claim N has the GPU of that number."""
+
+    def owner(self, node: str) -> Owner:
+        return Owner(node, "uid")
+
+    def slices(self, driver: str, node: str) -> list[ResourceSlice]:
+        return []
+
+    def create(self, obj: ResourceSlice) -> ResourceSlice:
+        return obj
+
+    def update(self, obj: ResourceSlice) -> ResourceSlice:
+        return obj
+
+    def delete(self, obj: ResourceSlice) -> None: ...
+
+    def claim(self, namespace: str, name: str) -> ResourceClaim | None:
+        from bayplan_dra.driver.devices import DRIVER
+
+        result = AllocatedDevice("gpu", DRIVER, _NODE, f"gpu-{name}")
+        allocation = AllocationResult(DeviceAllocation((result,)))
+        meta = ObjectMeta(name=name, namespace=namespace, uid=f"uid-{name}")
+        return ResourceClaim(metadata=meta, status=ResourceClaimStatus(allocation))
+
+
+def _machine(gpus: int) -> Machine:
+    builder = MachineBuilder("many", nvlink(4), inter_socket("sapphire-rapids"))
+    builder.socket("socket 0")
+    builder.numa("numa 0", "socket 0", 0)
+    for index in range(gpus):
+        builder.root(f"root {index}", "numa 0")
+        builder.gpu(Gpu(index, uuid=f"GPU-{index}", numa=0), f"root {index}", pcie(5))
+    return builder.build()
+
+
+def _run(nodes: int, pods: int) -> BenchmarkResult:
+    with tempfile.TemporaryDirectory(prefix="bd-", dir="/tmp") as folder:
+        return _measured(Path(folder), pods)
+
+
+def _measured(root: Path, claims: int) -> BenchmarkResult:
+    import grpc
+
+    from bayplan_dra.driver.app import NodeDriver
+    from bayplan_dra.driver.devices import DRIVER, inventory_of
+    from bayplan_dra.driver.edits import DeviceFiles
+    from bayplan_dra.driver.health import Health
+    from bayplan_dra.driver.proto import dra_pb2 as dra
+    from bayplan_dra.driver.sockets import Sockets
+
+    sockets = Sockets(root / "r", root / "p")
+    health = Health(DRIVER, _NODE)
+    inventory = inventory_of(_machine(claims))
+    driver = NodeDriver(_NODE, inventory, _Api(), health, DeviceFiles(None), sockets, root / "c")
+    driver.start()
+    service = "/k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin"
+    channel = grpc.insecure_channel(f"unix:{sockets.service(DRIVER)}")
+
+    def call(method: str, number: int) -> Any:
+        claim = dra.Claim(namespace="default", uid=f"uid-{number}", name=str(number))
+        ask: Any = channel.unary_unary(
+            f"{service}/{method}",
+            request_serializer=lambda message: message.SerializeToString(),
+            response_deserializer=getattr(dra, f"{method}Response").FromString,
+        )
+        answer = ask(getattr(dra, f"{method}Request")(claims=[claim]), timeout=45)
+        assert not answer.claims[claim.uid].error, answer
+        return answer
+
+    at_once, alone = [], []
+    for _ in range(_ROUNDS):
+        with ThreadPoolExecutor(claims) as pool:
+            started = time.perf_counter()
+            list(pool.map(lambda number: call("NodePrepareResources", number), range(claims)))
+            at_once.append(time.perf_counter() - started)
+            list(pool.map(lambda number: call("NodeUnprepareResources", number), range(claims)))
+        started = time.perf_counter()
+        call("NodePrepareResources", 0)
+        alone.append(time.perf_counter() - started)
+        call("NodeUnprepareResources", 0)
+    channel.close()
+    driver.stop()
+    figures = {"atOnceSeconds": median(at_once), "oneMilliseconds": median(alone) * 1e3}
+    return BenchmarkResult({"claims": claims}, figures)
+
+
+driver = Benchmark("The node driver: claims prepared at once, over its socket.", (1,), 64, _run)
