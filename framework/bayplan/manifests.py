@@ -21,6 +21,8 @@ from bayplan.yamlfile import Document, parse_documents, read_stdin, read_text
 __all__ = ["Manifests", "load_manifests", "object_key"]
 
 _SUFFIXES = (".yaml", ".yml", ".json")
+_OTHERS = ("Endpoints", "Event", "LimitRange", "ResourceQuota", "Secret", "ServiceAccount")
+"""Kinds of Kubernetes that do not matter here, and that look like misspelt ones."""
 
 
 @dataclass
@@ -122,7 +124,7 @@ def _load(
                 f"$.apiVersion: {kind_name} {api_version} is not known; use {right}", where
             )
         near = did_you_mean(kind_name, {k for g, k in KINDS if g == group})
-        if near and kind_name not in {k for _, k in KINDS}:
+        if near and kind_name not in _OTHERS and kind_name not in {k for _, k in KINDS}:
             raise InputError(
                 f'$.kind: there is no kind "{kind_name}" in {api_version}{near}', where
             )

@@ -20,9 +20,17 @@ from kubelet import (
 )
 from msgspec.structs import replace
 
-from bayplan.api import ApiObject, Pod, ResourceClaim, ResourceSlice
+from bayplan.api import (
+    ApiObject,
+    DeviceClass,
+    Pod,
+    ResourceClaim,
+    ResourceClaimTemplate,
+    ResourceSlice,
+)
 from bayplan.cluster.claims import ClaimController
 from bayplan.errors import BayplanError, ClusterError
+from bayplan.manifests import load_manifests
 from bayplan.testing import Cluster, assert_placed, make_node, make_object, make_pod
 from bayplan.topology.machinefile import known_machine
 from bayplan_dra.driver.app import NodeDriver
@@ -388,3 +396,24 @@ def test_an_api_server_that_fails_delays_publishing_only() -> None:
         eventually(driver.published.is_set)
         eventually(lambda: driver.ready() == "")
         driver.stop()
+
+
+def test_the_example_gets_two_gpus_of_a_group_and_a_nic_beside_them(node: Node) -> None:
+    configs = Path(__file__).parents[2] / "configs"
+    paths = [configs / "deploy" / "dra-driver.yaml", configs / "examples" / "driver-gpu-nic"]
+    objects = load_manifests([str(path) for path in paths]).objects
+    wanted = (DeviceClass, ResourceClaimTemplate, Pod)
+    with node.api.lock:
+        node.cluster.add(*(one for one in objects if isinstance(one, wanted)))
+        assert_placed(node.cluster, train="n")
+        claim = node.claim_of("train")
+    answer = node.kubelet.prepare(claim)[claim.metadata.name]
+    assert answer.error == ""
+    attributes = {
+        device.name: device.attributes for one in node.slices() for device in one.spec.devices
+    }
+    given = [attributes[name] for name in devices_of(claim)]
+    assert len({one["resource.kubernetes.io/numaNode"].integer for one in given}) == 1
+    groups = [one["nvlinkGroup2"].integer for one in given if "nvlinkGroup2" in one]
+    assert len(groups) == 2
+    assert len(set(groups)) == 1
