@@ -191,3 +191,42 @@ def _get(url: str) -> tuple[int, str]:
     except urllib.error.HTTPError as exc:
         with exc:
             return exc.code, exc.read().decode()
+
+
+def test_a_node_can_run_driver_and_device_plugin_over_different_gpus(server: ApiServer) -> None:
+    with short_folder() as root:
+        folder = root / "device-plugins"
+        folder.mkdir()
+        more = ("--device-plugin", "0-3", "--device-plugins-dir", str(folder))
+        with running(root, server, *more) as process:
+            (found,) = eventually(server.slices, 20)
+            names = [one["name"] for one in found["spec"]["devices"]]
+            assert names[:4] == ["gpu-4", "gpu-5", "gpu-6", "gpu-7"]
+            eventually((folder / "bayplan-gpu.sock").exists)
+            process.terminate()
+            assert process.wait(15) == 0
+            assert process.stderr is not None
+            assert (
+                "the device plugin of n offers gpu-0, gpu-1, gpu-2, gpu-3\n"
+                in process.stderr.read()
+            )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--no-driver"], "--no-driver: there is nothing to do without --device-plugin"),
+        (["--device-plugin", "one"], 'expected "all" or GPUs such as 0-3,6, got "one"'),
+        (["--device-plugin", "7-9"], "GPU8 is not there: the machine has 8 GPUs"),
+    ],
+)
+def test_gpus_of_the_device_plugin_have_to_be_there(arguments: list[str], message: str) -> None:
+    given = ["--node", "n", "--machine", "dgx-1v", *arguments]
+    result = CliRunner().invoke(command, given)
+    assert message in str(result.exception)
+
+
+def test_without_nvml_the_driver_says_what_to_do() -> None:
+    result = CliRunner().invoke(command, ["--node", "n"])
+    assert "the GPUs of this machine cannot be read" in str(result.exception)
+    assert "--machine" in str(result.exception)

@@ -5,6 +5,8 @@ A path is that of a device below ``devices/`` in sysfs: root, bridges, device.
 
 from __future__ import annotations
 
+import shutil
+import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from itertools import count
@@ -12,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import networkx as nx
+import pytest
 
 from bayplan.topology.bandwidth import model_of
 from bayplan.topology.machine import Kind, Link, Machine
@@ -19,6 +22,8 @@ from bayplan.topology.sysfs import cpu_set
 
 GPU, SWITCH, UNKNOWN = 0, 2, 255
 """What is at the other end of an NVLink."""
+NO_MIG = (0xFFFFFFFF, 0xFFFFFFFF)
+"""The ids of an event that is of no MIG instance."""
 _COMPUTE = {0: 89, 2: 70, 3: 80, 4: 90, 5: 100}
 """Compute capability times ten of the known machines' GPUs, by the generation of their NVLinks."""
 _SPEEDS = {3: "8.0 GT/s PCIe", 4: "16.0 GT/s PCIe", 5: "32.0 GT/s PCIe", 6: "64.0 GT/s PCIe"}
@@ -83,6 +88,7 @@ class FakeMachine:
     cpu: str = _CPUS["skylake"]
     bridge_speed: str = _SPEEDS[5]
     init: int = 0
+    driver: str = ""
 
     def with_gpu(self, index: int, **changes: Any) -> FakeMachine:
         gpus = list(self.gpus)
@@ -185,6 +191,37 @@ def _paths(machine: Machine) -> dict[str, tuple[str, ...]]:
     return found
 
 
+# The stub ----------------------------------------------------------------------------------
+
+
+def compile_stub(folder: Path) -> Path:
+    """Compile the stand-in for NVIDIA's library into a folder; skip the test without a compiler."""
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if compiler is None:
+        pytest.skip("there is no C compiler to build the NVML stub with")
+    library = folder / "libnvidia-ml.so.1"
+    source = Path(__file__).parent / "nvml_stub" / "libnvidia-ml.c"
+    options = ["-shared", "-fPIC", "-Wall", "-Wextra", "-Werror"]
+    subprocess.run([compiler, *options, "-o", str(library), str(source)], check=True)
+    return library
+
+
+@dataclass(frozen=True)
+class News:
+    """What happens to a machine while the stub has it; ``path`` is for NVML_STUB_NEWS."""
+
+    path: Path
+
+    def event(self, gpu: int, kind: int, data: int = 0, mig: tuple[int, int] = NO_MIG) -> None:
+        """Let an event of a GPU happen, of a MIG instance of it by its two ids."""
+        self.tell("event", gpu, kind, data, *mig)
+
+    def tell(self, what: str, *numbers: int) -> None:
+        """Append a line: error, handle, action or link, the GPU, and what the stub says of it."""
+        with self.path.open("a") as file:
+            file.write(" ".join([what, *map(str, numbers)]) + "\n")
+
+
 # Files -------------------------------------------------------------------------------------
 
 
@@ -200,6 +237,7 @@ def write(machine: FakeMachine, folder: Path) -> Written:
     written = Written(folder / "machine", folder / "sys", folder / "cpuinfo")
     written.sysfs.mkdir(parents=True)
     lines = [f"init {machine.init}"] if machine.init else []
+    lines += [f"driver {machine.driver}"] if machine.driver else []
     for index, gpu in enumerate(machine.gpus):
         lines += _stub_lines(index, gpu)
     written.stub.write_text("".join(f"{line}\n" for line in lines))

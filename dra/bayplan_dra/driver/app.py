@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Protocol
 
 from bayplan.errors import BayplanError
 from bayplan.nccl import TopologyFileError, needed_topology_file
+from bayplan.topology.machine import Machine
 from bayplan_dra.driver import metrics
 from bayplan_dra.driver.devices import DRIVER, Inventory
 from bayplan_dra.driver.edits import DeviceFiles
@@ -27,7 +27,7 @@ from bayplan_dra.driver.services import (
 )
 from bayplan_dra.driver.sockets import Sockets
 
-__all__ = ["DriverApi", "NodeDriver", "Watcher"]
+__all__ = ["DriverApi", "NodeDriver", "Watcher", "watch", "write_topology_file"]
 
 _RESYNC_SECONDS = 30.0
 _FIRST_RETRY, _LAST_RETRY = 1.0, 30.0
@@ -55,7 +55,6 @@ class NodeDriver:
 
     :param cdi: the folder of CDI files.
     :param files: the device files of this machine.
-    :param watchers: make what follows the hardware, given where to report.
     """
 
     node: str
@@ -65,7 +64,6 @@ class NodeDriver:
     files: DeviceFiles
     sockets: Sockets
     cdi: Path
-    watchers: Sequence[Watcher] = ()
     resync_seconds: float = _RESYNC_SECONDS
 
     def __post_init__(self) -> None:
@@ -73,7 +71,7 @@ class NodeDriver:
         self.registered = threading.Event()
         self.registration_error = ""
         self._stopped = threading.Event()
-        self._threads: list[threading.Thread] = []
+        self._thread = threading.Thread(target=self._publish, name="publish", daemon=True)
         self._servers: list[KubeletServer] = []
 
     def start(self) -> None:
@@ -90,7 +88,7 @@ class NodeDriver:
             lambda: self.inventory,
             self.api,
             self.files,
-            self._topology_file(own),
+            write_topology_file(self.inventory.machine, own),
         )
         for text in preparer.recover():
             log.error("a prepared claim was lost, its checkpoint is damaged: %s", text)
@@ -105,27 +103,7 @@ class NodeDriver:
         ]
         for server in self._servers:
             server.start()
-        self._run("publish", self._publish)
-        for watcher in self.watchers:
-            self._run(type(watcher).__name__, partial(watcher.run, self._stopped))
-
-    def _run(self, name: str, target: Callable[[], None]) -> None:
-        thread = threading.Thread(target=target, name=name, daemon=True)
-        self._threads.append(thread)
-        thread.start()
-
-    def _topology_file(self, own: Path) -> str:
-        """Write NCCL's topology file where the machine needs one; return its path."""
-        try:
-            text = needed_topology_file(self.inventory.machine)
-        except TopologyFileError as exc:
-            log.warning("no topology file for NCCL: %s", exc)
-            return ""
-        if not text:
-            return ""
-        path = own / "nccl-topo.xml"
-        write_atomically(path, text.encode(), 0o644)
-        return str(path)
+        self._thread.start()
 
     def _told(self, error: str) -> None:
         self.registration_error = error
@@ -179,5 +157,30 @@ class NodeDriver:
         self.health.wake()
         for server in reversed(self._servers):
             server.stop(_DRAIN_SECONDS)
-        for thread in self._threads:
-            thread.join(_DRAIN_SECONDS)
+        if self._thread.is_alive():
+            self._thread.join(_DRAIN_SECONDS)
+
+
+def watch(watchers: Iterable[Watcher], stopped: threading.Event) -> list[threading.Thread]:
+    """Run watchers, each in a thread of its own, until they are stopped."""
+    threads = [
+        threading.Thread(target=one.run, args=(stopped,), name=type(one).__name__, daemon=True)
+        for one in watchers
+    ]
+    for thread in threads:
+        thread.start()
+    return threads
+
+
+def write_topology_file(machine: Machine, own: Path) -> str:
+    """Write NCCL's topology file where the machine needs one; return its path, "" for none."""
+    try:
+        text = needed_topology_file(machine)
+    except TopologyFileError as exc:
+        log.warning("no topology file for NCCL: %s", exc)
+        return ""
+    if not text:
+        return ""
+    path = folder(own) / "nccl-topo.xml"
+    write_atomically(path, text.encode(), 0o644)
+    return str(path)

@@ -5,21 +5,43 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import signal
 import threading
 import time
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal, Protocol
 
 import click
 
 from bayplan.errors import InputError
 from bayplan.topology.machine import Machine
+from bayplan.topology.sysfs import cpu_set
+
+if TYPE_CHECKING:
+    from bayplan_dra.driver.app import Watcher
 
 __all__ = ["command"]
 
+log = logging.getLogger("bayplan.driver")
+
 _FOLDER = click.Path(path_type=Path, file_okay=False)
 _FILE = click.Path(path_type=Path, dir_okay=False)
+
+
+class Service(Protocol):
+    """What the command runs: the driver, or the device plugin."""
+
+    def start(self) -> None:
+        """Serve, in the background."""
+
+    def ready(self) -> str:
+        """Say why it is not ready; "" if it is."""
+
+    def stop(self) -> None:
+        """Finish."""
 
 
 @click.command(name="dra-driver")
@@ -50,6 +72,14 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
     show_default=True,
     help="Of devices that are not well.",
 )
+@click.option(
+    "--device-plugin",
+    "plugin_gpus",
+    metavar="GPUS",
+    help='Offer these GPUs, such as "0-3" or "all", as nvidia.com/gpu instead.',
+)
+@click.option("--no-driver", is_flag=True, help="Only offer --device-plugin's GPUs.")
+@click.option("--device-plugins-dir", type=_FOLDER, default=Path("/var/lib/kubelet/device-plugins"))
 @click.option("--listen", default="127.0.0.1:9450", show_default=True, help="Probes and metrics.")
 @click.option("--log-format", type=click.Choice(["console", "json"]), default="console")
 def command(
@@ -66,43 +96,100 @@ def command(
     numa_node: Literal["int", "list"],
     cpus: bool,
     taint_effect: Literal["NoSchedule", "NoExecute"],
+    plugin_gpus: str | None,
+    no_driver: bool,
+    device_plugins_dir: Path,
     listen: str,
     log_format: str,
 ) -> None:
     """Publish this node's GPUs and NICs, and prepare them when the kubelet asks."""
-    from bayplan_dra.driver.app import NodeDriver
-    from bayplan_dra.driver.devices import DRIVER, inventory_of
+    from bayplan_dra.driver.app import NodeDriver, write_topology_file
+    from bayplan_dra.driver.deviceplugin import DevicePlugin, split
+    from bayplan_dra.driver.devices import DRIVER
     from bayplan_dra.driver.edits import DeviceFiles
     from bayplan_dra.driver.health import Health
     from bayplan_dra.driver.kubernetes_api import KubernetesApi
     from bayplan_dra.driver.sockets import Sockets
-    from bayplan_dra.driver.web import WebServer
+    from bayplan_dra.driver.watchers import LinkWatcher, PortWatcher, XidWatcher
 
-    host, port = _address(listen)
+    if no_driver and plugin_gpus is None:
+        raise InputError("there is nothing to do without --device-plugin", "--no-driver")
+    address = _address(listen)
     _log_as(log_format)
     found = _machine(machine, sysfs_root)
-    driver = NodeDriver(
-        node,
-        inventory_of(found, numa_node, cpus),
-        KubernetesApi(kubeconfig, context),
-        Health(DRIVER, node, taint_effect),
-        DeviceFiles(None if machine is not None else host_root),
-        Sockets(registry_dir, plugins_dir, pod_uid),
-        cdi_dir,
-    )
-    web = WebServer(host, port, driver.ready)
+    ours, theirs = split(found, _gpus(plugin_gpus, len(found)), numa_node, cpus)
+    files = DeviceFiles(None if machine is not None else host_root)
+    sockets = Sockets(registry_dir, plugins_dir, pod_uid)
+    driver_health = Health(DRIVER, node, taint_effect)
+    plugin_health = Health(DRIVER, node)
+    plugin_health.set_devices(theirs.devices)
+    services: list[Service] = []
+    if not no_driver:
+        api = KubernetesApi(kubeconfig, context)
+        services.append(NodeDriver(node, ours, api, driver_health, files, sockets, cdi_dir))
+        log.info("%s of %s offers %s", DRIVER, node, ", ".join(ours.devices))
+    if plugin_gpus is not None:
+        path = write_topology_file(found, sockets.folder(DRIVER))
+        plugin = DevicePlugin(
+            theirs, plugin_health, files, folder=device_plugins_dir, topology_file=path
+        )
+        services.append(plugin)
+        log.info("the device plugin of %s offers %s", node, ", ".join(theirs.devices))
+
+    def report(device: str, cause: str, text: str) -> bool:
+        # A device is of one of them; the other passes it over.
+        news = driver_health.report(device, cause, text)
+        return plugin_health.report(device, cause, text) or news
+
+    watchers: list[Watcher] = []
+    if machine is None:
+        every = replace(ours, devices={**ours.devices, **theirs.devices})
+        watchers = [XidWatcher(every, report), LinkWatcher(every, report)]
+        watchers.append(PortWatcher(every, report, sysfs_root))
+    _serve(services, watchers, address)
+
+
+def _serve(
+    services: Sequence[Service], watchers: Sequence[Watcher], address: tuple[str, int]
+) -> None:
+    """Run until SIGTERM or SIGINT, and end all of them then."""
+    from bayplan_dra.driver.app import watch
+    from bayplan_dra.driver.web import WebServer
+
+    def ready() -> str:
+        return "; ".join(problem for one in services if (problem := one.ready()))
+
+    web = WebServer(*address, ready)
     stopped = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopped.set())
+    started: list[Service] = []
+    threads: list[threading.Thread] = []
     try:
-        driver.start()
+        for service in services:
+            started.append(service)
+            service.start()
+        threads = watch(watchers, stopped)
         web.start()
-        names = ", ".join(driver.inventory.devices)
-        logging.getLogger("bayplan.driver").info("%s of %s offers %s", DRIVER, node, names)
         stopped.wait()
     finally:
-        driver.stop()
+        stopped.set()
+        for service in reversed(started):
+            service.stop()
+        for thread in threads:
+            thread.join()
         web.stop()
+
+
+def _gpus(text: str | None, count: int) -> frozenset[int]:
+    """Return the GPUs that a list such as 0-3,6 names."""
+    if text is None:
+        return frozenset()
+    if text == "all":
+        return frozenset(range(count))
+    if not re.fullmatch(r"\d{1,4}(-\d{1,4})?(,\d{1,4}(-\d{1,4})?)*", text):
+        raise InputError(f'expected "all" or GPUs such as 0-3,6, got "{text}"', "--device-plugin")
+    return frozenset(cpu_set(text))
 
 
 def _machine(machine: str | None, sysfs_root: Path) -> Machine:

@@ -21,6 +21,7 @@ from bayplan.api.dra import (
     DeviceCapacity,
     DeviceCounterConsumption,
 )
+from bayplan.topology.levels import Level
 from bayplan.topology.machine import Gpu, Kind, Machine, Mig, Nic
 from bayplan.topology.search import Constraints
 from bayplan.topology.select import Request, Selection, select
@@ -118,7 +119,7 @@ def _gpu_device(
         if gpu.index in group_of:
             attributes[f"nvlinkGroup{size}"] = DeviceAttribute(integer=group_of[gpu.index])
     rails = {machine.nics[nic].rail for nic in machine.near_nics(gpu.index)} - {None}
-    if len(rails) == 1:
+    if len(rails) == 1 and machine.nic_distance(gpu.index) <= Level.PXB:
         attributes["rail"] = DeviceAttribute(integer=rails.pop())
     consumes: tuple[DeviceCounterConsumption, ...] = ()
     if gpu.mig:

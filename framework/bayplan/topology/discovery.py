@@ -16,7 +16,7 @@ from bayplan.naming import counted
 from bayplan.topology.bandwidth import NVLINK_SM86, Bandwidth, inter_socket, model_of, nvlink, pcie
 from bayplan.topology.builder import MachineBuilder
 from bayplan.topology.machine import Gpu, Machine, Nic, Platform
-from bayplan.topology.nvml import NvmlGpu, read_gpus
+from bayplan.topology.nvml import NvmlGpu, read_driver_version, read_gpus
 from bayplan.topology.sysfs import (
     Cpu,
     Hca,
@@ -45,18 +45,19 @@ def discover(
     :raises InputError: when NVML cannot be used or shows no GPU.
     """
     sysfs = Sysfs(sysfs_root)
-    found = _Discovery(read_gpus(), sysfs, read_cpu(cpuinfo))
+    found = _Discovery(read_gpus(), sysfs, read_cpu(cpuinfo), read_driver_version())
     return found.machine(name or platform.node() or "machine")
 
 
 class _Discovery:
     """Joins what NVML and sysfs say. Devices go by their names, such as GPU0 and mlx5_0."""
 
-    def __init__(self, gpus: list[NvmlGpu], sysfs: Sysfs, cpu: Cpu) -> None:
+    def __init__(self, gpus: list[NvmlGpu], sysfs: Sysfs, cpu: Cpu, driver: str) -> None:
         self.notes = [cpu.note] if cpu.note else []
         self._gpus = gpus
         self._sysfs = sysfs
         self._cpu = cpu
+        self._driver = driver
         self._nodes = sysfs.nodes()
         self._hcas = sysfs.hcas()
         self._bus = {f"GPU{gpu.index}": gpu.bus_id for gpu in gpus}
@@ -84,7 +85,8 @@ class _Discovery:
     def machine(self, name: str) -> Machine:
         """Return the machine."""
         cpus = tuple(sorted(self._nodes.items()))
-        about = Platform(self._cpu.arch, self._cpu.name, self._is_virtual(), cpus)
+        virtual = self._is_virtual()
+        about = Platform(self._cpu.arch, self._cpu.name, virtual, cpus, self._driver)
         builder = MachineBuilder(name, self._link(), inter_socket(self._cpu.name), about)
         self._note_numa()
         self._add_tree(builder)

@@ -18,7 +18,7 @@ from typing import Any
 from bayplan.errors import InputError
 from bayplan.topology.machine import Mig
 
-__all__ = ["NvmlGpu", "read_gpus"]
+__all__ = ["NvmlGpu", "read_driver_version", "read_gpus"]
 
 _BUS_ID = re.compile(r"([0-9a-f]{4,8})(:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])")
 _AFFINITY_WORDS = 128
@@ -87,6 +87,18 @@ def read_gpus() -> list[NvmlGpu]:
     if not gpus:
         raise _unusable("NVML shows none")
     return [gpu for gpu, _ in gpus]
+
+
+def read_driver_version() -> str:
+    """Return the version of NVIDIA's driver, such as 580.65.06; "" where it does not tell.
+
+    :raises InputError: when NVML is not there or cannot be used.
+    """
+    with _session() as nvml:
+        try:
+            return str(nvml.nvmlSystemGetDriverVersion())
+        except nvml.NVMLError:
+            return ""
 
 
 def _unusable(reason: str) -> InputError:

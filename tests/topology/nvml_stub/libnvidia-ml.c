@@ -3,6 +3,7 @@
  * the text file that NVML_STUB_MACHINE names. tests/topology/nvml_machine.py writes it:
  *
  *   init CODE                 nvmlInitWithFlags fails with the code
+ *   driver VERSION            of the driver
  *   gpu                       the next GPU; the lines below are about it
  *   uuid|name|bus|memory|compute|minor|module VALUE
  *   error CODE                every call about this GPU fails, but for its handle
@@ -14,14 +15,26 @@
  *   affinity HEX HEX ...      64 CPUs a word
  *   slots N                   MIG mode is on, with so many slots
  *   mig SLOT UUID GI CI MEMORY
+ *   events MASK               the types of events that it supports
+ *   action CODE               the recovery that the driver wants for it
+ *
+ * As with the real library, the machine is read when nothing has the library open. What happens to
+ * it later is appended to the file that NVML_STUB_NEWS names, whole lines at a time:
+ *
+ *   event GPU TYPE DATA GI CI   waits for a set that has such events of the GPU registered
+ *   error|handle|action GPU CODE
+ *   link GPU LINK STATE
  */
+#include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 enum { SUCCESS = 0, UNINITIALIZED = 1, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6,
-       MISMATCH = 25, LINK_STATE_FIELD = 165, MAX_GPUS = 32, MAX_LINKS = 36, MAX_MIG = 16,
+       TIMEOUT = 10, IS_LOST = 15, MISMATCH = 25, LINK_STATE_FIELD = 165, ACTION_FIELD = 230,
+       EVENTS = 0xb, POLL_MS = 5, MAX_NEWS = 1024, MAX_GPUS = 32, MAX_LINKS = 36, MAX_MIG = 16,
        MAX_WORDS = 64 };
 
 typedef struct { int state, type; char bus[32]; } Link;
@@ -30,7 +43,8 @@ typedef struct Device {
     char uuid[96], name[96], bus[32];
     unsigned long long memory;
     int major, minor_version, minor, module;
-    int error, handle_error, link_error, by_call, by_field;
+    int error, handle_error, link_error, by_call, by_field, action;
+    unsigned long long events;
     Link links[MAX_LINKS];
     int link_count;
     unsigned fabric_version, fabric_state, fabric_status, clique;
@@ -68,10 +82,19 @@ typedef struct {
     uint32_t health;
 } FabricV;
 
+typedef struct { Device *device; unsigned long long type, data; unsigned gi, ci; } EventData;
+
+typedef struct { unsigned long long types[MAX_GPUS]; } EventSet;
+
 static Device gpus[MAX_GPUS];
 static int gpu_count;
 static int init_error;
+static char driver[80];
+static char news_path[4096];   /* of the file whose events are marked as taken */
+static char taken[MAX_NEWS];   /* by line */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 int stub_sessions = 0; /* nvmlInit less nvmlShutdown: a test asserts that it is 0 */
+int stub_sets = 0;     /* event sets that are not freed: likewise */
 
 static void read_mig(Device *gpu, const char *text)
 {
@@ -122,6 +145,8 @@ static void read_line(Device *gpu, const char *key, char *text)
     else if (!strcmp(key, "affinity")) read_affinity(gpu, text);
     else if (!strcmp(key, "slots")) gpu->slots = (unsigned)atoi(text);
     else if (!strcmp(key, "mig")) read_mig(gpu, text);
+    else if (!strcmp(key, "events")) gpu->events = strtoull(text, NULL, 10);
+    else if (!strcmp(key, "action")) gpu->action = atoi(text);
     else if (!strcmp(key, "states")) {
         gpu->by_call = strcmp(text, "field") != 0;
         gpu->by_field = strcmp(text, "call") != 0;
@@ -135,6 +160,7 @@ static void read_machine(void)
     FILE *file = path ? fopen(path, "r") : NULL;
     memset(gpus, 0, sizeof gpus);
     gpu_count = init_error = 0;
+    driver[0] = 0;
     while (file && fgets(line, sizeof line, file)) {
         line[strcspn(line, "\n")] = 0;
         char *text = line + strcspn(line, " ");
@@ -142,13 +168,66 @@ static void read_machine(void)
             *text++ = 0;
         if (!strcmp(line, "init"))
             init_error = atoi(text);
-        else if (!strcmp(line, "gpu"))
-            gpus[gpu_count++].by_call = 1;
-        else if (gpu_count)
+        else if (!strcmp(line, "driver"))
+            snprintf(driver, sizeof driver, "%s", text);
+        else if (!strcmp(line, "gpu")) {
+            Device *gpu = &gpus[gpu_count++];
+            gpu->by_call = 1;
+            gpu->events = EVENTS;
+            gpu->action = -1;
+        } else if (gpu_count)
             read_line(&gpus[gpu_count - 1], line, text);
     }
     if (file)
         fclose(file);
+}
+
+static void happen(const char *what, Device *gpu, int first, int second)
+{
+    if (!strcmp(what, "error")) gpu->error = first;
+    else if (!strcmp(what, "handle")) gpu->handle_error = first;
+    else if (!strcmp(what, "action")) gpu->action = first;
+    else if (!strcmp(what, "link")) gpu->links[first].state = second;
+}
+
+/* Let happen all that the news tell; take the first event that a set waits for. */
+static int read_news(const EventSet *set, EventData *event)
+{
+    char line[256], what[16];
+    int found = 0;
+    const char *path = getenv("NVML_STUB_NEWS");
+    FILE *file = path ? fopen(path, "r") : NULL;
+    if (file && strcmp(news_path, path)) {
+        snprintf(news_path, sizeof news_path, "%s", path);
+        memset(taken, 0, sizeof taken);
+    }
+    for (int number = 0; file && fgets(line, sizeof line, file) && number < MAX_NEWS; number++) {
+        unsigned gpu, gi, ci;
+        unsigned long long type, data;
+        int first = 0, second = 0;
+        if (!strchr(line, '\n') || sscanf(line, "%15s %u", what, &gpu) < 2 || gpu >= MAX_GPUS)
+            continue;
+        if (strcmp(what, "event")) {
+            sscanf(line, "%*s %*u %d %d", &first, &second);
+            happen(what, &gpus[gpu], first, second);
+        } else if (set && !found && !taken[number]
+                   && sscanf(line, "%*s %*u %llu %llu %u %u", &type, &data, &gi, &ci) == 4
+                   && set->types[gpu] & type) {
+            *event = (EventData){&gpus[gpu], type, data, gi, ci};
+            taken[number] = 1;
+            found = 1;
+        }
+    }
+    if (file)
+        fclose(file);
+    return found;
+}
+
+static void hear(void)
+{
+    pthread_mutex_lock(&lock);
+    read_news(NULL, NULL);
+    pthread_mutex_unlock(&lock);
 }
 
 /* The library ------------------------------------------------------------------------------ */
@@ -156,13 +235,28 @@ static void read_machine(void)
 int nvmlInitWithFlags(unsigned flags)
 {
     (void)flags;
-    read_machine();
+    pthread_mutex_lock(&lock);
+    if (stub_sessions < 1)
+        read_machine();
     if (!init_error)
         stub_sessions++;
+    pthread_mutex_unlock(&lock);
     return init_error;
 }
 
-int nvmlShutdown(void) { stub_sessions--; return SUCCESS; }
+int nvmlShutdown(void)
+{
+    pthread_mutex_lock(&lock);
+    stub_sessions--;
+    pthread_mutex_unlock(&lock);
+    return SUCCESS;
+}
+
+int nvmlSystemGetDriverVersion(char *out, unsigned length)
+{
+    snprintf(out, length, "%s", driver);
+    return driver[0] ? SUCCESS : NOT_SUPPORTED;
+}
 
 const char *nvmlErrorString(int code) { (void)code; return "an error of the stub"; }
 
@@ -176,10 +270,19 @@ int nvmlDeviceGetCount_v2(unsigned *count)
 
 int nvmlDeviceGetHandleByIndex_v2(unsigned index, Device **device)
 {
+    hear();
     if (index >= (unsigned)gpu_count)
         return INVALID_ARGUMENT;
     *device = &gpus[index];
     return gpus[index].handle_error;
+}
+
+int nvmlDeviceGetHandleByUUID(const char *uuid, Device **device)
+{
+    for (unsigned index = 0; index < (unsigned)gpu_count; index++)
+        if (!strcmp(gpus[index].uuid, uuid))
+            return nvmlDeviceGetHandleByIndex_v2(index, device);
+    return NOT_FOUND;
 }
 
 static int give_text(Device *gpu, const char *text, char *out, unsigned length)
@@ -208,6 +311,7 @@ int nvmlDeviceGetPciInfo_v3(Device *gpu, PciInfo *info)
 
 int nvmlDeviceGetMemoryInfo(Device *gpu, Memory *memory)
 {
+    hear();
     if (!gpu->memory)
         return NOT_SUPPORTED;
     memory->total = memory->free = gpu->memory;
@@ -267,6 +371,11 @@ int nvmlDeviceGetFieldValues(Device *gpu, int count, FieldValue *values)
 {
     for (int i = 0; i < count; i++) {
         FieldValue *wanted = &values[i];
+        if (wanted->field == ACTION_FIELD) {
+            wanted->result = gpu->error ? gpu->error : gpu->action < 0 ? NOT_SUPPORTED : SUCCESS;
+            wanted->value.u = (unsigned)gpu->action;
+            continue;
+        }
         wanted->result = check_link(gpu, wanted->scope);
         if (wanted->field != LINK_STATE_FIELD || !gpu->by_field)
             wanted->result = NOT_SUPPORTED;
@@ -344,3 +453,51 @@ int nvmlDeviceGetMigDeviceHandleByIndex(Device *gpu, unsigned slot, Device **dev
 int nvmlDeviceGetGpuInstanceId(Device *gpu, unsigned *id) { *id = (unsigned)gpu->gi; return 0; }
 
 int nvmlDeviceGetComputeInstanceId(Device *gpu, unsigned *id) { *id = (unsigned)gpu->ci; return 0; }
+
+/* Events ----------------------------------------------------------------------------------- */
+
+int nvmlEventSetCreate(EventSet **set)
+{
+    if (stub_sessions < 1)
+        return UNINITIALIZED;
+    *set = calloc(1, sizeof **set);
+    stub_sets++;
+    return SUCCESS;
+}
+
+int nvmlEventSetFree(EventSet *set)
+{
+    free(set);
+    stub_sets--;
+    return SUCCESS;
+}
+
+int nvmlDeviceGetSupportedEventTypes(Device *gpu, unsigned long long *types)
+{
+    *types = gpu->events;
+    return gpu->error;
+}
+
+int nvmlDeviceRegisterEvents(Device *gpu, unsigned long long types, EventSet *set)
+{
+    if (gpu->error || types & ~gpu->events)
+        return gpu->error ? gpu->error : NOT_SUPPORTED;
+    set->types[gpu - gpus] |= types;
+    return SUCCESS;
+}
+
+int nvmlEventSetWait_v2(EventSet *set, EventData *event, unsigned milliseconds)
+{
+    const struct timespec pause = {0, POLL_MS * 1000000};
+    for (unsigned waited = 0;; waited += POLL_MS) {
+        int found, lost = 0;
+        pthread_mutex_lock(&lock);
+        found = read_news(set, event);
+        for (int gpu = 0; gpu < gpu_count; gpu++)
+            lost |= set->types[gpu] && gpus[gpu].error == IS_LOST;
+        pthread_mutex_unlock(&lock);
+        if (found || lost || waited >= milliseconds)
+            return found ? SUCCESS : lost ? IS_LOST : TIMEOUT;
+        nanosleep(&pause, NULL);
+    }
+}

@@ -1,0 +1,517 @@
+"""Devices become sick and well again: the stub library through pynvml, and a sysfs tree."""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Protocol
+
+import nvml_machine
+import pynvml
+import pytest
+from nvml_machine import FakeLink, FakeMachine, FakePort, News, Written, hgx
+
+from bayplan.topology.discovery import discover
+from bayplan_dra.driver.devices import Inventory, inventory_of
+from bayplan_dra.driver.health import Health
+from bayplan_dra.driver.watchers import APPLICATION_XIDS, LinkWatcher, PortWatcher, XidWatcher
+
+XID = pynvml.nvmlEventTypeXidCriticalError
+DOUBLE_BIT = pynvml.nvmlEventTypeDoubleBitEccError
+LOST = pynvml.NVML_ERROR_GPU_IS_LOST
+NOT_FOUND = pynvml.NVML_ERROR_NOT_FOUND
+UNKNOWN = pynvml.NVML_ERROR_UNKNOWN
+SOON = 0.02
+"""Seconds between two looks, where a test is not about time."""
+DEADLINE = 20.0
+
+
+class Watcher(Protocol):
+    def run(self, stopped: threading.Event) -> None: ...
+
+
+@dataclass(frozen=True)
+class Node:
+    inventory: Inventory
+    files: Written
+    news: News
+    health: Health
+
+    def sick(self) -> dict[str, set[str]]:
+        """Return the causes of all problems, by device."""
+        taints = self.health.taints()
+        return {name: {one.key.partition("/")[2] for one in taints[name]} for name in taints}
+
+    def texts(self) -> dict[str, str]:
+        _, devices = self.health.wait(-1, 0)
+        return {one.name: one.problem for one in devices if one.problem}
+
+    def becomes(self, sick: dict[str, set[str]], within: float = DEADLINE) -> None:
+        """Wait until just these devices have just these problems."""
+        deadline = time.monotonic() + within
+        version = -1
+        while self.sick() != sick and time.monotonic() < deadline:
+            version, _ = self.health.wait(version, deadline - time.monotonic())
+        assert self.sick() == sick
+
+    def port(self, name: str, port: int = 1) -> Path:
+        return self.files.sysfs / "class/infiniband" / name / f"ports/{port}/state"
+
+
+@pytest.fixture(scope="module")
+def stub_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return nvml_machine.compile_stub(tmp_path_factory.mktemp("nvml"))
+
+
+@pytest.fixture
+def nvml(stub_library: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Let pynvml call the stub, by its own ctypes path."""
+    library = ctypes.CDLL(str(stub_library))
+    monkeypatch.setattr(pynvml, "nvmlLib", library)
+    monkeypatch.setattr(pynvml, "_nvmlGetFunctionPointer_cache", {})
+    yield
+    for count in ("stub_sessions", "stub_sets"):
+        assert ctypes.c_int.in_dll(library, count).value == 0, f"{count} are left open"
+
+
+Nodes = Callable[[FakeMachine], Node]
+
+
+@pytest.fixture
+def node_of(nvml: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Nodes:
+    def find(machine: FakeMachine) -> Node:
+        files = nvml_machine.write(machine, tmp_path)
+        news = News(tmp_path / "news")
+        monkeypatch.setenv("NVML_STUB_MACHINE", str(files.stub))
+        monkeypatch.setenv("NVML_STUB_NEWS", str(news.path))
+        inventory = inventory_of(discover("here", files.sysfs, files.cpuinfo))
+        health = Health("dra.example", "here")
+        health.set_devices(inventory.devices)
+        return Node(inventory, files, news, health)
+
+    return find
+
+
+@contextmanager
+def running(*watchers: Watcher) -> Iterator[None]:
+    stopped = threading.Event()
+    threads = [threading.Thread(target=watcher.run, args=(stopped,)) for watcher in watchers]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+        assert all(thread.is_alive() for thread in threads)
+    finally:
+        stopped.set()
+        for thread in threads:
+            thread.join(DEADLINE)
+            assert not thread.is_alive()
+
+
+def xids(node: Node, *ignored: int) -> XidWatcher:
+    return XidWatcher(node.inventory, node.health.report, ignored, SOON)
+
+
+def links(node: Node) -> LinkWatcher:
+    return LinkWatcher(node.inventory, node.health.report, SOON)
+
+
+def ports(node: Node) -> PortWatcher:
+    return PortWatcher(node.inventory, node.health.report, node.files.sysfs, SOON)
+
+
+def with_mig(machine: FakeMachine, gpu: int) -> FakeMachine:
+    """Cut a GPU into the MIG instances 1/0 and 2/0, and 2/1 in the same GPU instance."""
+    slots = ("slots 7", "mig 0 MIG-a 1 0 10", "mig 1 MIG-b 2 0 10", "mig 2 MIG-c 2 1 10")
+    return machine.with_gpu(gpu, extra=slots)
+
+
+# Xids --------------------------------------------------------------------------------------
+
+
+def test_an_xid_makes_its_gpu_alone_sick_within_a_second(node_of: Nodes) -> None:
+    node = node_of(hgx(4))
+    with running(XidWatcher(node.inventory, node.health.report)):
+        node.news.event(2, XID, 79)
+        node.becomes({"gpu-2": {"xid"}}, within=1.0)
+        assert node.texts() == {"gpu-2": "Xid 79"}
+
+
+@pytest.mark.parametrize("xid", [*sorted(APPLICATION_XIDS), 154, 14])
+def test_an_ignored_xid_makes_no_device_sick(xid: int, node_of: Nodes) -> None:
+    node = node_of(hgx())
+    with running(xids(node, 14)):
+        node.news.event(0, XID, xid)
+        node.news.event(1, XID, 48)
+        node.becomes({"gpu-1": {"xid"}})
+
+
+def test_an_xid_after_others_is_still_seen(node_of: Nodes) -> None:
+    node = node_of(hgx(4))
+    with running(xids(node)):
+        for gpu in range(4):
+            node.news.event(gpu, XID, 48)
+        node.becomes({f"gpu-{gpu}": {"xid"} for gpu in range(4)})
+
+
+def test_an_event_of_a_mig_instance_makes_that_one_sick(node_of: Nodes) -> None:
+    node = node_of(with_mig(hgx(), 1))
+    with running(xids(node)):
+        node.news.event(1, XID, 94, mig=(2, 1))
+        node.becomes({"gpu-1-mig-2-1": {"xid"}})
+
+
+def test_an_event_of_a_gpu_instance_makes_all_in_it_sick(node_of: Nodes) -> None:
+    node = node_of(with_mig(hgx(), 1))
+    with running(xids(node)):
+        node.news.event(1, XID, 94, mig=(2, 0xFFFFFFFF))
+        node.becomes({"gpu-1-mig-2-0": {"xid"}, "gpu-1-mig-2-1": {"xid"}})
+
+
+@pytest.mark.parametrize("mig", [nvml_machine.NO_MIG, (5, 0)])
+def test_an_event_of_no_known_instance_makes_the_whole_gpu_sick(
+    mig: tuple[int, int], node_of: Nodes
+) -> None:
+    node = node_of(with_mig(hgx(), 1))
+    with running(xids(node)):
+        node.news.event(1, XID, 79, mig=mig)
+        parts = ("gpu-1", "gpu-1-mig-1-0", "gpu-1-mig-2-0", "gpu-1-mig-2-1")
+        node.becomes({name: {"xid"} for name in parts})
+
+
+def test_a_double_bit_error_makes_a_gpu_sick(node_of: Nodes) -> None:
+    node = node_of(hgx())
+    with running(xids(node)):
+        node.news.event(0, DOUBLE_BIT)
+        node.becomes({"gpu-0": {"ecc"}})
+
+
+def test_gpus_are_watched_for_what_they_support(node_of: Nodes) -> None:
+    machine = hgx(3).with_gpu(0, extra=(f"events {XID}",)).with_gpu(1, extra=("events 0",))
+    node = node_of(machine)
+    with running(xids(node)):
+        for gpu in range(3):
+            node.news.event(gpu, DOUBLE_BIT)
+            node.news.event(gpu, XID, 62)
+        node.becomes({"gpu-0": {"xid"}, "gpu-2": {"ecc", "xid"}})
+
+
+# Recovery ----------------------------------------------------------------------------------
+
+
+def test_an_xid_is_over_when_the_driver_wants_no_recovery_any_more(node_of: Nodes) -> None:
+    node = node_of(hgx())
+    with running(xids(node)):
+        node.news.event(0, XID, 95)
+        node.news.event(0, DOUBLE_BIT)
+        node.becomes({"gpu-0": {"ecc", "xid"}})
+        node.news.tell("action", 0, 1)
+        node.becomes({"gpu-0": {"ecc", "recovery", "xid"}})
+        assert "the driver wants a reset of the GPU" in node.texts()["gpu-0"]
+        node.news.tell("action", 0, 0)
+        node.becomes({})
+
+
+def test_an_xid_stays_while_the_driver_says_nothing_of_a_reset(node_of: Nodes) -> None:
+    node = node_of(hgx(3).with_gpu(0, extra=("action 0",)))
+    with running(xids(node)):
+        node.news.event(0, XID, 95)
+        node.news.event(1, XID, 95)
+        node.news.tell("action", 2, 2)
+        node.becomes({"gpu-0": {"xid"}, "gpu-1": {"xid"}, "gpu-2": {"recovery"}})
+        node.news.tell("action", 2, 0)
+        node.becomes({"gpu-0": {"xid"}, "gpu-1": {"xid"}})
+
+
+def test_a_gpu_that_waits_for_its_reset_is_sick_from_the_start(node_of: Nodes) -> None:
+    node = node_of(hgx().with_gpu(1, extra=("action 4",)))
+    with running(xids(node)):
+        node.becomes({"gpu-1": {"recovery"}})
+
+
+# Lost GPUs ---------------------------------------------------------------------------------
+
+
+def test_a_lost_gpu_is_sick_until_it_answers_again(node_of: Nodes) -> None:
+    node = node_of(with_mig(hgx(), 0))
+    parts = ("gpu-0", "gpu-0-mig-1-0", "gpu-0-mig-2-0", "gpu-0-mig-2-1")
+    with running(xids(node)):
+        node.news.event(0, XID, 79)
+        node.becomes({name: {"xid"} for name in parts})
+        node.news.tell("error", 0, LOST)
+        node.becomes({name: {"lost", "xid"} for name in parts})
+        node.news.tell("error", 0, 0)
+        node.becomes({})
+        node.news.event(0, XID, 48)
+        node.becomes({name: {"xid"} for name in parts})
+
+
+def test_a_gpu_that_comes_back_in_need_of_a_reset_stays_sick(node_of: Nodes) -> None:
+    node = node_of(hgx())
+    with running(xids(node)):
+        node.news.event(0, XID, 79)
+        node.becomes({"gpu-0": {"xid"}})
+        node.news.tell("error", 0, LOST)
+        node.becomes({"gpu-0": {"lost", "xid"}})
+        node.news.tell("action", 0, 1)
+        node.news.tell("error", 0, 0)
+        node.becomes({"gpu-0": {"recovery", "xid"}})
+        node.news.tell("action", 0, 0)
+        node.becomes({})
+
+
+def test_the_other_gpus_are_watched_while_one_is_lost(node_of: Nodes) -> None:
+    node = node_of(hgx(3))
+    with running(xids(node)):
+        node.news.tell("error", 1, LOST)
+        node.becomes({"gpu-1": {"lost"}})
+        node.news.event(2, XID, 48)
+        node.becomes({"gpu-1": {"lost"}, "gpu-2": {"xid"}})
+
+
+def test_a_gpu_that_nvml_no_longer_finds_is_lost(node_of: Nodes) -> None:
+    node = node_of(hgx())
+    with running(xids(node)):
+        node.news.tell("handle", 0, NOT_FOUND)
+        node.news.tell("error", 0, LOST)
+        node.becomes({"gpu-0": {"lost"}})
+        node.news.tell("error", 0, 0)  # its old handle would answer, but NVML has been opened anew
+        node.news.event(1, XID, 48)
+        node.becomes({"gpu-0": {"lost"}, "gpu-1": {"xid"}})
+        node.news.tell("handle", 0, 0)
+        node.becomes({"gpu-1": {"xid"}})
+
+
+def test_another_error_is_logged_and_makes_no_gpu_sick(
+    node_of: Nodes, caplog: pytest.LogCaptureFixture
+) -> None:
+    node = node_of(hgx())
+    node.news.tell("error", 0, UNKNOWN)
+    with running(xids(node)):
+        node.news.event(1, XID, 48)
+        node.becomes({"gpu-1": {"xid"}})
+        node.news.tell("error", 0, 0)
+        node.news.event(0, XID, 62)
+        node.becomes({"gpu-0": {"xid"}, "gpu-1": {"xid"}})
+    said = [one.getMessage() for one in caplog.records if "cannot be asked" in one.getMessage()]
+    assert len(said) == 1
+    assert said[0].startswith("GPU 0 cannot be asked how it is")
+
+
+# NVLinks -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("compute", "states"), [(80, "call"), (90, "field")])
+def test_a_gpu_with_fewer_nvlinks_is_sick_until_they_are_back(
+    compute: int, states: str, node_of: Nodes
+) -> None:
+    machine = hgx()
+    for gpu in range(2):
+        machine = machine.with_gpu(gpu, compute=compute, states=states)
+    node = node_of(machine)
+    watcher = links(node)
+    watcher.run(Rounds(1))
+    with running(watcher):
+        node.news.tell("link", 1, 3, 0)
+        node.becomes({"gpu-1": {"nvlink"}})
+        assert node.texts() == {"gpu-1": "17 of 18 NVLinks are active"}
+        node.news.tell("link", 1, 3, 1)
+        node.becomes({})
+
+
+def test_links_that_were_down_at_the_start_count_once_they_are_up(node_of: Nodes) -> None:
+    node = node_of(hgx().with_gpu(0, links=(FakeLink("0000:05:00.0", state=0),) * 2))
+    watcher = links(node)
+    watcher.run(Rounds(1))
+    node.news.tell("link", 0, 0, 1)
+    watcher.run(Rounds(1))
+    assert node.sick() == {}
+    node.news.tell("link", 0, 0, 0)
+    watcher.run(Rounds(1))
+    assert node.texts() == {"gpu-0": "0 of 1 NVLinks are active"}
+
+
+def test_mig_instances_do_not_suffer_from_nvlinks(node_of: Nodes) -> None:
+    node = node_of(with_mig(hgx(), 0))
+    watcher = links(node)
+    watcher.run(Rounds(1))
+    node.news.tell("link", 0, 0, 0)
+    watcher.run(Rounds(1))
+    assert node.sick() == {"gpu-0": {"nvlink"}}
+
+
+@pytest.mark.parametrize("how", ["error", "handle"])
+def test_the_nvlinks_of_a_lost_gpu_are_left_as_they_were(how: str, node_of: Nodes) -> None:
+    node = node_of(hgx())
+    watcher = links(node)
+    watcher.run(Rounds(1))
+    node.news.tell("link", 0, 0, 0)
+    watcher.run(Rounds(1))
+    for gpu in range(2):
+        node.news.tell(how, gpu, LOST)
+    node.news.tell("link", 0, 0, 1)
+    watcher.run(Rounds(1))
+    assert node.sick() == {"gpu-0": {"nvlink"}}
+    node.news.tell(how, 0, 0)
+    watcher.run(Rounds(1))
+    assert node.sick() == {}
+
+
+# Ports -------------------------------------------------------------------------------------
+
+
+def test_a_port_makes_its_nic_sick_while_it_is_down(node_of: Nodes) -> None:
+    node = node_of(hgx())
+    with running(ports(node)):
+        node.port("mlx5_1").write_text("1: DOWN\n")
+        node.becomes({"nic-mlx5-1": {"port"}})
+        assert node.texts() == {"nic-mlx5-1": "port 1 of mlx5_1 is DOWN"}
+        node.port("mlx5_1").write_text("4: ACTIVE\n")
+        node.becomes({})
+
+
+@pytest.mark.parametrize("state", ["1: DOWN", "2: INIT", "3: ARMED", "5: ACTIVE_DEFER", ""])
+def test_a_port_that_is_not_active_at_the_start_makes_its_nic_sick(
+    state: str, node_of: Nodes
+) -> None:
+    node = node_of(hgx())
+    node.port("mlx5_0").write_text(f"{state}\n")
+    ports(node).run(Rounds(1))
+    assert node.sick() == {"nic-mlx5-0": {"port"}}
+
+
+def test_the_port_that_was_found_counts(node_of: Nodes) -> None:
+    machine = hgx(1)
+    nic = replace(machine.nics[0], ports=(FakePort(state="1: DOWN"), FakePort()))
+    node = node_of(replace(machine, nics=(nic,)))
+    watcher = ports(node)
+    watcher.run(Rounds(1))
+    assert node.sick() == {}
+    node.port("mlx5_0", 1).write_text("4: ACTIVE\n")
+    node.port("mlx5_0", 2).write_text("1: DOWN\n")
+    watcher.run(Rounds(1))
+    assert node.texts() == {"nic-mlx5-0": "port 2 of mlx5_0 is DOWN"}
+
+
+def test_a_port_that_is_gone_makes_its_nic_sick_until_it_is_back(node_of: Nodes) -> None:
+    node = node_of(hgx())
+    watcher = ports(node)
+    node.port("mlx5_0").unlink()
+    watcher.run(Rounds(1))
+    assert node.texts() == {"nic-mlx5-0": "port 1 of mlx5_0 is not there"}
+    node.port("mlx5_0").write_text("4: ACTIVE\n")
+    watcher.run(Rounds(1))
+    assert node.sick() == {}
+
+
+def test_a_port_that_cannot_be_read_is_logged_once_and_the_others_are_watched(
+    node_of: Nodes, caplog: pytest.LogCaptureFixture
+) -> None:
+    node = node_of(hgx())
+    node.port("mlx5_0").unlink()
+    node.port("mlx5_0").mkdir()  # reading a folder is an error to root, too
+    node.port("mlx5_1").write_text("1: DOWN\n")
+    ports(node).run(Rounds(3))
+    assert node.sick() == {"nic-mlx5-1": {"port"}}
+    assert len([one for one in caplog.records if "cannot be read" in one.getMessage()]) == 1
+
+
+# Threads -----------------------------------------------------------------------------------
+
+
+class Rounds(threading.Event):
+    """Stops a watcher at the end of a number of looks; ``waits`` are in seconds."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__()
+        self.waits: list[float | None] = []
+        self._count = count
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.waits.append(timeout)
+        if len(self.waits) == self._count:
+            self.set()
+        return self.is_set()
+
+
+def all_of(node: Node, seconds: float) -> list[Watcher]:
+    inventory, report = node.inventory, node.health.report
+    return [
+        XidWatcher(inventory, report, seconds=seconds),
+        LinkWatcher(inventory, report, seconds),
+        PortWatcher(inventory, report, node.files.sysfs, seconds),
+    ]
+
+
+def test_all_watch_at_once_and_stop_within_two_seconds(node_of: Nodes) -> None:
+    node = node_of(hgx(3))
+    watchers = all_of(node, 1.0)
+    watchers[1].run(Rounds(1))
+    with running(*watchers):
+        node.news.event(0, XID, 79)
+        node.news.tell("link", 1, 0, 0)
+        node.port("mlx5_2").write_text("1: DOWN\n")
+        node.becomes({"gpu-0": {"xid"}, "gpu-1": {"nvlink"}, "nic-mlx5-2": {"port"}})
+        stopping = time.monotonic()
+    assert time.monotonic() - stopping < 2.0
+
+
+def test_a_watcher_without_nvml_pauses_and_logs_once(
+    node_of: Nodes, caplog: pytest.LogCaptureFixture
+) -> None:
+    node = node_of(hgx())
+    node.files.stub.write_text(f"init {pynvml.NVML_ERROR_DRIVER_NOT_LOADED}\n")
+    for watcher in all_of(node, 7.0)[:2]:
+        caplog.clear()
+        rounds = Rounds(3)
+        watcher.run(rounds)
+        assert rounds.waits == [7.0] * 3
+        assert [one.levelno for one in caplog.records] == [logging.WARNING]
+        assert "cannot be watched" in caplog.text
+    assert node.sick() == {}
+
+
+def test_a_watcher_starts_before_nvml_does(node_of: Nodes) -> None:
+    node = node_of(hgx())
+    machine = node.files.stub.rename(node.files.stub.with_name("later"))
+    node.files.stub.write_text(f"init {pynvml.NVML_ERROR_DRIVER_NOT_LOADED}\n")
+    with running(xids(node)):
+        node.news.event(0, XID, 79)
+        machine.replace(node.files.stub)
+        node.becomes({"gpu-0": {"xid"}})
+
+
+def test_an_error_of_whoever_is_told_does_not_end_a_watcher(node_of: Nodes) -> None:
+    node = node_of(hgx())
+    node.port("mlx5_0").write_text("1: DOWN\n")
+    failures = iter([RuntimeError("not now")])
+
+    def report(device: str, cause: str, text: str) -> bool:
+        for failure in failures:
+            raise failure
+        return node.health.report(device, cause, text)
+
+    PortWatcher(node.inventory, report, node.files.sysfs).run(Rounds(2))
+    assert node.sick() == {"nic-mlx5-0": {"port"}}
+
+
+# The driver's version ----------------------------------------------------------------------
+
+
+def test_gpus_carry_the_version_of_the_driver(node_of: Nodes) -> None:
+    node = node_of(replace(hgx(), driver="580.65.06"))
+    assert node.inventory.machine.platform.driver == "580.65.06"
+    version = node.inventory.devices["gpu-0"].device.attributes["driverVersion"]
+    assert version.version == "580.65.6"
+
+
+def test_a_driver_that_tells_no_version_has_none(node_of: Nodes) -> None:
+    node = node_of(hgx())
+    assert node.inventory.machine.platform.driver == ""
+    assert "driverVersion" not in node.inventory.devices["gpu-0"].device.attributes
