@@ -63,6 +63,12 @@ class Node:
     def port(self, name: str, port: int = 1) -> Path:
         return self.files.sysfs / "class/infiniband" / name / f"ports/{port}/state"
 
+    def set_port(self, name: str, state: str, port: int = 1) -> None:
+        """Let a port have another state; a watcher sees the old or the new, as in sysfs."""
+        whole = self.files.sysfs / "state"
+        whole.write_text(f"{state}\n")
+        whole.replace(self.port(name, port))
+
 
 @pytest.fixture(scope="module")
 def stub_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -369,10 +375,10 @@ def test_the_nvlinks_of_a_lost_gpu_are_left_as_they_were(how: str, node_of: Node
 def test_a_port_makes_its_nic_sick_while_it_is_down(node_of: Nodes) -> None:
     node = node_of(hgx())
     with running(ports(node)):
-        node.port("mlx5_1").write_text("1: DOWN\n")
+        node.set_port("mlx5_1", "1: DOWN")
         node.becomes({"nic-mlx5-1": {"port"}})
         assert node.texts() == {"nic-mlx5-1": "port 1 of mlx5_1 is DOWN"}
-        node.port("mlx5_1").write_text("4: ACTIVE\n")
+        node.set_port("mlx5_1", "4: ACTIVE")
         node.becomes({})
 
 
@@ -381,7 +387,7 @@ def test_a_port_that_is_not_active_at_the_start_makes_its_nic_sick(
     state: str, node_of: Nodes
 ) -> None:
     node = node_of(hgx())
-    node.port("mlx5_0").write_text(f"{state}\n")
+    node.set_port("mlx5_0", state)
     ports(node).run(Rounds(1))
     assert node.sick() == {"nic-mlx5-0": {"port"}}
 
@@ -393,8 +399,8 @@ def test_the_port_that_was_found_counts(node_of: Nodes) -> None:
     watcher = ports(node)
     watcher.run(Rounds(1))
     assert node.sick() == {}
-    node.port("mlx5_0", 1).write_text("4: ACTIVE\n")
-    node.port("mlx5_0", 2).write_text("1: DOWN\n")
+    node.set_port("mlx5_0", "4: ACTIVE", 1)
+    node.set_port("mlx5_0", "1: DOWN", 2)
     watcher.run(Rounds(1))
     assert node.texts() == {"nic-mlx5-0": "port 2 of mlx5_0 is DOWN"}
 
@@ -405,7 +411,7 @@ def test_a_port_that_is_gone_makes_its_nic_sick_until_it_is_back(node_of: Nodes)
     node.port("mlx5_0").unlink()
     watcher.run(Rounds(1))
     assert node.texts() == {"nic-mlx5-0": "port 1 of mlx5_0 is not there"}
-    node.port("mlx5_0").write_text("4: ACTIVE\n")
+    node.set_port("mlx5_0", "4: ACTIVE")
     watcher.run(Rounds(1))
     assert node.sick() == {}
 
@@ -416,7 +422,7 @@ def test_a_port_that_cannot_be_read_is_logged_once_and_the_others_are_watched(
     node = node_of(hgx())
     node.port("mlx5_0").unlink()
     node.port("mlx5_0").mkdir()  # reading a folder is an error to root, too
-    node.port("mlx5_1").write_text("1: DOWN\n")
+    node.set_port("mlx5_1", "1: DOWN")
     ports(node).run(Rounds(3))
     assert node.sick() == {"nic-mlx5-1": {"port"}}
     assert len([one for one in caplog.records if "cannot be read" in one.getMessage()]) == 1
@@ -456,7 +462,7 @@ def test_all_watch_at_once_and_stop_within_two_seconds(node_of: Nodes) -> None:
     with running(*watchers):
         node.news.event(0, XID, 79)
         node.news.tell("link", 1, 0, 0)
-        node.port("mlx5_2").write_text("1: DOWN\n")
+        node.set_port("mlx5_2", "1: DOWN")
         node.becomes({"gpu-0": {"xid"}, "gpu-1": {"nvlink"}, "nic-mlx5-2": {"port"}})
         stopping = time.monotonic()
     assert time.monotonic() - stopping < 2.0
@@ -489,7 +495,7 @@ def test_a_watcher_starts_before_nvml_does(node_of: Nodes) -> None:
 
 def test_an_error_of_whoever_is_told_does_not_end_a_watcher(node_of: Nodes) -> None:
     node = node_of(hgx())
-    node.port("mlx5_0").write_text("1: DOWN\n")
+    node.set_port("mlx5_0", "1: DOWN")
     failures = iter([RuntimeError("not now")])
 
     def report(device: str, cause: str, text: str) -> bool:
