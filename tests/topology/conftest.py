@@ -1,8 +1,6 @@
 from __future__ import annotations
 
 import ctypes
-import shutil
-import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -10,20 +8,11 @@ import nvml_machine
 import pynvml
 import pytest
 
-HERE = Path(__file__).parent
-
 
 @pytest.fixture(scope="session")
 def stub_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Compile the stand-in for NVIDIA's library."""
-    compiler = shutil.which("cc") or shutil.which("gcc")
-    if compiler is None:
-        pytest.skip("there is no C compiler to build the NVML stub with")
-    library = tmp_path_factory.mktemp("nvml") / "libnvidia-ml.so.1"
-    source = HERE / "nvml_stub" / "libnvidia-ml.c"
-    options = ["-shared", "-fPIC", "-Wall", "-Wextra", "-Werror"]
-    subprocess.run([compiler, *options, "-o", str(library), str(source)], check=True)
-    return library
+    return nvml_machine.compile_stub(tmp_path_factory.mktemp("nvml"))
 
 
 @pytest.fixture
