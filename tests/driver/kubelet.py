@@ -18,10 +18,12 @@ from msgspec.structs import replace
 from bayplan.api import Node, ResourceClaim, ResourceSlice
 from bayplan.cluster import MemoryCluster
 from bayplan.topology.machine import Machine
+from bayplan.topology.machinefile import known_machine
 from bayplan_dra.driver.app import NodeDriver
 from bayplan_dra.driver.devices import DRIVER, inventory_of
 from bayplan_dra.driver.edits import DeviceFiles
 from bayplan_dra.driver.health import Health
+from bayplan_dra.driver.preparer import Folders, Preparer
 from bayplan_dra.driver.proto import dra_pb2 as dra
 from bayplan_dra.driver.proto import health_pb2 as health
 from bayplan_dra.driver.proto import registration_pb2 as registration
@@ -114,6 +116,14 @@ def make_driver(
         root / "cdi",
         **more,
     )
+
+
+def make_preparer(root: Path, api: EmbeddedApi) -> Preparer:
+    """Return what prepares claims of the node n, a DGX H100."""
+    inventory = inventory_of(known_machine("dgx-h100"))
+    folders = Folders(root / "plugin", root / "cdi")
+    (root / "plugin").mkdir(parents=True)
+    return Preparer(DRIVER, "n", folders, lambda: inventory, api, DeviceFiles(None))
 
 
 class Kubelet:

@@ -16,6 +16,7 @@ from click.testing import CliRunner
 from kubelet import Kubelet, eventually, short_folder
 
 from bayplan.api import ResourceClaim
+from bayplan.api.dra import DeviceTaint
 from bayplan.cli import main
 from bayplan.testing import make_object
 from bayplan.topology.machinefile import known_machine
@@ -167,6 +168,26 @@ def test_fields_that_the_api_server_drops_are_told(server: ApiServer, publisher:
     (told,) = publisher.warnings
     assert "dropped allow_multiple_allocations of cpu-numa-0, cpu-numa-1" in told
     assert "DRAConsumableCapacity" in told
+
+
+def test_a_slice_with_what_is_not_known_here_is_written_anew(
+    server: ApiServer, publisher: Publisher
+) -> None:
+    publisher.publish(INVENTORY, {})
+    (found,) = server.slices()
+    found["spec"]["fieldOfTomorrow"] = 1
+    assert publisher.publish(INVENTORY, {}) == 1
+    assert "fieldOfTomorrow" not in server.slices()[0]["spec"]
+
+
+def test_what_the_api_server_drops_is_not_written_again_and_again(
+    server: ApiServer, publisher: Publisher
+) -> None:
+    server.dropped.add("taints")
+    taints = {"gpu-0": (DeviceTaint("x", "NoSchedule"),)}
+    assert publisher.publish(INVENTORY, taints) == 1
+    assert publisher.publish(INVENTORY, taints) == 0
+    assert len(publisher.warnings) == 1
 
 
 def test_probes_tell_what_is_missing(server: ApiServer) -> None:

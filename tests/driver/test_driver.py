@@ -15,6 +15,7 @@ from kubelet import (
     Kubelet,
     eventually,
     make_driver,
+    make_preparer,
     short_folder,
     with_uid,
 )
@@ -28,6 +29,7 @@ from bayplan.api import (
     ResourceClaimTemplate,
     ResourceSlice,
 )
+from bayplan.api import Node as NodeObject
 from bayplan.cluster.claims import ClaimController
 from bayplan.errors import BayplanError, ClusterError
 from bayplan.manifests import load_manifests
@@ -35,6 +37,7 @@ from bayplan.testing import Cluster, assert_placed, make_node, make_object, make
 from bayplan.topology.machinefile import known_machine
 from bayplan_dra.driver.app import NodeDriver
 from bayplan_dra.driver.devices import DRIVER
+from bayplan_dra.driver.preparer import PrepareError
 
 MACHINE = known_machine("dgx-h100")
 
@@ -255,7 +258,7 @@ def test_a_claims_configuration_says_what_containers_are_told(node: Node) -> Non
     claim = node.bind("p", "quiet")
     node.kubelet.prepare(claim)
     edits = node.cdi()[claim.metadata.uid]["containerEdits"]
-    assert edits == {"env": ["NVIDIA_VISIBLE_DEVICES=void"]}
+    assert edits == {"env": ["NVIDIA_VISIBLE_DEVICES=0,1"]}
 
 
 def test_a_name_that_is_no_uid_touches_no_file(node: Node) -> None:
@@ -275,6 +278,89 @@ def test_a_socket_path_that_is_too_long_is_refused(tmp_path: Path) -> None:
     driver = make_driver(tmp_path / ("x" * 90), MACHINE, api)
     with pytest.raises(BayplanError, match="a socket's path has at most 107 bytes, this has"):
         driver.start()
+
+
+# What happens meanwhile ----------------------------------------------------------------------
+
+
+def test_every_device_of_a_cdi_file_edits_something(node: Node) -> None:
+    # Runtimes refuse a file with a device that does not.
+    claim = node.bind("p", "two")
+    node.kubelet.prepare(claim)
+    devices = node.cdi()[claim.metadata.uid]["devices"]
+    assert all(one["containerEdits"] for one in devices)
+
+
+def test_nothing_is_prepared_after_the_kubelet_has_given_up(node: Node) -> None:
+    claim = node.bind("p", "one")
+    preparer = make_preparer(node.root / "own", node.api)
+
+    class Slow:
+        def claim(self, namespace: str, name: str) -> ResourceClaim | None:
+            preparer.unprepare(claim.metadata.uid)
+            return claim
+
+    preparer._claims = Slow()
+    with pytest.raises(PrepareError, match="does not wait for this any more"):
+        preparer.prepare("default", claim.metadata.name, claim.metadata.uid)
+    assert preparer.checkpoint.claims() == {}
+
+
+def test_a_device_is_free_again_when_the_claim_that_had_it_is_gone(node: Node) -> None:
+    first, second = node.bind("p", "one"), node.bind("q", "one")
+    node.kubelet.prepare(first)
+    with node.api.lock:
+        api = node.cluster.api
+        status = replace(second.status, allocation=first.status.allocation)
+        meta = replace(second.metadata, resource_version="")
+        api.update(replace(second, status=status, metadata=meta))
+        gone = replace(first.metadata, finalizers=(), resource_version="")
+        api.update(replace(first, metadata=gone))
+        api.delete(ResourceClaim, first.key)
+    assert node.kubelet.prepare(second)[second.metadata.name].error == ""
+    assert list(node.cdi()) == [second.metadata.uid]
+
+
+def test_a_claim_that_was_given_other_devices_is_prepared_anew(node: Node) -> None:
+    claim = node.bind("p", "one")
+    node.kubelet.prepare(claim)
+    allocation = claim.status.allocation
+    assert allocation is not None
+    (result,) = allocation.devices.results
+    devices = replace(allocation.devices, results=(replace(result, device="gpu-5"),))
+    status = replace(claim.status, allocation=replace(allocation, devices=devices))
+    with node.api.lock:
+        meta = replace(claim.metadata, resource_version="")
+        node.cluster.api.update(replace(claim, status=status, metadata=meta))
+    (given,) = node.kubelet.prepare(claim)[claim.metadata.name].devices
+    assert given.device_name == "gpu-5"
+
+
+def test_an_error_that_nobody_thought_of_is_an_answer_for_its_own_claim(node: Node) -> None:
+    claim = node.bind("p", "one")
+    node.api.failing = RecursionError("too deep")
+    answer = node.kubelet.prepare(claim)[claim.metadata.name]
+    assert answer.error == "the driver failed: RecursionError; its log says more"
+
+
+def test_a_node_made_anew_gets_slices_of_its_own() -> None:
+    with short_folder() as root:
+        made = Node(root)
+        made.driver.stop()
+        made.driver = made.start(resync_seconds=0.05)
+        with made.api.lock:
+            api = made.cluster.api
+            api.delete(NodeObject, "n")
+            api.create(make_node("n", cpu=64))
+        new = api.get(NodeObject, "n")
+        assert new is not None
+        uid = new.metadata.uid
+
+        def owners() -> set[str]:
+            return {one.uid for found in made.slices() for one in found.metadata.owner_references}
+
+        eventually(lambda: owners() == {uid})
+        made.driver.stop()
 
 
 # Many at once, and restarts ------------------------------------------------------------------

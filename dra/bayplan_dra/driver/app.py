@@ -91,10 +91,10 @@ class NodeDriver:
             write_topology_file(self.inventory.machine, own),
         )
         for text in preparer.recover():
-            log.error("a prepared claim was lost, its checkpoint is damaged: %s", text)
+            log.error("a prepared claim could not be recovered: %s", text)
         self.health.set_devices(self.inventory.devices)
         service = self.sockets.service(DRIVER)
-        handlers = claim_handlers(preparer, metrics.claim_done)
+        handlers = claim_handlers(preparer, metrics.claim_done, self._stopped)
         handlers.append(health_handler(self.health, self._stopped))
         registration = registration_handler(DRIVER, service, self._told)
         self._servers = [
@@ -121,12 +121,16 @@ class NodeDriver:
         told: list[str] = []
         while not self._stopped.is_set():
             try:
-                if publisher is None:
-                    publisher = Publisher(self.api, DRIVER, self.api.owner(self.node))
+                owner = self.api.owner(self.node)
+                if publisher is None or publisher.owner != owner:
+                    publisher = Publisher(self.api, DRIVER, owner)
                 taints = self.health.taints()
                 written = publisher.publish(self.inventory, taints)
-            except BayplanError as exc:
-                log.warning("the slices could not be published, next try in %g s: %s", delay, exc)
+            except Exception as exc:
+                # Nobody would start this thread again.
+                known = isinstance(exc, BayplanError)
+                text = "the slices could not be published, next try in %g s: %s"
+                log.warning(text, delay, exc, exc_info=None if known else exc)
                 metrics.publish_failed()
                 self._stopped.wait(delay)
                 delay = min(delay * 2, _LAST_RETRY)
@@ -142,6 +146,8 @@ class NodeDriver:
 
     def ready(self) -> str:
         """Say why the driver is not ready; "" if it is."""
+        if not self._thread.is_alive():
+            return "it does not publish"
         if not self.published.is_set():
             return "its slices are not published yet"
         if not self.registered.is_set():

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -57,12 +57,18 @@ def spec_text(driver: str, uid: str, common: Edits, devices: Mapping[str, Edits]
         "cdiVersion": _VERSION,
         "kind": f"{driver}/claim",
         "devices": [
-            {"name": f"{uid}-{name}", "containerEdits": edits.content()}
+            {"name": f"{uid}-{name}", "containerEdits": _marked(name, edits)}
             for name, edits in devices.items()
         ],
         "containerEdits": common.content(),
     }
     return json.dumps(content, indent=1)
+
+
+def _marked(name: str, edits: Edits) -> dict[str, Any]:
+    """Return a device's edits with its name; a runtime refuses a device that edits nothing."""
+    variable = f"BAYPLAN_DEVICE_{name.upper().replace('-', '_')}"
+    return replace(edits, environment={**edits.environment, variable: name}).content()
 
 
 class CdiFolder:
@@ -75,8 +81,9 @@ class CdiFolder:
     def write(self, uid: str, text: str) -> None:
         """Write a claim's file, unless it is there as it should be."""
         path = self._file(uid)
-        if not path.exists() or path.read_text("utf-8") != text:
-            write_atomically(path, text.encode(), 0o644)
+        content = text.encode()
+        if not path.exists() or path.read_bytes() != content:
+            write_atomically(path, content, 0o644)
 
     def remove(self, uid: str) -> None:
         """Remove a claim's file; none is fine."""

@@ -53,14 +53,16 @@ def is_uid(text: str) -> bool:
 class Checkpoint:
     """All prepared claims of a driver on a node, also those of another instance of it.
 
-    Not to be used by two at a time: see ``files.locked``. ``damaged`` are files that could not be
-    read; they are kept aside under another name.
+    Not to be used by two at a time: see ``files.locked``. ``damaged`` tells of files that make no
+    sense, which are kept aside under another name; ``unread`` are the UIDs of those that the disk
+    does not give, or that a newer driver has written, which are left alone.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = folder(path, 0o700)
-        self._known: dict[str, tuple[int, PreparedClaim]] = {}
+        self._known: dict[str, tuple[object, PreparedClaim]] = {}
         self.damaged: list[str] = []
+        self.unread: dict[str, str] = {}
 
     def clean(self) -> None:
         """Remove what a killed process left half written."""
@@ -70,6 +72,7 @@ class Checkpoint:
     def claims(self) -> dict[str, PreparedClaim]:
         """Return all prepared claims by UID."""
         found = {}
+        self.unread.clear()
         for path in self._path.glob("*.json"):
             claim = self._read(path)
             if claim is not None:
@@ -98,16 +101,24 @@ class Checkpoint:
 
     def _read(self, path: Path) -> PreparedClaim | None:
         try:
-            changed = path.stat().st_mtime_ns
+            status = path.stat()
+            content = path.read_bytes()
         except FileNotFoundError:
             return None
+        except OSError as exc:
+            self.unread[path.stem] = str(exc)
+            return None
+        changed = (status.st_mtime_ns, status.st_ino, status.st_size)
         known = self._known.get(path.stem)
         if known is not None and known[0] == changed:
             return known[1]
         try:
-            file = msgspec.json.decode(path.read_bytes(), type=_File)
-            if file.version != _VERSION or zlib.crc32(bytes(file.claim)) != file.checksum:
-                raise ValueError(f"its version is {file.version}, or its checksum is wrong")
+            file = msgspec.json.decode(content, type=_File)
+            if file.version > _VERSION:
+                self.unread[path.stem] = f"{path}: its version is {file.version}"
+                return None
+            if zlib.crc32(bytes(file.claim)) != file.checksum:
+                raise ValueError("its checksum is wrong")
             claim = msgspec.json.decode(file.claim, type=PreparedClaim)
         except (ValueError, msgspec.MsgspecError) as exc:
             aside = path.with_suffix(".damaged")

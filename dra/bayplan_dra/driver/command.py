@@ -112,6 +112,11 @@ def command(
     from bayplan_dra.driver.sockets import Sockets
     from bayplan_dra.driver.watchers import LinkWatcher, PortWatcher, XidWatcher
 
+    stopped = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stopped.set())
+    if not re.fullmatch(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?", node):
+        raise InputError(f'expected the name of a node, got "{node}"', "--node")
     if no_driver and plugin_gpus is None:
         raise InputError("there is nothing to do without --device-plugin", "--no-driver")
     address = _address(listen)
@@ -146,13 +151,16 @@ def command(
         every = replace(ours, devices={**ours.devices, **theirs.devices})
         watchers = [XidWatcher(every, report), LinkWatcher(every, report)]
         watchers.append(PortWatcher(every, report, sysfs_root))
-    _serve(services, watchers, address)
+    _serve(services, watchers, address, stopped)
 
 
 def _serve(
-    services: Sequence[Service], watchers: Sequence[Watcher], address: tuple[str, int]
+    services: Sequence[Service],
+    watchers: Sequence[Watcher],
+    address: tuple[str, int],
+    stopped: threading.Event,
 ) -> None:
-    """Run until SIGTERM or SIGINT, and end all of them then."""
+    """Run until ``stopped``, and end all of them then."""
     from bayplan_dra.driver.app import watch
     from bayplan_dra.driver.web import WebServer
 
@@ -160,9 +168,6 @@ def _serve(
         return "; ".join(problem for one in services if (problem := one.ready()))
 
     web = WebServer(*address, ready)
-    stopped = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stopped.set())
     started: list[Service] = []
     threads: list[threading.Thread] = []
     try:
@@ -225,7 +230,7 @@ class _Console(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         error = getattr(record, "error", "")
         text = f"{record.levelname.lower():7} {record.getMessage()}"
-        return f"{text}: {error}" if error else text
+        return " ".join((f"{text}: {error}" if error else text).splitlines())
 
 
 def _log_as(kind: str) -> None:
@@ -233,4 +238,7 @@ def _log_as(kind: str) -> None:
     handler.setFormatter(_JsonLines() if kind == "json" else _Console())
     logger = logging.getLogger("bayplan")
     logger.handlers = [handler]
-    logger.setLevel(os.environ.get("BAYPLAN_LOG", "INFO").upper())
+    level = os.environ.get("BAYPLAN_LOG", "INFO").upper()
+    if level not in logging.getLevelNamesMapping():
+        raise InputError(f'expected a level such as DEBUG or WARNING, got "{level}"', "BAYPLAN_LOG")
+    logger.setLevel(level)

@@ -188,7 +188,7 @@ class _Answers:
         # As if all were of one request, so that they are named.
         told = [(device, frozenset({_RESOURCE})) for device in devices]
         common = common_edits(machine, told, self.config, self.topology_file)
-        # Here it is NVIDIA's runtime that adds the driver's libraries, for the GPUs named.
+        # NVIDIA's runtime adds the driver's libraries for the GPUs named, in this order.
         visible = ",".join(machine.gpus[gpu].uuid or str(gpu) for gpu in order)
         paths = (path for one in devices for path in self.files.of(one, machine).device_files)
         return api.ContainerAllocateResponse(

@@ -21,6 +21,7 @@ from bayplan.api.dra import (
     DeviceCapacity,
     DeviceCounterConsumption,
 )
+from bayplan.errors import BayplanError
 from bayplan.topology.levels import Level
 from bayplan.topology.machine import Gpu, Kind, Machine, Mig, Nic
 from bayplan.topology.search import Constraints
@@ -34,6 +35,7 @@ NumaForm: TypeAlias = Literal["int", "list"]
 _STANDARD = "resource.kubernetes.io"
 _GROUP_SIZES = (2, 4, 8)
 _BUS_ID = re.compile(r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]")
+_MOST_LABEL = 58
 _MOST_TEXT = 64
 """Characters that a text attribute may have."""
 
@@ -76,6 +78,7 @@ def inventory_of(
     :param numa: whether numaNode is the NUMA node, or the list of it and those of its socket.
     :param cpus: publish the CPUs of each NUMA node as a device that can be shared.
     :param gpus: the GPUs to publish, by index; None for all.
+    :raises BayplanError: when two devices would get one name.
     """
     own = [gpu for gpu in machine.gpus if gpus is None or gpu.index in gpus]
     groups = _nvlink_groups(machine)
@@ -94,7 +97,12 @@ def inventory_of(
     if cpus:
         found += _cpu_devices(machine)
     lost = tuple(f"{gpu.name}: {gpu.lost}" for gpu in own if gpu.lost)
-    return Inventory(machine, {one.name: one for one in found}, tuple(counters), lost)
+    devices = {one.name: one for one in found}
+    if len(devices) < len(found):
+        names = [one.name for one in found]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise BayplanError(f"two devices of the machine would be named {twice}")
+    return Inventory(machine, devices, tuple(counters), lost)
 
 
 def _gpu_device(
@@ -275,7 +283,7 @@ def _text(value: str) -> DeviceAttribute:
 
 def _label(name: str) -> str:
     """Return a name as a DNS label."""
-    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:_MOST_LABEL].rstrip("-")
 
 
 def _semantic(version: str) -> str:

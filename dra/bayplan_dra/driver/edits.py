@@ -86,15 +86,18 @@ def common_edits(
     :param devices: with the requests that each answers.
     :param topology_file: the host's path of NCCL's topology file, "" for none.
     """
-    found = {"NVIDIA_VISIBLE_DEVICES": "void"}
+    found: dict[str, str] = {}
     mounts: dict[str, str] = {}
     own = [one for one, _ in devices if one.gpu is not None]
     gpus = sorted({one.gpu for one in own if one.gpu is not None})
     requests = {names for one, names in devices if one.gpu is not None}
-    if len(requests) == 1 and config.visible_devices != "none":
+    found["NVIDIA_VISIBLE_DEVICES"] = ",".join(_uuid(machine, one) for one in own)
+    # One GPU has no order; naming it would hide those of another claim.
+    if len(own) > 1 and len(requests) == 1 and config.visible_devices != "none":
         visible = _visible(machine, own, gpus, config)
         if visible:
             found["CUDA_VISIBLE_DEVICES"] = visible
+            found["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
     if gpus and config.nccl.environment:
         member = Member("", machine, tuple(gpus))
         told = {one.name: one.value for one in environment(member, spans_nodes=True)}
@@ -107,6 +110,14 @@ def common_edits(
             mounts[topology_file] = TOPOLOGY_PATH
         found |= told
     return Edits(found if gpus else {}, (), mounts)
+
+
+def _uuid(machine: Machine, device: NodeDevice) -> str:
+    """Return how NVIDIA's container runtime, which adds the libraries, names a device."""
+    assert device.gpu is not None
+    if device.mig is not None:
+        return device.mig.uuid
+    return machine.gpus[device.gpu].uuid or str(device.gpu)
 
 
 def _visible(

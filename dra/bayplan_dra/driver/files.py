@@ -35,13 +35,16 @@ def folder(path: Path, mode: int = 0o750) -> Path:
 def write_atomically(path: Path, content: bytes, mode: int = 0o600) -> None:
     """Write a file so that a crash, even of the machine, leaves the old one or the new one."""
     temporary = path.with_name(path.name + TEMPORARY)
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
     try:
-        os.write(descriptor, content)
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-    temporary.replace(path)
+        with open(temporary, "wb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
+            os.fchmod(file.fileno(), mode)
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
     _sync_folder(path.parent)
 
 
@@ -82,7 +85,7 @@ def _take(descriptor: int, path: Path, until: float) -> None:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             if time.monotonic() >= until:
-                raise BayplanError(f"{path} is held by another instance") from None
+                raise BayplanError(f"{path} is held by another process for too long") from None
             time.sleep(_WAIT)
         else:
             return

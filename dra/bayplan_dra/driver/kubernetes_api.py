@@ -15,7 +15,9 @@ import msgspec
 import urllib3
 
 from bayplan.api import ResourceClaim, ResourceSlice
-from bayplan.api.objects import KINDS, decode_object
+from bayplan.api.dra import ResourcePool, ResourceSliceSpec
+from bayplan.api.meta import ObjectMeta
+from bayplan.api.objects import KINDS, DecodeError, decode_object
 from bayplan.errors import AlreadyExists, ClusterError, Conflict, InputError, NotFound
 from bayplan_dra.driver.publisher import Owner
 
@@ -83,7 +85,10 @@ class KubernetesApi:
             content = self._call("GET", path)
         except NotFound:
             return None
-        found = decode_object(KINDS["resource.k8s.io", "ResourceClaim"], content)
+        try:
+            found = decode_object(KINDS["resource.k8s.io", "ResourceClaim"], content)
+        except (DecodeError, RecursionError) as exc:
+            raise ClusterError(f"claim {namespace}/{name} cannot be read: {exc}") from None
         assert isinstance(found, ResourceClaim)
         return found
 
@@ -92,22 +97,22 @@ class KubernetesApi:
     ) -> dict[str, Any]:
         what = f"{method} {path}"
         headers = {"Accept": "application/json", "Content-Type": "application/json"}
-        request = self._client.param_serialize(
-            method,
-            path,
-            query_params=list((query or {}).items()),
-            header_params=headers,
-            body=body,
-            auth_settings=["BearerToken"],
-        )
         try:
+            request = self._client.param_serialize(
+                method,
+                path,
+                query_params=list((query or {}).items()),
+                header_params=headers,
+                body=body,
+                auth_settings=["BearerToken"],
+            )
             answer = self._client.call_api(*request, _request_timeout=_SECONDS)
             content = json.loads(answer.read() or b"{}")
         except kubernetes.client.ApiException as exc:
             raise ClusterError(f"{what}: {_short(str(exc.reason))}") from None
-        except (urllib3.exceptions.HTTPError, OSError) as exc:
+        except (urllib3.exceptions.HTTPError, kubernetes.config.ConfigException, OSError) as exc:
             raise ClusterError(f"{what}: {_short(str(exc))}") from None
-        except ValueError:
+        except (ValueError, RecursionError):
             raise ClusterError(f"{what}: the answer is no JSON ({answer.status})") from None
         if not isinstance(content, dict):
             raise ClusterError(f"{what}: the answer is no JSON object ({answer.status})")
@@ -134,9 +139,31 @@ def _content(obj: ResourceSlice) -> dict[str, Any]:
 def _slice(content: dict[str, Any]) -> ResourceSlice:
     # Items of a list do not say what they are.
     whole = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", **content}
-    found = decode_object(KINDS["resource.k8s.io", "ResourceSlice"], whole)
+    try:
+        found = decode_object(KINDS["resource.k8s.io", "ResourceSlice"], whole)
+    except (DecodeError, RecursionError):
+        return _unreadable(content)
     assert isinstance(found, ResourceSlice)
     return found
+
+
+def _unreadable(content: dict[str, Any]) -> ResourceSlice:
+    """Return a slice without what a newer API server, or somebody else, put into it.
+
+    It is not as it should be, so it will be written anew.
+    """
+    kept = ("name", "uid", "resourceVersion", "ownerReferences")
+    meta = {key: value for key, value in content["metadata"].items() if key in kept}
+    pool = content["spec"].get("pool") or {}
+    generation = pool.get("generation")
+    spec = ResourceSliceSpec(
+        str(content["spec"].get("driver", "")),
+        ResourcePool(
+            str(pool.get("name", "")), generation if isinstance(generation, int) else 0, 0
+        ),
+        str(content["spec"].get("nodeName", "")),
+    )
+    return ResourceSlice(spec, msgspec.convert(meta, ObjectMeta))
 
 
 def _error(what: str, code: int, status: dict[str, Any]) -> ClusterError:

@@ -6,14 +6,16 @@ start every claim of the checkpoint gets its CDI file again, and every other CDI
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from bayplan.api import ResourceClaim
 from bayplan.api.dra import AllocatedDevice
-from bayplan.errors import BayplanError
+from bayplan.errors import BayplanError, ClusterError
 from bayplan_dra.driver.cdi import CdiFolder, device_id, spec_text
 from bayplan_dra.driver.checkpoint import Checkpoint, PreparedClaim, PreparedDevice, is_uid
 from bayplan_dra.driver.config import config_of
@@ -25,6 +27,7 @@ __all__ = ["ClaimApi", "Folders", "PrepareError", "Preparer"]
 
 _LOCK_SECONDS = 20.0
 """The kubelet waits for 45 s."""
+_MOST_UNDONE = 4096
 
 
 class PrepareError(BayplanError):
@@ -71,51 +74,106 @@ class Preparer:
         self.checkpoint = Checkpoint(folders.plugin / "claims")
         self._cdi = CdiFolder(folders.cdi, driver)
         self._lock = folders.plugin / "serialize.lock"
+        self._mutex = threading.Lock()
+        self._undone: dict[str, int] = {}
 
     def recover(self) -> list[str]:
         """Bring CDI files and checkpoint into agreement; return what was damaged.
 
         :raises BayplanError: when another instance holds the lock for too long.
         """
-        with locked(self._lock, _LOCK_SECONDS):
+        with self._alone():
             self.checkpoint.clean()
             claims = self.checkpoint.claims()
-            self._cdi.keep_only(claims)
+            unread = self.checkpoint.unread
+            self._cdi.keep_only([*claims, *unread])
+            problems = [*self.checkpoint.damaged, *unread.values()]
             for claim in claims.values():
-                self._cdi.write(claim.uid, claim.spec)
-        return self.checkpoint.damaged
+                try:
+                    self._cdi.write(claim.uid, claim.spec)
+                except OSError as exc:
+                    problems.append(f"the CDI file of claim {claim.uid}: {exc}")
+        return problems
 
-    def prepare(self, namespace: str, name: str, uid: str) -> PreparedClaim:
+    def prepare(
+        self, namespace: str, name: str, uid: str, wanted: Callable[[], bool] = lambda: True
+    ) -> PreparedClaim:
         """Prepare a claim; one that is prepared gets the same answer again.
 
+        :param wanted: asked before anything is written: whether the caller still waits.
         :raises PrepareError: when it cannot be prepared.
         :raises BayplanError: when the API server or the disk fails.
         """
         if not is_uid(uid):
             raise PrepareError(f'"{uid[:80]}" is no UID')
-        known = self._again(uid)
-        if known is not None:
-            return known
-        claim = self._claims.claim(namespace, name)
+        begun = self._undone.get(uid, 0)
+        known = self._known(uid)
+        try:
+            claim = self._claims.claim(namespace, name)
+        except ClusterError:
+            if known is None:
+                raise
+            # What was prepared holds, and a node starts its pods again without the API server.
+            return self._again(known)
         results = self._results(claim, namespace, name, uid)
         assert claim is not None
+        if known is not None and {d.name for d in known.devices} == {r.device for r in results}:
+            return self._again(known)
         inventory = self._inventory()
         made = self._made(claim, uid, results, inventory)
-        with locked(self._lock, _LOCK_SECONDS):
+        other = self._put(made, inventory, begun, wanted)
+        if other is not None and self._is_stale(other):
+            self.unprepare(other.uid)
+            other = self._put(made, inventory, begun, wanted)
+        if other is not None:
+            raise PrepareError(
+                f"a device of {', '.join(one.name for one in made.devices)} is prepared for claim "
+                f"{other.namespace}/{other.name} ({other.uid}), which has "
+                f"{', '.join(one.name for one in other.devices)}"
+            )
+        return made
+
+    def _put(
+        self,
+        made: PreparedClaim,
+        inventory: Inventory,
+        begun: int,
+        wanted: Callable[[], bool],
+    ) -> PreparedClaim | None:
+        """Write a claim; return the one that has a device of it instead, if any."""
+        with self._alone():
+            if not wanted() or self._undone.get(made.uid, 0) != begun:
+                raise PrepareError("the kubelet does not wait for this any more")
             prepared = self.checkpoint.claims()
-            if uid not in prepared:
-                _refuse_taken(made, prepared, inventory)
+            prepared.pop(made.uid, None)
+            other = _holder(made, prepared, inventory)
+            if other is None:
                 self.checkpoint.put(made)
-            known = prepared.get(uid, made)
-            self._cdi.write(uid, known.spec)
+                self._cdi.write(made.uid, made.spec)
+        return other
+
+    def _known(self, uid: str) -> PreparedClaim | None:
+        with self._alone():
+            return self.checkpoint.get(uid)
+
+    def _again(self, known: PreparedClaim) -> PreparedClaim:
+        with self._alone():
+            if self.checkpoint.get(known.uid) is None:
+                raise PrepareError("the claim was unprepared meanwhile")
+            self._cdi.write(known.uid, known.spec)
         return known
 
-    def _again(self, uid: str) -> PreparedClaim | None:
-        with locked(self._lock, _LOCK_SECONDS):
-            known = self.checkpoint.get(uid)
-            if known is not None:
-                self._cdi.write(uid, known.spec)
-            return known
+    def _is_stale(self, other: PreparedClaim) -> bool:
+        """Tell whether a prepared claim is gone, or has other devices by now."""
+        claim = self._claims.claim(other.namespace, other.name)
+        if claim is None or claim.metadata.uid != other.uid or claim.status.allocation is None:
+            return True
+        now = {
+            one.device
+            for one in claim.status.allocation.devices.results
+            if (one.driver, one.pool) == (self.driver, self.node)
+        }
+        return now.isdisjoint(one.name for one in other.devices)
 
     def unprepare(self, uid: str) -> None:
         """Undo what was prepared for a claim; nothing is fine.
@@ -124,9 +182,18 @@ class Preparer:
         """
         if not is_uid(uid):
             raise PrepareError(f'"{uid[:80]}" is no UID')
-        with locked(self._lock, _LOCK_SECONDS):
+        with self._alone():
+            self._undone[uid] = self._undone.pop(uid, 0) + 1
+            if len(self._undone) > _MOST_UNDONE:
+                del self._undone[next(iter(self._undone))]
             self._cdi.remove(uid)
             self.checkpoint.remove(uid)
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Keep other threads, and other instances of the driver, from the files."""
+        with self._mutex, locked(self._lock, _LOCK_SECONDS):
+            yield
 
     def cdi_ids(self, claim: PreparedClaim, device: PreparedDevice) -> list[str]:
         """Return the names by which the runtime finds a prepared device."""
@@ -165,17 +232,16 @@ class Preparer:
     ) -> PreparedClaim:
         found: list[tuple[NodeDevice, frozenset[str]]] = []
         devices = []
-        for name in dict.fromkeys(one.device for one in results):
+        for name, share in dict.fromkeys((one.device, one.share_id or "") for one in results):
             device = inventory.devices.get(name)
             if device is None:
                 raise PrepareError(f"device {name} is not on this node (any more)")
-            own = [one for one in results if one.device == name]
+            own = [one for one in results if (one.device, one.share_id or "") == (name, share)]
             requests = tuple(dict.fromkeys(one.request.partition("/")[0] for one in own))
             found.append((device, frozenset(requests)))
             admin = all(bool(one.admin_access) for one in own)
-            share = next((one.share_id for one in own if one.share_id), "")
             devices.append(PreparedDevice(name, requests, admin, share))
-        config = config_of(self._parameters(claim, {r for d in devices for r in d.requests}))
+        config = config_of(self._parameters(claim, {one.request for one in results}))
         common = common_edits(inventory.machine, found, config, self._topology_file)
         per_device = {one.name: self._files.of(one, inventory.machine) for one, _ in found}
         text = spec_text(self.driver, uid, common, per_device)
@@ -183,32 +249,34 @@ class Preparer:
         return PreparedClaim(uid, meta.namespace, meta.name, self.node, tuple(devices), text)
 
     def _parameters(self, claim: ResourceClaim, requests: set[str]) -> list[object]:
-        """Return this driver's opaque parameters, those of classes before those of the claim."""
+        """Return this driver's opaque parameters, those of classes before those of the claim.
+
+        :param requests: those that were answered, with the names of their alternatives; what is
+            said of a request holds for each of its alternatives.
+        """
+        answered = requests | {request.partition("/")[0] for request in requests}
         assert claim.status.allocation is not None
         own = [
             one
             for one in claim.status.allocation.devices.config
             if one.opaque is not None
             and one.opaque.driver == self.driver
-            and (not one.requests or requests & {r.partition("/")[0] for r in one.requests})
+            and (not one.requests or not answered.isdisjoint(one.requests))
         ]
         own.sort(key=lambda one: one.source != "FromClass")
         return [one.opaque.parameters for one in own if one.opaque is not None]
 
 
-def _refuse_taken(
+def _holder(
     made: PreparedClaim, prepared: dict[str, PreparedClaim], inventory: Inventory
-) -> None:
-    """Refuse devices that another claim has, or has a part of."""
+) -> PreparedClaim | None:
+    """Return the claim that has a device of another, or a part of one; None for none."""
     mine = [device for device in made.devices if not device.admin]
     for other in prepared.values():
-        for device in (one for one in other.devices if not one.admin):
-            for own in mine:
-                if _collide(own, device, inventory):
-                    raise PrepareError(
-                        f"device {own.name} is prepared for claim {other.namespace}/{other.name} "
-                        f"({other.uid}), which has {device.name}"
-                    )
+        theirs = [device for device in other.devices if not device.admin]
+        if any(_collide(own, device, inventory) for own in mine for device in theirs):
+            return other
+    return None
 
 
 def _collide(one: PreparedDevice, other: PreparedDevice, inventory: Inventory) -> bool:

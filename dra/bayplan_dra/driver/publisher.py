@@ -25,6 +25,7 @@ _MOST_DEVICES = 64
 """Devices of a slice in which any has taints, counters or lists; without these 128 were allowed,
 but a device that gets a taint is not to move others to another slice."""
 _MOST_COUNTER_SETS = 8
+_LAST_GENERATION = 2**62
 
 
 class SliceApi(Protocol):
@@ -62,6 +63,8 @@ class Publisher:
     driver: str
     owner: Owner
     warnings: list[str] = field(default_factory=list)
+    _dropped: dict[int, list[str]] = field(default_factory=dict)
+    _stored: dict[int, tuple[Any, Any]] = field(default_factory=dict)
 
     def publish(self, inventory: Inventory, taints: dict[str, tuple[DeviceTaint, ...]]) -> int:
         """Make the API server's slices those of the inventory; return how many were written.
@@ -76,24 +79,47 @@ class Publisher:
         ]
         _check(devices, inventory)
         wanted = specs_of(self.driver, self.owner.name, devices, inventory)
-        existing = _by_number(self.api.slices(self.driver, self.owner.name))
+        slices = self.api.slices(self.driver, self.owner.name)
+        for orphan in (one for one in slices if not self._owns(one)):
+            self._delete(orphan)
+        existing = _by_number(one for one in slices if self._owns(one))
         self.warnings = [f"left out {text}" for text in inventory.left_out]
         for obsolete in _obsolete(existing, len(wanted)):
             self._delete(obsolete)
         kept = {number: found[0] for number, found in existing.items() if number < len(wanted)}
         kept.pop(-1, None)
-        changed = [n for n, spec in enumerate(wanted) if n not in kept or not _same(kept[n], spec)]
+        changed = [
+            number
+            for number, spec in enumerate(wanted)
+            if number not in kept or not self._is_right(number, kept[number], spec)
+        ]
         pools = {
             (one.spec.pool.generation, one.spec.pool.resource_slice_count) for one in kept.values()
         }
         agree = len(pools) == 1 and {count for _, count in pools} == {len(wanted)}
         generation = max((number for number, _ in pools), default=0)
+        if generation >= _LAST_GENERATION:
+            # Nothing could come after it.
+            for obj in kept.values():
+                self._delete(obj)
+            kept, generation, agree = {}, 0, False
         if not agree or len(changed) > 1 or not kept.keys() >= set(changed):
             generation += 1
             changed = list(range(len(wanted)))
         for number in changed:
             self._write(number, wanted[number], kept.get(number), generation, len(wanted))
+        for number in sorted(self._dropped):
+            self.warnings += self._dropped[number] if number < len(wanted) else ()
         return len(changed)
+
+    def _owns(self, obj: ResourceSlice) -> bool:
+        """Tell whether a slice goes with this node, not with an older one of its name."""
+        return any(one.uid == self.owner.uid for one in obj.metadata.owner_references)
+
+    def _is_right(self, number: int, obj: ResourceSlice, spec: ResourceSliceSpec) -> bool:
+        """Tell whether a slice is as it is wanted, or as the API server made it of that."""
+        now, wanted = _content(obj.spec), _content(spec)
+        return bool(now == wanted or self._stored.get(number) == (wanted, now))
 
     def withdraw(self) -> None:
         """Delete the node's slices."""
@@ -129,7 +155,8 @@ class Publisher:
             prefix = f"{number:05x}-{self.driver}-{self.owner.name}-"
             meta = ObjectMeta(generate_name=prefix, owner_references=(reference,))
             stored = self.api.create(ResourceSlice(spec, meta))
-        self.warnings += dropped_fields(spec, stored.spec)
+        self._stored[number] = (_content(spec), _content(stored.spec))
+        self._dropped[number] = dropped_fields(spec, stored.spec)
 
 
 def specs_of(
@@ -206,10 +233,6 @@ def _obsolete(existing: dict[int, list[ResourceSlice]], count: int) -> list[Reso
         slices.sort(key=lambda obj: (-obj.spec.pool.generation, obj.metadata.name))
         found += slices if not 0 <= number < count else slices[1:]
     return found
-
-
-def _same(obj: ResourceSlice, spec: ResourceSliceSpec) -> bool:
-    return bool(_content(obj.spec) == _content(spec))
 
 
 def _content(spec: ResourceSliceSpec) -> Any:

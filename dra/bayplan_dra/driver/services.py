@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -34,6 +36,7 @@ VERSIONS = ("v1.DRAPlugin", "v1beta1.DRAPlugin", "v1alpha1.DRAResourceHealth")
 """In the order of preference: the kubelet takes the first that it knows."""
 _PACKAGES = ("k8s.io.kubelet.pkg.apis.dra.v1", "k8s.io.kubelet.pkg.apis.dra.v1beta1")
 _WORKERS = 16
+_NUMBERS = itertools.count()
 _HEALTH_SECONDS = 10.0
 """How often all devices are told of, changed or not; the kubelet takes 30 s for silence."""
 log = logging.getLogger("bayplan.driver")
@@ -49,24 +52,40 @@ class KubeletServer:
                 f"{len(str(path).encode())}"
             )
         self.path = path
+        self._own: tuple[int, int] | None = None
         self._server = grpc.server(ThreadPoolExecutor(_WORKERS))
         self._server.add_generic_rpc_handlers(tuple(handlers))
 
     def start(self) -> None:
-        """Listen; a socket left by a dead process is replaced."""
-        self.path.unlink(missing_ok=True)
+        """Listen, in the place of whoever did before.
+
+        The socket gets its name when it serves, and keeps it if another instance takes it over.
+        """
+        temporary = self.path.with_name(f".{os.getpid()}-{next(_NUMBERS)}")
+        temporary.unlink(missing_ok=True)
         try:
-            bound = self._server.add_insecure_port(f"unix:{self.path}")
+            bound = self._server.add_insecure_port(f"unix:{temporary}")
         except RuntimeError as exc:
             raise BayplanError(f"{self.path}: cannot listen: {exc}") from None
         assert bound
-        self.path.chmod(0o600)
+        temporary.chmod(0o600)
         self._server.start()
+        temporary.replace(self.path)
+        self._own = _identity(self.path)
 
     def stop(self, grace: float) -> None:
         """Take no more calls, and give those under way so many seconds."""
         self._server.stop(grace).wait()
-        self.path.unlink(missing_ok=True)
+        if self._own is not None and _identity(self.path) == self._own:
+            self.path.unlink(missing_ok=True)
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        return None
+    return status.st_dev, status.st_ino
 
 
 def serve(
@@ -104,16 +123,23 @@ def registration_handler(
     )
 
 
-def claim_handlers(preparer: Preparer, observe: Callable[[str, str, float], None]) -> list[Any]:
+def claim_handlers(
+    preparer: Preparer, observe: Callable[[str, str, float], None], stopped: threading.Event
+) -> list[Any]:
     """Return the services that prepare claims: v1 and v1beta1, which have the same messages.
+
+    A kubelet that has given up unprepares: nothing may be prepared for it after that.
 
     :param observe: told of every claim: what was done, the error or "", and the seconds.
     """
 
-    def prepare(request: dra.NodePrepareResourcesRequest, context: object) -> Any:
+    def prepare(request: dra.NodePrepareResourcesRequest, context: grpc.ServicerContext) -> Any:
+        def wanted() -> bool:
+            return context.is_active() and not stopped.is_set()
+
         answer = dra.NodePrepareResourcesResponse()
         for claim in request.claims:
-            answer.claims[claim.uid].CopyFrom(_prepared(preparer, claim, observe))
+            answer.claims[claim.uid].CopyFrom(_prepared(preparer, claim, observe, wanted))
         return answer
 
     def unprepare(request: dra.NodeUnprepareResourcesRequest, context: object) -> Any:
@@ -131,12 +157,17 @@ def claim_handlers(preparer: Preparer, observe: Callable[[str, str, float], None
 
 
 def _prepared(
-    preparer: Preparer, claim: dra.Claim, observe: Callable[[str, str, float], None]
+    preparer: Preparer,
+    claim: dra.Claim,
+    observe: Callable[[str, str, float], None],
+    wanted: Callable[[], bool],
 ) -> dra.NodePrepareResourceResponse:
     devices: list[dra.Device] = []
 
     def run() -> None:
-        found = preparer.prepare(claim.namespace, claim.name, claim.uid)
+        if not wanted():
+            raise BayplanError("the call has ended, or the driver ends")
+        found = preparer.prepare(claim.namespace, claim.name, claim.uid, wanted)
         for one in found.devices:
             device = dra.Device(
                 request_names=one.requests,
@@ -165,6 +196,9 @@ def _guarded(
         run()
     except (BayplanError, OSError) as exc:
         error = str(exc)
+    except Exception as exc:
+        log.exception("%s %s/%s failed", what, claim.namespace, claim.name)
+        error = f"the driver failed: {type(exc).__name__}; its log says more"
     seconds = time.monotonic() - started
     level = logging.WARNING if error else logging.INFO
     name = f"{claim.namespace}/{claim.name}"

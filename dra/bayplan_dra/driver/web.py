@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -22,7 +23,8 @@ class WebServer:
 
     def __init__(self, host: str, port: int, ready: Callable[[], str]) -> None:
         try:
-            self._server = ThreadingHTTPServer((host, port), _handler(ready))
+            kind = _Server6 if ":" in host else ThreadingHTTPServer
+            self._server = kind((host, port), _handler(ready))
         except OSError as exc:
             raise BayplanError(f"{host}:{port}: cannot listen: {exc.strerror}") from None
         self.port = self._server.server_address[1]
@@ -38,6 +40,10 @@ class WebServer:
             self._server.shutdown()
             self._thread.join()
         self._server.server_close()
+
+
+class _Server6(ThreadingHTTPServer):
+    address_family = socket.AF_INET6
 
 
 def _handler(ready: Callable[[], str]) -> type[BaseHTTPRequestHandler]:
