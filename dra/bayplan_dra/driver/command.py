@@ -136,7 +136,12 @@ def command(
     if plugin_gpus is not None:
         path = write_topology_file(found, sockets.folder(DRIVER))
         plugin = DevicePlugin(
-            theirs, plugin_health, files, folder=device_plugins_dir, topology_file=path
+            theirs,
+            plugin_health,
+            files,
+            folder=device_plugins_dir,
+            topology_file=path,
+            instance=pod_uid,
         )
         services.append(plugin)
         log.info("the device plugin of %s offers %s", node, ", ".join(theirs.devices))

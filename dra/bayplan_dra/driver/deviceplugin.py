@@ -32,7 +32,7 @@ from bayplan_dra.driver.services import KubeletServer, serve
 __all__ = ["DevicePlugin", "refuse_shared", "split"]
 
 _VERSION = "v1beta1"
-_SOCKET = "bayplan-gpu.sock"
+_SOCKET = "bayplan-gpu"
 _KUBELET = "kubelet.sock"
 _FOLDER = Path("/var/lib/kubelet/device-plugins")
 _RESOURCE = "nvidia.com/gpu"
@@ -281,6 +281,7 @@ class DevicePlugin:
 
     :param health: must have been told of the devices; others in it are passed over.
     :param topology_file: the host's path of NCCL's topology file, "" for none.
+    :param instance: tells instances apart that overlap in an update, such as the pod's UID.
     """
 
     def __init__(
@@ -292,11 +293,12 @@ class DevicePlugin:
         folder: Path = _FOLDER,
         resource: str = _RESOURCE,
         topology_file: str = "",
+        instance: str = "",
     ) -> None:
         self.registered = threading.Event()
         self.registration_error = ""
         self._answers = _Answers(inventory, health, files, config, topology_file)
-        self._socket = folder / _SOCKET
+        self._socket = folder / f"{_SOCKET}{instance and f'-{instance[:8]}'}.sock"
         self._kubelet = folder / _KUBELET
         self._resource = resource
         self._stopped = threading.Event()
