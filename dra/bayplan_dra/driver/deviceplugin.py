@@ -375,7 +375,7 @@ class DevicePlugin:
     def _register(self) -> None:
         request = api.RegisterRequest(
             version=_VERSION,
-            endpoint=_SOCKET,
+            endpoint=self._socket.name,
             resource_name=self._resource,
             options=_OPTIONS,
         )
