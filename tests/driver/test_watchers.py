@@ -15,11 +15,18 @@ from typing import Protocol
 import nvml_machine
 import pynvml
 import pytest
+from kubelet import EmbeddedApi, eventually, short_folder
 from nvml_machine import FakeLink, FakeMachine, FakePort, News, Written, hgx
 
+from bayplan.api import ResourceSlice
+from bayplan.cluster import MemoryCluster
+from bayplan.testing import make_node
 from bayplan.topology.discovery import discover
+from bayplan_dra.driver.app import NodeDriver
 from bayplan_dra.driver.devices import Inventory, inventory_of
+from bayplan_dra.driver.edits import DeviceFiles
 from bayplan_dra.driver.health import Health
+from bayplan_dra.driver.sockets import Sockets
 from bayplan_dra.driver.watchers import APPLICATION_XIDS, LinkWatcher, PortWatcher, XidWatcher
 
 XID = pynvml.nvmlEventTypeXidCriticalError
@@ -521,3 +528,33 @@ def test_a_driver_that_tells_no_version_has_none(node_of: Nodes) -> None:
     node = node_of(hgx())
     assert node.inventory.machine.platform.driver == ""
     assert "driverVersion" not in node.inventory.devices["gpu-0"].device.attributes
+
+
+def test_an_xid_and_a_port_reach_the_slice_and_leave_it(node_of: Nodes) -> None:
+    node = node_of(hgx(4))
+    cluster = MemoryCluster()
+    cluster.create(make_node("here"))
+    api = EmbeddedApi(cluster)
+
+    def tainted() -> dict[str, list[str]]:
+        with api.lock:
+            slices = cluster.list(ResourceSlice)
+        devices = [device for one in slices for device in one.spec.devices]
+        return {one.name: [taint.key for taint in one.taints] for one in devices if one.taints}
+
+    with short_folder() as root:
+        sockets = Sockets(root / "registry", root / "plugins")
+        files = DeviceFiles(None)
+        driver = NodeDriver("here", node.inventory, api, node.health, files, sockets, root / "cdi")
+        driver.start()
+        nic = next(name for name in node.inventory.devices if name.startswith("nic-"))
+        with running(xids(node), ports(node)):
+            eventually(driver.published.is_set)
+            node.news.event(3, XID, 79)
+            eventually(lambda: tainted() == {"gpu-3": ["dra.example/xid"]}, 5)
+            hca = node.inventory.machine.nics[node.inventory.devices[nic].nic or 0].name
+            node.set_port(hca, "1: DOWN")
+            eventually(lambda: set(tainted()) == {"gpu-3", nic}, 5)
+            node.set_port(hca, "4: ACTIVE")
+            eventually(lambda: set(tainted()) == {"gpu-3"}, 5)
+        driver.stop()
