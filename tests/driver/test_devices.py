@@ -138,6 +138,20 @@ def test_nvlink_groups_are_nested_and_of_their_size(name: str) -> None:
     assert bool(members[2]) == (name != "l40s-pcie")
 
 
+def test_groups_are_of_the_gpus_that_are_published() -> None:
+    found = inventory_of(known_machine("dgx-h100"), gpus=frozenset(range(2, 8)))
+    fours = [attributes(found, f"gpu-{index}").get("nvlinkGroup4") for index in range(2, 8)]
+    assert sorted(fours, key=str) == [0, 0, 0, 0, None, None]
+    twos = [attributes(found, f"gpu-{index}")["nvlinkGroup2"] for index in range(2, 8)]
+    assert sorted(twos, key=str) == [0, 0, 1, 1, 2, 2]
+
+
+def test_a_gpu_and_the_nic_at_its_switch_have_one_root() -> None:
+    found = inventory_of(known_machine("dgx-h100"))
+    root = "resource.kubernetes.io/pcieRoot"
+    assert attributes(found, "gpu-5")[root] == attributes(found, "nic-mlx5-9")[root]
+
+
 @pytest.mark.parametrize("name", known_machines())
 @pytest.mark.parametrize("numa", ["int", "list"])
 def test_every_slice_is_one_that_the_api_server_takes(name: str, numa: str) -> None:

@@ -81,7 +81,7 @@ def inventory_of(
     :raises BayplanError: when two devices would get one name.
     """
     own = [gpu for gpu in machine.gpus if gpus is None or gpu.index in gpus]
-    groups = _nvlink_groups(machine)
+    groups = _nvlink_groups(machine, [gpu.index for gpu in own if not gpu.lost])
     near = _socket_mates(machine) if numa == "list" else {}
     found: list[NodeDevice] = []
     counters: list[CounterSet] = []
@@ -233,14 +233,14 @@ def _socket_mates(machine: Machine) -> dict[int, tuple[int, ...]]:
     return found
 
 
-def _nvlink_groups(machine: Machine) -> dict[int, dict[int, int]]:
-    """Return disjoint groups of GPUs that are rings over NVLink: by size, the group of a GPU.
+def _nvlink_groups(machine: Machine, gpus: Sequence[int]) -> dict[int, dict[int, int]]:
+    """Return disjoint groups of some GPUs that are rings over NVLink: by size, the group of a GPU.
 
     Groups are nested, those of 2 in those of 4 and these in those of 8, so that taking one breaks
     as few as can be; the best come first.
     """
     found: dict[int, dict[int, int]] = {}
-    parents = [list(machine.usable)]
+    parents = [list(gpus)]
     for size in sorted(_GROUP_SIZES, reverse=True):
         own = found[size] = {}
         parts: list[list[int]] = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -28,6 +29,7 @@ __all__ = ["MachineBuilder"]
 Device = TypeVar("Device", Gpu, Nic)
 _UNLIMITED = Bandwidth(float("inf"), float("inf"))
 _PLAIN = Platform()
+_PCIE_ROOT = re.compile(r"pci[0-9a-f]{4,}:[0-9a-f]{2}")
 
 
 @dataclass(frozen=True)
@@ -181,7 +183,7 @@ class MachineBuilder:
     def _with_place(self, device: Device) -> Device:
         chain = self._chain(device.name)
         # Roots whose name the description does not tell have one of ours.
-        roots = [name for name in chain if name.startswith("pci")]
+        roots = [name for name in chain if _PCIE_ROOT.fullmatch(name)]
         if roots and not device.pcie_root:
             return replace(device, pcie_root=roots[0])
         return device
