@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -19,6 +20,7 @@ from bayplan.topology.bandwidth import inter_socket, nvlink, pcie
 from bayplan.topology.builder import MachineBuilder
 from bayplan.topology.machine import Gpu, Machine, Mig, Nic, Platform
 from bayplan.topology.machinefile import known_machine, known_machines
+from bayplan.topology.sysfs import Sysfs
 from bayplan_dra.driver.devices import DRIVER, Inventory, inventory_of
 from bayplan_dra.driver.publisher import Owner, Publisher, specs_of
 
@@ -87,6 +89,39 @@ def test_a_nic_says_what_is_known_of_it() -> None:
     found = attributes(inventory_of(small()), "nic-mlx5-0")
     assert found["rdmaDevice"] == "mlx5_0"
     assert (found["ifName"], found["linkSpeed"], found["rail"]) == ("eth1", 400, 3)
+
+
+def test_an_ethernet_nic_without_rdma_is_published_where_it_is(tmp_path: Path) -> None:
+    at = tmp_path / "devices" / "pci0000:80" / "0000:81:00.0"
+    (at / "net" / "eth5").mkdir(parents=True)
+    (at / "numa_node").write_text("1\n")
+    (at / "net" / "eth5" / "speed").write_text("25000\n")
+    (at / "net" / "eth5" / "device").symlink_to(at)
+    rdma = tmp_path / "devices" / "pci0000:80" / "0000:82:00.0"
+    (rdma / "net" / "eth6").mkdir(parents=True)
+    (rdma / "infiniband").mkdir()
+    (rdma / "net" / "eth6" / "device").symlink_to(rdma)
+    for folder, name, target in (
+        ("bus/pci/devices", "0000:81:00.0", at),
+        ("bus/pci/devices", "0000:82:00.0", rdma),
+        ("class/net", "eth5", at / "net" / "eth5"),
+        ("class/net", "eth6", rdma / "net" / "eth6"),
+    ):
+        (tmp_path / folder).mkdir(parents=True, exist_ok=True)
+        (tmp_path / folder / name).symlink_to(target)
+    (tmp_path / "class" / "net" / "lo").mkdir()
+    found = inventory_of(small(), netdevs=Sysfs(tmp_path).netdevs())
+    assert attributes(found, "nic-eth5") == {
+        "type": "nic",
+        "ifName": "eth5",
+        "linkLayer": "Ethernet",
+        "linkSpeed": 25,
+        "storage": False,
+        "resource.kubernetes.io/pciBusID": "0000:81:00.0",
+        "resource.kubernetes.io/pcieRoot": "pci0000:80",
+        NUMA: 1,
+    }
+    assert "nic-eth6" not in found.devices
 
 
 def test_the_numa_node_can_be_a_list_with_its_socket() -> None:

@@ -18,7 +18,7 @@ import click
 
 from bayplan.errors import InputError
 from bayplan.topology.machine import Machine
-from bayplan.topology.sysfs import cpu_set
+from bayplan.topology.sysfs import Sysfs, cpu_set
 
 if TYPE_CHECKING:
     from bayplan_dra.driver.app import Watcher
@@ -122,7 +122,8 @@ def command(
     address = _address(listen)
     _log_as(log_format)
     found = _machine(machine, sysfs_root)
-    ours, theirs = split(found, _gpus(plugin_gpus, len(found)), numa_node, cpus)
+    netdevs = Sysfs(sysfs_root).netdevs() if machine is None else ()
+    ours, theirs = split(found, _gpus(plugin_gpus, len(found)), numa_node, cpus, netdevs)
     files = DeviceFiles(None if machine is not None else host_root)
     sockets = Sockets(registry_dir, plugins_dir, pod_uid)
     driver_health = Health(DRIVER, node, taint_effect)

@@ -22,6 +22,7 @@ from bayplan.errors import BayplanError, did_you_mean
 from bayplan.topology.machine import Machine
 from bayplan.topology.rings import ring_model, ring_order
 from bayplan.topology.select import Request, Selection, select
+from bayplan.topology.sysfs import Netdev
 from bayplan_dra.driver.config import DeviceConfig
 from bayplan_dra.driver.devices import Inventory, NodeDevice, NumaForm, inventory_of
 from bayplan_dra.driver.edits import DeviceFiles, common_edits
@@ -49,19 +50,24 @@ log = logging.getLogger("bayplan.driver")
 
 
 def split(
-    machine: Machine, plugin_gpus: frozenset[int], numa: NumaForm = "int", cpus: bool = False
+    machine: Machine,
+    plugin_gpus: frozenset[int],
+    numa: NumaForm = "int",
+    cpus: bool = False,
+    netdevs: Sequence[Netdev] = (),
 ) -> tuple[Inventory, Inventory]:
     """Return the devices of the DRA driver, and those of the device plugin: GPUs only.
 
     :param plugin_gpus: the GPUs of the plugin, by index; the driver gets all else.
     :param numa: as in ``inventory_of``, for the driver.
     :param cpus: likewise.
+    :param netdevs: likewise.
     :raises BayplanError: for a GPU that is not there, or would be in both.
     """
     there = frozenset(gpu.index for gpu in machine.gpus)
     for gpu in sorted(plugin_gpus - there):
         raise BayplanError(f"GPU{gpu} is not there: the machine has {len(machine)} GPUs")
-    driver = inventory_of(machine, numa, cpus, there - plugin_gpus)
+    driver = inventory_of(machine, numa, cpus, there - plugin_gpus, netdevs)
     plugin = inventory_of(machine, gpus=plugin_gpus)
     gpus = {name: one for name, one in plugin.devices.items() if one.gpu is not None}
     plugin = replace(plugin, devices=gpus)

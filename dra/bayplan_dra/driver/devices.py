@@ -26,7 +26,7 @@ from bayplan.topology.levels import Level
 from bayplan.topology.machine import Gpu, Kind, Machine, Mig, Nic
 from bayplan.topology.search import Constraints
 from bayplan.topology.select import Request, Selection, select
-from bayplan.topology.sysfs import cpu_set
+from bayplan.topology.sysfs import Netdev, cpu_set
 
 __all__ = ["DRIVER", "Inventory", "NodeDevice", "NumaForm", "inventory_of"]
 
@@ -44,8 +44,8 @@ _MOST_TEXT = 64
 class NodeDevice:
     """A device as it is published, and what it is on the machine.
 
-    One of ``gpu``, ``nic`` and ``numa`` is set, each an index of the machine; a MIG instance has
-    its GPU's ``gpu``.
+    ``gpu``, ``nic`` and ``numa`` are indices of the machine, of which one is set, or none for a NIC
+    that is no part of its topology; a MIG instance has its GPU's ``gpu``.
     """
 
     device: Device
@@ -71,13 +71,18 @@ class Inventory:
 
 
 def inventory_of(
-    machine: Machine, numa: NumaForm = "int", cpus: bool = False, gpus: frozenset[int] | None = None
+    machine: Machine,
+    numa: NumaForm = "int",
+    cpus: bool = False,
+    gpus: frozenset[int] | None = None,
+    netdevs: Sequence[Netdev] = (),
 ) -> Inventory:
     """Return the devices of a machine.
 
     :param numa: whether numaNode is the NUMA node, or the list of it and those of its socket.
     :param cpus: publish the CPUs of each NUMA node as a device that can be shared.
     :param gpus: the GPUs to publish, by index; None for all.
+    :param netdevs: Ethernet NICs without RDMA, which are no part of the machine's topology.
     :raises BayplanError: when two devices would get one name.
     """
     own = [gpu for gpu in machine.gpus if gpus is None or gpu.index in gpus]
@@ -94,6 +99,7 @@ def inventory_of(
         found += (_mig_device(gpu, mig, machine, near) for mig in gpu.mig)
     for nic in machine.nics:
         found.append(_nic_device(nic, near))
+    found += (_netdev_device(one, near) for one in netdevs)
     if cpus:
         found += _cpu_devices(machine)
     lost = tuple(f"{gpu.name}: {gpu.lost}" for gpu in own if gpu.lost)
@@ -174,6 +180,20 @@ def _nic_device(nic: Nic, near: Mapping[int, tuple[int, ...]]) -> NodeDevice:
     if nic.rate:
         attributes["linkSpeed"] = DeviceAttribute(integer=round(nic.rate))
     return NodeDevice(Device(f"nic-{_label(nic.name)}", attributes), nic=nic.index)
+
+
+def _netdev_device(netdev: Netdev, near: Mapping[int, tuple[int, ...]]) -> NodeDevice:
+    device = netdev.device
+    attributes = {
+        "type": _text("nic"),
+        "ifName": _text(netdev.name),
+        "linkLayer": _text("Ethernet"),
+        "storage": DeviceAttribute(boolean=False),
+        **_place(device.bus_id, device.root, device.numa, near),
+    }
+    if netdev.rate:
+        attributes["linkSpeed"] = DeviceAttribute(integer=round(netdev.rate))
+    return NodeDevice(Device(f"nic-{_label(netdev.name)}", attributes))
 
 
 def _cpu_devices(machine: Machine) -> Iterator[NodeDevice]:

@@ -17,7 +17,18 @@ from pathlib import Path
 from bayplan.errors import InputError
 from bayplan.naming import natural_key
 
-__all__ = ["Cpu", "Hca", "PciDevice", "PciLink", "Port", "Sysfs", "cpu_set", "read_cpu", "switches"]
+__all__ = [
+    "Cpu",
+    "Hca",
+    "Netdev",
+    "PciDevice",
+    "PciLink",
+    "Port",
+    "Sysfs",
+    "cpu_set",
+    "read_cpu",
+    "switches",
+]
 
 _BUS_ID = re.compile(r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]")
 _GENERATIONS = {2.5: 1, 5.0: 2, 8.0: 3, 16.0: 4, 32.0: 5, 64.0: 6}
@@ -77,6 +88,15 @@ class Hca:
     netdev: str = ""
     physical: str = ""
     virtual_functions: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Netdev:
+    """A network device of a PCI NIC without RDMA; ``rate`` in Gb/s, 0 where not known."""
+
+    name: str
+    device: PciDevice
+    rate: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +202,18 @@ class Sysfs:
             device = Path(os.path.realpath(entry / "device"))
             if _BUS_ID.fullmatch(device.name):
                 found.append(_hca(entry, device))
+        return found
+
+    def netdevs(self) -> list[Netdev]:
+        """Return the network devices of PCI NICs without RDMA, by name."""
+        found = []
+        for entry in _entries(self._root / "class" / "net"):
+            device = entry / "device"
+            bus_id = device.resolve().name
+            if (device / "infiniband").exists() or not _BUS_ID.fullmatch(bus_id):
+                continue
+            speed = _number(entry / "speed") or 0
+            found.append(Netdev(entry.name, self.pci(bus_id), max(0, speed) / 1000))
         return found
 
 
