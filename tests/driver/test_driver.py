@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -415,6 +416,35 @@ def test_two_instances_during_an_update_agree(node: Node) -> None:
     old.stop()
     assert node.kubelet.prepare(claim) == first
     assert node.kubelet.unprepare(claim) == {claim.metadata.name: ""}
+    assert len(node.api.writes) == writes, "slices flapped"
+
+
+def test_no_call_is_lost_while_instances_take_turns(node: Node) -> None:
+    claims = [node.bind(f"p-{index}", "one") for index in range(4)]
+    stopped = threading.Event()
+    errors: list[str] = []
+    calls = 0
+
+    def call() -> None:
+        nonlocal calls
+        while not stopped.is_set():
+            for answer in node.kubelet.prepare(*claims).values():
+                errors.append(answer.error)
+            errors.extend(node.kubelet.unprepare(*claims).values())
+            calls += 2
+
+    writes = len(node.api.writes)
+    caller = threading.Thread(target=call)
+    caller.start()
+    for turn in range(4):
+        old, node.driver = node.driver, node.start(pod_uid=f"0000000{turn}-1111")
+        # The kubelet calls the newest; a call to the old one is answered before that ends.
+        seen = calls
+        eventually(lambda seen=seen: calls > seen + 2)
+        old.stop()
+    stopped.set()
+    caller.join()
+    assert set(errors) == {""}
     assert len(node.api.writes) == writes, "slices flapped"
 
 
