@@ -6,9 +6,11 @@ import json
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 from kubelet import (
     SERVICE,
@@ -497,6 +499,25 @@ def test_the_kubelet_is_told_of_health_at_every_change(node: Node) -> None:
         assert (sick.health, sick.message, sick.device.pool_name) == (2, "Xid 79", "n")
         node.driver.health.report("gpu-3", "xid", "")
         assert next(answers)["gpu-3"].health == 1
+
+
+def test_streams_of_health_leave_room_for_claims(node: Node) -> None:
+    claim = node.bind("p", "one")
+    with ExitStack() as streams:
+        for _ in range(4):
+            next(streams.enter_context(node.kubelet.health()))
+        with node.kubelet.health() as one_more, pytest.raises(grpc.RpcError, match="at most 4"):
+            next(one_more)
+        assert node.kubelet.prepare(claim)[claim.metadata.name].error == ""
+
+    def again() -> bool:
+        with node.kubelet.health() as answers:
+            try:
+                return bool(next(answers))
+            except grpc.RpcError:
+                return False
+
+    eventually(again)
 
 
 def test_an_api_server_that_fails_delays_publishing_only() -> None:

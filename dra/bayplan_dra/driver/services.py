@@ -36,6 +36,8 @@ VERSIONS = ("v1.DRAPlugin", "v1beta1.DRAPlugin", "v1alpha1.DRAResourceHealth")
 """In the order of preference: the kubelet takes the first that it knows."""
 _PACKAGES = ("k8s.io.kubelet.pkg.apis.dra.v1", "k8s.io.kubelet.pkg.apis.dra.v1beta1")
 _WORKERS = 16
+_MOST_STREAMS = 4
+"""Streams of health at once: each keeps a worker from the claims."""
 _NUMBERS = itertools.count()
 _HEALTH_SECONDS = 10.0
 """How often all devices are told of, changed or not; the kubelet takes 30 s for silence."""
@@ -213,6 +215,9 @@ def health_handler(state: Health, stopped: threading.Event) -> Any:
     def watch(
         request: health.NodeWatchResourcesRequest, context: grpc.ServicerContext
     ) -> Iterator[health.NodeWatchResourcesResponse]:
+        if not slots.acquire(blocking=False):
+            context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"at most {_MOST_STREAMS} streams")
+        context.add_callback(slots.release)
         version = -1
         while not stopped.is_set() and context.is_active():
             version, devices = state.wait(version, _HEALTH_SECONDS)
@@ -228,6 +233,7 @@ def health_handler(state: Health, stopped: threading.Event) -> Any:
                 ]
             )
 
+    slots = threading.Semaphore(_MOST_STREAMS)
     method = grpc.unary_stream_rpc_method_handler(
         watch,
         request_deserializer=health.NodeWatchResourcesRequest.FromString,
