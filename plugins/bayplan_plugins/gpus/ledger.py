@@ -12,8 +12,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from bayplan import PodInfo
 from bayplan.api import Node, NodeResourceTopology
 from bayplan.api.dra import DeviceId
@@ -24,6 +22,7 @@ from bayplan.snapshot import Snapshot
 from bayplan.topology.machine import Machine
 from bayplan_plugins.dynamic_resources.ledger import DeviceLedger
 from bayplan_plugins.gpus.claims import gpus_of_devices
+from bayplan_plugins.gpus.codes import NO_CODE, NodeCodes
 from bayplan_plugins.gpus.machines import NodeMachines
 from bayplan_plugins.gpus.resources import gpu_count, shares_gpus
 from bayplan_plugins.gpus.wishes import job_of
@@ -33,7 +32,7 @@ __all__ = ["UNKNOWN", "GpuLedger", "NodeGpus", "State"]
 _UUIDS = "hami.io/vgpu-devices-allocated"
 _TOPOLOGY = "GPU topology"
 _MOST_REMEMBERED = 8192
-UNKNOWN = -1
+UNKNOWN = NO_CODE
 """The code of a node whose machine is not known."""
 
 
@@ -95,12 +94,9 @@ class GpuLedger:
         self._remembered: dict[tuple[str, str], tuple[tuple[int, ...], tuple[int, ...]]] = {}
         self._jobs: dict[str, _Job] = {}
         self._devices = snapshot.shared(DeviceLedger, DeviceLedger)
-        self._codes: IntColumn = np.zeros(0, dtype=np.int64)
+        self._codes = NodeCodes(snapshot, self._code)
         self._states: list[State] = []
         self._code_of: dict[tuple[bytes, tuple[int, ...]], int] = {}
-        self._epoch: object = None
-        self._seen = 0
-        self._dirty: set[str] = set()
         self._listeners: list[Callable[[str], None]] = []
         snapshot.on_pod(self._on_pod)
         snapshot.on_object(NodeResourceTopology, self._on_report)
@@ -233,7 +229,7 @@ class GpuLedger:
 
     def _held_changed(self, name: str, gpus: NodeGpus) -> None:
         """Tell the ledger of devices what pods hold without a claim."""
-        self._dirty.add(name)
+        self._codes.touch(name)
         for listener in self._listeners:
             listener(name)
         busy = gpus.busy() if gpus.devices else ()
@@ -248,7 +244,7 @@ class GpuLedger:
         obj = new or old
         assert obj is not None
         self._sources.pop(obj.metadata.name, None)
-        self._dirty.add(obj.metadata.name)
+        self._codes.touch(obj.metadata.name)
 
     def node(self, name: str) -> NodeGpus | None:
         """Return a node's GPUs; None where no device plugin has any.
@@ -352,22 +348,7 @@ class GpuLedger:
 
     def codes(self) -> IntColumn:
         """Return the state of every node row as a number for ``state``; UNKNOWN for no machine."""
-        table = self._snapshot.nodes
-        epoch = (table.epoch, len(table))
-        if epoch != self._epoch:
-            self._epoch = epoch
-            self._codes = np.full(len(table), UNKNOWN, dtype=np.int64)
-            stale: Iterable[str] = table.names
-        else:
-            changed = {table.names[row] for row in table.changes[self._seen :]}
-            stale = self._dirty | changed
-        self._seen = len(table.changes)
-        for name in tuple(stale):
-            row = table.row_of.get(name)
-            if row is not None:
-                self._codes[row] = self._code(name)
-        self._dirty.clear()
-        return self._codes
+        return self._codes.column()
 
     def _code(self, name: str) -> int:
         gpus = self.node(name)

@@ -6,11 +6,9 @@ since is taken off. Without one, a node whose machine is known has the CPUs and 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from operator import add, sub
-
-import numpy as np
 
 from bayplan import PodInfo
 from bayplan.api import Node, NodeResourceTopology
@@ -21,6 +19,7 @@ from bayplan.errors import did_you_mean
 from bayplan.hookspecs import IntColumn
 from bayplan.snapshot import Snapshot
 from bayplan.snapshot.pods import SpecFacts
+from bayplan_plugins.gpus.codes import NO_CODE, NodeCodes
 from bayplan_plugins.gpus.ledger import GpuLedger
 from bayplan_plugins.gpus.machines import numa_nodes
 from bayplan_plugins.node_numa.demands import Demand, demand_of
@@ -28,7 +27,7 @@ from bayplan_plugins.node_numa.hints import Amounts, Policy, affinity, fill
 
 __all__ = ["UNALIGNED", "NumaLedger", "NumaNode", "Placement"]
 
-UNALIGNED = -1
+UNALIGNED = NO_CODE
 """The code of a node whose kubelet aligns nothing."""
 _MOST_KEPT = 50_000
 
@@ -99,14 +98,11 @@ class NumaLedger:
         self._nodes: dict[str, NumaNode] = {}
         self._sources: dict[str, tuple[Node, NodeResourceTopology | None]] = {}
         self._remembered: dict[tuple[str, str], Mapping[str, Amounts]] = {}
-        self._epoch: object = None
-        self._seen = 0
-        self._dirty: set[str] = set()
-        self._codes: IntColumn = np.zeros(0, dtype=np.int64)
+        self._codes = NodeCodes(snapshot, self._code)
         self._states: list[tuple[NumaNode, Mapping[str, Amounts]]] = []
         self._code_of: dict[tuple[object, ...], int] = {}
         self._placements: dict[tuple[int, SpecFacts], Placement | None] = {}
-        self._gpus.on_change(self._dirty.add)
+        self._gpus.on_change(self._codes.touch)
         snapshot.on_pod(self._on_pod)
         snapshot.on_object(NodeResourceTopology, self._on_report)
 
@@ -115,7 +111,7 @@ class NumaLedger:
     ) -> None:
         obj = new or old
         assert obj is not None
-        self._dirty.add(obj.metadata.name)
+        self._codes.touch(obj.metadata.name)
         self._snapshot.touch((obj.metadata.name,))
 
     # States ----------------------------------------------------------------------------------
@@ -125,21 +121,7 @@ class NumaLedger:
 
         UNALIGNED for nodes whose kubelet aligns nothing.
         """
-        table = self._snapshot.nodes
-        epoch = (table.epoch, len(table))
-        if epoch != self._epoch:
-            self._epoch = epoch
-            self._codes = np.full(len(table), UNALIGNED, dtype=np.int64)
-            stale: Iterable[str] = table.names
-        else:
-            stale = self._dirty.union(table.names[row] for row in table.changes[self._seen :])
-        self._seen = len(table.changes)
-        for name in tuple(stale):
-            row = table.row_of.get(name)
-            if row is not None:
-                self._codes[row] = self._code(name)
-        self._dirty.clear()
-        return self._codes
+        return self._codes.column()
 
     def _code(self, name: str) -> int:
         node = self.node(name)
@@ -224,7 +206,7 @@ class NumaLedger:
             amounts.pop(uid, None)
         else:
             amounts[uid] = value
-        self._dirty.add(name)
+        self._codes.touch(name)
 
     # Nodes -----------------------------------------------------------------------------------
 
