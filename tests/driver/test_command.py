@@ -121,7 +121,10 @@ def test_what_cannot_be_used_is_named(
 def test_a_kubeconfig_that_is_not_there_is_named(tmp_path: Path) -> None:
     arguments = ["--node", "n", "--machine", "dgx-1v", "--kubeconfig", str(tmp_path / "none")]
     result = CliRunner().invoke(command, arguments)
-    assert "none" in str(result.exception)
+    assert str(result.exception) == f"{tmp_path / 'none'}: there is no such file"
+    outside = CliRunner().invoke(command, arguments[:4])
+    assert "no cluster is around this process" in str(outside.exception)
+    assert "give --kubeconfig FILE" in str(outside.exception)
 
 
 # Slices over HTTP ----------------------------------------------------------------------------

@@ -40,8 +40,13 @@ class KubernetesApi:
         try:
             self._client = _client(kubeconfig, context)
         except (kubernetes.config.ConfigException, OSError, ValueError, TypeError) as exc:
-            where = str(kubeconfig) if kubeconfig is not None else "the service account"
-            raise InputError(f"{exc}".replace("\n", " "), where) from None
+            text = _short(str(exc))
+            if kubeconfig is None:
+                raise InputError(
+                    f"no cluster is around this process ({text}); give --kubeconfig FILE"
+                ) from None
+            reason = text if kubeconfig.exists() else "there is no such file"
+            raise InputError(reason, str(kubeconfig)) from None
 
     def owner(self, node: str) -> Owner:
         """Return a node's name and uid.

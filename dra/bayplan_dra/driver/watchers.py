@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
-import pynvml  # type: ignore[import-untyped]
+import pynvml
 
 from bayplan.errors import BayplanError
 from bayplan.topology.machine import Mig, Nic

@@ -111,7 +111,7 @@ def _unusable(reason: str) -> InputError:
 
 @contextmanager
 def _session() -> Iterator[ModuleType]:
-    import pynvml  # type: ignore[import-untyped]
+    import pynvml
 
     try:
         pynvml.nvmlInit()
