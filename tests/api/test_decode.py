@@ -510,3 +510,11 @@ def test_an_affinity_weight_outside_of_1_to_100_is_refused(weight: int) -> None:
     for affinity in ({"nodeAffinity": node}, {"podAffinity": other}, {"podAntiAffinity": other}):
         path, _ = refusal("Pod", pod(affinity=affinity))
         assert path.endswith(f"{PREFERENCE}[0].weight")
+
+
+def test_plural_names_are_those_of_the_api() -> None:
+    plurals = {kind.name: kind.plural for kind in KINDS.values()}
+    assert plurals["Pod"] == "pods"
+    assert plurals["PriorityClass"] == "priorityclasses"
+    assert plurals["ClusterNetworkTopology"] == "clusternetworktopologies"
+    assert plurals["DeviceTaintRule"] == "devicetaintrules"

@@ -98,6 +98,14 @@ class Kind:
     namespaced: bool = True
     whole: bool = False
 
+    @property
+    def plural(self) -> str:
+        """The kind's name in paths of the API, such as ``nodes`` or ``priorityclasses``."""
+        name = self.name.lower()
+        if name.endswith("y"):
+            return f"{name[:-1]}ies"
+        return f"{name}es" if name.endswith("s") else f"{name}s"
+
 
 _DRA = "resource.k8s.io"
 _DRA_VERSIONS = ("v1", "v1beta2", "v1beta1")
