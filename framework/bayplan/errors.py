@@ -3,10 +3,16 @@
 BayplanError
 ├── InputError        what a person wrote cannot be used (exit status 2)
 ├── PluginError       a plugin raised; it names the plugin and the hook
-└── ClusterError      a write was refused by the cluster
+└── ClusterError      the cluster refused a request
     ├── Conflict      the object changed meanwhile (HTTP 409)
     ├── NotFound      there is no such object (HTTP 404)
-    └── AlreadyExists an object of this name is there (HTTP 409 on create)
+    ├── AlreadyExists an object of this name is there (HTTP 409 on create)
+    ├── TooManyDisruptions  a disruption budget forbids an eviction (HTTP 429 of evictions)
+    ├── Unauthorized  the credentials are not accepted (HTTP 401)
+    ├── Forbidden     the credentials do not allow it (HTTP 403)
+    ├── Gone          a version is too old to go on from (HTTP 410)
+    ├── Stopped       this process may not write any more
+    └── Transient     it may work when tried again (HTTP 429 and 5xx, connections, timeouts)
 """
 
 from __future__ import annotations
@@ -19,10 +25,15 @@ __all__ = [
     "BayplanError",
     "ClusterError",
     "Conflict",
+    "Forbidden",
+    "Gone",
     "InputError",
     "NotFound",
     "PluginError",
+    "Stopped",
     "TooManyDisruptions",
+    "Transient",
+    "Unauthorized",
     "did_you_mean",
 ]
 
@@ -55,7 +66,7 @@ class PluginError(BayplanError):
 
 
 class ClusterError(BayplanError):
-    """A write was refused by the cluster."""
+    """The cluster refused a request."""
 
 
 class Conflict(ClusterError):
@@ -72,6 +83,34 @@ class TooManyDisruptions(ClusterError):
 
 class AlreadyExists(ClusterError):
     """An object of this kind and key exists already."""
+
+
+class Unauthorized(ClusterError):
+    """The API server does not accept the credentials."""
+
+
+class Forbidden(ClusterError):
+    """The credentials do not allow a request; the text names verb and resource."""
+
+
+class Gone(ClusterError):
+    """The API server no longer knows the version that a list or a watch goes on from."""
+
+
+class Stopped(ClusterError):
+    """This process may not write any more: it ends, or another one leads."""
+
+
+class Transient(ClusterError):
+    """A request may work when it is tried again, after ``retry_after`` seconds if given.
+
+    ``sent`` says that the request may have been carried out all the same.
+    """
+
+    def __init__(self, message: str, retry_after: float | None = None, sent: bool = False) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+        self.sent = sent
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

@@ -8,6 +8,7 @@ names itself wins over it.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,7 @@ from bayplan.dialects.koordinator import CoschedulingArgs
 from bayplan.discovery import PluginFinder
 from bayplan.errors import InputError, did_you_mean
 from bayplan.plugin import Args, Plugin
+from bayplan.settings import ClientConnection, LeaderElection
 from bayplan.validated import validated
 from bayplan.yamlfile import Document, parse_documents, read_text
 
@@ -103,8 +105,8 @@ class _Configuration(_Model):
     pod_max_backoff_seconds: float = Field(default=10.0, gt=0, le=86400)
     parallelism: int | None = None
     percentage_of_nodes_to_score: int | None = Field(default=None, ge=0, le=100)
-    leader_election: dict[str, Any] | None = None
-    client_connection: dict[str, Any] | None = None
+    leader_election: LeaderElection = LeaderElection()
+    client_connection: ClientConnection = ClientConnection()
     enable_profiling: bool | None = None
     enable_contention_profiling: bool | None = None
     delay_cache_until_active: bool | None = None
@@ -136,6 +138,8 @@ class ProfileSet:
     initial_backoff: float = 1.0
     max_backoff: float = 10.0
     any_scheduler: bool = False
+    leader_election: LeaderElection = dataclasses.field(default_factory=LeaderElection)
+    client_connection: ClientConnection = dataclasses.field(default_factory=ClientConnection)
 
 
 def default_profiles(finder: PluginFinder | None = None) -> ProfileSet:
@@ -182,7 +186,11 @@ def load_profiles(path: Path, finder: PluginFinder | None = None) -> ProfileSet:
             document.where(["podMaxBackoffSeconds"]),
         )
     return ProfileSet(
-        tuple(profiles), config.pod_initial_backoff_seconds, config.pod_max_backoff_seconds
+        tuple(profiles),
+        config.pod_initial_backoff_seconds,
+        config.pod_max_backoff_seconds,
+        leader_election=config.leader_election,
+        client_connection=config.client_connection,
     )
 
 

@@ -7,7 +7,8 @@ or an asyncio loop on a live cluster) calls them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -29,6 +30,7 @@ from bayplan.evictions import RoomMaker
 from bayplan.gangs import GangDirectory, GangMembers
 from bayplan.inheritance import NOTHING, inherited, is_of, passed_on
 from bayplan.manifests import object_key
+from bayplan.observer import Observer
 from bayplan.patience import Patience
 from bayplan.plugin import Placement, Placements, Preparation, Unit
 from bayplan.preparations import Preparations
@@ -130,6 +132,15 @@ class _Binding:
     unit: str
 
 
+@dataclass(frozen=True)
+class _Attempt:
+    """Which cycle placed a unit, the how-manieth it was, and when the unit came (seconds)."""
+
+    cycle: int
+    number: int
+    added: float
+
+
 @dataclass
 class Statistics:
     """Counts since the start."""
@@ -143,6 +154,7 @@ class Scheduler:
 
     :param cached: whether evaluations are kept between cycles; False is the plain path.
     :param keep_decisions: how many of the latest decisions are kept, by unit.
+    :param instrument: wraps the hooks of a profile, to measure them.
     """
 
     def __init__(
@@ -151,8 +163,10 @@ class Scheduler:
         profiles: ProfileSet,
         cached: bool = True,
         keep_decisions: int = 10_000,
+        instrument: Callable[[Runtime], Runtime] | None = None,
     ) -> None:
         self._cluster = cluster
+        self._instrument = instrument
         self._announcer = Announcer(cluster)
         self.snapshot = Snapshot()
         self._statuses = StatusWriter(cluster, self.snapshot)
@@ -165,6 +179,7 @@ class Scheduler:
         )
         self.holds = self.rooms.holds
         self.statistics = Statistics()
+        self.observer = Observer()
         self.decisions: dict[str, Decision] = {}
         self._keep_decisions = keep_decisions
         self._profiles: dict[str, ProfileAtWork] = {}
@@ -198,6 +213,11 @@ class Scheduler:
         self._cluster.submit(write, done)
 
     @property
+    def unconfirmed(self) -> int:
+        """How many pods were bound whose binding the watch has not shown yet."""
+        return len(self._binding)
+
+    @property
     def profiles(self) -> Mapping[str, ProfileAtWork]:
         """The profiles at work, by scheduler name."""
         return self._profiles
@@ -215,6 +235,8 @@ class Scheduler:
             except Exception as exc:
                 raise PluginError(name, "__init__", exc) from exc
         runtime = Runtime(plugins, profile.points)
+        if self._instrument is not None:
+            runtime = self._instrument(runtime)
         evaluator = Evaluator(runtime, self.snapshot, cached)
         cycle = Cycle(runtime, evaluator, self.snapshot)
         cycle.on_plugin_error = self._announcer.plugin_failed
@@ -514,6 +536,8 @@ class Scheduler:
         profile = self.profile_of(unit.pods[0].pod)
         assert profile is not None, "only pods of a profile are queued"
         self.statistics.cycles += 1
+        self.observer.begins()
+        started = time.perf_counter()
         if len(names) > 1 and self._fallback is None:
             result = Result(Decision(unit.key, self.statistics.cycles, self.now))
             result.decision.message = (
@@ -523,6 +547,8 @@ class Scheduler:
         else:
             result = self._run(unit, profile)
         self._conclude(queued, unit, profile, result)
+        seconds = time.perf_counter() - started
+        self.observer.ended(profile.profile.scheduler_name, unit, result, seconds)
         return True
 
     def _run(self, unit: Unit, profile: ProfileAtWork) -> Result:
@@ -724,6 +750,7 @@ class Scheduler:
         except PluginError as exc:
             self._failed(queued, profile, result, str(exc))
             return
+        attempt = _Attempt(result.decision.cycle, queued.attempts, queued.added)
         for reserved in result.reserved:
             self.queue.remove(reserved.pod.key)
             self._claimants.remove(reserved.pod.key)
@@ -735,7 +762,7 @@ class Scheduler:
             # Members that came after the decision are worth another cycle.
             self.queue.settle(queued, self.now)
         for reserved, write in zip(result.reserved, writes, strict=True):
-            self._cluster.submit(write, partial(self._bound, reserved))
+            self._cluster.submit(write, partial(self._bound, reserved, profile, attempt))
 
     def _failed(
         self, queued: QueuedUnit, profile: ProfileAtWork, result: Result, message: str
@@ -772,20 +799,20 @@ class Scheduler:
         pod = reserved.pod
         return Bind(pod.key, pod.pod.metadata.uid, reserved.node, annotations or {})
 
-    def _bound(self, reserved: Reserved, error: ClusterError | None) -> None:
-        """The cluster has answered a binding."""
+    def _bound(
+        self,
+        reserved: Reserved,
+        profile: ProfileAtWork,
+        attempt: _Attempt,
+        error: ClusterError | None,
+    ) -> None:
+        """The cluster has answered a binding; the watch may have told of it before."""
         key = reserved.pod.key
+        if error is None:
+            self._was_bound(reserved, profile, attempt)
+            return
         binding = self._binding.get(key)
         if binding is None or binding.reserved is not reserved:
-            return
-        if error is None:
-            self.statistics.bound += 1
-            for call in binding.profile.runtime["post_bind"]:
-                try:
-                    call(reserved.pod, self._row(reserved.node), reserved.state)
-                except PluginError as exc:
-                    self._announcer.plugin_failed(reserved.pod, exc)
-            self._announcer.bound(reserved.pod, reserved.node)
             return
         del self._binding[key]
         self._give_back(binding.profile, [reserved])
@@ -798,6 +825,18 @@ class Scheduler:
             if queued is not None and queued.place is Place.ACTIVE:
                 queued.attempts = max(1, queued.attempts)
                 self.queue.retry(queued, self.now)
+
+    def _was_bound(self, reserved: Reserved, profile: ProfileAtWork, attempt: _Attempt) -> None:
+        self.statistics.bound += 1
+        seconds = self.now - attempt.added
+        self.observer.bound(reserved.pod, reserved.node, attempt.cycle, attempt.number, seconds)
+        if reserved.node in self.snapshot.nodes.row_of:
+            for call in profile.runtime["post_bind"]:
+                try:
+                    call(reserved.pod, self._row(reserved.node), reserved.state)
+                except PluginError as exc:
+                    self._announcer.plugin_failed(reserved.pod, exc)
+        self._announcer.bound(reserved.pod, reserved.node)
 
     def _give_back(self, profile: ProfileAtWork, reserved: list[Reserved]) -> None:
         """Forget reservations: unreserve hooks first, then the snapshot, last pod first."""

@@ -27,6 +27,7 @@ from bayplan.cluster.controllers import WorkloadControllers
 from bayplan.cluster.disruption import DisruptionBudgets
 from bayplan.cluster.kubelet import VirtualKubelet
 from bayplan.cluster.volcano_jobs import VolcanoJobs
+from bayplan.explanation import why_pending
 from bayplan.naming import natural_key
 from bayplan.profile import ProfileSet
 from bayplan.scheduler import Scheduler
@@ -146,8 +147,7 @@ class Simulation:
         for pod in self.pods():
             if pod.spec.node_name or pod.status.phase in ("Succeeded", "Failed"):
                 continue
-            condition = next((c for c in pod.status.conditions if c.type == "PodScheduled"), None)
-            message = condition.message if condition is not None else self._untried(pod)
+            message = why_pending(self.scheduler, pod)
             found[pod.key] = (message, pod.status.nominated_node_name or None)
         return found
 
@@ -168,11 +168,6 @@ class Simulation:
             for claim in claims
             if claim.status.allocation is not None
         }
-
-    def _untried(self, pod: Pod) -> str:
-        if self.scheduler.profile_of(pod) is None:
-            return f'no profile schedules pods of schedulerName "{pod.spec.scheduler_name}"'
-        return "not tried yet"
 
     def timeline(self) -> list[TimelineEntry]:
         """Return what happened, in order."""

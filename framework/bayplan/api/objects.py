@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, TypeAlias, TypeVar
 
 import msgspec
@@ -45,6 +46,7 @@ __all__ = [
     "ApiObject",
     "DecodeError",
     "Kind",
+    "decode_json",
     "decode_object",
     "decode_part",
     "kind_of",
@@ -207,6 +209,48 @@ def decode_object(kind: Kind, content: dict[str, Any]) -> ApiObject:
         obj = msgspec.structs.replace(obj, metadata=metadata)
     for path, message in validate(obj):
         raise DecodeError(message, path)
+    return obj
+
+
+def decode_json(kind: Kind, version: str, content: bytes) -> ApiObject:
+    """Turn an object as an API server sends it, in one of the kind's versions, into a typed one.
+
+    Fields that are not known are passed over, as by every client of an API server: a newer one
+    may have more of them.
+
+    :raises DecodeError: for a wrong type or value.
+    """
+    if kind.group != _DRA or version == "v1":
+        try:
+            return _checked(kind, _decoder(kind.type).decode(content))
+        except msgspec.ValidationError:
+            # Perhaps nothing but a null; what follows knows them, and where the error is.
+            pass
+    try:
+        plain = msgspec.json.decode(content)
+    except msgspec.DecodeError as exc:
+        raise DecodeError(f"is no JSON: {exc}", "$") from None
+    if not isinstance(plain, dict):
+        raise DecodeError("expected a mapping", "$")
+    plain = _without_nulls(plain)
+    if kind.group == _DRA:
+        plain = as_v1(version, plain)
+    try:
+        return _checked(kind, msgspec.convert(plain, kind.type, dec_hook=_quantity))
+    except msgspec.ValidationError as exc:
+        raise _decode_error(str(exc), plain, kind.type) from None
+
+
+@cache
+def _decoder(type_: type[ApiObject]) -> msgspec.json.Decoder[ApiObject]:
+    return msgspec.json.Decoder(type_, dec_hook=_quantity)
+
+
+def _checked(kind: Kind, obj: ApiObject) -> ApiObject:
+    # The API server has checked its pods, which are by far the most; anybody can write a CRD.
+    if kind.type is not Pod:
+        for path, message in validate(obj):
+            raise DecodeError(message, path)
     return obj
 
 

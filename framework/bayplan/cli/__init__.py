@@ -15,6 +15,7 @@ __all__ = ["cli", "main"]
 _COMMANDS = {
     "simulate": ("simulate", "Place the pods of manifest files on an embedded cluster."),
     "explain": ("explain", "Say why a pod is where it is, or why it is pending."),
+    "run": ("run", "Schedule a Kubernetes cluster."),
     "topology": ("topology", "Look at a machine: GPUs, NICs, NVLink, PCIe and NUMA."),
     "plugin": ("plugin", "List, create and check plugins."),
     "bench": ("bench", "Measure speed on this machine."),

@@ -26,6 +26,7 @@ def command(
     """Say why a pod or a gang is where it is, or why it is pending and what would help."""
     from bayplan.api import Pod
     from bayplan.cli import render
+    from bayplan.explanation import print_explanation
     from bayplan.gangs import rank_order
 
     key = pod if "/" in pod else f"default/{pod}"
@@ -46,4 +47,4 @@ def command(
         raise InputError(f'there is no pod or gang "{key}" at the end{near}')
     for note in simulation.problems():
         click.echo(f"note: {note}", err=True)
-    render.print_explanation(simulation, found)
+    print_explanation(render.stdout(), simulation.scheduler, found)

@@ -10,24 +10,18 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
 from rich.progress import Progress as Bar
-from rich.table import Table
 from rich.tree import Tree
 
-from bayplan.api import Pod
 from bayplan.api.gpus import named_gpus
 from bayplan.claimtable import claim_rows
-from bayplan.cycle import NOT_NEEDED
-from bayplan.decision import Decision, PodDecision
-from bayplan.diagnosis import Diagnosis
-from bayplan.errors import PluginError
+from bayplan.decision import Decision
+from bayplan.explanation import counted, domain_lines, short_key
 from bayplan.networks import Networks
-from bayplan.plugin import Unit
-from bayplan.scheduler import ProfileAtWork
 from bayplan.simulation import Progress, Simulation, resource_use
 from bayplan.snapshot import Snapshot
 from bayplan.topology.network import Domain
 
-__all__ = ["print_explanation", "print_simulation", "progress"]
+__all__ = ["print_simulation", "progress", "stdout"]
 
 _MANY_NODES = 64
 """Clusters larger than this show only the nodes that hold pods."""
@@ -40,7 +34,8 @@ _BANDWIDTH = "gpu.topology/bandwidth"
 _RELAXED = "gpu.topology/relaxed"
 
 
-def _console() -> Console:
+def stdout() -> Console:
+    """Return the console of standard output."""
     # A pipe gets plain lines that are not cut.
     return Console(width=None if sys.stdout.isatty() else 4096, highlight=False, emoji=False)
 
@@ -62,7 +57,7 @@ def progress() -> Iterator[Progress | None]:
 
 def print_simulation(simulation: Simulation) -> None:
     """Print the tree of nodes with their pods, why gangs are where they are, and who waits."""
-    console = _console()
+    console = stdout()
     placements, pending = simulation.placements(), simulation.pending()
     snapshot = simulation.scheduler.snapshot
     snapshot.sync()
@@ -81,7 +76,7 @@ def print_simulation(simulation: Simulation) -> None:
     seconds = simulation.wall_seconds
     console.print(
         f"\n{len(placements)} of {len(simulation.pods())} pods have a node; "
-        f"{_count(simulation.scheduler.statistics.cycles, 'cycle')} in {seconds:.3f} s, "
+        f"{counted(simulation.scheduler.statistics.cycles, 'cycle')} in {seconds:.3f} s, "
         f"{simulation.cluster.now:g} s of virtual time"
     )
     if pending:
@@ -100,10 +95,10 @@ def _print_gpus(console: Console, simulation: Simulation) -> None:
             relaxed = pod.metadata.annotations.get(_RELAXED, "")
             reach += f"; gave up: {relaxed}" if relaxed else ""
             names = ",".join(str(gpu) for gpu in gpus)
-            rows.append((_short(pod.key), f"GPU {names} of {pod.spec.node_name}", reach))
+            rows.append((short_key(pod.key), f"GPU {names} of {pod.spec.node_name}", reach))
     if not rows:
         return
-    console.print(f"\n[bold]GPUs[/bold]  of {_count(len(rows), 'pod')}")
+    console.print(f"\n[bold]GPUs[/bold]  of {counted(len(rows), 'pod')}")
     shown = rows[:_MANY_CLAIMS]
     users, chosen = (max(len(cells[column]) for cells in shown) for column in (0, 1))
     for user, gpus_of, reach in shown:
@@ -118,9 +113,13 @@ def _print_claims(console: Console, simulation: Simulation) -> None:
     rows = claim_rows(simulation.cluster)
     if not rows:
         return
-    console.print(f"\n[bold]Devices[/bold]  of {_count(len(rows), 'claim')}")
+    console.print(f"\n[bold]Devices[/bold]  of {counted(len(rows), 'claim')}")
     shown = [
-        (", ".join(_short(pod) for pod in row.pods) or _short(row.claim), row.devices, row.common)
+        (
+            ", ".join(short_key(pod) for pod in row.pods) or short_key(row.claim),
+            row.devices,
+            row.common,
+        )
         for row in rows[:_MANY_CLAIMS]
     ]
     users, devices = (max(len(cells[column]) for cells in shown) for column in (0, 1))
@@ -155,15 +154,15 @@ class _ClusterTree:
         for decision in gangs if len(gangs) <= _MANY_GANGS else ():
             for trial in decision.domains:
                 if trial.offered is not None:
-                    count = _count(trial.offered, "slot")
-                    of = f" for {_short(decision.unit)}" if len(gangs) > 1 else ""
+                    count = counted(trial.offered, "slot")
+                    of = f" for {short_key(decision.unit)}" if len(gangs) > 1 else ""
                     self._slots.setdefault(trial.name, []).append(f"{count}{of}")
 
     def tree(self) -> Tree:
         """Return the tree."""
         pods = sum(len(on_node) for on_node in self._table.pods)
-        nodes = _count(len(self._table), "node")
-        root = Tree(f"[bold]cluster[/bold]  {nodes}, {_count(pods, 'pod')}")
+        nodes = counted(len(self._table), "node")
+        root = Tree(f"[bold]cluster[/bold]  {nodes}, {counted(pods, 'pod')}")
         networks = Networks(self._snapshot)
         network = next(iter(networks.trees().values()), None)
         for name, problem in networks.problems.items():
@@ -188,7 +187,7 @@ class _ClusterTree:
             if slots:
                 text += f"  [dim]{escape(', '.join(slots))}[/dim]"
             if self._large:
-                text += f"  {_count(len(child.rows), 'node')}, {_count(pods, 'pod')}"
+                text += f"  {counted(len(child.rows), 'node')}, {counted(pods, 'pod')}"
                 if not pods:
                     continue
             self._add_domains(branch.add(text), child)
@@ -207,17 +206,17 @@ class _ClusterTree:
             if len(pods) > _MANY_PODS:
                 shown += f"  … {len(pods) - _MANY_PODS} more"
             if victims:
-                gone = ", ".join(_short(key) for key in victims[:_MANY_PODS])
+                gone = ", ".join(short_key(key) for key in victims[:_MANY_PODS])
                 more = f" and {len(victims) - _MANY_PODS} more" if len(victims) > _MANY_PODS else ""
                 shown += f"{'  ' if shown else ''}[red]evicted {escape(gone)}{more}[/red]"
             name = escape(self._table.names[row])
             text = f"{name}  [bold green]{shown}[/bold green]" if shown else f"[dim]{name}[/dim]"
             branch.add(f"{text}  [dim]{_use(self._snapshot, row)}[/dim]")
         if hidden:
-            branch.add(f"[dim]… {_count(hidden, 'node')} without pods[/dim]")
+            branch.add(f"[dim]… {counted(hidden, 'node')} without pods[/dim]")
 
     def _pod(self, key: str) -> str:
-        name = escape(_short(key))
+        name = escape(short_key(key))
         if key in self._held:
             return f"[yellow]{name} (held for it)[/yellow]"
         return name if key in self._bound else f"[yellow]{name} (waits at Permit)[/yellow]"
@@ -230,36 +229,16 @@ def _use(snapshot: Snapshot, row: int) -> str:
 def _print_domains(console: Console, decision: Decision) -> None:
     nodes = list(dict.fromkeys(p.node for p in decision.pods.values() if p.node))
     console.print(
-        f"  {escape(decision.unit)}: {_count(len(decision.pods), 'pod')} in "
+        f"  {escape(decision.unit)}: {counted(len(decision.pods), 'pod')} in "
         f"[bold green]{escape(decision.domain or 'domains of their own')}[/bold green] "
         f"({escape(', '.join(nodes[:_MANY_PODS]))}{' …' if len(nodes) > _MANY_PODS else ''})"
     )
-    for line in _domain_lines(decision):
+    for line in domain_lines(decision):
         console.print(f"    {escape(line)}")
     for part in decision.parts[:_MANY_DOMAINS]:
         console.print(f"    part      {escape(part.name)}")
     if len(decision.parts) > _MANY_DOMAINS:
         console.print(f"    … {len(decision.parts) - _MANY_DOMAINS} more parts")
-
-
-def _domain_lines(decision: Decision) -> list[str]:
-    lines = []
-    size = len(decision.pods)
-    for trial in decision.domains:
-        offers = "" if trial.offered is None else f"offers {_count(trial.offered, 'slot')}"
-        over = f"{max(0, (trial.offered or size) - size)} left over"
-        if trial.refusal is None:
-            lines.append(f"chosen    {trial.name}: {offers}, {over}")
-        elif trial.refusal == NOT_NEEDED:
-            lines.append(f"not used  {trial.name}: {offers}, {over}")
-        elif trial.refusal.startswith("offers"):
-            lines.append(f"refused   {trial.name}: {trial.refusal}")
-        else:
-            lines.append(f"refused   {trial.name}: {offers}{', ' * bool(offers)}{trial.refusal}")
-    hidden = len(lines) - _MANY_DOMAINS
-    if hidden > 1:
-        lines = [*lines[:_MANY_DOMAINS], f"… {hidden} more domains"]
-    return lines
 
 
 def _print_pending(console: Console, pending: Mapping[str, tuple[str, str | None]]) -> None:
@@ -273,165 +252,3 @@ def _print_pending(console: Console, pending: Mapping[str, tuple[str, str | None
         console.print(f"    {escape(message)}")
     if len(by_message) > _MANY_PENDING:
         console.print(f"  … {len(by_message) - _MANY_PENDING} more reasons")
-
-
-# explain ---------------------------------------------------------------------------------
-
-
-def print_explanation(simulation: Simulation, pod: Pod) -> None:
-    """Print why a pod has its node, or why it has none and what would help."""
-    console = _console()
-    scheduler = simulation.scheduler
-    unit_key = _unit_of(simulation, pod)
-    decision = scheduler.decisions.get(unit_key)
-    own = decision.pods.get(pod.key) if decision is not None else None
-    if pod.spec.node_name:
-        over = pod.status.phase in ("Succeeded", "Failed")
-        verb = f"has ended ({pod.status.phase}); it was" if over else "is"
-        where = escape(pod.spec.node_name)
-        console.print(f"[bold]{pod.key}[/bold] {verb} on [bold green]{where}[/bold green]")
-        if pod.spec.node_name not in scheduler.snapshot.nodes.row_of:
-            console.print("  There is no such node.")
-        if decision is None or own is None or own.node is None:
-            console.print("  It was there from the beginning; bayplan did not decide it.")
-            return
-        _print_choice(console, decision, own)
-        return
-    if pod.status.phase in ("Succeeded", "Failed"):
-        console.print(f"[bold]{pod.key}[/bold] has ended: {pod.status.phase}")
-        return
-    message, nominated = simulation.pending().get(pod.key, (f"is {pod.status.phase}", None))
-    console.print(f"[bold]{pod.key}[/bold] is [yellow]pending[/yellow]")
-    console.print(f"  {escape(message)}")
-    if nominated:
-        console.print(f"  nominated: {nominated}")
-    if own is not None:
-        _print_refusals(console, own)
-    if decision is not None and decision.domains:
-        console.print("\n[bold]Domains[/bold]")
-        for line in _domain_lines(decision):
-            console.print(f"  {escape(line)}")
-    if decision is not None:
-        _print_bottleneck(console, decision)
-        _print_preemption(console, decision)
-    profile = scheduler.profile_of(pod)
-    if profile is not None:
-        _print_help(console, simulation, profile, unit_key)
-
-
-def _print_bottleneck(console: Console, decision: Decision) -> None:
-    """Print which member of a gang has the fewest nodes, where they differ."""
-    tightest = min(decision.pods.values(), key=lambda own: own.feasible, default=None)
-    if tightest is None or tightest.feasible == max(o.feasible for o in decision.pods.values()):
-        return
-    nodes = f"{tightest.feasible} of {_count(tightest.nodes, 'node')} take it"
-    console.print(f"\n[bold]Bottleneck[/bold]  {escape(tightest.pod)}: {nodes}")
-
-
-def _print_preemption(console: Console, decision: Decision) -> None:
-    """Print what making room would cost in each domain, the one that was taken first."""
-    if not decision.preemption:
-        return
-    console.print("\n[bold]Preemption[/bold]")
-    for trial in decision.preemption[:_MANY_DOMAINS]:
-        name = escape(trial.domain)
-        if trial.refusal is not None:
-            console.print(f"  not in {name}: {escape(trial.refusal)}")
-            continue
-        names = ", ".join(_short(key) for key in trial.victims[:_MANY_PODS])
-        more = f" and {len(trial.victims) - _MANY_PODS} more"
-        names += more if len(trial.victims) > _MANY_PODS else ""
-        verb = "taken" if trial.chosen else "not taken"
-        console.print(f"  {verb:9} {name}: would evict {escape(names)} ({escape(trial.cost)})")
-    hidden = len(decision.preemption) - _MANY_DOMAINS
-    if hidden > 0:
-        console.print(f"  … {hidden} more")
-
-
-def _unit_of(simulation: Simulation, pod: Pod) -> str:
-    for key, decision in simulation.scheduler.decisions.items():
-        if pod.key in decision.pods:
-            return key
-    for key, unit in simulation.scheduler.queue.units.items():
-        if pod.key in unit.pods:
-            return key
-    return pod.key
-
-
-def _print_choice(console: Console, decision: Decision, own: PodDecision) -> None:
-    console.print(f"  decided at {decision.at:g} s in cycle {decision.cycle}")
-    if decision.domain:
-        console.print(f"\n[bold]Domain[/bold]  of {escape(decision.unit)}")
-        for line in _domain_lines(decision):
-            console.print(f"  {escape(line)}")
-    _print_preemption(console, decision)
-    for note in own.notes:
-        console.print(f"  {escape(note)}")
-    _print_refusals(console, own)
-    if not own.finalists:
-        return
-    console.print(f"\n[bold]Finalists[/bold]  of {_count(own.feasible, 'feasible node')}")
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    table.add_column("  node")
-    table.add_column("total", justify="right")
-    plugins = list(own.finalists[0].scores)
-    for plugin in plugins:
-        table.add_column(plugin, justify="right", style="dim")
-    for finalist in own.finalists:
-        mark = "→ " if finalist.node == own.node else "  "
-        scores = [f"{finalist.scores[plugin]:g}" for plugin in plugins]
-        table.add_row(f"{mark}{finalist.node}", f"{finalist.total:g}", *scores)
-    console.print(table)
-    if own.node not in [finalist.node for finalist in own.finalists]:
-        console.print(f"  {own.node} has {own.total:g}; the gang's plan put it there")
-    elif decision.domain:
-        console.print("  [dim]Inside the domain the plan counts first, then the total.[/dim]")
-    else:
-        console.print("  [dim]The highest total wins; among equals, the first name.[/dim]")
-
-
-def _print_refusals(console: Console, own: PodDecision) -> None:
-    if not own.removed and own.pre_filter is None:
-        return
-    console.print(f"\n[bold]Filtered[/bold]  {_count(own.nodes, 'node')}")
-    if own.pre_filter is not None:
-        console.print(f"  all by {own.pre_filter[0]}: {escape(own.pre_filter[1])}")
-    left = own.nodes
-    for plugin, removed in own.removed:
-        left -= removed
-        console.print(f"  {plugin} took out {removed}, {left} left")
-        for by, reason, count in own.refused:
-            if by == plugin:
-                console.print(f"    [dim]{count}[/dim] {escape(reason)}")
-
-
-def _print_help(
-    console: Console, simulation: Simulation, profile: ProfileAtWork, unit_key: str
-) -> None:
-    scheduler = simulation.scheduler
-    unit = scheduler.pending_unit(unit_key)
-    if unit is None:
-        return
-    diagnosis = Diagnosis(profile.runtime, profile.evaluator, profile.cycle, scheduler.snapshot)
-    console.print("\n[bold]What would help[/bold]")
-    try:
-        advice = diagnosis.suggest(unit, scheduler.now)
-    except PluginError as exc:
-        console.print(f"  mending the plugin: {escape(str(exc))}")
-        return
-    if not advice:
-        console.print("  no single change that bayplan knows of")
-    for text in advice:
-        console.print(f"  {escape(_subject(unit, text))}")
-
-
-def _subject(unit: Unit, text: str) -> str:
-    return f"the gang {text}" if unit.gang is not None else f"it {text}"
-
-
-def _short(key: str) -> str:
-    return key.removeprefix("default/")
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"

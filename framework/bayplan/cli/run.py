@@ -1,0 +1,94 @@
+"""bayplan run: schedule a real cluster."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import click
+
+from bayplan.errors import InputError
+
+__all__ = ["command"]
+
+_FILE = click.Path(path_type=Path, dir_okay=False)
+
+
+@click.command(name="run")
+@click.option("--config", type=click.Path(path_type=Path), required=True, metavar="FILE")
+@click.option(
+    "--kubeconfig",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Without it: the profile's, kubectl's, or the pod's service account.",
+)
+@click.option("--context", default="", metavar="NAME", help="The kubeconfig's context.")
+@click.option(
+    "--plugins-dir",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="A folder of single-file plugins that the profile may name.",
+)
+@click.option("--dry-run", is_flag=True, help="Decide and write nothing.")
+@click.option(
+    "--leader-elect/--no-leader-elect",
+    default=True,
+    help="Whether only the holder of the profile's Lease schedules.",
+)
+@click.option(
+    "--bind-address",
+    default="127.0.0.1:10259",
+    show_default=True,
+    metavar="HOST:PORT",
+    help="Where /healthz, /readyz, /metrics and /debug are served.",
+)
+@click.option("--tls-cert-file", type=_FILE, metavar="FILE", help="Needed beyond loopback.")
+@click.option("--tls-private-key-file", type=_FILE, metavar="FILE")
+@click.option(
+    "--token-file",
+    type=_FILE,
+    metavar="FILE",
+    help="The bearer token of /metrics and /debug beyond loopback. Without it the API server is "
+    "asked about the caller's.",
+)
+@click.option("--log-format", type=click.Choice(["console", "json"]), default="console")
+def command(
+    config: Path,
+    kubeconfig: Path | None,
+    context: str,
+    plugins_dir: Path | None,
+    dry_run: bool,
+    leader_elect: bool,
+    bind_address: str,
+    tls_cert_file: Path | None,
+    tls_private_key_file: Path | None,
+    token_file: Path | None,
+    log_format: str,
+) -> None:
+    """Schedule the pods of a Kubernetes cluster that name one of the profiles.
+
+    SIGTERM ends it after what is being bound is bound; SIGHUP reads the profiles again.
+    """
+    from bayplan.cli.options import profiles
+    from bayplan.live.app import Options, run
+    from bayplan.live.logs import set_up_logging
+    from bayplan.live.web import Address, parse_address
+
+    if (tls_cert_file is None) != (tls_private_key_file is None):
+        raise InputError("--tls-cert-file and --tls-private-key-file belong together")
+    try:
+        host, port = parse_address(bind_address)
+    except ValueError as exc:
+        raise InputError(str(exc), "--bind-address") from None
+    options = Options(
+        lambda: profiles(config, plugins_dir),
+        kubeconfig,
+        context,
+        dry_run,
+        leader_elect,
+        Address(host, port, tls_cert_file, tls_private_key_file, token_file),
+    )
+    set_up_logging(log_format)
+    status = asyncio.run(run(options))
+    if status:
+        raise SystemExit(status)

@@ -1,0 +1,181 @@
+"""The cluster that is a Kubernetes API server: what it tells us, and where our writes go."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from typing import TypeVar
+
+from bayplan.api import ApiObject, Kind
+from bayplan.cluster.kubernetes.reflector import Health, Reflector
+from bayplan.cluster.kubernetes.resources import WATCHED, Resource, is_required
+from bayplan.cluster.kubernetes.transport import Transport
+from bayplan.cluster.kubernetes.writer import Writer
+from bayplan.cluster.protocol import Done, WatchEvent, WatchHandler, WatchType, Write
+
+__all__ = ["KubernetesCluster"]
+
+Obj = TypeVar("Obj", bound=ApiObject)
+
+_log = logging.getLogger("bayplan.cluster")
+
+
+class KubernetesCluster:
+    """A backend, as ``protocol.Cluster`` asks for it, in one asyncio loop.
+
+    Watch events wait until ``deliver`` is called, so that nothing changes in the middle of a
+    scheduling cycle.
+
+    :param writer: carries out writes; None for a dry run, which takes every write for done.
+    :param kinds: what to follow.
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        writer: Writer | None,
+        kinds: Iterable[Kind] = WATCHED,
+    ) -> None:
+        self._writer = writer
+        self._handler: WatchHandler | None = None
+        self._waiting: deque[WatchEvent] = deque()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._clock = asyncio.get_running_loop().time
+        self.changed = asyncio.Event()
+        self.unreadable: dict[tuple[str, str], str] = {}
+        self.on_unreadable: Callable[[Kind, str, str], None] = lambda kind, key, problem: None
+        self.reflectors = tuple(
+            Reflector(transport, kind, self._received, self._not_read) for kind in kinds
+        )
+        self._by_type: dict[type, Reflector] = {r.kind.type: r for r in self.reflectors}
+        if writer is not None:
+            writer.lookup = self.get
+            writer.resource_of = self.resource_of
+
+    @property
+    def now(self) -> float:
+        """Seconds of a clock that never jumps."""
+        return self._clock()
+
+    # Reading ---------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Begin to follow everything."""
+        for reflector in self.reflectors:
+            task = asyncio.create_task(reflector.run(), name=f"follow {reflector.kind.plural}")
+            self._tasks.append(task)
+
+    async def stop(self) -> None:
+        """Stop following."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks.clear()
+
+    async def restart(self) -> None:
+        """List everything anew, and wait for it: what is known then is what is."""
+        await self.stop()
+        for reflector in self.reflectors:
+            reflector.begin_anew()
+        await self.start()
+        await self.settle()
+
+    async def settle(self) -> None:
+        """Wait until every kind was listed, or is known not to be there."""
+        for reflector in self.reflectors:
+            await reflector.settled.wait()
+
+    def problems(self, required: bool | None = None) -> list[str]:
+        """Return what cannot be followed now; ``required`` selects kinds by whether they are."""
+        return [
+            reflector.problem or f"{reflector.resource.name}: not listed yet"
+            for reflector in self.reflectors
+            if reflector.health not in (Health.FOLLOWING, Health.ABSENT)
+            and (required is None or is_required(reflector.kind) is required)
+        ]
+
+    @property
+    def refused(self) -> list[str]:
+        """What the credentials do not allow to follow."""
+        return [
+            reflector.problem for reflector in self.reflectors if reflector.health is Health.REFUSED
+        ]
+
+    @property
+    def synced(self) -> bool:
+        """Whether every kind was listed, or is known not to be there."""
+        return all(reflector.settled.is_set() for reflector in self.reflectors)
+
+    def watch(self, handler: WatchHandler) -> None:
+        """Deliver all objects as ADDED at the next ``deliver``, then every change.
+
+        There is one handler; another one takes its place, and gets everything anew.
+        """
+        self._handler = handler
+        self._waiting.clear()
+        for reflector in self.reflectors:
+            for obj in reflector.objects.values():
+                self._waiting.append(WatchEvent(WatchType.ADDED, obj))
+        self.changed.set()
+
+    def deliver(self, most: int = 1000) -> bool:
+        """Hand out at most so many events; return whether there were any."""
+        handler, waiting = self._handler, self._waiting
+        if handler is None or not waiting:
+            return False
+        for _ in range(min(most, len(waiting))):
+            handler(waiting.popleft())
+        return True
+
+    @property
+    def undelivered(self) -> int:
+        """How many events wait for ``deliver``."""
+        return len(self._waiting)
+
+    def get(self, type_: type[Obj], key: str) -> Obj | None:
+        """Return an object as it was last seen."""
+        reflector = self._by_type.get(type_)
+        found = reflector.objects.get(key) if reflector is not None else None
+        return found if isinstance(found, type_) else None
+
+    def objects(self) -> Mapping[Kind, Mapping[str, ApiObject]]:
+        """Return everything as it was last seen."""
+        return {r.kind: r.objects for r in self.reflectors}
+
+    def resource_of(self, type_: type[ApiObject]) -> Resource | None:
+        """Return where objects of a type are in the API, None for a type that is not followed."""
+        reflector = self._by_type.get(type_)
+        return reflector.resource if reflector is not None else None
+
+    def _received(self, event: WatchEvent) -> None:
+        assert event.obj is not None, "reflectors send objects"
+        if self.unreadable:
+            kind = type(event.obj).__name__
+            meta = event.obj.metadata
+            self.unreadable.pop((kind, f"{meta.namespace}/{meta.name}".lstrip("/")), None)
+        if self._handler is not None:
+            self._waiting.append(event)
+            self.changed.set()
+
+    def _not_read(self, kind: Kind, key: str, problem: str) -> None:
+        if self.unreadable.get((kind.type.__name__, key)) == problem:
+            return
+        self.unreadable[kind.type.__name__, key] = problem
+        _log.warning("%s %s cannot be used: %s", kind.name, key, problem)
+        self.on_unreadable(kind, key, problem)
+
+    # Writing ---------------------------------------------------------------------------------
+
+    @property
+    def writing(self) -> int:
+        """How many writes are not answered yet, events not counted."""
+        return self._writer.waiting if self._writer is not None else 0
+
+    def submit(self, write: Write, done: Done | None = None) -> None:
+        """Carry out a write in the background, and call ``done`` from the loop."""
+        if self._writer is not None:
+            self._writer.submit(write, done)
+        elif done is not None:
+            asyncio.get_running_loop().call_soon(done, None)

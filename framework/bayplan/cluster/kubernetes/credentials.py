@@ -1,0 +1,178 @@
+"""Who we are to an API server, as kubectl finds it out: kubeconfig, environment, service account.
+
+The official client reads the files and runs exec plugins; this module decides when to ask it
+again, because tokens are rotated while the scheduler runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import datetime
+import logging
+import os
+import ssl
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kubernetes.aio.client import Configuration
+from kubernetes.aio.config import ConfigException, load_incluster_config, load_kube_config
+
+from bayplan.errors import InputError
+
+__all__ = ["Credentials", "Endpoint", "find_kubeconfig"]
+
+_ROTATION = 60.0
+"""Seconds after which a token file is read again, as client-go does."""
+_SKEW = 60.0
+"""Seconds before its expiry at which an exec plugin is asked for a new token."""
+_PLUGIN_SECONDS = 60.0
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """Where the API server is and how to trust it; ``ssl`` is None for plain HTTP."""
+
+    url: str
+    ssl: ssl.SSLContext | None = None
+    server_name: str | None = None
+    proxy: str | None = None
+
+
+def find_kubeconfig() -> Path | None:
+    """Return the kubeconfig that kubectl would read, None when there is none."""
+    named = [path for path in os.environ.get("KUBECONFIG", "").split(os.pathsep) if path]
+    candidates = [Path(path) for path in named] or [Path.home() / ".kube" / "config"]
+    return next((path for path in candidates if path.exists()), None)
+
+
+class Credentials:
+    """An endpoint and the ``Authorization`` for it.
+
+    :param kubeconfig: a kubeconfig's path; None takes kubectl's, or the service account of the pod.
+    :param context: the context of the kubeconfig; "" for its current one.
+    """
+
+    def __init__(self, kubeconfig: Path | None, context: str = "") -> None:
+        self._path = kubeconfig or find_kubeconfig()
+        self._context = context
+        self._authorization: str | None = None
+        self._fresh_until = 0.0
+        self._endpoint: Endpoint | None = None
+        self._lock = asyncio.Lock()
+
+    @property
+    def source(self) -> str:
+        """Where the credentials come from, for messages."""
+        return str(self._path) if self._path is not None else "the pod's service account"
+
+    async def endpoint(self) -> Endpoint:
+        """Return the API server.
+
+        :raises InputError: when the kubeconfig cannot be used, or there is no cluster around.
+        """
+        await self.authorization()
+        assert self._endpoint is not None, "loading sets it"
+        return self._endpoint
+
+    async def authorization(self, refused: bool = False) -> str | None:
+        """Return the header's value, None without a token; ``refused``: the last one was.
+
+        :raises InputError: when the credentials cannot be loaded.
+        """
+        if refused or time.monotonic() >= self._fresh_until:
+            async with self._lock:
+                if refused or time.monotonic() >= self._fresh_until:
+                    await self._load()
+        return self._authorization
+
+    async def _load(self) -> None:
+        settings = Configuration()
+        where = str(self._path) if self._path is not None else ""
+        with _errors() as errors:
+            try:
+                lasts = await asyncio.wait_for(self._read(settings), _PLUGIN_SECONDS)
+            except ConfigException as exc:
+                raise InputError(self._reason(_short(str(exc))), where) from None
+            except TimeoutError:
+                raise InputError("its exec plugin does not answer", where) from None
+            except (OSError, ValueError, TypeError, KeyError, AttributeError) as exc:
+                raise InputError(
+                    self._reason(f"is no kubeconfig: {_short(str(exc))}"), where
+                ) from None
+        self._authorization = settings.api_key.get("BearerToken")
+        if errors:
+            raise InputError(_short(errors[0]), where)
+        self._endpoint = self._made(settings, where)
+        self._fresh_until = time.monotonic() + lasts
+
+    def _reason(self, text: str) -> str:
+        if self._path is None:
+            return f"no cluster is around this process ({text}); give --kubeconfig FILE"
+        return text if self._path.exists() else "there is no such file"
+
+    async def _read(self, settings: Configuration) -> float:
+        """Let the client fill its settings; return for how many seconds they hold."""
+        if self._path is None:
+            load_incluster_config(settings, try_refresh_token=False)
+            return _ROTATION
+        if not self._path.exists():
+            raise ConfigException("there is no such file")
+        loader: Any = await load_kube_config(
+            str(self._path), self._context or None, settings, persist_config=False
+        )
+        expiry = getattr(loader, "exec_plugin_expiry", None)
+        if expiry is not None:
+            left = expiry - datetime.datetime.now(datetime.UTC)
+            return max(1.0, float(left.total_seconds()) - _SKEW)
+        return _ROTATION
+
+    def _made(self, settings: Configuration, where: str) -> Endpoint:
+        if not settings.host.startswith(("http://", "https://")):
+            raise InputError(f'the server "{settings.host}" is no http(s) address', where)
+        context = None
+        if settings.host.startswith("https://"):
+            try:
+                context = _tls(settings)
+            except (ssl.SSLError, OSError) as exc:
+                raise InputError(f"its certificates cannot be used: {exc}", where) from None
+        return Endpoint(
+            settings.host.rstrip("/"), context, settings.tls_server_name, settings.proxy
+        )
+
+
+def _tls(settings: Configuration) -> ssl.SSLContext:
+    context = ssl.create_default_context(cafile=settings.ssl_ca_cert)
+    if settings.cert_file:
+        context.load_cert_chain(settings.cert_file, settings.key_file)
+    if not settings.verify_ssl:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+@contextlib.contextmanager
+def _errors() -> Iterator[list[str]]:
+    """Collect what the client only logs, such as an exec plugin that fails."""
+    found: list[str] = []
+
+    class Collector(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            found.append(record.getMessage())
+
+    logger = logging.getLogger("kubernetes.aio.config.kube_config")
+    collector = Collector(logging.ERROR)
+    propagate, logger.propagate = logger.propagate, False
+    logger.addHandler(collector)
+    try:
+        yield found
+    finally:
+        logger.removeHandler(collector)
+        logger.propagate = propagate
+
+
+def _short(text: str) -> str:
+    return " ".join(text.split())[:500]

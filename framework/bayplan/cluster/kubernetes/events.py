@@ -1,0 +1,160 @@
+"""Kubernetes events: the same one again raises a count, and no object gets too many of them.
+
+The limits are those of client-go's event correlator: 25 events of an object at once, then one in
+five minutes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import time
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from bayplan.api import KINDS, Kind, Pod
+from bayplan.cluster.kubernetes.podwrites import Lookup, rfc3339
+from bayplan.cluster.kubernetes.transport import MERGE_PATCH, Transport
+from bayplan.cluster.protocol import Event
+from bayplan.errors import AlreadyExists, NotFound
+
+__all__ = ["EventRecorder"]
+
+_BURST = 25
+_REFILL = 1 / 300
+_REMEMBERED = 4096
+_LONGEST = 1024
+"""Characters of an event's message (NoteLengthLimit of k8s.io/kubernetes pkg/apis/core)."""
+_SERIES_SECONDS = 600.0
+
+_Identity = tuple[str, str, str, str, str]
+
+
+@dataclass
+class _Series:
+    """An event that was written: where, since when, how often."""
+
+    path: str
+    count: int
+    last: float
+
+
+@dataclass
+class _Bucket:
+    tokens: float
+    at: float
+
+
+class EventRecorder:
+    """Writes events.
+
+    :param component: who reports them.
+    :param instance: which process of it does.
+    """
+
+    def __init__(self, transport: Transport, component: str, instance: str) -> None:
+        self._transport = transport
+        self._component = component
+        self._instance = instance
+        self._series: OrderedDict[_Identity, _Series] = OrderedDict()
+        self._buckets: OrderedDict[str, _Bucket] = OrderedDict()
+        self._count = 0
+        self.suppressed = 0
+
+    async def record(self, event: Event, lookup: Lookup) -> None:
+        """Write an event, or count it up."""
+        kind, obj = _subject(event, lookup)
+        uid = obj.metadata.uid if obj is not None else ""
+        now = time.monotonic()
+        identity = (uid or event.pod, event.about, event.type, event.reason, event.message)
+        series = self._series.get(identity)
+        if series is not None and now - series.last > _SERIES_SECONDS:
+            series = None
+        if not self._allowed(uid or event.pod, now):
+            self.suppressed += 1
+            return
+        if series is not None:
+            series.count += 1
+            series.last = now
+            body = {"count": series.count, "lastTimestamp": rfc3339()}
+            try:
+                await self._transport.request(
+                    "PATCH", series.path, msgspec.json.encode(body), MERGE_PATCH
+                )
+            except NotFound:
+                # It has expired; the next one is new.
+                self._series.pop(identity, None)
+            else:
+                return
+        path = await self._create(event, kind, obj)
+        self._series[identity] = _Series(path, 1, now)
+        self._series.move_to_end(identity)
+        if len(self._series) > _REMEMBERED:
+            self._series.popitem(last=False)
+
+    def _allowed(self, subject: str, now: float) -> bool:
+        bucket = self._buckets.get(subject)
+        if bucket is None:
+            bucket = self._buckets[subject] = _Bucket(_BURST, now)
+            if len(self._buckets) > _REMEMBERED:
+                self._buckets.popitem(last=False)
+        bucket.tokens = min(_BURST, bucket.tokens + (now - bucket.at) * _REFILL)
+        bucket.at = now
+        if bucket.tokens < 1:
+            return False
+        bucket.tokens -= 1
+        return True
+
+    async def _create(self, event: Event, kind: Kind | None, obj: Any) -> str:
+        key = event.pod
+        namespace, _, name = key.rpartition("/")
+        # Events about what has no namespace are kept in "default", as client-go does.
+        home = namespace or "default"
+        self._count += 1
+        moment = datetime.datetime.now(datetime.UTC)
+        unique = f"{name}.{int(moment.timestamp() * 1e6):x}{self._count & 0xFFF:03x}"
+        stamp = rfc3339(moment)
+        component = obj.spec.scheduler_name if isinstance(obj, Pod) else self._component
+        involved: dict[str, Any] = {"kind": event.about, "namespace": namespace, "name": name}
+        if kind is not None:
+            version = f"{kind.group}/{kind.versions[0]}".lstrip("/")
+            involved["apiVersion"] = version
+        if obj is not None:
+            involved["uid"] = obj.metadata.uid
+            involved["resourceVersion"] = obj.metadata.resource_version
+        body = {
+            "apiVersion": "v1",
+            "kind": "Event",
+            "metadata": {"name": unique, "namespace": home},
+            "involvedObject": involved,
+            "type": event.type,
+            "reason": event.reason,
+            "message": _cut(event.message),
+            "source": {"component": component},
+            "reportingComponent": component,
+            "reportingInstance": self._instance,
+            "firstTimestamp": stamp,
+            "lastTimestamp": stamp,
+            "count": 1,
+        }
+        path = f"/api/v1/namespaces/{home}/events"
+        # Sent before without an answer; or the namespace went with the object.
+        with contextlib.suppress(AlreadyExists, NotFound):
+            await self._transport.request("POST", path, msgspec.json.encode(body))
+        return f"{path}/{unique}"
+
+
+def _subject(event: Event, lookup: Lookup) -> tuple[Kind | None, Any]:
+    kinds = [kind for kind in KINDS.values() if kind.name == event.about]
+    for kind in kinds:
+        obj = lookup(kind.type, event.pod)
+        if obj is not None:
+            return kind, obj
+    return (kinds[0] if kinds else None), None
+
+
+def _cut(message: str) -> str:
+    return message if len(message) <= _LONGEST else f"{message[: _LONGEST - 4]} ..."

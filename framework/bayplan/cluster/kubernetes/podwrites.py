@@ -1,0 +1,142 @@
+"""Bindings, evictions and conditions of pods, as requests to the API server."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from bayplan.api import KINDS, Pod, PodCondition
+from bayplan.api.objects import decode_json
+from bayplan.cluster.kubernetes.transport import STRATEGIC_PATCH, Transport
+from bayplan.cluster.protocol import Bind, Evict, PatchPodStatus
+from bayplan.errors import Conflict, NotFound
+
+__all__ = ["PodWrites", "pod_path", "rfc3339"]
+
+Lookup = Callable[[type[Any], str], Any]
+
+
+def rfc3339(moment: datetime.datetime | None = None) -> str:
+    """Return a time (None: now) as Kubernetes writes times."""
+    return (moment or datetime.datetime.now(datetime.UTC)).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def pod_path(key: str) -> str:
+    """Return the path of a pod, by ``namespace/name``."""
+    namespace, _, name = key.partition("/")
+    return f"/api/v1/namespaces/{namespace}/pods/{name}"
+
+
+class PodWrites:
+    """Writes about pods.
+
+    :param lookup: returns an object as it was last seen, by type and key, or None.
+    """
+
+    def __init__(self, transport: Transport, lookup: Lookup) -> None:
+        self._transport = transport
+        self._lookup = lookup
+
+    async def bind(self, write: Bind, sent: bool) -> None:
+        """Give a pod its node.
+
+        A refusal of a pod that has this very node is none: an earlier attempt got through.
+        """
+        namespace, _, name = write.pod.partition("/")
+        body = {
+            "apiVersion": "v1",
+            "kind": "Binding",
+            "metadata": {
+                "name": name,
+                "namespace": namespace,
+                "uid": write.uid,
+                "annotations": dict(write.annotations),
+            },
+            "target": {"apiVersion": "v1", "kind": "Node", "name": write.node},
+        }
+        try:
+            await self._transport.request(
+                "POST", f"{pod_path(write.pod)}/binding", msgspec.json.encode(body)
+            )
+        except Conflict:
+            if not await self._is_bound(write):
+                raise
+
+    async def _is_bound(self, write: Bind) -> bool:
+        try:
+            content = await self._transport.request("GET", pod_path(write.pod))
+        except NotFound:
+            return False
+        pod = decode_json(KINDS["", "Pod"], "v1", content)
+        assert isinstance(pod, Pod), "the path is that of pods"
+        return pod.metadata.uid == write.uid and pod.spec.node_name == write.node
+
+    async def evict(self, write: Evict, sent: bool) -> None:
+        """Evict a pod, then say who wanted its place; one that is gone is evicted.
+
+        The eviction writes a DisruptionTarget condition of its own, so ours comes after it. A
+        refused eviction leaves no condition behind.
+        """
+        namespace, _, name = write.pod.partition("/")
+        body: dict[str, Any] = {
+            "apiVersion": "policy/v1",
+            "kind": "Eviction",
+            "metadata": {"name": name, "namespace": namespace},
+        }
+        if write.uid:
+            body["deleteOptions"] = {"preconditions": {"uid": write.uid}}
+        path = pod_path(write.pod)
+        await self._transport.request("POST", f"{path}/eviction", msgspec.json.encode(body))
+        condition = PodCondition("DisruptionTarget", "True", "PreemptionByScheduler", write.message)
+        try:
+            await self._patch(path, write.uid, {"conditions": [_plain(condition, rfc3339())]})
+        except (NotFound, Conflict):
+            # It ended at once.
+            return
+
+    async def patch_status(self, write: PatchPodStatus, sent: bool) -> None:
+        """Set a condition and the nominated node, unless the pod has both."""
+        condition = write.condition
+        pod = self._lookup(Pod, write.pod)
+        status: dict[str, Any] = {}
+        since = rfc3339()
+        known = None
+        if isinstance(pod, Pod) and pod.metadata.uid == write.uid:
+            known = next((c for c in pod.status.conditions if c.type == condition.type), None)
+            if known is not None and known.status == condition.status:
+                since = known.last_transition_time or since
+        if known is None or not _same(known, condition):
+            status["conditions"] = [_plain(condition, since)]
+        if write.nominated_node is not None and (
+            not isinstance(pod, Pod) or pod.status.nominated_node_name != write.nominated_node
+        ):
+            status["nominatedNodeName"] = write.nominated_node or None
+        if status:
+            await self._patch(pod_path(write.pod), write.uid, status)
+
+    async def _patch(self, path: str, uid: str, status: dict[str, Any]) -> None:
+        body = {"metadata": {"uid": uid} if uid else {}, "status": status}
+        await self._transport.request(
+            "PATCH", f"{path}/status", msgspec.json.encode(body), STRATEGIC_PATCH
+        )
+
+
+def _same(known: PodCondition, condition: PodCondition) -> bool:
+    return (known.status, known.reason, known.message) == (
+        condition.status,
+        condition.reason,
+        condition.message,
+    )
+
+
+def _plain(condition: PodCondition, since: str) -> dict[str, Any]:
+    return {
+        "type": condition.type,
+        "status": condition.status,
+        "reason": condition.reason,
+        "message": condition.message,
+        "lastTransitionTime": since,
+    }

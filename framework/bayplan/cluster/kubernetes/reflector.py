@@ -1,0 +1,313 @@
+"""Follows all objects of one kind: a list, then a watch from where it ended, for ever.
+
+Nothing is missed: after a break the watch goes on from the last version that was seen, and where
+the server has forgotten that version, a new list is compared with what is known.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import AsyncIterator, Callable, Mapping
+from enum import Enum
+from typing import Protocol
+
+import msgspec
+
+from bayplan.api import ApiObject, Kind, ObjectMeta
+from bayplan.api.objects import DecodeError
+from bayplan.cluster.kubernetes.resources import Resource
+from bayplan.cluster.kubernetes.transport import error_of
+from bayplan.cluster.protocol import WatchEvent, WatchType
+from bayplan.errors import (
+    ClusterError,
+    Forbidden,
+    Gone,
+    InputError,
+    NotFound,
+    Transient,
+    Unauthorized,
+)
+from bayplan.manifests import object_key
+
+__all__ = ["Health", "Reader", "Reflector"]
+
+_PAGE = 500
+_FIRST_WAIT = 0.2
+_LONGEST_WAIT = 30.0
+_ABSENT_WAIT = 30.0
+"""Seconds after which a kind that is not installed is looked for again."""
+_WATCH_SECONDS = (240, 480)
+
+_log = logging.getLogger("bayplan.cluster")
+
+
+class Health(Enum):
+    """How a reflector does."""
+
+    STARTING = "starting"
+    FOLLOWING = "following"
+    ABSENT = "not installed"
+    REFUSED = "refused"
+    BROKEN = "broken"
+
+
+class Reader(Protocol):
+    """What a reflector needs of a transport."""
+
+    async def request(
+        self, method: str, path: str, *, query: Mapping[str, str] | None = None
+    ) -> bytes:
+        """Return the body of an answer."""
+
+    def lines(self, path: str, query: Mapping[str, str]) -> AsyncIterator[bytes]:
+        """Yield the lines of a watch."""
+
+
+class _ListMeta(msgspec.Struct, rename="camel"):
+    resource_version: str = ""
+    continue_: str = msgspec.field(default="", name="continue")
+
+
+class _List(msgspec.Struct):
+    metadata: _ListMeta = _ListMeta()
+    items: tuple[msgspec.Raw, ...] | None = ()
+
+
+class _Frame(msgspec.Struct):
+    type: str
+    object: msgspec.Raw
+
+
+class _Named(msgspec.Struct):
+    """As much of any object as has to be known to file it."""
+
+    metadata: ObjectMeta = ObjectMeta()
+
+
+_read_list = msgspec.json.Decoder(_List)
+_read_frame = msgspec.json.Decoder(_Frame)
+_read_named = msgspec.json.Decoder(_Named)
+
+
+class Reflector:
+    """All objects of one kind, by key, and how they change.
+
+    :param deliver: told every change, in order.
+    :param unreadable: told (kind, key, problem) of an object that cannot be read.
+    """
+
+    def __init__(
+        self,
+        reader: Reader,
+        kind: Kind,
+        deliver: Callable[[WatchEvent], None],
+        unreadable: Callable[[Kind, str, str], None],
+    ) -> None:
+        self.kind = kind
+        self.objects: dict[str, ApiObject] = {}
+        self.health = Health.STARTING
+        self.problem = ""
+        self.settled = asyncio.Event()
+        self.relists = 0
+        self.version = ""
+        self._reader = reader
+        self._deliver = deliver
+        self._unreadable = unreadable
+        self._resource = Resource(kind, kind.versions[0])
+        self._wait = _FIRST_WAIT
+        self._random = random.Random()  # noqa: S311 - spreads retries, guards nothing
+
+    @property
+    def resource(self) -> Resource:
+        """The kind in the version that the server has."""
+        return self._resource
+
+    async def run(self) -> None:
+        """Follow until cancelled."""
+        while True:
+            try:
+                if not self.version:
+                    await self._list()
+                await self._watch()
+            except NotFound as exc:
+                await self._absent(exc)
+            except Gone:
+                self.version = ""
+            except (ClusterError, InputError) as exc:
+                await self._failed(exc)
+            except Exception:
+                # A mistake of ours with one kind must not end what follows the others.
+                _log.exception("%s: following failed", self._resource.name)
+                self.version = ""
+                await self._failed(ClusterError("an error of the scheduler; see its log"))
+
+    def begin_anew(self) -> None:
+        """Have the next ``run`` list everything, and ``settled`` wait for that."""
+        self.version = ""
+        self.settled.clear()
+
+    # Listing ---------------------------------------------------------------------------------
+
+    async def _list(self) -> None:
+        found, version = await self._all_pages()
+        self.relists += 1
+        for key in [key for key in self.objects if key not in found]:
+            self._gone(key)
+        for key, obj in found.items():
+            self._take(key, obj)
+        self.version = version
+        self._recovered()
+
+    async def _all_pages(self) -> tuple[dict[str, ApiObject], str]:
+        versions = self.kind.versions
+        for position, version in enumerate(versions):
+            self._resource = Resource(self.kind, version)
+            try:
+                return await self._pages(_PAGE)
+            except NotFound:
+                if position == len(versions) - 1:
+                    raise
+            except Gone:
+                # The pages took longer than the server keeps their version.
+                return await self._pages(None)
+        raise AssertionError("a kind has versions")
+
+    async def _pages(self, size: int | None) -> tuple[dict[str, ApiObject], str]:
+        found: dict[str, ApiObject] = {}
+        query = {} if size is None else {"limit": str(size)}
+        while True:
+            content = await self._reader.request("GET", self._resource.collection, query=query)
+            try:
+                page = _read_list.decode(content)
+            except msgspec.DecodeError as exc:
+                raise Transient(f"{self._resource.name}: the list is cut off: {exc}") from None
+            for raw in page.items or ():
+                key, obj = self._read(raw)
+                if obj is not None:
+                    found[key] = obj
+            if not page.metadata.continue_:
+                return found, page.metadata.resource_version
+            query["continue"] = page.metadata.continue_
+
+    # Watching --------------------------------------------------------------------------------
+
+    async def _watch(self) -> None:
+        query = {
+            "watch": "1",
+            "allowWatchBookmarks": "true",
+            "resourceVersion": self.version,
+            "timeoutSeconds": str(self._random.randint(*_WATCH_SECONDS)),
+        }
+        began = asyncio.get_running_loop().time()
+        seen = False
+        async for line in self._reader.lines(self._resource.collection, query):
+            if not seen:
+                seen = True
+                self._recovered()
+            try:
+                frame = _read_frame.decode(line)
+            except msgspec.DecodeError:
+                raise Transient(f"watch {self._resource.name}: a line is cut off") from None
+            self._frame(frame)
+        if asyncio.get_running_loop().time() - began < 1.0 and not seen:
+            raise Transient(f"watch {self._resource.name}: ended at once")
+        self._recovered()
+
+    def _frame(self, frame: _Frame) -> None:
+        content = bytes(frame.object)
+        if frame.type == "ERROR":
+            raise _watch_error(self._resource.name, content)
+        if frame.type == "BOOKMARK":
+            self.version = _read_named.decode(content).metadata.resource_version
+            return
+        key, obj = self._read(frame.object)
+        if frame.type == "DELETED":
+            self._gone(key, obj)
+            meta = obj.metadata if obj is not None else _read_named.decode(content).metadata
+            self.version = meta.resource_version
+            return
+        if obj is None:
+            self.version = _read_named.decode(content).metadata.resource_version
+            return
+        self._take(key, obj)
+        self.version = obj.metadata.resource_version
+
+    # Objects ---------------------------------------------------------------------------------
+
+    def _read(self, raw: msgspec.Raw) -> tuple[str, ApiObject | None]:
+        try:
+            obj = self._resource.read(raw)
+        except DecodeError as exc:
+            meta = _read_named.decode(bytes(raw)).metadata
+            key = f"{meta.namespace}/{meta.name}" if self.kind.namespaced else meta.name
+            self._unreadable(self.kind, key, str(exc))
+            # What was known of it does not hold any more.
+            self._gone(key)
+            return key, None
+        return object_key(obj), obj
+
+    def _take(self, key: str, obj: ApiObject) -> None:
+        old = self.objects.get(key)
+        if old is not None:
+            if old.metadata.resource_version == obj.metadata.resource_version:
+                return
+            if old.metadata.uid != obj.metadata.uid:
+                self._gone(key)
+                old = None
+        self.objects[key] = obj
+        self._deliver(WatchEvent(WatchType.ADDED if old is None else WatchType.MODIFIED, obj))
+
+    def _gone(self, key: str, last: ApiObject | None = None) -> None:
+        old = self.objects.pop(key, None)
+        if old is not None:
+            self._deliver(WatchEvent(WatchType.DELETED, last or old))
+
+    # Trouble ---------------------------------------------------------------------------------
+
+    def _recovered(self) -> None:
+        if self.health is not Health.FOLLOWING:
+            if self.health is Health.ABSENT:
+                _log.info("%s: installed now", self._resource.name)
+            elif self.health is not Health.STARTING:
+                _log.info("%s: followed again", self._resource.name)
+            self.health = Health.FOLLOWING
+        self.problem = ""
+        self._wait = _FIRST_WAIT
+        self.settled.set()
+
+    async def _absent(self, exc: NotFound) -> None:
+        """Wait until a kind is installed; objects that were there went with it."""
+        self.version = ""
+        for key in list(self.objects):
+            self._gone(key)
+        if self.health is not Health.ABSENT:
+            _log.info("%s: not installed", self._resource.name)
+        self.health, self.problem = Health.ABSENT, str(exc)
+        self.settled.set()
+        await asyncio.sleep(_ABSENT_WAIT * (1 + self._random.random() / 4))
+
+    async def _failed(self, exc: ClusterError | InputError) -> None:
+        refused = isinstance(exc, Forbidden | Unauthorized | InputError)
+        health = Health.REFUSED if refused else Health.BROKEN
+        if self.health is not health or str(exc) != self.problem:
+            _log.log(logging.ERROR if refused else logging.WARNING, "%s", exc)
+        self.health, self.problem = health, str(exc)
+        pause = self._wait * (1 + self._random.random())
+        after = exc.retry_after if isinstance(exc, Transient) else None
+        self._wait = min(self._wait * 2, _LONGEST_WAIT)
+        await asyncio.sleep(max(pause, after or 0.0))
+
+
+def _watch_error(name: str, content: bytes) -> ClusterError:
+    """Return what an ERROR event of a watch stands for."""
+    try:
+        code = msgspec.json.decode(content, type=_Code).code
+    except msgspec.DecodeError:
+        code = 500
+    return error_of(f"watch {name}", code or 500, content)
+
+
+class _Code(msgspec.Struct):
+    code: int = 500

@@ -1,0 +1,80 @@
+"""What is watched, where it is in the API, and how its objects are read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import msgspec
+
+from bayplan.api import KINDS, ApiObject, Deployment, Kind, Node, Pod, kind_of
+from bayplan.api.configmap import ConfigMap
+from bayplan.api.objects import DecodeError, decode_json
+
+__all__ = ["WATCHED", "Resource", "is_required", "object_path"]
+
+_FIRST = (Node,)
+_LAST = (Pod,)
+_UNREAD = (Deployment, ConfigMap)
+
+
+def _watched() -> tuple[Kind, ...]:
+    kinds = [kind for kind in KINDS.values() if kind.type not in _UNREAD]
+    return tuple(
+        sorted(kinds, key=lambda kind: (kind.type in _LAST, kind.type not in _FIRST, kind.group))
+    )
+
+
+WATCHED: tuple[Kind, ...] = _watched()
+"""The kinds that the scheduler follows: nodes first, pods last, as they are best taken in."""
+
+
+def is_required(kind: Kind) -> bool:
+    """Whether nothing can be scheduled without a kind: what is built into every API server."""
+    return kind.group in ("", "apps", "batch", "policy") or kind.name == "PriorityClass"
+
+
+@dataclass(frozen=True)
+class Resource:
+    """A kind in one of its versions."""
+
+    kind: Kind
+    version: str
+
+    @property
+    def root(self) -> str:
+        """The path of the group and version."""
+        group = self.kind.group
+        return f"/apis/{group}/{self.version}" if group else f"/api/{self.version}"
+
+    @property
+    def collection(self) -> str:
+        """The path of all objects, of all namespaces."""
+        return f"{self.root}/{self.kind.plural}"
+
+    @property
+    def name(self) -> str:
+        """How roles and messages name it."""
+        return f"{self.kind.plural}.{self.kind.group}" if self.kind.group else self.kind.plural
+
+    def path(self, key: str) -> str:
+        """Return an object's path; ``key`` is ``namespace/name``, or ``name``."""
+        namespace, _, name = key.rpartition("/")
+        if namespace:
+            return f"{self.root}/namespaces/{namespace}/{self.kind.plural}/{name}"
+        return f"{self.collection}/{name}"
+
+    def read(self, content: bytes | msgspec.Raw) -> ApiObject:
+        """Return an object.
+
+        :raises DecodeError: when it is not as its kind should be.
+        """
+        try:
+            return decode_json(self.kind, self.version, bytes(content))
+        except RecursionError:
+            raise DecodeError("is nested too deeply", "$") from None
+
+
+def object_path(obj: ApiObject, key: str) -> str:
+    """Return the path of an object in its kind's first version."""
+    kind = kind_of(obj)
+    return Resource(kind, kind.versions[0]).path(key)

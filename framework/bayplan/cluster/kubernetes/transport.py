@@ -1,0 +1,272 @@
+"""One small HTTP client for an API server: requests, watch streams, and errors of our own.
+
+The only module of the framework that makes requests with aiohttp. Bodies are bytes, so that a
+caller decodes only what it reads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import Protocol
+from urllib.parse import urlencode
+
+import aiohttp
+import msgspec
+from yarl import URL
+
+from bayplan.cluster.kubernetes.credentials import Endpoint
+from bayplan.errors import (
+    AlreadyExists,
+    ClusterError,
+    Conflict,
+    Forbidden,
+    Gone,
+    NotFound,
+    TooManyDisruptions,
+    Transient,
+    Unauthorized,
+)
+
+__all__ = ["JSON", "MERGE_PATCH", "STRATEGIC_PATCH", "Transport", "error_of"]
+
+JSON = "application/json"
+MERGE_PATCH = "application/merge-patch+json"
+STRATEGIC_PATCH = "application/strategic-merge-patch+json"
+
+_SECONDS = 30.0
+_SILENCE = 90.0
+"""Seconds without a byte after which a watch is taken for dead; bookmarks come every minute."""
+_LARGEST_LINE = 16 * 2**20
+_AGENT = "bayplan"
+
+
+class _Cause(msgspec.Struct):
+    reason: str = ""
+
+
+class _Details(msgspec.Struct, rename="camel"):
+    retry_after_seconds: float | None = None
+    causes: tuple[_Cause, ...] = ()
+
+
+class _Status(msgspec.Struct):
+    """metav1.Status, as errors carry it."""
+
+    message: str = ""
+    reason: str = ""
+    code: int = 0
+    details: _Details | None = None
+
+
+class _Who(Protocol):
+    async def endpoint(self) -> Endpoint: ...
+    async def authorization(self, refused: bool = False) -> str | None: ...
+
+
+Observer = Callable[[str, str, float], None]
+
+
+class Transport:
+    """Requests to one API server, over kept connections.
+
+    :param who: the credentials.
+    :param observe: told (method, status code or "error", seconds) of each request.
+    """
+
+    def __init__(self, who: _Who, observe: Observer | None = None) -> None:
+        self._who = who
+        self._observe = observe
+        self._session: aiohttp.ClientSession | None = None
+        self._endpoint: Endpoint | None = None
+        self._server_name: str | None = None
+        self._limit = aiohttp.ClientTimeout(total=_SECONDS, connect=10.0)
+
+    @property
+    def url(self) -> str:
+        """The server's address, "" before the first request."""
+        return self._endpoint.url if self._endpoint is not None else ""
+
+    async def close(self) -> None:
+        """Close all connections."""
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        body: bytes | None = None,
+        content_type: str = JSON,
+        query: Mapping[str, str] | None = None,
+        seconds: float | None = None,
+    ) -> bytes:
+        """Return the body of a successful answer.
+
+        :raises ClusterError: one of its kinds, for every other answer and for none.
+        :raises InputError: when the credentials cannot be loaded.
+        """
+        limit = self._limit if seconds is None else aiohttp.ClientTimeout(total=seconds)
+        answer = await self._send(method, path, body, content_type, query, limit, False)
+        if isinstance(answer, Unauthorized):
+            # The token may have been rotated since it was read.
+            answer = await self._send(method, path, body, content_type, query, limit, True)
+        if isinstance(answer, ClusterError):
+            raise answer
+        return answer
+
+    async def _send(
+        self,
+        method: str,
+        path: str,
+        body: bytes | None,
+        content_type: str,
+        query: Mapping[str, str] | None,
+        limit: aiohttp.ClientTimeout,
+        refused: bool,
+    ) -> bytes | ClusterError:
+        session = await self._ready()
+        headers = await self._headers(refused)
+        if body is not None:
+            headers["Content-Type"] = content_type
+        started = time.perf_counter()
+        code = "error"
+        try:
+            async with session.request(
+                method,
+                self._address(path, query),
+                data=body,
+                headers=headers,
+                timeout=limit,
+                server_hostname=self._server_name,
+            ) as response:
+                content = await response.read()
+                code = str(response.status)
+                if response.status < 300:
+                    return content
+                return error_of(f"{method} {path}", response.status, content, response.headers)
+        except (aiohttp.ClientConnectorError, aiohttp.ClientProxyConnectionError) as exc:
+            return Transient(f"{method} {path}: {_reason(exc)}")
+        except (aiohttp.ClientError, TimeoutError, OSError) as exc:
+            return Transient(f"{method} {path}: {_reason(exc)}", sent=True)
+        finally:
+            if self._observe is not None:
+                self._observe(method, code, time.perf_counter() - started)
+
+    async def lines(self, path: str, query: Mapping[str, str]) -> AsyncIterator[bytes]:
+        """Yield the lines of a watch until the server ends it.
+
+        :raises ClusterError: when it cannot begin, breaks off, or is silent for too long.
+        """
+        session = await self._ready()
+        limit = aiohttp.ClientTimeout(total=None, connect=10.0, sock_read=_SILENCE)
+        for refused in (False, True):
+            try:
+                async with session.get(
+                    self._address(path, query),
+                    headers=await self._headers(refused),
+                    timeout=limit,
+                    server_hostname=self._server_name,
+                ) as response:
+                    if response.status >= 300:
+                        content = await response.read()
+                        error = error_of(
+                            f"watch {path}", response.status, content, response.headers
+                        )
+                        if isinstance(error, Unauthorized) and not refused:
+                            continue
+                        raise error
+                    async for line in _lines_of(response.content):
+                        yield line
+                    return
+            except (aiohttp.ClientError, TimeoutError, OSError) as exc:
+                raise Transient(f"watch {path}: {_reason(exc)}") from None
+
+    async def _ready(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            self._endpoint = await self._who.endpoint()
+            self._server_name = self._endpoint.server_name
+            connector = aiohttp.TCPConnector(
+                limit=0,
+                limit_per_host=0,
+                ssl=self._endpoint.ssl if self._endpoint.ssl is not None else True,
+                keepalive_timeout=60.0,
+            )
+            self._session = aiohttp.ClientSession(
+                connector=connector,
+                cookie_jar=aiohttp.DummyCookieJar(),
+                auto_decompress=True,
+                headers={"User-Agent": _AGENT, "Accept": JSON},
+                proxy=self._endpoint.proxy,
+                read_bufsize=2**20,
+            )
+        return self._session
+
+    async def _headers(self, refused: bool) -> dict[str, str]:
+        authorization = await self._who.authorization(refused)
+        return {} if authorization is None else {"Authorization": authorization}
+
+    def _address(self, path: str, query: Mapping[str, str] | None) -> URL:
+        assert self._endpoint is not None, "set when the session is made"
+        text = f"{self._endpoint.url}{path}"
+        return URL(f"{text}?{urlencode(query)}" if query else text, encoded=True)
+
+
+async def _lines_of(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
+    """Yield whole lines of any length; a rest without its end of line is no line."""
+    rest = b""
+    while chunk := await content.readany():
+        if b"\n" not in chunk:
+            rest += chunk
+            if len(rest) > _LARGEST_LINE:
+                raise Transient("watch: a line is too long")
+            continue
+        *whole, rest = (rest + chunk).split(b"\n")
+        for line in whole:
+            if line:
+                yield line
+
+
+def error_of(
+    what: str, code: int, content: bytes, headers: Mapping[str, str] | None = None
+) -> ClusterError:
+    """Return the error that an API server's answer stands for; ``what`` was asked."""
+    try:
+        status = msgspec.json.decode(content, type=_Status)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        status = _Status(message=_short(content[:300].decode(errors="replace")))
+    text = f"{_short(status.message) or 'no reason given'} ({what}: {code})"
+    details = status.details or _Details()
+    if code == 429 and any(cause.reason == "DisruptionBudget" for cause in details.causes):
+        return TooManyDisruptions(text)
+    if code == 429 or code >= 500:
+        wait = details.retry_after_seconds
+        if headers is not None and wait is None:
+            wait = _seconds(headers.get("Retry-After", ""))
+        return Transient(text, wait, sent=code >= 500)
+    if code == 409 and status.reason == "AlreadyExists":
+        return AlreadyExists(text)
+    kinds: dict[int, type[ClusterError]] = {
+        401: Unauthorized,
+        403: Forbidden,
+        404: NotFound,
+        409: Conflict,
+        410: Gone,
+    }
+    return kinds.get(code, ClusterError)(text)
+
+
+def _seconds(text: str) -> float | None:
+    return float(text) if text.isdecimal() else None
+
+
+def _reason(exc: BaseException) -> str:
+    if isinstance(exc, TimeoutError | asyncio.TimeoutError):
+        return "no answer in time"
+    return _short(str(exc)) or type(exc).__name__
+
+
+def _short(text: str) -> str:
+    return " ".join(text.split())[:500]

@@ -1,0 +1,318 @@
+"""The scheduler's writes to an API server: bounded in number, repeated until they are answered.
+
+Writes about one object are made in the order in which they came; what places pods goes before
+statuses, and these go before events. A write that may work later is tried again for as long as it
+matters; one that may have been carried out although no answer came is looked up first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections import deque
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from bayplan.api import ApiObject
+from bayplan.cluster.kubernetes.claimwrites import ClaimWrites
+from bayplan.cluster.kubernetes.events import EventRecorder
+from bayplan.cluster.kubernetes.podwrites import PodWrites
+from bayplan.cluster.kubernetes.resources import Resource
+from bayplan.cluster.kubernetes.statuswrites import StatusWrites
+from bayplan.cluster.kubernetes.transport import Transport
+from bayplan.cluster.protocol import (
+    Bind,
+    CreateClaim,
+    Done,
+    Event,
+    Evict,
+    PatchPodStatus,
+    PatchStatus,
+    PutConfigMap,
+    ReleaseClaim,
+    ReserveClaim,
+    Write,
+)
+from bayplan.errors import ClusterError, InputError, Stopped, Transient
+
+__all__ = ["Rate", "Writer"]
+
+_FIRST_WAIT = 0.1
+_LONGEST_WAIT = 5.0
+_EVENT_ATTEMPTS = 5
+_MOST_EVENTS = 10_000
+
+_log = logging.getLogger("bayplan.cluster")
+
+Subject = tuple[str, str]
+
+
+@dataclass(eq=False)
+class _Job:
+    """A write on its way; ``sent`` says that an attempt may have been carried out."""
+
+    write: Write
+    done: Done | None
+    attempts: int = 0
+    sent: bool = False
+
+
+@dataclass
+class Rate:
+    """A token bucket: ``per_second`` requests on average, ``burst`` at once."""
+
+    per_second: float
+    burst: int
+    _tokens: float = field(init=False)
+    _at: float = field(default=0.0, init=False)
+
+    def __post_init__(self) -> None:
+        self._tokens = float(self.burst)
+
+    def delay(self, now: float) -> float:
+        """Take a token; return for how many seconds to wait before using it."""
+        self._tokens = min(self.burst, self._tokens + (now - self._at) * self.per_second)
+        self._at = now
+        self._tokens -= 1
+        return max(0.0, -self._tokens / self.per_second)
+
+
+class Writer:
+    """Carries out writes.
+
+    :param concurrency: how many run at once.
+    :param rate: how many may begin per second; None for as many as the server takes.
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        recorder: EventRecorder,
+        concurrency: int = 32,
+        rate: Rate | None = None,
+    ) -> None:
+        self._recorder = recorder
+        self._concurrency = concurrency
+        self._rate = rate
+        self._lanes: tuple[deque[_Job], ...] = (deque(), deque(), deque())
+        self._busy: dict[Subject, deque[_Job]] = {}
+        self._workers: set[asyncio.Task[None]] = set()
+        self._retrying: dict[asyncio.TimerHandle, _Job] = {}
+        self._stopped: Stopped | None = None
+        self._random = random.Random()  # noqa: S311 - spreads retries, guards nothing
+        self.fence: Callable[[], bool] = lambda: True
+        """Asked before every write whether this process may write at all."""
+        self.dropped_events = 0
+        self.retries = 0
+        self._pods = PodWrites(transport, self._get)
+        self._claims = ClaimWrites(transport, self._get, self._resource)
+        self._statuses = StatusWrites(transport, self._resource)
+        self.lookup: Callable[[type[Any], str], Any] = lambda type_, key: None
+        self.resource_of: Callable[[type[ApiObject]], Resource | None] = lambda type_: None
+        self._how: dict[type, Callable[[Any, bool], Awaitable[None]]] = {
+            Bind: self._pods.bind,
+            Evict: self._pods.evict,
+            PatchPodStatus: self._pods.patch_status,
+            ReserveClaim: self._claims.reserve,
+            ReleaseClaim: self._claims.release,
+            CreateClaim: self._claims.create,
+            PatchStatus: self._statuses.patch,
+            PutConfigMap: self._statuses.put_config_map,
+            Event: self._event,
+        }
+
+    def _get(self, type_: type[Any], key: str) -> Any:
+        return self.lookup(type_, key)
+
+    def _resource(self, type_: type[ApiObject]) -> Resource | None:
+        return self.resource_of(type_)
+
+    @property
+    def waiting(self) -> int:
+        """How many writes are not answered yet, events not counted."""
+        return (
+            len(self._lanes[0])
+            + len(self._lanes[1])
+            + len(self._busy)
+            + sum(len(jobs) for jobs in self._busy.values())
+            + sum(not isinstance(job.write, Event) for job in self._retrying.values())
+        )
+
+    def submit(self, write: Write, done: Done | None = None) -> None:
+        """Carry out a write soon, and tell ``done`` from the loop, never from here."""
+        if self._stopped is not None:
+            if done is not None:
+                asyncio.get_running_loop().call_soon(done, self._stopped)
+            return
+        if isinstance(write, Event) and len(self._lanes[2]) >= _MOST_EVENTS:
+            self.dropped_events += 1
+            return
+        self._enqueue(_Job(write, done))
+
+    async def drain(self, seconds: float) -> bool:
+        """Wait until everything is written; False when that takes longer than so many seconds."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + seconds
+        while self._workers or self._retrying:
+            left = until - loop.time()
+            if left <= 0:
+                return False
+            if self._workers:
+                await asyncio.wait(self._workers, timeout=left)
+            else:
+                await asyncio.sleep(min(left, 0.05))
+        return True
+
+    def halt(self, why: str) -> None:
+        """Write nothing any more, from this instant on; what waits is refused."""
+        self._stopped = Stopped(why)
+        for worker in self._workers:
+            worker.cancel()
+        jobs = [job for lane in self._lanes for job in lane]
+        jobs += [job for waiting in self._busy.values() for job in waiting]
+        jobs += self._retrying.values()
+        for lane in self._lanes:
+            lane.clear()
+        for timer in self._retrying:
+            timer.cancel()
+        self._busy.clear()
+        self._retrying.clear()
+        for job in jobs:
+            self._answer(job, self._stopped)
+
+    # The queue -------------------------------------------------------------------------------
+
+    def _enqueue(self, job: _Job) -> None:
+        subject = _subject(job.write)
+        if subject is not None:
+            waiting = self._busy.get(subject)
+            if waiting is not None:
+                if not _superseded(waiting, job, self._answer):
+                    waiting.append(job)
+                return
+            self._busy[subject] = deque()
+        self._lanes[_lane(job.write)].append(job)
+        if len(self._workers) < self._concurrency:
+            worker = asyncio.create_task(self._work())
+            self._workers.add(worker)
+            worker.add_done_callback(self._workers.discard)
+
+    async def _work(self) -> None:
+        while True:
+            job = next((lane.popleft() for lane in self._lanes if lane), None)
+            if job is None:
+                return
+            await self._try(job)
+
+    async def _try(self, job: _Job) -> None:
+        try:
+            if self._rate is not None:
+                delay = self._rate.delay(asyncio.get_running_loop().time())
+                if delay > 0:
+                    await asyncio.sleep(delay)
+            if not self.fence():
+                raise Stopped("this process does not lead any more")
+            await self._how[type(job.write)](job.write, job.sent)
+        except (Transient, InputError) as exc:
+            job.attempts += 1
+            if isinstance(exc, Transient):
+                job.sent |= exc.sent
+            if isinstance(job.write, Event) and job.attempts >= _EVENT_ATTEMPTS:
+                self.dropped_events += 1
+            else:
+                self._again(job, exc)
+        except ClusterError as exc:
+            self._finished(job, exc)
+        except asyncio.CancelledError:
+            self._answer(job, self._stopped or Stopped("the scheduler stops"))
+            raise
+        except Exception as exc:
+            _log.exception("%s failed", type(job.write).__name__)
+            self._finished(job, ClusterError(f"{type(exc).__name__}: {exc}"))
+        else:
+            self._finished(job, None)
+
+    def _again(self, job: _Job, exc: Transient | InputError) -> None:
+        self.retries += 1
+        if job.attempts == 1:
+            _log.warning("%s of %s: %s; trying again", *_named(job.write), exc)
+        wait = min(_FIRST_WAIT * 2 ** (job.attempts - 1), _LONGEST_WAIT)
+        wait *= 0.5 + self._random.random()
+        after = exc.retry_after if isinstance(exc, Transient) else None
+        loop = asyncio.get_running_loop()
+
+        def retry() -> None:
+            self._retrying.pop(timer, None)
+            self._lanes[_lane(job.write)].append(job)
+            if len(self._workers) < self._concurrency:
+                worker = asyncio.create_task(self._work())
+                self._workers.add(worker)
+                worker.add_done_callback(self._workers.discard)
+
+        timer = loop.call_later(max(wait, after or 0.0), retry)
+        self._retrying[timer] = job
+
+    def _finished(self, job: _Job, error: ClusterError | None) -> None:
+        subject = _subject(job.write)
+        if subject is not None:
+            waiting = self._busy.pop(subject, None)
+            if waiting:
+                self._busy[subject] = waiting
+                self._lanes[_lane(waiting[0].write)].append(waiting.popleft())
+        self._answer(job, error)
+
+    def _answer(self, job: _Job, error: ClusterError | None) -> None:
+        if job.done is not None:
+            try:
+                job.done(error)
+            except Exception:
+                _log.exception("%s: its answer could not be taken in", type(job.write).__name__)
+        elif error is not None and not isinstance(error, Stopped):
+            _log.warning("%s of %s: %s", *_named(job.write), error)
+
+    async def _event(self, event: Event, sent: bool) -> None:
+        await self._recorder.record(event, self._get)
+
+
+def _lane(write: Write) -> int:
+    if isinstance(write, Event):
+        return 2
+    return 1 if isinstance(write, PatchPodStatus | PatchStatus | PutConfigMap) else 0
+
+
+def _subject(write: Write) -> Subject | None:
+    """Return the object that a write is about: such writes keep their order."""
+    if isinstance(write, Bind | Evict | PatchPodStatus):
+        return "Pod", write.pod
+    if isinstance(write, ReserveClaim | ReleaseClaim):
+        return "ResourceClaim", write.claim
+    if isinstance(write, PatchStatus):
+        return write.type.__name__, write.key
+    return None
+
+
+def _named(write: Write) -> tuple[str, str]:
+    subject = _subject(write)
+    name = subject[1] if subject is not None else getattr(write, "pod", "")
+    return type(write).__name__, name
+
+
+def _superseded(
+    waiting: deque[_Job], job: _Job, answer: Callable[[_Job, ClusterError | None], None]
+) -> bool:
+    """Let a newer status take the place of one that was not sent yet."""
+    if not waiting or type(waiting[-1].write) is not type(job.write):
+        return False
+    last, new = waiting[-1].write, job.write
+    if isinstance(new, PatchPodStatus) and isinstance(last, PatchPodStatus):
+        if new.uid != last.uid or new.condition.type != last.condition.type:
+            return False
+        if new.nominated_node is None:
+            job.write = PatchPodStatus(new.pod, new.uid, new.condition, last.nominated_node)
+    elif not isinstance(new, PatchStatus):
+        return False
+    answer(waiting.pop(), None)
+    waiting.append(job)
+    return True

@@ -1,0 +1,258 @@
+"""``bayplan run``: everything of the live scheduler, put together and taken apart again."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import socket
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from prometheus_client import REGISTRY, CollectorRegistry
+
+from bayplan.api import Kind, Pod
+from bayplan.cluster.kubernetes.backend import KubernetesCluster
+from bayplan.cluster.kubernetes.credentials import Credentials
+from bayplan.cluster.kubernetes.events import EventRecorder
+from bayplan.cluster.kubernetes.transport import Transport
+from bayplan.cluster.kubernetes.writer import Rate, Writer
+from bayplan.cluster.protocol import Event
+from bayplan.errors import BayplanError, InputError
+from bayplan.live.election import Election
+from bayplan.live.loop import LiveScheduler
+from bayplan.live.metrics import LiveMetrics
+from bayplan.live.observers import CycleLog, Observers
+from bayplan.live.reviews import Reviews
+from bayplan.live.web import Address, WebPage
+from bayplan.profile import ProfileSet
+
+__all__ = ["LiveApp", "Options", "run"]
+
+_DRAIN_SECONDS = 10.0
+_BURST = 100
+
+_log = logging.getLogger("bayplan.live")
+
+
+@dataclass(frozen=True)
+class Options:
+    """What ``bayplan run`` was asked for.
+
+    :param load: reads the profiles, at the start and again on SIGHUP.
+    """
+
+    load: Callable[[], ProfileSet]
+    kubeconfig: Path | None = None
+    context: str = ""
+    dry_run: bool = False
+    leader_elect: bool = True
+    address: Address = field(default_factory=Address)
+    registry: CollectorRegistry = REGISTRY
+
+
+class LiveApp:
+    """One process of the live scheduler. ``run`` runs it; ``stop`` and ``reload`` are its signals.
+
+    :raises InputError: when the profiles cannot be used.
+    """
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._profiles = options.load()
+        client = self._profiles.client_connection
+        kubeconfig = options.kubeconfig or (Path(client.kubeconfig) if client.kubeconfig else None)
+        self.identity = f"{socket.gethostname()}_{uuid.uuid4()}"
+        self._metrics = LiveMetrics(options.registry)
+        self._credentials = Credentials(kubeconfig, options.context)
+        self.transport = Transport(self._credentials, self._observe)
+        self.writer = None if options.dry_run else self._make_writer()
+        self.cluster = KubernetesCluster(self.transport, self.writer)
+        self.cluster.on_unreadable = self._unreadable
+        self.live: LiveScheduler | None = None
+        self._election: Election | None = None
+        self._lost = False
+        self._stopping = asyncio.Event()
+        self.page = WebPage(
+            options.address,
+            options.registry,
+            self.not_ready,
+            lambda: self.live,
+            lambda key: self.cluster.get(Pod, key),
+            Reviews(self.transport).allows,
+        )
+
+    def _make_writer(self) -> Writer:
+        client = self._profiles.client_connection
+        rate = None
+        if client.qps is not None and client.qps > 0:
+            rate = Rate(client.qps, client.burst or _BURST)
+        recorder = EventRecorder(self.transport, "bayplan", self.identity)
+        return Writer(self.transport, recorder, rate=rate)
+
+    def _observe(self, method: str, code: str, seconds: float) -> None:
+        self._metrics.request(self.transport.url.partition("//")[2], method, code, seconds)
+
+    def _unreadable(self, kind: Kind, key: str, problem: str) -> None:
+        event = Event(key, "Warning", "Unreadable", f"bayplan passes it over: {problem}")
+        if self._leads():
+            self.cluster.submit(Event(key, event.type, event.reason, event.message, "", kind.name))
+
+    # Running ---------------------------------------------------------------------------------
+
+    async def run(self) -> int:
+        """Run until stopped; return the exit status: 1 where the lease was lost.
+
+        :raises BayplanError: when it cannot begin.
+        """
+        try:
+            await self.page.start()
+            await self._credentials.endpoint()
+            _log.info("serving %s", self.page.url)
+            await self.cluster.start()
+            if await self._first_lists():
+                await self._schedule()
+        finally:
+            await self._end()
+        return 1 if self._lost else 0
+
+    async def _first_lists(self) -> bool:
+        """Wait until everything is known; False when stopped before.
+
+        :raises BayplanError: when the credentials do not allow it.
+        """
+        settled = asyncio.create_task(self.cluster.settle())
+        stopping = asyncio.create_task(self._stopping.wait())
+        try:
+            while not settled.done() and not self._stopping.is_set():
+                await asyncio.wait(
+                    (settled, stopping), timeout=0.1, return_when=asyncio.FIRST_COMPLETED
+                )
+                if self.cluster.refused:
+                    raise BayplanError(_refused(self.cluster.refused, self._credentials.source))
+        finally:
+            settled.cancel()
+            stopping.cancel()
+        return not self._stopping.is_set()
+
+    async def _schedule(self) -> None:
+        log = CycleLog(self._options.dry_run)
+        self.live = LiveScheduler(
+            self.cluster,
+            self._profiles,
+            self._metrics.instrument,
+            lambda scheduler: self._metrics.watch(scheduler),
+            Observers((self._metrics, log)),
+        )
+        if self._stopping.is_set():
+            return
+        tasks = [asyncio.create_task(self.live.run())]
+        if self._elects():
+            tasks.append(asyncio.create_task(self._lead()))
+        else:
+            self._metrics.leads(self._profiles.leader_election.resource_name, True)
+        _log.info("schedules pods of %s", ", ".join(self.live.scheduler.profiles))
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        self.live.stop()
+        await tasks[0]
+        for task in tasks[1:]:
+            task.cancel()
+        await asyncio.gather(*tasks[1:], return_exceptions=True)
+
+    def _elects(self) -> bool:
+        options = self._options
+        wanted = options.leader_elect and self._profiles.leader_election.leader_elect
+        return wanted and not options.dry_run
+
+    async def _lead(self) -> None:
+        """Stand by, lead, and come back when the lease is lost."""
+        settings = self._profiles.leader_election
+        annotations = {"bayplan.dev/url": self.page.url, "bayplan.dev/pid": str(os.getpid())}
+        self._election = Election(
+            self.transport, settings, self.identity, self._leadership, annotations
+        )
+        assert self.live is not None, "made before"
+        self.live.leads = self._election.leads
+        if self.writer is not None:
+            self.writer.fence = self._election.leads
+        await self._election.run()
+
+    def _leadership(self, leading: bool) -> None:
+        self._metrics.leads(self._profiles.leader_election.resource_name, leading)
+        if leading:
+            self.cluster.changed.set()
+        elif not self._stopping.is_set():
+            self._lost = True
+            if self.writer is not None:
+                self.writer.halt("the lease was lost")
+
+    def _leads(self) -> bool:
+        return not self._elects() or (self._election is not None and self._election.leads())
+
+    async def _end(self) -> None:
+        """Write what is left to write, give the lease back, and close everything."""
+        if self.writer is not None:
+            if not self._lost and self._leads() and not await self.writer.drain(_DRAIN_SECONDS):
+                _log.warning("%d writes are given up", self.writer.waiting)
+            self.writer.halt("the scheduler stops")
+        if self._election is not None and not self._lost:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._election.release(), 5.0)
+        await self.cluster.stop()
+        await self.page.stop()
+        await self.transport.close()
+
+    # Orders ----------------------------------------------------------------------------------
+
+    def stop(self) -> None:
+        """End after the cycle that runs."""
+        self._stopping.set()
+        if self.live is not None:
+            self.live.stop()
+
+    def reload(self) -> None:
+        """Read the profiles again; those that cannot be used change nothing."""
+        try:
+            profiles = self._options.load()
+        except BayplanError as exc:
+            _log.error("profiles not reloaded: %s", exc)
+            return
+        self._profiles = profiles
+        if self.live is not None:
+            self.live.reload(profiles)
+
+    def not_ready(self) -> str:
+        """Say why this process is of no use now, "" when it is."""
+        if self.live is None:
+            problems = self.cluster.problems()
+            return "\n".join(["not everything is listed yet", *problems])
+        return "\n".join(self.cluster.problems(required=True))
+
+
+def _refused(problems: list[str], source: str) -> str:
+    lines = [
+        f"the API server refuses what the scheduler has to read, with the credentials of {source}:",
+        *(f"  {problem}" for problem in sorted(set(problems))),
+        "  the ClusterRole of configs/deploy allows what is needed",
+    ]
+    return "\n".join(lines)
+
+
+async def run(options: Options) -> int:
+    """Run the live scheduler with its signals; return the exit status."""
+    app = LiveApp(options)
+    loop = asyncio.get_running_loop()
+    handlers = {signal.SIGTERM: app.stop, signal.SIGINT: app.stop, signal.SIGHUP: app.reload}
+    for number, handler in handlers.items():
+        loop.add_signal_handler(number, handler)
+    try:
+        return await app.run()
+    except InputError:
+        raise
+    finally:
+        for number in handlers:
+            loop.remove_signal_handler(number)

@@ -1,0 +1,224 @@
+"""Leader election by a Lease, as client-go does it: one process writes, the others stand by.
+
+Time is measured with a clock that never jumps, and other processes' clocks are not compared with
+ours: a lease is taken over when it has not changed for its whole duration, as seen from here. The
+official client's election reads the wall clock and has no limit on a request, so this is our own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import logging
+import random
+import time
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from bayplan.cluster.kubernetes.transport import Transport
+from bayplan.errors import (
+    AlreadyExists,
+    ClusterError,
+    Conflict,
+    Forbidden,
+    InputError,
+    NotFound,
+)
+from bayplan.settings import LeaderElection
+
+__all__ = ["Election"]
+
+_log = logging.getLogger("bayplan.election")
+
+
+class _Spec(msgspec.Struct, rename="camel"):
+    holder_identity: str | None = None
+    lease_transitions: int | None = None
+    acquire_time: str | None = None
+    renew_time: str | None = None
+
+
+class _Meta(msgspec.Struct, rename="camel"):
+    resource_version: str = ""
+
+
+class _Lease(msgspec.Struct):
+    metadata: _Meta = msgspec.field(default_factory=_Meta)
+    spec: _Spec = msgspec.field(default_factory=_Spec)
+
+
+class Election:
+    """One candidate for a Lease.
+
+    :param identity: who we are; unique among the candidates.
+    :param changed: told whether we lead now, from the loop.
+    :param annotations: what the lease says of its holder.
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        settings: LeaderElection,
+        identity: str,
+        changed: Callable[[bool], None],
+        annotations: dict[str, str] | None = None,
+    ) -> None:
+        self._transport = transport
+        self._namespace, self._name = settings.resource_namespace, settings.resource_name
+        self._root = f"/apis/coordination.k8s.io/v1/namespaces/{self._namespace}/leases"
+        self._path = f"{self._root}/{self._name}"
+        self.identity = identity
+        self._times = settings
+        self._changed = changed
+        self._annotations = annotations or {}
+        self._seen: tuple[str, float] = ("", 0.0)
+        self._renewed = 0.0
+        self.leading = False
+        self.holder = ""
+        self.problem = ""
+
+    async def run(self) -> None:
+        """Stand by until the lease can be had, hold it for as long as possible, and return."""
+        await self._acquire()
+        self.leading = True
+        _log.info("%s leads now", self.identity)
+        self._changed(True)
+        try:
+            await self._hold()
+        finally:
+            self.leading = False
+            self._changed(False)
+
+    async def _acquire(self) -> None:
+        while True:
+            try:
+                if await asyncio.wait_for(self._try(), self._times.renew_deadline):
+                    return
+                self.problem = ""
+            except (ClusterError, InputError, TimeoutError) as exc:
+                self._note(exc)
+            await asyncio.sleep(self._times.retry_period * (1 + 0.2 * random.random()))  # noqa: S311
+
+    def leads(self) -> bool:
+        """Whether the lease is ours at this instant, as far as can be known without asking.
+
+        Says so rightly also where this process was stopped for a while and does not know yet.
+        """
+        return self.leading and _now() - self._renewed < self._times.renew_deadline
+
+    async def _hold(self) -> None:
+        while True:
+            await asyncio.sleep(self._times.retry_period)
+            left = self._renewed + self._times.renew_deadline - _now()
+            try:
+                if left <= 0:
+                    raise TimeoutError
+                if not await asyncio.wait_for(self._try(), left):
+                    _log.error("%s holds the lease now", self.holder)
+                    return
+                self.problem = ""
+            except (ClusterError, InputError, TimeoutError) as exc:
+                self._note(exc)
+                if not self.leads():
+                    _log.error("the lease was not renewed for %.1f s", _now() - self._renewed)
+                    return
+
+    async def release(self) -> None:
+        """Give the lease back, so that a standby need not wait for its end."""
+        try:
+            lease = await self._read()
+            if lease is not None and lease.spec.holder_identity == self.identity:
+                # client-go writes an empty holder and a duration of one second.
+                await self._write(lease, "", 1)
+        except (ClusterError, InputError) as exc:
+            _log.warning("the lease was not given back: %s", exc)
+
+    async def _try(self) -> bool:
+        """Take or renew the lease; return whether it is ours."""
+        began = _now()
+        lease = await self._read()
+        if lease is None:
+            try:
+                await self._create()
+            except AlreadyExists:
+                return False
+            self._renewed = began
+            return True
+        holder = lease.spec.holder_identity or ""
+        self.holder = holder
+        if lease.metadata.resource_version != self._seen[0]:
+            self._seen = (lease.metadata.resource_version, _now())
+        over = _now() - self._seen[1] > self._times.lease_duration
+        if holder not in ("", self.identity) and not over:
+            return False
+        if holder != self.identity and self.leading:
+            return False
+        try:
+            await self._write(lease, self.identity, round(self._times.lease_duration))
+        except Conflict:
+            return False
+        self._renewed = began
+        return True
+
+    async def _read(self) -> _Lease | None:
+        try:
+            content = await self._transport.request("GET", self._path)
+        except NotFound:
+            return None
+        try:
+            return msgspec.json.decode(content, type=_Lease)
+        except msgspec.DecodeError as exc:
+            raise ClusterError(f"lease {self._namespace}/{self._name}: {exc}") from None
+
+    async def _create(self) -> None:
+        body = {
+            "apiVersion": "coordination.k8s.io/v1",
+            "kind": "Lease",
+            "metadata": {
+                "name": self._name,
+                "namespace": self._namespace,
+                "annotations": self._annotations,
+            },
+            "spec": self._spec(self.identity, round(self._times.lease_duration), _Spec()),
+        }
+        await self._transport.request("POST", self._root, msgspec.json.encode(body))
+
+    async def _write(self, lease: _Lease, holder: str, seconds: int) -> None:
+        body = {
+            "metadata": {
+                "resourceVersion": lease.metadata.resource_version,
+                "annotations": self._annotations,
+            },
+            "spec": self._spec(holder, seconds, lease.spec),
+        }
+        await self._transport.request(
+            "PATCH",
+            self._path,
+            msgspec.json.encode(body),
+            "application/merge-patch+json",
+        )
+
+    def _spec(self, holder: str, seconds: int, before: _Spec) -> dict[str, Any]:
+        now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        same = before.holder_identity == holder
+        return {
+            "holderIdentity": holder,
+            "leaseDurationSeconds": seconds,
+            "renewTime": now,
+            "acquireTime": before.acquire_time if same and before.acquire_time else now,
+            "leaseTransitions": (before.lease_transitions or 0) + (0 if same or not holder else 1),
+        }
+
+    def _note(self, exc: Exception) -> None:
+        text = str(exc) or "no answer in time"
+        if text != self.problem:
+            level = logging.ERROR if isinstance(exc, Forbidden | InputError) else logging.WARNING
+            _log.log(level, "lease %s/%s: %s", self._namespace, self._name, text)
+        self.problem = text
+
+
+def _now() -> float:
+    # Unlike the monotonic clock it goes on while the machine is suspended.
+    return time.clock_gettime(time.CLOCK_BOOTTIME)

@@ -1,0 +1,162 @@
+"""The loop of the live scheduler: events in, cycles in slices, waits until something happens.
+
+Everything runs in one asyncio loop. A slice of cycles ends after a few milliseconds, so that
+answers of the API server are taken in while a long queue is worked off.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+
+from bayplan.cluster.kubernetes.backend import KubernetesCluster
+from bayplan.cluster.protocol import Cluster, Done, WatchHandler, Write
+from bayplan.errors import BayplanError
+from bayplan.observer import Observer
+from bayplan.profile import ProfileSet
+from bayplan.runtime import Runtime
+from bayplan.scheduler import Scheduler
+
+__all__ = ["LiveScheduler"]
+
+_SLICE = 0.005
+_LONGEST_IDLE = 1.0
+_SETTLE_SECONDS = 30.0
+
+_log = logging.getLogger("bayplan.live")
+
+
+class LiveScheduler:
+    """Drives a scheduler on a cluster for as long as it leads.
+
+    :param instrument: wraps the hooks of a profile, to measure them.
+    :param on_built: told of every scheduler that is made, before it sees any object.
+    :param observer: told of every cycle and binding.
+    """
+
+    def __init__(
+        self,
+        cluster: KubernetesCluster,
+        profiles: ProfileSet,
+        instrument: Callable[[Runtime], Runtime] | None = None,
+        on_built: Callable[[Scheduler], None] = lambda scheduler: None,
+        observer: Observer | None = None,
+    ) -> None:
+        self._cluster = cluster
+        self._instrument = instrument
+        self._on_built = on_built
+        self._observer = observer or Observer()
+        self._wanted: ProfileSet | None = None
+        self._wake = cluster.changed
+        self.leads: Callable[[], bool] = lambda: True
+        """Asked before every slice of cycles whether this process may schedule."""
+        self.stopping = False
+        self.seconds = {"decide": 0.0, "take in": 0.0}
+        self._port = _Port(cluster)
+        self.scheduler = self._build(profiles)
+
+    def _build(self, profiles: ProfileSet) -> Scheduler:
+        scheduler = Scheduler(self._port, profiles, instrument=self._instrument)
+        scheduler.observer = self._observer
+        self._on_built(scheduler)
+        return scheduler
+
+    # Orders ----------------------------------------------------------------------------------
+
+    def stop(self) -> None:
+        """End the loop after the cycle that runs."""
+        self.stopping = True
+        self._wake.set()
+
+    def reload(self, profiles: ProfileSet) -> None:
+        """Go on with other profiles, once what is being bound is bound."""
+        self._wanted = profiles
+        self._wake.set()
+
+    # The loop --------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Run until ``stop``; the cluster's objects have to be known by then."""
+        while not self.stopping:
+            if self._wanted is not None:
+                await self._change_profiles()
+            busy = self._slice()
+            if busy:
+                await asyncio.sleep(0)
+            else:
+                await self._idle()
+
+    def _slice(self) -> bool:
+        """Take events in and run cycles for a few milliseconds; return whether more waits."""
+        started = time.perf_counter()
+        delivered = self._cluster.deliver()
+        taken_in = time.perf_counter()
+        self.seconds["take in"] += taken_in - started
+        stepped = False
+        if self.leads():
+            try:
+                self.scheduler.tick()
+                while self.scheduler.step():
+                    stepped = True
+                    if self.stopping or time.perf_counter() - taken_in > _SLICE:
+                        break
+            except BayplanError:
+                _log.exception("a cycle failed")
+        self.seconds["decide"] += time.perf_counter() - taken_in
+        return stepped or delivered
+
+    async def _idle(self) -> None:
+        """Wait for an event, an order, or the time of something that waits."""
+        self._wake.clear()
+        if self._cluster.undelivered or self.stopping or self._wanted is not None:
+            return
+        pause = _LONGEST_IDLE
+        at = self.scheduler.next_time() if self.leads() else None
+        if at is not None:
+            pause = min(pause, max(0.0, at - self._cluster.now))
+        try:
+            await asyncio.wait_for(self._wake.wait(), pause)
+        except TimeoutError:
+            return
+
+    async def _change_profiles(self) -> None:
+        """Make a scheduler anew, after the writes of the old one are answered and seen."""
+        assert self._wanted is not None, "checked by the caller"
+        profiles, self._wanted = self._wanted, None
+        until = self._cluster.now + _SETTLE_SECONDS
+        while self._busy() and self._cluster.now < until and not self.stopping:
+            if not self._cluster.deliver():
+                await asyncio.sleep(0.01)
+        self._port.detach()
+        # What was written last may not be known yet: another scheduler would place it twice.
+        await self._cluster.restart()
+        self._port = _Port(self._cluster)
+        self.scheduler = self._build(profiles)
+        _log.info("profiles reloaded: %s", ", ".join(self.scheduler.profiles))
+
+    def _busy(self) -> bool:
+        return bool(self.scheduler.unconfirmed or self._cluster.writing)
+
+
+class _Port:
+    """The cluster as one scheduler sees it; one that was replaced writes nothing any more."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._attached = True
+
+    @property
+    def now(self) -> float:
+        return self._cluster.now
+
+    def watch(self, handler: WatchHandler) -> None:
+        self._cluster.watch(handler)
+
+    def submit(self, write: Write, done: Done | None = None) -> None:
+        if self._attached:
+            self._cluster.submit(write, done)
+
+    def detach(self) -> None:
+        self._attached = False

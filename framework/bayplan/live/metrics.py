@@ -1,0 +1,305 @@
+"""The live scheduler's metrics, under the names that kube-scheduler's dashboards use.
+
+Names, labels and buckets are those of k8s.io/kubernetes pkg/scheduler/metrics; plugins and
+extension points are measured in one cycle of ten, as there.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from bayplan.cycle import Result
+from bayplan.decision import Outcome
+from bayplan.observer import Observer
+from bayplan.plugin import Unit
+from bayplan.queue import Place
+from bayplan.runtime import HookCall, Runtime
+from bayplan.scheduler import Scheduler
+from bayplan.snapshot import PodInfo
+
+__all__ = ["LiveMetrics"]
+
+_SAMPLE = 10
+_ATTEMPT_BUCKETS = tuple(0.001 * 2**n for n in range(15))
+_POINT_BUCKETS = tuple(0.0001 * 2**n for n in range(12))
+_PLUGIN_BUCKETS = tuple(0.00001 * 1.5**n for n in range(20))
+_POD_BUCKETS = tuple(0.01 * 2**n for n in range(20))
+_RESULTS = {
+    Outcome.PLACED: "scheduled",
+    Outcome.WAITING: "scheduled",
+    Outcome.UNSCHEDULABLE: "unschedulable",
+    Outcome.ERROR: "error",
+}
+_POINTS = {
+    "pre_enqueue": "PreEnqueue",
+    "pre_filter": "PreFilter",
+    "filter": "Filter",
+    "filter_node": "Filter",
+    "post_filter": "PostFilter",
+    "pre_score": "PreScore",
+    "score": "Score",
+    "score_node": "Score",
+    "normalize": "ScoreExtensionNormalize",
+    "reserve": "Reserve",
+    "unreserve": "Unreserve",
+    "permit": "Permit",
+    "pre_bind": "PreBind",
+    "bind": "Bind",
+    "post_bind": "PostBind",
+    "placement_generate": "PlacementGenerate",
+    "placement_score": "PlacementScore",
+}
+_QUEUES = {
+    Place.ACTIVE: "active",
+    Place.BACKOFF: "backoff",
+    Place.UNSCHEDULABLE: "unschedulable",
+    Place.GATED: "gated",
+    Place.IN_FLIGHT: "active",
+}
+
+
+@dataclass
+class _Sample:
+    """What the hooks of one cycle took, in seconds; ``on`` says whether they are measured."""
+
+    on: bool = False
+    points: dict[str, float] = field(default_factory=dict)
+    plugins: dict[tuple[str, str], float] = field(default_factory=dict)
+
+
+class LiveMetrics(Observer):
+    """Counts what schedulers do; ``watch`` names the one whose queue and cache are shown."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._sample = _Sample()
+        self._cycles = 0
+        self._scheduler: Scheduler | None = None
+        self._attempts = Counter(
+            "scheduler_schedule_attempts",
+            "Number of attempts to schedule pods, by the result.",
+            ["result", "profile"],
+            registry=registry,
+        )
+        self._attempt_seconds = Histogram(
+            "scheduler_scheduling_attempt_duration_seconds",
+            "Scheduling attempt latency in seconds (scheduling algorithm + binding).",
+            ["result", "profile"],
+            buckets=_ATTEMPT_BUCKETS,
+            registry=registry,
+        )
+        self._algorithm_seconds = Histogram(
+            "scheduler_scheduling_algorithm_duration_seconds",
+            "Scheduling algorithm latency in seconds.",
+            buckets=_ATTEMPT_BUCKETS,
+            registry=registry,
+        )
+        self._point_seconds = Histogram(
+            "scheduler_framework_extension_point_duration_seconds",
+            "Latency for running all plugins of a specific extension point.",
+            ["extension_point", "status", "profile"],
+            buckets=_POINT_BUCKETS,
+            registry=registry,
+        )
+        self._plugin_seconds = Histogram(
+            "scheduler_plugin_execution_duration_seconds",
+            "Duration for running a plugin at a specific extension point.",
+            ["plugin", "extension_point", "status"],
+            buckets=_PLUGIN_BUCKETS,
+            registry=registry,
+        )
+        self._pod_seconds = Histogram(
+            "scheduler_pod_scheduling_sli_duration_seconds",
+            "E2e latency for a pod being scheduled, from the time the pod enters the scheduling "
+            "queue, and might involve multiple scheduling attempts.",
+            ["attempts"],
+            buckets=_POD_BUCKETS,
+            registry=registry,
+        )
+        self._pod_attempts = Histogram(
+            "scheduler_pod_scheduling_attempts",
+            "Number of attempts to successfully schedule a pod.",
+            buckets=(1, 2, 4, 8, 16),
+            registry=registry,
+        )
+        self._preemptions = Counter(
+            "scheduler_preemption_attempts",
+            "Total preemption attempts in the cluster till now",
+            registry=registry,
+        )
+        self._victims = Histogram(
+            "scheduler_preemption_victims",
+            "Number of selected preemption victims",
+            buckets=tuple(2**n for n in range(7)),
+            registry=registry,
+        )
+        self._requests = Counter(
+            "rest_client_requests",
+            "Number of HTTP requests, partitioned by status code, method, and host.",
+            ["code", "method", "host"],
+            registry=registry,
+        )
+        self._request_seconds = Histogram(
+            "rest_client_request_duration_seconds",
+            "Request latency in seconds. Broken down by verb, and host.",
+            ["verb", "host"],
+            buckets=(0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0),
+            registry=registry,
+        )
+        self._leader = Gauge(
+            "leader_election_master_status",
+            "Gauge of if the reporting system is master of the relevant lease, 0 indicates backup, "
+            "1 indicates master. 'name' is the string used to identify the lease.",
+            ["name"],
+            registry=registry,
+        )
+        registry.register(_State(lambda: self._scheduler))
+        self._children: dict[tuple[str, ...], Any] = {}
+
+    # Following a scheduler -------------------------------------------------------------------
+
+    def watch(self, scheduler: Scheduler) -> None:
+        """Show the state of a scheduler from now on."""
+        self._scheduler = scheduler
+
+    def instrument(self, runtime: Runtime) -> Runtime:
+        """Return a runtime whose hooks are measured where a cycle is sampled."""
+        return runtime.with_calls(self._timed)
+
+    def _timed(self, call: HookCall) -> HookCall:
+        sample, inner = self._sample, call.call
+        point = _POINTS.get(call.hook)
+        if point is None:
+            return call
+        key = (call.name, point)
+
+        def timed(*args: Any) -> Any:
+            if not sample.on:
+                return inner(*args)
+            started = time.perf_counter()
+            try:
+                return inner(*args)
+            finally:
+                took = time.perf_counter() - started
+                sample.points[point] = sample.points.get(point, 0.0) + took
+                sample.plugins[key] = sample.plugins.get(key, 0.0) + took
+
+        return replace(call, call=timed)
+
+    def begins(self) -> None:
+        """Measure the hooks of one cycle of ten."""
+        self._cycles += 1
+        self._sample.on = self._cycles % _SAMPLE == 0
+
+    def ended(self, profile: str, unit: Unit, result: Result, seconds: float) -> None:
+        """Count an attempt, for each pod of its unit."""
+        label = _RESULTS[result.decision.outcome]
+        self._child(self._attempts, label, profile).inc(len(unit.pods))
+        self._child(self._attempt_seconds, label, profile).observe(seconds)
+        self._algorithm_seconds.observe(seconds)
+        if result.preemption is not None:
+            self._preemptions.inc()
+            self._victims.observe(len(result.preemption.victims))
+        if self._sample.on:
+            self._sample.on = False
+            self._observe_sample(profile)
+
+    def _observe_sample(self, profile: str) -> None:
+        for point, seconds in self._sample.points.items():
+            self._child(self._point_seconds, point, "Success", profile).observe(seconds)
+        for (plugin, point), seconds in self._sample.plugins.items():
+            self._child(self._plugin_seconds, plugin, point, "Success").observe(seconds)
+        self._sample.points.clear()
+        self._sample.plugins.clear()
+
+    def bound(self, pod: PodInfo, node: str, cycle: int, attempts: int, seconds: float) -> None:
+        """Observe how long a pod waited."""
+        self._pod_attempts.observe(attempts)
+        label = str(attempts) if attempts < 16 else "16+"
+        self._child(self._pod_seconds, label).observe(seconds)
+
+    # Requests and election -------------------------------------------------------------------
+
+    def request(self, host: str, method: str, code: str, seconds: float) -> None:
+        """Count a request to the API server."""
+        self._child(self._requests, code, method, host).inc()
+        self._child(self._request_seconds, method, host).observe(seconds)
+
+    def leads(self, name: str, leading: bool) -> None:
+        """Tell whether the lease of this name is ours."""
+        self._leader.labels(name).set(leading)
+
+    def _child(self, metric: Any, *labels: str) -> Any:
+        # Looking a child up costs prometheus-client more than counting.
+        key = (metric._name, *labels)
+        child = self._children.get(key)
+        if child is None:
+            child = self._children[key] = metric.labels(*labels)
+        return child
+
+
+class _State(Collector):
+    """What is now: pods in the queue, and what the scheduler's cache holds."""
+
+    def __init__(self, scheduler: Callable[[], Scheduler | None]) -> None:
+        self._scheduler = scheduler
+
+    def collect(self) -> Iterable[GaugeMetricFamily]:
+        """Return the gauges."""
+        pending = GaugeMetricFamily(
+            "scheduler_pending_pods",
+            "Number of pending pods, by the queue type. 'active' means number of pods in "
+            "activeQ; 'backoff' means number of pods in backoffQ; 'unschedulable' means number of "
+            "pods in unschedulablePods that the scheduler attempted to schedule and failed; "
+            "'gated' is the number of unschedulable pods that the scheduler never attempted to "
+            "schedule because they are gated.",
+            labels=["queue"],
+        )
+        size = GaugeMetricFamily(
+            "scheduler_scheduler_cache_size",
+            "Number of nodes, pods, and assumed (bound) pods in the scheduler cache.",
+            labels=["type"],
+        )
+        refusals = GaugeMetricFamily(
+            "scheduler_unschedulable_pods",
+            "The number of unschedulable pods broken down by plugin name. A pod will increment "
+            "the gauge for all plugins that caused it to not schedule and so this metric has "
+            "meaning only when broken down by plugin.",
+            labels=["plugin", "profile"],
+        )
+        scheduler = self._scheduler()
+        if scheduler is not None:
+            for queue, count in _pending(scheduler).items():
+                pending.add_metric([queue], count)
+            size.add_metric(["nodes"], len(scheduler.snapshot.nodes.row_of))
+            size.add_metric(["pods"], len(scheduler.snapshot.placed))
+            size.add_metric(["assumed_pods"], scheduler.unconfirmed)
+            for (plugin, profile), count in _refusals(scheduler).items():
+                refusals.add_metric([plugin, profile], count)
+        return [pending, size, refusals]
+
+
+def _pending(scheduler: Scheduler) -> dict[str, int]:
+    counts = dict.fromkeys(("active", "backoff", "unschedulable", "gated"), 0)
+    for unit in scheduler.queue.units.values():
+        counts[_QUEUES[unit.place]] += len(unit.ready)
+        counts["gated"] += len(unit.gated)
+    return counts
+
+
+def _refusals(scheduler: Scheduler) -> dict[tuple[str, str], int]:
+    counts: dict[tuple[str, str], int] = {}
+    for unit in scheduler.queue.units.values():
+        if unit.place is not Place.UNSCHEDULABLE:
+            continue
+        for pod in unit.ready.values():
+            for plugin in unit.refused_by:
+                key = (plugin, pod.pod.spec.scheduler_name)
+                counts[key] = counts.get(key, 0) + 1
+    return counts

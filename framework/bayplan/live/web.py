@@ -1,0 +1,220 @@
+"""The scheduler's web page: probes, metrics, and what it decided and why.
+
+Probes are open. Everything else is open on loopback only; on any other address it needs TLS, and
+a bearer token that is either the one of a file or one that the API server accepts for the path
+(TokenReview and SubjectAccessReview, as kube-scheduler delegates it).
+"""
+
+from __future__ import annotations
+
+import hmac
+import io
+import ipaddress
+import json
+import ssl
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from aiohttp import web
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from rich.console import Console
+
+from bayplan.api import Pod
+from bayplan.decision import Decision
+from bayplan.errors import InputError
+from bayplan.explanation import print_explanation
+from bayplan.live.loop import LiveScheduler
+
+__all__ = ["Address", "WebPage", "parse_address"]
+
+_PROBES = ("/healthz", "/livez", "/readyz")
+_WIDTH = 120
+_MOST = 1000
+
+Authorize = Callable[[str, str], Awaitable[bool]]
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where to listen, and with which certificate (paths) and token (a file's path)."""
+
+    host: str = "127.0.0.1"
+    port: int = 10259
+    certificate: Path | None = None
+    key: Path | None = None
+    token: Path | None = None
+
+    @property
+    def on_loopback(self) -> bool:
+        """Whether only this machine reaches it."""
+        if self.host == "localhost":
+            return True
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return False
+
+
+def parse_address(text: str) -> tuple[str, int]:
+    """Split ``HOST:PORT``; an IPv6 address stands in brackets.
+
+    :raises ValueError: for anything else.
+    """
+    host, colon, port = text.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not colon or not host or not port.isdecimal() or int(port) > 65535:
+        raise ValueError(f'expected HOST:PORT such as 127.0.0.1:10259, got "{text}"')
+    return host, int(port)
+
+
+class WebPage:
+    """Answers for one process.
+
+    :param ready: returns why it is not ready, "" if it is.
+    :param live: returns the scheduler's loop, None before there is one.
+    :param find: returns a pod by its key, as it was last seen.
+    :param authorize: asks the API server whether a token may get a path.
+    """
+
+    def __init__(
+        self,
+        address: Address,
+        registry: CollectorRegistry,
+        ready: Callable[[], str],
+        live: Callable[[], LiveScheduler | None],
+        find: Callable[[str], Pod | None],
+        authorize: Authorize,
+    ) -> None:
+        self._address = address
+        self._registry = registry
+        self._ready = ready
+        self._live = live
+        self._find = find
+        self._authorize = authorize
+        self._runner: web.AppRunner | None = None
+        self.port = address.port
+
+    async def start(self) -> None:
+        """Listen.
+
+        :raises InputError: when that cannot be done, or others would see what they must not.
+        """
+        address = self._address
+        tls = self._tls()
+        app = web.Application(middlewares=[web.middleware(self._guard)])
+        for probe in _PROBES:
+            app.router.add_get(probe, self._probe)
+        app.router.add_get("/metrics", self._metrics)
+        app.router.add_get("/debug/decisions", self._decisions)
+        app.router.add_get("/debug/explain", self._explain)
+        self._runner = web.AppRunner(app, access_log=None)
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, address.host, address.port, ssl_context=tls)
+        try:
+            await site.start()
+        except OSError as exc:
+            await self.stop()
+            raise InputError(
+                f"cannot listen: {exc.strerror}", f"{address.host}:{address.port}"
+            ) from None
+        addresses = self._runner.addresses
+        self.port = addresses[0][1] if addresses else address.port
+
+    async def stop(self) -> None:
+        """Stop listening."""
+        if self._runner is not None:
+            await self._runner.cleanup()
+            self._runner = None
+
+    @property
+    def url(self) -> str:
+        """The page's own address."""
+        host = f"[{self._address.host}]" if ":" in self._address.host else self._address.host
+        return f"{'https' if self._address.certificate else 'http'}://{host}:{self.port}"
+
+    def _tls(self) -> ssl.SSLContext | None:
+        address = self._address
+        if address.certificate is None or address.key is None:
+            if not address.on_loopback:
+                raise InputError(
+                    "is reached from outside of this machine: give --tls-cert-file and "
+                    "--tls-private-key-file",
+                    f"--bind-address {address.host}",
+                )
+            return None
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        try:
+            context.load_cert_chain(address.certificate, address.key)
+        except (OSError, ssl.SSLError) as exc:
+            raise InputError(f"cannot be used: {exc}", str(address.certificate)) from None
+        return context
+
+    # Who may ask -----------------------------------------------------------------------------
+
+    async def _guard(
+        self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+    ) -> web.StreamResponse:
+        if request.path not in _PROBES and not self._address.on_loopback:
+            kind, _, token = request.headers.get("Authorization", "").partition(" ")
+            if kind.lower() != "bearer" or not token:
+                return web.Response(status=401, text="a bearer token is needed\n")
+            if not await self._accepts(token, request.path):
+                return web.Response(status=403, text=f"this token may not get {request.path}\n")
+        return await handler(request)
+
+    async def _accepts(self, token: str, path: str) -> bool:
+        if self._address.token is not None:
+            try:
+                known = self._address.token.read_text().strip()
+            except OSError:
+                return False
+            return bool(known) and hmac.compare_digest(known.encode(), token.encode())
+        return await self._authorize(token, path)
+
+    # Answers ---------------------------------------------------------------------------------
+
+    async def _probe(self, request: web.Request) -> web.Response:
+        problem = self._ready() if request.path == "/readyz" else ""
+        return web.Response(status=503 if problem else 200, text=f"{problem or 'ok'}\n")
+
+    async def _metrics(self, request: web.Request) -> web.Response:
+        body = generate_latest(self._registry)
+        return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+    async def _decisions(self, request: web.Request) -> web.Response:
+        live = self._live()
+        decisions = list(live.scheduler.decisions.values()) if live is not None else []
+        wanted = request.query.get("unit")
+        if wanted is not None:
+            decisions = [one for one in decisions if wanted == one.unit or wanted in one.pods]
+        newest = decisions[: -_MOST - 1 : -1]
+        body = json.dumps({"decisions": [_plain(one) for one in newest]})
+        return web.Response(text=body, content_type="application/json")
+
+    async def _explain(self, request: web.Request) -> web.Response:
+        key = request.query.get("pod", "")
+        live, pod = self._live(), self._find(key)
+        if live is None or pod is None:
+            return web.Response(status=404, text=f'there is no pod "{key}"\n')
+        out = io.StringIO()
+        console = Console(file=out, width=_WIDTH, highlight=False, emoji=False, no_color=True)
+        print_explanation(console, live.scheduler, pod)
+        return web.Response(text=out.getvalue())
+
+
+def _plain(decision: Decision) -> dict[str, Any]:
+    return {
+        "unit": decision.unit,
+        "cycle": decision.cycle,
+        "at": round(decision.at, 3),
+        "outcome": decision.outcome.value,
+        "message": decision.message,
+        "domain": decision.domain,
+        "refusedBy": sorted(decision.refused_by),
+        "pods": {
+            key: {"node": own.node, "message": own.message, "feasibleNodes": own.feasible}
+            for key, own in decision.pods.items()
+        },
+    }

@@ -1,0 +1,22 @@
+"""Whoever wants to know what a scheduler does while it does it: logs and metrics."""
+
+from __future__ import annotations
+
+from bayplan.cycle import Result
+from bayplan.plugin import Unit
+from bayplan.snapshot import PodInfo
+
+__all__ = ["Observer"]
+
+
+class Observer:
+    """Told of every cycle and binding; this one listens to nothing."""
+
+    def begins(self) -> None:
+        """A cycle begins."""
+
+    def ended(self, profile: str, unit: Unit, result: Result, seconds: float) -> None:
+        """A cycle of a profile ended after so many seconds."""
+
+    def bound(self, pod: PodInfo, node: str, cycle: int, attempts: int, seconds: float) -> None:
+        """A pod was bound, so many seconds after it came into the queue."""

@@ -1,0 +1,61 @@
+"""What a profile file says of the live scheduler: its election, and its connection."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import pydantic
+from pydantic import BeforeValidator, Field
+from pydantic.alias_generators import to_camel
+
+from bayplan.durations import parse_duration
+
+__all__ = ["ClientConnection", "LeaderElection"]
+
+
+def _seconds(value: Any) -> Any:
+    return parse_duration(value) if isinstance(value, str) else value
+
+
+Seconds = Annotated[float, BeforeValidator(_seconds), Field(gt=0, le=86400)]
+
+
+class _Settings(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(
+        extra="forbid", frozen=True, alias_generator=to_camel, populate_by_name=True
+    )
+
+
+class LeaderElection(_Settings):
+    """``leaderElection`` of KubeSchedulerConfiguration, with kube-scheduler's defaults; seconds."""
+
+    leader_elect: bool = True
+    lease_duration: Seconds = 15.0
+    renew_deadline: Seconds = 10.0
+    retry_period: Seconds = 2.0
+    resource_lock: Literal["", "leases"] = "leases"
+    resource_name: str = Field(default="bayplan", min_length=1)
+    resource_namespace: str = Field(default="kube-system", min_length=1)
+
+    @pydantic.model_validator(mode="after")
+    def _ordered(self) -> LeaderElection:
+        if not self.retry_period * 1.2 < self.renew_deadline < self.lease_duration:
+            raise ValueError(
+                "retryPeriod times 1.2 has to be shorter than renewDeadline, and that shorter than "
+                "leaseDuration"
+            )
+        return self
+
+
+class ClientConnection(_Settings):
+    """``clientConnection`` of KubeSchedulerConfiguration.
+
+    Without ``qps`` the server says how much it takes. The content types are read and change
+    nothing: the API is spoken to in JSON.
+    """
+
+    kubeconfig: str = ""
+    qps: float | None = Field(default=None, le=1e6)
+    burst: int | None = Field(default=None, le=1_000_000)
+    content_type: str = ""
+    accept_content_types: str = ""
