@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 from bayplan.api import KINDS, ApiObject, ClusterNetworkTopology, decode_object, kind_of
 from bayplan.api.objects import DecodeError
 from bayplan.api.validation import validate
+from bayplan.archive import is_archive, read_archive
 from bayplan.dialects.koordinator import layers_of
 from bayplan.dialects.topograph import cluster_of, is_model
 from bayplan.durations import DURATION_ANNOTATION, parse_duration
@@ -39,21 +40,33 @@ def object_key(obj: ApiObject) -> str:
     return f"{meta.namespace}/{meta.name}" if kind_of(obj).namespaced else meta.name
 
 
-def load_manifests(paths: Iterable[str]) -> Manifests:
-    """Load files, folders and ``-`` (standard input).
+def load_manifests(paths: Sequence[str]) -> Manifests:
+    """Load files, folders, archives of ``bayplan snapshot`` and ``-`` (standard input).
 
     :raises InputError: for anything that cannot be read, and for two objects of one name.
     """
     result = Manifests()
     seen: dict[tuple[type, str], Document] = {}
-    for source, text in _texts(paths):
-        documents = parse_documents(text, source)
-        if not documents:
-            raise InputError("holds no objects", source)
+    for documents in _documents(paths):
         for document in documents:
             for content, path in _items(document):
                 _load(content, document, path, result, seen)
     return result
+
+
+def _documents(paths: Sequence[str]) -> Iterable[Iterable[Document]]:
+    for source, text in _texts(path for path in paths if not _is_archive(path)):
+        documents = parse_documents(text, source)
+        if not documents:
+            raise InputError("holds no objects", source)
+        yield documents
+    for path in paths:
+        if _is_archive(path):
+            yield read_archive(Path(path))
+
+
+def _is_archive(name: str) -> bool:
+    return is_archive(Path(name)) and Path(name).is_file()
 
 
 def _texts(paths: Iterable[str]) -> Iterable[tuple[str, str]]:
