@@ -9,24 +9,13 @@ from typing import Any
 
 from bayplan.api import (
     ApiObject,
-    DeviceClass,
-    Namespace,
-    Node,
-    NodeResourceTopology,
     Pod,
-    PriorityClass,
     ResourceClaim,
-    ResourceClaimTemplate,
-    ResourceSlice,
     pod_requests,
 )
 from bayplan.api.gpus import GPU_RESOURCES, named_gpus
 from bayplan.cluster import Event, MemoryCluster
-from bayplan.cluster.claims import ClaimController
-from bayplan.cluster.controllers import WorkloadControllers
-from bayplan.cluster.disruption import DisruptionBudgets
-from bayplan.cluster.kubelet import VirtualKubelet
-from bayplan.cluster.volcano_jobs import VolcanoJobs
+from bayplan.cluster.assembly import create_in_order, start_controllers
 from bayplan.explanation import why_pending
 from bayplan.naming import natural_key
 from bayplan.profile import ProfileSet
@@ -73,21 +62,11 @@ class Simulation:
     def __post_init__(self) -> None:
         self.cluster = MemoryCluster(self.seed)
         self.scheduler = Scheduler(self.cluster, self.profiles)
-        VirtualKubelet(self.cluster)
-        WorkloadControllers(self.cluster)
-        VolcanoJobs(self.cluster)
-        DisruptionBudgets(self.cluster)
-        ClaimController(self.cluster)
+        start_controllers(self.cluster)
 
     def create(self, objects: Iterable[ApiObject]) -> None:
         """Create objects; what others refer to comes first, whatever order the files have."""
-        first: tuple[type, ...] = (Namespace, PriorityClass, Node, DeviceClass, ResourceSlice)
-        first += (NodeResourceTopology, ResourceClaimTemplate, ResourceClaim)
-        ordered = sorted(
-            objects, key=lambda obj: first.index(type(obj)) if type(obj) in first else len(first)
-        )
-        for obj in ordered:
-            self.cluster.create(obj)
+        create_in_order(self.cluster, objects)
 
     def annotations(self) -> dict[str, dict[str, str]]:
         """Return what bound pods are told of their GPUs, by pod."""

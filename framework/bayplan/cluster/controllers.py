@@ -26,7 +26,7 @@ from bayplan.api.meta import LabelSelector
 from bayplan.api.pod import PodTemplate
 from bayplan.cluster.protocol import WatchEvent, WatchType
 from bayplan.dialects.reading import is_index
-from bayplan.errors import AlreadyExists
+from bayplan.errors import AlreadyExists, InputError
 from bayplan.manifests import object_key
 
 if TYPE_CHECKING:
@@ -123,7 +123,8 @@ class WorkloadControllers:
                     self._cluster.delete(ReplicaSet, object_key(replica_set))
             return
         for pod in self._children(owner):
-            self._cluster.delete(Pod, pod.key)
+            if _owned_by(pod.metadata, owner):
+                self._cluster.delete(Pod, pod.key)
 
     def _make(
         self,
@@ -146,6 +147,9 @@ class WorkloadControllers:
             pod = self._cluster.create(Pod(meta, template.spec))
         except AlreadyExists:
             # A pod of somebody else has the name: a controller waits until it is free.
+            return
+        except InputError as exc:
+            self._cluster.report(owner, exc)
             return
         self._pods.setdefault(owner.metadata.uid, {})[pod.key] = pod
 

@@ -75,17 +75,22 @@ def _amount(value: int | str, total: int) -> int:
     return value
 
 
-def take_one(cluster: MemoryCluster, pod: Pod) -> None:
-    """Take one disruption off every budget that covers a pod.
-
-    :raises TooManyDisruptions: when one of them allows none; then nothing is taken.
-    """
-    covering = [
+def budgets_of(cluster: MemoryCluster, pod: Pod) -> list[PodDisruptionBudget]:
+    """Return the budgets that cover a pod."""
+    return [
         budget
         for budget in cluster.list(PodDisruptionBudget)
         if budget.metadata.namespace == pod.metadata.namespace
         and compile_selector(budget.spec.selector).matches(pod.metadata.labels)
     ]
+
+
+def take_one(cluster: MemoryCluster, pod: Pod) -> None:
+    """Take one disruption off every budget that covers a pod.
+
+    :raises TooManyDisruptions: when one of them allows none; then nothing is taken.
+    """
+    covering = budgets_of(cluster, pod)
     running = pod.status.phase == "Running" and pod.metadata.deletion_timestamp is None
     for budget in covering if running else ():
         if budget.status.disruptions_allowed < 1:

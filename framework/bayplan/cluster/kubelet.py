@@ -65,7 +65,9 @@ class VirtualKubelet:
             try:
                 seconds = parse_duration(text)
             except ValueError as exc:
-                raise InputError(f"annotation {DURATION_ANNOTATION}: {exc}", f"Pod {key}") from None
+                text = f"annotation {DURATION_ANNOTATION}: {exc}"
+                self._cluster.report(pod, InputError(text, f"Pod {key}"))
+                return
             uid = pod.metadata.uid
             self._cluster.clock.call_later(seconds, lambda: self._finish(key, uid))
 

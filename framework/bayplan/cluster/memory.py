@@ -11,12 +11,14 @@ import random
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from typing import TypeVar, cast
 
 from msgspec.structs import replace
 
 from bayplan.api import (
     ApiObject,
+    Kind,
     Node,
     Pod,
     PodCondition,
@@ -46,10 +48,11 @@ from bayplan.cluster.protocol import (
 from bayplan.errors import AlreadyExists, ClusterError, Conflict, InputError, NotFound
 from bayplan.manifests import object_key
 
-__all__ = ["Faults", "MemoryCluster"]
+__all__ = ["LONG_AGO", "Faults", "MemoryCluster", "with_condition"]
 
 Obj = TypeVar("Obj", bound=ApiObject)
 
+LONG_AGO = datetime(2000, 1, 1, tzinfo=UTC)
 _SUFFIX_LETTERS = "bcdfghjklmnpqrstvwxz2456789"
 _SYSTEM_PRIORITIES = {"system-cluster-critical": 2000000000, "system-node-critical": 2000001000}
 _NOT_READY = "node.kubernetes.io/not-ready"
@@ -79,9 +82,13 @@ class MemoryCluster:
     """All objects by type and key, and who watches them.
 
     :param seed: seeds the letters that end generated names.
+    :param start: the instant at which the clock says 0.
     """
 
-    def __init__(self, seed: int = 0, clock: VirtualClock | None = None) -> None:
+    def __init__(
+        self, seed: int = 0, clock: VirtualClock | None = None, start: datetime = LONG_AGO
+    ) -> None:
+        self.start = start
         self.clock = clock or VirtualClock()
         self.faults = Faults()
         self.events: list[tuple[float, Event]] = []
@@ -149,6 +156,14 @@ class MemoryCluster:
 
     # Writing -----------------------------------------------------------------------------
 
+    def kind_of(self, obj: ApiObject) -> Kind:
+        """Return the kind of an object."""
+        return kind_of(obj)
+
+    def key_of(self, obj: ApiObject) -> str:
+        """Return the key under which an object is stored."""
+        return object_key(obj)
+
     def create(self, obj: Obj) -> Obj:
         """Create an object: name it, admit it, give it a uid and a version.
 
@@ -157,14 +172,15 @@ class MemoryCluster:
         """
         meta = obj.metadata
         taken = self._objects.setdefault(type(obj), {})
-        uid = meta.uid or f"{kind_of(obj).name.lower()}-{self._version + 1:08x}"
-        meta = replace(meta, uid=uid, creation_timestamp=self.timestamp())
+        meta = replace(
+            meta, uid=meta.uid or self._new_uid(obj), creation_timestamp=self.timestamp()
+        )
         if not meta.name:
             meta = replace(meta, name=self._free_name(meta.generate_name, meta.namespace, taken))
         obj = self._admit(replace(obj, metadata=meta))
-        key = object_key(obj)
+        key = self.key_of(obj)
         if key in taken:
-            raise AlreadyExists(f"{kind_of(obj).name} {key} exists already")
+            raise AlreadyExists(f"{self.kind_of(obj).name} {key} exists already")
         return self._store(obj, WatchType.ADDED)
 
     def update(self, obj: Obj) -> Obj:
@@ -173,18 +189,20 @@ class MemoryCluster:
         :raises NotFound: when there is no such object.
         :raises Conflict: when it changed since.
         """
-        current = self.get(type(obj), object_key(obj))
+        key = self.key_of(obj)
+        current = self.get(type(obj), key)
         if current is None:
-            raise NotFound(f"{kind_of(obj).name} {object_key(obj)} does not exist")
+            raise NotFound(f"{self.kind_of(obj).name} {key} does not exist")
         version = obj.metadata.resource_version
         if version and version != current.metadata.resource_version:
-            raise Conflict(f"{kind_of(obj).name} {object_key(obj)} changed meanwhile")
+            raise Conflict(f"{self.kind_of(obj).name} {key} changed meanwhile")
         if isinstance(obj, Node):
             obj = self._admit(obj)
-        marked = obj.metadata.deletion_timestamp is not None
-        if current.metadata.finalizers and marked and not obj.metadata.finalizers:
-            self._remove(obj)
-            return obj
+        meta = obj.metadata
+        # A pod that still has time to end goes when that is over.
+        over = meta.deletion_timestamp is not None and not meta.deletion_grace_period_seconds
+        if current.metadata.finalizers and over and not meta.finalizers:
+            return self._remove(obj)
         return self._store(obj, WatchType.MODIFIED)
 
     def delete(self, type_: type[ApiObject], key: str, grace: float | None = None) -> None:
@@ -239,23 +257,29 @@ class MemoryCluster:
         seconds = int(self.now)
         if self._stamp[0] == seconds:
             return self._stamp[1]
-        days, rest = divmod(seconds, 86400)
-        hours, rest = divmod(rest, 3600)
-        text = f"2000-01-{days % 28 + 1:02}T{hours:02}:{rest // 60:02}:{rest % 60:02}Z"
+        text = f"{self.start + timedelta(seconds=seconds):%Y-%m-%dT%H:%M:%SZ}"
         self._stamp = (seconds, text)
         return text
 
-    def _store(self, obj: Obj, type_: WatchType) -> Obj:
+    def _new_uid(self, obj: ApiObject) -> str:
+        return f"{self.kind_of(obj).name.lower()}-{self._version + 1:08x}"
+
+    def _next_version(self, obj: Obj) -> Obj:
         self._version += 1
-        obj = replace(obj, metadata=replace(obj.metadata, resource_version=str(self._version)))
-        self._objects.setdefault(type(obj), {})[object_key(obj)] = obj
+        return replace(obj, metadata=replace(obj.metadata, resource_version=str(self._version)))
+
+    def _store(self, obj: Obj, type_: WatchType) -> Obj:
+        obj = self._next_version(obj)
+        self._objects.setdefault(type(obj), {})[self.key_of(obj)] = obj
         self._emit(type_, obj)
         return obj
 
-    def _remove(self, obj: ApiObject) -> None:
-        if self._objects.get(type(obj), {}).pop(object_key(obj), None) is not None:
-            self._version += 1
+    def _remove(self, obj: Obj) -> Obj:
+        """Take an object out; return it with the version of its deletion."""
+        if self._objects.get(type(obj), {}).pop(self.key_of(obj), None) is not None:
+            obj = self._next_version(obj)
             self._emit(WatchType.DELETED, obj)
+        return obj
 
     def _terminate(self, pod: Pod, seconds: float) -> None:
         if pod.metadata.deletion_timestamp is not None:
@@ -270,8 +294,20 @@ class MemoryCluster:
 
     def _remove_if_same(self, key: str, uid: str) -> None:
         pod = self.get(Pod, key)
-        if pod is not None and pod.metadata.uid == uid:
+        if pod is None or pod.metadata.uid != uid:
+            return
+        if pod.metadata.finalizers:
+            meta = replace(pod.metadata, deletion_grace_period_seconds=0)
+            self._store(replace(pod, metadata=meta), WatchType.MODIFIED)
+        else:
             self._remove(pod)
+
+    def report(self, obj: ApiObject, error: InputError) -> None:
+        """Take note of what a controller could not do for an object.
+
+        :raises InputError: here, where the person who wrote it is the caller.
+        """
+        raise error
 
     # Admission ---------------------------------------------------------------------------
 
@@ -308,9 +344,12 @@ class MemoryCluster:
 
     # What a scheduler writes -------------------------------------------------------------
 
+    def _record(self, event: Event) -> None:
+        self.events.append((self.now, event))
+
     def _carry_out(self, write: Write) -> None:
         if isinstance(write, Event):
-            self.events.append((self.now, write))
+            self._record(write)
             return
         if isinstance(write, PatchStatus):
             obj = self.get(write.type, write.key)
@@ -331,26 +370,30 @@ class MemoryCluster:
         if write.uid and pod.metadata.uid != write.uid:
             raise Conflict(f"Pod {write.pod} was made anew since")
         if isinstance(write, Bind):
-            self._bind(pod, write)
+            if self.get(Node, write.node) is None:
+                raise NotFound(f"Node {write.node} does not exist")
+            self.bind(pod, write)
         elif isinstance(write, Evict):
             take_one(self, pod)
             condition = PodCondition(
                 "DisruptionTarget", "True", "PreemptionByScheduler", write.message, self.timestamp()
             )
-            pod = self._store(_with_condition(pod, condition), WatchType.MODIFIED)
+            pod = self._store(with_condition(pod, condition), WatchType.MODIFIED)
             self.delete(Pod, pod.key)
         else:
             self._patch_status(pod, write)
 
-    def _bind(self, pod: Pod, write: Bind) -> None:
+    def bind(self, pod: Pod, write: Bind) -> None:
+        """Give a pod its node.
+
+        :raises Conflict: when it has one, or is being deleted.
+        """
         if pod.spec.node_name:
             raise Conflict(f"Pod {pod.key} is on node {pod.spec.node_name} already")
         if pod.metadata.deletion_timestamp is not None:
             raise Conflict(f"Pod {pod.key} is being deleted")
-        if self.get(Node, write.node) is None:
-            raise NotFound(f"Node {write.node} does not exist")
         condition = PodCondition("PodScheduled", "True", last_transition_time=self.timestamp())
-        pod = _with_condition(_with_spec(pod, node_name=write.node), condition)
+        pod = with_condition(_with_spec(pod, node_name=write.node), condition)
         if write.annotations:
             annotations = {**pod.metadata.annotations, **write.annotations}
             pod = replace(pod, metadata=replace(pod.metadata, annotations=annotations))
@@ -358,7 +401,7 @@ class MemoryCluster:
 
     def _patch_status(self, pod: Pod, write: PatchPodStatus) -> None:
         condition = replace(write.condition, last_transition_time=self.timestamp())
-        pod = _with_condition(pod, condition)
+        pod = with_condition(pod, condition)
         if write.nominated_node is not None:
             status = replace(pod.status, nominated_node_name=write.nominated_node)
             pod = replace(pod, status=status)
@@ -369,7 +412,8 @@ def _with_spec(pod: Pod, **changes: object) -> Pod:
     return replace(pod, spec=replace(pod.spec, **changes))
 
 
-def _with_condition(pod: Pod, condition: PodCondition) -> Pod:
+def with_condition(pod: Pod, condition: PodCondition) -> Pod:
+    """Return a pod with one condition set, in place of the one of its type."""
     others = tuple(c for c in pod.status.conditions if c.type != condition.type)
     return replace(pod, status=replace(pod.status, conditions=(*others, condition)))
 

@@ -16,7 +16,7 @@ from bayplan.api.podgroup import SubGroupPolicy, VolcanoPodGroupSpec
 from bayplan.api.workloads import VolcanoTask
 from bayplan.cluster.protocol import WatchEvent, WatchType
 from bayplan.dialects.volcano import GROUP_ANNOTATION, TASK_ANNOTATION
-from bayplan.errors import AlreadyExists
+from bayplan.errors import AlreadyExists, InputError
 from bayplan.manifests import object_key
 
 if TYPE_CHECKING:
@@ -82,6 +82,9 @@ class VolcanoJobs:
                         self._cluster.create(pod)
                     except AlreadyExists:
                         continue
+                    except InputError as exc:
+                        self._cluster.report(job, exc)
+                        return
 
 
 def _group_name(job: VolcanoJob) -> str:

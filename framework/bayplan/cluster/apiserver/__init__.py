@@ -1,0 +1,17 @@
+"""The HTTP face of the embedded cluster: a Kubernetes API server on loopback."""
+
+from bayplan.cluster.apiserver.access import Role, Rule
+from bayplan.cluster.apiserver.faults import Faults, WatchFault
+from bayplan.cluster.apiserver.server import ApiServer
+from bayplan.cluster.apiserver.store import ServedCluster
+from bayplan.cluster.apiserver.watches import WatchSettings
+
+__all__ = [
+    "ApiServer",
+    "Faults",
+    "Role",
+    "Rule",
+    "ServedCluster",
+    "WatchFault",
+    "WatchSettings",
+]

@@ -1,0 +1,81 @@
+"""Versions of one resource that differ in more than their name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from bayplan.api.dra_versions import as_v1
+
+if TYPE_CHECKING:
+    from bayplan.cluster.apiserver.resources import Resource
+
+__all__ = ["converter", "core_event", "new_event"]
+
+Content = dict[str, Any]
+_DEVICE_NAME = "name"
+
+
+def converter(resource: Resource, source: str, target: str) -> Callable[[Content], Content]:
+    """Return what turns one version of a resource's objects into another."""
+    api_version = resource.api_version(target)
+
+    def convert(content: Content) -> Content:
+        content = as_v1(source, content) if resource.group == "resource.k8s.io" else content
+        if resource.group == "resource.k8s.io" and target == "v1beta1":
+            content = {k: _as_v1beta1(v) if k == "spec" else v for k, v in content.items()}
+        return {**content, "apiVersion": api_version}
+
+    return convert
+
+
+def _as_v1beta1(spec: Any) -> Any:
+    """Return a spec of resource.k8s.io/v1 in the shape of v1beta1."""
+    if not isinstance(spec, dict):
+        return spec
+    converted = dict(spec)
+    devices = spec.get("devices")
+    if isinstance(devices, list):
+        converted["devices"] = [
+            {
+                _DEVICE_NAME: device.get(_DEVICE_NAME),
+                "basic": {k: v for k, v in device.items() if k != _DEVICE_NAME},
+            }
+            for device in devices
+        ]
+    elif isinstance(devices, dict) and isinstance(devices.get("requests"), list):
+        requests = [
+            {**{k: v for k, v in one.items() if k != "exactly"}, **one.get("exactly", {})}
+            for one in devices["requests"]
+        ]
+        converted["devices"] = {**devices, "requests": requests}
+    if isinstance(spec.get("spec"), dict):
+        converted["spec"] = _as_v1beta1(spec["spec"])
+    return converted
+
+
+# Events ----------------------------------------------------------------------------------------
+
+_EVENT_FIELDS = {
+    # core v1: events.k8s.io/v1
+    "involvedObject": "regarding",
+    "message": "note",
+    "reportingComponent": "reportingController",
+    "source": "deprecatedSource",
+    "firstTimestamp": "deprecatedFirstTimestamp",
+    "lastTimestamp": "deprecatedLastTimestamp",
+    "count": "deprecatedCount",
+}
+
+
+def new_event(content: Content) -> Content:
+    """Return a core v1 Event as one of events.k8s.io/v1."""
+    renamed = {_EVENT_FIELDS.get(key, key): value for key, value in content.items()}
+    return {**renamed, "apiVersion": "events.k8s.io/v1"}
+
+
+def core_event(content: Content) -> Content:
+    """Return an Event of events.k8s.io/v1 as one of core v1."""
+    back = {new: old for old, new in _EVENT_FIELDS.items()}
+    renamed = {back.get(key, key): value for key, value in content.items()}
+    return {**renamed, "apiVersion": "v1"}

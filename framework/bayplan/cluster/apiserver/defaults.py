@@ -1,0 +1,84 @@
+"""What the API server fills in where a manifest says nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec.structs import replace
+
+from bayplan.api import Pod, Toleration
+
+__all__ = ["pod_defaults", "quality_of_service", "with_tolerations"]
+
+Content = dict[str, Any]
+
+_GRACE = 300
+_NOT_READY = "node.kubernetes.io/not-ready"
+_UNREACHABLE = "node.kubernetes.io/unreachable"
+_POD = {
+    "restartPolicy": "Always",
+    "terminationGracePeriodSeconds": 30,
+    "dnsPolicy": "ClusterFirst",
+    "serviceAccountName": "default",
+    "serviceAccount": "default",
+    "securityContext": {},
+    "schedulerName": "default-scheduler",
+    "enableServiceLinks": True,
+}
+_CONTAINER = {
+    "resources": {},
+    "terminationMessagePath": "/dev/termination-log",
+    "terminationMessagePolicy": "File",
+}
+
+
+def with_tolerations(pod: Pod) -> Pod:
+    """Let a pod stay on a node that fails for five minutes, as admission does."""
+    own = pod.spec.tolerations
+    added = tuple(
+        Toleration(key, "Exists", effect="NoExecute", toleration_seconds=_GRACE)
+        for key in (_NOT_READY, _UNREACHABLE)
+        if not any(t.key in ("", key) and t.effect in ("", "NoExecute") for t in own)
+    )
+    return replace(pod, spec=replace(pod.spec, tolerations=(*own, *added))) if added else pod
+
+
+def pod_defaults(content: Content) -> Content:
+    """Return a new pod with everything that has a default."""
+    spec = {**_POD, **content.get("spec", {})}
+    for field in ("containers", "initContainers"):
+        if field in spec:
+            spec[field] = [_container(c) for c in spec[field]]
+    status = {
+        "phase": "Pending",
+        **content.get("status", {}),
+        "qosClass": quality_of_service(spec),
+    }
+    return {**content, "spec": spec, "status": status}
+
+
+def _container(content: Content) -> Content:
+    image = content.get("image", "")
+    latest = ":" not in image.rpartition("/")[2] or image.endswith(":latest")
+    filled = {**_CONTAINER, "imagePullPolicy": "Always" if latest else "IfNotPresent", **content}
+    resources = filled["resources"]
+    limits = resources.get("limits")
+    if limits:
+        filled["resources"] = {**resources, "requests": {**limits, **resources.get("requests", {})}}
+    return filled
+
+
+def quality_of_service(spec: Content) -> str:
+    """Return the QoS class of a pod."""
+    guaranteed, best_effort = True, True
+    for container in [*spec.get("containers", ()), *spec.get("initContainers", ())]:
+        resources = container.get("resources", {})
+        requests, limits = resources.get("requests", {}), resources.get("limits", {})
+        for name in ("cpu", "memory"):
+            if name in requests or name in limits:
+                best_effort = False
+            if name not in limits or requests.get(name, limits[name]) != limits[name]:
+                guaranteed = False
+    if best_effort:
+        return "BestEffort"
+    return "Guaranteed" if guaranteed else "Burstable"

@@ -1,0 +1,121 @@
+"""Failures on purpose: what tests let a server do to its clients."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+from enum import Enum
+
+from bayplan.cluster.apiserver.calls import Call
+
+__all__ = ["Fault", "FaultKind", "Faults", "WatchFault"]
+
+
+class FaultKind(Enum):
+    """What goes wrong."""
+
+    STATUS = "status"
+    """The server answers with an error, and does nothing."""
+    CLOSE_BEFORE = "close before"
+    """The connection breaks before anything was done."""
+    CLOSE_AFTER = "close after"
+    """The connection breaks when the write was done, and nobody is told so."""
+
+
+@dataclass
+class Fault:
+    """A failure, for calls of a verb on a resource ("" means any).
+
+    :param times: how often it still happens; None for ever.
+    :param share: the part of the calls that it happens to.
+    """
+
+    kind: FaultKind
+    verb: str = ""
+    resource: str = ""
+    code: int = 500
+    retry_after: int | None = None
+    times: int | None = None
+    share: float = 1.0
+
+    def concerns(self, call: Call) -> bool:
+        """Return whether it is for calls of this sort."""
+        return self.verb in ("", call.verb) and self.resource in ("", call.target)
+
+
+class WatchFault(Enum):
+    """How a watch ends."""
+
+    DROP = "drop"
+    """The connection closes between two events."""
+    TRUNCATE = "truncate"
+    """The connection closes in the middle of an event."""
+    GARBAGE = "garbage"
+    """A line comes that is no JSON."""
+    EXPIRE = "expire"
+    """An ERROR event says 410 Gone."""
+
+
+@dataclass
+class Faults:
+    """The failures to come.
+
+    :param seed: seeds the choice among calls that fail in part.
+    :param latency: seconds that every answer takes longer.
+    :param drop_watches_every: events after which each watch is dropped.
+    """
+
+    seed: int = 0
+    latency: float = 0.0
+    drop_watches_every: int | None = None
+    planned: list[Fault] = field(default_factory=list)
+    watches_to_end: int = 0
+    watch_fault: WatchFault = WatchFault.DROP
+    happened: int = 0
+    _random: random.Random = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._random = random.Random(self.seed)  # noqa: S311 - chance, not secrets
+
+    def fail(
+        self,
+        times: int | None = 1,
+        verb: str = "",
+        resource: str = "",
+        code: int = 500,
+        retry_after: int | None = None,
+        share: float = 1.0,
+    ) -> None:
+        """Answer the next calls with an error: 500, 429, 409, 503, or any other status."""
+        fault = Fault(FaultKind.STATUS, verb, resource, code, retry_after, times, share)
+        self.planned.append(fault)
+
+    def close(
+        self,
+        times: int | None = 1,
+        verb: str = "",
+        resource: str = "",
+        after: bool = False,
+        share: float = 1.0,
+    ) -> None:
+        """Break the connection of the next calls, before or after they were carried out."""
+        kind = FaultKind.CLOSE_AFTER if after else FaultKind.CLOSE_BEFORE
+        self.planned.append(Fault(kind, verb, resource, times=times, share=share))
+
+    def clear(self) -> None:
+        """Let nothing fail any more."""
+        self.planned.clear()
+        self.latency, self.drop_watches_every = 0.0, None
+
+    def take(self, call: Call) -> Fault | None:
+        """Return what goes wrong with a call, if anything."""
+        for fault in self.planned:
+            if not fault.concerns(call) or fault.times == 0:
+                continue
+            if fault.share < 1.0 and self._random.random() >= fault.share:
+                continue
+            if fault.times is not None:
+                fault.times -= 1
+            self.happened += 1
+            return fault
+        return None

@@ -1,0 +1,264 @@
+"""The patches of Kubernetes: JSON patch, JSON merge patch and strategic merge patch.
+
+None of them changes its input.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import Any
+
+from bayplan.cluster.apiserver.status import ApiError, bad_request
+
+__all__ = ["json_patch", "merge_patch", "strategic_patch"]
+
+_MERGE_KEYS: Mapping[str, str] = {
+    "conditions": "type",
+    "containers": "name",
+    "initContainers": "name",
+    "ephemeralContainers": "name",
+    "env": "name",
+    "volumes": "name",
+    "volumeMounts": "mountPath",
+    "volumeDevices": "devicePath",
+    "imagePullSecrets": "name",
+    "hostAliases": "ip",
+    "ownerReferences": "uid",
+    "topologySpreadConstraints": "topologyKey",
+    "schedulingGates": "name",
+    "resourceClaims": "name",
+    "resourceClaimStatuses": "name",
+    "reservedFor": "uid",
+    "addresses": "type",
+    "podIPs": "ip",
+    "hostIPs": "ip",
+    "secrets": "name",
+}
+"""By which field the items of a list are told apart. Other lists are replaced as a whole."""
+_PRIMITIVE = frozenset({"finalizers"})
+"""Lists of texts that grow by what a patch names."""
+_DIRECTIVE = "$patch"
+_DELETE_PRIMITIVE = "$deleteFromPrimitiveList/"
+_ORDER = "$setElementOrder/"
+_RETAIN = "$retainKeys"
+
+
+# JSON merge patch (RFC 7396) -------------------------------------------------------------------
+
+
+def merge_patch(target: Any, patch: Any) -> Any:
+    """Return the target with a JSON merge patch applied."""
+    if not isinstance(patch, dict):
+        return patch
+    result = dict(target) if isinstance(target, dict) else {}
+    for key, value in patch.items():
+        if value is None:
+            result.pop(key, None)
+        else:
+            result[key] = merge_patch(result.get(key), value)
+    return result
+
+
+# Strategic merge patch ---------------------------------------------------------------------------
+
+
+def strategic_patch(target: Any, patch: Any) -> Any:
+    """Return the target with a strategic merge patch applied.
+
+    :raises ApiError: 400, for a directive or a list item that cannot be understood.
+    """
+    if not isinstance(patch, dict):
+        return patch
+    directive = patch.get(_DIRECTIVE)
+    if directive == "replace":
+        return {k: _fresh(v) for k, v in patch.items() if k != _DIRECTIVE}
+    if directive == "delete":
+        return {}
+    if directive not in (None, "merge"):
+        raise bad_request(f"Unknown patch type: {directive}")
+    result = dict(target) if isinstance(target, dict) else {}
+    if _RETAIN in patch:
+        kept = set(patch[_RETAIN])
+        result = {key: value for key, value in result.items() if key in kept}
+    for key, value in patch.items():
+        if key in (_DIRECTIVE, _RETAIN) or key.startswith(_ORDER):
+            continue
+        if key.startswith(_DELETE_PRIMITIVE):
+            field = key.removeprefix(_DELETE_PRIMITIVE)
+            result[field] = [item for item in result.get(field, ()) if item not in value]
+        elif value is None:
+            result.pop(key, None)
+        elif isinstance(value, list):
+            result[key] = _list(key, result.get(key), value)
+        else:
+            result[key] = strategic_patch(result.get(key), value)
+    for key, order in patch.items():
+        if key.startswith(_ORDER):
+            field = key.removeprefix(_ORDER)
+            if isinstance(result.get(field), list):
+                result[field] = _ordered(field, result[field], order)
+    return result
+
+
+def _list(field: str, target: Any, patch: list[Any]) -> list[Any]:
+    old = target if isinstance(target, list) else []
+    if any(isinstance(item, dict) and item.get(_DIRECTIVE) == "replace" for item in patch):
+        return [
+            _fresh({k: v for k, v in item.items() if k != _DIRECTIVE})
+            for item in patch
+            if not (isinstance(item, dict) and item.get(_DIRECTIVE) == "replace" and len(item) == 1)
+        ]
+    if field in _PRIMITIVE:
+        return [*old, *(item for item in patch if item not in old)]
+    key = _merge_key(field, [*old, *patch])
+    if key is None:
+        return [_fresh(item) for item in patch]
+    result = list(old)
+    for item in patch:
+        if not isinstance(item, dict) or key not in item:
+            raise bad_request(f"map: {item} does not contain declared merge key: {key}")
+        places = [i for i, one in enumerate(result) if one.get(key) == item[key]]
+        if item.get(_DIRECTIVE) == "delete":
+            result = [one for i, one in enumerate(result) if i not in places]
+        elif places:
+            result[places[0]] = strategic_patch(result[places[0]], item)
+        else:
+            result.append(_fresh(item))
+    return result
+
+
+def _merge_key(field: str, items: list[Any]) -> str | None:
+    if field == "ports":
+        # Those of containers and of services have different keys.
+        held = any(isinstance(item, dict) and "containerPort" in item for item in items)
+        return "containerPort" if held else "port"
+    return _MERGE_KEYS.get(field)
+
+
+def _fresh(value: Any) -> Any:
+    """Return what a patch adds, without nulls and directives in it."""
+    if isinstance(value, dict):
+        return strategic_patch({}, value)
+    if isinstance(value, list):
+        return [_fresh(item) for item in value]
+    return value
+
+
+def _ordered(field: str, items: list[Any], order: list[Any]) -> list[Any]:
+    """Sort a list as a patch wants it; items that it does not name keep their neighbours."""
+    key = None if field in _PRIMITIVE else _merge_key(field, items)
+
+    def mark(item: Any) -> Any:
+        return item.get(key) if key is not None and isinstance(item, dict) else item
+
+    places = {mark(item): place for place, item in enumerate(order)}
+    named = sorted((i for i in items if mark(i) in places), key=lambda item: places[mark(item)])
+    result: list[Any] = []
+    for item in items:
+        if mark(item) in places:
+            if named:
+                result.append(named.pop(0))
+        else:
+            result.append(item)
+    return result
+
+
+# JSON patch (RFC 6902) ---------------------------------------------------------------------------
+
+
+def json_patch(target: Any, patch: Any) -> Any:
+    """Return the target with a JSON patch applied.
+
+    :raises ApiError: 400 for a patch that cannot be read, 422 for one that cannot be applied.
+    """
+    if not isinstance(patch, list):
+        raise bad_request("error decoding patch: json: cannot unmarshal into Go value")
+    document = copy.deepcopy(target)
+    for operation in patch:
+        if not isinstance(operation, dict) or not isinstance(operation.get("path"), str):
+            raise bad_request("error decoding patch: missing path")
+        document = _operate(document, operation)
+    return document
+
+
+def _operate(document: Any, operation: Mapping[str, Any]) -> Any:
+    kind, path = operation.get("op"), operation["path"]
+    if kind in ("move", "copy"):
+        value = copy.deepcopy(_at(document, str(operation.get("from", ""))))
+        if kind == "move":
+            document = _remove(document, operation["from"])
+        return _add(document, path, value)
+    if kind == "test":
+        try:
+            found = _at(document, path)
+        except ApiError:
+            found = None
+        if found != operation.get("value"):
+            raise _refused(f"testing value {path} failed")
+        return document
+    if kind == "remove":
+        return _remove(document, path)
+    value = copy.deepcopy(operation.get("value"))
+    if kind == "add":
+        return _add(document, path, value)
+    if kind == "replace":
+        _at(document, path)
+        return _add(_remove(document, path) if path else document, path, value)
+    raise bad_request(f"Unexpected kind: {kind}")
+
+
+def _refused(why: str) -> ApiError:
+    return ApiError(
+        422, "Invalid", f"the server rejected our request due to an error in our request: {why}"
+    )
+
+
+def _steps(path: str) -> list[str]:
+    if path == "":
+        return []
+    if not path.startswith("/"):
+        raise bad_request(f"error decoding patch: invalid path {path}")
+    return [s.replace("~1", "/").replace("~0", "~") for s in path[1:].split("/")]
+
+
+def _at(document: Any, path: str) -> Any:
+    for step in _steps(path):
+        if isinstance(document, dict) and step in document:
+            document = document[step]
+        elif isinstance(document, list) and step.isdecimal() and int(step) < len(document):
+            document = document[int(step)]
+        else:
+            raise _refused(f"doc is missing path: {path}")
+    return document
+
+
+def _parent(document: Any, path: str) -> tuple[Any, str]:
+    steps = _steps(path)
+    head = "".join(f"/{s.replace('~', '~0').replace('/', '~1')}" for s in steps[:-1])
+    return _at(document, head), steps[-1]
+
+
+def _add(document: Any, path: str, value: Any) -> Any:
+    if path == "":
+        return value
+    parent, step = _parent(document, path)
+    if isinstance(parent, dict):
+        parent[step] = value
+    elif isinstance(parent, list) and step == "-":
+        parent.append(value)
+    elif isinstance(parent, list) and step.isdecimal() and int(step) <= len(parent):
+        parent.insert(int(step), value)
+    else:
+        raise _refused(f"add operation does not apply: doc is missing path: {path}")
+    return document
+
+
+def _remove(document: Any, path: str) -> Any:
+    _at(document, path)
+    parent, step = _parent(document, path)
+    if isinstance(parent, dict):
+        del parent[step]
+    else:
+        del parent[int(step)]
+    return document

@@ -1,0 +1,160 @@
+"""get and list: states of objects, filtered, in pages."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from bayplan.cluster.apiserver.calls import Call
+from bayplan.cluster.apiserver.conversion import new_event
+from bayplan.cluster.apiserver.history import Convert, Record
+from bayplan.cluster.apiserver.selectors import Predicate, field_predicate, label_predicate
+from bayplan.cluster.apiserver.status import (
+    ApiError,
+    bad_request,
+    expired,
+    not_found,
+    too_large_version,
+)
+from bayplan.cluster.apiserver.store import ServedCluster
+
+__all__ = ["Page", "convert_for", "encode_list", "find", "list_page", "selection"]
+
+_TOO_OLD = (
+    "The provided continue parameter is too old to display a consistent list result. You can "
+    "start a new list without the continue parameter."
+)
+
+
+class _Token(msgspec.Struct):
+    """What a continue token says: the state that is listed, and the last key that was sent."""
+
+    version: int
+    after: str
+
+
+@dataclass(frozen=True)
+class Page:
+    """A part of a list, as of a version."""
+
+    records: list[Record]
+    version: int
+    token: str = ""
+    remaining: int | None = None
+
+
+def convert_for(call: Call) -> Convert | None:
+    """Return what turns stored objects into the version that a call wants."""
+    if call.group == "events.k8s.io":
+        return new_event
+    return call.resource.outgoing(call.version)
+
+
+def find(cluster: ServedCluster, call: Call) -> Record:
+    """Return the object that a call names.
+
+    :raises ApiError: 404, when there is none.
+    """
+    resource = call.resource
+    record = cluster.records(resource).get(resource.key(call.namespace, call.name))
+    if record is None:
+        raise not_found(resource.group, resource.plural, call.name)
+    return record
+
+
+def selection(call: Call) -> Predicate | None:
+    """Return what tells the objects that a call wants, None for all.
+
+    :raises ApiError: 400, for a selector that cannot be read.
+    """
+    labels = label_predicate(call.params.get("labelSelector", ""))
+    fields = field_predicate(call.params.get("fieldSelector", ""), call.resource)
+    name, namespace = call.name, call.namespace
+
+    def matches(content: Any) -> bool:
+        meta = content["metadata"]
+        return (
+            (not namespace or meta["namespace"] == namespace)
+            and (not name or meta["name"] == name)
+            and (labels is None or labels(content))
+            and (fields is None or fields(content))
+        )
+
+    return matches if labels or fields or name or namespace else None
+
+
+def list_page(cluster: ServedCluster, call: Call) -> Page:
+    """Return what a list call asks for.
+
+    :raises ApiError: 400, 410 or 504, for parameters that cannot be served.
+    """
+    matches = selection(call)
+    limit = call.number("limit")
+    after = ""
+    if call.params.get("continue"):
+        token = _read_token(call.params["continue"])
+        after, version = token.after, token.version
+        try:
+            state = cluster.state_at(call.resource, version)
+        except ApiError:
+            raise expired(_TOO_OLD) from None
+    else:
+        version = _wanted_version(cluster, call, limit)
+        state = cluster.state_at(call.resource, version)
+    keys = sorted(state)
+    records = [state[key] for key in keys if key > after]
+    if matches is not None:
+        records = [record for record in records if matches(record.content)]
+    if not limit or len(records) <= limit:
+        return Page(records, version)
+    last = records[limit - 1].key
+    selective = call.params.get("labelSelector") or call.params.get("fieldSelector")
+    left = None if selective else len(records) - limit
+    return Page(records[:limit], version, _write_token(_Token(version, last)), left)
+
+
+def _wanted_version(cluster: ServedCluster, call: Call, limit: int) -> int:
+    """Return the version whose state a list shows: now, unless an exact one is asked for."""
+    text, match = (
+        call.params.get("resourceVersion", ""),
+        call.params.get("resourceVersionMatch", ""),
+    )
+    if match and not text:
+        raise bad_request("resourceVersionMatch is forbidden unless resourceVersion is provided")
+    if not text or text == "0":
+        return cluster.version
+    if not text.isdecimal():
+        raise bad_request(f'invalid resource version "{text}"')
+    wanted = int(text)
+    if wanted > cluster.version:
+        raise too_large_version(wanted, cluster.version)
+    exact = match == "Exact" or (not match and limit > 0)
+    return wanted if exact else cluster.version
+
+
+def _write_token(token: _Token) -> str:
+    return base64.urlsafe_b64encode(msgspec.json.encode(token)).decode()
+
+
+def _read_token(text: str) -> _Token:
+    try:
+        return msgspec.json.decode(base64.urlsafe_b64decode(text), type=_Token)
+    except (msgspec.DecodeError, binascii.Error, ValueError):
+        raise bad_request("continue key is not valid") from None
+
+
+def encode_list(call: Call, page: Page) -> bytes:
+    """Return a list as it goes over the wire."""
+    meta: dict[str, Any] = {"resourceVersion": str(page.version)}
+    if page.token:
+        meta["continue"] = page.token
+        if page.remaining is not None:
+            meta["remainingItemCount"] = page.remaining
+    head = {"kind": f"{call.resource.kind}List", "apiVersion": call.api_version, "metadata": meta}
+    convert = convert_for(call)
+    items = b",".join(record.encoded(call.api_version, convert) for record in page.records)
+    return b"".join((msgspec.json.encode(head)[:-1], b',"items":[', items, b"]}"))

@@ -1,0 +1,248 @@
+"""A Kubernetes API server on loopback, over an embedded cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import yaml
+from aiohttp import web
+
+from bayplan.cluster.apiserver.access import Access, Role, authorize, authorize_path
+from bayplan.cluster.apiserver.calls import Call, PathNotFound, read_call
+from bayplan.cluster.apiserver.discovery import VERSION, discover, openapi
+from bayplan.cluster.apiserver.faults import Fault, FaultKind, Faults, WatchFault
+from bayplan.cluster.apiserver.handlers import answer
+from bayplan.cluster.apiserver.kubeconfig import write_kubeconfig
+from bayplan.cluster.apiserver.status import ApiError, bad_request
+from bayplan.cluster.apiserver.store import ServedCluster
+from bayplan.cluster.apiserver.watches import Watch, WatchSettings
+
+__all__ = ["ApiServer"]
+
+_HEALTH = ("/healthz", "/livez", "/readyz")
+_TOKEN_PREFIX = "/token/"  # noqa: S105 - a part of paths
+_SHUTDOWN = 1.0
+
+
+class ApiServer:
+    """Serves a cluster on 127.0.0.1.
+
+    Who moves the cluster's clock is not its business. Everything happens in the event loop that
+    ``start`` is called in.
+
+    :param port: 0 takes a free one.
+    :param tokens: who may do what by bearer token, None for one who may do everything; without
+        the mapping everybody may.
+    """
+
+    def __init__(
+        self,
+        cluster: ServedCluster,
+        port: int = 0,
+        tokens: Mapping[str, Role | None] | None = None,
+        watches: WatchSettings | None = None,
+        faults: Faults | None = None,
+    ) -> None:
+        self.cluster = cluster
+        self.port = port
+        self.faults = faults or Faults()
+        self.calls: Counter[tuple[str, str, str, bool]] = Counter()
+        self._access = Access(tokens)
+        self._tokens = tokens
+        self._settings = watches or WatchSettings()
+        self._watches: set[Watch] = set()
+        self._runner: web.ServerRunner | None = None
+
+    # Running -----------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Listen; after ``stop`` on the same port, with the same objects.
+
+        :raises OSError: when the port is taken.
+        """
+        server = web.Server(self._handle, access_log=None, handler_cancellation=True)
+        self._runner = web.ServerRunner(server, shutdown_timeout=_SHUTDOWN)
+        await self._runner.setup()
+        try:
+            site = web.TCPSite(self._runner, "127.0.0.1", self.port, reuse_address=True)
+            await site.start()
+        except OSError:
+            await self._runner.cleanup()
+            self._runner = None
+            raise
+        self.port = self._runner.addresses[0][1]
+        self.cluster.settle()
+
+    async def stop(self) -> None:
+        """End all watches and connections, and refuse new ones."""
+        runner, self._runner = self._runner, None
+        if runner is None:
+            return
+        for watch in self._watches:
+            watch.ending.set()
+        self._wake()
+        await runner.cleanup()
+
+    async def __aenter__(self) -> ApiServer:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+
+    @property
+    def url(self) -> str:
+        """Where the server is."""
+        return f"http://127.0.0.1:{self.port}"
+
+    def write_kubeconfig(self, path: Path, token: str | None = None) -> None:
+        """Write a kubeconfig with a token, by default the first one that may do everything.
+
+        kubectl sends no token over plain HTTP, therefore the server's address holds it, too.
+
+        :raises OSError: when it cannot be written.
+        """
+        if token is None and self._tokens:
+            token = next((t for t, role in self._tokens.items() if role is None), None)
+        url = f"{self.url}{_TOKEN_PREFIX}{token}" if token else self.url
+        write_kubeconfig(path, url, token)
+
+    # Faults ------------------------------------------------------------------------------
+
+    def compact(self) -> None:
+        """Forget the history: every watch and list of an older version gets 410 Gone."""
+        for log in self.cluster.logs():
+            log.compact()
+
+    def end_watches(self, fault: WatchFault = WatchFault.DROP) -> int:
+        """End all watches that run now, in this way; return how many there are."""
+        self.faults.watch_fault = fault
+        self.faults.watches_to_end = len(self._watches)
+        self._wake()
+        return len(self._watches)
+
+    def _wake(self) -> None:
+        for log in self.cluster.logs():
+            log.wake()
+
+    # Answering ---------------------------------------------------------------------------
+
+    async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        try:
+            return await self._route(request)
+        except ApiError as exc:
+            headers = {"Retry-After": str(exc.retry_after)} if exc.retry_after is not None else None
+            return _json(msgspec.json.encode(exc.status()), exc.code, headers)
+        except PathNotFound:
+            return web.Response(status=404, text="404 page not found\n")
+
+    async def _route(self, request: web.BaseRequest) -> web.StreamResponse:
+        path, token = _credentials(request)
+        user = self._access.user(token)
+        if path in _HEALTH or path.startswith(tuple(f"{p}/" for p in _HEALTH)):
+            return web.Response(text="ok")
+        content = self._discovery(path) if request.method == "GET" else None
+        if content is not None:
+            authorize_path(user, "get", path)
+            return _json(msgspec.json.encode(content))
+        if not path.startswith(("/api/", "/apis/")):
+            authorize_path(user, request.method.lower(), path)
+            raise PathNotFound
+        call = read_call(self.cluster.resources, request.method, path, request.query)
+        self.calls[call.verb, call.group, call.target, bool(call.namespace)] += 1
+        authorize(user, call.verb, call.group, call.target, call.namespace, call.name)
+        return await self._serve(request, call)
+
+    def _discovery(self, path: str) -> dict[str, Any] | None:
+        if path == "/version":
+            return dict(VERSION)
+        if path.startswith("/openapi/v3"):
+            return openapi(self.cluster.resources, path)
+        return discover(self.cluster.resources, path, f"127.0.0.1:{self.port}")
+
+    async def _serve(self, request: web.BaseRequest, call: Call) -> web.StreamResponse:
+        if self.faults.latency:
+            await asyncio.sleep(self.faults.latency)
+        fault = self.faults.take(call)
+        if fault is not None and fault.kind is not FaultKind.CLOSE_AFTER:
+            return _fail(request, fault)
+        if call.verb == "watch":
+            return await self._watch(request, call)
+        body = await _body(request)
+        self.cluster.settle()
+        try:
+            code, content = answer(self.cluster, call, request.headers, body)
+        finally:
+            self.cluster.settle()
+        if fault is not None:
+            return _fail(request, fault)
+        return _json(content, code)
+
+    async def _watch(self, request: web.BaseRequest, call: Call) -> web.StreamResponse:
+        self.cluster.settle()
+        watch = Watch(self.cluster, call, self.faults, self._settings)
+        response = web.StreamResponse(headers={"Content-Type": "application/json"})
+        self._watches.add(watch)
+        try:
+            await response.prepare(request)
+            with contextlib.suppress(ConnectionResetError):
+                await watch.run(response)
+        finally:
+            self._watches.discard(watch)
+        if watch.broken:
+            _close(request)
+        return response
+
+
+def _credentials(request: web.BaseRequest) -> tuple[str, str]:
+    """Return the path and the token of a request."""
+    path = request.path
+    if path.startswith(_TOKEN_PREFIX):
+        token, _, rest = path.removeprefix(_TOKEN_PREFIX).partition("/")
+        return f"/{rest}", token
+    scheme, _, token = request.headers.get("Authorization", "").partition(" ")
+    return path, token.strip() if scheme.lower() == "bearer" else ""
+
+
+async def _body(request: web.BaseRequest) -> Any:
+    if request.method == "GET":
+        return None
+    content = await request.read()
+    if not content:
+        return None
+    try:
+        return msgspec.json.decode(content)
+    except (msgspec.DecodeError, UnicodeDecodeError) as exc:
+        if "yaml" not in request.content_type:
+            raise bad_request(f"couldn't get version/kind; json parse error: {exc}") from None
+    try:
+        return yaml.safe_load(content)
+    except (yaml.YAMLError, UnicodeDecodeError, ValueError) as exc:
+        raise bad_request(f"error converting YAML to JSON: {exc}") from None
+
+
+def _json(
+    content: bytes, code: int = 200, headers: Mapping[str, str] | None = None
+) -> web.Response:
+    return web.Response(body=content, status=code, headers=headers, content_type="application/json")
+
+
+def _close(request: web.BaseRequest) -> None:
+    if request.transport is not None:
+        request.transport.close()
+
+
+def _fail(request: web.BaseRequest, fault: Fault) -> web.StreamResponse:
+    if fault.kind is not FaultKind.STATUS:
+        _close(request)
+        return web.Response()
+    reasons = {409: "Conflict", 429: "TooManyRequests", 503: "ServiceUnavailable"}
+    reason = reasons.get(fault.code, "InternalError")
+    text = "this failure was asked for"
+    raise ApiError(fault.code, reason, text, retry_after=fault.retry_after)

@@ -1,0 +1,331 @@
+"""The embedded cluster with the whole JSON of its objects, and the history of their changes."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from typing import Any, TypeVar, cast
+
+import msgspec
+from msgspec.structs import replace
+
+from bayplan.api import ApiObject, Kind, Namespace, ObjectMeta, Pod
+from bayplan.cluster.apiserver.defaults import pod_defaults, with_tolerations
+from bayplan.cluster.apiserver.history import Change, Log, Record
+from bayplan.cluster.apiserver.overlay import overlay, plain
+from bayplan.cluster.apiserver.resources import Resource, Resources
+from bayplan.cluster.clock import VirtualClock
+from bayplan.cluster.disruption import budgets_of
+from bayplan.cluster.memory import LONG_AGO, MemoryCluster
+from bayplan.cluster.protocol import Event, WatchType
+from bayplan.errors import AlreadyExists, InputError
+
+__all__ = ["ServedCluster"]
+
+Obj = TypeVar("Obj", bound=ApiObject)
+Content = dict[str, Any]
+
+_EVENT_TTL = 3600.0
+_TEMPLATED = ("Job", "ReplicaSet", "StatefulSet")
+
+
+class ServedCluster(MemoryCluster):
+    """An embedded cluster that an API server can show.
+
+    Beside each typed object it keeps the whole JSON: what it came with, overlaid with the typed
+    fields that changed since.
+
+    :param without: API groups that are not installed.
+    :param history: how many changes of each resource watches can resume from.
+    """
+
+    def __init__(
+        self,
+        seed: int = 0,
+        clock: VirtualClock | None = None,
+        start: datetime = LONG_AGO,
+        without: tuple[str, ...] = (),
+        history: int = 10_000,
+    ) -> None:
+        super().__init__(seed, clock, start)
+        self.resources = Resources(without)
+        self.history = history
+        self._records: dict[type, dict[str, Record]] = {}
+        self._logs: dict[type, Log] = {}
+        self._incoming: tuple[Content, ApiObject] | None = None
+        self.last: Record | None = None
+        """What the last write left of its object."""
+        self.on_change: list[Callable[[Resource, Change], None]] = []
+        for name in ("default", "kube-node-lease", "kube-public", "kube-system"):
+            self.create(Namespace(ObjectMeta(name=name)))
+
+    # Reading -----------------------------------------------------------------------------
+
+    @property
+    def version(self) -> int:
+        """The resource version of the whole cluster."""
+        return self._version
+
+    def kind_of(self, obj: ApiObject) -> Kind:
+        """Return the kind of an object, also of one that bayplan does not read."""
+        resource = self.resources.of(type(obj))
+        return resource.known or Kind(
+            resource.group, resource.kind, resource.versions, resource.type, resource.namespaced
+        )
+
+    def key_of(self, obj: ApiObject) -> str:
+        """Return the key under which an object is stored."""
+        resource = self.resources.of(type(obj))
+        return resource.key(obj.metadata.namespace, obj.metadata.name)
+
+    def records(self, resource: Resource) -> dict[str, Record]:
+        """Return the state of all objects of a resource, by key."""
+        return self._records.setdefault(resource.type, {})
+
+    def log(self, resource: Resource) -> Log:
+        """Return the changes of a resource."""
+        return self._logs.setdefault(resource.type, Log(self.history))
+
+    def logs(self) -> list[Log]:
+        """Return the changes of all resources that have any."""
+        return list(self._logs.values())
+
+    def state_at(self, resource: Resource, version: int) -> dict[str, Record]:
+        """Return the state of all objects of a resource as it was at a version.
+
+        :raises ApiError: 410 or 504, for a version that is forgotten or has not come yet.
+        """
+        state = self.records(resource)
+        changes = list(self.log(resource).back(version, self.version))
+        if changes:
+            state = dict(state)
+        for change in changes:
+            if change.before is None:
+                del state[change.record.key]
+            else:
+                state[change.record.key] = change.before
+        return state
+
+    def forget(self, resource: Resource) -> None:
+        """Drop a resource with all its objects; its watches end."""
+        for obj in self.list(resource.type):
+            self._remove(obj)
+        self.resources.remove(resource)
+        self.log(resource).wake()
+
+    # Writing -----------------------------------------------------------------------------
+
+    @contextmanager
+    def carrying(self, content: Content, obj: ApiObject) -> Iterator[None]:
+        """Let the next write of ``obj`` carry the JSON that it was read from."""
+        self._incoming = (content, obj)
+        try:
+            yield
+        finally:
+            self._incoming = None
+
+    def rehearse(self, obj: ApiObject) -> Record:
+        """Return what ``create`` would make of an object.
+
+        :raises AlreadyExists: when the name is taken.
+        :raises InputError: when admission refuses it.
+        """
+        resource = self.resources.of(type(obj))
+        key = self.key_of(obj)
+        if key in self.records(resource):
+            raise AlreadyExists(f"{resource.kind} {key} exists already")
+        meta = replace(obj.metadata, uid=self._new_uid(obj), creation_timestamp=self.timestamp())
+        admitted = self._admit(replace(obj, metadata=meta))
+        return Record(key, admitted, self._content(resource, admitted, None), self._version)
+
+    def settle(self) -> None:
+        """Let everything happen that follows at this instant."""
+        clock = self.clock
+        while True:
+            clock.advance(clock.now)
+            if not self.deliver():
+                following = clock.next_time()
+                if following is None or following > clock.now:
+                    return
+
+    def budget_problems(self, pod: Record) -> list[str]:
+        """Say which disruption budgets keep a pod from being evicted."""
+        return [
+            f"The disruption budget {budget.metadata.name} needs pods that are healthy and does "
+            "not allow to evict one now"
+            for budget in (budgets_of(self, pod.obj) if isinstance(pod.obj, Pod) else ())
+            if budget.status.disruptions_allowed < 1
+        ]
+
+    def store_content(self, resource: Resource, key: str, content: Content) -> None:
+        """Replace the JSON of an object where only what is not typed differs."""
+        record = self.records(resource)[key]
+        with self.carrying(content, record.obj):
+            self._store(record.obj, WatchType.MODIFIED)
+
+    def _new_uid(self, obj: ApiObject) -> str:
+        return str(uuid.UUID(int=self._random.getrandbits(128), version=4))
+
+    def _admit(self, obj: Obj) -> Obj:
+        obj = super()._admit(obj)
+        if isinstance(obj, Pod) and not obj.metadata.resource_version:
+            return cast(Obj, with_tolerations(obj))
+        return obj
+
+    def _store(self, obj: Obj, type_: WatchType) -> Obj:
+        stored = super()._store(obj, type_)
+        resource = self.resources.of(type(stored))
+        records = self.records(resource)
+        key = self.key_of(stored)
+        before = records.get(key)
+        record = Record(key, stored, self._content(resource, stored, before), self._version)
+        records[key] = record
+        self._changed(resource, Change(type_.value, record, before))
+        return stored
+
+    def _remove(self, obj: Obj) -> Obj:
+        resource = self.resources.of(type(obj))
+        before = self.records(resource).get(self.key_of(obj))
+        removed = super()._remove(obj)
+        if before is not None:
+            content = self._content(resource, removed, before)
+            record = Record(before.key, removed, content, self._version)
+            del self.records(resource)[before.key]
+            self._changed(resource, Change("DELETED", record, before))
+        return removed
+
+    def _changed(self, resource: Resource, change: Change) -> None:
+        self.last = change.record
+        self.log(resource).append(change)
+        if change.type == "ADDED" and resource.plural == "events":
+            key = change.record.key
+            self.clock.call_later(_EVENT_TTL, lambda: self._expire(resource, key))
+        for handler in self.on_change:
+            handler(resource, change)
+
+    def _content(self, resource: Resource, obj: ApiObject, before: Record | None) -> Content:
+        incoming, self._incoming = self._incoming, None
+        came = incoming is not None and type(incoming[1]) is type(obj)
+        if incoming is not None and came:
+            base, typed = incoming
+        elif before is not None:
+            base, typed = before.content, before.obj
+        else:
+            base, typed = self._new_content(resource, obj)
+        content = overlay(base, typed, obj)
+        if before is None:
+            content = _first_state(resource, content)
+        elif (came or not isinstance(obj, Pod)) and "spec" in content:
+            content = _with_generation(content, before.content)
+        return content
+
+    def _new_content(self, resource: Resource, obj: ApiObject) -> tuple[Content, ApiObject]:
+        """Return the JSON of an object that came typed, with what its owner's template holds."""
+        version = resource.api_version(resource.storage_version)
+        content: Content = {"apiVersion": version, "kind": resource.kind, **plain(obj)}
+        template = self._template_of(obj) if isinstance(obj, Pod) else None
+        if template is not None:
+            assert isinstance(obj, Pod)
+            spec, typed = template
+            content["spec"] = overlay(spec, typed, obj.spec)
+        return content, obj
+
+    def _template_of(self, pod: Pod) -> tuple[Content, msgspec.Struct] | None:
+        """Return the JSON of the template that a controller made a pod from, and its type."""
+        owner = next((r for r in pod.metadata.owner_references if r.controller), None)
+        if owner is None or owner.kind not in _TEMPLATED:
+            return None
+        resource = self.resources.of_kind(owner.api_version.rpartition("/")[0], owner.kind)
+        if resource is None:
+            return None
+        record = self.records(resource).get(resource.key(pod.metadata.namespace, owner.name))
+        if record is None:
+            return None
+        template = getattr(getattr(record.obj, "spec", None), "template", None)
+        if template is None:
+            return None
+        return record.content.get("spec", {}).get("template", {}).get("spec", {}), template.spec
+
+    # Events ------------------------------------------------------------------------------
+
+    def report(self, obj: ApiObject, error: InputError) -> None:
+        """Tell of what a controller could not do in an event, as controllers do."""
+        reason = "Failed" if isinstance(obj, Pod) else "FailedCreate"
+        kind = self.kind_of(obj).name
+        self._record(Event(self.key_of(obj), "Warning", reason, str(error), about=kind))
+
+    def _record(self, event: Event) -> None:
+        super()._record(event)
+        namespace, _, name = event.pod.rpartition("/")
+        namespace = namespace or "default"
+        involved = {"kind": event.about, "namespace": namespace, "name": name}
+        resource = self.resources.named("", "pods") if event.about == "Pod" else None
+        about = self.records(resource).get(event.pod) if resource is not None else None
+        if about is not None:
+            meta = about.obj.metadata
+            involved |= {
+                "apiVersion": "v1",
+                "uid": meta.uid,
+                "resourceVersion": meta.resource_version,
+            }
+        stamp = self.timestamp()
+        self.create_content(
+            self._events(),
+            {
+                "apiVersion": "v1",
+                "kind": "Event",
+                "metadata": {"generateName": f"{name}.", "namespace": namespace},
+                "involvedObject": involved,
+                "reason": event.reason,
+                "message": event.message,
+                "source": {"component": "bayplan-cluster"},
+                "firstTimestamp": stamp,
+                "lastTimestamp": stamp,
+                "count": 1,
+                "type": event.type,
+                "reportingComponent": "bayplan-cluster",
+                "reportingInstance": "",
+            },
+        )
+
+    def _events(self) -> Resource:
+        resource = self.resources.named("", "events")
+        assert resource is not None
+        return resource
+
+    def create_content(self, resource: Resource, content: Content) -> Record:
+        """Create an object of a kind that bayplan does not read, from its JSON."""
+        obj = msgspec.convert(content, resource.type)
+        with self.carrying(content, obj):
+            created = self.create(obj)
+        return self.records(resource)[self.key_of(created)]
+
+    def _expire(self, resource: Resource, key: str) -> None:
+        record = self.records(resource).get(key)
+        if record is not None:
+            self._remove(record.obj)
+
+
+def _first_state(resource: Resource, content: Content) -> Content:
+    if resource.type is Pod:
+        content = pod_defaults(content)
+    if "spec" in content and resource.plural != "nodes":
+        content = {**content, "metadata": {**content["metadata"], "generation": 1}}
+    if resource.type is Namespace:
+        content = {**content, "status": {"phase": "Active"}}
+    return content
+
+
+def _with_generation(content: Content, before: Content) -> Content:
+    """Count the states of the spec."""
+    generation = before["metadata"].get("generation")
+    if generation is None:
+        return content
+    old, new = before.get("spec"), content.get("spec")
+    if not (old is new or old == new):
+        generation += 1
+    if content["metadata"].get("generation") == generation:
+        return content
+    return {**content, "metadata": {**content["metadata"], "generation": generation}}

@@ -1,0 +1,123 @@
+"""Parts of objects that have verbs of their own: binding and eviction."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec.structs import replace
+
+from bayplan.api import Pod, PodCondition
+from bayplan.cluster.apiserver.calls import Call
+from bayplan.cluster.apiserver.history import Record
+from bayplan.cluster.apiserver.reads import find
+from bayplan.cluster.apiserver.status import (
+    Cause,
+    bad_request,
+    conflict,
+    invalid,
+    success,
+    too_many_requests,
+)
+from bayplan.cluster.apiserver.store import ServedCluster
+from bayplan.cluster.disruption import take_one
+from bayplan.cluster.memory import with_condition
+from bayplan.cluster.protocol import Bind
+from bayplan.errors import TooManyDisruptions
+
+__all__ = ["bind", "evict"]
+
+Content = dict[str, Any]
+
+
+def bind(cluster: ServedCluster, call: Call, body: Any) -> Content:
+    """Give a pod its node.
+
+    :raises ApiError: 409, where it has one, is going, or is not the pod that was meant.
+    """
+    if not isinstance(body, dict) or body.get("kind", "Binding") != "Binding":
+        raise bad_request("expected a Binding")
+    meta, target = body.get("metadata") or {}, body.get("target") or {}
+    name = call.name or meta.get("name", "")
+    if meta.get("name", name) != name:
+        raise bad_request(
+            f"the name of the object ({meta['name']}) does not match the name on the URL ({name})"
+        )
+    node = target.get("name")
+    if not node or target.get("kind", "Node") != "Node":
+        cause = Cause("FieldValueRequired", "Required value", "target.name")
+        raise invalid("", "Binding", name, [cause])
+    named = Call("create", call.resource, "", "v1", call.params, call.namespace, name, "binding")
+    record = find(cluster, named)
+    pod = record.obj
+    assert isinstance(pod, Pod)
+    _check_uid(pod, meta.get("uid", ""))
+    why = ""
+    if pod.metadata.deletion_timestamp is not None:
+        why = f"pod {name} is being deleted, cannot be assigned to a host"
+    elif pod.spec.node_name:
+        why = f'pod {name} is already assigned to node "{pod.spec.node_name}"'
+    elif pod.spec.scheduling_gates:
+        why = f"pod {name} has non-empty .spec.schedulingGates"
+    if why:
+        raise conflict("", "pods/binding", name, why)
+    if not call.dry_run:
+        cluster.bind(pod, Bind(pod.key, pod.metadata.uid, node, meta.get("annotations") or {}))
+    return success(code=201)
+
+
+def _check_uid(pod: Pod, uid: str) -> None:
+    if uid and uid != pod.metadata.uid:
+        why = (
+            f"Precondition failed: UID in precondition: {uid}, UID in object meta: "
+            f"{pod.metadata.uid}"
+        )
+        raise conflict("", "pods/binding", pod.metadata.name, why)
+
+
+def evict(cluster: ServedCluster, call: Call, body: Any) -> Content:
+    """End a pod if its disruption budgets allow it.
+
+    :raises ApiError: 429, where they do not.
+    """
+    record = find(cluster, call)
+    pod = record.obj
+    assert isinstance(pod, Pod)
+    options = (body.get("deleteOptions") or {}) if isinstance(body, dict) else {}
+    wanted = (options.get("preconditions") or {}).get("uid", "")
+    if wanted and wanted != pod.metadata.uid:
+        why = (
+            f"Precondition failed: UID in precondition: {wanted}, UID in object meta: "
+            f"{pod.metadata.uid}"
+        )
+        raise conflict("", "pods", call.name, why)
+    if call.dry_run or options.get("dryRun") or pod.metadata.deletion_timestamp is not None:
+        return success(code=201)
+    try:
+        take_one(cluster, pod)
+    except TooManyDisruptions:
+        raise _refused(cluster, record) from None
+    condition = PodCondition(
+        "DisruptionTarget",
+        "True",
+        "EvictionByEvictionAPI",
+        "Eviction API: evicting",
+        cluster.timestamp(),
+    )
+    cluster.update(replace(with_condition(pod, condition), metadata=_current(pod)))
+    cluster.delete(Pod, pod.key, options.get("gracePeriodSeconds"))
+    return success(code=201)
+
+
+def _current(pod: Pod) -> Any:
+    """Return metadata that any state of the pod may be replaced by."""
+    return replace(pod.metadata, resource_version="")
+
+
+def _refused(cluster: ServedCluster, record: Record) -> Exception:
+    causes = [
+        {"reason": "DisruptionBudget", "message": message}
+        for message in cluster.budget_problems(record)
+    ]
+    return too_many_requests(
+        "Cannot evict pod as it would violate the pod's disruption budget.", None, causes=causes
+    )

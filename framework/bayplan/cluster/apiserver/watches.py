@@ -1,0 +1,182 @@
+"""watch: the changes of a resource as they come, one JSON object a line."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+from aiohttp import web
+
+from bayplan.cluster.apiserver.calls import Call
+from bayplan.cluster.apiserver.faults import Faults, WatchFault
+from bayplan.cluster.apiserver.history import Change, Record
+from bayplan.cluster.apiserver.reads import convert_for, selection
+from bayplan.cluster.apiserver.status import ApiError, bad_request, expired
+from bayplan.cluster.apiserver.store import ServedCluster
+
+__all__ = ["Watch", "WatchSettings"]
+
+_BATCH = 512
+_INITIAL_END = {"k8s.io/initial-events-end": "true"}
+
+Encode = Callable[[Record], bytes]
+
+
+@dataclass
+class WatchSettings:
+    """How watches behave: seconds between bookmarks, and until one ends by itself."""
+
+    bookmark_every: float = 60.0
+    timeout: float = 1800.0
+
+
+@dataclass(eq=False)
+class Watch:
+    """One watch of one client.
+
+    :param encode: turns an object into what is sent of it, where it is not the object itself.
+    :param ended: set when the server stops.
+    """
+
+    cluster: ServedCluster
+    call: Call
+    faults: Faults
+    settings: WatchSettings
+    encode: Encode | None = None
+    ending: asyncio.Event = field(default_factory=asyncio.Event)
+    broken: bool = False
+    """Whether the connection is to break instead of ending."""
+    _position: int = 0
+    _sent: int = 0
+
+    def __post_init__(self) -> None:
+        self._matches = selection(self.call)
+        self._log = self.cluster.log(self.call.resource)
+        convert, version = convert_for(self.call), self.call.api_version
+        self._encode = self.encode or (lambda record: record.encoded(version, convert))
+        self._first = self._start()
+
+    def _start(self) -> list[bytes]:
+        """Find where to start; return what is sent before the first change."""
+        text = self.call.params.get("resourceVersion", "")
+        initial = self.call.truth("sendInitialEvents")
+        if text in ("", "0") or initial:
+            self._position = self._log.end
+            records = self.cluster.records(self.call.resource)
+            first = [
+                self._line("ADDED", records[key])
+                for key in sorted(records)
+                if self._matches is None or self._matches(records[key].content)
+            ]
+            if initial and self.call.truth("allowWatchBookmarks"):
+                first.append(self._bookmark(_INITIAL_END))
+            return first
+        if not text.isdecimal():
+            raise bad_request(f'invalid resource version "{text}"')
+        if int(text) > self.cluster.version:
+            # Of another cluster, which was here before.
+            raise expired(f"too old resource version: {text} ({self.cluster.version})")
+        self._position = self._log.position_after(int(text))
+        return []
+
+    async def run(self, response: web.StreamResponse) -> None:
+        """Send changes until the client, the server or the time allowed ends it."""
+        changed = self._log.listen()
+        loop = asyncio.get_running_loop()
+        seconds = self.call.number("timeoutSeconds") or self.settings.timeout
+        end = loop.time() + seconds
+        try:
+            if self._first:
+                await response.write(b"".join(self._first))
+                self._first = []
+            while not self.ending.is_set() and loop.time() < end:
+                changed.clear()
+                if await self._send_changes(response):
+                    return
+                if self._position < self._log.end:
+                    continue
+                wait = min(self.settings.bookmark_every, end - loop.time())
+                with contextlib.suppress(asyncio.TimeoutError):
+                    await asyncio.wait_for(changed.wait(), max(wait, 0))
+                    continue
+                if self.call.truth("allowWatchBookmarks") and self._position == self._log.end:
+                    await response.write(self._bookmark())
+        finally:
+            self._log.leave(changed)
+
+    async def _send_changes(self, response: web.StreamResponse) -> bool:
+        """Send what there is to send; return whether that was the end."""
+        try:
+            changes = self._log.since(self._position, _BATCH)
+        except ApiError as exc:
+            await response.write(_line(b"ERROR", msgspec.json.encode(exc.status())))
+            return True
+        self._position += len(changes)
+        lines = [line for change in changes for line in self._lines(change)]
+        every = self.faults.drop_watches_every
+        if every is not None and self._sent + len(lines) >= every:
+            await response.write(b"".join(lines[: every - self._sent]))
+            self.broken = True
+            return True
+        self._sent += len(lines)
+        if lines:
+            await response.write(b"".join(lines))
+        return await self._fail(response)
+
+    async def _fail(self, response: web.StreamResponse) -> bool:
+        """End as a fault wants it; return whether there is one."""
+        if not self.faults.watches_to_end:
+            return False
+        self.faults.watches_to_end -= 1
+        fault = self.faults.watch_fault
+        self.broken = fault is not WatchFault.EXPIRE
+        if fault is WatchFault.TRUNCATE:
+            await response.write(b'{"type":"MODIFIED","object":{"kind":"')
+        elif fault is WatchFault.GARBAGE:
+            await response.write(b"\x00garbage\n")
+        elif fault is WatchFault.EXPIRE:
+            error = expired("The resourceVersion for the provided watch is too old.")
+            await response.write(_line(b"ERROR", msgspec.json.encode(error.status())))
+        return True
+
+    def _lines(self, change: Change) -> Iterable[bytes]:
+        """Return what a client is told of a change, which depends on what it selects."""
+        matches = self._matches
+        if matches is None:
+            return (self._line(change.type, change.record),)
+        before = change.before
+        was = before is not None and matches(before.content)
+        now = change.type != "DELETED" and matches(change.record.content)
+        if now:
+            return (self._line("MODIFIED" if was else "ADDED", change.record),)
+        if not was:
+            return ()
+        if change.type == "DELETED":
+            return (self._line("DELETED", change.record),)
+        assert before is not None
+        return (self._line("DELETED", _as_of(before, change.record)),)
+
+    def _line(self, type_: str, record: Record) -> bytes:
+        return _line(type_.encode(), self._encode(record))
+
+    def _bookmark(self, annotations: dict[str, str] | None = None) -> bytes:
+        meta: dict[str, Any] = {"resourceVersion": str(self.cluster.version)}
+        if annotations:
+            meta["annotations"] = annotations
+        resource = self.call.resource
+        content = {"kind": resource.kind, "apiVersion": self.call.api_version, "metadata": meta}
+        return _line(b"BOOKMARK", msgspec.json.encode(content))
+
+
+def _as_of(before: Record, after: Record) -> Record:
+    """Return an object as it was, with the version at which it left the selection."""
+    meta = {**before.content["metadata"], "resourceVersion": str(after.version)}
+    return Record(before.key, before.obj, {**before.content, "metadata": meta}, after.version)
+
+
+def _line(type_: bytes, content: bytes) -> bytes:
+    return b"".join((b'{"type":"', type_, b'","object":', content, b"}\n"))

@@ -1,0 +1,361 @@
+"""create, update, patch and delete, with the checks of the real API server."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from bayplan.api import ApiObject, Pod, decode_object
+from bayplan.api.objects import DecodeError
+from bayplan.cluster.apiserver.calls import Call
+from bayplan.cluster.apiserver.conversion import core_event
+from bayplan.cluster.apiserver.history import Record
+from bayplan.cluster.apiserver.patches import json_patch, merge_patch, strategic_patch
+from bayplan.cluster.apiserver.reads import convert_for, find, list_page
+from bayplan.cluster.apiserver.resources import Resource
+from bayplan.cluster.apiserver.status import (
+    Cause,
+    already_exists,
+    bad_request,
+    conflict,
+    forbidden,
+    invalid,
+    method_not_allowed,
+    not_found,
+    success,
+    unsupported_media_type,
+)
+from bayplan.cluster.apiserver.store import ServedCluster
+from bayplan.errors import AlreadyExists, InputError
+
+__all__ = ["create", "decode", "delete", "delete_all", "patch", "update"]
+
+Content = dict[str, Any]
+
+JSON_PATCH = "application/json-patch+json"
+MERGE_PATCH = "application/merge-patch+json"
+STRATEGIC_PATCH = "application/strategic-merge-patch+json"
+APPLY_PATCH = "application/apply-patch+yaml"
+
+_SYSTEM = (
+    "uid",
+    "creationTimestamp",
+    "deletionTimestamp",
+    "deletionGracePeriodSeconds",
+    "generation",
+    "resourceVersion",
+    "name",
+    "namespace",
+    "generateName",
+)
+"""Metadata that clients do not write."""
+
+
+# Reading what came ---------------------------------------------------------------------------
+
+
+def decode(resource: Resource, content: Content) -> ApiObject:
+    """Return the typed object of stored JSON.
+
+    :raises ApiError: 422, where the API server would refuse it.
+    """
+    name = str(content["metadata"].get("name") or "")
+    try:
+        if resource.known is not None:
+            return decode_object(resource.known, content)
+        return msgspec.convert(content, resource.type)
+    except DecodeError as exc:
+        cause = Cause("FieldValueInvalid", exc.message, exc.path.removeprefix("$."))
+    except msgspec.ValidationError as exc:
+        cause = Cause("FieldValueInvalid", str(exc))
+    raise invalid(resource.group, resource.kind, name, [cause])
+
+
+def _own(call: Call, body: Any) -> Content:
+    """Return a body in the stored version, as an object of the resource and of nobody else.
+
+    :raises ApiError: 400, where it is something else.
+    """
+    resource = call.resource
+    if not isinstance(body, dict):
+        raise bad_request("the body of the request is no object")
+    api_version = body.get("apiVersion") or call.api_version
+    kind = body.get("kind") or resource.kind
+    if (api_version, kind) != (call.api_version, resource.kind):
+        raise bad_request(
+            f"the object provided is a {kind} of {api_version}, expected a {resource.kind} of "
+            f"{call.api_version}"
+        )
+    content = without_nulls({"apiVersion": api_version, "kind": kind, **body})
+    if not isinstance(content.get("metadata", {}), dict):
+        raise bad_request("$.metadata: expected a mapping")
+    content.setdefault("metadata", {})
+    return _stored(call, content)
+
+
+def _stored(call: Call, content: Content) -> Content:
+    if call.group == "events.k8s.io":
+        return core_event(content)
+    convert = call.resource.incoming(call.version)
+    return convert(content) if convert is not None else content
+
+
+def without_nulls(value: Any) -> Any:
+    """Return JSON without what is null, which means absent."""
+    if isinstance(value, dict):
+        return {key: without_nulls(item) for key, item in value.items() if item is not None}
+    if isinstance(value, list):
+        return [without_nulls(item) for item in value]
+    return value
+
+
+# Creating ------------------------------------------------------------------------------------
+
+
+def create(cluster: ServedCluster, call: Call, body: Any) -> Record:
+    """Create an object.
+
+    :raises ApiError: when it is refused.
+    """
+    resource = call.resource
+    content = _own(call, body)
+    meta = _new_metadata(call, content["metadata"])
+    _check_namespace(cluster, call)
+    content = {**content, "metadata": meta}
+    if resource.status and resource.plural != "nodes":
+        content.pop("status", None)
+    obj = decode(resource, content)
+    try:
+        with cluster.carrying(content, obj):
+            if call.dry_run:
+                return cluster.rehearse(obj)
+            cluster.create(obj)
+    except AlreadyExists:
+        raise already_exists(resource.group, resource.plural, obj.metadata.name) from None
+    except InputError as exc:
+        name = obj.metadata.name
+        text = f'{resource.plural} "{name}" is forbidden: {exc.message}'
+        raise forbidden(text, resource.group, resource.plural, name) from None
+    assert cluster.last is not None
+    return cluster.last
+
+
+def _new_metadata(call: Call, given: Mapping[str, Any]) -> Content:
+    resource = call.resource
+    meta = {key: value for key, value in given.items() if key not in _SYSTEM}
+    if given.get("resourceVersion"):
+        raise bad_request("resourceVersion should not be set on objects to be created")
+    named = {k: given[k] for k in ("name", "generateName") if given.get(k)}
+    if not named:
+        cause = Cause(
+            "FieldValueRequired",
+            "Required value: name or generateName is required",
+            "metadata.name",
+        )
+        raise invalid(resource.group, resource.kind, "", [cause])
+    namespace = given.get("namespace", "")
+    if namespace and namespace != call.namespace:
+        raise bad_request(
+            "the namespace of the provided object does not match the namespace sent on the request"
+        )
+    if resource.namespaced:
+        named["namespace"] = call.namespace
+    return {**named, **meta}
+
+
+def _check_namespace(cluster: ServedCluster, call: Call) -> None:
+    """Refuse objects in a namespace that is not there, or not for long."""
+    if not call.resource.namespaced:
+        return
+    resource = cluster.resources.named("", "namespaces")
+    assert resource is not None
+    record = cluster.records(resource).get(call.namespace)
+    if record is None:
+        raise not_found("", "namespaces", call.namespace)
+    if record.obj.metadata.deletion_timestamp is not None:
+        text = (
+            f"unable to create new content in namespace {call.namespace} because it is being "
+            "terminated"
+        )
+        raise forbidden(f"{call.resource.plural} is forbidden: {text}", "", call.resource.plural)
+
+
+# Changing ------------------------------------------------------------------------------------
+
+
+def update(cluster: ServedCluster, call: Call, body: Any) -> Record:
+    """Replace an object, or its status.
+
+    :raises ApiError: when it is refused.
+    """
+    current = find(cluster, call)
+    content = _own(call, body)
+    name = content["metadata"].get("name", call.name)
+    if name != call.name:
+        raise bad_request(
+            f"the name of the object ({name}) does not match the name on the URL ({call.name})"
+        )
+    return _replace(cluster, call, current, content)
+
+
+def patch(cluster: ServedCluster, call: Call, content_type: str, body: Any) -> Record:
+    """Patch an object, or its status.
+
+    :raises ApiError: when it is refused.
+    """
+    resource = call.resource
+    accepted: tuple[str, ...] = (JSON_PATCH, MERGE_PATCH, APPLY_PATCH)
+    accepted += () if resource.custom else (STRATEGIC_PATCH,)
+    if content_type not in accepted:
+        raise unsupported_media_type(accepted)
+    current = find(cluster, call)
+    convert = convert_for(call)
+    shown = convert(current.content) if convert is not None else current.content
+    if content_type == JSON_PATCH:
+        patched = json_patch(shown, body)
+    elif not isinstance(body, dict):
+        raise bad_request("error decoding patch: expected an object")
+    elif content_type == STRATEGIC_PATCH:
+        patched = strategic_patch(shown, body)
+    else:
+        patched = merge_patch(shown, body)
+    return _replace(cluster, call, current, _own(call, patched))
+
+
+def _replace(cluster: ServedCluster, call: Call, current: Record, content: Content) -> Record:
+    """Store a new state, as far as this call may change it."""
+    resource = call.resource
+    meta, old = content["metadata"], current.content["metadata"]
+    if meta.get("uid") not in (None, "", old["uid"]):
+        text = (
+            f"Precondition failed: UID in precondition: {meta['uid']}, "
+            f"UID in object meta: {old['uid']}"
+        )
+        raise conflict(resource.group, resource.plural, call.name, text)
+    if meta.get("resourceVersion") not in (None, "", "0", old["resourceVersion"]):
+        raise conflict(resource.group, resource.plural, call.name)
+    content = _merged(call, current.content, content)
+    if content == current.content:
+        return current
+    obj = decode(resource, content)
+    if isinstance(obj, Pod) and call.subresource == "":
+        from bayplan.cluster.apiserver.validation import check_pod_update
+
+        check_pod_update(current.content, content)
+    if call.dry_run:
+        return Record(current.key, obj, content, current.version)
+    # What is typed must not lose its identity where nothing about it changed.
+    with cluster.carrying(content, obj):
+        cluster.update(obj)
+    assert cluster.last is not None
+    return cluster.last
+
+
+def _merged(call: Call, current: Content, wanted: Content) -> Content:
+    """Return the current state with those parts of the wanted one that a call may write."""
+    resource, sub = call.resource, call.subresource
+    if sub not in ("", "status"):
+        raise method_not_allowed()
+    if sub == "status" and not resource.status:
+        raise method_not_allowed()
+    if sub == "status":
+        meta = current["metadata"] if resource.custom else wanted["metadata"]
+        content = {**current, "metadata": meta}
+        content.pop("status", None)
+        if "status" in wanted:
+            content["status"] = wanted["status"]
+    else:
+        content = dict(wanted)
+        if resource.status:
+            content.pop("status", None)
+            if "status" in current:
+                content["status"] = current["status"]
+    meta = {k: v for k, v in content["metadata"].items() if k not in _SYSTEM}
+    kept = {k: v for k, v in current["metadata"].items() if k in _SYSTEM}
+    return {**content, "metadata": {**kept, **meta}}
+
+
+# Deleting ------------------------------------------------------------------------------------
+
+
+def delete(cluster: ServedCluster, call: Call, options: Any) -> Content | Record:
+    """Delete an object; return it while it is still there, else a Status.
+
+    :raises ApiError: when it is refused.
+    """
+    resource, record = call.resource, find(cluster, call)
+    options = options if isinstance(options, dict) else {}
+    _check_preconditions(call, record, options.get("preconditions") or {})
+    if call.dry_run or options.get("dryRun"):
+        return record
+    grace = options.get("gracePeriodSeconds")
+    if grace is None and call.params.get("gracePeriodSeconds"):
+        grace = call.number("gracePeriodSeconds")
+    policy = options.get("propagationPolicy") or call.params.get("propagationPolicy", "")
+    if policy == "Orphan":
+        orphan(cluster, record)
+    cluster.delete(resource.type, record.key, grace)
+    left = cluster.records(resource).get(record.key)
+    if left is not None:
+        return left
+    details = {
+        "name": call.name,
+        "group": resource.group,
+        "kind": resource.plural,
+        "uid": record.obj.metadata.uid,
+    }
+    return success({key: value for key, value in details.items() if value})
+
+
+def orphan(cluster: ServedCluster, owner: Record) -> None:
+    """Let everything that an object owns belong to nobody."""
+    uid = owner.obj.metadata.uid
+    for resource in cluster.resources.all():
+        for record in list(cluster.records(resource).values()):
+            meta = record.obj.metadata
+            left = tuple(r for r in meta.owner_references if r.uid != uid)
+            if left != meta.owner_references:
+                cluster.update(replace(record.obj, metadata=replace(meta, owner_references=left)))
+
+
+def _check_preconditions(call: Call, record: Record, wanted: Mapping[str, Any]) -> None:
+    meta, resource = record.obj.metadata, call.resource
+    texts = (
+        ("uid", "UID", meta.uid),
+        ("resourceVersion", "ResourceVersion", meta.resource_version),
+    )
+    for key, text, value in texts:
+        if wanted.get(key) and wanted[key] != value:
+            why = (
+                f"Precondition failed: {text} in precondition: {wanted[key]}, "
+                f"{text} in object meta: {value}"
+            )
+            raise conflict(resource.group, resource.plural, call.name, why)
+
+
+def delete_all(cluster: ServedCluster, call: Call, options: Any) -> list[Record]:
+    """Delete every object that a call selects; return them.
+
+    :raises ApiError: when it is refused.
+    """
+    records = list_page(cluster, call).records
+    for record in records:
+        one = _single(call, record)
+        delete(cluster, one, options)
+    return records
+
+
+def _single(call: Call, record: Record) -> Call:
+    meta = record.obj.metadata
+    return Call(
+        "delete",
+        call.resource,
+        call.group,
+        call.version,
+        {k: v for k, v in call.params.items() if k in ("gracePeriodSeconds", "dryRun")},
+        meta.namespace,
+        meta.name,
+    )

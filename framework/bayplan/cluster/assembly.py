@@ -1,0 +1,60 @@
+"""An embedded cluster with everything that runs in it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from bayplan.api import (
+    ApiObject,
+    DeviceClass,
+    Namespace,
+    Node,
+    NodeResourceTopology,
+    PriorityClass,
+    ResourceClaim,
+    ResourceClaimTemplate,
+    ResourceSlice,
+)
+from bayplan.cluster.claims import ClaimController
+from bayplan.cluster.controllers import WorkloadControllers
+from bayplan.cluster.disruption import DisruptionBudgets
+from bayplan.cluster.kubelet import VirtualKubelet
+from bayplan.cluster.memory import MemoryCluster
+from bayplan.cluster.volcano_jobs import VolcanoJobs
+
+__all__ = ["create_in_order", "in_order", "start_controllers"]
+
+_FIRST: tuple[type, ...] = (
+    Namespace,
+    PriorityClass,
+    Node,
+    DeviceClass,
+    ResourceSlice,
+    NodeResourceTopology,
+    ResourceClaimTemplate,
+    ResourceClaim,
+)
+
+
+def start_controllers(cluster: MemoryCluster) -> None:
+    """Let the kubelet and the controllers work on a cluster from now on."""
+    VirtualKubelet(cluster)
+    WorkloadControllers(cluster)
+    VolcanoJobs(cluster)
+    DisruptionBudgets(cluster)
+    ClaimController(cluster)
+
+
+def in_order(objects: Iterable[ApiObject]) -> list[ApiObject]:
+    """Return objects with those that others refer to first."""
+    places = {type_: place for place, type_ in enumerate(_FIRST)}
+    return sorted(objects, key=lambda obj: places.get(type(obj), len(places)))
+
+
+def create_in_order(cluster: MemoryCluster, objects: Iterable[ApiObject]) -> None:
+    """Create objects; what others refer to comes first, whatever order the files have.
+
+    :raises InputError: when admission refuses one.
+    """
+    for obj in in_order(objects):
+        cluster.create(obj)
