@@ -103,7 +103,7 @@ class WebPage:
         """
         address = self._address
         tls = self._tls()
-        app = web.Application(middlewares=[web.middleware(self._guard)])
+        app = web.Application(middlewares=[self._guard])
         for probe in _PROBES:
             app.router.add_get(probe, self._probe)
         app.router.add_get("/metrics", self._metrics)
@@ -153,6 +153,7 @@ class WebPage:
 
     # Who may ask -----------------------------------------------------------------------------
 
+    @web.middleware
     async def _guard(
         self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
     ) -> web.StreamResponse:

@@ -227,7 +227,7 @@ class _Lost(Conflict):
     """A conflict that does not go away by reading the claim again."""
 
 
-class _AnswerMeta(msgspec.Struct, rename="camel"):
+class _AnswerMeta(msgspec.Struct, rename="camel", frozen=True):
     resource_version: str = ""
 
 

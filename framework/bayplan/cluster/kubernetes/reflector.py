@@ -65,7 +65,7 @@ class Reader(Protocol):
         """Yield the lines of a watch."""
 
 
-class _ListMeta(msgspec.Struct, rename="camel"):
+class _ListMeta(msgspec.Struct, rename="camel", frozen=True):
     resource_version: str = ""
     continue_: str = msgspec.field(default="", name="continue")
 
