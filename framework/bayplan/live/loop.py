@@ -7,6 +7,7 @@ answers of the API server are taken in while a long queue is worked off.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Callable
@@ -116,10 +117,9 @@ class LiveScheduler:
         at = self.scheduler.next_time() if self.leads() else None
         if at is not None:
             pause = min(pause, max(0.0, at - self._cluster.now))
-        try:
-            await asyncio.wait_for(self._wake.wait(), pause)
-        except TimeoutError:
-            return
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(pause):
+                await self._wake.wait()
 
     async def _change_profiles(self) -> None:
         """Make a scheduler anew, after the writes of the old one are answered and seen."""

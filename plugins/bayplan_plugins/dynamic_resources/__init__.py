@@ -312,7 +312,7 @@ class DynamicResources(Plugin[DynamicResourcesArgs]):
         for claim, _ in claims.fixed:
             flight = self._ledger.flights.get(claim.metadata.uid)
             if flight is not None:
-                flight.pods[pod.uid] = pod
+                self._ledger.join(flight, pod)
         open_claims = self._open(claims, node)
         notes: list[str] = []
         if open_claims:
@@ -329,14 +329,11 @@ class DynamicResources(Plugin[DynamicResourcesArgs]):
             for ready, own in zip(open_claims, choices, strict=True):
                 self._ledger.take(self._flight(ready, own, node.node, pod), pod)
                 notes.append(_note(ready, own))
-        held = {f.claim.claim.metadata.uid: f.held for f in self._flights_of(pod)}
+        held = {f.claim.claim.metadata.uid: f.held for f in self._ledger.flights_of(pod)}
         self._ledger.promise(pod, node.name, held)
         notes += [_shared_note(claim, self._ledger) for claim, _ in claims.fixed]
         state[NOTES] = tuple(reversed(notes))
         return None
-
-    def _flights_of(self, pod: PodInfo) -> list[Flight]:
-        return [f for f in self._ledger.flights.values() if pod.uid in f.pods]
 
     def _flight(
         self, claim: ClaimToAllocate, choices: Sequence[Choice], node: Node, pod: PodInfo
@@ -450,7 +447,7 @@ class DynamicResources(Plugin[DynamicResourcesArgs]):
         if not pod.facts.wants_devices:
             return None
         claims = self._claims(pod)
-        flights = {f.claim.claim.metadata.uid: f for f in self._flights_of(pod)}
+        flights = {f.claim.claim.metadata.uid: f for f in self._ledger.flights_of(pod)}
         writes: list[Write] = []
         allocations: list[tuple[str, AllocationResult]] = []
         written: list[tuple[ResourceClaim, bool]] = []

@@ -8,6 +8,7 @@ their claims were made for them; that is how preemption frees devices.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import msgspec
@@ -19,7 +20,13 @@ from bayplan.api import (
     ResourceClaim,
     ResourceSlice,
 )
-from bayplan.api.dra import EXTENDED_RESOURCE_CLAIM, AllocationResult, Device, DeviceId
+from bayplan.api.dra import (
+    EXTENDED_RESOURCE_CLAIM,
+    AllocationResult,
+    Device,
+    DeviceId,
+    DeviceSelector,
+)
 from bayplan.api.node import Node
 from bayplan.snapshot import Snapshot
 from bayplan.snapshot.pods import SpecFacts
@@ -35,6 +42,7 @@ from bayplan_dra.allocator import (
 )
 from bayplan_dra.allocator.pools import PoolKey
 from bayplan_dra.allocator.shape import Shapes
+from bayplan_dra.cel import CompileError, compile_selector
 
 __all__ = ["DeviceLedger", "Flight", "extended_uid"]
 
@@ -75,6 +83,7 @@ class DeviceLedger:
         self.inventory = Inventory()
         self.state = AllocatedState()
         self.flights: dict[str, Flight] = {}
+        self._flights_of: dict[str, dict[str, None]] = {}
         self.class_version = 0
         self.shapes = Shapes()
         self.extended: dict[SpecFacts, object] = {}
@@ -134,6 +143,17 @@ class DeviceLedger:
         self.extended.clear()
         self._by_resource = None
         self._touch(None)
+        for selector in new.spec.selectors if new is not None else ():
+            # What is wrong with it, the pods are told that use the class.
+            with suppress(CompileError):
+                self._compile(selector)
+
+    def _compile(self, selector: DeviceSelector) -> None:
+        """Compile a selector before the first pod waits for it."""
+        features = self.inventory.features
+        if selector.cel is not None:
+            lists, shared = features.list_attributes, features.consumable_capacity
+            compile_selector(selector.cel.expression, shared, lists)
 
     def _on_claim(self, old: ResourceClaim | None, new: ResourceClaim | None) -> None:
         if old is not None and (new is None or new.metadata.uid != old.metadata.uid):
@@ -149,7 +169,7 @@ class DeviceLedger:
         self._replace_extended(new)
         flight = self.flights.get(uid)
         if flight is not None and new.status.allocation is not None:
-            del self.flights[uid]
+            self._landed(uid)
             if flight.held == held:
                 # What was decided is now what the API says; nothing is to be counted anew.
                 self._held[uid] = held
@@ -167,7 +187,7 @@ class DeviceLedger:
         """Let the claim made for a pod's extended resources take the place of its decision."""
         if EXTENDED_RESOURCE_CLAIM in claim.metadata.annotations and claim.status.allocation:
             for owner in claim.metadata.owner_references:
-                flight = self.flights.pop(extended_uid(owner.uid), None)
+                flight = self._landed(extended_uid(owner.uid))
                 if flight is not None:
                     self._give(flight.held)
 
@@ -177,7 +197,7 @@ class DeviceLedger:
         if uid not in self._freed:
             self._give(held)
         self._freed.pop(uid, None)
-        flight = self.flights.pop(uid, None)
+        flight = self._landed(uid)
         if flight is not None:
             self._give(flight.held)
         self._set_consumers(uid, frozenset())
@@ -218,7 +238,7 @@ class DeviceLedger:
         self._give_ghost(uid)
         if not self._snapshot.in_trial:
             # Its claim for extended resources has no object yet whose end would tell.
-            flight = self.flights.pop(extended_uid(uid), None)
+            flight = self._landed(extended_uid(uid))
             if flight is not None:
                 self._give(flight.held)
         else:
@@ -230,7 +250,20 @@ class DeviceLedger:
                     self._give(self._held[claim])
 
     def _flies(self, uid: str) -> bool:
-        return any(uid in flight.pods for flight in self.flights.values())
+        return uid in self._flights_of
+
+    def _landed(self, claim: str) -> Flight | None:
+        """Forget what was decided for a claim, because the API shows it, or it is off."""
+        flight = self.flights.pop(claim, None)
+        for pod in flight.pods if flight is not None else ():
+            self._leave(pod, claim)
+        return flight
+
+    def _leave(self, pod: str, claim: str) -> None:
+        claims = self._flights_of[pod]
+        del claims[claim]
+        if not claims:
+            del self._flights_of[pod]
 
     def _hold_ghost(self, uid: str, promised: Mapping[str, Sequence[Held]]) -> None:
         """Hold what was promised to a pod; of a claim that several pods share, once."""
@@ -391,9 +424,19 @@ class DeviceLedger:
     def take(self, flight: Flight, pod: PodInfo) -> None:
         """Count an allocation as decided, for a pod."""
         self._give_ghost(pod.uid)
-        flight.pods[pod.uid] = pod
         self.flights[flight.claim.claim.metadata.uid] = flight
+        self.join(flight, pod)
         self._hold(flight.held)
+
+    def join(self, flight: Flight, pod: PodInfo) -> None:
+        """Let a pod use an allocation that was decided for another one."""
+        flight.pods[pod.uid] = pod
+        claims = self._flights_of.setdefault(pod.uid, {})
+        claims[flight.claim.claim.metadata.uid] = None
+
+    def flights_of(self, pod: PodInfo) -> list[Flight]:
+        """Return what was decided for a pod and the API does not show yet."""
+        return [self.flights[claim] for claim in self._flights_of.get(pod.uid, ())]
 
     def replace(self, flight: Flight) -> Flight | None:
         """Change what was decided for a claim; return what it was."""
@@ -409,9 +452,10 @@ class DeviceLedger:
 
     def leave(self, pod: PodInfo) -> list[Flight]:
         """Take a pod back from the allocations that were decided for it; return these."""
-        left = [flight for flight in self.flights.values() if pod.uid in flight.pods]
+        left = self.flights_of(pod)
         for flight in left:
             del flight.pods[pod.uid]
+            self._leave(pod.uid, flight.claim.claim.metadata.uid)
             if not flight.pods:
                 del self.flights[flight.claim.claim.metadata.uid]
                 self._give(flight.held)

@@ -1,0 +1,166 @@
+"""The live scheduler against an API server in another process: pods per second, CPU per pod.
+
+The API server is the embedded cluster's, so the rate says what both can do on this machine; the
+CPU time is that of the scheduler's own process and says what it would need beside a real one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Coroutine, Generator
+from pathlib import Path
+from typing import Any
+
+import yaml
+from prometheus_client import CollectorRegistry
+
+from bayplan.benchmark import Benchmark, BenchmarkResult
+from bayplan.live.app import LiveApp, Options
+from bayplan.live.web import Address
+from bayplan.profile import default_profiles
+
+__all__ = ["live"]
+
+_DRA = (200, 1600)
+_GANGS = (1000, 3000)
+
+
+def _measure(nodes: int, pods: int) -> BenchmarkResult:
+    given = {"nodes": nodes, "pods": pods, "draNodes": _DRA[0], "draPods": _DRA[1]}
+    given |= {"gangNodes": _GANGS[0], "gangPods": _GANGS[1]}
+    plain = _run("plain", nodes, pods)
+    dra = {f"dra.{name}": value for name, value in _run("dra", *_DRA).items()}
+    gang = {f"gang.{name}": value for name, value in _run("gang", *_GANGS).items()}
+    return BenchmarkResult(given, {**plain, **dra, **gang})
+
+
+def _run(workload: str, nodes: int, pods: int) -> dict[str, float]:
+    command = [sys.executable, "-m", "bayplan_benchmarks.live_server", workload]
+    with subprocess.Popen(  # noqa: S603 - our own module
+        [*command, str(nodes), str(pods)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as server:
+        try:
+            return asyncio.run(_schedule(server, pods))
+        finally:
+            server.kill()
+
+
+async def _schedule(server: subprocess.Popen[str], pods: int) -> dict[str, float]:
+    assert server.stdin is not None
+    assert server.stdout is not None
+    spent = _Spent()
+    asyncio.get_running_loop().set_task_factory(spent.task)
+    logging.getLogger("bayplan").setLevel(logging.WARNING)
+    url = (await asyncio.to_thread(server.stdout.readline)).split()[1]
+    with tempfile.TemporaryDirectory() as folder:
+        kubeconfig = Path(folder) / "kubeconfig"
+        kubeconfig.write_text(_kubeconfig(url))
+        app = LiveApp(
+            Options(
+                default_profiles,
+                kubeconfig,
+                leader_elect=False,
+                address=Address(port=0),
+                registry=CollectorRegistry(),
+            )
+        )
+        running = asyncio.create_task(app.run(), name="app")
+        while app.live is None:
+            await asyncio.sleep(0.05)
+        started, before = time.process_time(), dict(spent.seconds)
+        server.stdin.write("pods\n")
+        server.stdin.flush()
+        seconds = float((await asyncio.to_thread(server.stdout.readline)).split()[1])
+        while app.live.scheduler.statistics.bound < pods:
+            await asyncio.sleep(0.01)
+        assert app.writer is not None
+        await app.writer.drain(60)
+        cpu = time.process_time() - started
+        parts = {name: value - before.get(name, 0.0) for name, value in spent.seconds.items()}
+        app.stop()
+        await running
+    parts["decide"] = parts.pop("run", 0.0)
+    parts["sockets"] = cpu - sum(parts.values())
+    per_pod = {f"{name}MicrosecondsPerPod": _micros(s, pods) for name, s in sorted(parts.items())}
+    return {
+        "cpuMicrosecondsPerPod": _micros(cpu, pods),
+        **per_pod,
+        "podsPerSecond": round(pods / seconds, 1),
+        "podsPerCpuSecond": round(pods / cpu, 1),
+    }
+
+
+def _micros(seconds: float, pods: int) -> float:
+    return round(seconds / pods * 1e6, 1)
+
+
+def _kubeconfig(url: str) -> str:
+    return yaml.safe_dump(
+        {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "current-context": "bench",
+            "contexts": [{"name": "bench", "context": {"cluster": "bench", "user": "bench"}}],
+            "clusters": [{"name": "bench", "cluster": {"server": url}}],
+            "users": [{"name": "bench", "user": {}}],
+        }
+    )
+
+
+class _Spent:
+    """The CPU seconds of tasks, by what they are for: the first word of their names."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+
+    def task(self, loop: asyncio.AbstractEventLoop, coroutine: Any, **more: Any) -> Any:
+        """Make a task whose steps are measured."""
+        step = _Measured(coroutine, self.seconds)
+        made = asyncio.Task(step, loop=loop, **more)
+        step.label = _label(coroutine)
+        return made
+
+
+def _label(coroutine: Any) -> str:
+    name = getattr(coroutine, "__qualname__", "")
+    known = {"Reflector.run": "watch", "Writer._work": "write", "LiveScheduler.run": "run"}
+    return known.get(name, "other")
+
+
+class _Measured(Coroutine[Any, Any, Any]):
+    """A coroutine that adds up what its steps take."""
+
+    def __init__(self, inner: Coroutine[Any, Any, Any], seconds: dict[str, float]) -> None:
+        self._inner = inner
+        self._seconds = seconds
+        self.label = "other"
+
+    def send(self, value: Any) -> Any:
+        started = time.perf_counter()
+        try:
+            return self._inner.send(value)
+        finally:
+            took = time.perf_counter() - started
+            self._seconds[self.label] = self._seconds.get(self.label, 0.0) + took
+
+    def throw(self, *args: Any) -> Any:
+        return self._inner.throw(*args)
+
+    def close(self) -> None:
+        self._inner.close()
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        return self._inner.__await__()
+
+
+live = Benchmark(
+    "the live scheduler against an API server in another process", (1000,), 5000, _measure
+)

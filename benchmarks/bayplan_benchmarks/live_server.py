@@ -1,0 +1,106 @@
+"""The API server of the live benchmark, in a process of its own.
+
+Reads orders from standard input: ``pods`` creates the pods. Writes what happened to standard
+output: ``at URL`` when it serves, ``bound SECONDS`` when every pod is bound.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from collections.abc import Iterable
+
+from bayplan.api import ApiObject, Namespace, ObjectMeta, Pod, PodGroup, PodSpec
+from bayplan.api.pod import PodResourceClaim
+from bayplan.api.podgroup import PodGroupSpec
+from bayplan.cluster.apiserver import ApiServer, ServedCluster
+from bayplan.cluster.assembly import start_controllers
+from bayplan.cluster.protocol import WatchEvent
+from bayplan_benchmarks.dra import devices
+from bayplan_benchmarks.workloads import container, make_node
+
+__all__ = ["main"]
+
+_CHUNK = 50
+_GANG = 4
+_RACK = "rack"
+
+
+def _objects(workload: str, nodes: int) -> Iterable[ApiObject]:
+    yield Namespace(ObjectMeta(name="bench"))
+    if workload == "dra":
+        yield from devices(nodes)
+        return
+    for index in range(nodes):
+        yield make_node(index, rack=f"rack-{index // 20}")
+
+
+def _pods(workload: str, count: int) -> Iterable[ApiObject]:
+    spec = PodSpec(containers=(container("1", "2Gi"),))
+    if workload == "dra":
+        claims = (PodResourceClaim("pair", resource_claim_template_name="pair"),)
+        spec = PodSpec(containers=spec.containers, resource_claims=claims)
+    for index in range(count):
+        labels = {}
+        if workload == "gang":
+            group = f"gang-{index // _GANG}"
+            labels = {"pod-group.scheduling.sigs.k8s.io": group}
+            if index % _GANG == 0:
+                yield PodGroup(
+                    ObjectMeta(name=group, namespace="bench"), PodGroupSpec(min_member=_GANG)
+                )
+        yield Pod(ObjectMeta(name=f"pod-{index}", namespace="bench", labels=labels), spec)
+
+
+class _Bound:
+    """Counts the pods that have a node."""
+
+    def __init__(self, wanted: int) -> None:
+        self._keys: set[str] = set()
+        self._wanted = wanted
+        self.all = asyncio.Event()
+
+    def handle(self, event: WatchEvent) -> None:
+        pod = event.obj
+        if isinstance(pod, Pod) and pod.spec.node_name:
+            self._keys.add(pod.key)
+            if len(self._keys) == self._wanted:
+                self.all.set()
+
+
+async def _order() -> str:
+    return await asyncio.to_thread(sys.stdin.readline)
+
+
+async def _serve(workload: str, nodes: int, pods: int) -> None:
+    cluster = ServedCluster()
+    start_controllers(cluster)
+    bound = _Bound(pods)
+    cluster.watch(bound.handle)
+    for obj in _objects(workload, nodes):
+        cluster.create(obj)
+    cluster.settle()
+    async with ApiServer(cluster) as server:
+        print(f"at {server.url}", flush=True)
+        assert (await _order()).strip() == "pods"
+        started = time.perf_counter()
+        for index, obj in enumerate(_pods(workload, pods)):
+            cluster.create(obj)
+            if index % _CHUNK == 0:
+                cluster.settle()
+                await asyncio.sleep(0)
+        cluster.settle()
+        await bound.all.wait()
+        print(f"bound {time.perf_counter() - started}", flush=True)
+        await _order()
+
+
+def main() -> None:
+    """Serve WORKLOAD (plain, dra or gang) NODES PODS until standard input ends."""
+    workload, nodes, pods = sys.argv[1:]
+    asyncio.run(_serve(workload, int(nodes), int(pods)))
+
+
+if __name__ == "__main__":
+    main()
