@@ -45,6 +45,7 @@ class Options:
     """What ``bayplan run`` was asked for.
 
     :param load: reads the profiles, at the start and again on SIGHUP.
+    :param clock: the scheduler's seconds; None for those of the loop.
     """
 
     load: Callable[[], ProfileSet]
@@ -54,6 +55,7 @@ class Options:
     leader_elect: bool = True
     address: Address = field(default_factory=Address)
     registry: CollectorRegistry = REGISTRY
+    clock: Callable[[], float] | None = None
 
 
 class LiveApp:
@@ -72,7 +74,7 @@ class LiveApp:
         self._credentials = Credentials(kubeconfig, options.context)
         self.transport = Transport(self._credentials, self._observe)
         self.writer = None if options.dry_run else self._make_writer()
-        self.cluster = KubernetesCluster(self.transport, self.writer)
+        self.cluster = KubernetesCluster(self.transport, self.writer, clock=options.clock)
         self.cluster.on_unreadable = self._unreadable
         self.live: LiveScheduler | None = None
         self._election: Election | None = None

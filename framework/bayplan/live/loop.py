@@ -54,7 +54,8 @@ class LiveScheduler:
         self.leads: Callable[[], bool] = lambda: True
         """Asked before every slice of cycles whether this process may schedule."""
         self.stopping = False
-        self.seconds = {"decide": 0.0, "take in": 0.0}
+        self.idle = False
+        """Whether it waits for an event."""
         self._port = _Port(cluster)
         self.scheduler = self._build(profiles)
 
@@ -65,6 +66,10 @@ class LiveScheduler:
         return scheduler
 
     # Orders ----------------------------------------------------------------------------------
+
+    def wake(self) -> None:
+        """Look whether there is something to do, because time has passed."""
+        self._wake.set()
 
     def stop(self) -> None:
         """End the loop after the cycle that runs."""
@@ -91,21 +96,18 @@ class LiveScheduler:
 
     def _slice(self) -> bool:
         """Take events in and run cycles for a few milliseconds; return whether more waits."""
-        started = time.perf_counter()
         delivered = self._cluster.deliver()
-        taken_in = time.perf_counter()
-        self.seconds["take in"] += taken_in - started
+        started = time.perf_counter()
         stepped = False
         if self.leads():
             try:
                 self.scheduler.tick()
                 while self.scheduler.step():
                     stepped = True
-                    if self.stopping or time.perf_counter() - taken_in > _SLICE:
+                    if self.stopping or time.perf_counter() - started > _SLICE:
                         break
             except BayplanError:
                 _log.exception("a cycle failed")
-        self.seconds["decide"] += time.perf_counter() - taken_in
         return stepped or delivered
 
     async def _idle(self) -> None:
@@ -117,9 +119,11 @@ class LiveScheduler:
         at = self.scheduler.next_time() if self.leads() else None
         if at is not None:
             pause = min(pause, max(0.0, at - self._cluster.now))
+        self.idle = True
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(pause):
                 await self._wake.wait()
+        self.idle = False
 
     async def _change_profiles(self) -> None:
         """Make a scheduler anew, after the writes of the old one are answered and seen."""

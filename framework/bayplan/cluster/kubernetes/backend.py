@@ -30,6 +30,7 @@ class KubernetesCluster:
 
     :param writer: carries out writes; None for a dry run, which takes every write for done.
     :param kinds: what to follow.
+    :param clock: tells the seconds of a clock that never jumps; None for the loop's.
     """
 
     def __init__(
@@ -37,12 +38,13 @@ class KubernetesCluster:
         transport: Transport,
         writer: Writer | None,
         kinds: Iterable[Kind] = WATCHED,
+        clock: Callable[[], float] | None = None,
     ) -> None:
         self._writer = writer
         self._handler: WatchHandler | None = None
         self._waiting: deque[WatchEvent] = deque()
         self._tasks: list[asyncio.Task[None]] = []
-        self._clock = asyncio.get_running_loop().time
+        self._clock = clock or asyncio.get_running_loop().time
         self.changed = asyncio.Event()
         self.unreadable: dict[tuple[str, str], str] = {}
         self.on_unreadable: Callable[[Kind, str, str], None] = lambda kind, key, problem: None
@@ -116,7 +118,7 @@ class KubernetesCluster:
         self._handler = handler
         self._waiting.clear()
         for reflector in self.reflectors:
-            for obj in reflector.objects.values():
+            for obj in sorted(reflector.objects.values(), key=_age):
                 self._waiting.append(WatchEvent(WatchType.ADDED, obj))
         self.changed.set()
 
@@ -179,3 +181,10 @@ class KubernetesCluster:
             self._writer.submit(write, done)
         elif done is not None:
             asyncio.get_running_loop().call_soon(done, None)
+
+
+def _age(obj: ApiObject) -> tuple[str, int, str]:
+    """Order objects as they came: a list has them by name, and the oldest pods wait longest."""
+    version = obj.metadata.resource_version
+    number = int(version) if version.isdecimal() else 0
+    return obj.metadata.creation_timestamp or "", number, version

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import datetime
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from bayplan.api import KINDS, Pod, PodCondition
 from bayplan.api.objects import decode_json
@@ -15,6 +17,8 @@ from bayplan.cluster.protocol import Bind, Evict, PatchPodStatus
 from bayplan.errors import Conflict, NotFound
 
 __all__ = ["PodWrites", "pod_path", "rfc3339"]
+
+_REMEMBERED = 50_000
 
 Lookup = Callable[[type[Any], str], Any]
 
@@ -39,6 +43,7 @@ class PodWrites:
     def __init__(self, transport: Transport, lookup: Lookup) -> None:
         self._transport = transport
         self._lookup = lookup
+        self._patched: OrderedDict[str, None] = OrderedDict()
 
     async def bind(self, write: Bind, sent: bool) -> None:
         """Give a pod its node.
@@ -98,24 +103,20 @@ class PodWrites:
             return
 
     async def patch_status(self, write: PatchPodStatus, sent: bool) -> None:
-        """Set a condition and the nominated node, unless the pod has both."""
-        condition = write.condition
+        """Set a condition and the nominated node.
+
+        What a pod had before this process wrote to it is not written again; later, what was last
+        seen may be older than what was last written.
+        """
         pod = self._lookup(Pod, write.pod)
-        status: dict[str, Any] = {}
-        since = rfc3339()
-        known = None
-        if isinstance(pod, Pod) and pod.metadata.uid == write.uid:
-            known = next((c for c in pod.status.conditions if c.type == condition.type), None)
-            if known is not None and known.status == condition.status:
-                since = known.last_transition_time or since
-        if known is None or not _same(known, condition):
-            status["conditions"] = [_plain(condition, since)]
-        if write.nominated_node is not None and (
-            not isinstance(pod, Pod) or pod.status.nominated_node_name != write.nominated_node
-        ):
-            status["nominatedNodeName"] = write.nominated_node or None
-        if status:
-            await self._patch(pod_path(write.pod), write.uid, status)
+        known = pod if isinstance(pod, Pod) and pod.metadata.uid == write.uid else None
+        status = _status(write, known)
+        if known is not None and write.uid not in self._patched and _has(known, write):
+            return
+        self._patched[write.uid] = None
+        if len(self._patched) > _REMEMBERED:
+            self._patched.popitem(last=False)
+        await self._patch(pod_path(write.pod), write.uid, status)
 
     async def _patch(self, path: str, uid: str, status: dict[str, Any]) -> None:
         body = {"metadata": {"uid": uid} if uid else {}, "status": status}
@@ -124,12 +125,23 @@ class PodWrites:
         )
 
 
-def _same(known: PodCondition, condition: PodCondition) -> bool:
-    return (known.status, known.reason, known.message) == (
-        condition.status,
-        condition.reason,
-        condition.message,
-    )
+def _status(write: PatchPodStatus, known: Pod | None) -> dict[str, Any]:
+    """Return the patch; the time of the last transition stays while the condition's status does."""
+    since = rfc3339()
+    for condition in known.status.conditions if known is not None else ():
+        if (condition.type, condition.status) == (write.condition.type, write.condition.status):
+            since = condition.last_transition_time or since
+    status: dict[str, Any] = {"conditions": [_plain(write.condition, since)]}
+    if write.nominated_node is not None:
+        status["nominatedNodeName"] = write.nominated_node or None
+    return status
+
+
+def _has(pod: Pod, write: PatchPodStatus) -> bool:
+    wanted = replace(write.condition, last_transition_time=None)
+    return (write.nominated_node in (None, pod.status.nominated_node_name)) and wanted in [
+        replace(c, last_transition_time=None) for c in pod.status.conditions
+    ]
 
 
 def _plain(condition: PodCondition, since: str) -> dict[str, Any]:

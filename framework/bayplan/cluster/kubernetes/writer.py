@@ -140,6 +140,11 @@ class Writer:
             + sum(not isinstance(job.write, Event) for job in self._retrying.values())
         )
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is being written, events included."""
+        return not self._workers and not self._retrying
+
     def submit(self, write: Write, done: Done | None = None) -> None:
         """Carry out a write soon, and tell ``done`` from the loop, never from here."""
         if self._stopped is not None:
@@ -155,7 +160,7 @@ class Writer:
         """Wait until everything is written; False when that takes longer than so many seconds."""
         loop = asyncio.get_running_loop()
         until = loop.time() + seconds
-        while self._workers or self._retrying:
+        while not self.is_idle:
             left = until - loop.time()
             if left <= 0:
                 return False

@@ -1,0 +1,174 @@
+"""The live scheduler on the embedded cluster's HTTP face, both in one loop and in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from prometheus_client import CollectorRegistry
+
+from bayplan.api import ApiObject, Pod
+from bayplan.cluster.apiserver import ApiServer, ServedCluster
+from bayplan.cluster.assembly import create_in_order, start_controllers
+from bayplan.live.app import LiveApp, Options
+from bayplan.live.web import Address
+from bayplan.profile import ProfileSet, default_profiles
+
+SECONDS = 30.0
+"""After so many real seconds a test is given up."""
+
+
+class Stage:
+    """A served cluster and the apps that schedule it; time passes when ``advance`` is called."""
+
+    def __init__(self, server: ApiServer, folder: Path) -> None:
+        self.server = server
+        self.cluster = server.cluster
+        self.folder = folder
+        self.apps: list[LiveApp] = []
+        self._running: dict[int, asyncio.Task[int]] = {}
+
+    # Apps --------------------------------------------------------------------------------
+
+    async def start(self, profiles: ProfileSet | None = None, **options: Any) -> LiveApp:
+        """Start a scheduler and wait until it schedules, or stands by."""
+        app = self.make(profiles, **options)
+        self.run(app)
+        await self.until(lambda: app.live is not None or self._running[id(app)].done())
+        return app
+
+    def make(self, profiles: ProfileSet | None = None, **options: Any) -> LiveApp:
+        kubeconfig = self.folder / "kubeconfig"
+        if not kubeconfig.exists():
+            self.server.write_kubeconfig(kubeconfig)
+        given: dict[str, Any] = {
+            "kubeconfig": kubeconfig,
+            "leader_elect": False,
+            "address": Address(port=0),
+            "registry": CollectorRegistry(),
+            "clock": lambda: self.cluster.clock.now,
+            **options,
+        }
+        return LiveApp(Options(lambda: profiles or default_profiles(), **given))
+
+    def run(self, app: LiveApp) -> asyncio.Task[int]:
+        self.apps.append(app)
+        task = self._running[id(app)] = asyncio.create_task(app.run())
+        return task
+
+    async def stop(self, app: LiveApp) -> int:
+        """Stop a scheduler gracefully; return its exit status."""
+        app.stop()
+        self.apps.remove(app)
+        return await self._running.pop(id(app))
+
+    async def kill(self, app: LiveApp) -> None:
+        """End a scheduler as SIGKILL does: nothing is written any more, nothing given back."""
+        task = self._running.pop(id(app))
+        self.apps.remove(app)
+        if app.writer is not None:
+            app.writer.halt("killed")
+        app._election = None
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    async def close(self) -> None:
+        for app in list(self.apps):
+            await self.stop(app)
+
+    # Objects -----------------------------------------------------------------------------
+
+    def create(self, *objects: ApiObject) -> None:
+        create_in_order(self.cluster, objects)
+        self.cluster.settle()
+
+    def pods(self) -> dict[str, Pod]:
+        return {pod.key: pod for pod in self.cluster.list(Pod)}
+
+    def placements(self) -> dict[str, str]:
+        return {key: pod.spec.node_name for key, pod in self.pods().items() if pod.spec.node_name}
+
+    def events(self) -> list[dict[str, Any]]:
+        """Return the Kubernetes events that were written, in order."""
+        resource = self.cluster.resources.of_kind("", "Event")
+        assert resource is not None
+        return [record.content for record in self.cluster.records(resource).values()]
+
+    # Time --------------------------------------------------------------------------------
+
+    async def until(self, true: Any) -> None:
+        """Wait until a condition holds, in real time; virtual time stands still."""
+        async with asyncio.timeout(SECONDS):
+            while not true():
+                await asyncio.sleep(0.002)
+
+    async def settle(self) -> None:
+        """Wait until nothing is left to happen at this instant."""
+        calm = 0
+        async with asyncio.timeout(SECONDS):
+            while calm < 3:
+                self.cluster.settle()
+                await asyncio.sleep(0.001)
+                calm = calm + 1 if all(self._is_calm(app) for app in self.apps) else 0
+
+    def _is_calm(self, app: LiveApp) -> bool:
+        live, cluster = app.live, app.cluster
+        if live is None or not live.idle or cluster.undelivered or cluster.writing:
+            return False
+        if app.writer is not None and not app.writer.is_idle:
+            return False
+        at = live.scheduler.next_time() if live.leads() else None
+        if at is not None and at <= self.cluster.clock.now:
+            live.wake()
+            return False
+        return all(self._has_seen(reflector) for reflector in cluster.reflectors)
+
+    def _has_seen(self, reflector: Any) -> bool:
+        resource = self.cluster.resources.find(
+            reflector.kind.group, reflector.resource.version, reflector.kind.plural
+        )
+        if resource is None:
+            return True
+        changes = self.cluster.log(resource)._changes
+        last = changes[-1].record.version if changes else 0
+        return bool(reflector.version) and int(reflector.version) >= last
+
+    async def run_out(self, until: float = 600.0) -> None:
+        """Let time pass until nothing is left to happen, or until so many virtual seconds."""
+        clock = self.cluster.clock
+        while True:
+            await self.settle()
+            times = [clock.next_time()]
+            times += [app.live.scheduler.next_time() for app in self.apps if app.live is not None]
+            due = [at for at in times if at is not None]
+            if not due or min(due) > until:
+                return
+            self.advance_to(min(due))
+
+    def advance_to(self, at: float) -> None:
+        self.cluster.clock.advance(at)
+        self.cluster.settle()
+        for app in self.apps:
+            if app.live is not None:
+                app.live.wake()
+
+
+@asynccontextmanager
+async def stage(
+    objects: Iterable[ApiObject] = (), cluster: ServedCluster | None = None, **server: Any
+) -> AsyncIterator[Stage]:
+    """Serve a cluster with its controllers for the time of a test."""
+    served = cluster or ServedCluster()
+    start_controllers(served)
+    create_in_order(served, objects)
+    with tempfile.TemporaryDirectory() as folder:
+        async with ApiServer(served, **server) as api:
+            made = Stage(api, Path(folder))
+            try:
+                yield made
+            finally:
+                await made.close()

@@ -1,0 +1,129 @@
+"""What happens over HTTP is what happens in memory: placements, devices, conditions, events."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from stage import stage
+
+from bayplan.api import ApiObject, Pod, ResourceClaim
+from bayplan.cluster.apiserver import ServedCluster
+from bayplan.discovery import PluginFinder
+from bayplan.manifests import load_manifests
+from bayplan.profile import ProfileSet, default_profiles, load_profiles
+from bayplan.simulation import Simulation
+
+ROOT = Path(__file__).parents[2]
+CASES = ROOT / "tests" / "scenarios" / "cases"
+EXAMPLES = ROOT / "configs" / "examples"
+
+
+def in_memory(objects: list[ApiObject], profiles: ProfileSet) -> Simulation:
+    simulation = Simulation(profiles)
+    simulation.create(objects)
+    simulation.run()
+    return simulation
+
+
+def outcome(simulation: Simulation) -> dict[str, Any]:
+    """Return what a user would notice."""
+    answer = simulation.result()
+    told = sorted(
+        [entry["pod"], entry["kind"], entry["message"]]
+        for entry in answer["timeline"]
+        if entry["kind"] in ("Bound", "Evicted", "Nominated")
+    )
+    found = {
+        "placements": answer["placements"],
+        "devices": answer["devices"],
+        "annotations": answer["annotations"],
+        "pending": answer["pending"],
+        "evicted": sorted(entry["pod"] for entry in answer["evicted"]),
+        "told": told,
+    }
+    text = json.dumps(found)
+    # Names that were made up come from another chance; they keep their order.
+    made_up = [*simulation.cluster.list(ResourceClaim), *simulation.cluster.list(Pod)]
+    for index, obj in enumerate(made_up):
+        if obj.metadata.generate_name:
+            text = text.replace(obj.metadata.name, f"{obj.metadata.generate_name}#{index}")
+    answer = json.loads(text)
+    answer["told"].sort()
+    return answer
+
+
+async def over_http(objects: list[ApiObject], profiles: ProfileSet) -> dict[str, Any]:
+    async with stage(objects) as made:
+        app = await made.start(profiles)
+        await made.run_out()
+        assert app.live is not None
+        seen = Simulation.__new__(Simulation)
+        seen.cluster, seen.scheduler = made.cluster, app.live.scheduler
+        seen.wall_seconds = 0.0
+        made.cluster.events = _events(made.cluster, made.events())
+        return outcome(seen)
+
+
+def _events(cluster: ServedCluster, written: list[dict[str, Any]]) -> list[tuple[float, Any]]:
+    from bayplan.cluster import Event
+
+    return [
+        (
+            0.0,
+            Event(
+                f"{event['involvedObject']['namespace']}/{event['involvedObject']['name']}",
+                event["type"],
+                event["reason"],
+                event["message"],
+                about=event["involvedObject"]["kind"],
+            ),
+        )
+        for event in written
+        for _ in range(event.get("count", 1))
+    ]
+
+
+REFUSED_LATER = {"kubernetes-budget-refuses"}
+"""Over HTTP an eviction is refused after the pod was told of it, so the last word is another."""
+
+
+def check(paths: list[str], profile: Path | None) -> None:
+    objects = load_manifests(paths).objects
+    profiles = load_profiles(profile, PluginFinder()) if profile else default_profiles()
+    expected = outcome(in_memory(objects, profiles))
+    got = asyncio.run(over_http(objects, profiles))
+    if paths[0].split("/")[-2] in REFUSED_LATER:
+        assert [*got.pop("pending")] == [*expected.pop("pending")]
+        assert {*map(tuple, got.pop("told"))} == {*map(tuple, expected.pop("told"))}
+    assert got == expected
+
+
+EXAMPLES_HERE = sorted(
+    path.name
+    for path in EXAMPLES.iterdir()
+    if any(path.glob("*.yaml")) and path.name not in ("koordinator-profile", "workloads")
+)
+
+
+@pytest.mark.parametrize("name", EXAMPLES_HERE)
+def test_an_example_ends_over_http_as_it_does_in_memory(name: str) -> None:
+    check([str(EXAMPLES / name)], None)
+
+
+def test_all_workloads_get_their_pods_and_these_their_nodes() -> None:
+    objects = load_manifests([str(EXAMPLES / "workloads")]).objects
+    expected = outcome(in_memory(objects, default_profiles()))
+    got = asyncio.run(over_http(objects, default_profiles()))
+    # Which of equal nodes a pod gets depends on when its controller made it.
+    assert sorted(got["placements"]) == sorted(expected["placements"])
+    assert got["pending"] == expected["pending"] == {}
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in CASES.iterdir()))
+def test_a_case_ends_over_http_as_it_does_in_memory(name: str) -> None:
+    profile = CASES / name / "profile.yaml"
+    check([str(CASES / name / "manifests.yaml")], profile if profile.exists() else None)
