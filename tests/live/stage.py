@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
+from collections import Counter
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry
 
-from bayplan.api import ApiObject, Pod
+from bayplan.api import ApiObject, Node, Pod, ResourceClaim, pod_requests
 from bayplan.cluster.apiserver import ApiServer, ServedCluster
 from bayplan.cluster.assembly import create_in_order, start_controllers
 from bayplan.live.app import LiveApp, Options
@@ -97,6 +98,34 @@ class Stage:
         resource = self.cluster.resources.of_kind("", "Event")
         assert resource is not None
         return [record.content for record in self.cluster.records(resource).values()]
+
+    # Checks ------------------------------------------------------------------------------
+
+    def check_nodes(self) -> None:
+        """No node has more on it than it has, and no device is in two claims."""
+        used: Counter[str] = Counter()
+        for pod in self.pods().values():
+            if pod.spec.node_name and pod.status.phase in ("Pending", "Running"):
+                used[pod.spec.node_name] += pod_requests(pod.spec).effective["cpu"]
+        for node in self.cluster.list(Node):
+            offered = node.status.allocatable["cpu"].milli
+            assert used[node.metadata.name] <= offered, node.metadata.name
+        devices = [
+            (one.driver, one.pool, one.device)
+            for claim in self.cluster.list(ResourceClaim)
+            if claim.status.allocation is not None
+            for one in claim.status.allocation.devices.results
+        ]
+        assert len(devices) == len(set(devices))
+
+    async def tick(self) -> None:
+        """Let the cluster's clock follow the loop's, until cancelled."""
+        loop, clock = asyncio.get_running_loop(), self.cluster.clock
+        start = loop.time() - clock.now
+        while True:
+            self.advance_to(loop.time() - start)
+            at = clock.next_time()
+            await asyncio.sleep(min(max(at - clock.now, 0.01), 1.0) if at is not None else 1.0)
 
     # Time --------------------------------------------------------------------------------
 

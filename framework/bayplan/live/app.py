@@ -177,7 +177,12 @@ class LiveApp:
         settings = self._profiles.leader_election
         annotations = {"bayplan.dev/url": self.page.url, "bayplan.dev/pid": str(os.getpid())}
         self._election = Election(
-            self.transport, settings, self.identity, self._leadership, annotations
+            self.transport,
+            settings,
+            self.identity,
+            self._leadership,
+            annotations,
+            self._options.clock,
         )
         assert self.live is not None, "made before"
         self.live.leads = self._election.leads

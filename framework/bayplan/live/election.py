@@ -55,6 +55,7 @@ class Election:
     :param identity: who we are; unique among the candidates.
     :param changed: told whether we lead now, from the loop.
     :param annotations: what the lease says of its holder.
+    :param clock: seconds that never jump back; None for the machine's since it was started.
     """
 
     def __init__(
@@ -64,6 +65,7 @@ class Election:
         identity: str,
         changed: Callable[[bool], None],
         annotations: dict[str, str] | None = None,
+        clock: Callable[[], float] | None = None,
     ) -> None:
         self._transport = transport
         self._namespace, self._name = settings.resource_namespace, settings.resource_name
@@ -74,6 +76,7 @@ class Election:
         self._changed = changed
         self._annotations = annotations or {}
         self._seen: tuple[str, float] = ("", 0.0)
+        self._now = clock or _since_boot
         self._renewed = 0.0
         self.leading = False
         self.holder = ""
@@ -106,12 +109,12 @@ class Election:
 
         Says so rightly also where this process was stopped for a while and does not know yet.
         """
-        return self.leading and _now() - self._renewed < self._times.renew_deadline
+        return self.leading and self._now() - self._renewed < self._times.renew_deadline
 
     async def _hold(self) -> None:
         while True:
             await asyncio.sleep(self._times.retry_period)
-            left = self._renewed + self._times.renew_deadline - _now()
+            left = self._renewed + self._times.renew_deadline - self._now()
             try:
                 if left <= 0:
                     raise TimeoutError
@@ -122,7 +125,7 @@ class Election:
             except (ClusterError, InputError, TimeoutError) as exc:
                 self._note(exc)
                 if not self.leads():
-                    _log.error("the lease was not renewed for %.1f s", _now() - self._renewed)
+                    _log.error("the lease was not renewed for %.1f s", self._now() - self._renewed)
                     return
 
     async def release(self) -> None:
@@ -137,7 +140,7 @@ class Election:
 
     async def _try(self) -> bool:
         """Take or renew the lease; return whether it is ours."""
-        began = _now()
+        began = self._now()
         lease = await self._read()
         if lease is None:
             try:
@@ -149,8 +152,8 @@ class Election:
         holder = lease.spec.holder_identity or ""
         self.holder = holder
         if lease.metadata.resource_version != self._seen[0]:
-            self._seen = (lease.metadata.resource_version, _now())
-        over = _now() - self._seen[1] > self._times.lease_duration
+            self._seen = (lease.metadata.resource_version, self._now())
+        over = self._now() - self._seen[1] > self._times.lease_duration
         if holder not in ("", self.identity) and not over:
             return False
         if holder != self.identity and self.leading:
@@ -219,6 +222,6 @@ class Election:
         self.problem = text
 
 
-def _now() -> float:
+def _since_boot() -> float:
     # Unlike the monotonic clock it goes on while the machine is suspended.
     return time.clock_gettime(time.CLOCK_BOOTTIME)

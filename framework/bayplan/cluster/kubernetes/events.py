@@ -7,7 +7,6 @@ five minutes.
 from __future__ import annotations
 
 import contextlib
-import datetime
 import time
 from collections import OrderedDict
 from dataclasses import dataclass
@@ -73,27 +72,42 @@ class EventRecorder:
         series = self._series.get(identity)
         if series is not None and now - series.last > _SERIES_SECONDS:
             series = None
-        if not self._allowed(uid or event.pod, now):
+        # One that was tried without an answer has a name, and counts as nothing yet.
+        unanswered = series is not None and not series.count
+        if not unanswered and not self._allowed(uid or event.pod, now):
             self.suppressed += 1
             return
-        if series is not None:
-            series.count += 1
-            series.last = now
-            body = {"count": series.count, "lastTimestamp": rfc3339()}
-            try:
-                await self._transport.request(
-                    "PATCH", series.path, msgspec.json.encode(body), MERGE_PATCH
-                )
-            except NotFound:
-                # It has expired; the next one is new.
-                self._series.pop(identity, None)
-            else:
-                return
-        path = await self._create(event, kind, obj)
-        self._series[identity] = _Series(path, 1, now)
+        if series is None:
+            series = self._begin(identity, event.pod, now)
+        elif series.count and await self._count_up(series, now):
+            return
+        await self._create(event, kind, obj, series.path)
+        series.count, series.last = 1, now
+
+    def _begin(self, identity: _Identity, key: str, now: float) -> _Series:
+        namespace, _, name = key.rpartition("/")
+        self._count += 1
+        unique = f"{name}.{time.time_ns() // 1000:x}{self._count & 0xFFF:03x}"
+        # Events about what has no namespace are kept in "default", as client-go does.
+        path = f"/api/v1/namespaces/{namespace or 'default'}/events/{unique}"
+        series = self._series[identity] = _Series(path, 0, now)
         self._series.move_to_end(identity)
         if len(self._series) > _REMEMBERED:
             self._series.popitem(last=False)
+        return series
+
+    async def _count_up(self, series: _Series, now: float) -> bool:
+        """Raise an event's count; False when it has expired."""
+        body = {"count": series.count + 1, "lastTimestamp": rfc3339()}
+        try:
+            await self._transport.request(
+                "PATCH", series.path, msgspec.json.encode(body), MERGE_PATCH
+            )
+        except NotFound:
+            return False
+        series.count += 1
+        series.last = now
+        return True
 
     def _allowed(self, subject: str, now: float) -> bool:
         bucket = self._buckets.get(subject)
@@ -108,15 +122,10 @@ class EventRecorder:
         bucket.tokens -= 1
         return True
 
-    async def _create(self, event: Event, kind: Kind | None, obj: Any) -> str:
-        key = event.pod
-        namespace, _, name = key.rpartition("/")
-        # Events about what has no namespace are kept in "default", as client-go does.
-        home = namespace or "default"
-        self._count += 1
-        moment = datetime.datetime.now(datetime.UTC)
-        unique = f"{name}.{int(moment.timestamp() * 1e6):x}{self._count & 0xFFF:03x}"
-        stamp = rfc3339(moment)
+    async def _create(self, event: Event, kind: Kind | None, obj: Any, path: str) -> None:
+        namespace, _, name = event.pod.rpartition("/")
+        collection, _, unique = path.rpartition("/")
+        stamp = rfc3339()
         component = obj.spec.scheduler_name if isinstance(obj, Pod) else self._component
         involved: dict[str, Any] = {"kind": event.about, "namespace": namespace, "name": name}
         if kind is not None:
@@ -128,7 +137,7 @@ class EventRecorder:
         body = {
             "apiVersion": "v1",
             "kind": "Event",
-            "metadata": {"name": unique, "namespace": home},
+            "metadata": {"name": unique, "namespace": namespace or "default"},
             "involvedObject": involved,
             "type": event.type,
             "reason": event.reason,
@@ -140,11 +149,9 @@ class EventRecorder:
             "lastTimestamp": stamp,
             "count": 1,
         }
-        path = f"/api/v1/namespaces/{home}/events"
         # Sent before without an answer; or the namespace went with the object.
         with contextlib.suppress(AlreadyExists, NotFound):
-            await self._transport.request("POST", path, msgspec.json.encode(body))
-        return f"{path}/{unique}"
+            await self._transport.request("POST", collection, msgspec.json.encode(body))
 
 
 def _subject(event: Event, lookup: Lookup) -> tuple[Kind | None, Any]:

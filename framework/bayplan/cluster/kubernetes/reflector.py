@@ -35,7 +35,7 @@ __all__ = ["Health", "Reader", "Reflector"]
 
 _PAGE = 500
 _FIRST_WAIT = 0.2
-_LONGEST_WAIT = 30.0
+_LONGEST_WAIT = 10.0
 _ABSENT_WAIT = 30.0
 """Seconds after which a kind that is not installed is looked for again."""
 _WATCH_SECONDS = (240, 480)
@@ -61,8 +61,10 @@ class Reader(Protocol):
     ) -> bytes:
         """Return the body of an answer."""
 
-    def lines(self, path: str, query: Mapping[str, str]) -> AsyncIterator[bytes]:
-        """Yield the lines of a watch."""
+    def lines(
+        self, path: str, query: Mapping[str, str], begun: Callable[[], None]
+    ) -> AsyncIterator[bytes]:
+        """Yield the lines of a watch, after telling of its begin."""
 
 
 class _ListMeta(msgspec.Struct, rename="camel", frozen=True):
@@ -158,7 +160,8 @@ class Reflector:
         for key, obj in found.items():
             self._take(key, obj)
         self.version = version
-        self._recovered()
+        self._wait = _FIRST_WAIT
+        self._followed()
 
     async def _all_pages(self) -> tuple[dict[str, ApiObject], str]:
         versions = self.kind.versions
@@ -202,10 +205,9 @@ class Reflector:
         }
         began = asyncio.get_running_loop().time()
         seen = False
-        async for line in self._reader.lines(self._resource.collection, query):
+        async for line in self._reader.lines(self._resource.collection, query, self._followed):
             if not seen:
-                seen = True
-                self._recovered()
+                seen, self._wait = True, _FIRST_WAIT
             try:
                 frame = _read_frame.decode(line)
             except msgspec.DecodeError:
@@ -213,7 +215,7 @@ class Reflector:
             self._frame(frame)
         if asyncio.get_running_loop().time() - began < 1.0 and not seen:
             raise Transient(f"watch {self._resource.name}: ended at once")
-        self._recovered()
+        self._wait = _FIRST_WAIT
 
     def _frame(self, frame: _Frame) -> None:
         content = bytes(frame.object)
@@ -266,7 +268,7 @@ class Reflector:
 
     # Trouble ---------------------------------------------------------------------------------
 
-    def _recovered(self) -> None:
+    def _followed(self) -> None:
         if self.health is not Health.FOLLOWING:
             if self.health is Health.ABSENT:
                 _log.info("%s: installed now", self._resource.name)
@@ -274,7 +276,6 @@ class Reflector:
                 _log.info("%s: followed again", self._resource.name)
             self.health = Health.FOLLOWING
         self.problem = ""
-        self._wait = _FIRST_WAIT
         self.settled.set()
 
     async def _absent(self, exc: NotFound) -> None:

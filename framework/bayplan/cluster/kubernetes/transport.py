@@ -155,8 +155,10 @@ class Transport:
             if self._observe is not None:
                 self._observe(method, code, time.perf_counter() - started)
 
-    async def lines(self, path: str, query: Mapping[str, str]) -> AsyncIterator[bytes]:
-        """Yield the lines of a watch until the server ends it.
+    async def lines(
+        self, path: str, query: Mapping[str, str], begun: Callable[[], None]
+    ) -> AsyncIterator[bytes]:
+        """Yield the lines of a watch until the server ends it; ``begun`` is told of its begin.
 
         :raises ClusterError: when it cannot begin, breaks off, or is silent for too long.
         """
@@ -178,6 +180,7 @@ class Transport:
                         if isinstance(error, Unauthorized) and not refused:
                             continue
                         raise error
+                    begun()
                     async for line in _lines_of(response.content):
                         yield line
                     return
