@@ -17,6 +17,7 @@ _COMMANDS = {
     "explain": ("explain", "Say why a pod is where it is, or why it is pending."),
     "topology": ("topology", "Look at a machine: GPUs, NICs, NVLink, PCIe and NUMA."),
     "plugin": ("plugin", "List, create and check plugins."),
+    "cluster": ("cluster", "Run an embedded cluster that kubectl can talk to."),
     "bench": ("bench", "Measure speed on this machine."),
 }
 _ELSEWHERE = {"dra-driver": "Publish a node's devices, and prepare them for the kubelet."}
