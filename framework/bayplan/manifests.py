@@ -19,7 +19,7 @@ from bayplan.errors import InputError, did_you_mean
 from bayplan.topology.network import TopologyError
 from bayplan.yamlfile import Document, parse_documents, read_stdin, read_text
 
-__all__ = ["Manifests", "load_manifests", "object_key"]
+__all__ = ["Content", "Manifests", "load_manifests", "object_key"]
 
 _SUFFIXES = (".yaml", ".yml", ".json")
 _OTHERS = ("Endpoints", "Event", "LimitRange", "ResourceQuota", "Secret", "ServiceAccount")
@@ -28,10 +28,23 @@ _OTHERS = ("Endpoints", "Event", "LimitRange", "ResourceQuota", "Secret", "Servi
 
 @dataclass
 class Manifests:
-    """The objects of some files, in order, and the kinds that were passed over, with counts."""
+    """The objects of some files, in order, and the kinds that were passed over, with counts.
+
+    ``contents`` is everything in full, where that was asked for.
+    """
 
     objects: list[ApiObject] = field(default_factory=list)
     ignored: dict[str, int] = field(default_factory=dict)
+    contents: list[Content] | None = None
+
+
+@dataclass(frozen=True)
+class Content:
+    """What stands in a manifest; ``obj`` is None for a kind that bayplan does not read."""
+
+    content: dict[str, Any] | None
+    obj: ApiObject | None
+    where: str
 
 
 def object_key(obj: ApiObject) -> str:
@@ -40,12 +53,13 @@ def object_key(obj: ApiObject) -> str:
     return f"{meta.namespace}/{meta.name}" if kind_of(obj).namespaced else meta.name
 
 
-def load_manifests(paths: Sequence[str]) -> Manifests:
+def load_manifests(paths: Sequence[str], in_full: bool = False) -> Manifests:
     """Load files, folders, archives of ``bayplan snapshot`` and ``-`` (standard input).
 
+    :param in_full: whether to keep what bayplan does not read, too.
     :raises InputError: for anything that cannot be read, and for two objects of one name.
     """
-    result = Manifests()
+    result = Manifests(contents=[] if in_full else None)
     seen: dict[tuple[type, str], Document] = {}
     for documents in _documents(paths):
         for document in documents:
@@ -143,6 +157,8 @@ def _load(
             )
         label = f"{kind_name} ({api_version})"
         result.ignored[label] = result.ignored.get(label, 0) + 1
+        if result.contents is not None:
+            result.contents.append(Content(content, None, where))
         return
     if version not in kind.versions:
         known = " or ".join(f"{group}/{v}".lstrip("/") for v in kind.versions)
@@ -169,6 +185,8 @@ def _load(
         )
     seen[key] = document
     result.objects.append(obj)
+    if result.contents is not None:
+        result.contents.append(Content(content, obj, where))
 
 
 def _load_model(
@@ -195,6 +213,8 @@ def _load_model(
             )
         seen[key] = document
         result.objects.append(obj)
+        if result.contents is not None:
+            result.contents.append(Content(None, obj, _where(document, path)))
 
 
 def _check_duration(obj: ApiObject) -> None:

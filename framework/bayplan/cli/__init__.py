@@ -18,6 +18,7 @@ _COMMANDS = {
     "run": ("run", "Schedule a Kubernetes cluster."),
     "topology": ("topology", "Look at a machine: GPUs, NICs, NVLink, PCIe and NUMA."),
     "plugin": ("plugin", "List, create and check plugins."),
+    "cluster": ("cluster", "Run an embedded cluster that kubectl can talk to."),
     "bench": ("bench", "Measure speed on this machine."),
 }
 _ELSEWHERE = {"dra-driver": "Publish a node's devices, and prepare them for the kubelet."}

@@ -22,7 +22,7 @@ from bayplan.cluster.kubelet import VirtualKubelet
 from bayplan.cluster.memory import MemoryCluster
 from bayplan.cluster.volcano_jobs import VolcanoJobs
 
-__all__ = ["create_in_order", "in_order", "start_controllers"]
+__all__ = ["create_in_order", "place_of", "start_controllers"]
 
 _FIRST: tuple[type, ...] = (
     Namespace,
@@ -34,6 +34,7 @@ _FIRST: tuple[type, ...] = (
     ResourceClaimTemplate,
     ResourceClaim,
 )
+_PLACES = {type_: place for place, type_ in enumerate(_FIRST)}
 
 
 def start_controllers(cluster: MemoryCluster) -> None:
@@ -45,10 +46,9 @@ def start_controllers(cluster: MemoryCluster) -> None:
     ClaimController(cluster)
 
 
-def in_order(objects: Iterable[ApiObject]) -> list[ApiObject]:
-    """Return objects with those that others refer to first."""
-    places = {type_: place for place, type_ in enumerate(_FIRST)}
-    return sorted(objects, key=lambda obj: places.get(type(obj), len(places)))
+def place_of(type_: type) -> int:
+    """Return when objects of a type are created: those that others refer to come first."""
+    return _PLACES.get(type_, len(_PLACES))
 
 
 def create_in_order(cluster: MemoryCluster, objects: Iterable[ApiObject]) -> None:
@@ -56,5 +56,5 @@ def create_in_order(cluster: MemoryCluster, objects: Iterable[ApiObject]) -> Non
 
     :raises InputError: when admission refuses one.
     """
-    for obj in in_order(objects):
+    for obj in sorted(objects, key=lambda obj: place_of(type(obj))):
         cluster.create(obj)

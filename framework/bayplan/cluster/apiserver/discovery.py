@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from bayplan.cluster.apiserver.resources import Resource, Resources
+from bayplan.cluster.apiserver.resources import SCALED, Resource, Resources
 
 __all__ = ["VERSION", "discover", "openapi"]
 
@@ -102,6 +102,9 @@ def _entries(plural: str, resource: Resource) -> list[Content]:
         eviction = {"group": "policy", "version": "v1"}
         subs.append(("binding", "Binding", ["create"], {}))
         subs.append(("eviction", "Eviction", ["create"], eviction))
+    if resource.group == "apps" and plural in SCALED:
+        scale = {"group": "autoscaling", "version": "v1"}
+        subs.append(("scale", "Scale", ["get", "patch", "update"], scale))
     made = [
         {
             "name": f"{plural}/{name}",

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import yaml
 
-__all__ = ["write_kubeconfig"]
+__all__ = ["is_ours", "remove_kubeconfig", "write_kubeconfig"]
+
+_MARK = "# Written by bayplan cluster up, and removed when it ends."
 
 
 def write_kubeconfig(path: Path, url: str, token: str | None) -> None:
@@ -28,8 +30,26 @@ def write_kubeconfig(path: Path, url: str, token: str | None) -> None:
     handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
         with os.fdopen(handle, "w") as file:
+            file.write(f"{_MARK}\n")
             yaml.safe_dump(content, file, sort_keys=False)
         os.replace(temporary, path)
     except BaseException:
         os.unlink(temporary)
         raise
+
+
+def is_ours(path: Path) -> bool:
+    """Return whether a file is a kubeconfig that was written here."""
+    try:
+        return path.read_text(errors="replace").startswith(_MARK)
+    except OSError:
+        return False
+
+
+def remove_kubeconfig(path: Path, token: str) -> None:
+    """Remove a kubeconfig, unless somebody else's token is in it by now.
+
+    :raises OSError: when it cannot be removed.
+    """
+    if is_ours(path) and token in path.read_text():
+        path.unlink()

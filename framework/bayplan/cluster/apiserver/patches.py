@@ -11,9 +11,9 @@ from typing import Any
 
 from bayplan.cluster.apiserver.status import ApiError, bad_request
 
-__all__ = ["json_patch", "merge_patch", "strategic_patch"]
+__all__ = ["MERGE_KEYS", "json_patch", "merge_patch", "strategic_patch"]
 
-_MERGE_KEYS: Mapping[str, str] = {
+MERGE_KEYS: Mapping[str, str] = {
     "conditions": "type",
     "containers": "name",
     "initContainers": "name",
@@ -133,7 +133,7 @@ def _merge_key(field: str, items: list[Any]) -> str | None:
         # Those of containers and of services have different keys.
         held = any(isinstance(item, dict) and "containerPort" in item for item in items)
         return "containerPort" if held else "port"
-    return _MERGE_KEYS.get(field)
+    return MERGE_KEYS.get(field)
 
 
 def _fresh(value: Any) -> Any:

@@ -22,7 +22,7 @@ from bayplan.cluster.apiserver.status import (
 )
 from bayplan.cluster.apiserver.store import ServedCluster
 
-__all__ = ["Page", "convert_for", "encode_list", "find", "list_page", "selection"]
+__all__ = ["Page", "convert_for", "encode_list", "find", "list_meta", "list_page", "selection"]
 
 _TOO_OLD = (
     "The provided continue parameter is too old to display a consistent list result. You can "
@@ -147,13 +147,19 @@ def _read_token(text: str) -> _Token:
         raise bad_request("continue key is not valid") from None
 
 
-def encode_list(call: Call, page: Page) -> bytes:
-    """Return a list as it goes over the wire."""
+def list_meta(page: Page) -> dict[str, Any]:
+    """Return the metadata of a list."""
     meta: dict[str, Any] = {"resourceVersion": str(page.version)}
     if page.token:
         meta["continue"] = page.token
         if page.remaining is not None:
             meta["remainingItemCount"] = page.remaining
+    return meta
+
+
+def encode_list(call: Call, page: Page) -> bytes:
+    """Return a list as it goes over the wire."""
+    meta = list_meta(page)
     head = {"kind": f"{call.resource.kind}List", "apiVersion": call.api_version, "metadata": meta}
     convert = convert_for(call)
     items = b",".join(record.encoded(call.api_version, convert) for record in page.records)

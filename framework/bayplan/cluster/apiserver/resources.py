@@ -13,7 +13,7 @@ from bayplan.api.configmap import ConfigMap
 from bayplan.api.meta import ApiStruct, ObjectMeta
 from bayplan.cluster.apiserver.conversion import converter
 
-__all__ = ["Column", "Resource", "Resources", "make_type"]
+__all__ = ["SCALED", "Column", "Resource", "Resources", "make_type"]
 
 Convert = Callable[[dict[str, Any]], dict[str, Any]]
 
@@ -99,6 +99,8 @@ def make_type(name: str) -> type[ApiObject]:
     return cast("type[ApiObject]", made)
 
 
+SCALED = ("deployments", "replicasets", "statefulsets")
+"""Resources of the group apps that have a ``/scale``."""
 _SHORT_NAMES: Mapping[str, tuple[str, ...]] = {
     "pods": ("po",),
     "nodes": ("no",),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,16 +16,20 @@ from aiohttp import web
 
 from bayplan.cluster.apiserver.access import Access, Role, authorize, authorize_path
 from bayplan.cluster.apiserver.calls import Call, PathNotFound, read_call
+from bayplan.cluster.apiserver.crds import CustomResources
 from bayplan.cluster.apiserver.discovery import VERSION, discover, openapi
 from bayplan.cluster.apiserver.faults import Fault, FaultKind, Faults, WatchFault
-from bayplan.cluster.apiserver.handlers import answer
+from bayplan.cluster.apiserver.handlers import answer, table_of, wants_table
 from bayplan.cluster.apiserver.kubeconfig import write_kubeconfig
+from bayplan.cluster.apiserver.protobuf import MEDIA_TYPE, decode_protobuf
+from bayplan.cluster.apiserver.reviews import REVIEWS, review
 from bayplan.cluster.apiserver.status import ApiError, bad_request
 from bayplan.cluster.apiserver.store import ServedCluster
 from bayplan.cluster.apiserver.watches import Watch, WatchSettings
 
 __all__ = ["ApiServer"]
 
+_log = logging.getLogger(__name__)
 _HEALTH = ("/healthz", "/livez", "/readyz")
 _TOKEN_PREFIX = "/token/"  # noqa: S105 - a part of paths
 _SHUTDOWN = 1.0
@@ -54,6 +59,7 @@ class ApiServer:
         self.faults = faults or Faults()
         self.calls: Counter[tuple[str, str, str, bool]] = Counter()
         self._access = Access(tokens)
+        CustomResources(cluster)
         self._tokens = tokens
         self._settings = watches or WatchSettings()
         self._watches: set[Watch] = set()
@@ -135,10 +141,18 @@ class ApiServer:
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         try:
-            return await self._route(request)
+            return await self._answer(request)
         except ApiError as exc:
             headers = {"Retry-After": str(exc.retry_after)} if exc.retry_after is not None else None
             return _json(msgspec.json.encode(exc.status()), exc.code, headers)
+        except Exception:
+            _log.exception("%s %s", request.method, request.path)
+            error = ApiError(500, "InternalError", "Internal error occurred: see the server's log")
+            return _json(msgspec.json.encode(error.status()), 500)
+
+    async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
+        try:
+            return await self._route(request)
         except PathNotFound:
             return web.Response(status=404, text="404 page not found\n")
 
@@ -154,6 +168,10 @@ class ApiServer:
         if not path.startswith(("/api/", "/apis/")):
             authorize_path(user, request.method.lower(), path)
             raise PathNotFound
+        kind = REVIEWS.get(path)
+        if kind is not None and request.method == "POST":
+            body = review(self._access, user, kind, await _body(request))
+            return _json(msgspec.json.encode(body), 201)
         call = read_call(self.cluster.resources, request.method, path, request.query)
         self.calls[call.verb, call.group, call.target, bool(call.namespace)] += 1
         authorize(user, call.verb, call.group, call.target, call.namespace, call.name)
@@ -186,7 +204,9 @@ class ApiServer:
 
     async def _watch(self, request: web.BaseRequest, call: Call) -> web.StreamResponse:
         self.cluster.settle()
-        watch = Watch(self.cluster, call, self.faults, self._settings)
+        as_table = wants_table(request.headers.get("Accept", ""))
+        encode = table_of(self.cluster, call) if as_table else None
+        watch = Watch(self.cluster, call, self.faults, self._settings, encode)
         response = web.StreamResponse(headers={"Content-Type": "application/json"})
         self._watches.add(watch)
         try:
@@ -216,6 +236,8 @@ async def _body(request: web.BaseRequest) -> Any:
     content = await request.read()
     if not content:
         return None
+    if request.content_type == MEDIA_TYPE:
+        return decode_protobuf(content)
     try:
         return msgspec.json.decode(content)
     except (msgspec.DecodeError, UnicodeDecodeError) as exc:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, TypeVar, cast
 
 import msgspec
 from msgspec.structs import replace
 
-from bayplan.api import ApiObject, Kind, Namespace, ObjectMeta, Pod
+from bayplan.api import ApiObject, Kind, Namespace, Node, ObjectMeta, Pod
 from bayplan.cluster.apiserver.defaults import pod_defaults, with_tolerations
 from bayplan.cluster.apiserver.history import Change, Log, Record
 from bayplan.cluster.apiserver.overlay import overlay, plain
@@ -39,6 +39,8 @@ class ServedCluster(MemoryCluster):
 
     :param without: API groups that are not installed.
     :param history: how many changes of each resource watches can resume from.
+    :param first_version: where resource versions start, so that those of a cluster that was here
+        before are too old.
     """
 
     def __init__(
@@ -48,13 +50,19 @@ class ServedCluster(MemoryCluster):
         start: datetime = LONG_AGO,
         without: tuple[str, ...] = (),
         history: int = 10_000,
+        first_version: int = 0,
     ) -> None:
         super().__init__(seed, clock, start)
         self.resources = Resources(without)
         self.history = history
+        self._version = self._first_version = first_version
         self._records: dict[type, dict[str, Record]] = {}
         self._logs: dict[type, Log] = {}
         self._incoming: tuple[Content, ApiObject] | None = None
+        self.real_time: Callable[[], float] | None = None
+        """What the clock follows, None for virtual time."""
+        self.set_alarm: Callable[[float | None], None] | None = None
+        """Told when the next thing is due."""
         self.last: Record | None = None
         """What the last write left of its object."""
         self.on_change: list[Callable[[Resource, Change], None]] = []
@@ -86,7 +94,10 @@ class ServedCluster(MemoryCluster):
 
     def log(self, resource: Resource) -> Log:
         """Return the changes of a resource."""
-        return self._logs.setdefault(resource.type, Log(self.history))
+        log = self._logs.get(resource.type)
+        if log is None:
+            log = self._logs[resource.type] = Log(self.history, self._first_version)
+        return log
 
     def logs(self) -> list[Log]:
         """Return the changes of all resources that have any."""
@@ -144,11 +155,13 @@ class ServedCluster(MemoryCluster):
         """Let everything happen that follows at this instant."""
         clock = self.clock
         while True:
-            clock.advance(clock.now)
+            clock.advance(clock.now if self.real_time is None else self.real_time())
             if not self.deliver():
                 following = clock.next_time()
                 if following is None or following > clock.now:
-                    return
+                    break
+        if self.set_alarm is not None:
+            self.set_alarm(following)
 
     def budget_problems(self, pod: Record) -> list[str]:
         """Say which disruption budgets keep a pod from being evicted."""
@@ -164,6 +177,31 @@ class ServedCluster(MemoryCluster):
         record = self.records(resource)[key]
         with self.carrying(content, record.obj):
             self._store(record.obj, WatchType.MODIFIED)
+
+    def delete(self, type_: type[ApiObject], key: str, grace: float | None = None) -> None:
+        """Delete an object; a namespace goes when what it holds has gone.
+
+        :raises NotFound: when there is no such object.
+        """
+        if type_ is not Namespace or self.get(Namespace, key) is None:
+            super().delete(type_, key, grace)
+            return
+        record = self._records[Namespace][key]
+        if record.obj.metadata.deletion_timestamp is None:
+            meta = replace(record.obj.metadata, deletion_timestamp=self.timestamp())
+            content = {**record.content, "status": {"phase": "Terminating"}}
+            with self.carrying(content, record.obj):
+                self._store(replace(record.obj, metadata=meta), WatchType.MODIFIED)
+
+    def remove_namespace(self, name: str) -> None:
+        """Remove a namespace that is empty."""
+        namespace = self.get(Namespace, name)
+        if namespace is not None:
+            self._remove(namespace)
+
+    def wall_time(self) -> datetime:
+        """Return what time it is in the cluster."""
+        return self.start + timedelta(seconds=self.now)
 
     def _new_uid(self, obj: ApiObject) -> str:
         return str(uuid.UUID(int=self._random.getrandbits(128), version=4))
@@ -309,6 +347,8 @@ class ServedCluster(MemoryCluster):
 
 
 def _first_state(resource: Resource, content: Content) -> Content:
+    if resource.type in (Node, Pod):
+        content = {**content, "spec": content.get("spec", {})}
     if resource.type is Pod:
         content = pod_defaults(content)
     if "spec" in content and resource.plural != "nodes":

@@ -8,11 +8,14 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from bayplan.api import ApiObject, Pod, decode_object
+from bayplan.api import ApiObject, Namespace, Pod, decode_object
 from bayplan.api.objects import DecodeError
+from bayplan.cluster.apiserver.apply import apply
 from bayplan.cluster.apiserver.calls import Call
 from bayplan.cluster.apiserver.conversion import core_event
+from bayplan.cluster.apiserver.crds import check_definition
 from bayplan.cluster.apiserver.history import Record
+from bayplan.cluster.apiserver.lifecycle import FOREGROUND
 from bayplan.cluster.apiserver.patches import json_patch, merge_patch, strategic_patch
 from bayplan.cluster.apiserver.reads import convert_for, find, list_page
 from bayplan.cluster.apiserver.resources import Resource
@@ -29,6 +32,7 @@ from bayplan.cluster.apiserver.status import (
     unsupported_media_type,
 )
 from bayplan.cluster.apiserver.store import ServedCluster
+from bayplan.cluster.apiserver.validation import check_pod_update
 from bayplan.errors import AlreadyExists, InputError
 
 __all__ = ["create", "decode", "delete", "delete_all", "patch", "update"]
@@ -40,6 +44,7 @@ MERGE_PATCH = "application/merge-patch+json"
 STRATEGIC_PATCH = "application/strategic-merge-patch+json"
 APPLY_PATCH = "application/apply-patch+yaml"
 
+_KEPT_NAMESPACES = ("default", "kube-public", "kube-system")
 _SYSTEM = (
     "uid",
     "creationTimestamp",
@@ -63,6 +68,8 @@ def decode(resource: Resource, content: Content) -> ApiObject:
     :raises ApiError: 422, where the API server would refuse it.
     """
     name = str(content["metadata"].get("name") or "")
+    if resource.plural == "customresourcedefinitions":
+        check_definition(content)
     try:
         if resource.known is not None:
             return decode_object(resource.known, content)
@@ -201,8 +208,8 @@ def update(cluster: ServedCluster, call: Call, body: Any) -> Record:
     return _replace(cluster, call, current, content)
 
 
-def patch(cluster: ServedCluster, call: Call, content_type: str, body: Any) -> Record:
-    """Patch an object, or its status.
+def patch(cluster: ServedCluster, call: Call, content_type: str, body: Any) -> tuple[Record, bool]:
+    """Patch an object, or its status; return it, and whether it was made by that.
 
     :raises ApiError: when it is refused.
     """
@@ -211,6 +218,8 @@ def patch(cluster: ServedCluster, call: Call, content_type: str, body: Any) -> R
     accepted += () if resource.custom else (STRATEGIC_PATCH,)
     if content_type not in accepted:
         raise unsupported_media_type(accepted)
+    if content_type == APPLY_PATCH:
+        return _apply(cluster, call, body)
     current = find(cluster, call)
     convert = convert_for(call)
     shown = convert(current.content) if convert is not None else current.content
@@ -222,7 +231,31 @@ def patch(cluster: ServedCluster, call: Call, content_type: str, body: Any) -> R
         patched = strategic_patch(shown, body)
     else:
         patched = merge_patch(shown, body)
-    return _replace(cluster, call, current, _own(call, patched))
+    return _replace(cluster, call, current, _own(call, patched)), False
+
+
+def _apply(cluster: ServedCluster, call: Call, body: Any) -> tuple[Record, bool]:
+    """Apply a configuration, which makes the object where there is none."""
+    resource = call.resource
+    manager = call.params.get("fieldManager", "")
+    if not manager:
+        text = "Required value: is required for apply patch"
+        cause = Cause("FieldValueRequired", text, "fieldManager")
+        raise invalid("meta.k8s.io", "PatchOptions", "", [cause])
+    wanted = _own(call, body)
+    meta = {**wanted["metadata"], "name": call.name}
+    if resource.namespaced:
+        meta["namespace"] = call.namespace
+    wanted = {**wanted, "metadata": meta}
+    current = cluster.records(resource).get(resource.key(call.namespace, call.name))
+    if current is None and call.subresource:
+        raise not_found(resource.group, resource.plural, call.name)
+    base = current.content if current is not None else {"metadata": {}}
+    merged = apply(base, wanted, manager, cluster.timestamp(), typed_lists=not resource.custom)
+    stored = {**call.__dict__, "version": resource.storage_version, "group": resource.group}
+    if current is None:
+        return create(cluster, Call(**{**stored, "verb": "create"}), merged), True
+    return _replace(cluster, Call(**stored), current, merged), False
 
 
 def _replace(cluster: ServedCluster, call: Call, current: Record, content: Content) -> Record:
@@ -242,8 +275,6 @@ def _replace(cluster: ServedCluster, call: Call, current: Record, content: Conte
         return current
     obj = decode(resource, content)
     if isinstance(obj, Pod) and call.subresource == "":
-        from bayplan.cluster.apiserver.validation import check_pod_update
-
         check_pod_update(current.content, content)
     if call.dry_run:
         return Record(current.key, obj, content, current.version)
@@ -288,6 +319,9 @@ def delete(cluster: ServedCluster, call: Call, options: Any) -> Content | Record
     """
     resource, record = call.resource, find(cluster, call)
     options = options if isinstance(options, dict) else {}
+    if resource.type is Namespace and call.name in _KEPT_NAMESPACES:
+        text = f'namespaces "{call.name}" is forbidden: this namespace may not be deleted'
+        raise forbidden(text, "", "namespaces", call.name)
     _check_preconditions(call, record, options.get("preconditions") or {})
     if call.dry_run or options.get("dryRun"):
         return record
@@ -297,6 +331,10 @@ def delete(cluster: ServedCluster, call: Call, options: Any) -> Content | Record
     policy = options.get("propagationPolicy") or call.params.get("propagationPolicy", "")
     if policy == "Orphan":
         orphan(cluster, record)
+    elif policy == "Foreground" and FOREGROUND not in record.obj.metadata.finalizers:
+        meta = record.obj.metadata
+        marked = replace(meta, finalizers=(*meta.finalizers, FOREGROUND))
+        cluster.update(replace(record.obj, metadata=marked))
     cluster.delete(resource.type, record.key, grace)
     left = cluster.records(resource).get(record.key)
     if left is not None:

@@ -1,0 +1,62 @@
+"""bayplan cluster: an embedded cluster that kubectl can talk to."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from bayplan.cluster.apiserver.up import Served
+
+__all__ = ["command"]
+
+
+@click.group(name="cluster")
+def command() -> None:
+    """Run an embedded cluster that kubectl and bayplan run work on."""
+
+
+@command.command()
+@click.option(
+    "-f",
+    "--filename",
+    "paths",
+    multiple=True,
+    metavar="PATH",
+    help="A manifest file, a folder of them, or - for standard input. Repeatable.",
+)
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=0,
+    metavar="N",
+    help="The port on 127.0.0.1; by default a free one.",
+)
+@click.option(
+    "--kubeconfig",
+    type=click.Path(path_type=Path, dir_okay=False),
+    default="bayplan.kubeconfig",
+    show_default=True,
+    metavar="FILE",
+    help="The file to write for kubectl; it is removed at the end.",
+)
+def up(paths: tuple[str, ...], port: int, kubeconfig: Path) -> None:
+    """Serve an embedded cluster on 127.0.0.1 until it is interrupted.
+
+    Its pods wait for a scheduler: bayplan run, or any other.
+    """
+    from bayplan.cluster.apiserver.up import serve
+    from bayplan.manifests import load_manifests
+
+    def ready(served: Served) -> None:
+        for kind, count in sorted(served.ignored.items()):
+            plural = "s" if count > 1 else ""
+            click.echo(f"note: {count} object{plural} of kind {kind} passed over", err=True)
+        counts = ", ".join(f"{count} {plural}" for plural, count in served.objects.items())
+        click.echo(f"# serving at {served.url}: {counts or 'no objects yet'}")
+        click.echo(f"export KUBECONFIG={shlex.quote(str(kubeconfig.absolute()))}")
+
+    serve(load_manifests(paths, in_full=True), port, kubeconfig, ready)

@@ -1,0 +1,20 @@
+"""A served cluster with everything that runs in one."""
+
+from __future__ import annotations
+
+from bayplan.cluster.apiserver.lifecycle import GarbageCollector, NamespaceEnd, PodGarbage
+from bayplan.cluster.apiserver.store import ServedCluster
+from bayplan.cluster.apiserver.workload_status import WorkloadStatus
+from bayplan.cluster.assembly import start_controllers
+
+__all__ = ["start_all"]
+
+
+def start_all(cluster: ServedCluster) -> ServedCluster:
+    """Let the kubelet and all controllers work on a cluster from now on; return it."""
+    start_controllers(cluster)
+    GarbageCollector(cluster)
+    NamespaceEnd(cluster)
+    PodGarbage(cluster)
+    WorkloadStatus(cluster)
+    return cluster
