@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -11,13 +13,37 @@ from bayplan.cycle import NOT_NEEDED
 from bayplan.decision import Decision, PodDecision
 from bayplan.diagnosis import Diagnosis
 from bayplan.errors import PluginError
+from bayplan.gangs import rank_order
 from bayplan.plugin import Unit
 from bayplan.scheduler import ProfileAtWork, Scheduler
 
-__all__ = ["counted", "domain_lines", "print_explanation", "short_key", "why_pending"]
+__all__ = [
+    "counted",
+    "domain_lines",
+    "pod_to_explain",
+    "print_explanation",
+    "short_key",
+    "why_pending",
+]
 
 _MANY_PODS = 8
 _MANY_DOMAINS = 12
+
+
+def pod_to_explain(scheduler: Scheduler, get: Callable[[str], Pod | None], key: str) -> Pod | None:
+    """Return the pod of a key, or the first member of the gang of that key, if any.
+
+    :param get: returns a pod by its key.
+    """
+    found = get(key)
+    gangs = scheduler.gangs.all()
+    if found is not None or key not in gangs:
+        return found
+    # Those that wait come before those that run.
+    members = gangs[key]
+    pods = list(members.pending.values()) or [pod for pod, _ in members.bound.values()]
+    first = min(pods, key=rank_order, default=None)
+    return get(first.key) if first is not None else None
 
 
 def why_pending(scheduler: Scheduler, pod: Pod) -> str:

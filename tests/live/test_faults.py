@@ -261,6 +261,23 @@ def test_a_leader_that_cannot_renew_its_lease_stops_at_once_and_the_standby_take
     run_fast(run())
 
 
+def test_a_standby_decides_and_writes_nothing() -> None:
+    async def run() -> None:
+        async with ticking(*nodes(2)) as made:
+            made.create(make_pod("p"), make_pod("never", cpu=64))
+            made.server.faults.fail(None, "create", "leases", code=503)
+            options = {"leader_elect": True, **clock_of(made)}
+            app = await made.start(electing(), **options)
+            await asyncio.sleep(60)
+            assert app.live.scheduler.statistics.cycles == 0
+            written = {verb for verb, _, resource, _ in made.server.calls if resource != "leases"}
+            assert written == {"list", "watch"}
+            made.server.faults.clear()
+            await all_bound(made, 1)
+
+    run_fast(run())
+
+
 def test_a_leader_that_stops_gives_its_lease_back_and_the_standby_leads_within_seconds() -> None:
     async def run() -> None:
         async with ticking(*nodes(5)) as made:

@@ -16,6 +16,7 @@ _COMMANDS = {
     "simulate": ("simulate", "Place the pods of manifest files on an embedded cluster."),
     "explain": ("explain", "Say why a pod is where it is, or why it is pending."),
     "run": ("run", "Schedule a Kubernetes cluster."),
+    "snapshot": ("snapshot", "Write what a scheduler sees of a cluster into a file."),
     "topology": ("topology", "Look at a machine: GPUs, NICs, NVLink, PCIe and NUMA."),
     "plugin": ("plugin", "List, create and check plugins."),
     "cluster": ("cluster", "Run an embedded cluster that kubectl can talk to."),

@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from bayplan.cli.options import input_options, simulate
+from bayplan.cli.options import (
+    cluster_options,
+    optional_input_options,
+    profiles,
+    simulate,
+    simulate_objects,
+)
 from bayplan.errors import InputError, did_you_mean
+
+if TYPE_CHECKING:
+    from bayplan.simulation import Simulation
 
 __all__ = ["command"]
 
 
 @click.command(name="explain")
 @click.argument("pod", metavar="NAMESPACE/NAME")
-@input_options
+@optional_input_options
+@cluster_options
 def command(
     pod: str,
     paths: tuple[str, ...],
@@ -22,25 +34,65 @@ def command(
     plugins_dir: Path | None,
     until: float,
     seed: int,
+    kubeconfig: Path | None,
+    context: str,
 ) -> None:
-    """Say why a pod or a gang is where it is, or why it is pending and what would help."""
+    """Say why a pod or a gang is where it is, or why it is pending and what would help.
+
+    With -f it is answered from manifests. With --kubeconfig the running scheduler is asked; where
+    it cannot be, the cluster is read and simulated.
+    """
+    key = pod if "/" in pod else f"default/{pod}"
+    if paths and (kubeconfig is not None or context):
+        raise InputError("-f and --kubeconfig exclude each other")
+    if paths:
+        simulation, _ = simulate(paths, config, plugins_dir, until, seed, frozenset((key,)))
+        _print(simulation, key)
+        return
+    if kubeconfig is None and not context:
+        raise InputError("give manifests with -f, or a cluster with --kubeconfig")
+    _explain_live(key, config, plugins_dir, until, kubeconfig, context)
+
+
+def _explain_live(
+    key: str,
+    config: Path | None,
+    plugins_dir: Path | None,
+    until: float,
+    kubeconfig: Path | None,
+    context: str,
+) -> None:
+    from bayplan.live.client import ask_scheduler, read_cluster
+
+    lease = profiles(config, plugins_dir).leader_election
+    answer = asyncio.run(ask_scheduler(kubeconfig, context, key, lease))
+    if answer is not None:
+        click.echo(answer.rstrip("\n"))
+        return
+    name = f"{lease.resource_namespace}/{lease.resource_name}"
+    click.echo(
+        f"note: the scheduler of lease {name} cannot be asked from here; this is what bayplan "
+        "would do with the cluster as it is now",
+        err=True,
+    )
+    view = asyncio.run(read_cluster(kubeconfig, context))
+    for note in view.left_out:
+        click.echo(f"note: left out: {note}", err=True)
+    objects = [obj for found in view.objects.values() for obj in found]
+    _print(simulate_objects(objects, config, plugins_dir, until, frozenset((key,))), key)
+
+
+def _print(simulation: Simulation, key: str) -> None:
     from bayplan.api import Pod
     from bayplan.cli import render
-    from bayplan.explanation import print_explanation
-    from bayplan.gangs import rank_order
+    from bayplan.explanation import pod_to_explain, print_explanation
 
-    key = pod if "/" in pod else f"default/{pod}"
-    simulation, _ = simulate(paths, config, plugins_dir, until, seed, frozenset((key,)))
-    found = simulation.cluster.get(Pod, key)
-    gangs = simulation.scheduler.gangs.all()
-    if found is None and key in gangs:
-        # A gang is explained by its first member, those that wait before those that run.
-        members = gangs[key]
-        pods = list(members.pending.values()) or [pod for pod, _ in members.bound.values()]
-        first = min(pods, key=rank_order, default=None)
-        found = simulation.cluster.get(Pod, first.key) if first is not None else None
-        if found is None:
-            raise InputError(f'the gang "{key}" has no members at the end')
+    def get(of: str) -> Pod | None:
+        return simulation.cluster.get(Pod, of)
+
+    found = pod_to_explain(simulation.scheduler, get, key)
+    if found is None and key in simulation.scheduler.gangs.all():
+        raise InputError(f'the gang "{key}" has no members at the end')
     if found is None:
         names = {other.metadata.name: other.key for other in simulation.pods()}
         near = did_you_mean(key.rsplit("/", 1)[-1], names)

@@ -4,19 +4,29 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TypeVar
 
 import click
 
+from bayplan.api import ApiObject
 from bayplan.discovery import PluginFinder
 from bayplan.durations import parse_duration
 from bayplan.manifests import Manifests, load_manifests
 from bayplan.profile import ProfileSet, default_profiles, load_profiles
 from bayplan.simulation import Progress, Simulation
 
-__all__ = ["Duration", "input_options", "output_option", "simulate"]
+__all__ = [
+    "Duration",
+    "cluster_options",
+    "input_options",
+    "optional_input_options",
+    "output_option",
+    "profiles",
+    "simulate",
+    "simulate_objects",
+]
 
 F = TypeVar("F", bound=Callable[..., object])
 
@@ -39,14 +49,37 @@ class Duration(click.ParamType[float]):
 
 
 def input_options(function: F) -> F:
-    """Add -f, --config, --plugins-dir, --until and --seed."""
+    """Add -f, which has to be given, --config, --plugins-dir, --until and --seed."""
+    return _with_input(function, required=True)
+
+
+def optional_input_options(function: F) -> F:
+    """Add the options of ``input_options``, of which -f may be missing."""
+    return _with_input(function, required=False)
+
+
+def cluster_options(function: F) -> F:
+    """Add --kubeconfig and --context."""
+    kubeconfig = click.option(
+        "--kubeconfig",
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+        help="The cluster. Without it: kubectl's, or the pod's service account.",
+    )
+    context = click.option(
+        "--context", default="", metavar="NAME", help="The kubeconfig's context."
+    )
+    return kubeconfig(context(function))
+
+
+def _with_input(function: F, required: bool) -> F:
     options = [
         click.option(
             "-f",
             "--filename",
             "paths",
             multiple=True,
-            required=True,
+            required=required,
             metavar="PATH",
             help="A manifest file, a folder of them, or - for standard input. Repeatable.",
         ),
@@ -130,3 +163,20 @@ def _simulate(
     simulation.create(manifests.objects)
     simulation.run(progress)
     return simulation, manifests
+
+
+def simulate_objects(
+    objects: Iterable[ApiObject],
+    config: Path | None,
+    plugins_dir: Path | None,
+    until: float,
+    record: frozenset[str],
+) -> Simulation:
+    """Run what a cluster holds; ``record`` are pods whose finalists are kept."""
+    with contextlib.redirect_stdout(sys.stderr):
+        simulation = Simulation(profiles(config, plugins_dir), until=until)
+        for profile in simulation.scheduler.profiles.values():
+            profile.cycle.record(record)
+        simulation.create(objects)
+        simulation.run()
+    return simulation

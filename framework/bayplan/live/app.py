@@ -6,10 +6,10 @@ import asyncio
 import contextlib
 import gc
 import logging
-import os
 import signal
 import socket
 import uuid
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,6 +31,7 @@ from bayplan.live.observers import CycleLog, Observers
 from bayplan.live.reviews import Reviews
 from bayplan.live.web import Address, WebPage
 from bayplan.profile import ProfileSet
+from bayplan.scheduler import Scheduler
 
 __all__ = ["LiveApp", "Options", "run"]
 
@@ -154,12 +155,15 @@ class LiveApp:
         if self._stopping.is_set():
             return
         _spare_the_collector()
-        tasks = [asyncio.create_task(self.live.run())]
         if self._elects():
-            tasks.append(asyncio.create_task(self._lead()))
+            self._election = self._candidate(self.live)
+            tasks = [asyncio.create_task(self.live.run())]
+            tasks.append(asyncio.create_task(self._election.run()))
         else:
+            tasks = [asyncio.create_task(self.live.run())]
             self._metrics.leads(self._profiles.leader_election.resource_name, True)
         _log.info("schedules pods of %s", ", ".join(self.live.scheduler.profiles))
+        self._tell_of_others(self.live.scheduler)
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         self.live.stop()
         await tasks[0]
@@ -167,28 +171,39 @@ class LiveApp:
             task.cancel()
         await asyncio.gather(*tasks[1:], return_exceptions=True)
 
+    def _tell_of_others(self, scheduler: Scheduler) -> None:
+        """Log how many pods wait for schedulers that no profile stands for."""
+        others = Counter(
+            pod.spec.scheduler_name
+            for found in self.cluster.objects().values()
+            for pod in found.values()
+            if isinstance(pod, Pod)
+            and not pod.spec.node_name
+            and pod.status.phase == "Pending"
+            and scheduler.profile_of(pod) is None
+        )
+        for name, count in sorted(others.items()):
+            _log.info('%d pods wait for another scheduler, "%s"', count, name)
+
     def _elects(self) -> bool:
         options = self._options
         wanted = options.leader_elect and self._profiles.leader_election.leader_elect
         return wanted and not options.dry_run
 
-    async def _lead(self) -> None:
-        """Stand by, lead, and come back when the lease is lost."""
-        settings = self._profiles.leader_election
-        annotations = {"bayplan.dev/url": self.page.url, "bayplan.dev/pid": str(os.getpid())}
-        self._election = Election(
+    def _candidate(self, live: LiveScheduler) -> Election:
+        """Return our part in the election, without which nothing is decided or written."""
+        election = Election(
             self.transport,
-            settings,
+            self._profiles.leader_election,
             self.identity,
             self._leadership,
-            annotations,
+            {"bayplan.dev/url": self.page.url},
             self._options.clock,
         )
-        assert self.live is not None, "made before"
-        self.live.leads = self._election.leads
+        live.leads = election.leads
         if self.writer is not None:
-            self.writer.fence = self._election.leads
-        await self._election.run()
+            self.writer.fence = election.leads
+        return election
 
     def _leadership(self, leading: bool) -> None:
         self._metrics.leads(self._profiles.leader_election.resource_name, leading)

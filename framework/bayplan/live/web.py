@@ -24,7 +24,7 @@ from rich.console import Console
 from bayplan.api import Pod
 from bayplan.decision import Decision
 from bayplan.errors import InputError
-from bayplan.explanation import print_explanation
+from bayplan.explanation import pod_to_explain, print_explanation
 from bayplan.live.loop import LiveScheduler
 
 __all__ = ["Address", "WebPage", "parse_address"]
@@ -196,9 +196,10 @@ class WebPage:
 
     async def _explain(self, request: web.Request) -> web.Response:
         key = request.query.get("pod", "")
-        live, pod = self._live(), self._find(key)
+        live = self._live()
+        pod = pod_to_explain(live.scheduler, self._find, key) if live is not None else None
         if live is None or pod is None:
-            return web.Response(status=404, text=f'there is no pod "{key}"\n')
+            return web.Response(status=404, text=f'there is no pod or gang "{key}"\n')
         out = io.StringIO()
         console = Console(file=out, width=_WIDTH, highlight=False, emoji=False, no_color=True)
         print_explanation(console, live.scheduler, pod)

@@ -44,7 +44,7 @@ class KubernetesCluster:
         self._handler: WatchHandler | None = None
         self._waiting: deque[WatchEvent] = deque()
         self._tasks: list[asyncio.Task[None]] = []
-        self._clock = clock or asyncio.get_running_loop().time
+        self._clock = clock or _since_now()
         self.changed = asyncio.Event()
         self.unreadable: dict[tuple[str, str], str] = {}
         self.on_unreadable: Callable[[Kind, str, str], None] = lambda kind, key, problem: None
@@ -106,9 +106,9 @@ class KubernetesCluster:
         ]
 
     @property
-    def synced(self) -> bool:
-        """Whether every kind was listed, or is known not to be there."""
-        return all(reflector.settled.is_set() for reflector in self.reflectors)
+    def settled_or_refused(self) -> bool:
+        """Whether every kind was listed, is not there, or may not be read."""
+        return all(r.settled.is_set() or r.health is Health.REFUSED for r in self.reflectors)
 
     def watch(self, handler: WatchHandler) -> None:
         """Deliver all objects as ADDED at the next ``deliver``, then every change.
@@ -181,6 +181,12 @@ class KubernetesCluster:
             self._writer.submit(write, done)
         elif done is not None:
             asyncio.get_running_loop().call_soon(done, None)
+
+
+def _since_now() -> Callable[[], float]:
+    time = asyncio.get_running_loop().time
+    start = time()
+    return lambda: time() - start
 
 
 def _age(obj: ApiObject) -> tuple[str, int, str]:

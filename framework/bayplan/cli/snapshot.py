@@ -1,0 +1,49 @@
+"""bayplan snapshot: a cluster in one file, for simulate and explain."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import click
+
+from bayplan.cli.options import cluster_options
+from bayplan.errors import InputError
+
+__all__ = ["command"]
+
+
+@click.command(name="snapshot")
+@cluster_options
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path, dir_okay=False),
+    required=True,
+    metavar="FILE",
+    help="The zip file to write.",
+)
+def command(kubeconfig: Path | None, context: str, output: Path) -> None:
+    """Write what the scheduler sees of a cluster into a file that simulate and explain read.
+
+    Secrets, ConfigMaps, environment variables and commands are not in it.
+    """
+    import datetime
+    from importlib.metadata import version
+
+    from bayplan.archive import is_archive, write_archive
+    from bayplan.live.client import read_cluster
+
+    if not is_archive(output):
+        raise InputError("expected a name that ends in .zip", str(output))
+    view = asyncio.run(read_cluster(kubeconfig, context))
+    about = {
+        "bayplan": version("bayplan"),
+        "taken": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "leftOut": list(view.left_out),
+    }
+    counts = write_archive(output, view.objects, about)
+    for note in view.left_out:
+        click.echo(f"note: left out: {note}", err=True)
+    shown = ", ".join(f"{count} {kind}" for kind, count in sorted(counts.items()))
+    click.echo(f"{output}: {shown or 'nothing'}")

@@ -1,0 +1,118 @@
+"""What commands ask of a cluster: everything that is in it, or what its scheduler says."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+from bayplan.api import ApiObject, Kind
+from bayplan.cluster.kubernetes.backend import KubernetesCluster
+from bayplan.cluster.kubernetes.credentials import Credentials
+from bayplan.cluster.kubernetes.transport import Transport
+from bayplan.errors import BayplanError, ClusterError, NotFound
+from bayplan.settings import LeaderElection
+
+__all__ = ["ClusterView", "ask_scheduler", "read_cluster"]
+
+_SECONDS = 60.0
+_ASK_SECONDS = 30.0
+
+
+class ClusterView:
+    """Everything that a scheduler reads of a cluster, at one instant.
+
+    ``left_out`` says what could not be read, and why.
+    """
+
+    def __init__(
+        self,
+        server: str,
+        objects: Mapping[Kind, Sequence[ApiObject]],
+        left_out: Sequence[str],
+    ) -> None:
+        self.server = server
+        self.objects = objects
+        self.left_out = left_out
+
+
+async def read_cluster(kubeconfig: Path | None, context: str = "") -> ClusterView:
+    """Read a cluster once.
+
+    :raises BayplanError: when it cannot be reached, or refuses pods or nodes.
+    """
+    credentials = Credentials(kubeconfig, context)
+    await credentials.endpoint()
+    transport = Transport(credentials)
+    cluster = KubernetesCluster(transport, None)
+    try:
+        await cluster.start()
+        await _listed(cluster, credentials.source)
+        objects = {kind: list(found.values()) for kind, found in cluster.objects().items()}
+        unreadable = [f"{kind} {key}: {why}" for (kind, key), why in cluster.unreadable.items()]
+        return ClusterView(transport.url, objects, [*cluster.problems(), *unreadable])
+    finally:
+        await cluster.stop()
+        await transport.close()
+
+
+async def _listed(cluster: KubernetesCluster, source: str) -> None:
+    """Wait for all lists; what the credentials do not allow is left out, but pods and nodes."""
+    try:
+        async with asyncio.timeout(_SECONDS):
+            while not cluster.settled_or_refused:
+                await asyncio.sleep(0.02)
+    except TimeoutError:
+        problems = "\n  ".join(cluster.problems())
+        raise BayplanError(f"{source}: no answer in {_SECONDS:g} s\n  {problems}") from None
+    needed = [r for r in cluster.reflectors if r.kind.name in ("Pod", "Node") and not r.kind.group]
+    refused = [reflector.problem for reflector in needed if not reflector.settled.is_set()]
+    if refused:
+        raise BayplanError("\n  ".join([f"{source} may not read the cluster:", *refused]))
+
+
+async def ask_scheduler(
+    kubeconfig: Path | None, context: str, pod: str, lease: LeaderElection
+) -> str | None:
+    """Return what the running scheduler says of a pod; None where it cannot be asked.
+
+    Its address is in the Lease that it holds.
+
+    :raises NotFound: when it knows no such pod or gang.
+    :raises InputError: when the credentials cannot be used.
+    """
+    credentials = Credentials(kubeconfig, context)
+    await credentials.endpoint()
+    transport = Transport(credentials)
+    path = (
+        f"/apis/coordination.k8s.io/v1/namespaces/{lease.resource_namespace}"
+        f"/leases/{lease.resource_name}"
+    )
+    try:
+        content: Any = json.loads(await transport.request("GET", path))
+        holder = content.get("spec", {}).get("holderIdentity")
+        url = content["metadata"].get("annotations", {}).get("bayplan.dev/url", "")
+    except (ClusterError, ValueError, KeyError, AttributeError):
+        return None
+    finally:
+        await transport.close()
+    return await _get(url, pod) if holder and url else None
+
+
+async def _get(url: str, pod: str) -> str | None:
+    limit = aiohttp.ClientTimeout(total=_ASK_SECONDS, connect=3.0)
+    try:
+        async with (
+            aiohttp.ClientSession(timeout=limit) as session,
+            session.get(f"{url}/debug/explain", params={"pod": pod}) as answer,
+        ):
+            text = await answer.text()
+            if answer.status == 404 and pod in text:
+                raise NotFound(f'the scheduler at {url} knows no pod or gang "{pod}"')
+            return text if answer.status == 200 else None
+    except (aiohttp.ClientError, TimeoutError, OSError, ValueError):
+        return None
