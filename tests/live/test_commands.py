@@ -1,0 +1,380 @@
+"""The commands of a real cluster, each against the embedded one over HTTP, in its own process."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from click.testing import CliRunner, Result
+from faces import Face, serving
+
+from bayplan.api import ApiObject, Pod
+from bayplan.cli import cli
+from bayplan.cluster.apiserver import ApiServer, Role, Rule, ServedCluster
+from bayplan.cluster.assembly import create_in_order
+from bayplan.manifests import load_manifests
+from bayplan.testing import make_gang, make_node, make_pod
+
+ROOT = Path(__file__).parents[2]
+PROFILE = ROOT / "configs" / "profiles" / "default-scheduler.yaml"
+EXAMPLES = ROOT / "configs" / "examples"
+
+
+@pytest.fixture
+def face() -> Iterator[Face]:
+    with serving() as made:
+        yield made
+
+
+@pytest.fixture
+def kubeconfig(face: Face, tmp_path: Path) -> Path:
+    path = tmp_path / "kubeconfig"
+    face.server.write_kubeconfig(path)
+    return path
+
+
+def create(face: Face, *objects: ApiObject) -> None:
+    face.do(lambda server: create_in_order(server.cluster, objects))
+
+
+def bayplan(*arguments: object) -> Result:
+    return CliRunner().invoke(cli, [str(argument) for argument in arguments])
+
+
+def failure(*arguments: object) -> str:
+    """Run a command in its own process; return its complaint after checking how it failed."""
+    command = [sys.executable, "-m", "bayplan.cli", *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2, done.stderr
+    assert done.stdout == ""
+    assert "Traceback" not in done.stderr
+    return done.stderr
+
+
+class Running:
+    """``bayplan run`` in a process of its own."""
+
+    def __init__(self, kubeconfig: Path, *more: str, config: Path = PROFILE) -> None:
+        command = [sys.executable, "-m", "bayplan.cli", "run", "--config", str(config)]
+        command += ["--kubeconfig", str(kubeconfig), "--bind-address", "127.0.0.1:0", *more]
+        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        self.lines: list[str] = []
+
+    def until(self, text: str) -> str:
+        """Read the log until a line holds a text."""
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            self.lines.append(line)
+            if text in line:
+                return line
+        raise AssertionError(f"no {text!r} in\n{''.join(self.lines)}")
+
+    def end(self, number: int = signal.SIGTERM) -> int:
+        self.process.send_signal(number)
+        assert self.process.stderr is not None
+        self.lines += self.process.stderr.readlines()
+        self.process.stderr.close()
+        return self.process.wait(30)
+
+
+@pytest.fixture
+def run(kubeconfig: Path) -> Iterator[Any]:
+    started: list[Running] = []
+
+    def start(*more: str, **options: Any) -> Running:
+        started.append(Running(kubeconfig, *more, **options))
+        return started[-1]
+
+    yield start
+    for one in started:
+        if one.process.poll() is None:
+            one.end(signal.SIGKILL)
+
+
+# run -----------------------------------------------------------------------------------------
+
+
+def test_run_binds_pods_serves_its_page_and_ends_cleanly(face: Face, run: Any) -> None:
+    create(face, make_node("n0"), make_pod("p"), make_pod("big", cpu=64))
+    running = run("--log-format", "json")
+    url = json.loads(running.until("serving"))["msg"].split()[1]
+    bound = json.loads(running.until('"bound"'))
+    assert (bound["pod"], bound["node"]) == ("default/p", "n0")
+    refused = json.loads(running.until("not placed")) if "big" not in str(running.lines) else {}
+    assert refused.get("unit", "default/big") == "default/big"
+    import urllib.request
+
+    def page(path: str) -> str:
+        with urllib.request.urlopen(f"{url}{path}", timeout=10) as answer:
+            return str(answer.read().decode())
+
+    assert page("/healthz") == page("/readyz") == "ok\n"
+    metrics = page("/metrics")
+    assert 'scheduler_schedule_attempts_total{profile="default-scheduler",' in metrics
+    assert 'scheduler_pending_pods{queue="unschedulable"} 1.0' in metrics
+    assert 'leader_election_master_status{name="bayplan"} 1.0' in metrics
+    decisions = json.loads(page("/debug/decisions?unit=default/big"))["decisions"]
+    assert "Insufficient cpu" in decisions[0]["message"] + str(decisions[0]["pods"])
+    assert "What would help" in page("/debug/explain?pod=default/big")
+    assert running.end() == 0
+    lease = face.do(
+        lambda server: server.cluster.records(
+            server.cluster.resources.of_kind("coordination.k8s.io", "Lease")  # type: ignore[arg-type]
+        )["kube-system/bayplan"].content
+    )
+    assert lease["spec"]["holderIdentity"] == ""
+
+
+def test_a_dry_run_decides_and_writes_nothing(face: Face, run: Any) -> None:
+    create(face, make_node("n0"), make_pod("p"), make_pod("big", cpu=64))
+    running = run("--dry-run")
+    assert "pod=default/p node=n0" in running.until("would be bound")
+    assert running.end() == 0
+    assert {verb for verb, *_ in face.do(lambda server: dict(server.calls))} == {"list", "watch"}
+
+
+def test_sighup_reads_the_profiles_again_and_keeps_the_old_ones_if_they_are_wrong(
+    face: Face, run: Any, tmp_path: Path
+) -> None:
+    config = tmp_path / "profile.yaml"
+    content = yaml.safe_load(PROFILE.read_text())
+    config.write_text(yaml.safe_dump(content))
+    running = run(config=config)
+    running.until("leads now")
+    config.write_text("kind: [")
+    running.process.send_signal(signal.SIGHUP)
+    assert str(config) in running.until("not reloaded")
+    content["profiles"][0]["schedulerName"] = "another"
+    config.write_text(yaml.safe_dump(content))
+    running.process.send_signal(signal.SIGHUP)
+    running.until("profiles reloaded: another")
+    create(face, make_node("n0"), make_pod("p", spec={"schedulerName": "another"}))
+    running.until("bound")
+    assert running.end() == 0
+
+
+def test_a_killed_scheduler_leaves_nothing_that_its_successor_does_not_mend(
+    face: Face, run: Any
+) -> None:
+    create(face, *(make_node(f"n{index}", cpu=4) for index in range(8)))
+    for index in range(3):
+        pods = (make_pod(f"g{index}-{i}", gang=f"g{index}") for i in range(8))
+        create(face, make_gang(f"g{index}", 8), *pods)
+        running = run("--no-leader-elect")
+        running.until("bound")
+        running.end(signal.SIGKILL)
+    last = run("--no-leader-elect")
+    last.until("schedules pods")
+    placed = face.do(lambda server: [p for p in server.cluster.list(Pod) if p.spec.node_name])
+    while len(placed) < 24:
+        last.until("bound")
+        placed = face.do(lambda server: [p for p in server.cluster.list(Pod) if p.spec.node_name])
+    assert last.end() == 0
+
+
+# What cannot be used -------------------------------------------------------------------------
+
+
+def test_a_context_that_is_missing_is_named(kubeconfig: Path) -> None:
+    text = failure("run", "--config", PROFILE, "--kubeconfig", kubeconfig, "--context", "prod")
+    assert str(kubeconfig) in text
+    assert "prod" in text
+
+
+def test_a_kubeconfig_that_is_missing_is_named(tmp_path: Path) -> None:
+    text = failure("run", "--config", PROFILE, "--kubeconfig", tmp_path / "none")
+    assert f"{tmp_path / 'none'}: there is no such file" in text
+
+
+def test_a_kubeconfig_that_is_none_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "kubeconfig"
+    path.write_text("- 1\n")
+    assert str(path) in failure("snapshot", "--kubeconfig", path, "-o", tmp_path / "c.zip")
+
+
+def served(role: Role | None) -> ApiServer:
+    return ApiServer(ServedCluster(), tokens={"secret-token": role})
+
+
+def test_a_refused_token_is_told_and_never_shown(tmp_path: Path) -> None:
+    path = tmp_path / "kubeconfig"
+    with serving(lambda: served(None)) as face:
+        face.server.write_kubeconfig(path, "wrong-token")
+        text = failure("run", "--config", PROFILE, "--kubeconfig", path)
+    assert "Unauthorized" in text
+    assert str(path) in text
+    assert "wrong-token" not in text
+
+
+def test_a_verb_that_the_role_lacks_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "kubeconfig"
+    everything = Role("scheduler", (Rule(("*",), ("*",), ("watch",)),))
+    with serving(lambda: served(everything)) as face:
+        face.server.write_kubeconfig(path, "secret-token")
+        text = failure("run", "--config", PROFILE, "--kubeconfig", path)
+    assert 'cannot list resource "pods" in API group ""' in text
+    assert "configs/deploy" in text
+
+
+def test_an_address_beyond_loopback_needs_a_certificate(kubeconfig: Path) -> None:
+    arguments = ("run", "--config", PROFILE, "--kubeconfig", kubeconfig)
+    assert "--tls-cert-file" in failure(*arguments, "--bind-address", "0.0.0.0:0")
+    assert "HOST:PORT" in failure(*arguments, "--bind-address", "10259")
+    text = failure(*arguments, "--tls-cert-file", "x")
+    assert "belong together" in text
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"leaderElection": {"leaseDuration": "5s"}}, "leaseDuration"),
+        ({"leaderElection": {"renewDeadline": "soon"}}, "expected a duration"),
+        ({"clientConnection": {"qqs": 5}}, "qqs"),
+    ],
+)
+def test_settings_of_the_live_scheduler_are_checked(
+    settings: dict[str, Any], expected: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "profile.yaml"
+    path.write_text(yaml.safe_dump({**yaml.safe_load(PROFILE.read_text()), **settings}))
+    text = failure("run", "--config", path)
+    assert f"{path}:" in text
+    assert expected in text
+
+
+# snapshot and explain ------------------------------------------------------------------------
+
+
+def test_a_snapshot_gives_simulate_and_explain_what_the_scheduler_sees(
+    face: Face, kubeconfig: Path, tmp_path: Path
+) -> None:
+    objects = load_manifests([str(EXAMPLES / "must-gather-preempt")]).objects
+    create(face, *objects)
+    archive = tmp_path / "cluster.zip"
+    done = bayplan("snapshot", "--kubeconfig", kubeconfig, "-o", archive)
+    assert done.exit_code == 0, done.output
+    assert "12 Node, 7 Pod" in done.output
+    assert stat.S_IMODE(archive.stat().st_mode) == 0o600
+    direct = bayplan("simulate", "-f", EXAMPLES / "must-gather-preempt", "-o", "json")
+    again = bayplan("simulate", "-f", archive, "-o", "json")
+    assert again.exit_code == 0, again.output
+    placements = json.loads(direct.stdout)["placements"]
+    assert json.loads(again.stdout)["placements"] == placements
+    told = bayplan("explain", "high-priority-training", "-f", archive, "--until", "10s")
+    assert "nominated: node-5" in told.output
+
+
+def test_a_snapshot_holds_no_environment_no_secret_and_no_repeated_manifest(
+    face: Face, kubeconfig: Path, tmp_path: Path
+) -> None:
+    pod = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": "p",
+            "annotations": {"kubectl.kubernetes.io/last-applied-configuration": "hunter2"},
+        },
+        "spec": {
+            "containers": [
+                {
+                    "name": "main",
+                    "image": "busybox",
+                    "command": ["hunter2"],
+                    "env": [{"name": "PASSWORD", "value": "hunter2"}],
+                }
+            ]
+        },
+    }
+    secret = {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {"name": "s"},
+        "stringData": {"password": "hunter2"},
+    }
+    from faces import Client
+
+    client = Client(face.server.url)
+    assert client.post("/api/v1/namespaces/default/pods", pod).code == 201
+    assert client.post("/api/v1/namespaces/default/secrets", secret).code == 201
+    archive = tmp_path / "cluster.zip"
+    assert bayplan("snapshot", "--kubeconfig", kubeconfig, "-o", archive).exit_code == 0
+    with zipfile.ZipFile(archive) as opened:
+        for name in opened.namelist():
+            assert b"hunter2" not in opened.read(name)
+
+
+def test_workloads_of_a_snapshot_keep_the_pods_that_they_have(
+    face: Face, kubeconfig: Path, tmp_path: Path
+) -> None:
+    create(face, *load_manifests([str(EXAMPLES / "workloads")]).objects)
+    face.advance(1)
+    pods = face.do(lambda server: {pod.key for pod in server.cluster.list(Pod)})
+    archive = tmp_path / "cluster.zip"
+    assert bayplan("snapshot", "--kubeconfig", kubeconfig, "-o", archive).exit_code == 0
+    answer = json.loads(bayplan("simulate", "-f", archive, "-o", "json").stdout)
+    assert answer["placements"].keys() == pods
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [(b"", "is no zip file"), (b"PK\x05\x06" + b"\0" * 18, "holds no .json file")],
+)
+def test_a_file_that_is_no_archive_is_told(
+    content: bytes, expected: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "cluster.zip"
+    path.write_bytes(content)
+    text = failure("simulate", "-f", path)
+    assert str(path) in text
+    assert expected in text
+
+
+def test_an_error_inside_an_archive_names_the_member_and_the_path(tmp_path: Path) -> None:
+    path = tmp_path / "cluster.zip"
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": {"nodeName": 3}}
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("pods.json", json.dumps({"kind": "List", "items": [pod]}))
+    text = failure("simulate", "-f", path)
+    assert "cluster.zip!pods.json" in text
+    assert "$.spec.nodeName" in text
+
+
+def test_explain_asks_the_scheduler_that_runs(face: Face, kubeconfig: Path, run: Any) -> None:
+    create(face, make_node("n0"), make_pod("big", cpu=64))
+    running = run()
+    running.until("not placed")
+    told = bayplan("explain", "default/big", "--kubeconfig", kubeconfig)
+    assert told.exit_code == 0, told.output
+    assert "Insufficient cpu" in told.stdout
+    assert "cannot be asked" not in told.output
+    running.end()
+    # Without a scheduler the cluster itself is read.
+    told = bayplan("explain", "default/big", "--kubeconfig", kubeconfig)
+    assert "Insufficient cpu" in told.stdout
+    assert "cannot be asked" in told.stderr
+    text = failure("explain", "default/none", "--kubeconfig", kubeconfig)
+    assert 'no pod or gang "default/none"' in text
+
+
+def test_explain_needs_manifests_or_a_cluster(kubeconfig: Path) -> None:
+    assert "-f" in failure("explain", "default/p")
+    text = failure("explain", "default/p", "-f", EXAMPLES, "--kubeconfig", kubeconfig)
+    assert "exclude each other" in text
+
+
+def test_credentials_come_from_where_kubectl_takes_them(
+    face: Face, kubeconfig: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KUBECONFIG", f"{tmp_path / 'none'}{os.pathsep}{kubeconfig}")
+    done = bayplan("snapshot", "-o", tmp_path / "c.zip")
+    assert done.exit_code == 0, done.output
