@@ -9,15 +9,21 @@ from typing import Any
 
 from bayplan.api import (
     ApiObject,
+    CSIDriver,
+    CSINode,
+    CSIStorageCapacity,
     DeviceClass,
     Namespace,
     Node,
     NodeResourceTopology,
+    PersistentVolume,
+    PersistentVolumeClaim,
     Pod,
     PriorityClass,
     ResourceClaim,
     ResourceClaimTemplate,
     ResourceSlice,
+    StorageClass,
     pod_requests,
 )
 from bayplan.api.gpus import GPU_RESOURCES, named_gpus
@@ -27,6 +33,7 @@ from bayplan.cluster.controllers import WorkloadControllers
 from bayplan.cluster.disruption import DisruptionBudgets
 from bayplan.cluster.kubelet import VirtualKubelet
 from bayplan.cluster.volcano_jobs import VolcanoJobs
+from bayplan.cluster.volumes import VolumeController
 from bayplan.naming import natural_key
 from bayplan.profile import ProfileSet
 from bayplan.scheduler import Scheduler
@@ -77,11 +84,14 @@ class Simulation:
         VolcanoJobs(self.cluster)
         DisruptionBudgets(self.cluster)
         ClaimController(self.cluster)
+        VolumeController(self.cluster)
 
     def create(self, objects: Iterable[ApiObject]) -> None:
         """Create objects; what others refer to comes first, whatever order the files have."""
         first: tuple[type, ...] = (Namespace, PriorityClass, Node, DeviceClass, ResourceSlice)
         first += (NodeResourceTopology, ResourceClaimTemplate, ResourceClaim)
+        first += (StorageClass, CSIDriver, CSINode, CSIStorageCapacity)
+        first += (PersistentVolume, PersistentVolumeClaim)
         ordered = sorted(
             objects, key=lambda obj: first.index(type(obj)) if type(obj) in first else len(first)
         )
