@@ -1,0 +1,76 @@
+"""Waiting until the claims of a pod are bound."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from bayplan.api import PersistentVolume, PersistentVolumeClaim
+from bayplan.api.volumes import SELECTED_NODE, is_bound, is_kept_for
+from bayplan.snapshot import Snapshot
+from bayplan_plugins.volume_binding.finder import VolumeFinder
+from bayplan_plugins.volume_binding.ledger import Choice
+
+__all__ = ["Binding"]
+
+
+class Binding:
+    """What was decided for the claims of one pod, on its way through the API.
+
+    Objects that are as they were when it was decided do not show yet what was written.
+    """
+
+    def __init__(
+        self, snapshot: Snapshot, finder: VolumeFinder, node: str, choices: Sequence[Choice]
+    ) -> None:
+        self._snapshot = snapshot
+        self._finder = finder
+        self._node = node
+        self._choices = choices
+        volumes = snapshot.objects(PersistentVolume)
+        self._before = {c.volume: _version(volumes.get(c.volume)) for c in choices if c.volume}
+
+    def is_complete(self) -> bool | str:
+        """Tell whether all claims are bound; a text says what went wrong."""
+        answers = [self._answer(choice) for choice in self._choices]
+        wrong = next((answer for answer in answers if isinstance(answer, str)), None)
+        return f"binding volumes: {wrong}" if wrong is not None else all(answers)
+
+    def _answer(self, choice: Choice) -> bool | str:
+        claim = self._snapshot.objects(PersistentVolumeClaim).get(choice.claim.key)
+        if claim is None or claim.metadata.uid != choice.claim.metadata.uid:
+            return f'persistentvolumeclaim "{choice.claim.metadata.name}" is gone'
+        wrong = self._volume(choice, claim) if choice.volume else self._provisioning(choice, claim)
+        return wrong if wrong else is_bound(claim) and self._is_seen(claim)
+
+    def _is_seen(self, claim: PersistentVolumeClaim) -> bool:
+        return claim.spec.volume_name in self._snapshot.objects(PersistentVolume)
+
+    def _volume(self, choice: Choice, claim: PersistentVolumeClaim) -> str:
+        """Say what is wrong with a volume that was chosen, "" for nothing."""
+        volume = self._snapshot.objects(PersistentVolume).get(choice.volume)
+        if volume is None:
+            return f'persistentvolume "{choice.volume}" is gone'
+        if is_bound(claim) and claim.spec.volume_name != choice.volume:
+            return f'PVC "{claim.metadata.name}" is bound to pv "{claim.spec.volume_name}"'
+        if not is_kept_for(volume, claim) and _version(volume) != self._before[choice.volume]:
+            return f'ClaimRef got reset for pv "{choice.volume}"'
+        return self._affinity(volume)
+
+    def _provisioning(self, choice: Choice, claim: PersistentVolumeClaim) -> str:
+        """Say what is wrong with a volume that is being made, "" for nothing."""
+        selected = claim.metadata.annotations.get(SELECTED_NODE)
+        known = choice.claim.metadata
+        if selected != choice.node and claim.metadata.resource_version != known.resource_version:
+            return f'provisioning failed for PVC "{claim.metadata.name}"'
+        volume = self._snapshot.objects(PersistentVolume).get(claim.spec.volume_name)
+        return self._affinity(volume) if volume is not None else ""
+
+    def _affinity(self, volume: PersistentVolume) -> str:
+        row = self._snapshot.nodes.row_of.get(self._node)
+        if row is None or self._finder.reached(volume)[row]:
+            return ""
+        return f'pv "{volume.metadata.name}" node affinity doesn\'t match node "{self._node}"'
+
+
+def _version(volume: PersistentVolume | None) -> str:
+    return volume.metadata.resource_version if volume is not None else ""
