@@ -66,6 +66,8 @@ class VolumeController:
         self._unbound: dict[str, dict[str, None]] = {}
         self._free: dict[str, dict[str, None]] = {}
         self._kept: dict[str, dict[str, None]] = {}
+        for volume in cluster.list(PersistentVolume):
+            self._index(volume)
         cluster.watch(self.handle)
 
     def handle(self, event: WatchEvent) -> None:
@@ -96,6 +98,8 @@ class VolumeController:
             owners = [r.uid for r in claim.metadata.owner_references if r.kind == "Pod"]
             if owners and not alive.intersection(owners):
                 cluster.delete(PersistentVolumeClaim, claim.key)
+        for volume in cluster.list(PersistentVolume):
+            self._index(volume)
         for volume in cluster.list(PersistentVolume):
             self._volume(volume)
         for claim in cluster.list(PersistentVolumeClaim):
@@ -223,24 +227,35 @@ class VolumeController:
             if seen.spec.claim_ref is not None:
                 self._claim(seen.spec.claim_ref.key)
             return
-        reference = volume.spec.claim_ref
-        if reference is not None:
-            self._kept.setdefault(reference.key, {})[name] = None
+        self._index(volume)
+        if volume.spec.claim_ref is not None:
             self._kept_volume(volume)
         elif volume.status.phase in ("", "Pending"):
             status = PersistentVolumeStatus("Available")
             self._cluster.update(replace(volume, status=status))
         elif is_available(volume):
-            self._free.setdefault(class_of(volume), {})[name] = None
             self._offer(volume)
+
+    def _index(self, volume: PersistentVolume) -> None:
+        """Note for whom a volume is."""
+        if volume.spec.claim_ref is not None:
+            self._kept.setdefault(volume.spec.claim_ref.key, {})[volume.metadata.name] = None
+        elif is_available(volume):
+            self._free.setdefault(class_of(volume), {})[volume.metadata.name] = None
 
     def _kept_volume(self, volume: PersistentVolume) -> None:
         """Bind a volume to the claim that it is kept for; take it back when that is gone."""
         reference = volume.spec.claim_ref
         assert reference is not None
         claim = self._cluster.get(PersistentVolumeClaim, reference.key)
-        if claim is not None and is_kept_for(volume, claim):
-            self._claim(claim.key)
+        has = claim.spec.volume_name if claim is not None and is_kept_for(volume, claim) else None
+        policy = volume.spec.persistent_volume_reclaim_policy
+        if has in ("", volume.metadata.name):
+            self._claim(reference.key)
+        elif has and reference.uid and policy == "Retain":
+            # Two were chosen for one claim at once; nothing was written to this one.
+            spec = replace(volume.spec, claim_ref=None)
+            self._cluster.update(replace(volume, spec=spec, status=PersistentVolumeStatus()))
         elif reference.uid:
             self._release(volume)
         elif volume.status.phase != "Available":
@@ -254,6 +269,9 @@ class VolumeController:
 
     def _offer(self, volume: PersistentVolume) -> None:
         """Give a volume that became free to the first claim that waits for one like it."""
+        found = self._cluster.get(StorageClass, class_of(volume))
+        if found is not None and found.volume_binding_mode == _DELAYED:
+            return
         for key in list(self._unbound.get(class_of(volume), ())):
             claim = self._cluster.get(PersistentVolumeClaim, key)
             if claim is None or not needs_of(claim).are_met_by(volume):
