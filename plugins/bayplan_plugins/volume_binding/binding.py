@@ -26,6 +26,9 @@ class Binding:
         self._finder = finder
         self._node = node
         self._choices = choices
+        self._kept: dict[
+            str, tuple[PersistentVolumeClaim, PersistentVolume | None, bool | str]
+        ] = {}
         volumes = snapshot.objects(PersistentVolume)
         self._before = {c.volume: _version(volumes.get(c.volume)) for c in choices if c.volume}
 
@@ -39,37 +42,51 @@ class Binding:
         claim = self._snapshot.objects(PersistentVolumeClaim).get(choice.claim.key)
         if claim is None or claim.metadata.uid != choice.claim.metadata.uid:
             return f'persistentvolumeclaim "{choice.claim.metadata.name}" is gone'
-        wrong = self._volume(choice, claim) if choice.volume else self._provisioning(choice, claim)
-        return wrong if wrong else is_bound(claim) and self._is_seen(claim)
+        name = choice.volume or claim.spec.volume_name
+        volume = self._snapshot.objects(PersistentVolume).get(name)
+        kept = self._kept.get(choice.claim.key)
+        if kept is not None and kept[0] is claim and kept[1] is volume:
+            # A large gang is asked after every change, few of which are about this claim.
+            return kept[2]
+        answer = self._judge(choice, claim, volume)
+        self._kept[choice.claim.key] = (claim, volume, answer)
+        return answer
 
-    def _is_seen(self, claim: PersistentVolumeClaim) -> bool:
-        return claim.spec.volume_name in self._snapshot.objects(PersistentVolume)
+    def _judge(
+        self, choice: Choice, claim: PersistentVolumeClaim, volume: PersistentVolume | None
+    ) -> bool | str:
+        if choice.volume:
+            wrong = self._taken(choice, claim, volume)
+        else:
+            wrong = self._made(choice, claim)
+        if not wrong and volume is not None and not self._is_reached(volume):
+            pv = volume.metadata.name
+            wrong = f'pv "{pv}" node affinity doesn\'t match node "{self._node}"'
+        return wrong or (is_bound(claim) and volume is not None)
 
-    def _volume(self, choice: Choice, claim: PersistentVolumeClaim) -> str:
+    def _taken(
+        self, choice: Choice, claim: PersistentVolumeClaim, volume: PersistentVolume | None
+    ) -> str:
         """Say what is wrong with a volume that was chosen, "" for nothing."""
-        volume = self._snapshot.objects(PersistentVolume).get(choice.volume)
         if volume is None:
             return f'persistentvolume "{choice.volume}" is gone'
         if is_bound(claim) and claim.spec.volume_name != choice.volume:
             return f'PVC "{claim.metadata.name}" is bound to pv "{claim.spec.volume_name}"'
         if not is_kept_for(volume, claim) and _version(volume) != self._before[choice.volume]:
             return f'ClaimRef got reset for pv "{choice.volume}"'
-        return self._affinity(volume)
+        return ""
 
-    def _provisioning(self, choice: Choice, claim: PersistentVolumeClaim) -> str:
+    def _made(self, choice: Choice, claim: PersistentVolumeClaim) -> str:
         """Say what is wrong with a volume that is being made, "" for nothing."""
         selected = claim.metadata.annotations.get(SELECTED_NODE)
         known = choice.claim.metadata
         if selected != choice.node and claim.metadata.resource_version != known.resource_version:
             return f'provisioning failed for PVC "{claim.metadata.name}"'
-        volume = self._snapshot.objects(PersistentVolume).get(claim.spec.volume_name)
-        return self._affinity(volume) if volume is not None else ""
+        return ""
 
-    def _affinity(self, volume: PersistentVolume) -> str:
+    def _is_reached(self, volume: PersistentVolume) -> bool:
         row = self._snapshot.nodes.row_of.get(self._node)
-        if row is None or self._finder.reached(volume)[row]:
-            return ""
-        return f'pv "{volume.metadata.name}" node affinity doesn\'t match node "{self._node}"'
+        return row is None or bool(self._finder.reached(volume)[row])
 
 
 def _version(volume: PersistentVolume | None) -> str:
