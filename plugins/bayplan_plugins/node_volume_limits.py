@@ -19,7 +19,7 @@ from bayplan import (
     Remedy,
     hookimpl,
 )
-from bayplan.hookspecs import BoolColumn, IntColumn
+from bayplan.hookspecs import IntColumn
 from bayplan_plugins.volumes.attachments import Attachments, Volume
 from bayplan_plugins.volumes.lookup import used_by
 
@@ -112,15 +112,16 @@ class NodeVolumeLimits(Plugin[Args]):
 
     @hookimpl
     def remedies(self, pod: PodInfo, nodes: NodeView) -> Iterable[Remedy]:
-        """Suggest fewer volumes on the nodes that have too many."""
-        for driver, volumes in self._limited(pod).items():
-            excess = nodes.pick(self._excess(driver, volumes))
-            for row in _rows(excess > 0):
-                count = int(excess[row])
-                what = f"{count} volume{'s'[: count > 1]} of {driver}"
-                text = f"would fit on {nodes.names[row]} if {what} fewer were in use there"
+        """Suggest fewer volumes on the nodes that have too many of one driver."""
+        excess = {
+            driver: nodes.pick(self._excess(driver, volumes))
+            for driver, volumes in self._limited(pod).items()
+        }
+        full = sum((column > 0).astype(np.int64) for column in excess.values())
+        for driver, column in excess.items():
+            for row in np.flatnonzero((column > 0) & (full == 1)).tolist():
+                count = int(column[row])
+                what = f"{count} volume{'s'[: count > 1]} of {driver} fewer"
+                verb = "was" if count == 1 else "were"
+                text = f"would fit on {nodes.names[row]} if {what} {verb} in use there"
                 yield Remedy(text, row, float(count), frees=True)
-
-
-def _rows(mask: BoolColumn) -> list[int]:
-    return [int(row) for row in np.flatnonzero(mask)]

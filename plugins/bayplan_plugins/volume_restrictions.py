@@ -103,8 +103,9 @@ class VolumeRestrictions(Plugin[Args]):
 
     @hookimpl
     def remedies(self, pod: PodInfo, nodes: NodeView) -> Iterable[Remedy]:
-        """Suggest the end of the pod that uses the claim."""
-        for key, user in self._in_use(pod):
-            text = f"would fit if pod {user.key}, which uses claim {key} alone, ended"
-            for row in range(len(nodes)):
-                yield Remedy(text, row, cost=2.0)
+        """Suggest the end of the pods that use the claims."""
+        in_use = self._in_use(pod)
+        names = " and ".join(dict.fromkeys(user.key for _, user in in_use))
+        claims = " and ".join(dict.fromkeys(key for key, _ in in_use))
+        for row in range(len(nodes)) if in_use else ():
+            yield Remedy(f"would fit when {names} has ended, which uses {claims}", row, cost=2.0)

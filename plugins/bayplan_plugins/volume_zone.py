@@ -115,14 +115,20 @@ class VolumeZone(Plugin[Args]):
 
     @hookimpl
     def remedies(self, pod: PodInfo, nodes: NodeView) -> Iterable[Remedy]:
-        """Name the volume that is elsewhere."""
+        """Say where a node would have to be."""
         found = self._where(pod)
-        for one in found if not isinstance(found, str) else ():
-            for row in np.flatnonzero(_elsewhere([one], nodes)).tolist():
-                what = _KEYS[one.key].rpartition("/")[2]
-                where = " or ".join(sorted(one.values))
-                text = f"would fit on {nodes.names[row]} if that node were in {what} {where}"
-                yield Remedy(f"{text}, where volume {one.volume} is", row, cost=4.0)
+        if isinstance(found, str):
+            return
+        masks = [_elsewhere([one], nodes) for one in found]
+        for row in np.flatnonzero(_elsewhere(found, nodes)).tolist():
+            away = [one for one, mask in zip(found, masks, strict=True) if mask[row]]
+            places = dict.fromkeys(
+                f"{_KEYS[one.key].rpartition('/')[2]} {' or '.join(sorted(one.values))}"
+                for one in away
+            )
+            volumes = dict.fromkeys(one.volume for one in away)
+            text = f"would fit on {nodes.names[row]} if that node were in {' and '.join(places)}"
+            yield Remedy(f"{text}, as volume {' and '.join(volumes)} is", row, cost=4.0)
 
 
 def _labels_of(volume: PersistentVolume) -> Iterator[_Where]:

@@ -19,6 +19,7 @@ from bayplan.api.volumes import is_bound
 from bayplan.cluster.kubelet import VirtualKubelet
 from bayplan.cluster.protocol import BindVolume, SelectNode
 from bayplan.cluster.volumes import VolumeController
+from bayplan.diagnosis import Diagnosis
 from bayplan.errors import Conflict
 from bayplan.testing import (
     Cluster,
@@ -668,6 +669,77 @@ def test_a_gang_cannot_share_a_claim_for_one_pod() -> None:
     cluster = exclusive(make_gang("g", 2))
     cluster.add(*(pod(f"m-{index}", "data", gang="g") for index in range(2)))
     assert_pending(cluster, "m-0", IN_USE, "1 of the 2 members")
+
+
+# What would help -----------------------------------------------------------------------------
+
+
+def advice(cluster: Cluster, unit: str) -> list[str]:
+    cluster.schedule()
+    profile = next(iter(cluster.scheduler.profiles.values()))
+    diagnosis = Diagnosis(profile.runtime, profile.evaluator, profile.cycle, cluster.snapshot)
+    found = cluster.scheduler.pending_unit(f"default/{unit}")
+    assert found is not None
+    return diagnosis.suggest(found, cluster.api.now)
+
+
+def full_cluster() -> Cluster:
+    disks = [one for index in range(2) for one in disk(f"d{index}")]
+    cluster = Cluster([*nodes("a"), csi_node("a", 1), *disks])
+    cluster.add(pod("first", "d0", node="a"), pod("p", "d1"))
+    return cluster
+
+
+def far_cluster(**pv: Any) -> Cluster:
+    made = volume("pv", **pv)
+    full = make_pod("full", "8", node="b")
+    return Cluster([*nodes("a", "b", a="x", b="y"), made, bound("data", to="pv"), full])
+
+
+@pytest.mark.parametrize(
+    ("cluster", "text"),
+    [
+        (
+            Cluster([*nodes("a"), LOCAL, claim("data", "5Gi")]),
+            "would fit on a with a persistent volume of 5Gi of class local there",
+        ),
+        (
+            Cluster(
+                [
+                    *nodes("a"),
+                    FAST,
+                    storage("CSIDriver", DRIVER, spec={"storageCapacity": True}),
+                    claim("data", "5Gi", cls="fast"),
+                ]
+            ),
+            "would fit on a if storage of 5Gi of class fast were free there",
+        ),
+        (far_cluster(node="b"), "would fit on a if volume pv could be reached from there"),
+        (
+            far_cluster(metadata={"labels": {ZONE: "y"}}),
+            "would fit on a if that node were in zone y, as volume pv is",
+        ),
+        (
+            exclusive(pod("first", "data", node="b")),
+            "would fit when default/first has ended, which uses default/data",
+        ),
+    ],
+    ids=["no volume", "no storage", "affinity", "zone", "in use"],
+)
+def test_what_would_help_is_said(cluster: Cluster, text: str) -> None:
+    cluster.add(pod("p", "data"))
+    assert text in advice(cluster, "p")
+
+
+def test_how_many_volumes_are_too_many_is_said() -> None:
+    text = f"would fit on a if 1 volume of {DRIVER} fewer was in use there"
+    assert advice(full_cluster(), "p") == [text]
+
+
+def test_a_node_that_lacks_two_things_is_not_offered() -> None:
+    cluster = far_cluster(node="b")
+    cluster.add(LOCAL, claim("other", "500Gi"), pod("p", "data", "other"))
+    assert advice(cluster, "p") == []
 
 
 # What always holds ---------------------------------------------------------------------------

@@ -7,13 +7,11 @@ from collections.abc import Iterator
 import numpy as np
 
 from bayplan import NodeView, Remedy
-from bayplan.api import PersistentVolume
 from bayplan.api.volumes import STORAGE
 from bayplan_plugins.volume_binding.finder import (
     AFFINITY,
     NO_STORAGE,
     NO_VOLUMES,
-    OpenClaim,
     PodVolumes,
     VolumeFinder,
 )
@@ -24,9 +22,13 @@ _MOST_NODES = 64
 
 
 def advice(finder: VolumeFinder, volumes: PodVolumes, nodes: NodeView) -> Iterator[Remedy]:
-    """Yield remedies for the first nodes that are refused."""
-    for reason, mask in finder.refused(volumes):
-        for row in np.flatnonzero(mask)[:_MOST_NODES].tolist():
+    """Yield remedies for the first nodes that are refused for one reason only."""
+    refused = list(finder.refused(volumes))
+    reasons = np.zeros(len(nodes), dtype=np.int64)
+    for _, mask in refused:
+        reasons += mask
+    for reason, mask in refused:
+        for row in np.flatnonzero(mask & (reasons == 1))[:_MOST_NODES].tolist():
             text = _text(finder, volumes, reason, row)
             if text:
                 cost = 1.0 if reason == NO_STORAGE else 3.0
@@ -34,23 +36,17 @@ def advice(finder: VolumeFinder, volumes: PodVolumes, nodes: NodeView) -> Iterat
 
 
 def _text(finder: VolumeFinder, volumes: PodVolumes, reason: str, row: int) -> str:
+    """Return what would have to be for a node to be taken, "" where nothing small would do."""
     if reason == AFFINITY:
-        far = [v for _, v in volumes.bound if v is not None and not finder.reached(v)[row]]
-        names = " and ".join(volume.metadata.name for volume in far)
-        return f"if volume{'s'[: len(far) > 1]} {names} could be reached from there"
-    wanted = [f"{_size(one)} of class {one.needs.storage_class}" for one in volumes.open]
+        far = [v.metadata.name for _, v in volumes.bound if v and not finder.reached(v)[row]]
+        return f"if volume {' and '.join(far)} could be reached from there"
+    lacking = finder.lacking_on(volumes, row)
+    if any(one.selected or one.kept for one in lacking):
+        return ""
+    wanted = " and ".join(
+        f"{one.claim.spec.resources.requests[STORAGE].text} of class {one.needs.storage_class}"
+        for one in lacking
+    )
     if reason == NO_STORAGE:
-        return f"if storage of {' and '.join(wanted)} were free there"
-    if reason == NO_VOLUMES:
-        away = [one for one in volumes.open if one.selected]
-        if away:
-            return f"if no volume were being made for node {away[0].selected}"
-        kept: list[PersistentVolume] = [one.kept for one in volumes.open if one.kept is not None]
-        if kept:
-            return f"if volume {kept[0].metadata.name} could be reached from there"
-        return f"with a persistent volume of {' and '.join(wanted)} there"
-    return ""
-
-
-def _size(one: OpenClaim) -> str:
-    return one.claim.spec.resources.requests[STORAGE].text
+        return f"if storage of {wanted} were free there"
+    return f"with a persistent volume of {wanted} there" if reason == NO_VOLUMES else ""

@@ -180,15 +180,28 @@ class VolumeFinder:
             if volume is not None:
                 chosen.append(Choice(one.claim, node, volume.metadata.name))
                 continue
-            name = one.needs.storage_class
-            if one.selected and not self.provisioning.reaches(name, one.selected)[row]:
-                return NO_VOLUMES
-            if not self.provisioning.is_possible(name)[row]:
-                return NO_VOLUMES
-            if not self.provisioning.has_room(one.needs)[row]:
-                return NO_STORAGE
+            reason = self._refusal(one, row)
+            if reason:
+                return reason
             chosen.append(Choice(one.claim, one.selected or node))
         return tuple(chosen)
+
+    def lacking_on(self, volumes: PodVolumes, row: int) -> list[OpenClaim]:
+        """Return the open claims that get no volume on a node."""
+        return [
+            one
+            for one, volume in zip(volumes.open, self._on_row(volumes.open, row), strict=True)
+            if volume is None and self._refusal(one, row)
+        ]
+
+    def _refusal(self, one: OpenClaim, row: int) -> str:
+        """Say why no volume is made for a claim on a node, "" where one is."""
+        name = one.needs.storage_class
+        if one.selected and not self.provisioning.reaches(name, one.selected)[row]:
+            return NO_VOLUMES
+        if not self.provisioning.is_possible(name)[row]:
+            return NO_VOLUMES
+        return "" if self.provisioning.has_room(one.needs)[row] else NO_STORAGE
 
     def _on_row(self, claims: Sequence[OpenClaim], row: int) -> list[PersistentVolume | None]:
         """Return the volume of each claim on a node, the smallest claim choosing first."""
