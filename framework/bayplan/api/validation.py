@@ -101,6 +101,12 @@ def _(obj: Deployment | ReplicaSet | StatefulSet) -> Iterator[Problem]:
     labels = obj.spec.template.metadata.labels
     if any(labels.get(key) != value for key, value in selector.match_labels.items()):
         yield "$.spec.template.metadata.labels", "do not match spec.selector"
+    if isinstance(obj, StatefulSet):
+        for index, wanted in enumerate(obj.spec.volume_claim_templates):
+            path = f"$.spec.volumeClaimTemplates[{index}]"
+            if not wanted.metadata.name:
+                yield f"{path}.metadata", 'the required field "name" is missing'
+            yield from _volume_claim(wanted.spec, f"{path}.spec")
     yield from _pod_spec(obj.spec.template.spec, "$.spec.template.spec")
 
 
