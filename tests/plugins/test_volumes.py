@@ -340,6 +340,24 @@ def test_the_pods_of_a_gang_may_share_a_claim() -> None:
     assert volumes_of(cluster) == {"data": "pv"}
 
 
+def test_no_volume_is_made_beside_one_that_is_kept_for_a_claim() -> None:
+    kept = volume("pv", "b", cls="fast", claimRef={"namespace": "default", "name": "data"})
+    cluster = Cluster([*nodes("a", "b"), FAST, kept, claim("data", cls="fast")])
+    assert refusals(VolumeBinding, pod("p", "data"), cluster) == {"a": NO_VOLUMES}
+
+
+def test_a_claim_that_is_made_anew_gets_a_volume_of_its_own() -> None:
+    made = [volume("pv-1", "a"), volume("pv-2", "a")]
+    cluster = Cluster([*nodes("a"), LOCAL, *made, claim("data"), pod("p", "data")])
+    cluster.schedule()
+    cluster.api.delete(PersistentVolumeClaim, "default/data")
+    cluster.remove("p")
+    cluster.add(claim("data"), pod("q", "data"))
+    VolumeController(cluster.api)
+    assert cluster.advance(2) == {"q": "a"}
+    assert volumes_of(cluster) == {"data": "pv-2"}
+
+
 # Volumes that are made -----------------------------------------------------------------------
 
 
@@ -803,6 +821,20 @@ def test_no_volume_is_given_to_two_claims(seed: int, cached: bool) -> None:
         assert reference.name == name
     for placed in cluster.placements():
         assert phase(cluster, placed) == "Running"
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 2**32))
+def test_kept_answers_place_pods_as_fresh_ones_do(seed: int) -> None:
+    ends = []
+    for cached in (True, False):
+        disks = Disks(seed)
+        cluster = live(*disks.objects, cached=cached)
+        for one in disks.pods():
+            cluster.add(one)
+            cluster.schedule()
+        ends.append((cluster.advance(30), volumes_of(cluster)))
+    assert ends[0] == ends[1]
 
 
 @settings(max_examples=60, deadline=None)

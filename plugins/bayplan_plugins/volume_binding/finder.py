@@ -134,7 +134,10 @@ class VolumeFinder:
         missing = np.zeros(len(self._snapshot.nodes), dtype=np.bool_)
         full = np.zeros(len(missing), dtype=np.bool_)
         for one, matched in zip(claims, self._matched(claims), strict=True):
-            if one.selected:
+            if one.kept is not None:
+                # None is made beside it: the claim would be bound to the one that is kept.
+                missing |= ~matched
+            elif one.selected:
                 name = one.needs.storage_class
                 missing |= ~self.provisioning.reaches(name, one.selected)
             to_make = ~(matched | missing | full)
@@ -197,6 +200,8 @@ class VolumeFinder:
     def _refusal(self, one: OpenClaim, row: int) -> str:
         """Say why no volume is made for a claim on a node, "" where one is."""
         name = one.needs.storage_class
+        if one.kept is not None:
+            return NO_VOLUMES
         if one.selected and not self.provisioning.reaches(name, one.selected)[row]:
             return NO_VOLUMES
         if not self.provisioning.is_possible(name)[row]:

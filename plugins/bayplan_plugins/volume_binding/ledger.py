@@ -20,6 +20,8 @@ from bayplan_plugins.volumes.labels import LabelRows
 
 __all__ = ["Choice", "VolumeLedger"]
 
+ClaimId = tuple[str, str]
+
 
 @dataclass(frozen=True, slots=True)
 class Choice:
@@ -28,6 +30,11 @@ class Choice:
     claim: PersistentVolumeClaim
     node: str
     volume: str = ""
+
+    @property
+    def key(self) -> ClaimId:
+        """Which claim it is; one that was made anew is another."""
+        return _id_of(self.claim)
 
 
 @dataclass(slots=True)
@@ -52,8 +59,8 @@ class VolumeLedger:
         self._versions: dict[str, int] = {}
         self._version = 0
         self._kept: dict[str, dict[str, None]] = {}
-        self._promises: dict[str, _Promise] = {}
-        self._taken: dict[str, str] = {}
+        self._promises: dict[ClaimId, _Promise] = {}
+        self._taken: set[str] = set()
         self._choices: dict[str, tuple[Choice, ...]] = {}
         snapshot.on_object(PersistentVolume, self._on_volume)
         snapshot.on_object(StorageClass, self._on_other)
@@ -78,10 +85,8 @@ class VolumeLedger:
 
     def promised(self, claim: PersistentVolumeClaim) -> Choice | None:
         """Return what was decided for a claim."""
-        promise = self._promises.get(claim.key)
-        if promise is None or promise.choice.claim.metadata.uid != claim.metadata.uid:
-            return None
-        return promise.choice
+        promise = self._promises.get(_id_of(claim))
+        return promise.choice if promise is not None else None
 
     def kept_for(self, claim: PersistentVolumeClaim) -> PersistentVolume | None:
         """Return the volume that is kept for a claim, by its claimRef or since a cycle."""
@@ -109,22 +114,22 @@ class VolumeLedger:
             return
         self._choices[pod.uid] = choices
         for choice in choices:
-            promise = self._promises.setdefault(choice.claim.key, _Promise(choice))
+            promise = self._promises.setdefault(choice.key, _Promise(choice))
             promise.pods.add(pod.uid)
             if choice.volume and choice.volume not in self._taken:
-                self._taken[choice.volume] = choice.claim.key
+                self._taken.add(choice.volume)
                 self._set_free(class_of(choice.claim), choice.volume, False)
 
     def leave(self, pod: PodInfo) -> None:
         """Take a pod back from what was decided for it."""
         for choice in self._choices.pop(pod.uid, ()):
-            promise = self._promises[choice.claim.key]
+            promise = self._promises[choice.key]
             promise.pods.discard(pod.uid)
             if promise.pods:
                 continue
-            del self._promises[choice.claim.key]
+            del self._promises[choice.key]
             if choice.volume:
-                del self._taken[choice.volume]
+                self._taken.discard(choice.volume)
                 volume = self._snapshot.objects(PersistentVolume).get(choice.volume)
                 if volume is not None and is_available(volume):
                     self._offer(volume)
@@ -158,3 +163,7 @@ class VolumeLedger:
             self._offer(new)
         elif old is not None and is_available(old):
             self._set_free(class_of(new), name, False)
+
+
+def _id_of(claim: PersistentVolumeClaim) -> ClaimId:
+    return claim.key, claim.metadata.uid
