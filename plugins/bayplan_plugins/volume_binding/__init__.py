@@ -46,7 +46,7 @@ class VolumeBinding(Plugin[VolumeBindingArgs]):
     """Refuse nodes that cannot reach or get the pod's volumes, and bind its claims."""
 
     Args = VolumeBindingArgs
-    reads = Reads.NODE
+    reads = Reads.NODE | Reads.PODS
     requeue_on = (
         ClusterEvent.NODE_ADDED
         | ClusterEvent.NODE_LABELS

@@ -21,6 +21,8 @@ from bayplan_plugins.volumes.labels import LabelRows
 __all__ = ["Choice", "VolumeLedger"]
 
 ClaimId = tuple[str, str]
+_FEW = 8
+"""So many nodes that reach a volume are told one by one when it is taken."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +82,10 @@ class VolumeLedger:
         return table
 
     def version(self, storage_class: str) -> tuple[int, int]:
-        """Return a value that changes whenever what a claim of a class could get may change."""
+        """Return a value that changes whenever what a claim of a class could get may change.
+
+        Volumes that few nodes reach are left out: these nodes are touched.
+        """
         return self._version, self._versions.get(storage_class, 0)
 
     def promised(self, claim: PersistentVolumeClaim) -> Choice | None:
@@ -118,7 +123,7 @@ class VolumeLedger:
             promise.pods.add(pod.uid)
             if choice.volume and choice.volume not in self._taken:
                 self._taken.add(choice.volume)
-                self._set_free(class_of(choice.claim), choice.volume, False)
+                self._withdraw(self._snapshot.objects(PersistentVolume)[choice.volume])
 
     def leave(self, pod: PodInfo) -> None:
         """Take a pod back from what was decided for it."""
@@ -136,11 +141,23 @@ class VolumeLedger:
 
     def _offer(self, volume: PersistentVolume) -> None:
         self.table(class_of(volume)).offer(volume)
-        self._set_free(class_of(volume), volume.metadata.name, True)
+        self._changed(volume)
 
-    def _set_free(self, storage_class: str, volume: str, free: bool) -> None:
-        self.table(storage_class).set_free(volume, free)
-        self._versions[storage_class] = self._versions.get(storage_class, 0) + 1
+    def _withdraw(self, volume: PersistentVolume) -> None:
+        self.table(class_of(volume)).set_free(volume.metadata.name, False)
+        self._changed(volume)
+
+    def _changed(self, volume: PersistentVolume) -> None:
+        """Make known that a volume can be taken, or cannot any more.
+
+        Where few nodes reach it only their answers are out of date.
+        """
+        rows = self.labels.selected(volume.affinity)
+        if len(rows) <= _FEW:
+            self._snapshot.touch([self._snapshot.nodes.names[row] for row in rows])
+        else:
+            name = class_of(volume)
+            self._versions[name] = self._versions.get(name, 0) + 1
 
     # Keeping up ------------------------------------------------------------------------------
 
@@ -149,20 +166,25 @@ class VolumeLedger:
 
     def _on_volume(self, old: PersistentVolume | None, new: PersistentVolume | None) -> None:
         if old is not None:
-            if old.spec.claim_ref is not None:
-                self._kept[old.spec.claim_ref.key].pop(old.metadata.name, None)
-            if new is None or class_of(new) != class_of(old):
-                self.table(class_of(old)).drop(old.metadata.name)
-                self._set_free(class_of(old), old.metadata.name, False)
+            self._forget(old, new)
         if new is None:
             return
-        name = new.metadata.name
         if new.spec.claim_ref is not None:
-            self._kept.setdefault(new.spec.claim_ref.key, {})[name] = None
-        if is_available(new) and name not in self._taken:
+            self._kept.setdefault(new.spec.claim_ref.key, {})[new.metadata.name] = None
+        if is_available(new) and new.metadata.name not in self._taken:
             self._offer(new)
-        elif old is not None and is_available(old):
-            self._set_free(class_of(new), name, False)
+
+    def _forget(self, old: PersistentVolume, new: PersistentVolume | None) -> None:
+        """Take a volume back as it was."""
+        name = old.metadata.name
+        if old.spec.claim_ref is not None:
+            self._kept[old.spec.claim_ref.key].pop(name, None)
+        if new is None or class_of(new) != class_of(old):
+            self.table(class_of(old)).drop(name)
+            self._changed(old)
+        elif is_available(old):
+            # What an older version of it reached may not be what this one reaches.
+            self._withdraw(old)
 
 
 def _id_of(claim: PersistentVolumeClaim) -> ClaimId:
