@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,8 @@ from bayplan.cluster.kubelet import VirtualKubelet
 from bayplan.cluster.protocol import BindVolume, SelectNode
 from bayplan.cluster.volumes import VolumeController
 from bayplan.diagnosis import Diagnosis
-from bayplan.errors import Conflict
+from bayplan.errors import Conflict, InputError
+from bayplan.profile import load_profiles
 from bayplan.testing import (
     Cluster,
     assert_pending,
@@ -487,6 +489,30 @@ def test_a_claim_that_is_not_bound_in_time_gives_the_pod_back() -> None:
     assert cluster.message("p") == ""
     cluster.advance(1)
     assert "was not ready to be bound in time" in cluster.message("p")
+
+
+def test_how_long_to_wait_is_an_argument(tmp_path: Path) -> None:
+    profile = tmp_path / "profile.yaml"
+    profile.write_text(
+        "kind: KubeSchedulerConfiguration\n"
+        "profiles:\n"
+        "- pluginConfig: [{name: VolumeBinding, args: {bindTimeoutSeconds: 5}}]\n"
+    )
+    cluster = Cluster([*nodes("a"), LOCAL, volume("pv"), claim("data")], load_profiles(profile))
+    cluster.add(pod("p", "data"))
+    cluster.advance(5)
+    assert "was not ready to be bound in time" in cluster.message("p")
+
+
+def test_a_wait_that_cannot_be_is_refused(tmp_path: Path) -> None:
+    profile = tmp_path / "profile.yaml"
+    profile.write_text(
+        "kind: KubeSchedulerConfiguration\n"
+        "profiles:\n"
+        "- pluginConfig: [{name: VolumeBinding, args: {bindTimeoutSeconds: -5}}]\n"
+    )
+    with pytest.raises(InputError, match=r"profile\.yaml:3.*bindTimeoutSeconds"):
+        load_profiles(profile)
 
 
 def test_a_volume_that_turns_out_to_be_elsewhere_gives_the_pod_back() -> None:
