@@ -79,7 +79,10 @@ class VolumeController:
             if obj.spec.volumes:
                 self._pod(obj, gone)
         elif isinstance(obj, PersistentVolumeClaim):
-            self._claim_gone(obj) if gone else self._claim(obj.key)
+            if gone:
+                self._claim_gone(obj)
+            else:
+                self._claim(obj.key)
         elif isinstance(obj, PersistentVolume):
             self._volume(obj)
         elif isinstance(obj, StorageClass) and not gone:
