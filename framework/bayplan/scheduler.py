@@ -16,7 +16,16 @@ import numpy as np
 import numpy.typing as npt
 
 from bayplan.announcer import Announcer
-from bayplan.api import KINDS, ApiObject, Job, Node, Pod, ResourceClaim
+from bayplan.api import (
+    KINDS,
+    ApiObject,
+    Job,
+    Node,
+    PersistentVolume,
+    PersistentVolumeClaim,
+    Pod,
+    ResourceClaim,
+)
 from bayplan.changes import claim_freed, node_difference, same_definition, same_needs
 from bayplan.claimants import Claimants
 from bayplan.cluster.protocol import Bind, Cluster, Done, WatchEvent, WatchType, Write
@@ -255,6 +264,8 @@ class Scheduler:
             self._node_event(event.type, event.obj)
         elif isinstance(event.obj, ResourceClaim):
             self._claim_event(event.type, event.obj)
+        elif isinstance(event.obj, PersistentVolumeClaim | PersistentVolume):
+            self._volume_event(event.type, event.obj)
         elif event.obj is not None:
             self._object_event(event.type, event.obj)
 
@@ -412,6 +423,20 @@ class Scheduler:
                 self._recheck_pod(pod_key)
         if deleted or claim_freed(old, claim):
             self._happened(ClusterEvent.OBJECT_CHANGED, None)
+        self._preparing.recheck()
+
+    def _volume_event(
+        self, type_: WatchType, obj: PersistentVolumeClaim | PersistentVolume
+    ) -> None:
+        """Take over a claim or a volume, of which the status matters, too: its phase."""
+        key = object_key(obj)
+        if type_ is WatchType.DELETED:
+            self.snapshot.delete_object(key, obj)
+        elif self.snapshot.objects(type(obj)).get(key) == obj:
+            return
+        else:
+            self.snapshot.set_object(key, obj)
+        self._happened(ClusterEvent.OBJECT_CHANGED, None)
         self._preparing.recheck()
 
     def _recheck_pod(self, pod_key: str) -> None:
@@ -733,6 +758,8 @@ class Scheduler:
             self._failed(queued, profile, result, why)
         else:
             self._not_bound(queued, profile, result, why, "pre_bind")
+            # What it waited for has failed already, so that no further event would wake it.
+            self.queue.retry(queued, self.now)
 
     def _not_bound(
         self, queued: QueuedUnit, profile: ProfileAtWork, result: Result, why: str, plugin: str

@@ -162,6 +162,16 @@ def test_each_kind_knows_its_type(kind: str) -> None:
         content["value"] = 1
     if kind == "ResourceSlice":
         content["spec"] = {"driver": "a.b", "pool": {"name": "p"}, "nodeName": "n"}
+    if kind == "StorageClass":
+        content["provisioner"] = "example.com/disks"
+    if kind == "CSIStorageCapacity":
+        content["storageClassName"] = "fast"
+    if kind.startswith("PersistentVolume"):
+        content["spec"] = {
+            "accessModes": ["ReadWriteOnce"],
+            "capacity": {"storage": "1Gi"},
+            "resources": {"requests": {"storage": "1Gi"}},
+        }
     if kind == "DeviceTaintRule":
         content["spec"] = {"taint": {"key": "k", "effect": "NoSchedule"}}
     assert kind_of(decode(kind, content)) is _BY_NAME[kind]

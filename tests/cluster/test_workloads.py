@@ -7,7 +7,16 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from bayplan.api import ApiObject, Deployment, Job, Node, Pod, ReplicaSet, StatefulSet
+from bayplan.api import (
+    ApiObject,
+    Deployment,
+    Job,
+    Node,
+    PersistentVolumeClaim,
+    Pod,
+    ReplicaSet,
+    StatefulSet,
+)
 from bayplan.durations import parse_duration
 from bayplan.profile import default_profiles
 from bayplan.simulation import Simulation
@@ -157,3 +166,31 @@ def test_durations(text: str, seconds: float) -> None:
 def test_bad_durations_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match="expected a duration"):
         parse_duration(text)
+
+
+def test_a_stateful_set_keeps_the_claims_of_its_pods() -> None:
+    wanted = {
+        "metadata": {"name": "data"},
+        "spec": {
+            "accessModes": ["ReadWriteOnce"],
+            "storageClassName": "fast",
+            "resources": {"requests": {"storage": "1Gi"}},
+        },
+    }
+    fast = {
+        "apiVersion": "storage.k8s.io/v1",
+        "kind": "StorageClass",
+        "metadata": {"name": "fast"},
+        "provisioner": "disks.example.com",
+        "volumeBindingMode": "WaitForFirstConsumer",
+    }
+    spec = {"replicas": 2, "volumeClaimTemplates": [wanted]}
+    made = simulation(make_object(fast), workload("StatefulSet", spec))
+    claims = {claim.metadata.name: claim for claim in made.cluster.list(PersistentVolumeClaim)}
+    assert sorted(claims) == ["data-x-0", "data-x-1"]
+    assert {claim.status.phase for claim in claims.values()} == {"Bound"}
+    made.cluster.delete(Pod, "default/x-0", grace=0)
+    made.run()
+    assert {pod.status.phase for pod in made.pods()} == {"Running"}
+    after = made.cluster.list(PersistentVolumeClaim)
+    assert {c.metadata.uid for c in after} == {c.metadata.uid for c in claims.values()}

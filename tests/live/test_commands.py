@@ -8,6 +8,7 @@ import signal
 import stat
 import subprocess
 import sys
+import urllib.request
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -112,10 +113,9 @@ def test_run_binds_pods_serves_its_page_and_ends_cleanly(face: Face, run: Any) -
     assert (bound["pod"], bound["node"]) == ("default/p", "n0")
     refused = json.loads(running.until("not placed")) if "big" not in str(running.lines) else {}
     assert refused.get("unit", "default/big") == "default/big"
-    import urllib.request
 
     def page(path: str) -> str:
-        with urllib.request.urlopen(f"{url}{path}", timeout=10) as answer:
+        with urllib.request.urlopen(f"{url}{path}", timeout=10) as answer:  # noqa: S310
             return str(answer.read().decode())
 
     assert page("/healthz") == page("/readyz") == "ok\n"
@@ -128,9 +128,11 @@ def test_run_binds_pods_serves_its_page_and_ends_cleanly(face: Face, run: Any) -
     assert "What would help" in page("/debug/explain?pod=default/big")
     assert running.end() == 0
     lease = face.do(
-        lambda server: server.cluster.records(
-            server.cluster.resources.of_kind("coordination.k8s.io", "Lease")  # type: ignore[arg-type]
-        )["kube-system/bayplan"].content
+        lambda server: (
+            server.cluster.records(
+                server.cluster.resources.of_kind("coordination.k8s.io", "Lease")  # type: ignore[arg-type]
+            )["kube-system/bayplan"].content
+        )
     )
     assert lease["spec"]["holderIdentity"] == ""
 
@@ -329,9 +331,7 @@ def test_workloads_of_a_snapshot_keep_the_pods_that_they_have(
     ("content", "expected"),
     [(b"", "is no zip file"), (b"PK\x05\x06" + b"\0" * 18, "holds no .json file")],
 )
-def test_a_file_that_is_no_archive_is_told(
-    content: bytes, expected: str, tmp_path: Path
-) -> None:
+def test_a_file_that_is_no_archive_is_told(content: bytes, expected: str, tmp_path: Path) -> None:
     path = tmp_path / "cluster.zip"
     path.write_bytes(content)
     text = failure("simulate", "-f", path)

@@ -28,11 +28,22 @@ from bayplan.api.podgroup import (
 from bayplan.api.policy import Namespace, PodDisruptionBudget, PriorityClass, Service
 from bayplan.api.quantity import Quantity
 from bayplan.api.resources import pod_requests
+from bayplan.api.storage import (
+    CSIDriver,
+    CSINode,
+    CSIStorageCapacity,
+    PersistentVolume,
+    PersistentVolumeClaim,
+    StorageClass,
+)
 from bayplan.api.workloads import Deployment, Job, ReplicaSet, StatefulSet, VolcanoJob
 
 __all__ = [
     "KINDS",
     "ApiObject",
+    "CSIDriver",
+    "CSINode",
+    "CSIStorageCapacity",
     "ClusterNetworkTopology",
     "Container",
     "Deployment",
@@ -50,6 +61,8 @@ __all__ = [
     "NodeResourceTopology",
     "ObjectMeta",
     "OwnerReference",
+    "PersistentVolume",
+    "PersistentVolumeClaim",
     "Pod",
     "PodCondition",
     "PodDisruptionBudget",
@@ -65,6 +78,7 @@ __all__ = [
     "SelectorRequirement",
     "Service",
     "StatefulSet",
+    "StorageClass",
     "Taint",
     "Toleration",
     "Topology",

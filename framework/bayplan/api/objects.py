@@ -37,6 +37,14 @@ from bayplan.api.podgroup import (
 )
 from bayplan.api.policy import Namespace, PodDisruptionBudget, PriorityClass, Service
 from bayplan.api.quantity import Quantity, is_quantity
+from bayplan.api.storage import (
+    CSIDriver,
+    CSINode,
+    CSIStorageCapacity,
+    PersistentVolume,
+    PersistentVolumeClaim,
+    StorageClass,
+)
 from bayplan.api.validation import validate
 from bayplan.api.workloads import Deployment, Job, ReplicaSet, StatefulSet, VolcanoJob
 from bayplan.errors import did_you_mean
@@ -82,6 +90,12 @@ ApiObject: TypeAlias = (
     | DeviceClass
     | DeviceTaintRule
     | NodeResourceTopology
+    | PersistentVolumeClaim
+    | PersistentVolume
+    | StorageClass
+    | CSINode
+    | CSIDriver
+    | CSIStorageCapacity
     | ConfigMap
 )
 
@@ -111,11 +125,18 @@ class Kind:
 
 _DRA = "resource.k8s.io"
 _DRA_VERSIONS = ("v1", "v1beta2", "v1beta1")
+_STORAGE = "storage.k8s.io"
 _KINDS = (
     Kind("", "Pod", ("v1",), Pod),
     Kind("", "Node", ("v1",), Node, namespaced=False),
     Kind("", "Namespace", ("v1",), Namespace, namespaced=False),
     Kind("", "Service", ("v1",), Service),
+    Kind("", "PersistentVolumeClaim", ("v1",), PersistentVolumeClaim),
+    Kind("", "PersistentVolume", ("v1",), PersistentVolume, namespaced=False),
+    Kind(_STORAGE, "StorageClass", ("v1",), StorageClass, namespaced=False),
+    Kind(_STORAGE, "CSINode", ("v1",), CSINode, namespaced=False),
+    Kind(_STORAGE, "CSIDriver", ("v1",), CSIDriver, namespaced=False),
+    Kind(_STORAGE, "CSIStorageCapacity", ("v1",), CSIStorageCapacity),
     Kind("apps", "Deployment", ("v1",), Deployment),
     Kind("apps", "ReplicaSet", ("v1",), ReplicaSet),
     Kind("apps", "StatefulSet", ("v1",), StatefulSet),

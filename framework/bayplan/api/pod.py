@@ -8,6 +8,7 @@ import msgspec
 
 from bayplan.api.meta import ApiStruct, LabelSelector, ObjectMeta
 from bayplan.api.quantity import Quantity
+from bayplan.api.volume_claim import PersistentVolumeClaimTemplate
 
 __all__ = [
     "Affinity",
@@ -195,12 +196,18 @@ class PersistentVolumeClaimSource(ApiStruct, frozen=True):
     read_only: bool = False
 
 
+class EphemeralVolumeSource(ApiStruct, frozen=True):
+    """volumes[].ephemeral: a claim named ``<pod>-<volume>`` is made for the pod."""
+
+    volume_claim_template: PersistentVolumeClaimTemplate
+
+
 class Volume(ApiStruct, frozen=True):
     """A volume; of its sources only those that restrict placement are read."""
 
     name: str = ""
     persistent_volume_claim: PersistentVolumeClaimSource | None = None
-    ephemeral: dict[str, Any] | None = None
+    ephemeral: EphemeralVolumeSource | None = None
     csi: dict[str, Any] | None = None
 
 

@@ -32,6 +32,8 @@ from bayplan.api.pod import (
 from bayplan.api.policy import PodDisruptionBudget
 from bayplan.api.quantity import Quantity
 from bayplan.api.resources import LARGEST_AMOUNT, pod_requests
+from bayplan.api.storage import PersistentVolume, PersistentVolumeClaim
+from bayplan.api.volume_claim import PersistentVolumeClaimSpec
 from bayplan.api.workloads import Deployment, Job, ReplicaSet, StatefulSet, VolcanoJob
 
 __all__ = ["validate", "validate_node_affinity"]
@@ -99,6 +101,12 @@ def _(obj: Deployment | ReplicaSet | StatefulSet) -> Iterator[Problem]:
     labels = obj.spec.template.metadata.labels
     if any(labels.get(key) != value for key, value in selector.match_labels.items()):
         yield "$.spec.template.metadata.labels", "do not match spec.selector"
+    if isinstance(obj, StatefulSet):
+        for index, wanted in enumerate(obj.spec.volume_claim_templates):
+            path = f"$.spec.volumeClaimTemplates[{index}]"
+            if not wanted.metadata.name:
+                yield f"{path}.metadata", 'the required field "name" is missing'
+            yield from _volume_claim(wanted.spec, f"{path}.spec")
     yield from _pod_spec(obj.spec.template.spec, "$.spec.template.spec")
 
 
@@ -140,6 +148,21 @@ def _(obj: VolcanoJob) -> Iterator[Problem]:
         yield from _pod_spec(task.template.spec, f"{path}.template.spec")
 
 
+@_spec.register
+def _(obj: PersistentVolumeClaim) -> Iterator[Problem]:
+    yield from _volume_claim(obj.spec, "$.spec")
+
+
+@_spec.register
+def _(obj: PersistentVolume) -> Iterator[Problem]:
+    yield from _storage(obj.spec.capacity, "$.spec.capacity")
+    if not obj.spec.access_modes:
+        yield "$.spec.accessModes", "expected one access mode or more"
+    terms = obj.affinity.node_selector_terms if obj.affinity is not None else ()
+    for index, term in enumerate(terms):
+        yield from _node_term(term, f"$.spec.nodeAffinity.required.nodeSelectorTerms[{index}]")
+
+
 _spec.register(ResourceSlice, dra_validation.slice_problems)
 _spec.register(ResourceClaim, dra_validation.claim_problems)
 _spec.register(ResourceClaimTemplate, dra_validation.template_problems)
@@ -175,7 +198,39 @@ def _pod_spec(spec: PodSpec, path: str) -> Iterator[Problem]:
         yield from _amounts(spec.resources.requests, f"{path}.resources.requests")
         yield from _amounts(spec.resources.limits, f"{path}.resources.limits")
     yield from _claims(spec, path)
+    yield from _volumes(spec, path)
     yield from _placement_rules(spec, path)
+
+
+def _volume_claim(spec: PersistentVolumeClaimSpec, path: str) -> Iterator[Problem]:
+    yield from _storage(spec.resources.requests, f"{path}.resources.requests")
+    if not spec.access_modes:
+        yield f"{path}.accessModes", "expected one access mode or more"
+    elif "ReadWriteOncePod" in spec.access_modes and len(spec.access_modes) > 1:
+        yield f"{path}.accessModes", "ReadWriteOncePod goes with no other access mode"
+    yield from _selector(spec.selector, f"{path}.selector")
+
+
+def _storage(amounts: Mapping[str, Quantity], path: str) -> Iterator[Problem]:
+    yield from _amounts(amounts, path)
+    if "storage" not in amounts:
+        yield path, 'the required field "storage" is missing'
+
+
+def _volumes(spec: PodSpec, path: str) -> Iterator[Problem]:
+    names = [volume.name for volume in spec.volumes]
+    for index, volume in enumerate(spec.volumes):
+        where = f"{path}.volumes[{index}]"
+        if volume.name and names.index(volume.name) < index:
+            yield f"{where}.name", f'two volumes are named "{volume.name}"'
+        claim = volume.persistent_volume_claim
+        if claim is not None and not claim.claim_name:
+            yield f"{where}.persistentVolumeClaim.claimName", "must not be empty"
+        if volume.ephemeral is not None:
+            at = f"{where}.ephemeral.volumeClaimTemplate.spec"
+            if not volume.name:
+                yield f"{where}.name", "is required"
+            yield from _volume_claim(volume.ephemeral.volume_claim_template.spec, at)
 
 
 def _claims(spec: PodSpec, path: str) -> Iterator[Problem]:

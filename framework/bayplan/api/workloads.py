@@ -7,6 +7,7 @@ from typing import Literal
 from bayplan.api.meta import ApiStruct, LabelSelector, ObjectMeta
 from bayplan.api.pod import PodTemplate
 from bayplan.api.podgroup import NetworkTopologySpec
+from bayplan.api.volume_claim import PersistentVolumeClaimTemplate
 
 __all__ = [
     "Deployment",
@@ -66,6 +67,7 @@ class StatefulSetSpec(ApiStruct, frozen=True):
     selector: LabelSelector | None = None
     template: PodTemplate = PodTemplate()
     pod_management_policy: Literal["OrderedReady", "Parallel"] = "OrderedReady"
+    volume_claim_templates: tuple[PersistentVolumeClaimTemplate, ...] = ()
 
 
 class StatefulSet(ApiStruct, frozen=True):

@@ -6,14 +6,20 @@ from collections.abc import Iterable
 
 from bayplan.api import (
     ApiObject,
+    CSIDriver,
+    CSINode,
+    CSIStorageCapacity,
     DeviceClass,
     Namespace,
     Node,
     NodeResourceTopology,
+    PersistentVolume,
+    PersistentVolumeClaim,
     PriorityClass,
     ResourceClaim,
     ResourceClaimTemplate,
     ResourceSlice,
+    StorageClass,
 )
 from bayplan.cluster.claims import ClaimController
 from bayplan.cluster.controllers import WorkloadControllers
@@ -21,6 +27,7 @@ from bayplan.cluster.disruption import DisruptionBudgets
 from bayplan.cluster.kubelet import VirtualKubelet
 from bayplan.cluster.memory import MemoryCluster
 from bayplan.cluster.volcano_jobs import VolcanoJobs
+from bayplan.cluster.volumes import VolumeController
 
 __all__ = ["create_in_order", "place_of", "start_controllers"]
 
@@ -33,6 +40,12 @@ _FIRST: tuple[type, ...] = (
     NodeResourceTopology,
     ResourceClaimTemplate,
     ResourceClaim,
+    StorageClass,
+    CSIDriver,
+    CSINode,
+    CSIStorageCapacity,
+    PersistentVolume,
+    PersistentVolumeClaim,
 )
 _PLACES = {type_: place for place, type_ in enumerate(_FIRST)}
 
@@ -44,6 +57,7 @@ def start_controllers(cluster: MemoryCluster) -> None:
     VolcanoJobs(cluster)
     DisruptionBudgets(cluster)
     ClaimController(cluster)
+    VolumeController(cluster)
 
 
 def place_of(type_: type) -> int:

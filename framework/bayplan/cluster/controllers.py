@@ -18,12 +18,13 @@ from bayplan.api import (
     Job,
     ObjectMeta,
     OwnerReference,
+    PersistentVolumeClaim,
     Pod,
     ReplicaSet,
     StatefulSet,
 )
 from bayplan.api.meta import LabelSelector
-from bayplan.api.pod import PodTemplate
+from bayplan.api.pod import PersistentVolumeClaimSource, PodTemplate, Volume
 from bayplan.cluster.protocol import WatchEvent, WatchType
 from bayplan.dialects.reading import is_index
 from bayplan.errors import AlreadyExists, InputError
@@ -211,7 +212,8 @@ class WorkloadControllers:
                     "statefulset.kubernetes.io/pod-name": name,
                     "apps.kubernetes.io/pod-index": str(ordinal),
                 }
-                self._make(owner, owner.spec.template, name=name, labels=labels)
+                template = self._with_claims(owner, name)
+                self._make(owner, template, name=name, labels=labels)
             if ordered and (pod is None or not _running(pod)):
                 return
         surplus = [pod for name, pod in by_name.items() if _ordinal(name) >= owner.spec.replicas]
@@ -219,6 +221,29 @@ class WorkloadControllers:
             self._cluster.delete(Pod, pod.key)
             if ordered:
                 return
+
+    def _with_claims(self, owner: StatefulSet, pod: str) -> PodTemplate:
+        """Make the claims of one pod that do not exist yet; return its template with them."""
+        template = owner.spec.template
+        wanted = owner.spec.volume_claim_templates
+        if not wanted:
+            return template
+        namespace = owner.metadata.namespace
+        for one in wanted:
+            name = f"{one.metadata.name}-{pod}"
+            if self._cluster.get(PersistentVolumeClaim, f"{namespace}/{name}") is None:
+                meta = ObjectMeta(
+                    name=name,
+                    namespace=namespace,
+                    labels=one.metadata.labels,
+                    annotations=one.metadata.annotations,
+                )
+                self._cluster.create(PersistentVolumeClaim(meta, one.spec))
+        volumes = {volume.name: volume for volume in template.spec.volumes}
+        for one in wanted:
+            source = PersistentVolumeClaimSource(f"{one.metadata.name}-{pod}")
+            volumes[one.metadata.name] = Volume(one.metadata.name, source)
+        return replace(template, spec=replace(template.spec, volumes=tuple(volumes.values())))
 
     def _job(self, owner: Job) -> None:
         spec, uid = owner.spec, owner.metadata.uid

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from bayplan.api import Pod, PodCondition, ResourceClaim
+from bayplan.api import PersistentVolumeClaim, Pod, PodCondition, ResourceClaim
+from bayplan.api.volumes import is_bound, is_owned, used_claims
 from bayplan.cluster.protocol import Event, WatchEvent, WatchType
 from bayplan.durations import DURATION_ANNOTATION, parse_duration
 from bayplan.errors import ClusterError, InputError
@@ -24,15 +25,21 @@ class VirtualKubelet:
         self._cluster = cluster
         self._started: set[str] = set()
         self._told: set[tuple[str, str]] = set()
+        self._without_volumes: dict[str, None] = {}
         cluster.watch(self.handle)
 
     def handle(self, event: WatchEvent) -> None:
-        """Start a pod that has a node."""
+        """Start a pod that has a node, and what it needs there."""
         pod = event.obj
+        if isinstance(pod, PersistentVolumeClaim):
+            for key in list(self._without_volumes):
+                self._start(key)
+            return
         if not isinstance(pod, Pod):
             return
         if event.type is WatchType.DELETED:
             self._started.discard(pod.metadata.uid)
+            self._without_volumes.pop(pod.key, None)
         elif pod.spec.node_name and pod.metadata.uid not in self._started:
             self._started.add(pod.metadata.uid)
             if pod.status.phase == "Pending":
@@ -46,11 +53,24 @@ class VirtualKubelet:
         if missing:
             # As the kubelet, which admits a pod only with all of its devices.
             self._started.discard(pod.metadata.uid)
-            if (key, missing) not in self._told:
-                self._told.add((key, missing))
-                event = Event(key, "Warning", "FailedPrepareDynamicResources", missing)
-                self._cluster.submit(event)
+            self._tell(key, "FailedPrepareDynamicResources", missing)
             return
+        missing = self._missing_volume(pod) if pod.spec.volumes else ""
+        if missing:
+            self._without_volumes[key] = None
+            self._tell(key, "FailedMount", missing)
+            return
+        self._without_volumes.pop(key, None)
+        self._run(pod)
+
+    def _tell(self, key: str, reason: str, missing: str) -> None:
+        """Say once why a pod does not start."""
+        if (key, missing) not in self._told:
+            self._told.add((key, missing))
+            self._cluster.submit(Event(key, "Warning", reason, missing))
+
+    def _run(self, pod: Pod) -> None:
+        key = pod.key
         stamp = self._cluster.timestamp()
         ready = PodCondition("Ready", "True", last_transition_time=stamp)
         status = replace(
@@ -89,6 +109,19 @@ class VirtualKubelet:
                     f'resource claim "{name or wanted.name}" is not allocated and reserved for '
                     "this pod, which came with its node"
                 )
+        return ""
+
+    def _missing_volume(self, pod: Pod) -> str:
+        """Say which claim of the pod's volumes is not bound, "" for none."""
+        for used in used_claims(pod):
+            key = f"{pod.metadata.namespace}/{used.name}"
+            claim = self._cluster.get(PersistentVolumeClaim, key)
+            if claim is None:
+                return f'persistentvolumeclaim "{used.name}" not found'
+            if not is_bound(claim) or claim.status.phase == "Lost":
+                return f'persistentvolumeclaim "{used.name}" is not bound'
+            if used.ephemeral and not is_owned(claim, pod.metadata.uid):
+                return f'persistentvolumeclaim "{used.name}" was not created for this pod'
         return ""
 
     def _finish(self, key: str, uid: str) -> None:

@@ -20,17 +20,21 @@ from bayplan.api import (
     ApiObject,
     Kind,
     Node,
+    PersistentVolumeClaim,
     Pod,
     PodCondition,
     PriorityClass,
+    StorageClass,
     Taint,
     kind_of,
 )
+from bayplan.api.volumes import default_class
 from bayplan.cluster.claims import write_claim
 from bayplan.cluster.clock import VirtualClock
 from bayplan.cluster.disruption import take_one
 from bayplan.cluster.protocol import (
     Bind,
+    BindVolume,
     CreateClaim,
     Done,
     Event,
@@ -40,11 +44,13 @@ from bayplan.cluster.protocol import (
     PutConfigMap,
     ReleaseClaim,
     ReserveClaim,
+    SelectNode,
     WatchEvent,
     WatchHandler,
     WatchType,
     Write,
 )
+from bayplan.cluster.volumes import write_volume
 from bayplan.errors import AlreadyExists, ClusterError, Conflict, InputError, NotFound
 from bayplan.manifests import object_key
 
@@ -317,6 +323,11 @@ class MemoryCluster:
             admitted = self._with_priority(obj)
         elif isinstance(obj, Node):
             admitted = _with_condition_taints(obj)
+        elif isinstance(obj, PersistentVolumeClaim) and obj.spec.storage_class_name is None:
+            found = default_class(self.list(StorageClass))
+            if found is not None:
+                spec = replace(obj.spec, storage_class_name=found.metadata.name)
+                admitted = replace(obj, spec=spec)
         return cast(Obj, admitted)
 
     def _with_priority(self, pod: Pod) -> Pod:
@@ -363,6 +374,9 @@ class MemoryCluster:
             return
         if isinstance(write, ReserveClaim | ReleaseClaim | CreateClaim):
             write_claim(self, write)
+            return
+        if isinstance(write, BindVolume | SelectNode):
+            write_volume(self, write)
             return
         pod = self.get(Pod, write.pod)
         if pod is None:

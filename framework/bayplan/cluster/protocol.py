@@ -20,6 +20,7 @@ from bayplan.errors import ClusterError
 
 __all__ = [
     "Bind",
+    "BindVolume",
     "Cluster",
     "CreateClaim",
     "Done",
@@ -30,6 +31,7 @@ __all__ = [
     "PutConfigMap",
     "ReleaseClaim",
     "ReserveClaim",
+    "SelectNode",
     "WatchEvent",
     "WatchHandler",
     "WatchType",
@@ -125,6 +127,36 @@ class CreateClaim(msgspec.Struct, frozen=True):
     mappings: Sequence[ExtendedResourceMapping]
 
 
+class BindVolume(msgspec.Struct, frozen=True):
+    """Keep a PersistentVolume for a claim: spec.claimRef is set to it, with its uid.
+
+    ``volume`` is the volume's name, ``claim`` the claim's key. The volume controller completes the
+    binding on both sides. A volume that is the claim's already is left as it is, and that counts as
+    done. NotFound means that the volume or the claim is gone. Conflict means that another claim has
+    the volume, that it is not Available or being deleted, that the claim is bound to another volume
+    or being deleted, or is another claim of that name (``uid``).
+    """
+
+    volume: str
+    claim: str
+    uid: str
+
+
+class SelectNode(msgspec.Struct, frozen=True):
+    """Ask for a volume for a claim: annotate it with the node from which it will be used.
+
+    The annotation is ``volume.kubernetes.io/selected-node``; the provisioner of the claim's class
+    makes the volume, or takes the annotation away where it cannot. An empty ``node`` takes it away.
+    Where the annotation says so already nothing is written, and that counts as done. NotFound means
+    that the claim is gone. Conflict means that another node is selected, that the claim is bound or
+    being deleted, or is another claim of that name (``uid``).
+    """
+
+    claim: str
+    uid: str
+    node: str
+
+
 class PutConfigMap(msgspec.Struct, frozen=True):
     """Create a ConfigMap, or replace the one of its name."""
 
@@ -154,6 +186,8 @@ Write: TypeAlias = (
     | ReserveClaim
     | ReleaseClaim
     | CreateClaim
+    | BindVolume
+    | SelectNode
     | Event
 )
 Done: TypeAlias = Callable[[ClusterError | None], None]

@@ -32,13 +32,15 @@ class SpecFacts:
 
     Because it is shared, the object itself serves as the spec's signature: it is hashed and
     compared by identity. Amounts are in milli for cpu and in units otherwise. ``wants_devices``
-    says that the pod has resource claims or requests extended resources.
+    says that the pod has resource claims or requests extended resources, ``uses_claims`` that
+    volumes of it are PersistentVolumeClaims.
     """
 
     requests: Mapping[str, int]
     scoring_requests: Mapping[str, int]
     host_ports: tuple[HostPort, ...]
     wants_devices: bool = False
+    uses_claims: bool = False
 
 
 class PodInfo:
@@ -133,6 +135,7 @@ def _facts(spec: PodSpec) -> SpecFacts:
             requests.scoring,
             _host_ports(spec),
             wants_devices=extended or bool(spec.resource_claims),
+            uses_claims=any(v.persistent_volume_claim or v.ephemeral for v in spec.volumes),
         )
         _shared[content] = facts
     return facts

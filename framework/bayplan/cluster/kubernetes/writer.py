@@ -22,8 +22,10 @@ from bayplan.cluster.kubernetes.podwrites import PodWrites
 from bayplan.cluster.kubernetes.resources import Resource
 from bayplan.cluster.kubernetes.statuswrites import StatusWrites
 from bayplan.cluster.kubernetes.transport import Transport
+from bayplan.cluster.kubernetes.volumewrites import VolumeWrites
 from bayplan.cluster.protocol import (
     Bind,
+    BindVolume,
     CreateClaim,
     Done,
     Event,
@@ -33,6 +35,7 @@ from bayplan.cluster.protocol import (
     PutConfigMap,
     ReleaseClaim,
     ReserveClaim,
+    SelectNode,
     Write,
 )
 from bayplan.errors import ClusterError, InputError, Stopped, Transient
@@ -109,6 +112,7 @@ class Writer:
         self._pods = PodWrites(transport, self._get)
         self._claims = ClaimWrites(transport, self._get, self._resource)
         self._statuses = StatusWrites(transport, self._resource)
+        self._volumes = VolumeWrites(transport, self._resource)
         self.lookup: Callable[[type[Any], str], Any] = lambda type_, key: None
         self.resource_of: Callable[[type[ApiObject]], Resource | None] = lambda type_: None
         self._how: dict[type, Callable[[Any, bool], Awaitable[None]]] = {
@@ -118,6 +122,8 @@ class Writer:
             ReserveClaim: self._claims.reserve,
             ReleaseClaim: self._claims.release,
             CreateClaim: self._claims.create,
+            BindVolume: self._volumes.bind,
+            SelectNode: self._volumes.select_node,
             PatchStatus: self._statuses.patch,
             PutConfigMap: self._statuses.put_config_map,
             Event: self._event,
@@ -293,6 +299,8 @@ def _subject(write: Write) -> Subject | None:
         return "Pod", write.pod
     if isinstance(write, ReserveClaim | ReleaseClaim):
         return "ResourceClaim", write.claim
+    if isinstance(write, BindVolume | SelectNode):
+        return "PersistentVolumeClaim", write.claim
     if isinstance(write, PatchStatus):
         return write.type.__name__, write.key
     return None

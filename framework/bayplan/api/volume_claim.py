@@ -1,0 +1,45 @@
+"""What a PersistentVolumeClaim asks for; pods carry it for their generic ephemeral volumes."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from bayplan.api.meta import ApiStruct, LabelSelector, ObjectMeta
+from bayplan.api.quantity import Quantity
+
+__all__ = [
+    "AccessMode",
+    "PersistentVolumeClaimSpec",
+    "PersistentVolumeClaimTemplate",
+    "VolumeMode",
+    "VolumeResources",
+]
+
+AccessMode = Literal["ReadWriteOnce", "ReadOnlyMany", "ReadWriteMany", "ReadWriteOncePod"]
+VolumeMode = Literal["Filesystem", "Block"]
+
+
+class VolumeResources(ApiStruct, frozen=True):
+    """spec.resources of a claim: ``storage`` is what a volume has to hold at least."""
+
+    requests: dict[str, Quantity] = {}
+    limits: dict[str, Quantity] = {}
+
+
+class PersistentVolumeClaimSpec(ApiStruct, frozen=True):
+    """spec of a claim. Without ``storage_class_name`` the default class is meant; "" is none."""
+
+    access_modes: tuple[AccessMode, ...] = ()
+    resources: VolumeResources = VolumeResources()
+    storage_class_name: str | None = None
+    volume_mode: VolumeMode = "Filesystem"
+    volume_name: str = ""
+    selector: LabelSelector | None = None
+    volume_attributes_class_name: str = ""
+
+
+class PersistentVolumeClaimTemplate(ApiStruct, frozen=True):
+    """The claim to make for a generic ephemeral volume, or for a pod of a StatefulSet."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    spec: PersistentVolumeClaimSpec = PersistentVolumeClaimSpec()

@@ -1,0 +1,170 @@
+"""What Kubernetes derives from claims and volumes, for schedulers and controllers alike."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from fractions import Fraction
+
+from bayplan.api.pod import Pod
+from bayplan.api.selectors import EVERYTHING, Selector, compile_selector
+from bayplan.api.storage import (
+    ObjectReference,
+    PersistentVolume,
+    PersistentVolumeClaim,
+    StorageClass,
+)
+
+__all__ = [
+    "BIND_COMPLETED",
+    "BOUND_BY_CONTROLLER",
+    "DEFAULT_CLASS",
+    "NO_PROVISIONER",
+    "SELECTED_NODE",
+    "STORAGE",
+    "ClaimNeeds",
+    "UsedClaim",
+    "class_of",
+    "default_class",
+    "is_available",
+    "is_bound",
+    "is_kept_for",
+    "is_owned",
+    "needs_of",
+    "reference_to",
+    "size_of",
+    "used_claims",
+]
+
+BIND_COMPLETED = "pv.kubernetes.io/bind-completed"
+"""The annotation of a claim whose binding is complete on both sides."""
+BOUND_BY_CONTROLLER = "pv.kubernetes.io/bound-by-controller"
+"""The annotation of a claim or a volume whose partner no person chose."""
+SELECTED_NODE = "volume.kubernetes.io/selected-node"
+"""The annotation of a claim by which a scheduler asks a provisioner for a volume."""
+DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
+"""The annotation of the class that claims get which name none."""
+NO_PROVISIONER = "kubernetes.io/no-provisioner"
+"""The provisioner of classes whose volumes are made by hand."""
+STORAGE = "storage"
+_BETA_CLASS = "volume.beta.kubernetes.io/storage-class"
+
+
+@dataclass(frozen=True, slots=True)
+class UsedClaim:
+    """A claim that a pod uses, by name; an ephemeral one is made for the pod."""
+
+    name: str
+    ephemeral: bool = False
+
+
+def used_claims(pod: Pod) -> list[UsedClaim]:
+    """Return the claims that a pod's volumes name, or that are made for them."""
+    found = []
+    for volume in pod.spec.volumes:
+        if volume.persistent_volume_claim is not None:
+            found.append(UsedClaim(volume.persistent_volume_claim.claim_name))
+        elif volume.ephemeral is not None:
+            found.append(UsedClaim(f"{pod.metadata.name}-{volume.name}", ephemeral=True))
+    return found
+
+
+def is_owned(claim: PersistentVolumeClaim, pod_uid: str) -> bool:
+    """Tell whether a claim was made for a pod's ephemeral volume."""
+    return any(r.controller and r.uid == pod_uid for r in claim.metadata.owner_references)
+
+
+def class_of(obj: PersistentVolumeClaim | PersistentVolume) -> str:
+    """Return the name of the storage class, "" for none."""
+    return obj.metadata.annotations.get(_BETA_CLASS) or obj.spec.storage_class_name or ""
+
+
+def default_class(classes: Iterable[StorageClass]) -> StorageClass | None:
+    """Return the class for claims that name none: the newest default, then the first by name."""
+    defaults = [c for c in classes if c.metadata.annotations.get(DEFAULT_CLASS) == "true"]
+    defaults.sort(key=lambda c: c.metadata.name)
+    return max(defaults, key=lambda c: c.metadata.creation_timestamp or "", default=None)
+
+
+def is_bound(claim: PersistentVolumeClaim) -> bool:
+    """Tell whether a claim is bound, and both sides know it."""
+    return bool(claim.spec.volume_name) and BIND_COMPLETED in claim.metadata.annotations
+
+
+def is_available(volume: PersistentVolume) -> bool:
+    """Tell whether any claim may take a volume. One that no controller has seen counts as new."""
+    return (
+        volume.spec.claim_ref is None
+        and volume.status.phase in ("", "Available")
+        and volume.metadata.deletion_timestamp is None
+    )
+
+
+def is_kept_for(volume: PersistentVolume, claim: PersistentVolumeClaim) -> bool:
+    """Tell whether a volume is bound to a claim, or kept for it."""
+    reference = volume.spec.claim_ref
+    return (
+        reference is not None
+        and reference.key == claim.key
+        and reference.uid in ("", claim.metadata.uid)
+    )
+
+
+def reference_to(claim: PersistentVolumeClaim) -> ObjectReference:
+    """Return the claimRef of a volume that is bound to a claim."""
+    meta = claim.metadata
+    return ObjectReference("PersistentVolumeClaim", meta.namespace, meta.name, meta.uid, "v1")
+
+
+def size_of(obj: PersistentVolumeClaim | PersistentVolume) -> int | Fraction:
+    """Return what a claim requests or a volume holds, in bytes."""
+    if isinstance(obj, PersistentVolume):
+        amounts = obj.spec.capacity
+    else:
+        amounts = obj.spec.resources.requests
+    return amounts[STORAGE].number if STORAGE in amounts else 0
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimNeeds:
+    """What a volume has to be for a claim; claims of equal needs can take the same volumes."""
+
+    storage_class: str
+    size: int | Fraction
+    access_modes: frozenset[str]
+    selector: Selector
+    volume_mode: str
+    attributes_class: str
+
+    def are_met_by(self, volume: PersistentVolume) -> bool:
+        """Tell whether a volume would do, whoever has it and wherever it is."""
+        spec = volume.spec
+        return (
+            class_of(volume) == self.storage_class
+            and self.holds(volume)
+            and self.access_modes.issubset(spec.access_modes)
+            and self.selector.matches(volume.metadata.labels)
+        )
+
+    def holds(self, volume: PersistentVolume) -> bool:
+        """Tell whether a volume is large enough and of the right kind; enough if kept for it."""
+        spec = volume.spec
+        return (
+            size_of(volume) >= self.size
+            and spec.volume_mode == self.volume_mode
+            and spec.volume_attributes_class_name == self.attributes_class
+            and volume.metadata.deletion_timestamp is None
+        )
+
+
+def needs_of(claim: PersistentVolumeClaim) -> ClaimNeeds:
+    """Return what a claim needs."""
+    spec = claim.spec
+    return ClaimNeeds(
+        class_of(claim),
+        size_of(claim),
+        frozenset(spec.access_modes),
+        EVERYTHING if spec.selector is None else compile_selector(spec.selector),
+        spec.volume_mode,
+        spec.volume_attributes_class_name,
+    )

@@ -1,0 +1,111 @@
+"""VolumeRestrictions: a claim of the access mode ReadWriteOncePod is used by one pod at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Iterator
+
+import numpy as np
+
+from bayplan import (
+    SKIP,
+    Args,
+    ClusterEvent,
+    Handle,
+    NodeView,
+    Plugin,
+    PodInfo,
+    Reads,
+    Reject,
+    Remedy,
+    hookimpl,
+)
+from bayplan.hookspecs import IntColumn
+from bayplan_plugins.volumes.lookup import ClaimUsers, claim_of, not_found, used_by
+
+__all__ = ["VolumeRestrictions"]
+
+_REASON = (
+    "node has pod using PersistentVolumeClaim with the same name and ReadWriteOncePod access mode"
+)
+_EXCLUSIVE = "ReadWriteOncePod"
+
+
+class VolumeRestrictions(Plugin[Args]):
+    """Refuse every node while another pod uses a claim that only one may use."""
+
+    reads = Reads.NODE
+    requeue_on = ClusterEvent.POD_REMOVED | ClusterEvent.OBJECT_CHANGED
+
+    def __init__(self, args: Args, handle: Handle) -> None:
+        super().__init__(args, handle)
+        self._users = handle.snapshot.shared(ClaimUsers, ClaimUsers)
+
+    @hookimpl
+    def sign(self, pod: PodInfo) -> Hashable:
+        """What matters is whether a claim is missing or in use."""
+        if not pod.facts.uses_claims:
+            return None
+        return self._missing(pod), bool(self._in_use(pod)), self._exclusive(pod)
+
+    @hookimpl
+    def requeue_hint(self, pod: PodInfo, event: ClusterEvent, subject: PodInfo | None) -> bool:
+        """A pod that is gone helps if it used a claim of this pod."""
+        if event is not ClusterEvent.POD_REMOVED or subject is None:
+            return True
+        same = subject.namespace == pod.namespace
+        return same and not set(used_by(subject)).isdisjoint(used_by(pod))
+
+    @hookimpl
+    def pre_filter(self, pod: PodInfo) -> object:
+        """Skip pods whose claims several may use, or nobody uses."""
+        if not pod.facts.uses_claims:
+            return SKIP
+        missing = self._missing(pod)
+        if missing:
+            return missing
+        return None if self._exclusive(pod) else SKIP
+
+    def _missing(self, pod: PodInfo) -> str:
+        for used in used_by(pod):
+            if not used.ephemeral and claim_of(pod, used, self.handle.snapshot) is None:
+                return not_found("persistentvolumeclaim", used.name)
+        return ""
+
+    def _exclusive(self, pod: PodInfo) -> bool:
+        return any(True for _ in self._exclusive_claims(pod))
+
+    def _exclusive_claims(self, pod: PodInfo) -> Iterator[str]:
+        """Yield the keys of the pod's claims that one pod may use."""
+        for used in used_by(pod):
+            claim = claim_of(pod, used, self.handle.snapshot)
+            if claim is not None and _EXCLUSIVE in claim.spec.access_modes and not used.ephemeral:
+                yield claim.key
+
+    def _in_use(self, pod: PodInfo) -> list[tuple[str, PodInfo]]:
+        """Return the pod's claims that it cannot have now, each with a pod that uses it."""
+        return [
+            (key, user)
+            for key in self._exclusive_claims(pod)
+            for user in self._users.of(key).values()
+            if user.uid != pod.uid
+        ]
+
+    @hookimpl
+    def filter(self, pod: PodInfo, nodes: NodeView) -> Iterator[Reject]:
+        """Refuse all nodes, as a claim is in use or not wherever the pod goes."""
+        if self._in_use(pod):
+            yield Reject(np.ones(len(nodes), dtype=np.bool_), _REASON)
+
+    @hookimpl
+    def slots(self, nodes: NodeView) -> IntColumn:
+        """A second pod with the same claim never fits."""
+        return np.ones(len(nodes), dtype=np.int64)
+
+    @hookimpl
+    def remedies(self, pod: PodInfo, nodes: NodeView) -> Iterable[Remedy]:
+        """Suggest the end of the pods that use the claims."""
+        in_use = self._in_use(pod)
+        names = " and ".join(dict.fromkeys(user.key for _, user in in_use))
+        claims = " and ".join(dict.fromkeys(key for key, _ in in_use))
+        for row in range(len(nodes)) if in_use else ():
+            yield Remedy(f"would fit when {names} has ended, which uses {claims}", row, cost=2.0)
