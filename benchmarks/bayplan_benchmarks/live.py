@@ -24,7 +24,7 @@ from bayplan.live.app import LiveApp, Options
 from bayplan.live.web import Address
 from bayplan.profile import default_profiles
 
-__all__ = ["live"]
+__all__ = ["live", "write_kubeconfig"]
 
 _DRA = (200, 1600)
 _GANGS = (1000, 3000)
@@ -61,8 +61,7 @@ async def _schedule(server: subprocess.Popen[str], pods: int) -> dict[str, float
     logging.getLogger("bayplan").setLevel(logging.WARNING)
     url = (await asyncio.to_thread(server.stdout.readline)).split()[1]
     with tempfile.TemporaryDirectory() as folder:
-        kubeconfig = Path(folder) / "kubeconfig"
-        kubeconfig.write_text(_kubeconfig(url))
+        kubeconfig = write_kubeconfig(Path(folder) / "kubeconfig", url)
         app = LiveApp(
             Options(
                 default_profiles,
@@ -102,17 +101,18 @@ def _micros(seconds: float, pods: int) -> float:
     return round(seconds / pods * 1e6, 1)
 
 
-def _kubeconfig(url: str) -> str:
-    return yaml.safe_dump(
-        {
-            "apiVersion": "v1",
-            "kind": "Config",
-            "current-context": "bench",
-            "contexts": [{"name": "bench", "context": {"cluster": "bench", "user": "bench"}}],
-            "clusters": [{"name": "bench", "cluster": {"server": url}}],
-            "users": [{"name": "bench", "user": {}}],
-        }
-    )
+def write_kubeconfig(path: Path, url: str) -> Path:
+    """Write a kubeconfig for a server that asks for no credentials; return its path."""
+    content = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": "bench",
+        "contexts": [{"name": "bench", "context": {"cluster": "bench", "user": "bench"}}],
+        "clusters": [{"name": "bench", "cluster": {"server": url}}],
+        "users": [{"name": "bench", "user": {}}],
+    }
+    path.write_text(yaml.safe_dump(content))
+    return path
 
 
 class _Spent:

@@ -23,6 +23,8 @@ __all__ = ["HeldTerm", "PodIndex", "PodQuery"]
 CountColumn = npt.NDArray[np.int64]
 LabelsId = tuple[str, frozenset[tuple[str, str]]]
 _QUERY_LIMIT = 1024
+_LABELS_LIMIT = 20_000
+"""Sets of labels whose answers are kept: every pod may have labels of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +88,12 @@ class PodIndex:
 
     def held_matching(self, pod: PodInfo) -> tuple[HeldTerm, ...]:
         """Return the terms held by placed pods that mean this pod, in a stable order."""
+        if not self._held:
+            return ()
         found = self._held_matches.get(pod.labels_id)
         if found is None:
+            if len(self._held_matches) >= _LABELS_LIMIT:
+                self._held_matches.clear()
             labels = self.namespace_labels(pod)
             found = tuple(
                 held for held in self._held if held.term.matches(pod.namespace, pod.labels, labels)
@@ -149,6 +155,8 @@ class PodIndex:
         return {**implied, **self.namespaces.get(pod.namespace, {})}
 
     def _columns_of(self, pod: PodInfo) -> tuple[CountColumn, ...]:
+        if not self._queries:
+            return ()
         key = (pod.labels_id, pod.terminating)
         columns = self._matching.get(key)
         if columns is None:
@@ -156,7 +164,7 @@ class PodIndex:
             columns = tuple(
                 column for query, column in self._queries.items() if query.matches(pod, labels)
             )
-            if len(self._matching) > 100_000:
+            if len(self._matching) >= _LABELS_LIMIT:
                 self._matching.clear()
             self._matching[key] = columns
         return columns

@@ -118,7 +118,7 @@ class PodInfo:
 
 _encode = msgspec.json.Encoder(enc_hook=lambda quantity: quantity.text).encode
 _shared: dict[bytes, SpecFacts] = {}
-_SHARED_LIMIT = 100_000
+_SHARED_LIMIT = 20_000
 
 
 def _facts(spec: PodSpec) -> SpecFacts:
