@@ -279,6 +279,8 @@ class PodStatus(ApiStruct, frozen=True):
     """status of a pod."""
 
     phase: str = "Pending"
+    reason: str = ""
+    message: str = ""
     conditions: tuple[PodCondition, ...] = ()
     nominated_node_name: str = ""
     start_time: str | None = None

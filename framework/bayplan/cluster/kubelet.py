@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from bayplan.api import PersistentVolumeClaim, Pod, PodCondition, ResourceClaim
+from bayplan.api import Node, PersistentVolumeClaim, Pod, PodCondition, ResourceClaim
 from bayplan.api.volumes import is_bound, is_owned, used_claims
+from bayplan.cluster.admission import NodeRoom
 from bayplan.cluster.protocol import Event, WatchEvent, WatchType
 from bayplan.durations import DURATION_ANNOTATION, parse_duration
 from bayplan.errors import ClusterError, InputError
@@ -26,6 +27,7 @@ class VirtualKubelet:
         self._started: set[str] = set()
         self._told: set[tuple[str, str]] = set()
         self._without_volumes: dict[str, None] = {}
+        self._room = NodeRoom()
         cluster.watch(self.handle)
 
     def handle(self, event: WatchEvent) -> None:
@@ -37,13 +39,32 @@ class VirtualKubelet:
             return
         if not isinstance(pod, Pod):
             return
+        if event.type is WatchType.DELETED or pod.status.phase in ("Succeeded", "Failed"):
+            self._room.release(pod.metadata.uid)
         if event.type is WatchType.DELETED:
             self._started.discard(pod.metadata.uid)
             self._without_volumes.pop(pod.key, None)
         elif pod.spec.node_name and pod.metadata.uid not in self._started:
             self._started.add(pod.metadata.uid)
-            if pod.status.phase == "Pending":
+            if pod.status.phase == "Running":
+                self._room.count(pod)
+            elif pod.status.phase == "Pending" and self._admit(pod.key):
                 self._start(pod.key)
+
+    def _admit(self, key: str) -> bool:
+        """Take a pod on, if its node has the room; it fails otherwise."""
+        pod = self._cluster.get(Pod, key)
+        node = self._cluster.get(Node, pod.spec.node_name) if pod is not None else None
+        if pod is None or node is None or pod.metadata.deletion_timestamp is not None:
+            return pod is not None
+        refusal = self._room.refusal(pod, node)
+        if refusal is None:
+            return True
+        reason, message = refusal
+        status = replace(pod.status, phase="Failed", reason=reason, message=message)
+        self._cluster.update(replace(pod, status=status))
+        self._cluster.submit(Event(key, "Warning", reason, message))
+        return False
 
     def _start(self, key: str) -> None:
         pod = self._cluster.get(Pod, key)

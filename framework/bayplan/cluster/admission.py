@@ -1,0 +1,60 @@
+"""What a kubelet admits: a pod for which the node has room, whoever put it there.
+
+Schedulers that do not know of each other may put too much on a node; the API server takes every
+binding, and the kubelet refuses what came last (k8s.io/kubernetes pkg/kubelet/lifecycle).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from bayplan.api import Node, Pod, pod_requests
+from bayplan.api.resources import amount_of
+
+__all__ = ["NodeRoom"]
+
+_PODS = "pods"
+
+
+class NodeRoom:
+    """What the admitted pods use, by node. Amounts are in milli for cpu, in units otherwise."""
+
+    def __init__(self) -> None:
+        self._used: dict[str, Counter[str]] = {}
+        self._admitted: dict[str, tuple[str, dict[str, int]]] = {}
+
+    def refusal(self, pod: Pod, node: Node) -> tuple[str, str] | None:
+        """Admit a pod, or return the reason and message with which it fails."""
+        if pod.metadata.uid in self._admitted:
+            return None
+        needs = {**pod_requests(pod.spec).effective, _PODS: 1}
+        used = self._used.setdefault(node.metadata.name, Counter())
+        offered = node.status.allocatable or node.status.capacity
+        for resource, amount in needs.items():
+            quantity = offered.get(resource)
+            room = amount_of(resource, quantity) if quantity is not None else 0
+            if quantity is None and resource == _PODS:
+                continue
+            if used[resource] + amount > room:
+                return (
+                    f"OutOf{resource}",
+                    f"Pod was rejected: Node didn't have enough resource: {resource}, requested: "
+                    f"{amount}, used: {used[resource]}, capacity: {room}",
+                )
+        self._take(pod, needs)
+        return None
+
+    def count(self, pod: Pod) -> None:
+        """Count a pod that runs already."""
+        if pod.metadata.uid not in self._admitted:
+            self._take(pod, {**pod_requests(pod.spec).effective, _PODS: 1})
+
+    def release(self, uid: str) -> None:
+        """Give back what a pod used that has ended or is gone."""
+        admitted = self._admitted.pop(uid, None)
+        if admitted is not None:
+            self._used[admitted[0]].subtract(admitted[1])
+
+    def _take(self, pod: Pod, needs: dict[str, int]) -> None:
+        self._used.setdefault(pod.spec.node_name, Counter()).update(needs)
+        self._admitted[pod.metadata.uid] = (pod.spec.node_name, needs)
