@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from bayplan.api import Node, PersistentVolumeClaim, Pod, PodCondition, ResourceClaim
 from bayplan.api.volumes import is_bound, is_owned, used_claims
-from bayplan.cluster.admission import NodeRoom
+from bayplan.cluster.noderoom import NodeRoom
 from bayplan.cluster.protocol import Event, WatchEvent, WatchType
 from bayplan.durations import DURATION_ANNOTATION, parse_duration
 from bayplan.errors import ClusterError, InputError

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import TypeVar
@@ -18,8 +17,6 @@ from bayplan.cluster.protocol import Done, WatchEvent, WatchHandler, WatchType, 
 __all__ = ["KubernetesCluster"]
 
 Obj = TypeVar("Obj", bound=ApiObject)
-
-_log = logging.getLogger("bayplan.cluster")
 
 
 class KubernetesCluster:
@@ -46,7 +43,6 @@ class KubernetesCluster:
         self._tasks: list[asyncio.Task[None]] = []
         self._clock = clock or _since_now()
         self.changed = asyncio.Event()
-        self.unreadable: dict[tuple[str, str], str] = {}
         self.on_unreadable: Callable[[Kind, str, str], None] = lambda kind, key, problem: None
         self.reflectors = tuple(
             Reflector(transport, kind, self._received, self._not_read) for kind in kinds
@@ -110,6 +106,15 @@ class KubernetesCluster:
         """Whether every kind was listed, is not there, or may not be read."""
         return all(r.settled.is_set() or r.health is Health.REFUSED for r in self.reflectors)
 
+    @property
+    def unreadable(self) -> dict[tuple[str, str], str]:
+        """The objects that cannot be read, by kind and key, and why."""
+        return {
+            (reflector.kind.name, key): problem
+            for reflector in self.reflectors
+            for key, problem in reflector.unreadable.items()
+        }
+
     def watch(self, handler: WatchHandler) -> None:
         """Deliver all objects as ADDED at the next ``deliver``, then every change.
 
@@ -153,19 +158,11 @@ class KubernetesCluster:
 
     def _received(self, event: WatchEvent) -> None:
         assert event.obj is not None, "reflectors send objects"
-        if self.unreadable:
-            kind = type(event.obj).__name__
-            meta = event.obj.metadata
-            self.unreadable.pop((kind, f"{meta.namespace}/{meta.name}".lstrip("/")), None)
         if self._handler is not None:
             self._waiting.append(event)
             self.changed.set()
 
     def _not_read(self, kind: Kind, key: str, problem: str) -> None:
-        if self.unreadable.get((kind.type.__name__, key)) == problem:
-            return
-        self.unreadable[kind.type.__name__, key] = problem
-        _log.warning("%s %s cannot be used: %s", kind.name, key, problem)
         self.on_unreadable(kind, key, problem)
 
     # Writing ---------------------------------------------------------------------------------

@@ -15,9 +15,9 @@ from typing import Protocol
 
 import msgspec
 
-from bayplan.api import ApiObject, Kind, ObjectMeta
+from bayplan.api import ApiObject, Kind, ObjectMeta, Pod
 from bayplan.api.objects import DecodeError
-from bayplan.cluster.kubernetes.resources import Resource
+from bayplan.cluster.kubernetes.resources import Resource, what_is_used
 from bayplan.cluster.kubernetes.transport import error_of
 from bayplan.cluster.protocol import WatchEvent, WatchType
 from bayplan.errors import (
@@ -97,7 +97,7 @@ class Reflector:
     """All objects of one kind, by key, and how they change.
 
     :param deliver: told every change, in order.
-    :param unreadable: told (kind, key, problem) of an object that cannot be read.
+    :param on_unreadable: told (kind, key, problem) of an object that cannot be read.
     """
 
     def __init__(
@@ -105,10 +105,11 @@ class Reflector:
         reader: Reader,
         kind: Kind,
         deliver: Callable[[WatchEvent], None],
-        unreadable: Callable[[Kind, str, str], None],
+        on_unreadable: Callable[[Kind, str, str], None],
     ) -> None:
         self.kind = kind
         self.objects: dict[str, ApiObject] = {}
+        self.unreadable: dict[str, str] = {}
         self.health = Health.STARTING
         self.problem = ""
         self.settled = asyncio.Event()
@@ -116,7 +117,7 @@ class Reflector:
         self.version = ""
         self._reader = reader
         self._deliver = deliver
-        self._unreadable = unreadable
+        self._on_unreadable = on_unreadable
         self._resource = Resource(kind, kind.versions[0])
         self._wait = _FIRST_WAIT
         self._random = random.Random()  # noqa: S311 - spreads retries, guards nothing
@@ -178,6 +179,7 @@ class Reflector:
         raise AssertionError("a kind has versions")
 
     async def _pages(self, size: int | None) -> tuple[dict[str, ApiObject], str]:
+        self.unreadable.clear()
         found: dict[str, ApiObject] = {}
         query = {} if size is None else {"limit": str(size)}
         while True:
@@ -226,6 +228,7 @@ class Reflector:
             return
         key, obj = self._read(frame.object)
         if frame.type == "DELETED":
+            self.unreadable.pop(key, None)
             self._gone(key, obj)
             meta = obj.metadata if obj is not None else _read_named.decode(content).metadata
             self.version = meta.resource_version
@@ -244,11 +247,19 @@ class Reflector:
         except DecodeError as exc:
             meta = _read_named.decode(bytes(raw)).metadata
             key = f"{meta.namespace}/{meta.name}" if self.kind.namespaced else meta.name
-            self._unreadable(self.kind, key, str(exc))
-            # What was known of it does not hold any more.
-            self._gone(key)
-            return key, None
-        return object_key(obj), obj
+            if self.unreadable.get(key) != str(exc):
+                self.unreadable[key] = str(exc)
+                _log.warning("%s %s cannot be used: %s", self.kind.name, key, exc)
+                self._on_unreadable(self.kind, key, str(exc))
+            used = what_is_used(bytes(raw)) if self.kind.type is Pod else None
+            if used is None:
+                # What was known of it does not hold any more.
+                self._gone(key)
+            return key, used
+        key = object_key(obj)
+        if self.unreadable:
+            self.unreadable.pop(key, None)
+        return key, obj
 
     def _take(self, key: str, obj: ApiObject) -> None:
         old = self.objects.get(key)

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 
-from bayplan.api import KINDS, ApiObject, Deployment, Kind, Node, Pod, kind_of
+from bayplan.api import KINDS, ApiObject, Deployment, Kind, Node, ObjectMeta, Pod
 from bayplan.api.configmap import ConfigMap
 from bayplan.api.objects import DecodeError, decode_json
 
-__all__ = ["WATCHED", "Resource", "is_required", "object_path"]
+__all__ = ["WATCHED", "Resource", "is_required", "what_is_used"]
 
 _FIRST = (Node,)
 _LAST = (Pod,)
 _UNREAD = (Deployment, ConfigMap)
+_POD = KINDS["", "Pod"]
+_USES = ("containers", "initContainers", "overhead", "nodeName", "priority", "schedulerName")
 
 
 def _watched() -> tuple[Kind, ...]:
@@ -74,7 +77,29 @@ class Resource:
             raise DecodeError("is nested too deeply", "$") from None
 
 
-def object_path(obj: ApiObject, key: str) -> str:
-    """Return the path of an object in its kind's first version."""
-    kind = kind_of(obj)
-    return Resource(kind, kind.versions[0]).path(key)
+def what_is_used(content: bytes) -> Pod | None:
+    """Return what a pod that cannot be read uses of its node, None for one without a node.
+
+    A newer API server may have words that this program does not know. Such a pod cannot be
+    scheduled, but what it uses must not be given to another one.
+    """
+    try:
+        pod = msgspec.json.decode(content, type=_Used)
+    except msgspec.DecodeError:
+        return None
+    if not pod.spec.get("nodeName"):
+        return None
+    kept = {name: pod.spec[name] for name in _USES if name in pod.spec}
+    plain = {"metadata": pod.metadata, "spec": kept, "status": {"phase": pod.status.get("phase")}}
+    try:
+        found = decode_json(_POD, "v1", msgspec.json.encode(plain))
+    except DecodeError:
+        return None
+    assert isinstance(found, Pod), "it is decoded as one"
+    return found
+
+
+class _Used(msgspec.Struct):
+    metadata: ObjectMeta
+    spec: dict[str, Any]
+    status: dict[str, Any] = {}
