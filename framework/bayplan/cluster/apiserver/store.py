@@ -17,7 +17,7 @@ from bayplan.cluster.apiserver.history import Change, Log, Record
 from bayplan.cluster.apiserver.overlay import overlay, plain
 from bayplan.cluster.apiserver.resources import Resource, Resources
 from bayplan.cluster.clock import VirtualClock
-from bayplan.cluster.disruption import budgets_of
+from bayplan.cluster.disruption import budgets_of, health
 from bayplan.cluster.memory import LONG_AGO, MemoryCluster
 from bayplan.cluster.protocol import Event, WatchType
 from bayplan.errors import AlreadyExists, InputError
@@ -165,12 +165,15 @@ class ServedCluster(MemoryCluster):
 
     def budget_problems(self, pod: Record) -> list[str]:
         """Say which disruption budgets keep a pod from being evicted."""
-        return [
-            f"The disruption budget {budget.metadata.name} needs pods that are healthy and does "
-            "not allow to evict one now"
-            for budget in (budgets_of(self, pod.obj) if isinstance(pod.obj, Pod) else ())
-            if budget.status.disruptions_allowed < 1
-        ]
+        told = []
+        for budget in budgets_of(self, pod.obj) if isinstance(pod.obj, Pod) else ():
+            if budget.status.disruptions_allowed < 1:
+                healthy, wanted = health(budget, self.list(Pod))
+                told.append(
+                    f"The disruption budget {budget.metadata.name} needs {wanted} healthy pods "
+                    f"and has {healthy} currently"
+                )
+        return told
 
     def store_content(self, resource: Resource, key: str, content: Content) -> None:
         """Replace the JSON of an object where only what is not typed differs."""
