@@ -158,9 +158,9 @@ class ApiServer:
 
     async def _route(self, request: web.BaseRequest) -> web.StreamResponse:
         path, token = _credentials(request)
-        user = self._access.user(token)
         if path in _HEALTH or path.startswith(tuple(f"{p}/" for p in _HEALTH)):
             return web.Response(text="ok")
+        user = self._access.user(token)
         content = self._discovery(path) if request.method == "GET" else None
         if content is not None:
             authorize_path(user, "get", path)

@@ -14,6 +14,7 @@ from bayplan.cluster.apiserver.apply import apply
 from bayplan.cluster.apiserver.calls import Call
 from bayplan.cluster.apiserver.conversion import core_event
 from bayplan.cluster.apiserver.crds import check_definition
+from bayplan.cluster.apiserver.defaults import pod_update_defaults
 from bayplan.cluster.apiserver.history import Record
 from bayplan.cluster.apiserver.lifecycle import FOREGROUND
 from bayplan.cluster.apiserver.patches import json_patch, merge_patch, strategic_patch
@@ -271,6 +272,8 @@ def _replace(cluster: ServedCluster, call: Call, current: Record, content: Conte
     if meta.get("resourceVersion") not in (None, "", "0", old["resourceVersion"]):
         raise conflict(resource.group, resource.plural, call.name)
     content = _merged(call, current.content, content)
+    if resource.type is Pod and not call.subresource:
+        content = pod_update_defaults(current.content, content)
     if content == current.content:
         return current
     obj = decode(resource, content)
