@@ -19,6 +19,7 @@ Content = dict[str, Any]
 
 MERGE = "application/merge-patch+json"
 STRATEGIC = "application/strategic-merge-patch+json"
+APPLY = "application/apply-patch+yaml"
 JSON_PATCH = "application/json-patch+json"
 
 

@@ -7,8 +7,19 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from faces import Client, Content, Face, node, pod, serving
-from hypothesis import given
+from faces import (
+    APPLY,
+    JSON_PATCH,
+    MERGE,
+    STRATEGIC,
+    Client,
+    Content,
+    Face,
+    node,
+    pod,
+    serving,
+)
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -22,12 +33,38 @@ from bayplan.cluster.apiserver.overlay import overlay, plain
 SPACE = "/api/v1/namespaces/default"
 PODS = f"{SPACE}/pods"
 CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+TABLE = {"Accept": "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"}
+FIELDS = st.sampled_from(
+    [
+        "name",
+        "labels",
+        "containers",
+        "ownerReferences",
+        "finalizers",
+        "conditions",
+        "target",
+        "metadata",
+        "spec",
+        "$patch",
+        "tolerations",
+        "ports",
+        "deleteOptions",
+        "involvedObject",
+    ]
+)
 THINGS = "/apis/example.com/v1/namespaces/default/things"
 
 
 @pytest.fixture
 def face() -> Iterator[Face]:
     with serving(watches=WatchSettings(bookmark_every=0.01)) as face:
+        yield face
+
+
+@pytest.fixture(scope="module")
+def junk_face() -> Iterator[Face]:
+    with serving() as face:
+        Client(face.server.url).post(PODS, pod("kept"))
         yield face
 
 
@@ -309,6 +346,50 @@ def test_a_missing_priority_class_is_refused(client: Client) -> None:
     assert 'no PriorityClass with name "none" was found' in answer.json["message"]
 
 
+JUNK = st.recursive(
+    st.none() | st.booleans() | st.integers(-2, 2) | st.sampled_from(["", "a", "Node", "v1"]),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(FIELDS, inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(st.data())
+@settings(max_examples=60, deadline=None)
+def test_no_body_makes_the_server_fail(junk_face: Face, data: st.DataObject) -> None:
+    client = Client(junk_face.server.url)
+    merged = pod("a")
+    for part in ("metadata", "spec", "status"):
+        merged[part] = data.draw(JUNK) if data.draw(st.booleans()) else merged.get(part)
+    crd = definition()
+    crd["spec"] = data.draw(JUNK) if data.draw(st.booleans()) else crd["spec"]
+    if isinstance(crd["spec"], dict) and "names" in crd["spec"]:
+        crd["spec"]["names"] = data.draw(JUNK)
+        crd["spec"]["versions"] = [data.draw(JUNK)]
+    kind = data.draw(st.sampled_from([MERGE, STRATEGIC, JSON_PATCH, APPLY]))
+    for answer in (
+        client.post(PODS, merged),
+        client.patch(f"{PODS}/kept", data.draw(JUNK), kind, fieldManager="x"),
+        client.patch(f"{PODS}/kept/status", {"status": data.draw(JUNK)}, kind, fieldManager="x"),
+        client.put(f"{PODS}/kept", merged),
+        client.post(f"{PODS}/kept/binding", data.draw(JUNK)),
+        client.post(f"{PODS}/kept/eviction", data.draw(JUNK)),
+        client.delete(f"{PODS}/kept", data.draw(JUNK), dryRun="All"),
+        client.post(CRDS, crd),
+        client.post(f"{SPACE}/events", {**merged, "kind": "Event"}),
+    ):
+        assert answer.code < 500, (answer, merged, crd)
+    for path in (PODS, CRDS, f"{SPACE}/events"):
+        answer = client.call("GET", path, headers=TABLE)
+        assert answer.code == 200, answer
+
+
+def test_a_body_has_a_limit(client: Client) -> None:
+    data = {"a": "x" * 3_200_000}
+    answer = client.post(f"{SPACE}/configmaps", {"metadata": {"name": "c"}, "data": data})
+    assert (answer.code, answer.json["reason"]) == (413, "RequestEntityTooLarge")
+    assert client.call("POST", PODS, b"[" * 100_000).code == 400
+
+
 # Definitions ---------------------------------------------------------------------------------
 
 
@@ -344,8 +425,7 @@ def test_a_definition_is_served_until_it_goes(client: Client) -> None:
     assert (changed["status"], changed["spec"]) == ({"ready": True}, {"size": 3})
     refused = client.patch(f"{THINGS}/t", {}, "application/strategic-merge-patch+json")
     assert refused.code == 415
-    as_table = {"Accept": "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"}
-    table = client.call("GET", THINGS, headers=as_table).json
+    table = client.call("GET", THINGS, headers=TABLE).json
     assert [column["name"] for column in table["columnDefinitions"]] == ["Name", "Size"]
     assert table["rows"][0]["cells"] == ["t", 3]
     client.delete(f"{CRDS}/things.example.com")

@@ -47,6 +47,10 @@ def check_definition(content: Content) -> None:
     if not named or sum(bool(v.get("storage")) for v in versions) != 1:
         text = "Invalid value: must have exactly one version marked as storage version"
         causes.append(Cause("FieldValueInvalid", text, "spec.versions"))
+    columns = [c for v in versions if named for c in v.get("additionalPrinterColumns") or ()]
+    if not all(isinstance(c, dict) and {"name", "jsonPath", "type"} <= c.keys() for c in columns):
+        text = "Required value: name, type and jsonPath"
+        causes.append(Cause("FieldValueRequired", text, "spec.versions.additionalPrinterColumns"))
     if not causes and name != f"{names['plural']}.{spec['group']}":
         text = f'Invalid value: "{name}": must be spec.names.plural+"."+spec.group'
         causes.append(Cause("FieldValueInvalid", text, "metadata.name"))
@@ -59,7 +63,7 @@ class CustomResources:
 
     def __init__(self, cluster: ServedCluster) -> None:
         self._cluster = cluster
-        cluster.on_change.append(self._changed)
+        cluster.observe(self._changed)
 
     def _changed(self, resource: Resource, change: Change) -> None:
         if resource.plural != _PLURAL:

@@ -26,6 +26,7 @@ __all__ = ["ServedCluster"]
 
 Obj = TypeVar("Obj", bound=ApiObject)
 Content = dict[str, Any]
+Observer = Callable[[Resource, Change], None]
 
 _EVENT_TTL = 3600.0
 _TEMPLATED = ("Job", "ReplicaSet", "StatefulSet")
@@ -65,7 +66,7 @@ class ServedCluster(MemoryCluster):
         """Told when the next thing is due."""
         self.last: Record | None = None
         """What the last write left of its object."""
-        self.on_change: list[Callable[[Resource, Change], None]] = []
+        self._observers: list[Observer] = []
         for name in ("default", "kube-node-lease", "kube-public", "kube-system"):
             self.create(Namespace(ObjectMeta(name=name)))
 
@@ -98,6 +99,16 @@ class ServedCluster(MemoryCluster):
         if log is None:
             log = self._logs[resource.type] = Log(self.history, self._first_version)
         return log
+
+    def observe(self, handler: Observer) -> None:
+        """Tell of all objects as ADDED, then of every change, in the middle of it.
+
+        Who wants to change something asks the clock to be called.
+        """
+        for resource in self.resources.all():
+            for record in self.records(resource).values():
+                handler(resource, Change("ADDED", record, None))
+        self._observers.append(handler)
 
     def logs(self) -> list[Log]:
         """Return the changes of all resources that have any."""
@@ -243,7 +254,7 @@ class ServedCluster(MemoryCluster):
         if change.type == "ADDED" and resource.plural == "events":
             key = change.record.key
             self.clock.call_later(_EVENT_TTL, lambda: self._expire(resource, key))
-        for handler in self.on_change:
+        for handler in self._observers:
             handler(resource, change)
 
     def _content(self, resource: Resource, obj: ApiObject, before: Record | None) -> Content:

@@ -7,6 +7,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from bayplan.api import Pod, PodCondition
+from bayplan.cluster.admission import with_condition
 from bayplan.cluster.apiserver.calls import Call
 from bayplan.cluster.apiserver.history import Record
 from bayplan.cluster.apiserver.reads import find
@@ -20,7 +21,6 @@ from bayplan.cluster.apiserver.status import (
 )
 from bayplan.cluster.apiserver.store import ServedCluster
 from bayplan.cluster.disruption import take_one
-from bayplan.cluster.memory import with_condition
 from bayplan.cluster.protocol import Bind
 from bayplan.errors import TooManyDisruptions
 

@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 import msgspec
-from msgspec.structs import replace
 
-from bayplan.api import ApiObject, Namespace, Pod, decode_object
+from bayplan.api import ApiObject, Pod, decode_object
 from bayplan.api.objects import DecodeError
 from bayplan.cluster.apiserver.apply import apply
 from bayplan.cluster.apiserver.calls import Call
@@ -16,9 +15,8 @@ from bayplan.cluster.apiserver.conversion import core_event
 from bayplan.cluster.apiserver.crds import check_definition
 from bayplan.cluster.apiserver.defaults import pod_update_defaults
 from bayplan.cluster.apiserver.history import Record
-from bayplan.cluster.apiserver.lifecycle import FOREGROUND
 from bayplan.cluster.apiserver.patches import json_patch, merge_patch, strategic_patch
-from bayplan.cluster.apiserver.reads import convert_for, find, list_page
+from bayplan.cluster.apiserver.reads import convert_for, find
 from bayplan.cluster.apiserver.resources import Resource
 from bayplan.cluster.apiserver.status import (
     Cause,
@@ -29,14 +27,13 @@ from bayplan.cluster.apiserver.status import (
     invalid,
     method_not_allowed,
     not_found,
-    success,
     unsupported_media_type,
 )
 from bayplan.cluster.apiserver.store import ServedCluster
 from bayplan.cluster.apiserver.validation import check_pod_update
 from bayplan.errors import AlreadyExists, InputError
 
-__all__ = ["create", "decode", "delete", "delete_all", "patch", "update"]
+__all__ = ["create", "decode", "patch", "update", "without_nulls"]
 
 Content = dict[str, Any]
 
@@ -45,7 +42,6 @@ MERGE_PATCH = "application/merge-patch+json"
 STRATEGIC_PATCH = "application/strategic-merge-patch+json"
 APPLY_PATCH = "application/apply-patch+yaml"
 
-_KEPT_NAMESPACES = ("default", "kube-public", "kube-system")
 _SYSTEM = (
     "uid",
     "creationTimestamp",
@@ -273,6 +269,7 @@ def _replace(cluster: ServedCluster, call: Call, current: Record, content: Conte
         raise conflict(resource.group, resource.plural, call.name)
     content = _merged(call, current.content, content)
     if resource.type is Pod and not call.subresource:
+        decode(resource, content)
         content = pod_update_defaults(current.content, content)
     if content == current.content:
         return current
@@ -293,8 +290,6 @@ def _merged(call: Call, current: Content, wanted: Content) -> Content:
     resource, sub = call.resource, call.subresource
     if sub not in ("", "status"):
         raise method_not_allowed()
-    if sub == "status" and not resource.status:
-        raise method_not_allowed()
     if sub == "status":
         meta = current["metadata"] if resource.custom else wanted["metadata"]
         content = {**current, "metadata": meta}
@@ -310,93 +305,3 @@ def _merged(call: Call, current: Content, wanted: Content) -> Content:
     meta = {k: v for k, v in content["metadata"].items() if k not in _SYSTEM}
     kept = {k: v for k, v in current["metadata"].items() if k in _SYSTEM}
     return {**content, "metadata": {**kept, **meta}}
-
-
-# Deleting ------------------------------------------------------------------------------------
-
-
-def delete(cluster: ServedCluster, call: Call, options: Any) -> Content | Record:
-    """Delete an object; return it while it is still there, else a Status.
-
-    :raises ApiError: when it is refused.
-    """
-    resource, record = call.resource, find(cluster, call)
-    options = options if isinstance(options, dict) else {}
-    if resource.type is Namespace and call.name in _KEPT_NAMESPACES:
-        text = f'namespaces "{call.name}" is forbidden: this namespace may not be deleted'
-        raise forbidden(text, "", "namespaces", call.name)
-    _check_preconditions(call, record, options.get("preconditions") or {})
-    if call.dry_run or options.get("dryRun"):
-        return record
-    grace = options.get("gracePeriodSeconds")
-    if grace is None and call.params.get("gracePeriodSeconds"):
-        grace = call.number("gracePeriodSeconds")
-    policy = options.get("propagationPolicy") or call.params.get("propagationPolicy", "")
-    if policy == "Orphan":
-        orphan(cluster, record)
-    elif policy == "Foreground" and FOREGROUND not in record.obj.metadata.finalizers:
-        meta = record.obj.metadata
-        marked = replace(meta, finalizers=(*meta.finalizers, FOREGROUND))
-        cluster.update(replace(record.obj, metadata=marked))
-    cluster.delete(resource.type, record.key, grace)
-    left = cluster.records(resource).get(record.key)
-    if left is not None:
-        return left
-    details = {
-        "name": call.name,
-        "group": resource.group,
-        "kind": resource.plural,
-        "uid": record.obj.metadata.uid,
-    }
-    return success({key: value for key, value in details.items() if value})
-
-
-def orphan(cluster: ServedCluster, owner: Record) -> None:
-    """Let everything that an object owns belong to nobody."""
-    uid = owner.obj.metadata.uid
-    for resource in cluster.resources.all():
-        for record in list(cluster.records(resource).values()):
-            meta = record.obj.metadata
-            left = tuple(r for r in meta.owner_references if r.uid != uid)
-            if left != meta.owner_references:
-                cluster.update(replace(record.obj, metadata=replace(meta, owner_references=left)))
-
-
-def _check_preconditions(call: Call, record: Record, wanted: Mapping[str, Any]) -> None:
-    meta, resource = record.obj.metadata, call.resource
-    texts = (
-        ("uid", "UID", meta.uid),
-        ("resourceVersion", "ResourceVersion", meta.resource_version),
-    )
-    for key, text, value in texts:
-        if wanted.get(key) and wanted[key] != value:
-            why = (
-                f"Precondition failed: {text} in precondition: {wanted[key]}, "
-                f"{text} in object meta: {value}"
-            )
-            raise conflict(resource.group, resource.plural, call.name, why)
-
-
-def delete_all(cluster: ServedCluster, call: Call, options: Any) -> list[Record]:
-    """Delete every object that a call selects; return them.
-
-    :raises ApiError: when it is refused.
-    """
-    records = list_page(cluster, call).records
-    for record in records:
-        one = _single(call, record)
-        delete(cluster, one, options)
-    return records
-
-
-def _single(call: Call, record: Record) -> Call:
-    meta = record.obj.metadata
-    return Call(
-        "delete",
-        call.resource,
-        call.group,
-        call.version,
-        {k: v for k, v in call.params.items() if k in ("gracePeriodSeconds", "dryRun")},
-        meta.namespace,
-        meta.name,
-    )
