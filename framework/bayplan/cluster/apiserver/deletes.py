@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from msgspec.structs import replace
 
 from bayplan.api import Namespace
+from bayplan.cluster.apiserver.bodies import DeleteOptions, Preconditions, read_body
 from bayplan.cluster.apiserver.calls import Call
 from bayplan.cluster.apiserver.history import Record
 from bayplan.cluster.apiserver.lifecycle import FOREGROUND
@@ -22,23 +22,23 @@ Content = dict[str, Any]
 _KEPT_NAMESPACES = ("default", "kube-public", "kube-system")
 
 
-def delete(cluster: ServedCluster, call: Call, options: Any) -> Content | Record:
+def delete(cluster: ServedCluster, call: Call, body: Any) -> Content | Record:
     """Delete an object; return it while it is still there, else a Status.
 
     :raises ApiError: when it is refused.
     """
     resource, record = call.resource, find(cluster, call)
-    options = options if isinstance(options, dict) else {}
+    options = read_body(DeleteOptions, body)
     if resource.type is Namespace and call.name in _KEPT_NAMESPACES:
         text = f'namespaces "{call.name}" is forbidden: this namespace may not be deleted'
         raise forbidden(text, "", "namespaces", call.name)
-    _check_preconditions(call, record, options.get("preconditions") or {})
-    if call.dry_run or options.get("dryRun"):
+    _check_preconditions(call, record, options.preconditions or Preconditions())
+    if call.dry_run or options.dry_run:
         return record
-    grace = options.get("gracePeriodSeconds")
+    grace: float | None = options.grace_period_seconds
     if grace is None and call.params.get("gracePeriodSeconds"):
         grace = call.number("gracePeriodSeconds")
-    policy = options.get("propagationPolicy") or call.params.get("propagationPolicy", "")
+    policy = options.propagation_policy or call.params.get("propagationPolicy", "")
     if policy == "Orphan":
         _orphan(cluster, record)
     elif policy == "Foreground" and FOREGROUND not in record.obj.metadata.finalizers:
@@ -69,22 +69,22 @@ def _orphan(cluster: ServedCluster, owner: Record) -> None:
                 cluster.update(replace(record.obj, metadata=replace(meta, owner_references=left)))
 
 
-def _check_preconditions(call: Call, record: Record, wanted: Mapping[str, Any]) -> None:
+def _check_preconditions(call: Call, record: Record, wanted: Preconditions) -> None:
     meta, resource = record.obj.metadata, call.resource
     texts = (
-        ("uid", "UID", meta.uid),
-        ("resourceVersion", "ResourceVersion", meta.resource_version),
+        (wanted.uid, "UID", meta.uid),
+        (wanted.resource_version, "ResourceVersion", meta.resource_version),
     )
-    for key, text, value in texts:
-        if wanted.get(key) and wanted[key] != value:
+    for given, text, value in texts:
+        if given and given != value:
             why = (
-                f"Precondition failed: {text} in precondition: {wanted[key]}, "
+                f"Precondition failed: {text} in precondition: {given}, "
                 f"{text} in object meta: {value}"
             )
             raise conflict(resource.group, resource.plural, call.name, why)
 
 
-def delete_all(cluster: ServedCluster, call: Call, options: Any) -> list[Record]:
+def delete_all(cluster: ServedCluster, call: Call, body: Any) -> list[Record]:
     """Delete every object that a call selects; return them.
 
     :raises ApiError: when it is refused.
@@ -92,7 +92,7 @@ def delete_all(cluster: ServedCluster, call: Call, options: Any) -> list[Record]
     records = list_page(cluster, call).records
     for record in records:
         one = _single(call, record)
-        delete(cluster, one, options)
+        delete(cluster, one, body)
     return records
 
 

@@ -220,15 +220,25 @@ def patch(cluster: ServedCluster, call: Call, content_type: str, body: Any) -> t
     current = find(cluster, call)
     convert = convert_for(call)
     shown = convert(current.content) if convert is not None else current.content
-    if content_type == JSON_PATCH:
-        patched = json_patch(shown, body)
-    elif not isinstance(body, dict):
-        raise bad_request("error decoding patch: expected an object")
-    elif content_type == STRATEGIC_PATCH:
-        patched = strategic_patch(shown, body)
-    else:
-        patched = merge_patch(shown, body)
-    return _replace(cluster, call, current, _own(call, patched)), False
+    return _replace(cluster, call, current, _own(call, patched(content_type, shown, body))), False
+
+
+def patched(content_type: str, shown: Content, body: Any) -> Any:
+    """Return an object with a patch of any type applied.
+
+    :raises ApiError: 400 or 422, for a patch that cannot be applied.
+    """
+    try:
+        if content_type == JSON_PATCH:
+            return json_patch(shown, body)
+        if not isinstance(body, dict):
+            raise bad_request("error decoding patch: expected an object")
+        if content_type == STRATEGIC_PATCH:
+            return strategic_patch(shown, body)
+        return merge_patch(shown, body)
+    except (AttributeError, IndexError, TypeError, ValueError) as exc:
+        # Parts of the patch have another shape than what they are for.
+        raise bad_request(f"the patch does not fit the object: {exc}") from None
 
 
 def _apply(cluster: ServedCluster, call: Call, body: Any) -> tuple[Record, bool]:
@@ -248,7 +258,11 @@ def _apply(cluster: ServedCluster, call: Call, body: Any) -> tuple[Record, bool]
     if current is None and call.subresource:
         raise not_found(resource.group, resource.plural, call.name)
     base = current.content if current is not None else {"metadata": {}}
-    merged = apply(base, wanted, manager, cluster.timestamp(), typed_lists=not resource.custom)
+    stamp = cluster.timestamp()
+    try:
+        merged = apply(base, wanted, manager, stamp, typed_lists=not resource.custom)
+    except (AttributeError, IndexError, TypeError, ValueError) as exc:
+        raise bad_request(f"the configuration does not fit the object: {exc}") from None
     stored = {**call.__dict__, "version": resource.storage_version, "group": resource.group}
     if current is None:
         return create(cluster, Call(**{**stored, "verb": "create"}), merged), True
