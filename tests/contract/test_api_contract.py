@@ -133,6 +133,7 @@ def test_a_binding_gives_a_pod_its_node_once(api: Api) -> None:
     made = api.make_pod("a")
     wrong = api.bind("a", uid="11111111-2222-3333-4444-555555555555")
     assert (wrong.code, wrong.json["reason"]) == (409, "Conflict")
+    assert api.bind("a", resourceVersion="1").code == 409
     bound = api.bind("a", uid=made["metadata"]["uid"], annotations={"example.com/gpus": "0,1"})
     assert (bound.code, bound.json["status"]) == (201, "Success")
     found = api.client.get(f"{api.pods}/a").json

@@ -8,7 +8,13 @@ from msgspec.structs import replace
 
 from bayplan.api import Pod, PodCondition
 from bayplan.cluster.admission import with_condition
-from bayplan.cluster.apiserver.bodies import Binding, DeleteOptions, Eviction, read_body
+from bayplan.cluster.apiserver.bodies import (
+    Binding,
+    DeleteOptions,
+    Eviction,
+    Preconditions,
+    read_body,
+)
 from bayplan.cluster.apiserver.calls import Call
 from bayplan.cluster.apiserver.history import Record
 from bayplan.cluster.apiserver.reads import find
@@ -51,7 +57,7 @@ def bind(cluster: ServedCluster, call: Call, body: Any) -> Content:
     record = find(cluster, named)
     pod = record.obj
     assert isinstance(pod, Pod)
-    _check_uid(pod, meta.uid, "pods/binding")
+    _check(pod, meta.uid, meta.resource_version)
     why = ""
     if pod.metadata.deletion_timestamp is not None:
         why = f"pod {name} is being deleted, cannot be assigned to a host"
@@ -66,13 +72,18 @@ def bind(cluster: ServedCluster, call: Call, body: Any) -> Content:
     return success(code=201)
 
 
-def _check_uid(pod: Pod, uid: str, resource: str) -> None:
-    if uid and uid != pod.metadata.uid:
-        why = (
-            f"Precondition failed: UID in precondition: {uid}, UID in object meta: "
-            f"{pod.metadata.uid}"
-        )
-        raise conflict("", resource, pod.metadata.name, why)
+def _check(pod: Pod, uid: str, version: str) -> None:
+    """Refuse what was meant for another pod, or another state of it."""
+    for text, wanted, found in (
+        ("UID", uid, pod.metadata.uid),
+        ("ResourceVersion", version, pod.metadata.resource_version),
+    ):
+        if wanted and wanted != found:
+            why = (
+                f"Precondition failed: {text} in precondition: {wanted}, "
+                f"{text} in object meta: {found}"
+            )
+            raise conflict("", "pods", pod.metadata.name, why)
 
 
 def evict(cluster: ServedCluster, call: Call, body: Any) -> Content:
@@ -84,8 +95,8 @@ def evict(cluster: ServedCluster, call: Call, body: Any) -> Content:
     pod = record.obj
     assert isinstance(pod, Pod)
     options = read_body(Eviction, body).delete_options or DeleteOptions()
-    wanted = options.preconditions.uid if options.preconditions is not None else None
-    _check_uid(pod, wanted or "", "pods")
+    wanted = options.preconditions or Preconditions()
+    _check(pod, wanted.uid or "", wanted.resource_version or "")
     if call.dry_run or options.dry_run or pod.metadata.deletion_timestamp is not None:
         return success(code=201)
     try:
