@@ -12,14 +12,14 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 from urllib.parse import quote, urlencode, urlsplit
 
-from bayplan.cluster.apiserver import ApiServer, ServedCluster
-from bayplan.cluster.assembly import start_controllers
+from bayplan.cluster.apiserver import ApiServer, ServedCluster, start_all
 
 T = TypeVar("T")
 Content = dict[str, Any]
 
 MERGE = "application/merge-patch+json"
 STRATEGIC = "application/strategic-merge-patch+json"
+APPLY = "application/apply-patch+yaml"
 JSON_PATCH = "application/json-patch+json"
 
 
@@ -60,13 +60,9 @@ class Face:
 
 
 @contextmanager
-def serving(
-    make: Callable[[], ApiServer] | None = None, controllers: bool = True
-) -> Iterator[Face]:
-    """Serve a cluster for the time of a test."""
-    face = Face(make() if make is not None else ApiServer(ServedCluster()))
-    if controllers:
-        start_controllers(face.server.cluster)
+def serving(cluster: ServedCluster | None = None, **more: Any) -> Iterator[Face]:
+    """Serve a cluster with its controllers for the time of a test."""
+    face = Face(ApiServer(start_all(cluster or ServedCluster()), **more))
     face.start()
     try:
         yield face
@@ -155,6 +151,12 @@ class Client:
 
     def patch(self, path: str, body: Any, kind: str = MERGE, **params: Any) -> Answer:
         return self.call("PATCH", path, body, kind, **params)
+
+    def names(self, path: str, **params: Any) -> list[str]:
+        """Return the names of what a list holds."""
+        answer = self.get(path, **params)
+        assert answer.code == 200, answer
+        return [item["metadata"]["name"] for item in answer.json["items"]]
 
     def delete(self, path: str, body: Any = None, **params: Any) -> Answer:
         return self.call("DELETE", path, body, **params)

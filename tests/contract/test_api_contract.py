@@ -133,6 +133,7 @@ def test_a_binding_gives_a_pod_its_node_once(api: Api) -> None:
     made = api.make_pod("a")
     wrong = api.bind("a", uid="11111111-2222-3333-4444-555555555555")
     assert (wrong.code, wrong.json["reason"]) == (409, "Conflict")
+    assert api.bind("a", resourceVersion="1").code == 409
     bound = api.bind("a", uid=made["metadata"]["uid"], annotations={"example.com/gpus": "0,1"})
     assert (bound.code, bound.json["status"]) == (201, "Success")
     found = api.client.get(f"{api.pods}/a").json
@@ -305,6 +306,64 @@ def test_deletion_has_preconditions(api: Api) -> None:
     assert (wrong.code, wrong.json["reason"]) == (409, "Conflict")
     right = api.client.delete(f"{api.pods}/a", {**body, "preconditions": {"uid": uid}})
     assert right.code == 200
+
+
+def test_what_is_invalid_says_why(api: Api) -> None:
+    answer = api.client.post(api.pods, {"metadata": {"name": "a"}, "spec": {"containers": []}})
+    assert (answer.code, answer.json["reason"]) == (422, "Invalid")
+    fields = [cause["field"] for cause in answer.json["details"]["causes"]]
+    assert "spec.containers" in fields
+
+
+def test_a_budget_refuses_an_eviction(api: Api) -> None:
+    api.make_pod("a")
+    api.bind("a")
+    running = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
+    api.client.patch(f"{api.pods}/a/status", {"status": running}, STRATEGIC)
+    budgets = api.in_namespace("/apis/policy/v1", "poddisruptionbudgets")
+    spec = {"minAvailable": 1, "selector": {"matchLabels": {"app": "a"}}}
+    assert api.client.post(budgets, {"metadata": {"name": "b"}, "spec": spec}).code == 201
+    eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "a"}}
+    refused = api.client.post(f"{api.pods}/a/eviction", eviction)
+    assert (refused.code, refused.json["reason"]) == (429, "TooManyRequests")
+    assert refused.json["details"]["causes"][0]["reason"] == "DisruptionBudget"
+    assert api.client.delete(f"{budgets}/b").code == 200
+    assert api.client.post(f"{api.pods}/a/eviction", eviction).code == 201
+    assert api.client.get(f"{api.pods}/a").json["metadata"]["deletionTimestamp"]
+
+
+def test_claims_are_reserved_by_their_status(api: Api) -> None:
+    claims = api.in_namespace("/apis/resource.k8s.io/v1", "resourceclaims")
+    if api.client.get(claims).code == 404:
+        pytest.skip("resource.k8s.io/v1 is not served")
+    request = {"name": "gpu", "exactly": {"deviceClassName": "none"}}
+    content = {"metadata": {"name": "c"}, "spec": {"devices": {"requests": [request]}}}
+    claim = api.client.post(claims, content).json
+    result = {"request": "gpu", "driver": "gpu.example.com", "pool": "p", "device": "gpu-0"}
+    consumers = [{"resource": "pods", "name": "a", "uid": "1"}]
+    status = {"allocation": {"devices": {"results": [result]}}, "reservedFor": consumers}
+    written = api.client.put(f"{claims}/c/status", {**claim, "status": status})
+    assert written.code == 200, written
+    assert written.json["status"]["reservedFor"] == consumers
+    assert api.client.put(f"{claims}/c/status", {**claim, "status": {}}).code == 409
+    freed = api.client.put(f"{claims}/c/status", {**written.json, "status": {}})
+    assert "allocation" not in freed.json.get("status", {})
+
+
+def test_custom_resources_take_merge_patches_only(api: Api) -> None:
+    groups = api.in_namespace("/apis/scheduling.sigs.k8s.io/v1alpha1", "podgroups")
+    if api.client.get(groups).code == 404:
+        pytest.skip("the CRD PodGroup of scheduling.sigs.k8s.io is not installed")
+    content = {
+        "apiVersion": "scheduling.sigs.k8s.io/v1alpha1",
+        "kind": "PodGroup",
+        "metadata": {"name": "g"},
+        "spec": {"minMember": 2},
+    }
+    assert api.client.post(groups, content).code == 201
+    assert api.client.patch(f"{groups}/g", {"spec": {"minMember": 3}}, STRATEGIC).code == 415
+    changed = api.client.patch(f"{groups}/g", {"spec": {"minMember": 3}}).json
+    assert (changed["spec"]["minMember"], changed["metadata"]["generation"]) == (3, 2)
 
 
 def test_finalizers_keep_an_object(api: Api) -> None:

@@ -13,8 +13,8 @@ from typing import Any
 from prometheus_client import CollectorRegistry
 
 from bayplan.api import ApiObject, Node, Pod, ResourceClaim, pod_requests
-from bayplan.cluster.apiserver import ApiServer, ServedCluster
-from bayplan.cluster.assembly import create_in_order, start_controllers
+from bayplan.cluster.apiserver import ApiServer, ServedCluster, start_all
+from bayplan.cluster.assembly import create_in_order
 from bayplan.live.app import LiveApp, Options
 from bayplan.live.web import Address
 from bayplan.profile import ProfileSet, default_profiles
@@ -192,7 +192,7 @@ async def stage(
 ) -> AsyncIterator[Stage]:
     """Serve a cluster with its controllers for the time of a test."""
     served = cluster or ServedCluster()
-    start_controllers(served)
+    start_all(served)
     create_in_order(served, objects)
     with tempfile.TemporaryDirectory() as folder:
         async with ApiServer(served, **server) as api:

@@ -21,7 +21,7 @@ from faces import Face, serving
 
 from bayplan.api import ApiObject, Pod
 from bayplan.cli import cli
-from bayplan.cluster.apiserver import ApiServer, Role, Rule, ServedCluster
+from bayplan.cluster.apiserver import Role, Rule
 from bayplan.cluster.assembly import create_in_order
 from bayplan.manifests import load_manifests
 from bayplan.testing import make_gang, make_node, make_pod
@@ -204,13 +204,9 @@ def test_a_kubeconfig_that_is_none_is_named(tmp_path: Path) -> None:
     assert str(path) in failure("snapshot", "--kubeconfig", path, "-o", tmp_path / "c.zip")
 
 
-def served(role: Role | None) -> ApiServer:
-    return ApiServer(ServedCluster(), tokens={"secret-token": role})
-
-
 def test_a_refused_token_is_told_and_never_shown(tmp_path: Path) -> None:
     path = tmp_path / "kubeconfig"
-    with serving(lambda: served(None)) as face:
+    with serving(tokens={"secret-token": None}) as face:
         face.server.write_kubeconfig(path, "wrong-token")
         text = failure("run", "--config", PROFILE, "--kubeconfig", path)
     assert "Unauthorized" in text
@@ -221,7 +217,7 @@ def test_a_refused_token_is_told_and_never_shown(tmp_path: Path) -> None:
 def test_a_verb_that_the_role_lacks_is_named(tmp_path: Path) -> None:
     path = tmp_path / "kubeconfig"
     everything = Role("scheduler", (Rule(("*",), ("*",), ("watch",)),))
-    with serving(lambda: served(everything)) as face:
+    with serving(tokens={"secret-token": everything}) as face:
         face.server.write_kubeconfig(path, "secret-token")
         text = failure("run", "--config", PROFILE, "--kubeconfig", path)
     assert 'cannot list resource "pods" in API group ""' in text

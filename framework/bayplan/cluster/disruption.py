@@ -48,6 +48,12 @@ class DisruptionBudgets:
 
 def disruptions_allowed(budget: PodDisruptionBudget, pods: list[Pod]) -> int:
     """Return how many of the pods that a budget selects may be evicted now."""
+    healthy, wanted = health(budget, pods)
+    return max(0, healthy - wanted)
+
+
+def health(budget: PodDisruptionBudget, pods: list[Pod]) -> tuple[int, int]:
+    """Return how many of the pods that a budget selects are healthy, and how many have to be."""
     selector = compile_selector(budget.spec.selector)
     own = [
         pod
@@ -65,7 +71,7 @@ def disruptions_allowed(budget: PodDisruptionBudget, pods: list[Pod]) -> int:
         wanted = _amount(budget.spec.min_available, len(own))
     else:
         wanted = len(own) - 1
-    return max(0, healthy - wanted)
+    return healthy, wanted
 
 
 def _amount(value: int | str, total: int) -> int:

@@ -25,10 +25,10 @@ from bayplan.api import (
     PodCondition,
     PriorityClass,
     StorageClass,
-    Taint,
     kind_of,
 )
 from bayplan.api.volumes import default_class
+from bayplan.cluster.admission import with_condition, with_condition_taints, with_spec
 from bayplan.cluster.claims import write_claim
 from bayplan.cluster.clock import VirtualClock
 from bayplan.cluster.disruption import take_one
@@ -54,15 +54,13 @@ from bayplan.cluster.volumes import write_volume
 from bayplan.errors import AlreadyExists, ClusterError, Conflict, InputError, NotFound
 from bayplan.manifests import object_key
 
-__all__ = ["LONG_AGO", "Faults", "MemoryCluster", "with_condition"]
+__all__ = ["LONG_AGO", "Faults", "MemoryCluster"]
 
 Obj = TypeVar("Obj", bound=ApiObject)
 
 LONG_AGO = datetime(2000, 1, 1, tzinfo=UTC)
 _SUFFIX_LETTERS = "bcdfghjklmnpqrstvwxz2456789"
 _SYSTEM_PRIORITIES = {"system-cluster-critical": 2000000000, "system-node-critical": 2000001000}
-_NOT_READY = "node.kubernetes.io/not-ready"
-_UNSCHEDULABLE = "node.kubernetes.io/unschedulable"
 
 
 @dataclass
@@ -322,7 +320,7 @@ class MemoryCluster:
         if isinstance(obj, Pod):
             admitted = self._with_priority(obj)
         elif isinstance(obj, Node):
-            admitted = _with_condition_taints(obj)
+            admitted = with_condition_taints(obj)
         elif isinstance(obj, PersistentVolumeClaim) and obj.spec.storage_class_name is None:
             found = default_class(self.list(StorageClass))
             if found is not None:
@@ -349,9 +347,9 @@ class MemoryCluster:
                 (c for c in defaults if c.global_default), key=lambda c: -c.value, default=None
             )
         if chosen is None:
-            return pod if pod.spec.priority is not None else _with_spec(pod, priority=0)
+            return pod if pod.spec.priority is not None else with_spec(pod, priority=0)
         policy = pod.spec.preemption_policy or chosen.preemption_policy
-        return _with_spec(pod, priority=chosen.value, preemption_policy=policy)
+        return with_spec(pod, priority=chosen.value, preemption_policy=policy)
 
     # What a scheduler writes -------------------------------------------------------------
 
@@ -407,7 +405,7 @@ class MemoryCluster:
         if pod.metadata.deletion_timestamp is not None:
             raise Conflict(f"Pod {pod.key} is being deleted")
         condition = PodCondition("PodScheduled", "True", last_transition_time=self.timestamp())
-        pod = with_condition(_with_spec(pod, node_name=write.node), condition)
+        pod = with_condition(with_spec(pod, node_name=write.node), condition)
         if write.annotations:
             annotations = {**pod.metadata.annotations, **write.annotations}
             pod = replace(pod, metadata=replace(pod.metadata, annotations=annotations))
@@ -420,28 +418,3 @@ class MemoryCluster:
             status = replace(pod.status, nominated_node_name=write.nominated_node)
             pod = replace(pod, status=status)
         self._store(pod, WatchType.MODIFIED)
-
-
-def _with_spec(pod: Pod, **changes: object) -> Pod:
-    return replace(pod, spec=replace(pod.spec, **changes))
-
-
-def with_condition(pod: Pod, condition: PodCondition) -> Pod:
-    """Return a pod with one condition set, in place of the one of its type."""
-    others = tuple(c for c in pod.status.conditions if c.type != condition.type)
-    return replace(pod, status=replace(pod.status, conditions=(*others, condition)))
-
-
-def _with_condition_taints(node: Node) -> Node:
-    """Taint cordoned and unready nodes, as the node lifecycle controller does."""
-    ready = next((c.status for c in node.status.conditions if c.type == "Ready"), "True")
-    wanted = []
-    if ready != "True":
-        wanted.append(Taint(_NOT_READY, "NoSchedule"))
-    if node.spec.unschedulable:
-        wanted.append(Taint(_UNSCHEDULABLE, "NoSchedule"))
-    own = (_NOT_READY, _UNSCHEDULABLE)
-    taints = (*(taint for taint in node.spec.taints if taint.key not in own), *wanted)
-    if taints == node.spec.taints:
-        return node
-    return replace(node, spec=replace(node.spec, taints=taints))

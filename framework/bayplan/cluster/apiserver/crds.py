@@ -5,11 +5,14 @@ Objects are stored as they come: schemas are neither checked nor used for prunin
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
+
+import msgspec
 
 from bayplan.api import KINDS, Kind
+from bayplan.api.meta import ApiStruct
 from bayplan.cluster.apiserver.history import Change
+from bayplan.cluster.apiserver.overlay import plain
 from bayplan.cluster.apiserver.resources import Column, Resource, make_type
 from bayplan.cluster.apiserver.status import Cause, invalid
 from bayplan.cluster.apiserver.store import ServedCluster
@@ -18,7 +21,52 @@ __all__ = ["CustomResources", "check_definition"]
 
 Content = dict[str, Any]
 
+_KIND = "CustomResourceDefinition"
 _PLURAL = "customresourcedefinitions"
+
+
+class _Names(ApiStruct, frozen=True):
+    plural: str
+    kind: str
+    singular: str = ""
+    list_kind: str = ""
+    short_names: tuple[str, ...] = ()
+    categories: tuple[str, ...] = ()
+
+
+class _Column(ApiStruct, frozen=True):
+    name: str
+    type: str
+    json_path: str
+    priority: int = 0
+
+
+class _Field(ApiStruct, frozen=True):
+    json_path: str
+
+
+class _Version(ApiStruct, frozen=True):
+    name: str
+    served: bool = True
+    storage: bool = False
+    subresources: dict[str, Any] = {}  # noqa: RUF012 - msgspec copies empty defaults
+    additional_printer_columns: tuple[_Column, ...] = ()
+    selectable_fields: tuple[_Field, ...] = ()
+
+
+class _Spec(ApiStruct, frozen=True):
+    group: str
+    names: _Names
+    scope: Literal["Namespaced", "Cluster"]
+    versions: tuple[_Version, ...]
+
+    @property
+    def stored(self) -> _Version:
+        return next(version for version in self.versions if version.storage)
+
+
+class _Definition(ApiStruct, frozen=True):
+    spec: _Spec
 
 
 def check_definition(content: Content) -> None:
@@ -26,32 +74,23 @@ def check_definition(content: Content) -> None:
 
     :raises ApiError: 422, for such a definition.
     """
-    spec, name = content.get("spec"), content["metadata"].get("name", "")
-    causes: list[Cause] = []
-    spec = spec if isinstance(spec, dict) else {}
-    names = spec.get("names")
-    names = names if isinstance(names, dict) else {}
-    for field, value in (
-        ("spec.group", spec.get("group")),
-        ("spec.names.plural", names.get("plural")),
-        ("spec.names.kind", names.get("kind")),
-    ):
-        if not isinstance(value, str) or not value:
-            causes.append(Cause("FieldValueRequired", "Required value", field))
-    if spec.get("scope") not in ("Namespaced", "Cluster"):
-        text = 'Unsupported value: supported values: "Cluster", "Namespaced"'
-        causes.append(Cause("FieldValueNotSupported", text, "spec.scope"))
-    versions = spec.get("versions")
-    versions = versions if isinstance(versions, list) else []
-    named = all(isinstance(v, dict) and isinstance(v.get("name"), str) for v in versions)
-    if not named or sum(bool(v.get("storage")) for v in versions) != 1:
+    name = str(content["metadata"].get("name", ""))
+    try:
+        spec = msgspec.convert(content, _Definition).spec
+    except msgspec.ValidationError as exc:
+        message, _, path = str(exc).partition(" - at ")
+        cause = Cause("FieldValueInvalid", message, path.strip("`").removeprefix("$."))
+        raise invalid("apiextensions.k8s.io", _KIND, name, [cause]) from None
+    full = f"{spec.names.plural}.{spec.group}"
+    if sum(version.storage for version in spec.versions) != 1:
         text = "Invalid value: must have exactly one version marked as storage version"
-        causes.append(Cause("FieldValueInvalid", text, "spec.versions"))
-    if not causes and name != f"{names['plural']}.{spec['group']}":
+        cause = Cause("FieldValueInvalid", text, "spec.versions")
+    elif name != full or not spec.names.kind:
         text = f'Invalid value: "{name}": must be spec.names.plural+"."+spec.group'
-        causes.append(Cause("FieldValueInvalid", text, "metadata.name"))
-    if causes:
-        raise invalid("apiextensions.k8s.io", "CustomResourceDefinition", name, causes)
+        cause = Cause("FieldValueInvalid", text, "metadata.name")
+    else:
+        return
+    raise invalid("apiextensions.k8s.io", _KIND, name, [cause])
 
 
 class CustomResources:
@@ -59,7 +98,7 @@ class CustomResources:
 
     def __init__(self, cluster: ServedCluster) -> None:
         self._cluster = cluster
-        cluster.on_change.append(self._changed)
+        cluster.observe(self._changed)
 
     def _changed(self, resource: Resource, change: Change) -> None:
         if resource.plural != _PLURAL:
@@ -71,19 +110,18 @@ class CustomResources:
             self._serve(resource, content)
 
     def _serve(self, crds: Resource, content: Content) -> None:
-        spec = content["spec"]
+        spec = msgspec.convert(content, _Definition).spec
         resources = self._cluster.resources
-        old = resources.named(spec["group"], spec["names"]["plural"])
-        made = _resource(spec, old)
-        resources.add(made)
+        old = resources.named(spec.group, spec.names.plural)
+        resources.add(_resource(spec, old))
         name = content["metadata"]["name"]
-        self._cluster.clock.call_later(0, lambda: self._established(crds, name))
+        self._cluster.clock.call_later(0, lambda: self._established(crds, name, spec))
 
-    def _established(self, crds: Resource, name: str) -> None:
+    def _established(self, crds: Resource, name: str, spec: _Spec) -> None:
         record = self._cluster.records(crds).get(name)
         if record is None:
             return
-        content, stamp = record.content, self._cluster.timestamp()
+        stamp = self._cluster.timestamp()
         conditions = [
             {
                 "type": kind,
@@ -97,60 +135,50 @@ class CustomResources:
                 ("Established", "InitialNamesAccepted", "the initial names have been accepted"),
             )
         ]
-        stored = [v["name"] for v in content["spec"]["versions"] if v.get("storage")]
-        names = content["spec"]["names"]
+        old = record.content.get("status")
+        known = old.get("conditions") if isinstance(old, dict) else None
+        names = {"singular": spec.names.kind.lower(), "listKind": f"{spec.names.kind}List"}
         status = {
-            "conditions": (content.get("status") or {}).get("conditions") or conditions,
-            "acceptedNames": {"singular": names["kind"].lower(), "listKind": f"{names['kind']}List"}
-            | names,
-            "storedVersions": stored,
+            "conditions": known or conditions,
+            "acceptedNames": names | plain(spec.names),
+            "storedVersions": [spec.stored.name],
         }
-        if content.get("status") != status:
-            self._cluster.store_content(crds, name, {**content, "status": status})
+        if old != status:
+            self._cluster.store_content(crds, name, {**record.content, "status": status})
 
     def _withdraw(self, content: Content) -> None:
-        spec = content["spec"]
-        resource = self._cluster.resources.named(spec["group"], spec["names"]["plural"])
+        spec = msgspec.convert(content, _Definition).spec
+        resource = self._cluster.resources.named(spec.group, spec.names.plural)
         if resource is not None:
             self._cluster.forget(resource)
 
 
-def _resource(spec: Mapping[str, Any], old: Resource | None) -> Resource:
+def _resource(spec: _Spec, old: Resource | None) -> Resource:
     """Return what a definition defines; kinds that bayplan reads keep their types."""
-    group, names = spec["group"], spec["names"]
-    kind: Kind | None = KINDS.get((group, names["kind"]))
-    served = [v for v in spec["versions"] if v.get("served", True)]
-    stored = next(v for v in spec["versions"] if v.get("storage"))
-    versions = [stored["name"], *(v["name"] for v in served if v is not stored)]
+    names, stored = spec.names, spec.stored
+    kind: Kind | None = KINDS.get((spec.group, names.kind))
+    others = [v.name for v in spec.versions if v.served and v is not stored]
     if kind is not None:
         type_ = kind.type
     else:
-        type_ = old.type if old is not None else make_type(names["kind"])
+        type_ = old.type if old is not None else make_type(names.kind)
     return Resource(
-        group,
-        names["plural"],
-        names["kind"],
-        tuple(versions),
+        spec.group,
+        names.plural,
+        names.kind,
+        (stored.name, *others),
         type_,
-        namespaced=spec["scope"] == "Namespaced",
-        status="status" in (stored.get("subresources") or {}),
+        namespaced=spec.scope == "Namespaced",
+        status="status" in stored.subresources,
         custom=True,
-        short_names=tuple(names.get("shortNames") or ()),
-        categories=tuple(names.get("categories") or ()),
-        singular=names.get("singular") or names["kind"].lower(),
-        columns=_columns(stored),
-        selectable=tuple(
-            field["jsonPath"].lstrip(".") for field in stored.get("selectableFields") or ()
-        ),
+        short_names=names.short_names,
+        categories=names.categories,
+        singular=names.singular or names.kind.lower(),
+        columns=tuple(
+            Column(c.name, c.json_path, c.type, bool(c.priority))
+            for c in stored.additional_printer_columns
+        )
+        or (Column("Age", ".metadata.creationTimestamp", "date"),),
+        selectable=tuple(field.json_path.lstrip(".") for field in stored.selectable_fields),
         known=kind,
     )
-
-
-def _columns(version: Mapping[str, Any]) -> tuple[Column, ...]:
-    made = [
-        Column(c["name"], c["jsonPath"], c.get("type", "string"), bool(c.get("priority")))
-        for c in version.get("additionalPrinterColumns") or ()
-    ]
-    if made and not any(column.type == "date" for column in made):
-        return tuple(made)
-    return tuple(made) or (Column("Age", ".metadata.creationTimestamp", "date"),)

@@ -8,7 +8,12 @@ from msgspec.structs import replace
 
 from bayplan.api import Pod, Toleration
 
-__all__ = ["pod_defaults", "quality_of_service", "with_tolerations"]
+__all__ = [
+    "pod_defaults",
+    "pod_update_defaults",
+    "quality_of_service",
+    "with_tolerations",
+]
 
 Content = dict[str, Any]
 
@@ -55,6 +60,24 @@ def pod_defaults(content: Content) -> Content:
         "qosClass": quality_of_service(spec),
     }
     return {**content, "spec": spec, "status": status}
+
+
+def pod_update_defaults(before: Content, after: Content) -> Content:
+    """Return a new state of a pod with what admission keeps or fills in again."""
+    spec = {**pod_defaults(after)["spec"]}
+    old = before.get("spec", {})
+    if "priority" not in spec and "priority" in old:
+        spec["priority"] = old["priority"]
+    own = spec.get("tolerations", [])
+    added = [
+        one
+        for one in old.get("tolerations", ())
+        if one.get("key") in (_NOT_READY, _UNREACHABLE) and one not in own
+        if not any(t.get("key") == one["key"] for t in own)
+    ]
+    if added:
+        spec["tolerations"] = [*own, *added]
+    return {**after, "spec": spec}
 
 
 def _container(content: Content) -> Content:

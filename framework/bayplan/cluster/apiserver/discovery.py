@@ -144,7 +144,18 @@ def openapi(resources: Resources, path: str) -> Content | None:
             _path(rest, plural, resource): _operations(group, version, resource)
             for plural, resource in served
         },
-        "components": {"schemas": {}},
+        "components": {
+            "schemas": {r.kind: _schema(group, version, r) for _, r in served},
+        },
+    }
+
+
+def _schema(group: str, version: str, resource: Resource) -> Content:
+    kind = {"group": group, "version": version, "kind": resource.kind}
+    return {
+        "type": "object",
+        "description": f"{resource.kind}; this server describes no fields.",
+        "x-kubernetes-group-version-kind": [kind],
     }
 
 

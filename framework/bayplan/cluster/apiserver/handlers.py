@@ -9,6 +9,7 @@ import msgspec
 
 from bayplan.cluster.apiserver import subresources, writes
 from bayplan.cluster.apiserver.calls import Call
+from bayplan.cluster.apiserver.deletes import delete, delete_all
 from bayplan.cluster.apiserver.history import Record
 from bayplan.cluster.apiserver.reads import (
     Page,
@@ -72,7 +73,7 @@ def answer(
     """
     content_type = headers.get("Content-Type", "").partition(";")[0].strip()
     as_table = wants_table(headers.get("Accept", ""))
-    if call.subresource not in ("", "status"):
+    if call.subresource and not (call.subresource == "status" and call.resource.status):
         return _sub(cluster, call, content_type, body)
     if call.verb == "list":
         page = list_page(cluster, call)
@@ -80,7 +81,7 @@ def answer(
             return 200, _table(cluster, call, page.records, list_meta(page))
         return 200, encode_list(call, page)
     if call.verb == "deletecollection":
-        gone = writes.delete_all(cluster, call, body)
+        gone = delete_all(cluster, call, body)
         return 200, encode_list(call, Page(gone, cluster.version))
     code, found = _single(cluster, call, content_type, body)
     if not isinstance(found, Record):
@@ -103,7 +104,7 @@ def _single(
         record, made = writes.patch(cluster, call, content_type, body)
         return 201 if made else 200, record
     if call.verb == "delete" and not call.subresource:
-        return 200, writes.delete(cluster, call, body)
+        return 200, delete(cluster, call, body)
     raise method_not_allowed()
 
 

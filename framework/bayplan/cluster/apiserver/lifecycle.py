@@ -28,7 +28,7 @@ class GarbageCollector:
         self._alive: set[str] = set()
         self._gone: list[str] = []
         self._waiting: dict[str, _Place] = {}
-        cluster.on_change.append(self._changed)
+        cluster.observe(self._changed)
 
     def _changed(self, resource: Resource, change: Change) -> None:
         meta, key = change.record.obj.metadata, change.record.key
@@ -93,7 +93,7 @@ class NamespaceEnd:
         self._cluster = cluster
         self._ending: set[str] = set()
         self._asked = False
-        cluster.on_change.append(self._changed)
+        cluster.observe(self._changed)
 
     def _changed(self, resource: Resource, change: Change) -> None:
         meta = change.record.obj.metadata
@@ -141,7 +141,7 @@ class PodGarbage:
 
     def __init__(self, cluster: ServedCluster) -> None:
         self._cluster = cluster
-        cluster.on_change.append(self._changed)
+        cluster.observe(self._changed)
 
     def _changed(self, resource: Resource, change: Change) -> None:
         if resource.type is Node and change.type == "DELETED":

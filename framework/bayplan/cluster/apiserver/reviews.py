@@ -27,9 +27,9 @@ def review(access: Access, user: Role, kind: str, body: Any) -> Content:
 
     :raises ApiError: 400, for a body that is none; 403, for one about others without the right.
     """
-    if not isinstance(body, dict) or not isinstance(body.get("spec", {}), dict):
+    spec = body.get("spec") or {} if isinstance(body, dict) else None
+    if not isinstance(spec, dict) or not _plain(spec):
         raise bad_request(f"expected a {kind}")
-    spec = body.get("spec", {})
     group = _AUTHENTICATION if kind in ("TokenReview", "SelfSubjectReview") else _AUTHORIZATION
     if not kind.startswith("Self"):
         resource = f"{kind.lower()}s"
@@ -51,6 +51,16 @@ def review(access: Access, user: Role, kind: str, body: Any) -> Content:
         "spec": spec,
         "status": status,
     }
+
+
+def _plain(spec: Content) -> bool:
+    """Whether what reviews ask about are texts."""
+    parts = (spec.get("resourceAttributes") or {}, spec.get("nonResourceAttributes") or {})
+    return all(
+        isinstance(part, dict)
+        and all(isinstance(v, str) for k, v in part.items() if not k.endswith("Selector"))
+        for part in parts
+    )
 
 
 def _info(user: Role) -> Content:

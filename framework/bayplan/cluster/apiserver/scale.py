@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from bayplan.cluster.apiserver import writes
+from bayplan.cluster.apiserver.bodies import Scale, read_body
 from bayplan.cluster.apiserver.calls import Call
 from bayplan.cluster.apiserver.history import Record
-from bayplan.cluster.apiserver.patches import json_patch, merge_patch, strategic_patch
 from bayplan.cluster.apiserver.reads import find
-from bayplan.cluster.apiserver.status import Cause, bad_request, invalid, method_not_allowed
+from bayplan.cluster.apiserver.status import Cause, invalid, method_not_allowed
 from bayplan.cluster.apiserver.store import ServedCluster
 
 __all__ = ["scale"]
@@ -30,21 +29,15 @@ def scale(cluster: ServedCluster, call: Call, content_type: str, body: Any) -> C
     if call.verb == "update":
         wanted = body
     elif call.verb == "patch":
-        patches = {writes.JSON_PATCH: json_patch, writes.STRATEGIC_PATCH: strategic_patch}
-        wanted = patches.get(content_type, merge_patch)(shown, body)
+        wanted = writes.patched(content_type, shown, body)
     else:
         raise method_not_allowed()
-    spec = wanted.get("spec") if isinstance(wanted, Mapping) else None
-    replicas = spec.get("replicas", 0) if isinstance(spec, Mapping) else None
-    if not isinstance(replicas, int):
-        raise bad_request("expected a Scale")
+    asked = read_body(Scale, wanted)
+    replicas, version = asked.spec.replicas, asked.metadata.resource_version
     if replicas < 0:
         cause = Cause("FieldValueInvalid", "must be greater than or equal to 0", "spec.replicas")
         raise invalid("autoscaling", "Scale", call.name, [cause])
-    meta: Content = {}
-    version = (wanted.get("metadata") or {}).get("resourceVersion")
-    if version:
-        meta["resourceVersion"] = version
+    meta = {"resourceVersion": version} if version else {}
     main = Call(
         "patch", call.resource, call.group, call.version, call.params, call.namespace, call.name
     )

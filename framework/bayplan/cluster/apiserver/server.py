@@ -12,7 +12,10 @@ from typing import Any
 
 import msgspec
 import yaml
-from aiohttp import web
+from aiohttp import StreamReader, web
+from aiohttp.abc import AbstractStreamWriter
+from aiohttp.http_parser import RawRequestMessage
+from aiohttp.web_protocol import RequestHandler
 
 from bayplan.cluster.apiserver.access import Access, Role, authorize, authorize_path
 from bayplan.cluster.apiserver.calls import Call, PathNotFound, read_call
@@ -33,6 +36,7 @@ _log = logging.getLogger(__name__)
 _HEALTH = ("/healthz", "/livez", "/readyz")
 _TOKEN_PREFIX = "/token/"  # noqa: S105 - a part of paths
 _SHUTDOWN = 1.0
+_MOST_BYTES = 3 * 1024 * 1024
 
 
 class ApiServer:
@@ -72,7 +76,12 @@ class ApiServer:
 
         :raises OSError: when the port is taken.
         """
-        server = web.Server(self._handle, access_log=None, handler_cancellation=True)
+        server = web.Server(
+            self._handle,
+            request_factory=_request,
+            access_log=None,
+            handler_cancellation=True,
+        )
         self._runner = web.ServerRunner(server, shutdown_timeout=_SHUTDOWN)
         await self._runner.setup()
         try:
@@ -158,9 +167,9 @@ class ApiServer:
 
     async def _route(self, request: web.BaseRequest) -> web.StreamResponse:
         path, token = _credentials(request)
-        user = self._access.user(token)
         if path in _HEALTH or path.startswith(tuple(f"{p}/" for p in _HEALTH)):
             return web.Response(text="ok")
+        user = self._access.user(token)
         content = self._discovery(path) if request.method == "GET" else None
         if content is not None:
             authorize_path(user, "get", path)
@@ -210,14 +219,27 @@ class ApiServer:
         response = web.StreamResponse(headers={"Content-Type": "application/json"})
         self._watches.add(watch)
         try:
-            await response.prepare(request)
             with contextlib.suppress(ConnectionResetError):
+                await response.prepare(request)
                 await watch.run(response)
         finally:
             self._watches.discard(watch)
         if watch.broken:
             _close(request)
         return response
+
+
+def _request(
+    message: RawRequestMessage,
+    payload: StreamReader,
+    protocol: RequestHandler,
+    writer: AbstractStreamWriter,
+    task: asyncio.Task[None],
+) -> web.BaseRequest:
+    loop = asyncio.get_running_loop()
+    return web.BaseRequest(
+        message, payload, protocol, writer, task, loop, client_max_size=_MOST_BYTES
+    )
 
 
 def _credentials(request: web.BaseRequest) -> tuple[str, str]:
@@ -233,13 +255,19 @@ def _credentials(request: web.BaseRequest) -> tuple[str, str]:
 async def _body(request: web.BaseRequest) -> Any:
     if request.method == "GET":
         return None
-    content = await request.read()
+    try:
+        content = await request.read()
+    except web.HTTPRequestEntityTooLarge:
+        text = f"Request entity too large: limit is {_MOST_BYTES}"
+        raise ApiError(413, "RequestEntityTooLarge", text) from None
     if not content:
         return None
     if request.content_type == MEDIA_TYPE:
         return decode_protobuf(content)
     try:
         return msgspec.json.decode(content)
+    except RecursionError:
+        raise bad_request("the body of the request is nested too deeply") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as exc:
         if "yaml" not in request.content_type:
             raise bad_request(f"couldn't get version/kind; json parse error: {exc}") from None

@@ -17,7 +17,7 @@ from bayplan.cluster.apiserver.history import Change, Log, Record
 from bayplan.cluster.apiserver.overlay import overlay, plain
 from bayplan.cluster.apiserver.resources import Resource, Resources
 from bayplan.cluster.clock import VirtualClock
-from bayplan.cluster.disruption import budgets_of
+from bayplan.cluster.disruption import budgets_of, health
 from bayplan.cluster.memory import LONG_AGO, MemoryCluster
 from bayplan.cluster.protocol import Event, WatchType
 from bayplan.errors import AlreadyExists, InputError
@@ -26,6 +26,7 @@ __all__ = ["ServedCluster"]
 
 Obj = TypeVar("Obj", bound=ApiObject)
 Content = dict[str, Any]
+Observer = Callable[[Resource, Change], None]
 
 _EVENT_TTL = 3600.0
 _TEMPLATED = ("Job", "ReplicaSet", "StatefulSet")
@@ -65,7 +66,7 @@ class ServedCluster(MemoryCluster):
         """Told when the next thing is due."""
         self.last: Record | None = None
         """What the last write left of its object."""
-        self.on_change: list[Callable[[Resource, Change], None]] = []
+        self._observers: list[Observer] = []
         for name in ("default", "kube-node-lease", "kube-public", "kube-system"):
             self.create(Namespace(ObjectMeta(name=name)))
 
@@ -98,6 +99,16 @@ class ServedCluster(MemoryCluster):
         if log is None:
             log = self._logs[resource.type] = Log(self.history, self._first_version)
         return log
+
+    def observe(self, handler: Observer) -> None:
+        """Tell of all objects as ADDED, then of every change, in the middle of it.
+
+        Who wants to change something asks the clock to be called.
+        """
+        for resource in self.resources.all():
+            for record in self.records(resource).values():
+                handler(resource, Change("ADDED", record, None))
+        self._observers.append(handler)
 
     def logs(self) -> list[Log]:
         """Return the changes of all resources that have any."""
@@ -165,12 +176,15 @@ class ServedCluster(MemoryCluster):
 
     def budget_problems(self, pod: Record) -> list[str]:
         """Say which disruption budgets keep a pod from being evicted."""
-        return [
-            f"The disruption budget {budget.metadata.name} needs pods that are healthy and does "
-            "not allow to evict one now"
-            for budget in (budgets_of(self, pod.obj) if isinstance(pod.obj, Pod) else ())
-            if budget.status.disruptions_allowed < 1
-        ]
+        told = []
+        for budget in budgets_of(self, pod.obj) if isinstance(pod.obj, Pod) else ():
+            if budget.status.disruptions_allowed < 1:
+                healthy, wanted = health(budget, self.list(Pod))
+                told.append(
+                    f"The disruption budget {budget.metadata.name} needs {wanted} healthy pods "
+                    f"and has {healthy} currently"
+                )
+        return told
 
     def store_content(self, resource: Resource, key: str, content: Content) -> None:
         """Replace the JSON of an object where only what is not typed differs."""
@@ -240,7 +254,7 @@ class ServedCluster(MemoryCluster):
         if change.type == "ADDED" and resource.plural == "events":
             key = change.record.key
             self.clock.call_later(_EVENT_TTL, lambda: self._expire(resource, key))
-        for handler in self.on_change:
+        for handler in self._observers:
             handler(resource, change)
 
     def _content(self, resource: Resource, obj: ApiObject, before: Record | None) -> Content:

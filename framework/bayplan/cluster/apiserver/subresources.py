@@ -7,6 +7,14 @@ from typing import Any
 from msgspec.structs import replace
 
 from bayplan.api import Pod, PodCondition
+from bayplan.cluster.admission import with_condition
+from bayplan.cluster.apiserver.bodies import (
+    Binding,
+    DeleteOptions,
+    Eviction,
+    Preconditions,
+    read_body,
+)
 from bayplan.cluster.apiserver.calls import Call
 from bayplan.cluster.apiserver.history import Record
 from bayplan.cluster.apiserver.reads import find
@@ -20,7 +28,6 @@ from bayplan.cluster.apiserver.status import (
 )
 from bayplan.cluster.apiserver.store import ServedCluster
 from bayplan.cluster.disruption import take_one
-from bayplan.cluster.memory import with_condition
 from bayplan.cluster.protocol import Bind
 from bayplan.errors import TooManyDisruptions
 
@@ -34,23 +41,23 @@ def bind(cluster: ServedCluster, call: Call, body: Any) -> Content:
 
     :raises ApiError: 409, where it has one, is going, or is not the pod that was meant.
     """
-    if not isinstance(body, dict) or body.get("kind", "Binding") != "Binding":
-        raise bad_request("expected a Binding")
-    meta, target = body.get("metadata") or {}, body.get("target") or {}
-    name = call.name or meta.get("name", "")
-    if meta.get("name", name) != name:
+    binding = read_body(Binding, body)
+    meta, target = binding.metadata, binding.target
+    name = call.name or meta.name
+    if binding.kind != "Binding":
+        raise bad_request(f"expected a Binding, got a {binding.kind}")
+    if meta.name not in ("", name):
         raise bad_request(
-            f"the name of the object ({meta['name']}) does not match the name on the URL ({name})"
+            f"the name of the object ({meta.name}) does not match the name on the URL ({name})"
         )
-    node = target.get("name")
-    if not node or target.get("kind", "Node") != "Node":
+    if not target.name or target.kind not in ("", "Node"):
         cause = Cause("FieldValueRequired", "Required value", "target.name")
         raise invalid("", "Binding", name, [cause])
     named = Call("create", call.resource, "", "v1", call.params, call.namespace, name, "binding")
     record = find(cluster, named)
     pod = record.obj
     assert isinstance(pod, Pod)
-    _check_uid(pod, meta.get("uid", ""))
+    _check(pod, meta.uid, meta.resource_version)
     why = ""
     if pod.metadata.deletion_timestamp is not None:
         why = f"pod {name} is being deleted, cannot be assigned to a host"
@@ -61,17 +68,22 @@ def bind(cluster: ServedCluster, call: Call, body: Any) -> Content:
     if why:
         raise conflict("", "pods/binding", name, why)
     if not call.dry_run:
-        cluster.bind(pod, Bind(pod.key, pod.metadata.uid, node, meta.get("annotations") or {}))
+        cluster.bind(pod, Bind(pod.key, pod.metadata.uid, target.name, meta.annotations or {}))
     return success(code=201)
 
 
-def _check_uid(pod: Pod, uid: str) -> None:
-    if uid and uid != pod.metadata.uid:
-        why = (
-            f"Precondition failed: UID in precondition: {uid}, UID in object meta: "
-            f"{pod.metadata.uid}"
-        )
-        raise conflict("", "pods/binding", pod.metadata.name, why)
+def _check(pod: Pod, uid: str, version: str) -> None:
+    """Refuse what was meant for another pod, or another state of it."""
+    for text, wanted, found in (
+        ("UID", uid, pod.metadata.uid),
+        ("ResourceVersion", version, pod.metadata.resource_version),
+    ):
+        if wanted and wanted != found:
+            why = (
+                f"Precondition failed: {text} in precondition: {wanted}, "
+                f"{text} in object meta: {found}"
+            )
+            raise conflict("", "pods", pod.metadata.name, why)
 
 
 def evict(cluster: ServedCluster, call: Call, body: Any) -> Content:
@@ -82,15 +94,10 @@ def evict(cluster: ServedCluster, call: Call, body: Any) -> Content:
     record = find(cluster, call)
     pod = record.obj
     assert isinstance(pod, Pod)
-    options = (body.get("deleteOptions") or {}) if isinstance(body, dict) else {}
-    wanted = (options.get("preconditions") or {}).get("uid", "")
-    if wanted and wanted != pod.metadata.uid:
-        why = (
-            f"Precondition failed: UID in precondition: {wanted}, UID in object meta: "
-            f"{pod.metadata.uid}"
-        )
-        raise conflict("", "pods", call.name, why)
-    if call.dry_run or options.get("dryRun") or pod.metadata.deletion_timestamp is not None:
+    options = read_body(Eviction, body).delete_options or DeleteOptions()
+    wanted = options.preconditions or Preconditions()
+    _check(pod, wanted.uid or "", wanted.resource_version or "")
+    if call.dry_run or options.dry_run or pod.metadata.deletion_timestamp is not None:
         return success(code=201)
     try:
         take_one(cluster, pod)
@@ -104,7 +111,7 @@ def evict(cluster: ServedCluster, call: Call, body: Any) -> Content:
         cluster.timestamp(),
     )
     cluster.update(replace(with_condition(pod, condition), metadata=_current(pod)))
-    cluster.delete(Pod, pod.key, options.get("gracePeriodSeconds"))
+    cluster.delete(Pod, pod.key, options.grace_period_seconds)
     return success(code=201)
 
 

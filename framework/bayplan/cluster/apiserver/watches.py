@@ -93,7 +93,7 @@ class Watch:
             if self._first:
                 await response.write(b"".join(self._first))
                 self._first = []
-            while not self.ending.is_set() and loop.time() < end:
+            while self._goes_on() and loop.time() < end:
                 changed.clear()
                 if await self._send_changes(response):
                     return
@@ -107,6 +107,10 @@ class Watch:
                     await response.write(self._bookmark())
         finally:
             self._log.leave(changed)
+
+    def _goes_on(self) -> bool:
+        served = self.cluster.resources.knows(self.call.resource.type)
+        return not self.ending.is_set() and (served or self._position < self._log.end)
 
     async def _send_changes(self, response: web.StreamResponse) -> bool:
         """Send what there is to send; return whether that was the end."""

@@ -25,7 +25,7 @@ class WorkloadStatus:
         self._succeeded: dict[str, set[str]] = {}
         self._owners: dict[str, tuple[Resource, str]] = {}
         self._dirty: dict[str, None] = {}
-        cluster.on_change.append(self._changed)
+        cluster.observe(self._changed)
 
     def _changed(self, resource: Resource, change: Change) -> None:
         record = change.record

@@ -6,18 +6,17 @@ from collections.abc import Mapping
 from typing import Any
 
 import msgspec
-from msgspec.structs import replace
 
-from bayplan.api import ApiObject, Namespace, Pod, decode_object
+from bayplan.api import ApiObject, Pod, decode_object
 from bayplan.api.objects import DecodeError
 from bayplan.cluster.apiserver.apply import apply
 from bayplan.cluster.apiserver.calls import Call
 from bayplan.cluster.apiserver.conversion import core_event
 from bayplan.cluster.apiserver.crds import check_definition
+from bayplan.cluster.apiserver.defaults import pod_update_defaults
 from bayplan.cluster.apiserver.history import Record
-from bayplan.cluster.apiserver.lifecycle import FOREGROUND
 from bayplan.cluster.apiserver.patches import json_patch, merge_patch, strategic_patch
-from bayplan.cluster.apiserver.reads import convert_for, find, list_page
+from bayplan.cluster.apiserver.reads import convert_for, find
 from bayplan.cluster.apiserver.resources import Resource
 from bayplan.cluster.apiserver.status import (
     Cause,
@@ -28,14 +27,13 @@ from bayplan.cluster.apiserver.status import (
     invalid,
     method_not_allowed,
     not_found,
-    success,
     unsupported_media_type,
 )
 from bayplan.cluster.apiserver.store import ServedCluster
 from bayplan.cluster.apiserver.validation import check_pod_update
 from bayplan.errors import AlreadyExists, InputError
 
-__all__ = ["create", "decode", "delete", "delete_all", "patch", "update"]
+__all__ = ["create", "decode", "patch", "update", "without_nulls"]
 
 Content = dict[str, Any]
 
@@ -44,7 +42,6 @@ MERGE_PATCH = "application/merge-patch+json"
 STRATEGIC_PATCH = "application/strategic-merge-patch+json"
 APPLY_PATCH = "application/apply-patch+yaml"
 
-_KEPT_NAMESPACES = ("default", "kube-public", "kube-system")
 _SYSTEM = (
     "uid",
     "creationTimestamp",
@@ -223,15 +220,25 @@ def patch(cluster: ServedCluster, call: Call, content_type: str, body: Any) -> t
     current = find(cluster, call)
     convert = convert_for(call)
     shown = convert(current.content) if convert is not None else current.content
-    if content_type == JSON_PATCH:
-        patched = json_patch(shown, body)
-    elif not isinstance(body, dict):
-        raise bad_request("error decoding patch: expected an object")
-    elif content_type == STRATEGIC_PATCH:
-        patched = strategic_patch(shown, body)
-    else:
-        patched = merge_patch(shown, body)
-    return _replace(cluster, call, current, _own(call, patched)), False
+    return _replace(cluster, call, current, _own(call, patched(content_type, shown, body))), False
+
+
+def patched(content_type: str, shown: Content, body: Any) -> Any:
+    """Return an object with a patch of any type applied.
+
+    :raises ApiError: 400 or 422, for a patch that cannot be applied.
+    """
+    try:
+        if content_type == JSON_PATCH:
+            return json_patch(shown, body)
+        if not isinstance(body, dict):
+            raise bad_request("error decoding patch: expected an object")
+        if content_type == STRATEGIC_PATCH:
+            return strategic_patch(shown, body)
+        return merge_patch(shown, body)
+    except (AttributeError, IndexError, TypeError, ValueError) as exc:
+        # Parts of the patch have another shape than what they are for.
+        raise bad_request(f"the patch does not fit the object: {exc}") from None
 
 
 def _apply(cluster: ServedCluster, call: Call, body: Any) -> tuple[Record, bool]:
@@ -251,7 +258,11 @@ def _apply(cluster: ServedCluster, call: Call, body: Any) -> tuple[Record, bool]
     if current is None and call.subresource:
         raise not_found(resource.group, resource.plural, call.name)
     base = current.content if current is not None else {"metadata": {}}
-    merged = apply(base, wanted, manager, cluster.timestamp(), typed_lists=not resource.custom)
+    stamp = cluster.timestamp()
+    try:
+        merged = apply(base, wanted, manager, stamp, typed_lists=not resource.custom)
+    except (AttributeError, IndexError, TypeError, ValueError) as exc:
+        raise bad_request(f"the configuration does not fit the object: {exc}") from None
     stored = {**call.__dict__, "version": resource.storage_version, "group": resource.group}
     if current is None:
         return create(cluster, Call(**{**stored, "verb": "create"}), merged), True
@@ -271,6 +282,9 @@ def _replace(cluster: ServedCluster, call: Call, current: Record, content: Conte
     if meta.get("resourceVersion") not in (None, "", "0", old["resourceVersion"]):
         raise conflict(resource.group, resource.plural, call.name)
     content = _merged(call, current.content, content)
+    if resource.type is Pod and not call.subresource:
+        decode(resource, content)
+        content = pod_update_defaults(current.content, content)
     if content == current.content:
         return current
     obj = decode(resource, content)
@@ -290,8 +304,6 @@ def _merged(call: Call, current: Content, wanted: Content) -> Content:
     resource, sub = call.resource, call.subresource
     if sub not in ("", "status"):
         raise method_not_allowed()
-    if sub == "status" and not resource.status:
-        raise method_not_allowed()
     if sub == "status":
         meta = current["metadata"] if resource.custom else wanted["metadata"]
         content = {**current, "metadata": meta}
@@ -307,93 +319,3 @@ def _merged(call: Call, current: Content, wanted: Content) -> Content:
     meta = {k: v for k, v in content["metadata"].items() if k not in _SYSTEM}
     kept = {k: v for k, v in current["metadata"].items() if k in _SYSTEM}
     return {**content, "metadata": {**kept, **meta}}
-
-
-# Deleting ------------------------------------------------------------------------------------
-
-
-def delete(cluster: ServedCluster, call: Call, options: Any) -> Content | Record:
-    """Delete an object; return it while it is still there, else a Status.
-
-    :raises ApiError: when it is refused.
-    """
-    resource, record = call.resource, find(cluster, call)
-    options = options if isinstance(options, dict) else {}
-    if resource.type is Namespace and call.name in _KEPT_NAMESPACES:
-        text = f'namespaces "{call.name}" is forbidden: this namespace may not be deleted'
-        raise forbidden(text, "", "namespaces", call.name)
-    _check_preconditions(call, record, options.get("preconditions") or {})
-    if call.dry_run or options.get("dryRun"):
-        return record
-    grace = options.get("gracePeriodSeconds")
-    if grace is None and call.params.get("gracePeriodSeconds"):
-        grace = call.number("gracePeriodSeconds")
-    policy = options.get("propagationPolicy") or call.params.get("propagationPolicy", "")
-    if policy == "Orphan":
-        orphan(cluster, record)
-    elif policy == "Foreground" and FOREGROUND not in record.obj.metadata.finalizers:
-        meta = record.obj.metadata
-        marked = replace(meta, finalizers=(*meta.finalizers, FOREGROUND))
-        cluster.update(replace(record.obj, metadata=marked))
-    cluster.delete(resource.type, record.key, grace)
-    left = cluster.records(resource).get(record.key)
-    if left is not None:
-        return left
-    details = {
-        "name": call.name,
-        "group": resource.group,
-        "kind": resource.plural,
-        "uid": record.obj.metadata.uid,
-    }
-    return success({key: value for key, value in details.items() if value})
-
-
-def orphan(cluster: ServedCluster, owner: Record) -> None:
-    """Let everything that an object owns belong to nobody."""
-    uid = owner.obj.metadata.uid
-    for resource in cluster.resources.all():
-        for record in list(cluster.records(resource).values()):
-            meta = record.obj.metadata
-            left = tuple(r for r in meta.owner_references if r.uid != uid)
-            if left != meta.owner_references:
-                cluster.update(replace(record.obj, metadata=replace(meta, owner_references=left)))
-
-
-def _check_preconditions(call: Call, record: Record, wanted: Mapping[str, Any]) -> None:
-    meta, resource = record.obj.metadata, call.resource
-    texts = (
-        ("uid", "UID", meta.uid),
-        ("resourceVersion", "ResourceVersion", meta.resource_version),
-    )
-    for key, text, value in texts:
-        if wanted.get(key) and wanted[key] != value:
-            why = (
-                f"Precondition failed: {text} in precondition: {wanted[key]}, "
-                f"{text} in object meta: {value}"
-            )
-            raise conflict(resource.group, resource.plural, call.name, why)
-
-
-def delete_all(cluster: ServedCluster, call: Call, options: Any) -> list[Record]:
-    """Delete every object that a call selects; return them.
-
-    :raises ApiError: when it is refused.
-    """
-    records = list_page(cluster, call).records
-    for record in records:
-        one = _single(call, record)
-        delete(cluster, one, options)
-    return records
-
-
-def _single(call: Call, record: Record) -> Call:
-    meta = record.obj.metadata
-    return Call(
-        "delete",
-        call.resource,
-        call.group,
-        call.version,
-        {k: v for k, v in call.params.items() if k in ("gracePeriodSeconds", "dryRun")},
-        meta.namespace,
-        meta.name,
-    )

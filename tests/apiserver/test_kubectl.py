@@ -1,0 +1,273 @@
+"""The real kubectl works on the embedded cluster."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from faces import Face, node, pod, serving
+
+from bayplan.cluster import Bind
+from bayplan.cluster.apiserver import ServedCluster, WallClock
+
+PROGRAM = shutil.which("kubectl") or ""
+pytestmark = pytest.mark.skipif(not PROGRAM, reason="there is no kubectl")
+
+CRD = {
+    "apiVersion": "apiextensions.k8s.io/v1",
+    "kind": "CustomResourceDefinition",
+    "metadata": {"name": "things.example.com"},
+    "spec": {
+        "group": "example.com",
+        "scope": "Namespaced",
+        "names": {"plural": "things", "kind": "Thing", "shortNames": ["th"]},
+        "versions": [
+            {
+                "name": "v1",
+                "served": True,
+                "storage": True,
+                "additionalPrinterColumns": [
+                    {"name": "Size", "type": "integer", "jsonPath": ".spec.size"}
+                ],
+                "schema": {
+                    "openAPIV3Schema": {
+                        "type": "object",
+                        "x-kubernetes-preserve-unknown-fields": True,
+                    }
+                },
+            }
+        ],
+    },
+}
+
+
+class Kubectl:
+    """Runs kubectl on a cluster of its own."""
+
+    def __init__(self, face: Face, folder: Path) -> None:
+        self.face = face
+        self.kubeconfig = folder / "kubeconfig"
+        face.server.write_kubeconfig(self.kubeconfig)
+        self._environment = {
+            "PATH": os.environ["PATH"],
+            "HOME": str(folder),
+            "KUBECONFIG": str(self.kubeconfig),
+        }
+
+    def run(self, *arguments: str, stdin: Any = None) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [PROGRAM, *arguments],
+            input=None if stdin is None else yaml.safe_dump(stdin),
+            env=self._environment,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+
+    def __call__(self, *arguments: str, stdin: Any = None) -> str:
+        done = self.run(*arguments, stdin=stdin)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def refused(self, *arguments: str, stdin: Any = None) -> str:
+        done = self.run(*arguments, stdin=stdin)
+        assert done.returncode != 0, done.stdout
+        return done.stderr
+
+    def start(self, *arguments: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [PROGRAM, *arguments], env=self._environment, stdout=subprocess.PIPE, text=True
+        )
+
+    def bind(self, *names: str) -> None:
+        def act(server: Any) -> None:
+            for name in names:
+                server.cluster.submit(Bind(f"default/{name}", "", "n1"))
+
+        self.face.do(act)
+
+
+@pytest.fixture
+def kubectl(tmp_path: Path) -> Iterator[Kubectl]:
+    with serving(ServedCluster(start=datetime.now(UTC)), tokens={"secret": None}) as face:
+        yield Kubectl(face, tmp_path)
+
+
+def test_pods_and_nodes_are_shown(kubectl: Kubectl) -> None:
+    kubectl("create", "-f", "-", stdin=node("n1", **{"node-role.kubernetes.io/worker": ""}))
+    kubectl("create", "-f", "-", stdin=pod("a"))
+    waiting = kubectl("get", "pods", "-o", "wide")
+    assert waiting.split("\n")[0].split()[:5] == ["NAME", "READY", "STATUS", "RESTARTS", "AGE"]
+    assert waiting.split("\n")[1].split()[:3] == ["a", "0/1", "Pending"]
+    kubectl.bind("a")
+    both = kubectl("get", "pods,nodes", "--no-headers", "-o", "wide")
+    first, second = (line.split() for line in both.splitlines() if line)
+    assert first[:3] == ["pod/a", "1/1", "Running"]
+    assert "n1" in first
+    assert second[:3] == ["node/n1", "Ready", "worker"]
+    described = kubectl("describe", "pod", "a")
+    assert "Node:             n1" in described
+    assert "Non-terminated Pods:          (1 in total)" in kubectl("describe", "node", "n1")
+    assert json.loads(kubectl("get", "pod", "a", "-o", "json"))["spec"]["nodeName"] == "n1"
+
+
+def test_objects_are_applied_and_changed(kubectl: Kubectl) -> None:
+    content = pod("a")
+    assert "pod/a created" in kubectl("apply", "-f", "-", stdin=content)
+    content["spec"]["containers"][0]["image"] = "registry.k8s.io/pause:3.9"
+    content["metadata"]["labels"] = {"team": "x"}
+    assert "pod/a configured" in kubectl("apply", "-f", "-", stdin=content)
+    assert "pod/a unchanged" in kubectl("apply", "-f", "-", stdin=content)
+    kubectl("label", "pod", "a", "more=y")
+    kubectl("annotate", "pod", "a", "note=z")
+    found = yaml.safe_load(kubectl("get", "pod", "a", "-o", "yaml"))
+    assert found["metadata"]["labels"] == {"team": "x", "more": "y"}
+    assert found["spec"]["containers"][0]["image"] == "registry.k8s.io/pause:3.9"
+    content["spec"]["nodeName"] = "n1"
+    assert "pod updates may not change fields" in kubectl.refused("apply", "-f", "-", stdin=content)
+
+
+def test_objects_are_applied_by_the_server(kubectl: Kubectl) -> None:
+    content = pod("a")
+    apply = ("apply", "--server-side", "-f", "-")
+    assert "pod/a serverside-applied" in kubectl(*apply, stdin=content)
+    content["metadata"]["labels"] = {"b": "c"}
+    kubectl(*apply, stdin=content)
+    shown = kubectl("get", "pod", "a", "-o", "json", "--show-managed-fields")
+    meta = json.loads(shown)["metadata"]
+    assert meta["labels"] == {"b": "c"}
+    assert meta["managedFields"][0]["manager"] == "kubectl"
+
+
+@pytest.mark.parametrize("kind", ["strategic", "merge", "json"])
+def test_objects_are_patched(kubectl: Kubectl, kind: str) -> None:
+    kubectl("create", "-f", "-", stdin=pod("a"))
+    patch: Any = {"metadata": {"labels": {"b": "c"}}}
+    if kind == "json":
+        patch = [{"op": "add", "path": "/metadata/labels/b", "value": "c"}]
+    text = json.dumps(patch)
+    assert "patched" in kubectl("patch", "pod", "a", f"--type={kind}", "-p", text)
+    shown = kubectl("get", "pods", "-l", "b=c", "-o", "name")
+    assert shown == "pod/a\n"
+
+
+def test_kinds_that_kubectl_makes_itself(kubectl: Kubectl) -> None:
+    kubectl("create", "namespace", "team")
+    kubectl("create", "-n", "team", "configmap", "c", "--from-literal=a=b")
+    kubectl("create", "deployment", "d", "--image=i", "--replicas=2")
+    assert "0/2" in kubectl("get", "deployment", "d", "--no-headers")
+    kubectl("scale", "deployment", "d", "--replicas=1")
+    assert len(kubectl("get", "pods", "-o", "name").split()) == 1
+    assert kubectl("auth", "can-i", "create", "pods") == "yes\n"
+    kubectl("delete", "namespace", "team", "--timeout=10s")
+    assert "not found" in kubectl.refused("get", "namespace", "team")
+
+
+def test_waiting_watching_and_deleting(kubectl: Kubectl) -> None:
+    kubectl("create", "-f", "-", stdin=node("n1"))
+    kubectl("create", "-f", "-", stdin=pod("a"))
+    watch = kubectl.start("get", "pods", "-w", "--no-headers")
+    assert watch.stdout is not None
+    assert watch.stdout.readline().split()[:3] == ["a", "0/1", "Pending"]
+    kubectl.bind("a")
+    assert watch.stdout.readline().split()[:3] == ["a", "0/1", "Pending"]
+    assert watch.stdout.readline().split()[:3] == ["a", "1/1", "Running"]
+    watch.terminate()
+    watch.communicate()
+    kubectl("wait", "pod/a", "--for=condition=Ready", "--timeout=10s")
+    kubectl("delete", "pod", "a", "--wait=false")
+    gone = kubectl.start("wait", "pod/a", "--for=delete", "--timeout=10s")
+    kubectl.face.advance(31)
+    gone.communicate()
+    assert gone.returncode == 0
+
+
+def test_a_job_completes(kubectl: Kubectl) -> None:
+    kubectl("create", "-f", "-", stdin=node("n1"))
+    template = pod("x")
+    template["spec"]["restartPolicy"] = "Never"
+    template["metadata"] = {"annotations": {"bayplan.dev/duration": "5s"}}
+    job = {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": "j"},
+        "spec": {"template": {"metadata": template["metadata"], "spec": template["spec"]}},
+    }
+    kubectl("create", "-f", "-", stdin=job)
+    name = kubectl("get", "pods", "-o", "name").strip().removeprefix("pod/")
+    kubectl.bind(name)
+    kubectl.face.advance(6)
+    kubectl("wait", "--for=condition=complete", "job/j", "--timeout=10s")
+    assert kubectl("get", "jobs", "--no-headers").split()[:3] == ["j", "Complete", "1/1"]
+
+
+def test_a_node_is_drained(kubectl: Kubectl) -> None:
+    kubectl("create", "-f", "-", stdin=node("n1"))
+    kubectl("create", "-f", "-", stdin=pod("a", terminationGracePeriodSeconds=0))
+    kubectl.bind("a")
+    kubectl("cordon", "n1")
+    assert "Ready,SchedulingDisabled" in kubectl("get", "nodes")
+    assert "pod/a evicted" in kubectl("drain", "n1", "--force", "--timeout=10s")
+    kubectl("uncordon", "n1")
+    kubectl("taint", "node", "n1", "gpu=a100:NoSchedule")
+    shown = kubectl("get", "node", "n1", "-o", "jsonpath={.spec}")
+    assert json.loads(shown) == {
+        "taints": [{"effect": "NoSchedule", "key": "gpu", "value": "a100"}]
+    }
+
+
+def test_events_are_told(kubectl: Kubectl) -> None:
+    kubectl("create", "-f", "-", stdin=pod("a"))
+    uid = kubectl("get", "pod", "a", "-o", "jsonpath={.metadata.uid}")
+    event = {
+        "apiVersion": "events.k8s.io/v1",
+        "kind": "Event",
+        "metadata": {"name": "a.1", "namespace": "default"},
+        "regarding": {"kind": "Pod", "namespace": "default", "name": "a", "uid": uid},
+        "reason": "FailedScheduling",
+        "action": "Scheduling",
+        "note": "no node has 8 GPUs",
+        "type": "Warning",
+        "reportingController": "bayplan",
+        "reportingInstance": "bayplan-0",
+        "eventTime": "2026-01-01T00:00:00.000000Z",
+    }
+    kubectl("create", "-f", "-", stdin=event)
+    for command in (("get", "events"), ("events",), ("describe", "pod", "a")):
+        shown = kubectl(*command)
+        assert "FailedScheduling" in shown, command
+        assert "no node has 8 GPUs" in shown, command
+
+
+def test_kinds_that_come_at_run_time(kubectl: Kubectl) -> None:
+    kubectl("apply", "-f", "-", stdin=CRD)
+    kubectl("wait", "crd/things.example.com", "--for=condition=Established", "--timeout=10s")
+    thing = {"apiVersion": "example.com/v1", "kind": "Thing", "metadata": {"name": "t"}}
+    kubectl("apply", "-f", "-", stdin={**thing, "spec": {"size": 3}})
+    assert kubectl("get", "th", "--no-headers").split() == ["t", "3"]
+    kubectl("apply", "--server-side", "-f", "-", stdin={**thing, "spec": {"size": 4}})
+    assert kubectl("get", "th", "--no-headers").split() == ["t", "4"]
+    listed = kubectl("api-resources", "--no-headers", "--api-group=example.com")
+    assert listed.split() == ["things", "th", "example.com/v1", "true", "Thing"]
+    kubectl("delete", "crd", "things.example.com")
+    assert "NotFound" in kubectl.refused("get", "things.v1.example.com")
+
+
+def test_ages_follow_the_real_time(kubectl: Kubectl) -> None:
+    async def follow() -> WallClock:
+        return WallClock(kubectl.face.server.cluster)
+
+    clock = kubectl.face.wait(follow())
+    kubectl("create", "-f", "-", stdin=node("n1"))
+    age = kubectl("get", "nodes", "--no-headers").split()[3]
+    assert int(age.removesuffix("s")) < 30
+    kubectl.face.do(lambda _: clock.stop())
