@@ -14,8 +14,7 @@ from collections.abc import Iterable
 from bayplan.api import ApiObject, Namespace, ObjectMeta, Pod, PodGroup, PodSpec
 from bayplan.api.pod import PodResourceClaim
 from bayplan.api.podgroup import PodGroupSpec
-from bayplan.cluster.apiserver import ApiServer, ServedCluster
-from bayplan.cluster.assembly import start_controllers
+from bayplan.cluster.apiserver import ApiServer, ServedCluster, start_all
 from bayplan.cluster.protocol import WatchEvent
 from bayplan_benchmarks.dra import devices
 from bayplan_benchmarks.workloads import container, make_node
@@ -75,7 +74,7 @@ async def _order() -> str:
 
 async def _serve(workload: str, nodes: int, pods: int) -> None:
     cluster = ServedCluster()
-    start_controllers(cluster)
+    start_all(cluster)
     bound = _Bound(pods)
     cluster.watch(bound.handle)
     for obj in _objects(workload, nodes):
