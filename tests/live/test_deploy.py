@@ -233,6 +233,17 @@ def test_all_but_one_replica_may_be_missing_and_never_more() -> None:
 # The page --------------------------------------------------------------------------------------
 
 
+def test_the_image_has_what_the_deployment_starts() -> None:
+    lines = (ROOT / "Dockerfile").read_text().splitlines()
+    assert 'ENTRYPOINT ["bayplan"]' in lines
+    assert "command" not in container()
+    (made,) = pod_of(only("Deployment"))["initContainers"]
+    installed = f"apt-get install --yes --no-install-recommends {made['command'][0]}"
+    assert [line for line in lines if installed in line]
+    (image,) = yaml.safe_load((DEPLOY / KUSTOMIZATION).read_text())["images"]
+    assert container()["image"] == f"{image['name']}:{image['newTag']}"
+
+
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
 def test_probes_are_open_with_the_deployed_certificate_and_metrics_are_for_readers(
     tmp_path: Path,
