@@ -18,7 +18,7 @@ from bayplan.topology.machinefile import load_machine
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
-COMMAND = re.compile(r"```console\n\$ bayplan ([^\n]*)\n(.+?)\n```", re.DOTALL)
+COMMAND = re.compile(r"```console\n\$ bayplan ([^\n]*)\n(?!```)(.+?)\n```", re.DOTALL)
 SHOWN = [
     pytest.param(path, arguments, output, id=f"{path.name}: {arguments}")
     for path in DOCUMENTS
