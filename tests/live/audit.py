@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from deployed import DEPLOY, SCHEDULER, Content, documents, only
 
@@ -25,7 +25,7 @@ class Audit:
         plain = Role.of(
             user or f"system:serviceaccount:bayplan-system:{SCHEDULER}", rules, namespace
         )
-        return Role(plain.user, tuple(_Noted(self, one) for one in _singles(plain)))
+        return Role(plain.user, tuple(_Noted(**vars(one), audit=self) for one in _singles(plain)))
 
     def deployed(self, *more: str) -> Role:
         """Return the scheduler's role as it is deployed, with those of more manifests."""
@@ -33,7 +33,7 @@ class Audit:
         own += self.role(only("Role")["rules"], only("Role")["metadata"]["namespace"])
         for name in more:
             own += self.role(only("ClusterRole", documents(DEPLOY / name))["rules"])
-        return own + Role(own.user, (_Last(self),))
+        return own + Role(own.user, (_Last(audit=self),))
 
 
 def permissions(*rules: Content) -> set[Permission]:
@@ -46,49 +46,36 @@ def _singles(role: Role) -> Iterator[Rule]:
         for group in rule.api_groups:
             for resource in rule.resources:
                 for verb in rule.verbs:
-                    yield Rule(
-                        (group,),
-                        (resource,),
-                        (verb,),
-                        rule.resource_names,
-                        namespaces=rule.namespaces,
-                    )
+                    yield replace(rule, api_groups=(group,), resources=(resource,), verbs=(verb,))
 
 
 def _permission(rule: Rule) -> Permission:
     return rule.verbs[0], rule.api_groups[0], rule.resources[0]
 
 
+@dataclass(frozen=True)
 class _Noted(Rule):
-    def __init__(self, audit: Audit, rule: Rule) -> None:
-        super().__init__(
-            rule.api_groups,
-            rule.resources,
-            rule.verbs,
-            rule.resource_names,
-            namespaces=rule.namespaces,
-        )
-        object.__setattr__(self, "_audit", audit)
+    """A single permission that notes its use."""
+
+    audit: Audit = field(default_factory=Audit, compare=False)
 
     def allows(
         self, verb: str, group: str, resource: str, namespace: str = "", name: str = ""
     ) -> bool:
         found = super().allows(verb, group, resource, namespace, name)
         if found:
-            self._audit.used.add(_permission(self))  # type: ignore[attr-defined]
+            self.audit.used.add(_permission(self))
         return found
 
 
+@dataclass(frozen=True)
 class _Last(Rule):
     """Comes after all others, and is asked where none of them allows a request."""
 
-    def __init__(self, audit: Audit) -> None:
-        super().__init__()
-        object.__setattr__(self, "_audit", audit)
+    audit: Audit = field(default_factory=Audit, compare=False)
 
     def allows(
         self, verb: str, group: str, resource: str, namespace: str = "", name: str = ""
     ) -> bool:
-        request = (verb, group, resource, namespace, name)
-        self._audit.refused.append(request)  # type: ignore[attr-defined]
+        self.audit.refused.append((verb, group, resource, namespace, name))
         return False

@@ -489,11 +489,16 @@ def audit() -> Audit:
         ):
             await scenario(found)
 
-    asyncio.run(run())
+    try:
+        asyncio.run(run())
+    finally:
+        # Says more than that a scenario came to nothing.
+        assert found.refused == []
     return found
 
 
 def test_nothing_that_the_scheduler_asks_for_is_refused(audit: Audit) -> None:
+    assert audit.used
     assert audit.refused == []
 
 
