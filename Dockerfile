@@ -9,6 +9,10 @@ COPY benchmarks benchmarks
 RUN python -m venv /opt/bayplan && /opt/bayplan/bin/pip install --no-cache-dir '.[driver]'
 
 FROM python:3.11-slim
+# openssl makes the certificate of the scheduler's page (configs/deploy/scheduler.yaml).
+RUN apt-get update \
+    && apt-get install --yes --no-install-recommends openssl \
+    && rm -rf /var/lib/apt/lists/*
 RUN useradd --uid 65532 --no-create-home --shell /usr/sbin/nologin bayplan
 COPY --from=build /opt/bayplan /opt/bayplan
 COPY configs /etc/bayplan

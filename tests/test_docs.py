@@ -18,7 +18,7 @@ from bayplan.topology.machinefile import load_machine
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
-COMMAND = re.compile(r"```console\n\$ bayplan ([^\n]*)\n(.+?)\n```", re.DOTALL)
+COMMAND = re.compile(r"```console\n\$ bayplan ([^\n]*)\n(?!```)(.+?)\n```", re.DOTALL)
 SHOWN = [
     pytest.param(path, arguments, output, id=f"{path.name}: {arguments}")
     for path in DOCUMENTS
@@ -105,8 +105,8 @@ def test_every_example_loads(path: Path) -> None:
 
 def test_every_config_is_covered_by_a_test() -> None:
     folders = {path.name for path in (ROOT / "configs").iterdir()}
-    # Those of deploy are tested beside what they deploy.
-    assert folders == {"profiles", "examples", "machines", "deploy"}
+    # Those of deploy and crds are tested beside what they deploy.
+    assert folders == {"profiles", "examples", "machines", "deploy", "crds"}
 
 
 @pytest.mark.parametrize(

@@ -436,7 +436,7 @@ def test_the_topology_lists_its_domains_as_koordinator_does() -> None:
     cluster = Cluster([*racks(b=1, a=2), make_network(rack="rack")])
     cluster.schedule()
 
-    def details() -> list[tuple[str, str, tuple[str, ...], int]]:
+    def details() -> list[tuple[str, str, tuple[str, ...], int | None]]:
         found = cluster.api.get(ClusterNetworkTopology, "default")
         assert found is not None
         return [

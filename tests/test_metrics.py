@@ -13,11 +13,12 @@ def counted(cluster: Cluster, *pods: Pod) -> dict[str, float]:
     """Return by how much each series grew while these pods were scheduled."""
     series = [
         (name, label, value)
-        for name, label in (
-            ("gpu_scheduler_topology_schedules_total", "satisfied"),
-            ("gpu_scheduler_allocations_total", "same_numa"),
+        for name, label, values in (
+            ("gpu_scheduler_topology_schedules_total", "satisfied", ("true", "false")),
+            ("gpu_scheduler_allocations_total", "same_numa", ("true", "false")),
+            ("gpu_scheduler_topology_fallbacks_total", "reason", ("unmet", "unknown")),
         )
-        for value in ("true", "false")
+        for value in values
     ]
 
     def now() -> list[float]:
@@ -46,8 +47,8 @@ def gpu_pod(name: str, count: int, policy: str = "") -> Pod:
     [
         (2, "nvlink", {"satisfied=true": 1, "same_numa=true": 1}),
         # Bridged in pairs, a pair on each socket: three are neither linked nor on one NUMA node.
-        (3, "nvlink", {"satisfied=false": 1, "same_numa=false": 1}),
-        (3, "single-numa", {"satisfied=false": 1, "same_numa=false": 1}),
+        (3, "nvlink", {"satisfied=false": 1, "same_numa=false": 1, "reason=unmet": 1}),
+        (3, "single-numa", {"satisfied=false": 1, "same_numa=false": 1, "reason=unmet": 1}),
         # Nothing was preferred, so nothing was given up.
         (3, "", {"satisfied=true": 1, "same_numa=false": 1}),
     ],
@@ -66,12 +67,18 @@ def test_pods_that_are_pending_or_have_no_gpus_are_not_counted() -> None:
     assert_pending(cluster, "large")
 
 
-@pytest.mark.parametrize(("policy", "kept"), [("", "true"), ("nvlink", "false")])
+@pytest.mark.parametrize(
+    ("policy", "expected"),
+    [
+        ("", {"satisfied=true": 1}),
+        ("nvlink", {"satisfied=false": 1, "reason=unknown": 1}),
+    ],
+)
 def test_a_preference_counts_as_given_up_where_the_topology_is_not_known(
-    policy: str, kept: str
+    policy: str, expected: dict[str, float]
 ) -> None:
     cluster = Cluster([make_node("n", gpu=8)])
-    expected = {f"satisfied={kept}": 1, "same_numa=false": 1}
+    expected = {**expected, "same_numa=false": 1}
     assert counted(cluster, gpu_pod("p", 2, policy)) == expected
 
 

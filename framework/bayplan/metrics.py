@@ -16,11 +16,26 @@ _ALLOCATIONS = Counter(
     "Pods with GPUs that were bound, by whether these are known to be on one NUMA node",
     ["same_numa"],
 )
+_FALLBACKS = Counter(
+    "gpu_scheduler_topology_fallbacks",
+    "Pods with GPUs that were bound without the constraints that they prefer, by why: no free GPUs "
+    "kept them (unmet), or the node's GPU topology is not known (unknown)",
+    ["reason"],
+)
 _SATISFIED = {value: _SCHEDULES.labels(satisfied=str(value).lower()) for value in (False, True)}
 _SAME_NUMA = {value: _ALLOCATIONS.labels(same_numa=str(value).lower()) for value in (False, True)}
+_REASON = {
+    value: _FALLBACKS.labels(reason=reason)
+    for value, reason in ((True, "unmet"), (False, "unknown"))
+}
 
 
-def gpus_chosen(satisfied: bool, same_numa: bool) -> None:
-    """Count a pod with GPUs that was bound; ``satisfied`` is False where it gave something up."""
+def gpus_chosen(satisfied: bool, same_numa: bool, known: bool) -> None:
+    """Count a pod with GPUs that was bound; ``satisfied`` is False where it gave something up.
+
+    :param known: whether the topology of its node is.
+    """
     _SATISFIED[satisfied].inc()
+    if not satisfied:
+        _REASON[known].inc()
     _SAME_NUMA[same_numa].inc()

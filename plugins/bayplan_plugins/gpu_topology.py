@@ -480,7 +480,9 @@ class GPUTopology(Plugin[GPUTopologyArgs]):
         if found is not None and gpus is not None:
             nodes = {gpus.machine.numa_of[gpu] for gpu in found.gpus}
         same_numa = len(nodes) == 1 and None not in nodes
-        metrics.gpus_chosen(satisfied=not state.get(GIVEN_UP), same_numa=same_numa)
+        metrics.gpus_chosen(
+            satisfied=not state.get(GIVEN_UP), same_numa=same_numa, known=found is not None
+        )
 
     # When no node is left --------------------------------------------------------------------
 

@@ -190,6 +190,13 @@ def test_status_is_written_by_its_own_path_only(api: Api) -> None:
     assert status.json["spec"]["schedulerName"] == "bayplan-contract"
 
 
+def test_a_kind_without_a_status_has_no_path_for_it(api: Api) -> None:
+    leases = api.in_namespace("/apis/coordination.k8s.io/v1", "leases")
+    lease = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": "a"}}
+    assert api.client.post(leases, lease).code == 201
+    assert api.client.patch(f"{leases}/a/status", {"status": {}}).code == 404
+
+
 def test_a_pod_keeps_its_spec(api: Api) -> None:
     api.make_pod("a")
     answer = api.client.patch(f"{api.pods}/a", {"spec": {"nodeName": api.node}})

@@ -35,21 +35,24 @@ class ClusterNetworkTopologySpec(ApiStruct, frozen=True):
     network_topology_spec: tuple[NetworkTopologyLayer, ...] = ()
 
 
-class TopologyInfo(ApiStruct, frozen=True):
-    """A domain by layer and name; the root's name is empty."""
+class TopologyInfo(ApiStruct, frozen=True, omit_defaults=False):
+    """A domain by layer and name; the root's name is empty, but its CRD wants it."""
 
     topology_layer: str
     topology_name: str = ""
 
 
 class TopologyDetail(ApiStruct, frozen=True):
-    """One domain as found: where it is, what is below it (names of nodes left out), its nodes."""
+    """One domain as found: where it is, what is below it (names of nodes left out), its nodes.
+
+    The CRD wants a number of nodes, zero included.
+    """
 
     topology_info: TopologyInfo
     parent_topology_info: TopologyInfo | None = None
     child_topology_layer: str = ""
     child_topology_names: tuple[str, ...] = ()
-    node_num: int = 0
+    node_num: int | None = None
 
 
 class ClusterNetworkTopologyStatus(ApiStruct, frozen=True):

@@ -33,7 +33,8 @@ class NodeRoom:
         for resource, amount in needs.items():
             quantity = offered.get(resource)
             room = amount_of(resource, quantity) if quantity is not None else 0
-            if quantity is None and resource == _PODS:
+            if quantity is None and (resource == _PODS or "/" in resource):
+                # The kubelet passes over extended resources that its node does not have.
                 continue
             if used[resource] + amount > room:
                 return (

@@ -304,6 +304,8 @@ def _merged(call: Call, current: Content, wanted: Content) -> Content:
     resource, sub = call.resource, call.subresource
     if sub not in ("", "status"):
         raise method_not_allowed()
+    if sub == "status" and not resource.status:
+        raise not_found(resource.group, resource.plural, call.name)
     if sub == "status":
         meta = current["metadata"] if resource.custom else wanted["metadata"]
         content = {**current, "metadata": meta}

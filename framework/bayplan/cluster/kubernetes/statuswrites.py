@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from bayplan.api import ApiObject
+from bayplan.cluster.kubernetes.podwrites import Lookup
 from bayplan.cluster.kubernetes.resources import Resource
 from bayplan.cluster.kubernetes.transport import MERGE_PATCH, Transport
 from bayplan.cluster.protocol import PatchStatus, PutConfigMap
@@ -19,13 +20,18 @@ __all__ = ["StatusWrites"]
 class StatusWrites:
     """Writes about anything but pods and claims.
 
+    :param lookup: returns an object as it was last seen, by type and key, or None.
     :param resource_of: where the objects of a type are in the API.
     """
 
     def __init__(
-        self, transport: Transport, resource_of: Callable[[type[ApiObject]], Resource | None]
+        self,
+        transport: Transport,
+        lookup: Lookup,
+        resource_of: Callable[[type[ApiObject]], Resource | None],
     ) -> None:
         self._transport = transport
+        self._lookup = lookup
         self._resource_of = resource_of
         self._whole: set[type[ApiObject]] = set()
 
@@ -39,7 +45,9 @@ class StatusWrites:
             try:
                 await self._transport.request("PATCH", f"{path}/status", body, MERGE_PATCH)
             except NotFound:
-                # The object is gone, or its CRD has no status subresource.
+                if self._lookup(write.type, write.key) is None:
+                    raise
+                # The object is there, so its CRD has no status subresource.
                 await self._transport.request("PATCH", path, body, MERGE_PATCH)
                 self._whole.add(write.type)
             return

@@ -111,7 +111,7 @@ class Writer:
         self.retries = 0
         self._pods = PodWrites(transport, self._get)
         self._claims = ClaimWrites(transport, self._get, self._resource)
-        self._statuses = StatusWrites(transport, self._resource)
+        self._statuses = StatusWrites(transport, self._get, self._resource)
         self._volumes = VolumeWrites(transport, self._resource)
         self.lookup: Callable[[type[Any], str], Any] = lambda type_, key: None
         self.resource_of: Callable[[type[ApiObject]], Resource | None] = lambda type_: None

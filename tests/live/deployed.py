@@ -1,0 +1,37 @@
+"""The manifests of configs/deploy and configs/crds, as tests read them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+Content = dict[str, Any]
+
+ROOT = Path(__file__).parents[2]
+DEPLOY = ROOT / "configs" / "deploy"
+CRDS = ROOT / "configs" / "crds"
+SCHEDULER = "bayplan-scheduler"
+KUSTOMIZATION = "kustomization.yaml"
+
+
+def documents(*paths: Path) -> list[Content]:
+    """Return the objects of manifests, in their order."""
+    return [content for path in paths for content in yaml.safe_load_all(path.read_text())]
+
+
+def manifests(folder: Path) -> list[Path]:
+    """Return the manifests of a folder."""
+    return [path for path in sorted(folder.glob("*.yaml")) if path.name != KUSTOMIZATION]
+
+
+OF_SCHEDULER = documents(
+    *(DEPLOY / name for name in yaml.safe_load((DEPLOY / KUSTOMIZATION).read_text())["resources"])
+)
+
+
+def only(kind: str, found: list[Content] | None = None) -> Content:
+    """Return the only object of a kind, of those of the scheduler."""
+    (one,) = [c for c in (OF_SCHEDULER if found is None else found) if c["kind"] == kind]
+    return one

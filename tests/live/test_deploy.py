@@ -1,0 +1,528 @@
+"""The manifests that install the scheduler: they fit together, and allow what it asks, no more."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import ssl
+import subprocess
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import click
+import pytest
+import yaml
+from audit import Audit, Permission, permissions
+from deployed import (
+    CRDS,
+    DEPLOY,
+    KUSTOMIZATION,
+    OF_SCHEDULER,
+    ROOT,
+    documents,
+    manifests,
+    only,
+)
+from stage import Stage, stage
+
+from bayplan.api import ApiObject, ResourceClaim, VolcanoPodGroup
+from bayplan.api.podgroup import ConditionedStatus
+from bayplan.cli.run import command
+from bayplan.cluster.apiserver import Role, ServedCluster
+from bayplan.cluster.kubernetes.resources import WATCHED
+from bayplan.cluster.protocol import Event, PatchStatus
+from bayplan.errors import ClusterError
+from bayplan.live.app import LiveApp
+from bayplan.live.reviews import Reviews
+from bayplan.live.web import Address, parse_address
+from bayplan.manifests import load_manifests
+from bayplan.profile import ProfileSet, default_profiles, load_profiles
+from bayplan.testing import make_gang, make_node, make_object, make_pod
+
+CASES = ROOT / "tests" / "scenarios" / "cases"
+EXAMPLES = ROOT / "configs" / "examples"
+PROFILES = load_profiles(DEPLOY / "scheduler-config.yaml")
+MONITORING = DEPLOY / "monitoring"
+
+# What fits together ----------------------------------------------------------------------------
+
+
+def pod_of(found: dict[str, Any]) -> dict[str, Any]:
+    spec: dict[str, Any] = found["spec"]["template"]["spec"]
+    return spec
+
+
+def container() -> dict[str, Any]:
+    (found,) = pod_of(only("Deployment"))["containers"]
+    return dict(found)
+
+
+def options() -> dict[str, Any]:
+    """Return the deployed arguments, as the command takes them."""
+    name, *arguments = container()["args"]
+    assert name == command.name
+    with command.make_context(name, list(arguments)) as context:
+        return dict(context.params)
+
+
+APART = {DEPLOY: {"dra-driver.yaml", "nccl-configmaps.yaml"}, CRDS: set(), MONITORING: set()}
+"""Manifests that only some clusters want; the kustomization beside them says so."""
+
+
+@pytest.mark.parametrize("folder", APART, ids=lambda path: path.name)
+def test_every_manifest_is_in_a_kustomization_or_named_as_apart(folder: Path) -> None:
+    text = (folder / KUSTOMIZATION).read_text()
+    joined = yaml.safe_load(text)
+    listed = set(joined["resources"])
+    for generator in joined.get("configMapGenerator", ()):
+        listed |= set(generator["files"])
+    files = {path.name for path in folder.iterdir() if path.is_file()} - {KUSTOMIZATION}
+    assert files == listed | APART[folder]
+    assert [name for name in APART[folder] if name not in text] == []
+
+
+@pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not installed")
+@pytest.mark.parametrize("folder", APART, ids=lambda path: path.name)
+def test_kubectl_builds_the_kustomization(folder: Path) -> None:
+    done = subprocess.run(
+        [shutil.which("kubectl") or "", "kustomize", str(folder)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    built = {(c["kind"], c["metadata"]["name"]) for c in yaml.safe_load_all(done.stdout)}
+    joined = documents(*(path for path in manifests(folder) if path.name not in APART[folder]))
+    assert built >= {(one["kind"], one["metadata"]["name"]) for one in joined}
+
+
+def test_roles_are_bound_to_the_service_account_of_the_deployment() -> None:
+    account = only("ServiceAccount")["metadata"]
+    assert pod_of(only("Deployment"))["serviceAccountName"] == account["name"]
+    bindings = [
+        (only("ClusterRoleBinding"), only("ClusterRole")),
+        (only("RoleBinding"), only("Role")),
+    ]
+    nccl = documents(DEPLOY / "nccl-configmaps.yaml")
+    bindings.append((only("ClusterRoleBinding", nccl), only("ClusterRole", nccl)))
+    for binding, role in bindings:
+        assert binding["roleRef"]["kind"] == role["kind"]
+        assert binding["roleRef"]["name"] == role["metadata"]["name"]
+        assert binding["metadata"].get("namespace") == role["metadata"].get("namespace")
+        subject = {"kind": "ServiceAccount", "name": account["name"]}
+        assert binding["subjects"] == [{**subject, "namespace": account["namespace"]}]
+
+
+def test_everything_is_in_the_same_namespace() -> None:
+    name = only("Namespace")["metadata"]["name"]
+    assert only("Namespace") == only("Namespace", documents(DEPLOY / "dra-driver.yaml"))
+    found = [*OF_SCHEDULER, *documents(*manifests(MONITORING))]
+    cluster_wide = {"ClusterRole", "ClusterRoleBinding", "Namespace"}
+    for one in found:
+        expected = None if one["kind"] in cluster_wide else name
+        assert one["metadata"].get("namespace") == expected, one["kind"]
+
+
+def test_the_lease_of_the_profile_is_that_of_the_role() -> None:
+    role, election = only("Role"), PROFILES.leader_election
+    assert election.leader_elect
+    assert role["metadata"]["namespace"] == election.resource_namespace
+    named = [rule["resourceNames"] for rule in role["rules"] if "resourceNames" in rule]
+    assert named == [[election.resource_name]]
+    assert election.lease_duration == 15
+
+
+def test_the_profile_takes_the_pods_of_its_own_name_only() -> None:
+    assert [profile.scheduler_name for profile in PROFILES.profiles] == ["bayplan"]
+    assert not PROFILES.any_scheduler
+    assert pod_of(only("Deployment"))["schedulerName"] != "bayplan"
+
+
+def test_the_arguments_name_what_is_mounted() -> None:
+    given, spec = options(), pod_of(only("Deployment"))
+    mounts = {one["mountPath"]: one["name"] for one in container()["volumeMounts"]}
+    volumes = {one["name"]: one for one in spec["volumes"]}
+    assert set(mounts.values()) == set(volumes)
+    assert mounts[str(given["config"].parent)] == "config"
+    assert volumes["config"]["configMap"]["name"] == only("ConfigMap")["metadata"]["name"]
+    assert given["config"].name in only("ConfigMap")["data"]
+    for path in (given["tls_cert_file"], given["tls_private_key_file"]):
+        assert mounts[str(path.parent)] == "tls"
+    assert volumes["tls"]["emptyDir"]["medium"] == "Memory"
+    assert given["log_format"] == "json"
+
+
+def test_an_argument_that_does_not_exist_would_be_noticed() -> None:
+    with pytest.raises(click.UsageError):
+        command.make_context("run", [*container()["args"][1:], "--no-such-option"])
+
+
+def test_ports_are_those_that_are_listened_on() -> None:
+    host, port = parse_address(options()["bind_address"])
+    assert not Address(host).on_loopback
+    (named,) = container()["ports"]
+    assert named["containerPort"] == port
+    for probe, path in (("livenessProbe", "/healthz"), ("readinessProbe", "/readyz")):
+        get = container()[probe]["httpGet"]
+        assert get == {"path": path, "port": named["name"], "scheme": "HTTPS"}
+    (served,) = only("Service")["spec"]["ports"]
+    assert served["targetPort"] == named["name"]
+    (let_in,) = only("NetworkPolicy")["spec"]["ingress"]
+    assert [one["port"] for one in let_in["ports"]] == [named["name"]]
+    (scraped,) = only("ServiceMonitor", documents(*manifests(MONITORING)))["spec"]["endpoints"]
+    assert (scraped["port"], scraped["scheme"]) == (served["name"], "https")
+
+
+def test_selectors_find_the_pods_of_the_deployment() -> None:
+    deployment = only("Deployment")
+    labels = deployment["spec"]["template"]["metadata"]["labels"]
+    spread = pod_of(deployment)["topologySpreadConstraints"]
+    selectors = [
+        deployment["spec"]["selector"]["matchLabels"],
+        only("PodDisruptionBudget")["spec"]["selector"]["matchLabels"],
+        only("NetworkPolicy")["spec"]["podSelector"]["matchLabels"],
+        only("Service")["spec"]["selector"],
+        *(one["labelSelector"]["matchLabels"] for one in spread),
+    ]
+    assert selectors == [labels] * len(selectors)
+    monitor = only("ServiceMonitor", documents(*manifests(MONITORING)))
+    service = only("Service")["metadata"]
+    assert monitor["spec"]["selector"]["matchLabels"].items() <= service["labels"].items()
+
+
+def test_no_container_may_more_than_it_needs() -> None:
+    spec = pod_of(only("Deployment"))
+    assert spec["securityContext"]["runAsNonRoot"]
+    assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    user = spec["securityContext"]["runAsUser"]
+    assert f"USER {user}:{user}" in (ROOT / "Dockerfile").read_text().splitlines()
+    for one in (*spec["initContainers"], *spec["containers"]):
+        assert one["securityContext"] == {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        }
+        assert one["resources"]["requests"].keys() == {"cpu", "memory"}
+        assert "memory" in one["resources"]["limits"]
+        assert one["image"] == container()["image"]
+
+
+def test_there_is_time_to_end() -> None:
+    from bayplan.live import app
+
+    given_back = 5
+    grace = pod_of(only("Deployment"))["terminationGracePeriodSeconds"]
+    assert grace > app._DRAIN_SECONDS + given_back
+
+
+def test_all_but_one_replica_may_be_missing_and_never_more() -> None:
+    replicas = only("Deployment")["spec"]["replicas"]
+    assert replicas - only("PodDisruptionBudget")["spec"]["maxUnavailable"] >= 1
+    quota = only("ResourceQuota")["spec"]
+    (scope,) = quota["scopeSelector"]["matchExpressions"]
+    assert pod_of(only("Deployment"))["priorityClassName"] in scope["values"]
+    # A rolling update starts new ones first.
+    assert int(quota["hard"]["pods"]) >= 2 * replicas
+
+
+# The page --------------------------------------------------------------------------------------
+
+
+def test_the_image_has_what_the_deployment_starts() -> None:
+    lines = (ROOT / "Dockerfile").read_text().splitlines()
+    assert 'ENTRYPOINT ["bayplan"]' in lines
+    assert "command" not in container()
+    (made,) = pod_of(only("Deployment"))["initContainers"]
+    installed = f"apt-get install --yes --no-install-recommends {made['command'][0]}"
+    assert [line for line in lines if installed in line]
+    (image,) = yaml.safe_load((DEPLOY / KUSTOMIZATION).read_text())["images"]
+    assert container()["image"] == f"{image['name']}:{image['newTag']}"
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
+def test_probes_are_open_with_the_deployed_certificate_and_metrics_are_for_readers(
+    tmp_path: Path,
+) -> None:
+    (made,) = pod_of(only("Deployment"))["initContainers"]
+    folder = made["volumeMounts"][0]["mountPath"]
+    made = [part.replace(f"{folder}/", f"{tmp_path}/") for part in made["command"]]
+    subprocess.run(made, check=True, capture_output=True)
+    files = [tmp_path / options()[name].name for name in ("tls_cert_file", "tls_private_key_file")]
+    assert not files[1].stat().st_mode & 0o077
+    trusted = ssl.create_default_context(cafile=files[0])
+    trusted.check_hostname = False
+    reader = only("ClusterRole", documents(*manifests(MONITORING)))
+    audit = Audit()
+    tokens = {
+        "admin": None,
+        "scheduler": audit.deployed(),
+        "prometheus": Role.of("system:serviceaccount:monitoring:prometheus", reader["rules"]),
+        "stranger": Role("stranger"),
+    }
+
+    async def run() -> dict[tuple[str, str], int]:
+        async with stage([make_node("n")], tokens=tokens) as made:
+            made.server.write_kubeconfig(made.folder / "kubeconfig", "scheduler")
+            app = await made.start(address=Address("0.0.0.0", 0, *files))
+            found = {}
+            async with aiohttp.ClientSession() as session:
+                for path in ("/healthz", "/readyz", "/metrics", "/debug/decisions"):
+                    for token in ("", "prometheus", "stranger", "unknown"):
+                        url = f"https://127.0.0.1:{app.page.port}{path}"
+                        headers = {"Authorization": f"Bearer {token}"} if token else {}
+                        async with session.get(url, ssl=trusted, headers=headers) as answer:
+                            found[path, token] = answer.status
+            return found
+
+    found = asyncio.run(run())
+    assert audit.refused == []
+    for probe in ("/healthz", "/readyz"):
+        assert {found[probe, token] for token in ("", "prometheus", "stranger", "unknown")} == {200}
+    assert found["/metrics", "prometheus"] == 200
+    assert found["/metrics", ""] == found["/debug/decisions", ""] == 401
+    assert found["/debug/decisions", "prometheus"] == 403
+    assert found["/metrics", "stranger"] == found["/metrics", "unknown"] == 403
+
+
+# Permissions -----------------------------------------------------------------------------------
+NOT_EXERCISED: set[Permission] = {
+    # API servers from 1.36 on ask for it themselves, while they serve resourceclaims/status; the
+    # embedded one does not.
+    ("patch", "resource.k8s.io", "resourceclaims/binding"),
+}
+
+
+def test_what_may_be_listed_is_what_is_followed() -> None:
+    granted = permissions(*only("ClusterRole")["rules"])
+    followed = {(kind.group, kind.plural) for kind in WATCHED}
+    for verb in ("list", "watch"):
+        assert {(group, resource) for one, group, resource in granted if one == verb} == followed
+
+
+def test_nothing_is_allowed_in_general() -> None:
+    rules = [*only("ClusterRole")["rules"], *only("Role")["rules"]]
+    rules += only("ClusterRole", documents(DEPLOY / "nccl-configmaps.yaml"))["rules"]
+    for verb, group, resource in permissions(*rules):
+        assert "*" not in (verb, group, resource)
+        assert verb in ("create", "get", "list", "patch", "watch")
+    # With these a token of the scheduler's would be worth a cluster.
+    secret = {"secrets", "serviceaccounts/token", "pods/exec", "clusterroles", "nodes/proxy"}
+    assert not secret & {resource for _, _, resource in permissions(*rules)}
+    written = {r for verb, _, r in permissions(*rules) if verb in ("create", "patch")}
+    assert "pods" not in written
+
+
+@asynccontextmanager
+async def scheduling(
+    audit: Audit,
+    objects: Iterable[ApiObject],
+    profiles: ProfileSet | None = None,
+    cluster: ServedCluster | None = None,
+    **options: Any,
+) -> AsyncIterator[tuple[Stage, LiveApp]]:
+    """A scheduler with the deployed role."""
+    tokens = {"admin": None, "scheduler": audit.deployed("nccl-configmaps.yaml")}
+    async with stage(objects, cluster=cluster, tokens=tokens) as made:
+        made.server.write_kubeconfig(made.folder / "kubeconfig", "scheduler")
+        yield made, await made.start(profiles, **options)
+
+
+async def ends(audit: Audit, path: Path, bound: int) -> None:
+    """Schedule manifests until nothing is left to happen."""
+    async with scheduling(audit, load_manifests([str(path)]).objects) as (made, _):
+        await made.run_out()
+        assert len(made.placements()) == bound, path
+
+
+async def a_pod_is_refused_twice(audit: Audit) -> None:
+    async with scheduling(audit, [make_node("n", cpu=2)]) as (made, app):
+        made.create(make_pod("large", cpu=4), make_pod("small"))
+        await made.run_out()
+        assert made.placements() == {"default/small": "n"}
+        conditions = made.pods()["default/large"].status.conditions
+        assert {one.reason for one in conditions} == {"Unschedulable"}
+        (told,) = [e for e in made.events() if e["reason"] == "FailedScheduling"]
+        app.cluster.submit(Event("default/large", told["type"], told["reason"], told["message"]))
+        await made.run_out()
+        (told,) = [e for e in made.events() if e["reason"] == "FailedScheduling"]
+        assert told["count"] == 2
+
+
+async def answers_get_lost(audit: Audit) -> None:
+    example = load_manifests([str(EXAMPLES / "gpu-nic-pcie-root")]).objects
+    async with scheduling(audit, example) as (made, _):
+        faults = made.server.faults
+        faults.close(1, "create", "pods/binding", after=True)
+        faults.fail(1, "patch", "resourceclaims/status", code=409)
+        await made.run_out()
+        assert len(made.placements()) == 8
+        assert faults.happened == 2
+
+
+async def devices_come_by_resource_name(audit: Audit) -> None:
+    claimed = {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "DeviceClass",
+        "metadata": {"name": "gpu"},
+        "spec": {
+            "selectors": [{"cel": {"expression": "true"}}],
+            "extendedResourceName": "example.com/gpu",
+        },
+    }
+    offered = {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceSlice",
+        "metadata": {"name": "n"},
+        "spec": {
+            "driver": "gpu.example.com",
+            "pool": {"name": "n", "generation": 1, "resourceSliceCount": 1},
+            "nodeName": "n",
+            "devices": [{"name": "gpu-0"}],
+        },
+    }
+    objects = [make_node("n"), make_object(claimed), make_object(offered)]
+    async with scheduling(audit, objects) as (made, _):
+        made.create(make_pod("p", **{"example.com/gpu": 1}))
+        await made.run_out()
+        assert made.placements() == {"default/p": "n"}
+        (claim,) = made.cluster.list(ResourceClaim)
+        assert claim.status.allocation is not None
+
+
+async def crds_have_no_status_subresource(audit: Audit) -> None:
+    """Koordinator's and Volcano's own CRDs of PodGroup are such."""
+    cluster = ServedCluster()
+    for group in ("scheduling.sigs.k8s.io", "scheduling.volcano.sh"):
+        resource = cluster.resources.of_kind(group, "PodGroup")
+        assert resource is not None
+        cluster.resources.add(replace(resource, status=False))
+    volcano = make_object(
+        {
+            "apiVersion": "scheduling.volcano.sh/v1beta1",
+            "kind": "PodGroup",
+            "metadata": {"name": "v", "namespace": "default"},
+            "spec": {"minMember": 1},
+        }
+    )
+    async with scheduling(audit, [make_node("n")], cluster=cluster) as (made, _):
+        member = make_pod("v-0", annotations={"scheduling.k8s.io/group-name": "v"})
+        made.create(make_gang("g", 1), volcano, make_pod("g-0", gang="g"), member)
+        await made.run_out()
+        assert len(made.placements()) == 2
+        for group in ("scheduling.sigs.k8s.io", "scheduling.volcano.sh"):
+            resource = made.cluster.resources.of_kind(group, "PodGroup")
+            assert resource is not None
+            (record,) = made.cluster.records(resource).values()
+            assert record.content["status"]["phase"] in ("Running", "Scheduled")
+
+
+async def nccl_is_told_in_config_maps(audit: Audit) -> None:
+    profile = yaml.safe_load(only("ConfigMap")["data"]["config.yaml"])
+    arguments = {"name": "GPUTopology", "args": {"nccl": "configMap"}}
+    profile["profiles"] = [{"schedulerName": "bayplan", "pluginConfig": [arguments]}]
+    labels = {"bayplan.dev/machine": "dgx-1v"}
+    nodes = [make_node("n", cpu=64, memory="512Gi", labels=labels, gpu=8)]
+    path = Path("profile.yaml")
+    async with scheduling(audit, nodes) as (made, first):
+        path = made.folder / "profile.yaml"
+        path.write_text(json.dumps(profile))
+        await made.stop(first)
+        await made.start(load_profiles(path))
+        # Its answer gets lost, so that it is there already at the second attempt.
+        made.server.faults.close(1, "create", "configmaps", after=True)
+        made.create(make_pod("p", gpu=4, spec={"schedulerName": "bayplan"}))
+        await made.run_out()
+        assert made.placements() == {"default/p": "n"}
+
+
+async def one_leads(audit: Audit) -> None:
+    """The Lease is made, held and given back, and others' tokens are looked at."""
+    profiles = replace(default_profiles(), leader_election=PROFILES.leader_election)
+    objects = [make_node("n"), make_object(only("Namespace"))]
+    async with scheduling(audit, objects, profiles, leader_elect=True) as (made, app):
+        await made.until(lambda: app._election is not None and app._election.leads())
+        assert await Reviews(app.transport).allows("admin", "/metrics")
+        made.create(make_pod("p"))
+        await made.until(lambda: made.placements() == {"default/p": "n"})
+        await made.stop(app)
+
+
+@pytest.fixture(scope="module")
+def audit() -> Audit:
+    """What the scheduler asked for in all that it does."""
+    found = Audit()
+
+    async def run() -> None:
+        await ends(found, EXAMPLES / "must-gather-preempt", bound=6)
+        for name, bound in (
+            ("scheduler-plugins-gang", 2),
+            ("volcano-hard-tier-2", 3),
+            ("kai-packed-spine", 3),
+            ("kubernetes-gang-with-topology-key", 3),
+            ("kubernetes-local-volumes", 2),
+            ("kubernetes-volume-zones", 2),
+        ):
+            await ends(found, CASES / name / "manifests.yaml", bound=bound)
+        for scenario in (
+            a_pod_is_refused_twice,
+            answers_get_lost,
+            devices_come_by_resource_name,
+            crds_have_no_status_subresource,
+            nccl_is_told_in_config_maps,
+            one_leads,
+        ):
+            await scenario(found)
+
+    try:
+        asyncio.run(run())
+    finally:
+        # Says more than that a scenario came to nothing.
+        assert found.refused == []
+    return found
+
+
+def test_nothing_that_the_scheduler_asks_for_is_refused(audit: Audit) -> None:
+    assert audit.used
+    assert audit.refused == []
+
+
+def test_every_permission_is_used(audit: Audit) -> None:
+    rules = [*only("ClusterRole")["rules"], *only("Role")["rules"]]
+    rules += only("ClusterRole", documents(DEPLOY / "nccl-configmaps.yaml"))["rules"]
+    granted = permissions(*rules)
+    assert granted - audit.used - NOT_EXERCISED == set()
+    assert granted >= NOT_EXERCISED
+
+
+def test_a_request_that_the_role_does_not_allow_is_noticed() -> None:
+    audit = Audit()
+
+    async def run() -> None:
+        async with scheduling(audit, [make_node("n")]) as (_, app):
+            with pytest.raises(ClusterError):
+                await app.transport.request("GET", "/api/v1/namespaces/kube-system/secrets")
+
+    asyncio.run(run())
+    assert audit.refused == [("list", "", "secrets", "kube-system", "")]
+
+
+def test_the_status_of_a_group_that_is_gone_is_not_tried_on_the_group() -> None:
+    audit = Audit()
+
+    async def run() -> None:
+        async with scheduling(audit, [make_node("n")]) as (made, app):
+            answers: list[ClusterError | None] = []
+            write = PatchStatus(VolcanoPodGroup, "default/gone", ConditionedStatus("Running"))
+            app.cluster.submit(write, answers.append)
+            await made.until(lambda: answers)
+            assert answers[0] is not None
+            group = "scheduling.volcano.sh"
+            assert made.server.calls["patch", group, "podgroups/status", True] == 1
+            assert made.server.calls["patch", group, "podgroups", True] == 0
+
+    asyncio.run(run())
