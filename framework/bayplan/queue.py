@@ -43,7 +43,7 @@ class QueuedUnit:
     place: Place = Place.GATED
     attempts: int = 0
     retry_at: float = 0.0
-    refused_by: set[str] = field(default_factory=set)
+    refused_by: frozenset[str] = frozenset()
     ticket: int = 0
 
     @property
@@ -55,6 +55,7 @@ class QueuedUnit:
 Gate = Callable[[PodInfo], str | None]
 SortKey = Callable[["QueuedUnit"], tuple[float, ...]]
 Hint = Callable[[QueuedUnit, ClusterEvent], bool]
+Listens = Callable[[frozenset[str], ClusterEvent], bool]
 
 
 class UnitQueue:
@@ -63,6 +64,7 @@ class UnitQueue:
     :param sort_key: orders active units; the smallest comes first, then the first to arrive.
     :param gate: why a pod must not be tried yet, or None.
     :param helps: whether an event can help a unit that was refused.
+    :param listens: whether an event can help any unit that these plugins refused.
     :param unit_of: the key of the unit that a pod belongs to.
     """
 
@@ -74,7 +76,9 @@ class UnitQueue:
         unit_of: Callable[[PodInfo], str] = lambda pod: pod.gang or pod.key,
         initial_backoff: float = 1.0,
         max_backoff: float = 10.0,
+        listens: Listens = lambda plugins, event: True,
     ) -> None:
+        self._listens = listens
         self._sort_key = sort_key
         self._gate = gate
         self._helps = helps
@@ -85,7 +89,8 @@ class UnitQueue:
         self._unit_of: dict[str, str] = {}
         self._active: list[tuple[tuple[float, ...], int, str]] = []
         self._timed: list[tuple[float, int, str]] = []
-        self._unschedulable: dict[str, QueuedUnit] = {}
+        self._unschedulable: dict[frozenset[str], dict[str, QueuedUnit]] = {}
+        """By who refused them: most events help none of thousands, and not one is looked at."""
         self._tickets = 0
 
     @property
@@ -218,13 +223,14 @@ class UnitQueue:
         """Put a unit back that no node could take, to wait for an event."""
         if unit.key not in self._units:
             return
-        unit.refused_by = refused_by
         unit.retry_at = now + self._delay(unit)
         if not unit.ready:
             self._move(unit, Place.GATED)
+            unit.refused_by = frozenset(refused_by)
             return
         self._move(unit, Place.UNSCHEDULABLE)
-        self._unschedulable[unit.key] = unit
+        unit.refused_by = frozenset(refused_by)
+        self._unschedulable.setdefault(unit.refused_by, {})[unit.key] = unit
         heapq.heappush(self._timed, (now + FLUSH_AFTER, unit.ticket, unit.key))
 
     def retry(self, unit: QueuedUnit, now: float) -> None:
@@ -246,9 +252,11 @@ class UnitQueue:
 
     def on_event(self, event: ClusterEvent, now: float) -> None:
         """Wake the units that the event can help."""
-        for unit in list(self._unschedulable.values()):
-            if self._helps(unit, event):
-                self._wake(unit, now)
+        for plugins, units in list(self._unschedulable.items()):
+            if self._listens(plugins, event):
+                for unit in list(units.values()):
+                    if self._helps(unit, event):
+                        self._wake(unit, now)
 
     def _reopen(self, unit: QueuedUnit) -> None:
         for pod_key, (pod, _) in list(unit.gated.items()):
@@ -275,12 +283,18 @@ class UnitQueue:
         heapq.heappush(self._active, (self._sort_key(unit), unit.ticket, unit.key))
 
     def _move(self, unit: QueuedUnit, place: Place) -> None:
-        self._unschedulable.pop(unit.key, None)
+        self._leave(unit)
         unit.place = place
         # A new ticket makes every older entry of the unit in the heaps void.
         self._tickets += 1
         unit.ticket = self._tickets
 
+    def _leave(self, unit: QueuedUnit) -> None:
+        """Take a unit out of those that wait for an event, if it is one."""
+        units = self._unschedulable.get(unit.refused_by)
+        if units is not None and units.pop(unit.key, None) is not None and not units:
+            del self._unschedulable[unit.refused_by]
+
     def _forget(self, unit: QueuedUnit) -> None:
-        self._unschedulable.pop(unit.key, None)
+        self._leave(unit)
         del self._units[unit.key]

@@ -203,6 +203,7 @@ class Scheduler:
             self.gangs.unit_of,
             profiles.initial_backoff,
             profiles.max_backoff,
+            self._listens,
         )
         self._known: dict[str, PodInfo] = {}
         self._waiting: dict[str, _Waiting] = {}
@@ -515,6 +516,17 @@ class Scheduler:
             if refusal is not None:
                 return refusal
         return None
+
+    def _listens(self, plugins: frozenset[str], event: ClusterEvent) -> bool:
+        """Whether an event can undo a refusal by any of these plugins, in any profile."""
+        if not plugins:
+            return True
+        return any(
+            event & found.requeue_on
+            for at_work in self._profiles.values()
+            for name in plugins
+            if (found := at_work.runtime.plugins.get(name)) is not None
+        )
 
     def _helps(self, unit: QueuedUnit, event: ClusterEvent) -> bool:
         hold = self.holds.get(unit.key)

@@ -54,7 +54,10 @@ class Stage:
             "clock": lambda: self.cluster.clock.now,
             **options,
         }
-        return LiveApp(Options(lambda: profiles or default_profiles(), **given))
+        app = LiveApp(Options(lambda: profiles or default_profiles(), **given))
+        if app.writer is not None:
+            app.writer.linger = 0.0
+        return app
 
     def run(self, app: LiveApp) -> asyncio.Task[int]:
         self.apps.append(app)

@@ -46,6 +46,7 @@ _FIRST_WAIT = 0.1
 _LONGEST_WAIT = 5.0
 _EVENT_ATTEMPTS = 5
 _MOST_EVENTS = 10_000
+_LINGER = 0.05
 
 _log = logging.getLogger("bayplan.cluster")
 
@@ -103,10 +104,13 @@ class Writer:
         self._busy: dict[Subject, deque[_Job]] = {}
         self._workers: set[asyncio.Task[None]] = set()
         self._retrying: dict[asyncio.TimerHandle, _Job] = {}
+        self._lingering: dict[Subject, tuple[asyncio.TimerHandle, _Job]] = {}
         self._stopped: Stopped | None = None
         self._random = random.Random()  # noqa: S311 - spreads retries, guards nothing
         self.fence: Callable[[], bool] = lambda: True
         """Asked before every write whether this process may write at all."""
+        self.linger = _LINGER
+        """Seconds for which a status waits for the next one of its object to take its place."""
         self.dropped_events = 0
         self.retries = 0
         self._pods = PodWrites(transport, self._get)
@@ -144,12 +148,13 @@ class Writer:
             + len(self._busy)
             + sum(len(jobs) for jobs in self._busy.values())
             + sum(not isinstance(job.write, Event) for job in self._retrying.values())
+            + len(self._lingering)
         )
 
     @property
     def is_idle(self) -> bool:
         """Whether nothing is being written, events included."""
-        return not self._workers and not self._retrying
+        return not self._workers and not self._retrying and not self._lingering
 
     def submit(self, write: Write, done: Done | None = None) -> None:
         """Carry out a write soon, and tell ``done`` from the loop, never from here."""
@@ -160,7 +165,26 @@ class Writer:
         if isinstance(write, Event) and len(self._lanes[2]) >= _MOST_EVENTS:
             self.dropped_events += 1
             return
-        self._enqueue(_Job(write, done))
+        job = _Job(write, done)
+        if isinstance(write, PatchStatus) and self.linger:
+            self._linger(job)
+        else:
+            self._enqueue(job)
+
+    def _linger(self, job: _Job) -> None:
+        """Hold a status back: while a gang starts, its status changes with every member."""
+        subject = _subject(job.write)
+        assert subject is not None, "statuses have one"
+        held = self._lingering.get(subject)
+        if held is not None:
+            self._answer(held[1], None)
+            self._lingering[subject] = (held[0], job)
+            return
+
+        def over() -> None:
+            self._enqueue(self._lingering.pop(subject)[1])
+
+        self._lingering[subject] = (asyncio.get_running_loop().call_later(self.linger, over), job)
 
     async def drain(self, seconds: float) -> bool:
         """Wait until everything is written; False when that takes longer than so many seconds."""
@@ -184,6 +208,10 @@ class Writer:
         jobs = [job for lane in self._lanes for job in lane]
         jobs += [job for waiting in self._busy.values() for job in waiting]
         jobs += self._retrying.values()
+        jobs += [job for _, job in self._lingering.values()]
+        for timer, _ in self._lingering.values():
+            timer.cancel()
+        self._lingering.clear()
         for lane in self._lanes:
             lane.clear()
         for timer in self._retrying:
