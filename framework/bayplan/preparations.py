@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from bayplan.cluster.protocol import Cluster, Write
@@ -31,6 +31,7 @@ class Preparations:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._units: dict[str, _Work] = {}
+        self._unit_of: dict[str, str] = {}
         self._written: dict[str, _Work] = {}
         """Those of the units whose writes are done, and that wait for something else."""
 
@@ -58,6 +59,7 @@ class Preparations:
             failed,
         )
         self._units[unit] = work
+        self._unit_of |= dict.fromkeys(pods, unit)
         for preparation in preparations:
             if work.over:
                 return
@@ -105,11 +107,18 @@ class Preparations:
         work.over = True
         del self._units[unit]
         self._written.pop(unit, None)
+        for pod in work.pods:
+            self._unit_of.pop(pod, None)
 
-    def recheck(self) -> None:
-        """Ask again whether units are ready, because an object changed."""
-        for unit, work in list(self._written.items()):
-            self._check(unit, work)
+    def recheck(self, pods: Iterable[str] | None = None) -> None:
+        """Ask again whether units are ready, because an object changed; ``pods``: whose."""
+        if not self._written:
+            return
+        units = self._written if pods is None else dict.fromkeys(map(self._unit_of.get, pods))
+        for unit in list(units):
+            work = self._written.get(unit) if unit is not None else None
+            if unit is not None and work is not None:
+                self._check(unit, work)
 
     def cancel(self, unit: str, why: str) -> None:
         """Give a unit's preparation up, if there is one."""
@@ -119,11 +128,11 @@ class Preparations:
 
     def cancel_pod(self, pod: str, why: str) -> bool:
         """Give up the preparation of the unit that a pod, by key, is in; False without any."""
-        for unit, work in list(self._units.items()):
-            if pod in work.pods:
-                self._end(unit, work, why, error=True)
-                return True
-        return False
+        unit = self._unit_of.get(pod)
+        if unit is None:
+            return False
+        self._end(unit, self._units[unit], why, error=True)
+        return True
 
     def next_times(self) -> list[float]:
         """Return when ``tick`` has something to do."""

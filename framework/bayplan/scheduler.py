@@ -343,6 +343,7 @@ class Scheduler:
             before, known.pod = known.pod.status.resource_claim_statuses, pod
             if before != pod.status.resource_claim_statuses:
                 self._recheck_pod(pod.key)
+            self._preparing.recheck((pod.key,))
             return
         if known is not None:
             self.rooms.release(known.key)
@@ -424,7 +425,7 @@ class Scheduler:
                 self._recheck_pod(pod_key)
         if deleted or claim_freed(old, claim):
             self._happened(ClusterEvent.OBJECT_CHANGED, None)
-        self._preparing.recheck()
+        self._preparing.recheck(self._claimants.of(claim))
 
     def _volume_event(
         self, type_: WatchType, obj: PersistentVolumeClaim | PersistentVolume

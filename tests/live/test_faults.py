@@ -8,17 +8,21 @@ import random
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 from fastloop import run_fast
 from stage import Stage, stage
 
-from bayplan.api import ApiObject, Pod
+from bayplan.api import ApiObject, Job, ObjectMeta, Pod, ResourceClaim
 from bayplan.cluster.apiserver import WatchFault, WatchSettings
+from bayplan.manifests import load_manifests
 from bayplan.profile import default_profiles
 from bayplan.settings import LeaderElection
 from bayplan.testing import make_gang, make_node, make_pod
+
+EXAMPLES = Path(__file__).parents[2] / "configs" / "examples"
 
 
 @asynccontextmanager
@@ -336,3 +340,56 @@ def test_a_kind_that_is_installed_later_is_picked_up() -> None:
 
     with contextlib.suppress(asyncio.CancelledError):
         run_fast(run())
+
+
+def with_devices(pods: int) -> list[ApiObject]:
+    """Two machines with eight GPUs and eight NICs each, and pods that want one of each."""
+    found = load_manifests([str(EXAMPLES / "gpu-nic-pcie-root")]).objects
+    kept = [obj for obj in found if not isinstance(obj, Job)]
+    (job,) = (obj for obj in found if isinstance(obj, Job))
+    template = job.spec.template
+    made = [Pod(ObjectMeta(name=f"p{n}", namespace="default"), template.spec) for n in range(pods)]
+    return [*kept, *made]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_schedulers_that_race_for_devices_give_none_of_them_twice(seed: int) -> None:
+    async def run() -> None:
+        chance = random.Random(seed)
+        async with ticking(*with_devices(0)) as made:
+            made.server.faults.latency = 0.004
+            for _ in range(3):
+                await made.start(**clock_of(made))
+            for pod in with_devices(16)[-16:]:
+                made.create(pod)
+                if chance.random() < 0.3:
+                    await asyncio.sleep(chance.random() * 0.02)
+            await all_bound(made, 16)
+            made.check_nodes()
+            users = [
+                reference.name
+                for claim in made.cluster.list(ResourceClaim)
+                for reference in claim.status.reserved_for
+            ]
+            assert sorted(users) == sorted(f"p{index}" for index in range(16))
+
+    run_fast(run())
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_killed_at_any_instant_while_devices_are_given_it_gives_none_twice(seed: int) -> None:
+    async def run() -> None:
+        chance = random.Random(seed)
+        async with ticking(*with_devices(16)) as made:
+            made.server.faults.latency = 0.002
+            for _ in range(12):
+                app = await made.start(**clock_of(made))
+                for _ in range(chance.randrange(30)):
+                    await asyncio.sleep(chance.random() * 0.002)
+                await made.kill(app)
+                made.check_nodes()
+            await made.start(**clock_of(made))
+            await all_bound(made, 16)
+            made.check_nodes()
+
+    run_fast(run())

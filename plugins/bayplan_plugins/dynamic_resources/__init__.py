@@ -470,11 +470,6 @@ class DynamicResources(Plugin[DynamicResourcesArgs]):
         if not writes:
             return None
         self._written[pod.uid] = written
-        conditional = any(
-            one.binding_conditions for _, a in allocations for one in a.devices.results
-        )
-        if not conditional:
-            return Preparation(writes)
         return Preparation(
             writes,
             lambda: self._are_ready(pod, allocations),
@@ -484,9 +479,11 @@ class DynamicResources(Plugin[DynamicResourcesArgs]):
     def _are_ready(
         self, pod: PodInfo, allocations: Sequence[tuple[str, AllocationResult]]
     ) -> bool | str:
-        """Tell whether all binding conditions of the devices hold; a text if a device failed.
+        """Tell whether the API shows the allocations, and all binding conditions hold.
 
-        The key "" stands for the claim that is made for the pod's extended resources.
+        A text says that a device failed, or that somebody else gave it away just before: the API
+        server takes any allocation, but all who watch see them in one order, and the first one
+        counts. The key "" stands for the claim that is made for the pod's extended resources.
         """
         for key, allocation in allocations:
             if not key:
@@ -497,6 +494,12 @@ class DynamicResources(Plugin[DynamicResourcesArgs]):
             claim = self.handle.snapshot.objects(ResourceClaim).get(key)
             if claim is None:
                 return f"resource claim {key} is gone"
+            known = claim.status.allocation
+            if known is None or known.devices.results != allocation.devices.results:
+                return False
+            rival = self._ledger.earlier_holder(claim)
+            if rival:
+                return f"claim {key}: a device of it was given to claim {rival} just before"
             for device in allocation.devices.results:
                 held = _conditions(claim, device)
                 for name in device.binding_failure_conditions:

@@ -89,6 +89,8 @@ class DeviceLedger:
         self.extended: dict[SpecFacts, object] = {}
         self._counts: dict[DeviceId, int] = {}
         self._held: dict[str, list[Held]] = {}
+        self._since: dict[str, tuple[int, str]] = {}
+        self._seen = 0
         self._consumers: dict[str, frozenset[str]] = {}
         self._claims_of: dict[str, dict[str, None]] = {}
         self._owners: dict[str, str] = {}
@@ -164,6 +166,7 @@ class DeviceLedger:
         for owner in new.metadata.owner_references:
             if owner.kind == "Pod":
                 self._owners[uid] = owner.uid
+        self._note_order(new)
         self._set_consumers(uid, frozenset(r.uid for r in new.status.reserved_for))
         held = allocated_ids(new)
         self._replace_extended(new)
@@ -183,6 +186,28 @@ class DeviceLedger:
             self._held[uid] = held
             self._hold(held)
 
+    def _note_order(self, claim: ResourceClaim) -> None:
+        """Remember which allocation the API showed first."""
+        uid = claim.metadata.uid
+        if claim.status.allocation is None:
+            self._since.pop(uid, None)
+        elif uid not in self._since:
+            self._seen += 1
+            self._since[uid] = (self._seen, claim.key)
+
+    def earlier_holder(self, claim: ResourceClaim) -> str:
+        """Return the key of a claim that got one of this claim's devices before it, or ""."""
+        uid = claim.metadata.uid
+        mine = self._since.get(uid)
+        held = {one.id for one in self._held.get(uid, ()) if one.consumed is None}
+        if mine is None or all(self._counts.get(device, 0) < 2 for device in held):
+            return ""
+        for other, theirs in self._held.items():
+            before = other != uid and self._since.get(other, mine) < mine
+            if before and any(one.id in held for one in theirs):
+                return self._since[other][1]
+        return ""
+
     def _replace_extended(self, claim: ResourceClaim) -> None:
         """Let the claim made for a pod's extended resources take the place of its decision."""
         if EXTENDED_RESOURCE_CLAIM in claim.metadata.annotations and claim.status.allocation:
@@ -193,6 +218,7 @@ class DeviceLedger:
 
     def _claim_gone(self, claim: ResourceClaim) -> None:
         uid = claim.metadata.uid
+        self._since.pop(uid, None)
         held = self._held.pop(uid, [])
         if uid not in self._freed:
             self._give(held)
