@@ -8,17 +8,19 @@ import random
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from fastloop import run_fast
+from msgspec import structs
 from stage import Stage, stage
 
 from bayplan.api import ApiObject, Job, ObjectMeta, Pod, ResourceClaim
 from bayplan.cluster.apiserver import WatchFault, WatchSettings
 from bayplan.manifests import load_manifests
-from bayplan.profile import default_profiles
+from bayplan.profile import ProfileSet, default_profiles
 from bayplan.settings import LeaderElection
 from bayplan.testing import make_gang, make_node, make_pod
 
@@ -223,8 +225,6 @@ ELECTION = LeaderElection(resource_name="sched", resource_namespace="kube-system
 
 
 def electing() -> Any:
-    from dataclasses import replace
-
     return replace(default_profiles(), leader_election=ELECTION)
 
 
@@ -352,16 +352,26 @@ def with_devices(pods: int) -> list[ApiObject]:
     return [*kept, *made]
 
 
+def named(name: str) -> ProfileSet:
+    """Return the default profile for pods of one scheduler."""
+    profiles = default_profiles()
+    only = replace(profiles.profiles[0], scheduler_name=name)
+    return replace(profiles, profiles=(only,), any_scheduler=False)
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_schedulers_that_race_for_devices_give_none_of_them_twice(seed: int) -> None:
     async def run() -> None:
         chance = random.Random(seed)
         async with ticking(*with_devices(0)) as made:
             made.server.faults.latency = 0.004
-            for _ in range(3):
-                await made.start(**clock_of(made))
-            for pod in with_devices(16)[-16:]:
-                made.create(pod)
+            # Each has pods of its own, and both begin with the first device.
+            for name in ("one", "two"):
+                await made.start(named(name), **clock_of(made))
+            for index, pod in enumerate(with_devices(16)[-16:]):
+                assert isinstance(pod, Pod)
+                spec = structs.replace(pod.spec, scheduler_name=("one", "two")[index % 2])
+                made.create(structs.replace(pod, spec=spec))
                 if chance.random() < 0.3:
                     await asyncio.sleep(chance.random() * 0.02)
             await all_bound(made, 16)
@@ -372,6 +382,8 @@ def test_schedulers_that_race_for_devices_give_none_of_them_twice(seed: int) -> 
                 for reference in claim.status.reserved_for
             ]
             assert sorted(users) == sorted(f"p{index}" for index in range(16))
+            told = [event["message"] for event in made.events()]
+            assert any("just before" in message for message in told)
 
     run_fast(run())
 
