@@ -11,6 +11,7 @@ import hmac
 import io
 import ipaddress
 import json
+import os
 import ssl
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -130,8 +131,11 @@ class WebPage:
 
     @property
     def url(self) -> str:
-        """The page's own address."""
-        host = f"[{self._address.host}]" if ":" in self._address.host else self._address.host
+        """The page's own address; where it listens on all, that of the pod (``POD_IP``)."""
+        host = self._address.host
+        if host in ("0.0.0.0", "::"):  # noqa: S104 - asked for, not chosen
+            host = os.environ.get("POD_IP", host)
+        host = f"[{host}]" if ":" in host else host
         return f"{'https' if self._address.certificate else 'http'}://{host}:{self.port}"
 
     def _tls(self) -> ssl.SSLContext | None:
