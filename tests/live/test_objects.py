@@ -188,3 +188,37 @@ def test_pods_of_other_schedulers_use_their_nodes_and_are_left_alone() -> None:
             assert "Insufficient cpu" in condition(made, "default/ours")
 
     asyncio.run(run())
+
+
+def test_a_profile_is_reloaded_without_a_server_and_the_scheduler_can_still_be_stopped() -> None:
+    async def run() -> None:
+        async with stage([make_node("n0")]) as made:
+            app = await made.start(clock=asyncio.get_running_loop().time)
+            port = made.server.port
+            await made.server.stop()
+            app.reload()
+            await asyncio.sleep(5)
+            assert await made.stop(app) == 0
+            made.server.port = port
+            await made.server.start()
+
+    run_fast(run())
+
+
+def test_a_reload_places_nothing_twice() -> None:
+    async def run() -> None:
+        async with stage([make_node(f"n{index}", cpu=4) for index in range(10)]) as made:
+            made.server.faults.latency = 0.003
+            ticker = asyncio.create_task(made.tick())
+            app = await made.start(clock=asyncio.get_running_loop().time)
+            for index in range(8):
+                made.create(*(make_pod(f"p{index}-{n}") for n in range(5)))
+                app.reload()
+                await asyncio.sleep(0.02)
+            await asyncio.sleep(30)
+            assert len(made.placements()) == 40
+            made.check_nodes()
+            assert made.server.calls["create", "", "pods/binding", True] == 40
+            ticker.cancel()
+
+    run_fast(run())

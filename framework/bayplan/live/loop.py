@@ -135,10 +135,22 @@ class LiveScheduler:
                 await asyncio.sleep(0.01)
         self._port.detach()
         # What was written last may not be known yet: another scheduler would place it twice.
-        await self._cluster.restart()
+        if not await self._listed_anew():
+            return
         self._port = _Port(self._cluster)
         self.scheduler = self._build(profiles)
         _log.info("profiles reloaded: %s", ", ".join(self.scheduler.profiles))
+
+    async def _listed_anew(self) -> bool:
+        """Have the cluster list everything; False when stopped before that was done."""
+        listing = asyncio.create_task(self._cluster.restart())
+        while not listing.done():
+            if self.stopping:
+                listing.cancel()
+                await asyncio.gather(listing, return_exceptions=True)
+                return False
+            await asyncio.wait((listing,), timeout=0.1)
+        return True
 
     def _busy(self) -> bool:
         return bool(self.scheduler.unconfirmed or self._cluster.writing)

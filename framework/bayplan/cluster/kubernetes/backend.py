@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import TypeVar
@@ -13,10 +14,13 @@ from bayplan.cluster.kubernetes.resources import WATCHED, Resource, is_required
 from bayplan.cluster.kubernetes.transport import Transport
 from bayplan.cluster.kubernetes.writer import Writer
 from bayplan.cluster.protocol import Done, WatchEvent, WatchHandler, WatchType, Write
+from bayplan.manifests import object_key
 
 __all__ = ["KubernetesCluster"]
 
 Obj = TypeVar("Obj", bound=ApiObject)
+
+_log = logging.getLogger("bayplan.cluster")
 
 
 class KubernetesCluster:
@@ -133,7 +137,15 @@ class KubernetesCluster:
         if handler is None or not waiting:
             return False
         for _ in range(min(most, len(waiting))):
-            handler(waiting.popleft())
+            event = waiting.popleft()
+            try:
+                handler(event)
+            except Exception:
+                # One object that nobody thought of must not end what all others need, nor come
+                # back as the first thing after every restart.
+                assert event.obj is not None, "reflectors send objects"
+                name = f"{type(event.obj).__name__} {object_key(event.obj)}"
+                _log.exception("%s could not be taken in", name)
         return True
 
     @property

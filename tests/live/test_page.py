@@ -1,0 +1,116 @@
+"""Who may read the scheduler's page, and what it says."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from stage import Stage, stage
+from test_credentials import certificates, needs_openssl
+
+from bayplan.cluster.apiserver import Role, Rule
+from bayplan.live.web import Address, parse_address
+from bayplan.testing import make_node, make_pod
+
+PAGES = ("/metrics", "/debug/decisions", "/debug/explain?pod=default/p")
+
+
+async def get(url: str, token: str = "", **more: Any) -> tuple[int, str]:
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    async with (
+        aiohttp.ClientSession() as session,
+        session.get(url, headers=headers, ssl=False, **more) as answer,
+    ):
+        return answer.status, await answer.text()
+
+
+async def opened(made: Stage, folder: Path, **more: Any) -> str:
+    """Start a scheduler that listens on all addresses; return its page's address."""
+    address = Address("0.0.0.0", 0, folder / "server.crt", folder / "server.key", **more)
+    app = await made.start(address=address)
+    return f"https://127.0.0.1:{app.page.port}"
+
+
+@needs_openssl
+def test_beyond_loopback_all_but_the_probes_needs_the_token_of_the_file(tmp_path: Path) -> None:
+    certificates(tmp_path)
+    (tmp_path / "token").write_text("right\n")
+
+    async def run() -> None:
+        async with stage([make_node("n"), make_pod("p")]) as made:
+            url = await opened(made, tmp_path, token=tmp_path / "token")
+            await made.run_out(1)
+            for probe in ("/healthz", "/livez", "/readyz"):
+                assert (await get(url + probe))[0] == 200
+            for page in PAGES:
+                assert (await get(url + page))[0] == 401
+                assert (await get(url + page, "wrong"))[0] == 403
+                assert (await get(url + page, "right"))[0] == 200
+            with pytest.raises((aiohttp.ClientError, ssl.SSLError)):
+                await get(url.replace("https", "http"))
+
+    asyncio.run(run())
+
+
+@needs_openssl
+def test_without_a_token_file_the_api_server_is_asked_about_the_callers_token(
+    tmp_path: Path,
+) -> None:
+    certificates(tmp_path)
+    scraper = Role("prometheus", (Rule(verbs=("get",), non_resource_urls=("/metrics",)),))
+
+    async def run() -> None:
+        tokens = {"admin": None, "scrape": scraper}
+        async with stage([make_node("n")], tokens=tokens) as made:
+            url = await opened(made, tmp_path)
+            assert (await get(f"{url}/metrics", "scrape"))[0] == 200
+            assert (await get(f"{url}/debug/decisions", "scrape"))[0] == 403
+            assert (await get(f"{url}/metrics", "nobody"))[0] == 403
+            # Whoever cannot be asked about is not let in.
+            await made.server.stop()
+            assert (await get(f"{url}/metrics", "admin"))[0] == 403
+            await made.server.start()
+
+    asyncio.run(run())
+
+
+def test_readiness_says_what_is_missing() -> None:
+    async def run() -> None:
+        async with stage([make_node("n")]) as made:
+            made.server.faults.fail(None, "list", "nodes", code=503)
+            app = made.make()
+            made.run(app)
+            await made.until(lambda: any("nodes" in one for one in app.cluster.problems()))
+            url = f"http://127.0.0.1:{app.page.port}"
+            code, text = await get(f"{url}/readyz")
+            assert code == 503
+            assert "nodes" in text
+            assert (await get(f"{url}/healthz"))[0] == 200
+            made.server.faults.clear()
+            await made.until(lambda: app.live is not None)
+            assert (await get(f"{url}/readyz"))[0] == 200
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("127.0.0.1:80", ("127.0.0.1", 80)),
+        ("[::1]:80", ("::1", 80)),
+        ("localhost:0", ("localhost", 0)),
+    ],
+)
+def test_addresses_are_read(text: str, expected: tuple[str, int]) -> None:
+    assert parse_address(text) == expected
+    assert Address(*expected).on_loopback
+
+
+@pytest.mark.parametrize("text", ["", "80", ":80", "host:", "host:99999", "host:-1"])
+def test_what_is_no_address_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="HOST:PORT"):
+        parse_address(text)
