@@ -405,3 +405,22 @@ def test_killed_at_any_instant_while_devices_are_given_it_gives_none_twice(seed:
             made.check_nodes()
 
     run_fast(run())
+
+
+def test_a_watch_without_any_word_is_begun_anew_and_nothing_is_wrong() -> None:
+    async def run() -> None:
+        settings = WatchSettings(bookmark_every=10_000)
+        async with ticking(*nodes(2), watches=settings) as made:
+            app = await made.start(**clock_of(made))
+            watches = sum(
+                count for (verb, *_), count in made.server.calls.items() if verb == "watch"
+            )
+            await asyncio.sleep(200)
+            again = sum(count for (verb, *_), count in made.server.calls.items() if verb == "watch")
+            assert again >= 2 * watches
+            assert app.not_ready() == ""
+            assert {reflector.relists for reflector in app.cluster.reflectors} == {1}
+            made.create(make_pod("p"))
+            await all_bound(made, 1)
+
+    run_fast(run())

@@ -100,7 +100,7 @@ class LiveApp:
         return Writer(self.transport, recorder, rate=rate)
 
     def _observe(self, method: str, code: str, seconds: float) -> None:
-        self._metrics.request(self.transport.url.partition("//")[2], method, code, seconds)
+        self._metrics.request(self.transport.host, method, code, seconds)
 
     def _unreadable(self, kind: Kind, key: str, problem: str) -> None:
         event = Event(key, "Warning", "Unreadable", f"bayplan passes it over: {problem}")

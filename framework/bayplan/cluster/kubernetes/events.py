@@ -29,6 +29,11 @@ _LONGEST = 1024
 """Characters of an event's message (NoteLengthLimit of k8s.io/kubernetes pkg/apis/core)."""
 _SERIES_SECONDS = 600.0
 
+_KINDS: dict[str, tuple[Kind, ...]] = {
+    name: tuple(kind for kind in KINDS.values() if kind.name == name)
+    for name in {kind.name for kind in KINDS.values()}
+}
+
 _Identity = tuple[str, str, str, str, str]
 
 
@@ -155,7 +160,7 @@ class EventRecorder:
 
 
 def _subject(event: Event, lookup: Lookup) -> tuple[Kind | None, Any]:
-    kinds = [kind for kind in KINDS.values() if kind.name == event.about]
+    kinds = _KINDS.get(event.about, ())
     for kind in kinds:
         obj = lookup(kind.type, event.pod)
         if obj is not None:

@@ -10,7 +10,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Protocol
-from urllib.parse import urlencode
+from urllib.parse import urlencode, urlsplit
 
 import aiohttp
 import msgspec
@@ -80,6 +80,8 @@ class Transport:
         self._observe = observe
         self._session: aiohttp.ClientSession | None = None
         self._endpoint: Endpoint | None = None
+        self.host = ""
+        """The server's name and port, "" before the first request."""
         self._server_name: str | None = None
         self._limit = aiohttp.ClientTimeout(total=_SECONDS, connect=10.0)
 
@@ -160,7 +162,9 @@ class Transport:
     ) -> AsyncIterator[bytes]:
         """Yield the lines of a watch until the server ends it; ``begun`` is told of its begin.
 
-        :raises ClusterError: when it cannot begin, breaks off, or is silent for too long.
+        One that is silent for too long counts as ended.
+
+        :raises ClusterError: when it cannot begin, or breaks off.
         """
         session = await self._ready()
         limit = aiohttp.ClientTimeout(total=None, connect=10.0, sock_read=_SILENCE)
@@ -181,8 +185,12 @@ class Transport:
                             continue
                         raise error
                     begun()
-                    async for line in _lines_of(response.content):
-                        yield line
+                    try:
+                        async for line in _lines_of(response.content):
+                            yield line
+                    except aiohttp.SocketTimeoutError:
+                        # Perhaps it is only quiet; a new watch goes on from the same version.
+                        return
                     return
             except (aiohttp.ClientError, TimeoutError, OSError) as exc:
                 raise Transient(f"watch {path}: {_reason(exc)}") from None
@@ -190,6 +198,7 @@ class Transport:
     async def _ready(self) -> aiohttp.ClientSession:
         if self._session is None:
             self._endpoint = await self._who.endpoint()
+            self.host = urlsplit(self._endpoint.url).netloc
             self._server_name = self._endpoint.server_name
             connector = aiohttp.TCPConnector(
                 limit=0,
