@@ -10,7 +10,7 @@ demo: $(READY)
 	$(BIN)/bayplan simulate -f configs/examples/prefer-gather
 
 test: $(READY)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses auto
 
 lint: $(READY)
 	$(BIN)/ruff format --check .
