@@ -97,6 +97,21 @@ def test_readiness_says_what_is_missing() -> None:
     asyncio.run(run())
 
 
+def test_on_loopback_a_name_that_is_not_loopbacks_is_not_answered() -> None:
+    async def run() -> None:
+        async with stage([make_node("n")]) as made:
+            app = await made.start()
+            url = f"http://127.0.0.1:{app.page.port}/metrics"
+            for host, code in (("localhost:1", 200), ("[::1]:1", 200), ("evil.example", 403)):
+                async with (
+                    aiohttp.ClientSession(headers={"Host": host}) as session,
+                    session.get(url) as answer,
+                ):
+                    assert answer.status == code
+
+    asyncio.run(run())
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [

@@ -50,12 +50,16 @@ class Address:
     @property
     def on_loopback(self) -> bool:
         """Whether only this machine reaches it."""
-        if self.host == "localhost":
-            return True
-        try:
-            return ipaddress.ip_address(self.host).is_loopback
-        except ValueError:
-            return False
+        return _is_loopback(self.host)
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def parse_address(text: str) -> tuple[str, int]:
@@ -161,7 +165,14 @@ class WebPage:
     async def _guard(
         self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
     ) -> web.StreamResponse:
-        if request.path not in _PROBES and not self._address.on_loopback:
+        if request.path in _PROBES:
+            return await handler(request)
+        if self._address.on_loopback:
+            # A name that leads here is that of a page in somebody's browser, not of an operator.
+            name = request.host.rpartition(":")[0] or request.host
+            if not _is_loopback(name.removeprefix("[").removesuffix("]")):
+                return web.Response(status=403, text="ask for localhost or 127.0.0.1\n")
+        else:
             kind, _, token = request.headers.get("Authorization", "").partition(" ")
             if kind.lower() != "bearer" or not token:
                 return web.Response(status=401, text="a bearer token is needed\n")
