@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from bayplan.api import PodCondition
 from bayplan.cluster.protocol import Cluster, Event, PatchPodStatus
 from bayplan.decision import Decision
-from bayplan.errors import PluginError
+from bayplan.errors import ClusterError, PluginError
 from bayplan.plugin import Unit
 from bayplan.queue import UnitQueue
 from bayplan.snapshot import PodInfo
@@ -15,6 +15,7 @@ from bayplan.snapshot import PodInfo
 __all__ = ["Announcer"]
 
 NOBODY: Mapping[str, str] = {}
+_GATES_SECONDS = 1.0
 
 
 class Announcer:
@@ -24,6 +25,7 @@ class Announcer:
         self._cluster = cluster
         self._told: dict[str, str] = {}
         self._gates_changed: set[str] = set()
+        self._gates_told: dict[str, float] = {}
 
     def forget(self, pod_key: str) -> None:
         """Forget what was told of a pod, because it is gone or has a node."""
@@ -67,13 +69,39 @@ class Announcer:
         self._gates_changed.add(unit_key)
 
     def gated(self, queue: UnitQueue) -> None:
-        """Tell held-back pods why, once nothing is left to try that could change the answer."""
-        changed, self._gates_changed = sorted(self._gates_changed), set()
-        for unit_key in changed:
+        """Tell held-back pods why, once nothing is left to try that could change the answer.
+
+        All members of a gang are told each time that one comes or goes, so a unit is told at most
+        once a second.
+        """
+        now = self._cluster.now
+        for unit_key in sorted(self._gates_changed):
             unit = queue.units.get(unit_key)
-            for pod, refusal in unit.gated.values() if unit is not None else ():
+            if unit is None or not unit.gated:
+                self._forget_gates(unit_key)
+                continue
+            if len(unit.gated) > 1 and now < self._gates_told.get(unit_key, -1.0) + _GATES_SECONDS:
+                continue
+            self._gates_changed.discard(unit_key)
+            self._gates_told[unit_key] = now
+            for pod, refusal in unit.gated.values():
                 gates = bool(pod.spec.scheduling_gates)
                 self._pending(pod, "SchedulingGated" if gates else "Unschedulable", refusal)
+
+    def next_time(self) -> float | None:
+        """Return when ``gated`` may tell what it told too recently; None when never."""
+        told = (self._gates_told.get(key) for key in self._gates_changed)
+        return min((at + _GATES_SECONDS for at in told if at is not None), default=None)
+
+    def forget_gone(self, queue: UnitQueue) -> None:
+        """Forget units that are not in the queue any more."""
+        for key in [*self._gates_changed, *self._gates_told]:
+            if key not in queue.units:
+                self._forget_gates(key)
+
+    def _forget_gates(self, unit_key: str) -> None:
+        self._gates_changed.discard(unit_key)
+        self._gates_told.pop(unit_key, None)
 
     def bound(self, pod: PodInfo, node: str) -> None:
         """Tell that a pod was bound."""
@@ -99,4 +127,11 @@ class Announcer:
         if reason != "SchedulingGated":
             self.warn(pod, "FailedScheduling", message)
         condition = PodCondition("PodScheduled", "False", reason, message)
-        self._cluster.submit(PatchPodStatus(pod.key, pod.pod.metadata.uid, condition, nominated))
+
+        def answered(error: ClusterError | None) -> None:
+            if error is not None and self._told.get(pod.key) == told:
+                # It does not say so; whoever tells it next has to tell it again.
+                del self._told[pod.key]
+
+        write = PatchPodStatus(pod.key, pod.pod.metadata.uid, condition, nominated)
+        self._cluster.submit(write, answered)

@@ -6,6 +6,7 @@ nobody else is evicted, the held places go back, and that pod is spared for a wh
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -24,6 +25,7 @@ HOLD_SECONDS = 600.0
 SPARED_SECONDS = 60.0
 """How long a pod is not chosen again after its eviction was refused."""
 _AFTER_GRACE = 60.0
+_REMEMBERED = 100_000
 
 
 @dataclass(frozen=True)
@@ -58,7 +60,7 @@ class RoomMaker:
         self._freed = freed
         self._spared: dict[str, float] = {}
         self.holds = Holds(snapshot)
-        self.evicted: list[Eviction] = []
+        self.evicted: deque[Eviction] = deque(maxlen=_REMEMBERED)
 
     def is_spared(self, pod_key: str) -> bool:
         """Tell whether a pod's eviction was refused a short while ago."""

@@ -24,7 +24,11 @@ class Patience:
     def watch(self, key: str, now: float) -> None:
         """Count the time of a gang that has a waiting member, from the first one on."""
         members = self._gangs.all().get(key)
-        if members is None or members.gang is None or not members.pending:
+        if members is None or not members.pending:
+            # The next gang of that name, or the next member, has all the time again.
+            self._since.pop(key, None)
+            return
+        if members.gang is None:
             return
         first = key not in self._since
         since = self._since.setdefault(key, now)

@@ -87,7 +87,11 @@ class Preparations:
             return
         for preparation in list(work.waiting):
             assert preparation.ready is not None
-            answer = preparation.ready()
+            try:
+                answer = preparation.ready()
+            except Exception as exc:
+                self._end(unit, work, f"{type(exc).__name__}: {exc}", error=True)
+                return
             if isinstance(answer, str):
                 self._end(unit, work, answer, error=False)
                 return

@@ -139,6 +139,7 @@ class _Binding:
     reserved: Reserved
     profile: ProfileAtWork
     unit: str
+    newer: Pod | None = None
 
 
 @dataclass(frozen=True)
@@ -210,6 +211,7 @@ class Scheduler:
         self._binding: dict[str, _Binding] = {}
         self._subject: PodInfo | None = None
         self._claimants = Claimants()
+        self._stale: dict[str, None] = {}
         self._preparing = Preparations(cluster)
         cluster.watch(self.handle)
 
@@ -296,7 +298,10 @@ class Scheduler:
         self._claimants.remove(pod.key)
         self._announcer.forget(pod.key)
         self._release_waiting(unit_key)
-        self._binding.pop(pod.key, None)
+        binding = self._binding.pop(pod.key, None)
+        if binding is not None:
+            # Plugins have to hear of its end; its place goes below.
+            binding.profile.cycle.unreserve([binding.reserved])
         held = self.snapshot.remove_pod(pod.key)
         self._regroup(self.gangs.remove(info))
         self._recheck(unit_key, info)
@@ -310,8 +315,14 @@ class Scheduler:
             known = None
         if known is not None:
             self.rooms.release(known.key)
+            if pod.key in self.queue:
+                # Another scheduler was quicker.
+                self._release_waiting(self.queue.unit_key(pod.key) or known.key)
+                self.queue.remove(pod.key)
         placed = self.snapshot.placed.get(pod.key)
-        self._binding.pop(pod.key, None)
+        binding = self._binding.pop(pod.key, None)
+        if binding is not None and binding.reserved.node != pod.spec.node_name:
+            binding.profile.cycle.unreserve([binding.reserved])
         if known is not None and placed is not None and placed[1] == pod.spec.node_name:
             if same_needs(known.pod, pod):
                 known.pod = pod
@@ -347,6 +358,12 @@ class Scheduler:
             return
         if known is not None:
             self.rooms.release(known.key)
+        if known is not None and pod.key in self.queue and pod.key in self.snapshot.placed:
+            # It was decided for what the pod is not any more.
+            self._release_waiting(self.queue.unit_key(pod.key) or known.key)
+        binding = self._binding.get(pod.key)
+        if binding is not None:
+            binding.newer = pod
         if self.profile_of(pod) is None or pod.key in self.snapshot.placed:
             return
         if known is not None:
@@ -366,9 +383,7 @@ class Scheduler:
             self.snapshot.delete_node(name)
             self._happened(ClusterEvent.NODE_OTHER, None)
             return
-        row = self.snapshot.nodes.row_of.get(name)
-        old = self.snapshot.nodes.nodes[row] if row is not None else None
-        event = node_difference(old, node)
+        event = node_difference(self.snapshot.node(name), node)
         if event:
             self.snapshot.set_node(node)
             self._happened(event, None)
@@ -454,9 +469,9 @@ class Scheduler:
             members = self.gangs.all().get(key)
             pending = list(members.pending.values()) if members is not None else []
             for pod in pending:
-                if pod.key in self.queue and self.queue.unit_key(pod.key) != self.gangs.unit_of(
-                    pod
-                ):
+                before = self.queue.unit_key(pod.key)
+                if before is not None and before != self.gangs.unit_of(pod):
+                    self._release_waiting(before)
                     self.queue.remove(pod.key)
                     self.queue.add(pod, self.now)
             units = {self.gangs.unit_of(pod) for pod in pending} or {key}
@@ -483,7 +498,13 @@ class Scheduler:
             self.handle(WatchEvent(WatchType.MODIFIED, obj))
 
     def _recheck(self, unit_key: str, info: PodInfo) -> None:
+        # Asking a gang's gates costs as much as it has members: once for all that happened.
         if info.gang is not None:
+            self._stale[unit_key] = None
+
+    def _recheck_stale(self) -> None:
+        stale, self._stale = self._stale, {}
+        for unit_key in stale:
             self.queue.recheck(unit_key, self.now)
 
     def _happened(self, event: ClusterEvent, subject: PodInfo | None) -> None:
@@ -559,6 +580,7 @@ class Scheduler:
     def step(self) -> bool:
         """Run one cycle, if any unit is to be tried; return whether one was."""
         self.snapshot.sync()
+        self._recheck_stale()
         queued = self.queue.pop(self.now)
         if queued is None:
             # What a gate said when a pod came may not be what it says now.
@@ -569,6 +591,15 @@ class Scheduler:
             self._announcer.gated(self.queue)
             self._statuses.write(self.gangs.all().get, self._why_pending)
             return False
+        try:
+            self._cycle(queued)
+        except BaseException:
+            # Whatever it was, the unit is not forgotten.
+            self.queue.retry(queued, self.now)
+            raise
+        return True
+
+    def _cycle(self, queued: QueuedUnit) -> None:
         unit = self._unit(queued)
         names = {pod.pod.spec.scheduler_name for pod in unit.pods}
         profile = self.profile_of(unit.pods[0].pod)
@@ -587,7 +618,14 @@ class Scheduler:
         self._conclude(queued, unit, profile, result)
         seconds = time.perf_counter() - started
         self.observer.ended(profile.profile.scheduler_name, unit, result, seconds)
-        return True
+
+    def stand_by(self) -> None:
+        """Keep up with the cluster without deciding anything: another process does."""
+        self.snapshot.sync()
+        self._recheck_stale()
+        self._announcer.forget_gone(self.queue)
+        gangs = self.gangs.all()
+        self._statuses.forget(lambda key: key not in gangs)
 
     def _run(self, unit: Unit, profile: ProfileAtWork) -> Result:
         """Run a unit's cycle without the places that are held for it; hold them on if it fails."""
@@ -645,9 +683,9 @@ class Scheduler:
         times = [waiting.deadline for waiting in self._waiting.values()]
         times += self.rooms.next_times()
         times += self._preparing.next_times()
-        patience = self._patience.next_time()
-        if patience is not None:
-            times.append(patience)
+        for waiting_at in (self._patience.next_time(), self._announcer.next_time()):
+            if waiting_at is not None:
+                times.append(waiting_at)
         at = self.queue.next_time()
         if at is not None:
             times.append(at)
@@ -859,29 +897,36 @@ class Scheduler:
         self.gangs.set_pending(reserved.pod)
         message = f"binding to {reserved.node} was refused: {error}"
         self._announcer.warn(reserved.pod, "FailedScheduling", message)
-        if key in self._known:
-            self.queue.add(reserved.pod, self.now)
-            queued = self.queue.units.get(self.gangs.unit_of(reserved.pod))
-            if queued is not None and queued.place is Place.ACTIVE:
-                queued.attempts = max(1, queued.attempts)
-                self.queue.retry(queued, self.now)
+        if key not in self._known:
+            return
+        self._claimants.add(reserved.pod)
+        self.queue.add(reserved.pod, self.now)
+        queued = self.queue.units.get(self.gangs.unit_of(reserved.pod))
+        if queued is not None and queued.place is Place.ACTIVE:
+            queued.attempts = max(attempt.number, queued.attempts)
+            self.queue.retry(queued, self.now)
+        self._announcer.gate_changed(self.gangs.unit_of(reserved.pod))
+        if binding.newer is not None:
+            self._pod_pending(binding.newer)
 
     def _was_bound(self, reserved: Reserved, profile: ProfileAtWork, attempt: _Attempt) -> None:
         self.statistics.bound += 1
         seconds = self.now - attempt.added
         self.observer.bound(reserved.pod, reserved.node, attempt.cycle, attempt.number, seconds)
-        if reserved.node in self.snapshot.nodes.row_of:
-            for call in profile.runtime["post_bind"]:
-                try:
-                    call(reserved.pod, self._row(reserved.node), reserved.state)
-                except PluginError as exc:
-                    self._announcer.plugin_failed(reserved.pod, exc)
+        for call in profile.runtime["post_bind"]:
+            try:
+                call(reserved.pod, self._row(reserved.node), reserved.state)
+            except PluginError as exc:
+                self._announcer.plugin_failed(reserved.pod, exc)
         self._announcer.bound(reserved.pod, reserved.node)
 
     def _give_back(self, profile: ProfileAtWork, reserved: list[Reserved]) -> None:
         """Forget reservations: unreserve hooks first, then the snapshot, last pod first."""
         profile.cycle.unreserve(reserved)
         for one in reversed(reserved):
+            placed = self.snapshot.placed.get(one.pod.key)
+            if placed is None or placed[0] is not one.pod:
+                continue
             held = self.snapshot.remove_pod(one.pod.key)
             if held is not None:
                 self._happened(ClusterEvent.POD_REMOVED, held)

@@ -54,6 +54,11 @@ class StatusWriter:
         """Note that a gang's status may be another one now."""
         self._changed[gang] = None
 
+    def forget(self, gone: Callable[[str], bool]) -> None:
+        """Forget what changed of gangs that are gone."""
+        for key in [key for key in self._changed if gone(key)]:
+            del self._changed[key]
+
     def write(
         self, members_of: Callable[[str], GangMembers | None], why: Callable[[str], str]
     ) -> None:

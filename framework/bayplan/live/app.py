@@ -165,12 +165,22 @@ class LiveApp:
             self._metrics.leads(self._profiles.leader_election.resource_name, True)
         _log.info("schedules pods of %s", ", ".join(self.live.scheduler.profiles))
         self._tell_of_others(self.live.scheduler)
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        self.live.stop()
-        await tasks[0]
-        for task in tasks[1:]:
-            task.cancel()
-        await asyncio.gather(*tasks[1:], return_exceptions=True)
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            self.live.stop()
+            await tasks[0]
+            # The lease has to be ours until the last write is answered.
+            await self._drain()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _drain(self) -> None:
+        if self.writer is None or self._lost or not self._leads():
+            return
+        if not await self.writer.drain(_DRAIN_SECONDS):
+            _log.warning("%d writes are given up", self.writer.waiting)
 
     def _tell_of_others(self, scheduler: Scheduler) -> None:
         """Log how many pods wait for schedulers that no profile stands for."""
@@ -221,8 +231,6 @@ class LiveApp:
     async def _end(self) -> None:
         """Write what is left to write, give the lease back, and close everything."""
         if self.writer is not None:
-            if not self._lost and self._leads() and not await self.writer.drain(_DRAIN_SECONDS):
-                _log.warning("%d writes are given up", self.writer.waiting)
             self.writer.halt("the scheduler stops")
         if self._election is not None and not self._lost:
             with contextlib.suppress(TimeoutError):

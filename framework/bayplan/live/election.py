@@ -97,8 +97,9 @@ class Election:
     async def _acquire(self) -> None:
         while True:
             try:
-                if await asyncio.wait_for(self._try(), self._times.renew_deadline):
-                    return
+                async with asyncio.timeout(self._times.renew_deadline):
+                    if await self._try():
+                        return
                 self.problem = ""
             except (ClusterError, InputError, TimeoutError) as exc:
                 self._note(exc)
@@ -118,7 +119,9 @@ class Election:
             try:
                 if left <= 0:
                     raise TimeoutError
-                if not await asyncio.wait_for(self._try(), left):
+                async with asyncio.timeout(left):
+                    ours = await self._try()
+                if not ours:
                     _log.error("%s holds the lease now", self.holder)
                     return
                 self.problem = ""
@@ -161,6 +164,9 @@ class Election:
         try:
             await self._write(lease, self.identity, round(self._times.lease_duration))
         except Conflict:
+            if self.leading:
+                # Somebody changed it meanwhile; the next look says whether it is still ours.
+                raise
             return False
         self._renewed = began
         return True

@@ -24,7 +24,6 @@ __all__ = ["LiveScheduler"]
 
 _SLICE = 0.005
 _LONGEST_IDLE = 1.0
-_SETTLE_SECONDS = 30.0
 
 _log = logging.getLogger("bayplan.live")
 
@@ -97,9 +96,14 @@ class LiveScheduler:
     def _slice(self) -> bool:
         """Take events in and run cycles for a few milliseconds; return whether more waits."""
         delivered = self._cluster.deliver()
+        if self._cluster.undelivered:
+            # Half of what is known is no ground for a decision.
+            return True
         started = time.perf_counter()
         stepped = False
-        if self.leads():
+        if not self.leads():
+            self.scheduler.stand_by()
+        else:
             try:
                 self.scheduler.tick()
                 while self.scheduler.step():
@@ -129,10 +133,16 @@ class LiveScheduler:
         """Make a scheduler anew, after the writes of the old one are answered and seen."""
         assert self._wanted is not None, "checked by the caller"
         profiles, self._wanted = self._wanted, None
-        until = self._cluster.now + _SETTLE_SECONDS
-        while self._busy() and self._cluster.now < until and not self.stopping:
+        try:
+            Scheduler(_Nowhere(self._cluster), profiles)
+        except BayplanError as exc:
+            _log.error("profiles not reloaded: %s", exc)
+            return
+        while self._busy() and not self.stopping:
             if not self._cluster.deliver():
                 await asyncio.sleep(0.01)
+        if self.stopping:
+            return
         self._port.detach()
         # What was written last may not be known yet: another scheduler would place it twice.
         if not await self._listed_anew():
@@ -153,7 +163,22 @@ class LiveScheduler:
         return True
 
     def _busy(self) -> bool:
-        return bool(self.scheduler.unconfirmed or self._cluster.writing)
+        # In a dry run nothing is ever confirmed.
+        unconfirmed = self.scheduler.unconfirmed if self._cluster.writes else 0
+        return bool(unconfirmed or self._cluster.writing)
+
+
+class _Nowhere:
+    """A cluster to try profiles on."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.now = cluster.now
+
+    def watch(self, handler: WatchHandler) -> None:
+        pass
+
+    def submit(self, write: Write, done: Done | None = None) -> None:
+        pass
 
 
 class _Port:

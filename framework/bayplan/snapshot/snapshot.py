@@ -140,6 +140,13 @@ class Snapshot:
 
     # Nodes -------------------------------------------------------------------------------
 
+    def node(self, name: str) -> Node | None:
+        """Return a node as it was last told of, though it may not show yet."""
+        if name in self._waiting_nodes:
+            return self._waiting_nodes[name]
+        row = self.nodes.row_of.get(name)
+        return self.nodes.nodes[row] if row is not None else None
+
     def set_node(self, node: Node) -> None:
         """Add or replace a node; it shows after the next ``sync``."""
         self._waiting_nodes[node.metadata.name] = node

@@ -82,7 +82,14 @@ class KubernetesCluster:
         for reflector in self.reflectors:
             reflector.begin_anew()
         await self.start()
-        await self.settle()
+        while not all(self._is_known(reflector) for reflector in self.reflectors):
+            await asyncio.sleep(0.02)
+
+    @staticmethod
+    def _is_known(reflector: Reflector) -> bool:
+        """Whether a kind was listed, or is one that can be done without and may not be read."""
+        refused = reflector.health is Health.REFUSED and not is_required(reflector.kind)
+        return reflector.settled.is_set() or refused
 
     async def settle(self) -> None:
         """Wait until every kind was listed, or is known not to be there."""
@@ -178,6 +185,11 @@ class KubernetesCluster:
         self.on_unreadable(kind, key, problem)
 
     # Writing ---------------------------------------------------------------------------------
+
+    @property
+    def writes(self) -> bool:
+        """Whether writes are carried out, which they are not in a dry run."""
+        return self._writer is not None
 
     @property
     def writing(self) -> int:

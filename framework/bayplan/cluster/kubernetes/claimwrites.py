@@ -22,7 +22,7 @@ from bayplan.api.dra import (
 )
 from bayplan.cluster.kubernetes.podwrites import Lookup, pod_path
 from bayplan.cluster.kubernetes.resources import Resource
-from bayplan.cluster.kubernetes.transport import MERGE_PATCH, STRATEGIC_PATCH, Transport
+from bayplan.cluster.kubernetes.transport import MERGE_PATCH, STRATEGIC_PATCH, Requests
 from bayplan.cluster.protocol import CreateClaim, ReleaseClaim, ReserveClaim
 from bayplan.errors import AlreadyExists, ClusterError, Conflict, NotFound
 
@@ -43,7 +43,7 @@ class ClaimWrites:
 
     def __init__(
         self,
-        transport: Transport,
+        transport: Requests,
         lookup: Lookup,
         resource_of: Callable[[type[ApiObject]], Resource | None],
     ) -> None:

@@ -62,6 +62,7 @@ class Credentials:
         self._authorization: str | None = None
         self._fresh_until = 0.0
         self._endpoint: Endpoint | None = None
+        self._files: tuple[object, ...] = ()
         self._lock = asyncio.Lock()
 
     @property
@@ -70,7 +71,7 @@ class Credentials:
         return str(self._path) if self._path is not None else "the pod's service account"
 
     async def endpoint(self) -> Endpoint:
-        """Return the API server.
+        """Return the API server: the same object for as long as nothing of it changes.
 
         :raises InputError: when the kubeconfig cannot be used, or there is no cluster around.
         """
@@ -78,16 +79,21 @@ class Credentials:
         assert self._endpoint is not None, "loading sets it"
         return self._endpoint
 
-    async def authorization(self, refused: bool = False) -> str | None:
-        """Return the header's value, None without a token; ``refused``: the last one was.
+    async def authorization(self, refused: str | None = None) -> str | None:
+        """Return the header's value, None without a token; ``refused``: what was not accepted.
 
         :raises InputError: when the credentials cannot be loaded.
         """
-        if refused or time.monotonic() >= self._fresh_until:
+        if self._is_stale(refused):
             async with self._lock:
-                if refused or time.monotonic() >= self._fresh_until:
+                # Of many requests that were refused at once, one is enough to ask again.
+                if self._is_stale(refused):
                     await self._load()
         return self._authorization
+
+    def _is_stale(self, refused: str | None) -> bool:
+        over = time.monotonic() >= self._fresh_until
+        return over or (refused is not None and refused == self._authorization)
 
     async def _load(self) -> None:
         settings = Configuration()
@@ -133,15 +139,29 @@ class Credentials:
     def _made(self, settings: Configuration, where: str) -> Endpoint:
         if not settings.host.startswith(("http://", "https://")):
             raise InputError(f'the server "{settings.host}" is no http(s) address', where)
-        context = None
-        if settings.host.startswith("https://"):
-            try:
-                context = _tls(settings)
-            except (ssl.SSLError, OSError) as exc:
-                raise InputError(f"its certificates cannot be used: {exc}", where) from None
+        try:
+            files = _contents(settings)
+            if self._endpoint is not None and files == self._files:
+                return self._endpoint
+            context = _tls(settings) if settings.host.startswith("https://") else None
+        except (ssl.SSLError, OSError) as exc:
+            raise InputError(f"its certificates cannot be used: {exc}", where) from None
+        self._files = files
         return Endpoint(
             settings.host.rstrip("/"), context, settings.tls_server_name, settings.proxy
         )
+
+
+def _contents(settings: Configuration) -> tuple[object, ...]:
+    """Return all that an endpoint is made of, to know one that changed."""
+    files = (settings.ssl_ca_cert, settings.cert_file, settings.key_file)
+    return (
+        settings.host,
+        settings.verify_ssl,
+        settings.tls_server_name,
+        settings.proxy,
+        *(Path(name).read_bytes() if name else None for name in files),
+    )
 
 
 def _tls(settings: Configuration) -> ssl.SSLContext:

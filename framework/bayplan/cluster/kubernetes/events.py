@@ -16,7 +16,7 @@ import msgspec
 
 from bayplan.api import KINDS, Kind, Pod
 from bayplan.cluster.kubernetes.podwrites import Lookup, rfc3339
-from bayplan.cluster.kubernetes.transport import MERGE_PATCH, Transport
+from bayplan.cluster.kubernetes.transport import MERGE_PATCH, Requests
 from bayplan.cluster.protocol import Event
 from bayplan.errors import AlreadyExists, NotFound
 
@@ -59,7 +59,7 @@ class EventRecorder:
     :param instance: which process of it does.
     """
 
-    def __init__(self, transport: Transport, component: str, instance: str) -> None:
+    def __init__(self, transport: Requests, component: str, instance: str) -> None:
         self._transport = transport
         self._component = component
         self._instance = instance

@@ -12,9 +12,9 @@ from msgspec.structs import replace
 
 from bayplan.api import KINDS, Pod, PodCondition
 from bayplan.api.objects import decode_json
-from bayplan.cluster.kubernetes.transport import STRATEGIC_PATCH, Transport
+from bayplan.cluster.kubernetes.transport import STRATEGIC_PATCH, Requests
 from bayplan.cluster.protocol import Bind, Evict, PatchPodStatus
-from bayplan.errors import Conflict, NotFound
+from bayplan.errors import Conflict, NotFound, Transient
 
 __all__ = ["PodWrites", "pod_path", "rfc3339"]
 
@@ -40,7 +40,7 @@ class PodWrites:
     :param lookup: returns an object as it was last seen, by type and key, or None.
     """
 
-    def __init__(self, transport: Transport, lookup: Lookup) -> None:
+    def __init__(self, transport: Requests, lookup: Lookup) -> None:
         self._transport = transport
         self._lookup = lookup
         self._patched: OrderedDict[str, None] = OrderedDict()
@@ -116,7 +116,14 @@ class PodWrites:
         self._patched[write.uid] = None
         if len(self._patched) > _REMEMBERED:
             self._patched.popitem(last=False)
-        await self._patch(pod_path(write.pod), write.uid, status)
+        try:
+            await self._patch(pod_path(write.pod), write.uid, status)
+        except Conflict as exc:
+            content = await self._transport.request("GET", pod_path(write.pod))
+            now = decode_json(KINDS["", "Pod"], "v1", content)
+            if now.metadata.uid == write.uid:
+                raise Transient(str(exc)) from None
+            raise
 
     async def _patch(self, path: str, uid: str, status: dict[str, Any]) -> None:
         body = {"metadata": {"uid": uid} if uid else {}, "status": status}

@@ -17,7 +17,7 @@ import msgspec
 
 from bayplan.api import ApiObject, Kind, ObjectMeta, Pod
 from bayplan.api.objects import DecodeError
-from bayplan.cluster.kubernetes.resources import Resource, what_is_used
+from bayplan.cluster.kubernetes.resources import Resource, is_required, what_is_used
 from bayplan.cluster.kubernetes.transport import error_of
 from bayplan.cluster.protocol import WatchEvent, WatchType
 from bayplan.errors import (
@@ -135,7 +135,8 @@ class Reflector:
                     await self._list()
                 await self._watch()
             except NotFound as exc:
-                await self._absent(exc)
+                # What every API server has is not gone because somebody in between says so.
+                await (self._failed(exc) if is_required(self.kind) else self._absent(exc))
             except Gone:
                 self.version = ""
             except (ClusterError, InputError) as exc:

@@ -10,7 +10,7 @@ import msgspec
 from bayplan.api import ApiObject
 from bayplan.cluster.kubernetes.podwrites import Lookup
 from bayplan.cluster.kubernetes.resources import Resource
-from bayplan.cluster.kubernetes.transport import MERGE_PATCH, Transport
+from bayplan.cluster.kubernetes.transport import MERGE_PATCH, Requests
 from bayplan.cluster.protocol import PatchStatus, PutConfigMap
 from bayplan.errors import AlreadyExists, NotFound
 
@@ -26,7 +26,7 @@ class StatusWrites:
 
     def __init__(
         self,
-        transport: Transport,
+        transport: Requests,
         lookup: Lookup,
         resource_of: Callable[[type[ApiObject]], Resource | None],
     ) -> None:

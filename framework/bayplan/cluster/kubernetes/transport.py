@@ -29,7 +29,7 @@ from bayplan.errors import (
     Unauthorized,
 )
 
-__all__ = ["JSON", "MERGE_PATCH", "STRATEGIC_PATCH", "Transport", "error_of"]
+__all__ = ["JSON", "MERGE_PATCH", "STRATEGIC_PATCH", "Requests", "Transport", "error_of"]
 
 JSON = "application/json"
 MERGE_PATCH = "application/merge-patch+json"
@@ -62,7 +62,25 @@ class _Status(msgspec.Struct):
 
 class _Who(Protocol):
     async def endpoint(self) -> Endpoint: ...
-    async def authorization(self, refused: bool = False) -> str | None: ...
+    async def authorization(self, refused: str | None = None) -> str | None: ...
+
+
+class Requests(Protocol):
+    """Whoever makes requests to an API server."""
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        body: bytes | None = None,
+        content_type: str = JSON,
+        query: Mapping[str, str] | None = None,
+        seconds: float | None = None,
+    ) -> bytes:
+        """Return the body of a successful answer.
+
+        :raises ClusterError: one of its kinds, for every other answer and for none.
+        """
 
 
 Observer = Callable[[str, str, float], None]
@@ -79,6 +97,8 @@ class Transport:
         self._who = who
         self._observe = observe
         self._session: aiohttp.ClientSession | None = None
+        self._old: list[aiohttp.ClientSession] = []
+        self._closing: set[asyncio.Future[None]] = set()
         self._endpoint: Endpoint | None = None
         self.host = ""
         """The server's name and port, "" before the first request."""
@@ -92,9 +112,10 @@ class Transport:
 
     async def close(self) -> None:
         """Close all connections."""
-        if self._session is not None:
-            await self._session.close()
-            self._session = None
+        sessions = [*self._old, *([self._session] if self._session is not None else [])]
+        self._old, self._session = [], None
+        for session in sessions:
+            await session.close()
 
     async def request(
         self,
@@ -111,10 +132,12 @@ class Transport:
         :raises InputError: when the credentials cannot be loaded.
         """
         limit = self._limit if seconds is None else aiohttp.ClientTimeout(total=seconds)
-        answer = await self._send(method, path, body, content_type, query, limit, False)
+        token = await self._who.authorization()
+        answer = await self._send(method, path, body, content_type, query, limit, token)
         if isinstance(answer, Unauthorized):
             # The token may have been rotated since it was read.
-            answer = await self._send(method, path, body, content_type, query, limit, True)
+            token = await self._who.authorization(token)
+            answer = await self._send(method, path, body, content_type, query, limit, token)
         if isinstance(answer, ClusterError):
             raise answer
         return answer
@@ -127,10 +150,10 @@ class Transport:
         content_type: str,
         query: Mapping[str, str] | None,
         limit: aiohttp.ClientTimeout,
-        refused: bool,
+        token: str | None,
     ) -> bytes | ClusterError:
         session = await self._ready()
-        headers = await self._headers(refused)
+        headers = {} if token is None else {"Authorization": token}
         if body is not None:
             headers["Content-Type"] = content_type
         started = time.perf_counter()
@@ -168,11 +191,13 @@ class Transport:
         """
         session = await self._ready()
         limit = aiohttp.ClientTimeout(total=None, connect=10.0, sock_read=_SILENCE)
+        token: str | None = None
         for refused in (False, True):
+            token = await self._who.authorization(token if refused else None)
             try:
                 async with session.get(
                     self._address(path, query),
-                    headers=await self._headers(refused),
+                    headers={} if token is None else {"Authorization": token},
                     timeout=limit,
                     server_hostname=self._server_name,
                 ) as response:
@@ -196,34 +221,45 @@ class Transport:
                 raise Transient(f"watch {path}: {_reason(exc)}") from None
 
     async def _ready(self) -> aiohttp.ClientSession:
-        if self._session is None:
-            self._endpoint = await self._who.endpoint()
-            self.host = urlsplit(self._endpoint.url).netloc
-            self._server_name = self._endpoint.server_name
-            connector = aiohttp.TCPConnector(
-                limit=0,
-                limit_per_host=0,
-                ssl=self._endpoint.ssl if self._endpoint.ssl is not None else True,
-                keepalive_timeout=60.0,
-            )
-            self._session = aiohttp.ClientSession(
-                connector=connector,
-                cookie_jar=aiohttp.DummyCookieJar(),
-                auto_decompress=True,
-                headers={"User-Agent": _AGENT, "Accept": JSON},
-                proxy=self._endpoint.proxy,
-                read_bufsize=2**20,
-            )
+        endpoint = await self._who.endpoint()
+        if self._session is None or endpoint is not self._endpoint:
+            if self._session is not None:
+                # With other certificates; what is under way on the old connections may end there.
+                self._old = [one for one in self._old if not one.closed] + [self._session]
+                asyncio.get_running_loop().call_later(_SECONDS, self._close_old)
+            self._endpoint = endpoint
+            self.host = urlsplit(endpoint.url).netloc
+            self._server_name = endpoint.server_name
+            self._session = _session_for(endpoint)
         return self._session
 
-    async def _headers(self, refused: bool) -> dict[str, str]:
-        authorization = await self._who.authorization(refused)
-        return {} if authorization is None else {"Authorization": authorization}
+    def _close_old(self) -> None:
+        old, self._old = self._old, []
+        for session in old:
+            task = asyncio.ensure_future(session.close())
+            self._closing.add(task)
+            task.add_done_callback(self._closing.discard)
 
     def _address(self, path: str, query: Mapping[str, str] | None) -> URL:
         assert self._endpoint is not None, "set when the session is made"
         text = f"{self._endpoint.url}{path}"
         return URL(f"{text}?{urlencode(query)}" if query else text, encoded=True)
+
+
+def _session_for(endpoint: Endpoint) -> aiohttp.ClientSession:
+    connector = aiohttp.TCPConnector(
+        limit=0,
+        limit_per_host=0,
+        ssl=endpoint.ssl if endpoint.ssl is not None else True,
+        keepalive_timeout=60.0,
+    )
+    return aiohttp.ClientSession(
+        connector=connector,
+        cookie_jar=aiohttp.DummyCookieJar(),
+        headers={"User-Agent": _AGENT, "Accept": JSON},
+        proxy=endpoint.proxy,
+        read_bufsize=2**20,
+    )
 
 
 async def _lines_of(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:

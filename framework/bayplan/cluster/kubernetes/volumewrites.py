@@ -20,7 +20,7 @@ from bayplan.api.volumes import (
     reference_to,
 )
 from bayplan.cluster.kubernetes.resources import Resource
-from bayplan.cluster.kubernetes.transport import MERGE_PATCH, Transport
+from bayplan.cluster.kubernetes.transport import MERGE_PATCH, Requests
 from bayplan.cluster.protocol import BindVolume, SelectNode
 from bayplan.errors import Conflict
 
@@ -36,7 +36,7 @@ class VolumeWrites:
     """
 
     def __init__(
-        self, transport: Transport, resource_of: Callable[[type[ApiObject]], Resource | None]
+        self, transport: Requests, resource_of: Callable[[type[ApiObject]], Resource | None]
     ) -> None:
         self._transport = transport
         self._resource_of = resource_of

@@ -11,7 +11,7 @@ import asyncio
 import logging
 import random
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,7 +21,7 @@ from bayplan.cluster.kubernetes.events import EventRecorder
 from bayplan.cluster.kubernetes.podwrites import PodWrites
 from bayplan.cluster.kubernetes.resources import Resource
 from bayplan.cluster.kubernetes.statuswrites import StatusWrites
-from bayplan.cluster.kubernetes.transport import Transport
+from bayplan.cluster.kubernetes.transport import JSON, Requests
 from bayplan.cluster.kubernetes.volumewrites import VolumeWrites
 from bayplan.cluster.protocol import (
     Bind,
@@ -83,6 +83,27 @@ class Rate:
         return max(0.0, -self._tokens / self.per_second)
 
 
+class _Fenced(Requests):
+    """Requests of which those that change something are refused to whom may not write."""
+
+    def __init__(self, inner: Requests, fence: Callable[[], bool]) -> None:
+        self._inner = inner
+        self._fence = fence
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        body: bytes | None = None,
+        content_type: str = JSON,
+        query: Mapping[str, str] | None = None,
+        seconds: float | None = None,
+    ) -> bytes:
+        if method != "GET" and not self._fence():
+            raise Stopped("this process does not lead any more")
+        return await self._inner.request(method, path, body, content_type, query, seconds)
+
+
 class Writer:
     """Carries out writes.
 
@@ -92,7 +113,7 @@ class Writer:
 
     def __init__(
         self,
-        transport: Transport,
+        transport: Requests,
         recorder: EventRecorder,
         concurrency: int = 32,
         rate: Rate | None = None,
@@ -113,10 +134,11 @@ class Writer:
         """Seconds for which a status waits for the next one of its object to take its place."""
         self.dropped_events = 0
         self.retries = 0
-        self._pods = PodWrites(transport, self._get)
-        self._claims = ClaimWrites(transport, self._get, self._resource)
-        self._statuses = StatusWrites(transport, self._get, self._resource)
-        self._volumes = VolumeWrites(transport, self._resource)
+        fenced = _Fenced(transport, lambda: self.fence())
+        self._pods = PodWrites(fenced, self._get)
+        self._claims = ClaimWrites(fenced, self._get, self._resource)
+        self._statuses = StatusWrites(fenced, self._get, self._resource)
+        self._volumes = VolumeWrites(fenced, self._resource)
         self.lookup: Callable[[type[Any], str], Any] = lambda type_, key: None
         self.resource_of: Callable[[type[ApiObject]], Resource | None] = lambda type_: None
         self._how: dict[type, Callable[[Any, bool], Awaitable[None]]] = {
@@ -227,6 +249,9 @@ class Writer:
         subject = _subject(job.write)
         if subject is not None:
             waiting = self._busy.get(subject)
+            if waiting is not None and isinstance(job.write, Bind | Evict):
+                self._give_way(subject)
+                waiting = self._busy.get(subject)
             if waiting is not None:
                 if not _superseded(waiting, job, self._answer):
                     waiting.append(job)
@@ -237,6 +262,14 @@ class Writer:
             worker = asyncio.create_task(self._work())
             self._workers.add(worker)
             worker.add_done_callback(self._workers.discard)
+
+    def _give_way(self, subject: Subject) -> None:
+        """A status that could not be written yet does not keep a pod from its node."""
+        for timer, job in list(self._retrying.items()):
+            if isinstance(job.write, PatchPodStatus) and _subject(job.write) == subject:
+                timer.cancel()
+                del self._retrying[timer]
+                self._finished(job, Stopped("something about the pod goes before its status"))
 
     async def _work(self) -> None:
         while True:
@@ -251,15 +284,19 @@ class Writer:
                 delay = self._rate.delay(asyncio.get_running_loop().time())
                 if delay > 0:
                     await asyncio.sleep(delay)
-            if not self.fence():
-                raise Stopped("this process does not lead any more")
             await self._how[type(job.write)](job.write, job.sent)
         except (Transient, InputError) as exc:
             job.attempts += 1
             if isinstance(exc, Transient):
                 job.sent |= exc.sent
+            subject = _subject(job.write)
+            behind = self._busy.get(subject, ()) if subject is not None else ()
             if isinstance(job.write, Event) and job.attempts >= _EVENT_ATTEMPTS:
                 self.dropped_events += 1
+            elif isinstance(job.write, PatchPodStatus) and any(
+                isinstance(other.write, Bind | Evict) for other in behind
+            ):
+                self._finished(job, exc if isinstance(exc, ClusterError) else None)
             else:
                 self._again(job, exc)
         except ClusterError as exc:
@@ -312,6 +349,8 @@ class Writer:
             _log.warning("%s of %s: %s", *_named(job.write), error)
 
     async def _event(self, event: Event, sent: bool) -> None:
+        if not self.fence():
+            raise Stopped("this process does not lead any more")
         await self._recorder.record(event, self._get)
 
 
