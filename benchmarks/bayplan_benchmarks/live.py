@@ -72,7 +72,7 @@ async def _schedule(server: subprocess.Popen[str], pods: int) -> dict[str, float
             )
         )
         running = asyncio.create_task(app.run(), name="app")
-        while app.live is None:
+        while app.live is None or not app.live.idle:
             await asyncio.sleep(0.05)
         started, before = time.process_time(), dict(spent.seconds)
         server.stdin.write("pods\n")

@@ -24,6 +24,8 @@ __all__ = ["LiveScheduler"]
 
 _SLICE = 0.005
 _LONGEST_IDLE = 1.0
+_BATCH = 0.002
+"""Seconds between two looks at what came, so that a trickle of answers is taken in together."""
 
 _log = logging.getLogger("bayplan.live")
 
@@ -55,6 +57,8 @@ class LiveScheduler:
         self.stopping = False
         self.idle = False
         """Whether it waits for an event."""
+        self._loop_time = asyncio.get_running_loop().time
+        self._looked = 0.0
         self._port = _Port(cluster)
         self.scheduler = self._build(profiles)
 
@@ -117,6 +121,7 @@ class LiveScheduler:
     async def _idle(self) -> None:
         """Wait for an event, an order, or the time of something that waits."""
         self._wake.clear()
+        self._looked = self._loop_time()
         if self._cluster.undelivered or self.stopping or self._wanted is not None:
             return
         pause = _LONGEST_IDLE
@@ -128,6 +133,9 @@ class LiveScheduler:
             async with asyncio.timeout(pause):
                 await self._wake.wait()
         self.idle = False
+        early = self._looked + _BATCH - self._loop_time()
+        if early > 0:
+            await asyncio.sleep(early)
 
     async def _change_profiles(self) -> None:
         """Make a scheduler anew, after the writes of the old one are answered and seen."""
