@@ -46,7 +46,7 @@ _FIRST_WAIT = 0.1
 _LONGEST_WAIT = 5.0
 _EVENT_ATTEMPTS = 5
 _MOST_EVENTS = 10_000
-_LINGER = 0.05
+_LINGER = 0.2
 
 _log = logging.getLogger("bayplan.cluster")
 
