@@ -24,7 +24,7 @@ from bayplan.cluster.kubernetes.events import EventRecorder
 from bayplan.cluster.kubernetes.transport import Transport
 from bayplan.cluster.kubernetes.writer import Rate, Writer
 from bayplan.cluster.protocol import Event
-from bayplan.errors import BayplanError, InputError
+from bayplan.errors import BayplanError
 from bayplan.live.election import Election
 from bayplan.live.loop import LiveScheduler
 from bayplan.live.metrics import LiveMetrics
@@ -103,9 +103,12 @@ class LiveApp:
         self._metrics.request(self.transport.host, method, code, seconds)
 
     def _unreadable(self, kind: Kind, key: str, problem: str) -> None:
-        event = Event(key, "Warning", "Unreadable", f"bayplan passes it over: {problem}")
-        if self._leads():
-            self.cluster.submit(Event(key, event.type, event.reason, event.message, "", kind.name))
+        if self.live is not None and self._leads():
+            self._tell_unreadable(kind.name, key, problem)
+
+    def _tell_unreadable(self, kind: str, key: str, problem: str) -> None:
+        text = f"bayplan passes it over: {problem}"
+        self.cluster.submit(Event(key, "Warning", "Unreadable", text, about=kind))
 
     # Running ---------------------------------------------------------------------------------
 
@@ -165,6 +168,8 @@ class LiveApp:
             self._metrics.leads(self._profiles.leader_election.resource_name, True)
         _log.info("schedules pods of %s", ", ".join(self.live.scheduler.profiles))
         self._tell_of_others(self.live.scheduler)
+        if not self._elects():
+            self._begin_to_lead()
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             self.live.stop()
@@ -219,11 +224,16 @@ class LiveApp:
     def _leadership(self, leading: bool) -> None:
         self._metrics.leads(self._profiles.leader_election.resource_name, leading)
         if leading:
-            self.cluster.changed.set()
+            self._begin_to_lead()
         elif not self._stopping.is_set():
             self._lost = True
             if self.writer is not None:
                 self.writer.halt("the lease was lost")
+
+    def _begin_to_lead(self) -> None:
+        for (kind, key), problem in self.cluster.unreadable.items():
+            self._tell_unreadable(kind, key, problem)
+        self.cluster.changed.set()
 
     def _leads(self) -> bool:
         return not self._elects() or (self._election is not None and self._election.leads())
@@ -294,8 +304,6 @@ async def run(options: Options) -> int:
         loop.add_signal_handler(number, handler)
     try:
         return await app.run()
-    except InputError:
-        raise
     finally:
         for number in handlers:
             loop.remove_signal_handler(number)
