@@ -70,6 +70,11 @@ def test_without_a_token_file_the_api_server_is_asked_about_the_callers_token(
             assert (await get(f"{url}/metrics", "scrape"))[0] == 200
             assert (await get(f"{url}/debug/decisions", "scrape"))[0] == 403
             assert (await get(f"{url}/metrics", "nobody"))[0] == 403
+            # Who tries tokens does not get to the API server with all of them.
+            for index in range(50):
+                assert (await get(f"{url}/metrics", f"guess-{index}"))[0] == 403
+            reviews = made.server.calls["create", "authentication.k8s.io", "tokenreviews", False]
+            assert reviews < 40
             # Whoever cannot be asked about is not let in.
             await made.server.stop()
             assert (await get(f"{url}/metrics", "admin"))[0] == 403

@@ -9,12 +9,15 @@ from typing import Any
 import msgspec
 
 from bayplan.cluster.kubernetes.transport import Transport
+from bayplan.cluster.kubernetes.writer import Rate
 from bayplan.errors import ClusterError, InputError
 
 __all__ = ["Reviews"]
 
 _REMEMBERED = 256
 _SECONDS = 10.0
+_ASKED_PER_SECOND = 5.0
+_BURST = 20
 
 
 class Reviews:
@@ -22,6 +25,7 @@ class Reviews:
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
+        self._rate = Rate(_ASKED_PER_SECOND, _BURST)
         self._known: OrderedDict[tuple[str, str], tuple[bool, float]] = OrderedDict()
 
     async def allows(self, token: str, path: str) -> bool:
@@ -30,6 +34,9 @@ class Reviews:
         known = self._known.get((token, path))
         if known is not None and now - known[1] < _SECONDS:
             return known[0]
+        if not self._rate.allows(now):
+            # Whoever tries tokens is not to load the API server.
+            return False
         try:
             answer = await self._ask(token, path)
         except (ClusterError, InputError):

@@ -77,10 +77,21 @@ class Rate:
 
     def delay(self, now: float) -> float:
         """Take a token; return for how many seconds to wait before using it."""
-        self._tokens = min(self.burst, self._tokens + (now - self._at) * self.per_second)
-        self._at = now
+        self._refill(now)
         self._tokens -= 1
         return max(0.0, -self._tokens / self.per_second)
+
+    def allows(self, now: float) -> bool:
+        """Take a token if there is one."""
+        self._refill(now)
+        if self._tokens < 1:
+            return False
+        self._tokens -= 1
+        return True
+
+    def _refill(self, now: float) -> None:
+        self._tokens = min(self.burst, self._tokens + (now - self._at) * self.per_second)
+        self._at = now
 
 
 class _Fenced(Requests):
