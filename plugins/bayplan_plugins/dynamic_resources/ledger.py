@@ -7,7 +7,8 @@ their claims were made for them; that is how preemption frees devices.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -49,6 +50,7 @@ __all__ = ["DeviceLedger", "Flight", "extended_uid"]
 _MOST_PROMISES = 4096
 _MOST_NODES = 4
 """Pods whose promises are remembered, and the nodes for each of them."""
+_SPARE = 8
 
 
 @dataclass(eq=False)
@@ -100,6 +102,9 @@ class DeviceLedger:
         self._ghost_users: dict[str, int] = {}
         self._specs: dict[bytes, int] = {}
         self._spec_of: dict[str, int] = {}
+        self._contents: dict[int, bytes] = {}
+        self._spec_users: Counter[int] = Counter()
+        self._spec_count = 0
         self._prepared: dict[int, ClaimToAllocate] = {}
         self._tables: dict[str, tuple[object, DeviceTable]] = {}
         self._devices_of: dict[str, tuple[DeviceTable, Mapping[DeviceId, Device]]] = {}
@@ -227,7 +232,7 @@ class DeviceLedger:
         if flight is not None:
             self._give(flight.held)
         self._set_consumers(uid, frozenset())
-        self._spec_of.pop(uid, None)
+        self._forget_spec(uid)
         self._owners.pop(uid, None)
 
     def _set_consumers(self, uid: str, pods: frozenset[str]) -> None:
@@ -265,6 +270,7 @@ class DeviceLedger:
         if not self._snapshot.in_trial:
             # Its claim for extended resources has no object yet whose end would tell.
             flight = self._landed(extended_uid(uid))
+            self._forget_spec(extended_uid(uid))
             if flight is not None:
                 self._give(flight.held)
         else:
@@ -385,9 +391,27 @@ class DeviceLedger:
         pools = self.inventory.pools(node)
         kept = self._tables.get(node.metadata.name)
         if kept is None or kept[0] is not pools:
+            if kept is None:
+                self._forget_nodes()
             made = DeviceTable(pools, self.inventory.features)
             kept = self._tables[node.metadata.name] = (pools, made)
         return kept[1]
+
+    @property
+    def nodes(self) -> Container[str]:
+        """The names of the nodes that are there."""
+        return self._snapshot.nodes.row_of.keys()
+
+    def _forget_nodes(self) -> None:
+        """Forget nodes that are gone, once they are more than those that are there."""
+        present = self._snapshot.nodes.row_of
+        if len(self._tables) + len(self._versions) <= 4 * len(present) + _SPARE:
+            return
+        for kept in (self._tables, self._devices_of, self._versions):
+            for name in [name for name in kept if name not in present]:
+                del kept[name]
+        # A node that comes back must not seem to be as it was.
+        self._version += 1
 
     def devices_of(self, node: Node) -> Mapping[DeviceId, Device]:
         """Return the devices that a node can use."""
@@ -408,9 +432,24 @@ class DeviceLedger:
         found = self._spec_of.get(uid)
         if found is None:
             content = msgspec.json.encode(claim.spec, enc_hook=lambda quantity: quantity.text)
-            found = self._specs.setdefault(content, len(self._specs))
-            self._spec_of[uid] = found
+            known = self._specs.get(content)
+            if known is None:
+                # Numbers are not used again: answers are kept under them.
+                self._spec_count += 1
+                known = self._specs[content] = self._spec_count
+                self._contents[known] = content
+            found = self._spec_of[uid] = known
+            self._spec_users[found] += 1
         return found
+
+    def _forget_spec(self, uid: str) -> None:
+        spec = self._spec_of.pop(uid, None)
+        if spec is None:
+            return
+        self._spec_users[spec] -= 1
+        if not self._spec_users[spec]:
+            del self._spec_users[spec], self._specs[self._contents.pop(spec)]
+            self._prepared.pop(spec, None)
 
     def prepared(self, claim: ResourceClaim) -> ClaimToAllocate:
         """Return a claim ready to be allocated; what follows from its spec is kept.

@@ -29,6 +29,7 @@ __all__ = ["Answer", "NodeSolver"]
 
 _MOST_KEPT = 50_000
 _MOST_KEPT_FOR_NODE = 256
+_SPARE = 8
 _FORBIDDEN = "plugins forbid every choice of devices"
 
 
@@ -74,6 +75,7 @@ class NodeSolver:
         self._strict = strict
         self._timeout = timeout
         self._by_node: dict[str, _Kept] = {}
+        self._limit = _SPARE
         self._known: dict[Hashable, tuple[DeviceTable, Solved | Failure]] = {}
 
     def answer(
@@ -90,6 +92,8 @@ class NodeSolver:
         table = self._ledger.table(node)
         full = kept is not None and len(kept.answers) >= _MOST_KEPT_FOR_NODE
         if kept is None or kept.version != version or kept.table is not table or full:
+            if kept is None:
+                self._forget_nodes()
             kept = self._by_node[name] = _Kept(version, table)
         found = kept.answers.get(key)
         if found is None:
@@ -100,6 +104,14 @@ class NodeSolver:
                 found = Answer(None, found.reason, hopeless=hopeless)
             kept.answers[key] = found
         return found
+
+    def _forget_nodes(self) -> None:
+        """Forget nodes that are gone, each time that twice as many are known as at the last."""
+        if len(self._by_node) >= self._limit:
+            present = self._ledger.nodes
+            for name in [name for name in self._by_node if name not in present]:
+                del self._by_node[name]
+            self._limit = 2 * len(self._by_node) + _SPARE
 
     def with_state(
         self, claims: Sequence[ClaimToAllocate], node: Node, state: AllocatedState
