@@ -198,9 +198,14 @@ class GangDirectory:
         if pod.definition is None or pod.gang is None:
             return set()
         members = self[pod.gang]
-        if members.by_pods.get(pod.key) == pod.definition:
+        before = members.by_pods.get(pod.key)
+        if before == pod.definition:
             return set()
+        first = next(iter(members.by_pods.values()), None)
         members.by_pods[pod.key] = pod.definition
+        if before is None and first == pod.definition:
+            # One more that says the same: a large gang does not look at all its pods for each.
+            return set()
         return self._resolve_all(pod.gang)
 
     def remove(self, pod: PodInfo) -> set[str]:
@@ -214,7 +219,7 @@ class GangDirectory:
         members.pending.pop(pod.key, None)
         members.bound.pop(pod.key, None)
         changed: set[str] = set()
-        if members.by_pods.pop(pod.key, None) is not None:
+        if members.by_pods.pop(pod.key, None) is not None and not _still_agreed(members):
             changed = self._resolve_all(pod.gang)
         self._drop_if_empty(pod.gang)
         return changed
@@ -244,6 +249,12 @@ class GangDirectory:
         members = self._gangs[key]
         if not members.by_objects and not members.pending and not members.bound:
             del self._gangs[key]
+
+
+def _still_agreed(members: GangMembers) -> bool:
+    """Whether the pods of a gang define it alike, and some are left that do."""
+    gang = members.gang
+    return bool(members.by_pods) and gang is not None and gang.problem is None
 
 
 def owner_of(pod: PodInfo) -> tuple[str, str]:
