@@ -221,10 +221,7 @@ def decode_object(kind: Kind, content: dict[str, Any]) -> ApiObject:
     except msgspec.ValidationError as exc:
         raise _decode_error(str(exc), content, kind.type) from None
     if kind.whole:
-        info = msgspec.inspect.type_info(kind.type)
-        assert isinstance(info, msgspec.inspect.StructType)
-        spec = next(field for field in info.fields if field.name == "spec")
-        _refuse_unknown(content.get("spec"), spec.type, "$.spec")
+        _refuse_unknown(content.get("spec"), _spec_of(kind.type), "$.spec")
     if kind.namespaced and not obj.metadata.namespace:
         metadata = msgspec.structs.replace(obj.metadata, namespace="default")
         obj = msgspec.structs.replace(obj, metadata=metadata)
@@ -284,6 +281,14 @@ def decode_part(type_: type[Part], content: dict[str, Any]) -> Part:
         return msgspec.convert(_without_nulls(content), type_, dec_hook=_quantity)
     except msgspec.ValidationError as exc:
         raise _decode_error(str(exc), content, type_) from None
+
+
+@cache
+def _spec_of(type_: type[ApiObject]) -> msgspec.inspect.Type:
+    """Return what is known of a kind's spec; to find it out takes milliseconds."""
+    info = msgspec.inspect.type_info(type_)
+    assert isinstance(info, msgspec.inspect.StructType)
+    return next(field for field in info.fields if field.name == "spec").type
 
 
 def _refuse_unknown(value: Any, node: msgspec.inspect.Type, path: str) -> None:
