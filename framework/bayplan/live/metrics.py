@@ -11,12 +11,13 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Gauge
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from bayplan.cycle import Result
 from bayplan.decision import Outcome
+from bayplan.live.tallies import Count, Spread
 from bayplan.observer import Observer
 from bayplan.plugin import Unit
 from bayplan.queue import Place
@@ -81,76 +82,80 @@ class LiveMetrics(Observer):
         self._sample = _Sample()
         self._cycles = 0
         self._scheduler: Scheduler | None = None
-        self._attempts = Counter(
+        self._attempts = Count(
             "scheduler_schedule_attempts",
             "Number of attempts to schedule pods, by the result.",
             ["result", "profile"],
-            registry=registry,
+            registry,
         )
-        self._attempt_seconds = Histogram(
+        self._attempt_seconds = Spread(
             "scheduler_scheduling_attempt_duration_seconds",
             "Scheduling attempt latency in seconds (scheduling algorithm + binding).",
             ["result", "profile"],
-            buckets=_ATTEMPT_BUCKETS,
-            registry=registry,
+            _ATTEMPT_BUCKETS,
+            registry,
         )
-        self._algorithm_seconds = Histogram(
+        self._algorithm_seconds = Spread(
             "scheduler_scheduling_algorithm_duration_seconds",
             "Scheduling algorithm latency in seconds.",
-            buckets=_ATTEMPT_BUCKETS,
-            registry=registry,
+            [],
+            _ATTEMPT_BUCKETS,
+            registry,
         )
-        self._point_seconds = Histogram(
+        self._point_seconds = Spread(
             "scheduler_framework_extension_point_duration_seconds",
             "Latency for running all plugins of a specific extension point.",
             ["extension_point", "status", "profile"],
-            buckets=_POINT_BUCKETS,
-            registry=registry,
+            _POINT_BUCKETS,
+            registry,
         )
-        self._plugin_seconds = Histogram(
+        self._plugin_seconds = Spread(
             "scheduler_plugin_execution_duration_seconds",
             "Duration for running a plugin at a specific extension point.",
             ["plugin", "extension_point", "status"],
-            buckets=_PLUGIN_BUCKETS,
-            registry=registry,
+            _PLUGIN_BUCKETS,
+            registry,
         )
-        self._pod_seconds = Histogram(
+        self._pod_seconds = Spread(
             "scheduler_pod_scheduling_sli_duration_seconds",
             "E2e latency for a pod being scheduled, from the time the pod enters the scheduling "
             "queue, and might involve multiple scheduling attempts.",
             ["attempts"],
-            buckets=_POD_BUCKETS,
-            registry=registry,
+            _POD_BUCKETS,
+            registry,
         )
-        self._pod_attempts = Histogram(
+        self._pod_attempts = Spread(
             "scheduler_pod_scheduling_attempts",
             "Number of attempts to successfully schedule a pod.",
-            buckets=(1, 2, 4, 8, 16),
-            registry=registry,
+            [],
+            (1, 2, 4, 8, 16),
+            registry,
         )
-        self._preemptions = Counter(
+        self._preemptions = Count(
             "scheduler_preemption_attempts",
             "Total preemption attempts in the cluster till now",
-            registry=registry,
+            [],
+            registry,
         )
-        self._victims = Histogram(
+        self._victims = Spread(
             "scheduler_preemption_victims",
             "Number of selected preemption victims",
-            buckets=tuple(2**n for n in range(7)),
-            registry=registry,
+            [],
+            tuple(2**n for n in range(7)),
+            registry,
         )
-        self._requests = Counter(
+        self._requests = Count(
             "rest_client_requests",
             "Number of HTTP requests, partitioned by status code, method, and host.",
             ["code", "method", "host"],
-            registry=registry,
+            registry,
         )
-        self._request_seconds = Histogram(
+        self._request_seconds = Spread(
             "rest_client_request_duration_seconds",
             "Request latency in seconds. Broken down by verb, and host.",
             ["verb", "host"],
-            buckets=(0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0),
-            registry=registry,
+            (0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0),
+            registry,
         )
         self._leader = Gauge(
             "leader_election_master_status",
@@ -160,7 +165,6 @@ class LiveMetrics(Observer):
             registry=registry,
         )
         registry.register(_State(lambda: self._scheduler))
-        self._children: dict[tuple[str, ...], Any] = {}
 
     # Following a scheduler -------------------------------------------------------------------
 
@@ -200,48 +204,41 @@ class LiveMetrics(Observer):
     def ended(self, profile: str, unit: Unit, result: Result, seconds: float) -> None:
         """Count an attempt, for each pod of its unit."""
         label = _RESULTS[result.decision.outcome]
-        self._child(self._attempts, label, profile).inc(len(unit.pods))
-        self._child(self._attempt_seconds, label, profile).observe(seconds)
-        self._algorithm_seconds.observe(seconds)
+        labels = (label, profile)
+        self._attempts.add(labels, len(unit.pods))
+        self._attempt_seconds.observe(labels, seconds)
+        self._algorithm_seconds.observe((), seconds)
         if result.preemption is not None:
-            self._preemptions.inc()
-            self._victims.observe(len(result.preemption.victims))
+            self._preemptions.add(())
+            self._victims.observe((), len(result.preemption.victims))
         if self._sample.on:
             self._sample.on = False
             self._observe_sample(profile)
 
     def _observe_sample(self, profile: str) -> None:
         for point, seconds in self._sample.points.items():
-            self._child(self._point_seconds, point, "Success", profile).observe(seconds)
+            self._point_seconds.observe((point, "Success", profile), seconds)
         for (plugin, point), seconds in self._sample.plugins.items():
-            self._child(self._plugin_seconds, plugin, point, "Success").observe(seconds)
+            self._plugin_seconds.observe((plugin, point, "Success"), seconds)
         self._sample.points.clear()
         self._sample.plugins.clear()
 
     def bound(self, pod: PodInfo, node: str, cycle: int, attempts: int, seconds: float) -> None:
         """Observe how long a pod waited."""
-        self._pod_attempts.observe(attempts)
+        self._pod_attempts.observe((), attempts)
         label = str(attempts) if attempts < 16 else "16+"
-        self._child(self._pod_seconds, label).observe(seconds)
+        self._pod_seconds.observe((label,), seconds)
 
     # Requests and election -------------------------------------------------------------------
 
     def request(self, host: str, method: str, code: str, seconds: float) -> None:
         """Count a request to the API server."""
-        self._child(self._requests, code, method, host).inc()
-        self._child(self._request_seconds, method, host).observe(seconds)
+        self._requests.add((code, method, host))
+        self._request_seconds.observe((method, host), seconds)
 
     def leads(self, name: str, leading: bool) -> None:
         """Tell whether the lease of this name is ours."""
         self._leader.labels(name).set(leading)
-
-    def _child(self, metric: Any, *labels: str) -> Any:
-        # Looking a child up costs prometheus-client more than counting.
-        key = (metric._name, *labels)
-        child = self._children.get(key)
-        if child is None:
-            child = self._children[key] = metric.labels(*labels)
-        return child
 
 
 class _State(Collector):
