@@ -69,7 +69,7 @@ def print_explanation(console: Console, scheduler: Scheduler, pod: Pod) -> None:
         if pod.spec.node_name not in scheduler.snapshot.nodes.row_of:
             console.print("  There is no such node.")
         if decision is None or own is None or own.node is None:
-            console.print("  It was there from the beginning; bayplan did not decide it.")
+            console.print("  It was there before: this process did not decide it.")
             return
         _print_choice(console, decision, own)
         return

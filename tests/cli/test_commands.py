@@ -97,7 +97,7 @@ def test_explain_shows_the_finalists_of_a_plain_pod(tmp_path: Path) -> None:
 
 def test_explain_of_a_pod_that_was_placed_by_hand() -> None:
     text = run("explain", "notebook", "-f", PENDING).stdout
-    assert "bayplan did not decide it" in text
+    assert "did not decide it" in text
 
 
 @pytest.mark.parametrize(

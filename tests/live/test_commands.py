@@ -357,7 +357,8 @@ def test_explain_asks_the_scheduler_that_runs(face: Face, kubeconfig: Path, run:
     # Without a scheduler the cluster itself is read.
     told = bayplan("explain", "default/big", "--kubeconfig", kubeconfig)
     assert "Insufficient cpu" in told.stdout
-    assert "cannot be asked" in told.stderr
+    assert "no scheduler runs" in told.stderr
+    assert "Simulated" in told.stdout
     text = failure("explain", "default/none", "--kubeconfig", kubeconfig)
     assert 'no pod or gang "default/none"' in text
 
@@ -374,3 +375,49 @@ def test_credentials_come_from_where_kubectl_takes_them(
     monkeypatch.setenv("KUBECONFIG", f"{tmp_path / 'none'}{os.pathsep}{kubeconfig}")
     done = bayplan("snapshot", "-o", tmp_path / "c.zip")
     assert done.exit_code == 0, done.output
+
+
+@pytest.mark.parametrize("command", [("explain", "default/p"), ("snapshot", "-o", "c.zip")])
+def test_a_server_that_is_not_there_is_told_at_once(
+    command: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "kubeconfig"
+    with serving() as face:
+        face.server.write_kubeconfig(path)
+    text = failure(*command, "--kubeconfig", path)
+    assert "Connect call failed" in text
+    assert len(text.splitlines()) == 1
+
+
+def test_a_kubeconfig_that_is_no_yaml_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "kubeconfig"
+    path.write_text("clusters: [\n")
+    text = failure("run", "--config", PROFILE, "--kubeconfig", path)
+    assert f"{path}: is no kubeconfig: not YAML" in text
+
+
+def test_a_kubeconfig_that_the_environment_names_is_missed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "gone"))
+    text = failure("snapshot", "-o", tmp_path / "c.zip")
+    assert f"{tmp_path / 'gone'}: there is no such file" in text
+
+
+def test_credentials_that_vanish_are_kept_while_they_are_good(face: Face, tmp_path: Path) -> None:
+    import asyncio
+
+    from bayplan.cluster.kubernetes.credentials import Credentials
+
+    path = tmp_path / "kubeconfig"
+    face.server.write_kubeconfig(path)
+
+    async def run() -> None:
+        credentials = Credentials(path)
+        before = await credentials.endpoint()
+        path.unlink()
+        credentials._fresh_until = 0.0
+        assert await credentials.endpoint() is before
+
+    asyncio.run(run())

@@ -49,7 +49,9 @@ def command(
         simulation, _ = simulate(paths, config, plugins_dir, until, seed, frozenset((key,)))
         _print(simulation, key)
         return
-    if kubeconfig is None and not context:
+    from bayplan.cluster.kubernetes.credentials import find_kubeconfig
+
+    if kubeconfig is None and not context and find_kubeconfig() is None:
         raise InputError("give manifests with -f, or a cluster with --kubeconfig")
     _explain_live(key, config, plugins_dir, until, kubeconfig, context)
 
@@ -65,24 +67,21 @@ def _explain_live(
     from bayplan.live.client import ask_scheduler, read_cluster
 
     lease = profiles(config, plugins_dir).leader_election
-    answer = asyncio.run(ask_scheduler(kubeconfig, context, key, lease))
+    answer, why = asyncio.run(ask_scheduler(kubeconfig, context, key, lease))
     if answer is not None:
         click.echo(answer.rstrip("\n"))
         return
-    name = f"{lease.resource_namespace}/{lease.resource_name}"
-    click.echo(
-        f"note: the scheduler of lease {name} cannot be asked from here; this is what bayplan "
-        "would do with the cluster as it is now",
-        err=True,
-    )
+    click.echo(f"note: {why}", err=True)
     view = asyncio.run(read_cluster(kubeconfig, context))
     for note in view.left_out:
         click.echo(f"note: left out: {note}", err=True)
     objects = [obj for found in view.objects.values() for obj in found]
-    _print(simulate_objects(objects, config, plugins_dir, until, frozenset((key,))), key)
+    whose = "" if config else "; without --config it takes every pod, whatever its schedulerName"
+    head = f"Simulated, as bayplan would go on with the cluster as it is now{whose}:"
+    _print(simulate_objects(objects, config, plugins_dir, until, frozenset((key,))), key, head)
 
 
-def _print(simulation: Simulation, key: str) -> None:
+def _print(simulation: Simulation, key: str, head: str = "") -> None:
     from bayplan.api import Pod
     from bayplan.cli import render
     from bayplan.explanation import pod_to_explain, print_explanation
@@ -99,4 +98,6 @@ def _print(simulation: Simulation, key: str) -> None:
         raise InputError(f'there is no pod or gang "{key}" at the end{near}')
     for note in simulation.problems():
         click.echo(f"note: {note}", err=True)
+    if head:
+        click.echo(head)
     print_explanation(render.stdout(), simulation.scheduler, found)

@@ -118,8 +118,8 @@ class LiveApp:
         :raises BayplanError: when it cannot begin.
         """
         try:
-            await self.page.start()
             await self._credentials.endpoint()
+            await self.page.start()
             _log.info("serving %s", self.page.url)
             await self.cluster.start()
             if await self._first_lists():
@@ -199,7 +199,8 @@ class LiveApp:
             and scheduler.profile_of(pod) is None
         )
         for name, count in sorted(others.items()):
-            _log.info('%d pods wait for another scheduler, "%s"', count, name)
+            plural = "s wait" if count > 1 else " waits"
+            _log.info('%d pod%s for another scheduler, "%s"', count, plural, name)
 
     def _elects(self) -> bool:
         options = self._options
@@ -248,6 +249,7 @@ class LiveApp:
         await self.cluster.stop()
         await self.page.stop()
         await self.transport.close()
+        _log.info("ends, for want of the lease" if self._lost else "ends")
 
     # Orders ----------------------------------------------------------------------------------
 
@@ -290,7 +292,8 @@ def _refused(problems: list[str], source: str) -> str:
     lines = [
         f"the API server refuses what the scheduler has to read, with the credentials of {source}:",
         *(f"  {problem}" for problem in sorted(set(problems))),
-        "  the ClusterRole of configs/deploy allows what is needed",
+        "  what is forbidden, the ClusterRole of configs/deploy allows",
+        "  who is not authorized at all needs another token",
     ]
     return "\n".join(lines)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,13 +15,14 @@ from bayplan.api import ApiObject, Kind
 from bayplan.cluster.kubernetes.backend import KubernetesCluster
 from bayplan.cluster.kubernetes.credentials import Credentials
 from bayplan.cluster.kubernetes.transport import Transport
-from bayplan.errors import BayplanError, ClusterError, NotFound
+from bayplan.errors import BayplanError, Forbidden, NotFound
 from bayplan.settings import LeaderElection
 
 __all__ = ["ClusterView", "ask_scheduler", "read_cluster"]
 
 _SECONDS = 60.0
 _ASK_SECONDS = 30.0
+_PROBE_SECONDS = 10.0
 
 
 class ClusterView:
@@ -49,7 +51,11 @@ async def read_cluster(kubeconfig: Path | None, context: str = "") -> ClusterVie
     await credentials.endpoint()
     transport = Transport(credentials)
     cluster = KubernetesCluster(transport, None)
+    # What the followers would log is told once, at the end.
+    logging.getLogger("bayplan.cluster").addHandler(logging.NullHandler())
     try:
+        # A server that is not there is no reason to wait: somebody sits in front of this.
+        await transport.request("GET", "/version", seconds=_PROBE_SECONDS)
         await cluster.start()
         await _listed(cluster, credentials.source)
         objects = {kind: list(found.values()) for kind, found in cluster.objects().items()}
@@ -77,12 +83,12 @@ async def _listed(cluster: KubernetesCluster, source: str) -> None:
 
 async def ask_scheduler(
     kubeconfig: Path | None, context: str, pod: str, lease: LeaderElection
-) -> str | None:
-    """Return what the running scheduler says of a pod; None where it cannot be asked.
+) -> tuple[str | None, str]:
+    """Return what the running scheduler says of a pod, or None, and why it could not be asked.
 
     Its address is in the Lease that it holds.
 
-    :raises NotFound: when it knows no such pod or gang.
+    :raises ClusterError: when the API server cannot be asked, or the scheduler knows no such pod.
     :raises InputError: when the credentials cannot be used.
     """
     credentials = Credentials(kubeconfig, context)
@@ -92,15 +98,26 @@ async def ask_scheduler(
         f"/apis/coordination.k8s.io/v1/namespaces/{lease.resource_namespace}"
         f"/leases/{lease.resource_name}"
     )
+    name = f"{lease.resource_namespace}/{lease.resource_name}"
     try:
-        content: Any = json.loads(await transport.request("GET", path))
+        content: Any = json.loads(await transport.request("GET", path, seconds=_PROBE_SECONDS))
         holder = content.get("spec", {}).get("holderIdentity")
         url = content["metadata"].get("annotations", {}).get("bayplan.dev/url", "")
-    except (ClusterError, ValueError, KeyError, AttributeError):
-        return None
+    except NotFound:
+        return None, f"there is no Lease {name}: no scheduler has ever led by it"
+    except Forbidden as exc:
+        return None, str(exc)
+    except (ValueError, KeyError, AttributeError):
+        return None, f"the Lease {name} cannot be read"
     finally:
         await transport.close()
-    return await _get(url, pod) if holder and url else None
+    if not holder:
+        return None, f"nobody holds the Lease {name}: no scheduler runs"
+    answer = await _get(url, pod) if url else None
+    return (
+        answer,
+        f"{holder}, which holds the Lease {name}, cannot be asked at {url or 'any address'}",
+    )
 
 
 async def _get(url: str, pod: str) -> str | None:

@@ -122,7 +122,9 @@ class WebPage:
         except OSError as exc:
             await self.stop()
             raise InputError(
-                f"cannot listen: {exc.strerror}", f"{address.host}:{address.port}"
+                "cannot listen: is it in use? choose another with --bind-address "
+                f"({os.strerror(exc.errno) if exc.errno else exc})",
+                f"{address.host}:{address.port}",
             ) from None
         addresses = self._runner.addresses
         self.port = addresses[0][1] if addresses else address.port
@@ -211,6 +213,8 @@ class WebPage:
 
     async def _explain(self, request: web.Request) -> web.Response:
         key = request.query.get("pod", "")
+        if not key:
+            return web.Response(status=400, text="give ?pod=NAMESPACE/NAME\n")
         live = self._live()
         pod = pod_to_explain(live.scheduler, self._find, key) if live is not None else None
         if live is None or pod is None:

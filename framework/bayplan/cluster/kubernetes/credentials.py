@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import yaml
 from kubernetes.aio.client import Configuration
 from kubernetes.aio.config import ConfigException, load_incluster_config, load_kube_config
 
@@ -30,6 +31,8 @@ _ROTATION = 60.0
 _SKEW = 60.0
 """Seconds before its expiry at which an exec plugin is asked for a new token."""
 _PLUGIN_SECONDS = 60.0
+
+_log = logging.getLogger("bayplan.cluster")
 
 
 @dataclass(frozen=True)
@@ -46,7 +49,9 @@ def find_kubeconfig() -> Path | None:
     """Return the kubeconfig that kubectl would read, None when there is none."""
     named = [path for path in os.environ.get("KUBECONFIG", "").split(os.pathsep) if path]
     candidates = [Path(path) for path in named] or [Path.home() / ".kube" / "config"]
-    return next((path for path in candidates if path.exists()), None)
+    existing = next((path for path in candidates if path.exists()), None)
+    # What was named is meant, though it is not there.
+    return existing or (candidates[0] if named else None)
 
 
 class Credentials:
@@ -88,8 +93,18 @@ class Credentials:
             async with self._lock:
                 # Of many requests that were refused at once, one is enough to ask again.
                 if self._is_stale(refused):
-                    await self._load()
+                    await self._load_or_keep(refused)
         return self._authorization
+
+    async def _load_or_keep(self, refused: str | None) -> None:
+        """Load; credentials that were good are kept while the new ones cannot be read."""
+        try:
+            await self._load()
+        except InputError as exc:
+            if self._endpoint is None or refused is not None:
+                raise
+            _log.warning("%s; going on with what it said before", exc)
+            self._fresh_until = time.monotonic() + _ROTATION
 
     def _is_stale(self, refused: str | None) -> bool:
         over = time.monotonic() >= self._fresh_until
@@ -105,6 +120,8 @@ class Credentials:
                 raise InputError(self._reason(_short(str(exc))), where) from None
             except TimeoutError:
                 raise InputError("its exec plugin does not answer", where) from None
+            except yaml.YAMLError as exc:
+                raise InputError(f"is no kubeconfig: not YAML: {_short(str(exc))}", where) from None
             except (OSError, ValueError, TypeError, KeyError, AttributeError) as exc:
                 raise InputError(
                     self._reason(f"is no kubeconfig: {_short(str(exc))}"), where
