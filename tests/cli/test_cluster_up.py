@@ -127,3 +127,19 @@ def test_the_kubeconfig_of_somebody_else_stays(folder: Path) -> None:
     path.write_text("apiVersion: v1\nkind: Config\n")
     assert "was not written by bayplan" in refused(folder, "--kubeconfig", "config")
     assert path.read_text() == "apiVersion: v1\nkind: Config\n"
+
+
+def test_the_kubeconfig_of_a_cluster_that_runs_is_not_taken_over(folder: Path) -> None:
+    with running(folder, "-f", "all.yaml") as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        process.stdout.readline()
+        before = (folder / "bayplan.kubeconfig").read_text()
+        assert "is that of a cluster that runs" in refused(folder)
+        assert (folder / "bayplan.kubeconfig").read_text() == before
+        process.kill()
+        process.wait()
+    # What a cluster leaves that was killed is free to be taken.
+    with running(folder) as process:
+        assert process.stdout is not None
+        assert "serving" in process.stdout.readline()

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import socket
 import tempfile
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import yaml
 
-__all__ = ["is_ours", "remove_kubeconfig", "write_kubeconfig"]
+__all__ = ["is_ours", "is_served", "remove_kubeconfig", "write_kubeconfig"]
 
 _MARK = "# Written by bayplan cluster up, and removed when it ends."
 
@@ -43,6 +45,17 @@ def is_ours(path: Path) -> bool:
     try:
         return path.read_text(errors="replace").startswith(_MARK)
     except OSError:
+        return False
+
+
+def is_served(path: Path) -> bool:
+    """Return whether somebody listens where a kubeconfig that was written here says."""
+    try:
+        content = yaml.safe_load(path.read_text())
+        address = urlsplit(content["clusters"][0]["cluster"]["server"])
+        with socket.create_connection((address.hostname, address.port), timeout=1):
+            return True
+    except (OSError, yaml.YAMLError, ValueError, TypeError, KeyError, IndexError):
         return False
 
 

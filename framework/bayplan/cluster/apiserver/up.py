@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from bayplan.cluster.apiserver.assembly import start_all
-from bayplan.cluster.apiserver.kubeconfig import is_ours, remove_kubeconfig
+from bayplan.cluster.apiserver.kubeconfig import is_ours, is_served, remove_kubeconfig
 from bayplan.cluster.apiserver.loading import load_into
 from bayplan.cluster.apiserver.server import ApiServer
 from bayplan.cluster.apiserver.store import ServedCluster
@@ -46,6 +46,11 @@ def serve(
     if kubeconfig.exists() and not is_ours(kubeconfig):
         raise InputError(
             "exists and was not written by bayplan cluster up; choose another file",
+            str(kubeconfig),
+        )
+    if is_served(kubeconfig):
+        raise InputError(
+            "is that of a cluster that runs; choose another file with --kubeconfig",
             str(kubeconfig),
         )
     asyncio.run(_serve(manifests, port, kubeconfig, ready))
