@@ -118,6 +118,8 @@ _SHORT_NAMES: Mapping[str, tuple[str, ...]] = {
     "events": ("ev",),
     "persistentvolumeclaims": ("pvc",),
     "persistentvolumes": ("pv",),
+    "networkpolicies.networking.k8s.io": ("netpol",),
+    "resourcequotas": ("quota",),
     "storageclasses.storage.k8s.io": ("sc",),
     "customresourcedefinitions.apiextensions.k8s.io": ("crd", "crds"),
 }
@@ -159,6 +161,7 @@ _OTHERS = (
     ("", "LimitRange", ("v1",), True, False),
     ("", "ResourceQuota", ("v1",), True, True),
     ("apps", "DaemonSet", ("v1",), True, True),
+    ("networking.k8s.io", "NetworkPolicy", ("v1",), True, False),
     ("coordination.k8s.io", "Lease", ("v1",), True, False),
     (_STORAGE, "StorageClass", ("v1",), False, False),
     (_STORAGE, "CSINode", ("v1",), False, False),
