@@ -4,19 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import logging
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
-from prometheus_client import CollectorRegistry
-
 from bayplan.benchmark import Benchmark, BenchmarkResult
-from bayplan.live.app import LiveApp, Options
-from bayplan.live.web import Address
-from bayplan.profile import default_profiles
-from bayplan_benchmarks.live import write_kubeconfig
+from bayplan_benchmarks.live import scheduling
 
 __all__ = ["churn"]
 
@@ -39,30 +32,14 @@ def _measure(nodes: int, pods: int) -> BenchmarkResult:
 async def _run(server: subprocess.Popen[str]) -> dict[str, float]:
     assert server.stdin is not None
     assert server.stdout is not None
-    logging.getLogger("bayplan").setLevel(logging.WARNING)
     url = (await asyncio.to_thread(server.stdout.readline)).split()[1]
-    with tempfile.TemporaryDirectory() as folder:
-        kubeconfig = write_kubeconfig(Path(folder) / "kubeconfig", url)
-        app = LiveApp(
-            Options(
-                default_profiles,
-                kubeconfig,
-                leader_elect=False,
-                address=Address(port=0),
-                registry=CollectorRegistry(),
-            )
-        )
-        running = asyncio.create_task(app.run())
-        while app.live is None or not app.live.idle:
-            await asyncio.sleep(0.1)
+    async with scheduling(url):
         figures = {"listedMemoryMiB": _memory()}
         for step in range(1, _STEPS + 1):
             server.stdin.write(f"churn {_EVENTS // _STEPS}\n")
             server.stdin.flush()
             await asyncio.to_thread(server.stdout.readline)
             figures[f"memoryMiBAfter{step * _EVENTS // _STEPS}"] = _memory()
-        app.stop()
-        await running
     return figures
 
 

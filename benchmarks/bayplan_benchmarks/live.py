@@ -13,7 +13,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Coroutine, Generator
+from collections.abc import AsyncIterator, Coroutine, Generator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +23,11 @@ from prometheus_client import CollectorRegistry
 
 from bayplan.benchmark import Benchmark, BenchmarkResult
 from bayplan.live.app import LiveApp, Options
+from bayplan.live.loop import LiveScheduler
 from bayplan.live.web import Address
 from bayplan.profile import default_profiles
 
-__all__ = ["live", "write_kubeconfig"]
+__all__ = ["live", "scheduling"]
 
 _DRA = (200, 1600)
 _GANGS = (1000, 3000)
@@ -66,34 +68,18 @@ async def _schedule(server: subprocess.Popen[str], pods: int, split: bool) -> di
     spent = _Spent()
     if split:
         asyncio.get_running_loop().set_task_factory(spent.task)
-    logging.getLogger("bayplan").setLevel(logging.WARNING)
     url = (await asyncio.to_thread(server.stdout.readline)).split()[1]
-    with tempfile.TemporaryDirectory() as folder:
-        kubeconfig = write_kubeconfig(Path(folder) / "kubeconfig", url)
-        app = LiveApp(
-            Options(
-                default_profiles,
-                kubeconfig,
-                leader_elect=False,
-                address=Address(port=0),
-                registry=CollectorRegistry(),
-            )
-        )
-        running = asyncio.create_task(app.run(), name="app")
-        while app.live is None or not app.live.idle:
-            await asyncio.sleep(0.05)
+    async with scheduling(url) as (app, live):
         started, before = time.process_time(), dict(spent.seconds)
         server.stdin.write("pods\n")
         server.stdin.flush()
         seconds = float((await asyncio.to_thread(server.stdout.readline)).split()[1])
-        while app.live.scheduler.statistics.bound < pods:
+        while live.scheduler.statistics.bound < pods:
             await asyncio.sleep(0.01)
         assert app.writer is not None
         await app.writer.drain(60)
         cpu = time.process_time() - started
         parts = {name: value - before.get(name, 0.0) for name, value in spent.seconds.items()}
-        app.stop()
-        await running
     if split:
         parts["decide"] = parts.pop("run", 0.0)
         parts["sockets"] = cpu - sum(parts.values())
@@ -110,8 +96,29 @@ def _micros(seconds: float, pods: int) -> float:
     return round(seconds / pods * 1e6, 1)
 
 
-def write_kubeconfig(path: Path, url: str) -> Path:
-    """Write a kubeconfig for a server that asks for no credentials; return its path."""
+@asynccontextmanager
+async def scheduling(url: str) -> AsyncIterator[tuple[LiveApp, LiveScheduler]]:
+    """Schedule a cluster whose server asks for no credentials, from when everything is known."""
+    logging.getLogger("bayplan").setLevel(logging.WARNING)
+    with tempfile.TemporaryDirectory() as folder:
+        app = LiveApp(
+            Options(
+                default_profiles,
+                _write_kubeconfig(Path(folder) / "kubeconfig", url),
+                leader_elect=False,
+                address=Address(port=0),
+                registry=CollectorRegistry(),
+            )
+        )
+        running = asyncio.create_task(app.run())
+        while app.live is None or not app.live.idle:
+            await asyncio.sleep(0.05)
+        yield app, app.live
+        app.stop()
+        await running
+
+
+def _write_kubeconfig(path: Path, url: str) -> Path:
     content = {
         "apiVersion": "v1",
         "kind": "Config",
@@ -125,7 +132,7 @@ def write_kubeconfig(path: Path, url: str) -> Path:
 
 
 class _Spent:
-    """The CPU seconds of tasks, by what they are for: the first word of their names."""
+    """The CPU seconds of tasks, by what their coroutines are for."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}

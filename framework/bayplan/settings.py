@@ -56,6 +56,6 @@ class ClientConnection(_Settings):
 
     kubeconfig: str = ""
     qps: float | None = Field(default=None, le=1e6)
-    burst: int | None = Field(default=None, le=1_000_000)
+    burst: int | None = Field(default=None, ge=0, le=1_000_000)
     content_type: str = ""
     accept_content_types: str = ""

@@ -249,7 +249,8 @@ class LiveApp:
         await self.cluster.stop()
         await self.page.stop()
         await self.transport.close()
-        _log.info("ends, for want of the lease" if self._lost else "ends")
+        if self.live is not None:
+            _log.info("ends, for want of the lease" if self._lost else "ends")
 
     # Orders ----------------------------------------------------------------------------------
 

@@ -154,7 +154,7 @@ class ClaimWrites:
         base = f"{name}-extended-resources-"
         base = base if len(base) <= _LONGEST_BASE else f"{base[: _LONGEST_BASE - 1]}-"
         # The letters follow from the pod, so that a second attempt finds the claim of the first.
-        letters = "".join(random.Random(write.pod_uid).choices(_LETTERS, k=5))  # noqa: S311
+        letters = "".join(random.Random(write.pod_uid).choices(_LETTERS, k=5))  # noqa: S311 - a name
         claim = f"{namespace}/{base}{letters}"
         owner = {
             "apiVersion": "v1",

@@ -122,7 +122,10 @@ class Credentials:
                 raise InputError("its exec plugin does not answer", where) from None
             except yaml.YAMLError as exc:
                 raise InputError(f"is no kubeconfig: not YAML: {_short(str(exc))}", where) from None
-            except (OSError, ValueError, TypeError, KeyError, AttributeError) as exc:
+            except (TypeError, KeyError, AttributeError):
+                text = "is no kubeconfig: expected a mapping with clusters, contexts and users"
+                raise InputError(self._reason(text), where) from None
+            except (OSError, ValueError) as exc:
                 raise InputError(
                     self._reason(f"is no kubeconfig: {_short(str(exc))}"), where
                 ) from None
@@ -133,6 +136,8 @@ class Credentials:
         self._fresh_until = time.monotonic() + lasts
 
     def _reason(self, text: str) -> str:
+        if self._context and f"with name {self._context} in" in text:
+            return f'there is no context "{self._context}"'
         if self._path is None:
             return f"no cluster is around this process ({text}); give --kubeconfig FILE"
         return text if self._path.exists() else "there is no such file"
