@@ -20,13 +20,13 @@ from msgspec.structs import replace
 
 from bayplan.api import ApiObject, Job, Kind, ObjectMeta, Pod, ReplicaSet, StatefulSet
 from bayplan.errors import InputError
-from bayplan.yamlfile import Document
+from bayplan.inputs.jsontext import check_depth
+from bayplan.inputs.limits import FILE, LimitExceeded
+from bayplan.yamlfile import Document, Text
 
 __all__ = ["ABOUT", "is_archive", "read_archive", "write_archive"]
 
 ABOUT = "about.json"
-_LARGEST = 512 * 2**20
-"""Bytes that one member may hold when it is unpacked."""
 _REPEATS = ("kubectl.kubernetes.io/last-applied-configuration",)
 
 Workload = Job | ReplicaSet | StatefulSet
@@ -61,14 +61,30 @@ def read_archive(path: Path) -> Iterator[Document]:
 
 def _member(archive: zipfile.ZipFile, name: str, source: str) -> Document:
     with archive.open(name) as file:
-        content = file.read(_LARGEST + 1)
-    if len(content) > _LARGEST:
-        raise InputError(f"is larger than {_LARGEST >> 20} MiB", source)
+        content = file.read(FILE.size + 1)
     try:
+        FILE.check_size(content)
+        check_depth(content, FILE)
         text = content.decode()
-        return Document(source, 1, json.loads(text), text)
+        return Document(source, 1, _list(content), Text(source, text))
     except (ValueError, RecursionError) as exc:
-        raise InputError(f"is no JSON: {exc}", source) from None
+        text = str(exc) if isinstance(exc, LimitExceeded) else f"is no JSON: {exc}"
+        raise InputError(text, source) from None
+
+
+class _List(msgspec.Struct):
+    """A list of objects, which are left as text until it is known what they are."""
+
+    kind: str
+    items: list[msgspec.Raw]
+
+
+def _list(content: bytes) -> Any:
+    try:
+        found = msgspec.json.decode(content, type=_List)
+    except msgspec.ValidationError:
+        return msgspec.json.decode(content)
+    return {"kind": found.kind, "items": found.items}
 
 
 # Writing -------------------------------------------------------------------------------------

@@ -10,15 +10,20 @@ DURATION_ANNOTATION = "bayplan.dev/duration"
 """A pod with it succeeds after that long, such as "90s" or "1h30m"; without, it runs on."""
 
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_LONGEST = 100 * 365.0 * 86_400.0
 _DURATION = re.compile(r"(?:\d+(?:\.\d+)?(?:ms|s|m|h|d))+")
 
 
 def parse_duration(text: str) -> float:
     """Return the seconds of a duration such as "90s" or "1h30m".
 
-    :raises ValueError: for anything else.
+    :raises ValueError: for anything else, and for more than a hundred years.
     """
-    if not _DURATION.fullmatch(text):
-        raise ValueError(f'expected a duration such as "90s" or "1h30m", got "{text}"')
+    if len(text) > 100 or not _DURATION.fullmatch(text):
+        shown = text if len(text) <= 100 else f"{text[:100]}…"
+        raise ValueError(f'expected a duration such as "90s" or "1h30m", got "{shown}"')
     parts = re.findall(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)", text)
-    return sum(float(number) * _UNITS[unit] for number, unit in parts)
+    seconds = sum(float(number) * _UNITS[unit] for number, unit in parts)
+    if seconds > _LONGEST:
+        raise ValueError(f'expected a duration of at most 100 years, got "{text}"')
+    return seconds

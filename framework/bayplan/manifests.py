@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import gc
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from bayplan.api import KINDS, ApiObject, ClusterNetworkTopology, decode_object, kind_of
-from bayplan.api.objects import DecodeError
+from bayplan.api.objects import DecodeError, Kind, decode_text
 from bayplan.api.validation import validate
 from bayplan.archive import is_archive, read_archive
 from bayplan.dialects.koordinator import layers_of
 from bayplan.dialects.topograph import cluster_of, is_model
 from bayplan.durations import DURATION_ANNOTATION, parse_duration
 from bayplan.errors import InputError, did_you_mean
+from bayplan.inputs.limits import FILE
+from bayplan.snapshot_changes import SnapshotChanges
 from bayplan.topology.network import TopologyError
-from bayplan.yamlfile import Document, parse_documents, read_stdin, read_text
+from bayplan.yamlfile import Document, iter_documents, read_stdin, read_text
 
 __all__ = ["Content", "Manifests", "load_manifests", "object_key"]
 
@@ -30,12 +36,30 @@ _OTHERS = ("Endpoints", "Event", "LimitRange", "ResourceQuota", "Secret", "Servi
 class Manifests:
     """The objects of some files, in order, and the kinds that were passed over, with counts.
 
-    ``contents`` is everything in full, where that was asked for.
+    ``contents`` is everything in full, where that was asked for. ``notes`` are for the user.
     """
 
     objects: list[ApiObject] = field(default_factory=list)
     ignored: dict[str, int] = field(default_factory=dict)
     contents: list[Content] | None = None
+    notes: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One object as it stands in a document, at a path inside it.
+
+    ``content`` is JSON text for an object of a snapshot, which nobody wrote by hand.
+    """
+
+    document: Document
+    path: tuple[str | int, ...]
+    content: Any
+
+    def where(self, steps: str = "") -> str:
+        """Return the place of the object, or of the JSON path ``steps`` inside it."""
+        place = self.document.where([*self.path, *_steps(steps)])
+        return f"{place} (document {self.document.index})"
 
 
 @dataclass(frozen=True)
@@ -44,7 +68,12 @@ class Content:
 
     content: dict[str, Any] | None
     obj: ApiObject | None
-    where: str
+    entry: Entry
+
+    @property
+    def where(self) -> str:
+        """The place in the file; it takes a look at the whole file."""
+        return self.entry.where()
 
 
 def object_key(obj: ApiObject) -> str:
@@ -56,27 +85,38 @@ def object_key(obj: ApiObject) -> str:
 def load_manifests(paths: Sequence[str], in_full: bool = False) -> Manifests:
     """Load files, folders, archives of ``bayplan snapshot`` and ``-`` (standard input).
 
+    An object of a file that an archive holds, too, is applied to it.
+
     :param in_full: whether to keep what bayplan does not read, too.
     :raises InputError: for anything that cannot be read, and for two objects of one name.
     """
-    result = Manifests(contents=[] if in_full else None)
-    seen: dict[tuple[type, str], Document] = {}
-    for documents in _documents(paths):
-        for document in documents:
-            for content, path in _items(document):
-                _load(content, document, path, result, seen)
-    return result
+    loader = _Loader(Manifests(contents=[] if in_full else None))
+    with _without_collections():
+        for path in paths:
+            if _is_archive(path):
+                for document in read_archive(Path(path)):
+                    loader.load(document)
+        loader.archive_ends()
+        for source, text in _texts(path for path in paths if not _is_archive(path)):
+            found = False
+            for document in iter_documents(text, source, FILE):
+                found = True
+                loader.load(document)
+            if not found:
+                raise InputError("holds no objects", source)
+    return loader.finish()
 
 
-def _documents(paths: Sequence[str]) -> Iterable[Iterable[Document]]:
-    for source, text in _texts(path for path in paths if not _is_archive(path)):
-        documents = parse_documents(text, source)
-        if not documents:
-            raise InputError("holds no objects", source)
-        yield documents
-    for path in paths:
-        if _is_archive(path):
-            yield read_archive(Path(path))
+@contextmanager
+def _without_collections() -> Iterator[None]:
+    """Pause the garbage collector, which would look at all objects again and again."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def _is_archive(name: str) -> bool:
@@ -96,16 +136,16 @@ def _texts(paths: Iterable[str]) -> Iterable[tuple[str, str]]:
         if not exists:
             raise InputError("there is no such file or folder", name or "-f")
         if not path.is_dir():
-            yield name, read_text(path)
+            yield name, read_text(path, FILE)
             continue
         files = sorted(p for p in path.iterdir() if p.suffix in _SUFFIXES and p.is_file())
         if not files:
             raise InputError("this folder holds no .yaml, .yml or .json file", name)
         for file in files:
-            yield str(file), read_text(file)
+            yield str(file), read_text(file, FILE)
 
 
-def _items(document: Document) -> Iterable[tuple[Any, list[str | int]]]:
+def _entries(document: Document) -> Iterable[Entry]:
     """Yield the objects of a document; a List (as kubectl get writes it) holds several."""
     content = document.content
     if isinstance(content, dict) and str(content.get("kind", "")).endswith("List"):
@@ -115,106 +155,183 @@ def _items(document: Document) -> Iterable[tuple[Any, list[str | int]]]:
             for index, item in enumerate(items):
                 if isinstance(item, dict) and kind and "kind" not in item:
                     item = {"kind": kind, "apiVersion": content.get("apiVersion"), **item}
-                yield item, ["items", index]
+                yield Entry(document, ("items", index), item)
             return
-    yield content, []
+    yield Entry(document, (), content)
 
 
-def _load(
-    content: Any,
-    document: Document,
-    path: list[str | int],
-    result: Manifests,
-    seen: dict[tuple[type, str], Document],
-) -> None:
-    where = _where(document, path)
-    if not isinstance(content, dict):
-        raise InputError(f"expected a Kubernetes object, got {_kind_of_value(content)}", where)
-    if is_model(content):
-        _load_model(content, document, path, result, seen)
-        return
-    api_version, kind_name = content.get("apiVersion"), content.get("kind")
-    for name, value in (("apiVersion", api_version), ("kind", kind_name)):
-        if value is None or value == "":
-            raise InputError(f'$: the required field "{name}" is missing', where)
-        if not isinstance(value, str):
-            raise InputError(f"$.{name}: expected a string, got {_kind_of_value(value)}", where)
-    assert isinstance(api_version, str)
-    assert isinstance(kind_name, str)
-    group, _, version = api_version.rpartition("/")
-    kind = KINDS.get((group, kind_name))
-    if kind is None:
-        homes = [known for (_, name), known in KINDS.items() if name == kind_name]
-        if homes and "." not in group:
-            right = f"{homes[0].group}/{homes[0].versions[0]}".lstrip("/")
-            raise InputError(
-                f"$.apiVersion: {kind_name} {api_version} is not known; use {right}", where
-            )
-        near = did_you_mean(kind_name, {k for g, k in KINDS if g == group})
-        if near and kind_name not in _OTHERS and kind_name not in {k for _, k in KINDS}:
-            raise InputError(
-                f'$.kind: there is no kind "{kind_name}" in {api_version}{near}', where
-            )
-        label = f"{kind_name} ({api_version})"
-        result.ignored[label] = result.ignored.get(label, 0) + 1
+class _Head(msgspec.Struct, rename="camel"):
+    """What says which kind an object is."""
+
+    api_version: Any = None
+    kind: Any = None
+
+
+_read_head = msgspec.json.Decoder(_Head).decode
+
+
+class _Loader:
+    """Turns entries into objects, and knows what was there before."""
+
+    def __init__(self, result: Manifests) -> None:
+        self._result = result
+        self._seen: dict[tuple[type, str], Entry] = {}
+        self._archived: dict[tuple[type, str], tuple[Entry, ApiObject]] = {}
+        self._changes = SnapshotChanges(result.notes)
+        self._changed: dict[tuple[type, str] | None, Content] = {}
+
+    def load(self, document: Document) -> None:
+        """Take in the objects of a document.
+
+        :raises InputError: for one that cannot be used.
+        """
+        for entry in _entries(document):
+            if isinstance(entry.content, dict) and is_model(entry.content):
+                self._load_model(entry)
+            else:
+                self._load(entry)
+
+    def archive_ends(self) -> None:
+        """What was loaded so far comes from archives: later objects are applied to it."""
+        objects = self._result.objects
+        by_key = {(type(obj), object_key(obj)): obj for obj in objects}
+        self._archived = {key: (entry, by_key[key]) for key, entry in self._seen.items()}
+        self._seen = {}
+
+    def finish(self) -> Manifests:
+        """Return everything, with what was applied in the place of what an archive held."""
+        result = self._result
+        result.objects = self._changes.applied(result.objects, object_key)
         if result.contents is not None:
-            result.contents.append(Content(content, None, where))
-        return
-    if version not in kind.versions:
-        known = " or ".join(f"{group}/{v}".lstrip("/") for v in kind.versions)
-        raise InputError(
-            f"$.apiVersion: {kind_name} {api_version} is not known; use {known}", where
-        )
-    try:
-        obj = decode_object(kind, content)
-        _check_duration(obj)
-        if isinstance(obj, ClusterNetworkTopology):
-            layers_of(obj)
-    except (DecodeError, TopologyError) as exc:
-        at = _where(document, [*path, *_steps(exc.path)])
-        name = content.get("metadata", {})
-        name = name.get("name", "") if isinstance(name, dict) else ""
-        message = exc.message if isinstance(exc, DecodeError) else str(exc)
-        raise InputError(
-            f"{kind_name} {name}: {exc.path}: {message}".replace(" :", ":"), at
-        ) from None
-    key = (type(obj), object_key(obj))
-    if obj.metadata.name and key in seen:
-        raise InputError(
-            f"{kind_name} {key[1]} is defined twice; first in {seen[key].source}", where
-        )
-    seen[key] = document
-    result.objects.append(obj)
-    if result.contents is not None:
-        result.contents.append(Content(content, obj, where))
+            contents, result.contents = result.contents, []
+            for one in contents:
+                key = None if one.obj is None else (type(one.obj), object_key(one.obj))
+                result.contents.append(self._changed.get(key, one))
+            result.contents = [
+                one
+                for one in result.contents
+                if one.obj is None or not self._changes.is_gone(one.obj)
+            ]
+        return result
 
+    def _load(self, entry: Entry) -> None:
+        content = entry.content
+        raw = isinstance(content, msgspec.Raw)
+        head = _head_of(entry)
+        kind = self._kind(head, entry)
+        if kind is None:
+            label = f"{head.kind} ({head.api_version})"
+            self._result.ignored[label] = self._result.ignored.get(label, 0) + 1
+            if self._result.contents is not None:
+                self._result.contents.append(Content(_plain(entry), None, entry))
+            return
+        try:
+            version = head.api_version.rpartition("/")[2]
+            obj = decode_text(kind, version, content) if raw else decode_object(kind, content)
+            _check_duration(obj)
+            if isinstance(obj, ClusterNetworkTopology):
+                layers_of(obj)
+        except (DecodeError, TopologyError) as exc:
+            raise _error(kind, entry, exc) from None
+        self._add(obj, None if self._result.contents is None else _plain(entry), entry)
 
-def _load_model(
-    content: dict[str, Any],
-    document: Document,
-    path: list[str | int],
-    result: Manifests,
-    seen: dict[tuple[type, str], Document],
-) -> None:
-    """Take over the nodes of a topograph model, and their network."""
-    try:
-        made = cluster_of(content)
-    except TopologyError as exc:
-        at = _where(document, [*path, *_steps(exc.path)])
-        raise InputError(f"topograph model: {exc.path}: {exc}", at) from None
-    for obj in made:
-        for where, message in validate(obj):
-            raise InputError(f"topograph model: {where}: {message}", _where(document, path))
+    def _kind(self, head: _Head, entry: Entry) -> Kind | None:
+        """Return the kind of an object; None for one that bayplan does not read."""
+        group, _, version = head.api_version.rpartition("/")
+        kind = KINDS.get((group, head.kind))
+        if kind is None:
+            homes = [known for (_, name), known in KINDS.items() if name == head.kind]
+            if homes and "." not in group:
+                right = f"{homes[0].group}/{homes[0].versions[0]}".lstrip("/")
+                raise InputError(
+                    f"$.apiVersion: {head.kind} {head.api_version} is not known; use {right}",
+                    entry.where(),
+                )
+            near = did_you_mean(head.kind, {k for g, k in KINDS if g == group})
+            if near and head.kind not in _OTHERS and not homes:
+                raise InputError(
+                    f'$.kind: there is no kind "{head.kind}" in {head.api_version}{near}',
+                    entry.where(),
+                )
+            return None
+        if version not in kind.versions:
+            known = " or ".join(f"{group}/{v}".lstrip("/") for v in kind.versions)
+            raise InputError(
+                f"$.apiVersion: {head.kind} {head.api_version} is not known; use {known}",
+                entry.where(),
+            )
+        return kind
+
+    def _add(self, obj: ApiObject, content: dict[str, Any] | None, entry: Entry) -> None:
         key = (type(obj), object_key(obj))
-        if key in seen:
+        if obj.metadata.name and key in self._seen:
+            first = self._seen[key].document.source
             name = f"{kind_of(obj).name} {key[1]}"
+            raise InputError(f"{name} is defined twice; first in {first}", entry.where())
+        self._seen[key] = entry
+        if key in self._archived:
+            self._change(key, entry)
+            return
+        self._result.objects.append(obj)
+        if self._result.contents is not None:
+            self._result.contents.append(Content(content, obj, entry))
+
+    def _change(self, key: tuple[type, str], entry: Entry) -> None:
+        """Apply an object of a file to that of an archive."""
+        archived, old = self._archived[key]
+        kind = kind_of(old)
+        try:
+            new, content = self._changes.change(kind, key, old, _plain(archived), _plain(entry))
+        except DecodeError as exc:
+            raise _error(kind, entry, exc) from None
+        self._changed[key] = Content(content, new, entry)
+
+    def _load_model(self, entry: Entry) -> None:
+        """Take over the nodes of a topograph model, and their network."""
+        try:
+            made = cluster_of(entry.content)
+        except TopologyError as exc:
+            raise InputError(f"topograph model: {exc.path}: {exc}", entry.where(exc.path)) from None
+        for obj in made:
+            for where, message in validate(obj):
+                raise InputError(f"topograph model: {where}: {message}", entry.where())
+            self._add(obj, None, entry)
+
+
+def _head_of(entry: Entry) -> _Head:
+    content = entry.content
+    if isinstance(content, msgspec.Raw):
+        try:
+            head = _read_head(content)
+        except msgspec.DecodeError:
+            content, head = None, _Head()
+    elif isinstance(content, dict):
+        head = _Head(content.get("apiVersion"), content.get("kind"))
+    if not isinstance(content, dict | msgspec.Raw):
+        got = _kind_of_value(entry.content)
+        raise InputError(f"expected a Kubernetes object, got {got}", entry.where())
+    for name, value in (("apiVersion", head.api_version), ("kind", head.kind)):
+        if value is None or value == "":
+            raise InputError(f'$: the required field "{name}" is missing', entry.where())
+        if not isinstance(value, str):
             raise InputError(
-                f"{name} is defined twice; first in {seen[key].source}", _where(document, path)
+                f"$.{name}: expected a string, got {_kind_of_value(value)}", entry.where()
             )
-        seen[key] = document
-        result.objects.append(obj)
-        if result.contents is not None:
-            result.contents.append(Content(None, obj, _where(document, path)))
+    return head
+
+
+def _plain(entry: Entry) -> dict[str, Any]:
+    content = entry.content
+    plain: dict[str, Any] = content
+    return msgspec.json.decode(content) if isinstance(content, msgspec.Raw) else plain
+
+
+def _error(kind: Kind, entry: Entry, exc: DecodeError | TopologyError) -> InputError:
+    meta = _plain(entry).get("metadata")
+    name = meta.get("name", "") if isinstance(meta, dict) else ""
+    message = exc.message if isinstance(exc, DecodeError) else str(exc)
+    text = f"{kind.name} {name}: {exc.path}: {message}".replace(" :", ":")
+    return InputError(text, entry.where(exc.path))
 
 
 def _check_duration(obj: ApiObject) -> None:
@@ -228,10 +345,6 @@ def _check_duration(obj: ApiObject) -> None:
             except ValueError as exc:
                 where = f'{path}.metadata.annotations["{DURATION_ANNOTATION}"]'
                 raise DecodeError(str(exc), where) from None
-
-
-def _where(document: Document, path: list[str | int]) -> str:
-    return f"{document.where(path)} (document {document.index})"
 
 
 def _steps(path: str) -> list[str | int]:

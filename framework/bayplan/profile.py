@@ -25,7 +25,7 @@ from bayplan.errors import InputError, did_you_mean
 from bayplan.plugin import Args, Plugin
 from bayplan.settings import ClientConnection, LeaderElection
 from bayplan.validated import validated
-from bayplan.yamlfile import Document, parse_documents, read_text
+from bayplan.yamlfile import Document, Text, parse_documents, read_text
 
 __all__ = ["POINTS", "Profile", "ProfileSet", "default_profiles", "load_profiles"]
 
@@ -149,7 +149,8 @@ class ProfileSet:
 def default_profiles(finder: PluginFinder | None = None) -> ProfileSet:
     """Return the default profile, taking every pod whatever its schedulerName."""
     raw = _Profile()
-    document = Document("the default profile", 1, {}, "")
+    source = "the default profile"
+    document = Document(source, 1, {}, Text(source, ""))
     profile = _resolve(raw, document, (), finder or PluginFinder(), "default-scheduler")
     return ProfileSet((profile,), any_scheduler=True)
 

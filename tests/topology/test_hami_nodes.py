@@ -130,8 +130,8 @@ def test_an_empty_register_has_no_devices() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("[", "is not JSON"),
-        ("[" * 100_000, "is not JSON"),
+        ("[", "not JSON"),
+        ("[" * 100_000, "nested more than 20 deep"),
         ("", "expected a JSON list of devices"),
         ("{}", "expected a JSON list of devices"),
         ("GPU-0", "expected a JSON list of devices"),
@@ -164,8 +164,8 @@ def test_scores_are_read_by_uuid_and_uuid() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "is not JSON"),
-        ("[" * 100_000, "is not JSON"),
+        ("", "not JSON"),
+        ("[" * 100_000, "nested more than 20 deep"),
         ("null", "expected a list of devices with their scores"),
         ('{"GPU-0": {}}', "expected a list of devices with their scores"),
         ("[[]]", r"\[0\]: expected a uuid and its scores"),
@@ -355,7 +355,7 @@ def test_a_node_is_known_by_either_annotation() -> None:
 @pytest.mark.parametrize(
     ("annotations", "message"),
     [
-        ({"score": "[{]"}, "is not JSON"),
+        ({"score": "[{]"}, "not JSON"),
         ({"score": '[{"uuid": "a"}]'}, "[0]: expected a uuid and its scores"),
         ({"register": "eight of them"}, "expected a JSON list of devices"),
         ({"score": "[]", "register": "[{}]"}, "[0]: expected a device with an id"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, TypeAlias, TypeVar
 
@@ -57,6 +57,7 @@ __all__ = [
     "decode_json",
     "decode_object",
     "decode_part",
+    "decode_text",
     "kind_of",
 ]
 
@@ -213,15 +214,47 @@ def decode_object(kind: Kind, content: dict[str, Any]) -> ApiObject:
 
     :raises DecodeError: for a wrong type or a value that the API server would refuse.
     """
+    obj, content = _converted(kind, content)
+    if kind.whole:
+        _refuse_unknown(content.get("spec"), _spec_of(kind.type), "$.spec")
+    return _complete(kind, obj)
+
+
+def decode_text(kind: Kind, version: str, content: bytes | msgspec.Raw) -> ApiObject:
+    """Turn an object that is still JSON text into a typed one, as ``decode_object`` does.
+
+    Fields that are not known are passed over: a program wrote the text, so none is misspelt.
+
+    :raises DecodeError: for a wrong type or a value that the API server would refuse.
+    """
+    if kind.group != _DRA or version == "v1":
+        try:
+            return _complete(kind, _decoder(kind.type).decode(content))
+        except msgspec.DecodeError:
+            # Perhaps nothing but a null; what follows knows them, and where the error is.
+            pass
+    return decode_object(replace(kind, whole=False), msgspec.json.decode(content))
+
+
+def _converted(kind: Kind, content: dict[str, Any]) -> tuple[ApiObject, dict[str, Any]]:
+    """Return the typed object, and the content that it was made of: in v1, for DRA."""
+    if kind.group != _DRA:
+        try:
+            return msgspec.convert(content, kind.type, dec_hook=_quantity), content
+        except msgspec.ValidationError:
+            # Perhaps nothing but a null: few objects have one, and a copy without costs more.
+            pass
     content = _without_nulls(content)
     if kind.group == _DRA:
         content = as_v1(str(content.get("apiVersion", "")).rpartition("/")[2], content)
     try:
-        obj = msgspec.convert(content, kind.type, dec_hook=_quantity)
+        return msgspec.convert(content, kind.type, dec_hook=_quantity), content
     except msgspec.ValidationError as exc:
         raise _decode_error(str(exc), content, kind.type) from None
-    if kind.whole:
-        _refuse_unknown(content.get("spec"), _spec_of(kind.type), "$.spec")
+
+
+def _complete(kind: Kind, obj: ApiObject) -> ApiObject:
+    """Give an object its namespace, and check it."""
     if kind.namespaced and not obj.metadata.namespace:
         metadata = msgspec.structs.replace(obj.metadata, namespace="default")
         obj = msgspec.structs.replace(obj, metadata=metadata)

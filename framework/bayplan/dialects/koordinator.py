@@ -6,7 +6,6 @@ apis/extension/network_topology.go).
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -18,6 +17,8 @@ from bayplan.api import ApiObject, ClusterNetworkTopology, Pod, PodGroup
 from bayplan.api.gang import Gang, Gather, MatchPolicy, Membership, Slice
 from bayplan.dialects.reading import amounts, is_index
 from bayplan.durations import parse_duration
+from bayplan.inputs.jsontext import parse_json
+from bayplan.inputs.limits import ANNOTATION
 from bayplan.topology.network import NODE_LAYER, ROOT_LAYER, Layer, TopologyError, chain_of
 
 __all__ = [
@@ -190,12 +191,7 @@ def _with_gather(gang: Gang, text: str) -> Gang:
 
 
 def _json(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except RecursionError:
-        raise ValueError("not JSON that can be read: nested too deeply") from None
-    except ValueError as exc:
-        raise ValueError(f"not JSON: {exc}") from None
+    return parse_json(text, ANNOTATION)
 
 
 def _gather_rule(index: int, rule: Any) -> tuple[Gather | None, Slice | None]:

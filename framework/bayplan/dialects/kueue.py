@@ -6,13 +6,13 @@ annotation is placed as a whole, as Kueue admits it.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from typing import Any
 
 from bayplan.api import ApiObject, Job, Pod, Topology
 from bayplan.api.gang import Fill, Gang, Gather, Membership, Slice
 from bayplan.dialects.reading import is_index
+from bayplan.inputs.jsontext import parse_json
+from bayplan.inputs.limits import ANNOTATION
 from bayplan.topology.network import HOSTNAME, ROOT_LAYER, Layer
 
 __all__ = ["NAME", "gang_of", "layers_of", "membership_of"]
@@ -117,9 +117,9 @@ def _slices_of(annotations: Mapping[str, str]) -> tuple[Slice, ...]:
 def _slice_layers(text: str) -> tuple[Slice, ...]:
     expected = f'annotation {_SLICES}: expected [{{"topology": ..., "size": ...}}]'
     try:
-        layers: Any = json.loads(text)
-    except (ValueError, RecursionError):
-        raise ValueError(f"{expected}, got no JSON") from None
+        layers = parse_json(text, ANNOTATION)
+    except ValueError as exc:
+        raise ValueError(f"{expected}: {exc}") from None
     if not isinstance(layers, list) or not 1 <= len(layers) <= _MOST_SLICE_LAYERS:
         raise ValueError(f"{expected}, 1 to {_MOST_SLICE_LAYERS} of them")
     found: list[Slice] = []

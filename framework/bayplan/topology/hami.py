@@ -7,7 +7,6 @@ CPU.
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,6 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from bayplan.inputs.jsontext import parse_json
+from bayplan.inputs.limits import ANNOTATION
 from bayplan.topology.bandwidth import (
     MOST_DIRECT_LINKS,
     Bandwidth,
@@ -247,7 +248,4 @@ def read_scores(text: str) -> dict[str, dict[str, int]]:
 
 
 def _json(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        raise ValueError("is not JSON") from None
+    return parse_json(text, ANNOTATION)

@@ -15,6 +15,7 @@ from bayplan.api import Node, NodeResourceTopology
 from bayplan.api.gpus import GPU_RESOURCES
 from bayplan.api.numa import Zone
 from bayplan.errors import InputError
+from bayplan.inputs.limits import ANNOTATION
 from bayplan.snapshot import Snapshot
 from bayplan.topology import hami
 from bayplan.topology.machine import Machine
@@ -82,6 +83,8 @@ def numa_nodes(topology: NodeResourceTopology) -> dict[int, Zone]:
 def _read(source: _Source) -> Machine | str:
     kind, *texts = source
     try:
+        for text in texts:
+            ANNOTATION.check_size(text)
         return _READERS[kind](*texts)
     except (InputError, ValueError) as exc:
         return f"{kind}: {exc}"
@@ -101,9 +104,9 @@ def _from_text(text: str, model: str) -> Machine:
     from bayplan.topology.smi import parse_smi
     from bayplan.yamlfile import parse_documents
 
-    if re.search(r"^\W*GPU0\s", text, re.MULTILINE):
+    if re.search(r"^[^\w\n]*GPU0\s", text, re.MULTILINE):
         return parse_smi(text, "node", model=model)
-    documents = parse_documents(text, TOPOLOGY)
+    documents = parse_documents(text, TOPOLOGY, ANNOTATION)
     if len(documents) != 1:
         raise InputError("expected what nvidia-smi topo -m prints, or a machine in YAML")
     return machine_from(documents[0])

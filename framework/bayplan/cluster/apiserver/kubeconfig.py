@@ -10,6 +10,9 @@ from urllib.parse import urlsplit
 
 import yaml
 
+from bayplan.inputs.limits import CONFIGURATION
+from bayplan.inputs.yamltext import parse_yaml
+
 __all__ = ["is_ours", "is_served", "remove_kubeconfig", "write_kubeconfig"]
 
 _MARK = "# Written by bayplan cluster up, and removed when it ends."
@@ -51,11 +54,11 @@ def is_ours(path: Path) -> bool:
 def is_served(path: Path) -> bool:
     """Return whether somebody listens where a kubeconfig that was written here says."""
     try:
-        content = yaml.safe_load(path.read_text())
+        content = next(parse_yaml(path.read_text(), CONFIGURATION))
         address = urlsplit(content["clusters"][0]["cluster"]["server"])
         with socket.create_connection((address.hostname, address.port), timeout=1):
             return True
-    except (OSError, yaml.YAMLError, ValueError, TypeError, KeyError, IndexError):
+    except (OSError, ValueError, TypeError, KeyError, IndexError, StopIteration):
         return False
 
 

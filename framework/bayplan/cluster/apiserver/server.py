@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import yaml
 from aiohttp import StreamReader, web
 from aiohttp.abc import AbstractStreamWriter
 from aiohttp.http_parser import RawRequestMessage
@@ -29,6 +28,9 @@ from bayplan.cluster.apiserver.reviews import REVIEWS, review
 from bayplan.cluster.apiserver.status import ApiError, bad_request
 from bayplan.cluster.apiserver.store import ServedCluster
 from bayplan.cluster.apiserver.watches import Watch, WatchSettings
+from bayplan.inputs.jsontext import parse_json
+from bayplan.inputs.limits import BODY, LimitExceeded
+from bayplan.inputs.yamltext import YamlProblem, parse_yaml
 
 __all__ = ["ApiServer"]
 
@@ -36,7 +38,6 @@ _log = logging.getLogger(__name__)
 _HEALTH = ("/healthz", "/livez", "/readyz")
 _TOKEN_PREFIX = "/token/"  # noqa: S105 - a part of paths
 _SHUTDOWN = 1.0
-_MOST_BYTES = 3 * 1024 * 1024
 
 
 class ApiServer:
@@ -238,7 +239,7 @@ def _request(
 ) -> web.BaseRequest:
     loop = asyncio.get_running_loop()
     return web.BaseRequest(
-        message, payload, protocol, writer, task, loop, client_max_size=_MOST_BYTES
+        message, payload, protocol, writer, task, loop, client_max_size=BODY.size
     )
 
 
@@ -258,22 +259,28 @@ async def _body(request: web.BaseRequest) -> Any:
     try:
         content = await request.read()
     except web.HTTPRequestEntityTooLarge:
-        text = f"Request entity too large: limit is {_MOST_BYTES}"
+        text = f"Request entity too large: limit is {BODY.size}"
         raise ApiError(413, "RequestEntityTooLarge", text) from None
     if not content:
         return None
     if request.content_type == MEDIA_TYPE:
         return decode_protobuf(content)
     try:
-        return msgspec.json.decode(content)
-    except RecursionError:
-        raise bad_request("the body of the request is nested too deeply") from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as exc:
+        return parse_json(content, BODY)
+    except LimitExceeded as exc:
+        raise bad_request(f"the body of the request {exc}") from None
+    except ValueError as exc:
         if "yaml" not in request.content_type:
-            raise bad_request(f"couldn't get version/kind; json parse error: {exc}") from None
+            text = str(exc).removeprefix("not JSON: ")
+            raise bad_request(f"couldn't get version/kind; json parse error: {text}") from None
     try:
-        return yaml.safe_load(content)
-    except (yaml.YAMLError, UnicodeDecodeError, ValueError) as exc:
+        return next(parse_yaml(content.decode(), BODY), None)
+    except LimitExceeded as exc:
+        raise bad_request(f"the body of the request {exc}") from None
+    except YamlProblem as exc:
+        line = f"line {exc.line}: " if exc.line else ""
+        raise bad_request(f"error converting YAML to JSON: yaml: {line}{exc.message}") from None
+    except UnicodeDecodeError as exc:
         raise bad_request(f"error converting YAML to JSON: {exc}") from None
 
 

@@ -23,6 +23,7 @@ from kubernetes.aio.client import Configuration
 from kubernetes.aio.config import ConfigException, load_incluster_config, load_kube_config
 
 from bayplan.errors import InputError
+from bayplan.yamlfile import parse_documents, read_text
 
 __all__ = ["Credentials", "Endpoint", "find_kubeconfig"]
 
@@ -149,6 +150,8 @@ class Credentials:
             return _ROTATION
         if not self._path.exists():
             raise ConfigException("there is no such file")
+        # The client's own reader has no limits.
+        parse_documents(read_text(self._path), str(self._path))
         loader: Any = await load_kube_config(
             str(self._path), self._context or None, settings, persist_config=False
         )

@@ -1,0 +1,75 @@
+"""Loading manifests: from a file to checked objects, as YAML, as JSON and as a snapshot."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from bayplan.api import KINDS, Pod
+from bayplan.archive import write_archive
+from bayplan.benchmark import Benchmark, BenchmarkResult
+from bayplan.manifests import load_manifests
+
+__all__ = ["load"]
+
+_POD = KINDS["", "Pod"]
+_ROUNDS = 3
+
+
+def _pod(index: int) -> dict[str, Any]:
+    """Return a pod as people write them."""
+    resources = {"requests": {"cpu": "500m", "memory": "1Gi"}, "limits": {"memory": "1Gi"}}
+    container = {"name": "main", "image": "registry.example.com/app:1.2", "resources": resources}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": f"pod-{index}", "namespace": "default", "labels": {"app": "web"}},
+        "spec": {"containers": [container]},
+    }
+
+
+def _measure(nodes: int, pods: int) -> BenchmarkResult:
+    """Return pods per second; loading has no nodes."""
+    contents = [_pod(index) for index in range(pods)]
+    dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+    as_list = {"apiVersion": "v1", "kind": "List", "items": contents}
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        texts = {
+            "yaml": yaml.dump_all(contents, Dumper=dumper, sort_keys=False),
+            "list": yaml.dump(as_list, Dumper=dumper, sort_keys=False),
+            "json": json.dumps(as_list, indent=4),
+        }
+        files = {kind: folder / f"pods-{kind}.{kind[:4]}" for kind in texts}
+        for kind, text in texts.items():
+            files[kind].write_text(text)
+        loaded = load_manifests([str(files["yaml"])]).objects
+        files["snapshot"] = folder / "pods.zip"
+        write_archive(files["snapshot"], {_POD: [o for o in loaded if isinstance(o, Pod)]}, {})
+        figures = {
+            "yamlPodsPerSecond": pods / _best(files["yaml"], pods),
+            "yamlListPodsPerSecond": pods / _best(files["list"], pods),
+            "jsonPodsPerSecond": pods / _best(files["json"], pods),
+            "snapshotPodsPerSecond": pods / _best(files["snapshot"], pods),
+        }
+        sizes = {"pods": pods, "yamlBytes": len(texts["yaml"]), "jsonBytes": len(texts["json"])}
+    return BenchmarkResult(sizes, {name: round(figure, 1) for name, figure in figures.items()})
+
+
+def _best(path: Path, pods: int) -> float:
+    """Return the seconds of the quickest of a few rounds."""
+    seconds = []
+    for _ in range(_ROUNDS):
+        started = time.perf_counter()
+        found = len(load_manifests([str(path)]).objects)
+        seconds.append(time.perf_counter() - started)
+        assert found == pods, "every pod is loaded"
+    return min(seconds)
+
+
+load = Benchmark("manifests of plain pods: YAML, JSON and a snapshot", (0,), 10_000, _measure)

@@ -1,0 +1,94 @@
+"""JSON to plain values, within limits, and without keys that appear twice."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from bayplan.inputs.limits import LimitExceeded, Limits
+
+__all__ = ["check_depth", "duplicate_key", "parse_json"]
+
+
+def parse_json(text: str | bytes, limits: Limits) -> Any:
+    """Return the value of a JSON text.
+
+    :raises LimitExceeded: for a text beyond the limits; it is a ``ValueError``, too.
+    :raises ValueError: for a text that is not JSON, with the place.
+    """
+    limits.check_size(text)
+    content = text.encode(errors="replace") if isinstance(text, str) else text
+    check_depth(content, limits)
+    if content.count(b",") + content.count(b":") > limits.values:
+        raise LimitExceeded(f"holds more than {limits.values:,} values")
+    try:
+        value = msgspec.json.decode(content)
+    except (msgspec.DecodeError, RecursionError) as exc:
+        raise ValueError(f"not JSON: {exc}") from None
+    try:
+        return _within_64_bits(value) if _LONG_NUMBER.search(content) else value
+    except OverflowError:
+        raise ValueError("not JSON: a number is out of range") from None
+
+
+_LONG_NUMBER = re.compile(rb"[0-9]{19}")
+
+
+def _within_64_bits(value: Any) -> Any:
+    """Turn integers that 64 bits do not hold into floats, as Go's decoder does."""
+    if isinstance(value, dict):
+        return {key: _within_64_bits(part) for key, part in value.items()}
+    if isinstance(value, list):
+        return [_within_64_bits(part) for part in value]
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        return float(value)
+    return value
+
+
+_STRING = re.compile(rb'"(?:[^"\\]|\\.)*+"', re.DOTALL)
+_NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
+
+
+def check_depth(content: bytes, limits: Limits) -> None:
+    """Refuse JSON that is nested too deeply, without a parser.
+
+    :raises LimitExceeded: naming the limit.
+    """
+    # Brackets in strings count at first: few texts come near the limit even so.
+    if _nesting(content) > limits.depth and _nesting(_STRING.sub(b"", content)) > limits.depth:
+        raise LimitExceeded(f"is nested more than {limits.depth} deep")
+
+
+def _nesting(content: bytes) -> int:
+    brackets = np.frombuffer(content.translate(None, _NO_BRACKETS), dtype=np.uint8)
+    if len(brackets) == 0:
+        return 0
+    opening = (brackets == ord("[")) | (brackets == ord("{"))
+    return int(np.cumsum(np.where(opening, 1, -1)).max())
+
+
+def duplicate_key(content: bytes) -> str | None:
+    """Return a key that appears twice in one mapping of a JSON text, None if none does.
+
+    :param content: a text that was parsed before.
+    """
+    # Decoding drops the first of two values, so that less comes out again.
+    if len(msgspec.json.format(content, indent=-1)) == len(
+        msgspec.json.encode(msgspec.json.decode(content))
+    ):
+        return None
+    found: list[str] = []
+
+    def check(pairs: list[tuple[str, Any]]) -> None:
+        seen: set[str] = set()
+        for key, _ in pairs:
+            if key in seen:
+                found.append(key)
+            seen.add(key)
+
+    json.loads(content, object_pairs_hook=check)
+    return found[0] if found else None
