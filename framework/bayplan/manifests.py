@@ -96,12 +96,15 @@ def load_manifests(paths: Sequence[str], in_full: bool = False) -> Manifests:
             if _is_archive(path):
                 for document in read_archive(Path(path)):
                     loader.load(document)
-        loader.archive_ends()
+                    del document
+        loader.archives_end()
         for source, text in _texts(path for path in paths if not _is_archive(path)):
             found = False
             for document in iter_documents(text, source, FILE):
                 found = True
                 loader.load(document)
+                # What it held is gone before the collector could look at it.
+                del document
             if not found:
                 raise InputError("holds no objects", source)
     return loader.finish()
@@ -175,7 +178,8 @@ class _Loader:
 
     def __init__(self, result: Manifests) -> None:
         self._result = result
-        self._seen: dict[tuple[type, str], Entry] = {}
+        self._loading_archives = True
+        self._seen: dict[tuple[type, str], str] = {}
         self._archived: dict[tuple[type, str], tuple[Entry, ApiObject]] = {}
         self._changes = SnapshotChanges(result.notes)
         self._changed: dict[tuple[type, str] | None, Content] = {}
@@ -191,11 +195,9 @@ class _Loader:
             else:
                 self._load(entry)
 
-    def archive_ends(self) -> None:
+    def archives_end(self) -> None:
         """What was loaded so far comes from archives: later objects are applied to it."""
-        objects = self._result.objects
-        by_key = {(type(obj), object_key(obj)): obj for obj in objects}
-        self._archived = {key: (entry, by_key[key]) for key, entry in self._seen.items()}
+        self._loading_archives = False
         self._seen = {}
 
     def finish(self) -> Manifests:
@@ -265,11 +267,13 @@ class _Loader:
     def _add(self, obj: ApiObject, content: dict[str, Any] | None, entry: Entry) -> None:
         key = (type(obj), object_key(obj))
         if obj.metadata.name and key in self._seen:
-            first = self._seen[key].document.source
+            first = self._seen[key]
             name = f"{kind_of(obj).name} {key[1]}"
             raise InputError(f"{name} is defined twice; first in {first}", entry.where())
-        self._seen[key] = entry
-        if key in self._archived:
+        self._seen[key] = entry.document.source
+        if self._loading_archives:
+            self._archived[key] = entry, obj
+        elif key in self._archived:
             self._change(key, entry)
             return
         self._result.objects.append(obj)

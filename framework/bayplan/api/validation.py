@@ -31,7 +31,12 @@ from bayplan.api.pod import (
 )
 from bayplan.api.policy import PodDisruptionBudget
 from bayplan.api.quantity import Quantity
-from bayplan.api.resources import LARGEST_AMOUNT, pod_requests
+from bayplan.api.resources import (
+    DEFAULT_MEMORY,
+    DEFAULT_MILLI_CPU,
+    LARGEST_AMOUNT,
+    pod_requests,
+)
 from bayplan.api.storage import PersistentVolume, PersistentVolumeClaim
 from bayplan.api.volume_claim import PersistentVolumeClaimSpec
 from bayplan.api.workloads import Deployment, Job, ReplicaSet, StatefulSet, VolcanoJob
@@ -177,7 +182,7 @@ def _count(value: int, path: str) -> Iterator[Problem]:
 
 def _amounts(amounts: Mapping[str, Quantity], path: str) -> Iterator[Problem]:
     for name, quantity in amounts.items():
-        if quantity.amount < 0:
+        if quantity.number < 0:
             yield f'{path}["{name}"]', f"expected an amount of 0 or more, got {quantity.text}"
 
 
@@ -190,16 +195,32 @@ def _pod_spec(spec: PodSpec, path: str) -> Iterator[Problem]:
     ):
         for index, container in enumerate(containers):
             yield from _container(container, f"{path}.{field}[{index}]")
-    yield from _amounts(spec.overhead, f"{path}.overhead")
-    for name, amount in pod_requests(spec).scoring.items():
-        if amount > LARGEST_AMOUNT:
-            yield path, f"requests more {name} in all than bayplan can count ({LARGEST_AMOUNT})"
+    if spec.overhead:
+        yield from _amounts(spec.overhead, f"{path}.overhead")
+    if _at_most(spec) > LARGEST_AMOUNT:
+        for name, amount in pod_requests(spec).scoring.items():
+            if amount > LARGEST_AMOUNT:
+                yield path, f"requests more {name} in all than bayplan can count ({LARGEST_AMOUNT})"
     if spec.resources:
         yield from _amounts(spec.resources.requests, f"{path}.resources.requests")
         yield from _amounts(spec.resources.limits, f"{path}.resources.limits")
     yield from _claims(spec, path)
-    yield from _volumes(spec, path)
+    if spec.volumes:
+        yield from _volumes(spec, path)
     yield from _placement_rules(spec, path)
+
+
+def _at_most(spec: PodSpec) -> int:
+    """Return more than a pod can request of anything: all that it names, in thousandths."""
+    every = [spec.overhead]
+    holders = [spec.resources] if spec.resources else []
+    for container in (*spec.containers, *spec.init_containers):
+        holders.append(container.resources)
+    for holder in holders:
+        every += (holder.requests, holder.limits)
+    named = sum(quantity.milli for amounts in every for quantity in amounts.values())
+    defaults = len(holders) * (DEFAULT_MILLI_CPU + DEFAULT_MEMORY)
+    return named + defaults
 
 
 def _volume_claim(spec: PersistentVolumeClaimSpec, path: str) -> Iterator[Problem]:
@@ -264,12 +285,12 @@ def _container(container: Container, path: str) -> Iterator[Problem]:
     yield from _amounts(resources.limits, f"{path}.resources.limits")
     for field, amounts in (("requests", resources.requests), ("limits", resources.limits)):
         for name, amount in amounts.items():
-            if "/" in name and amount.amount.denominator != 1:
+            if "/" in name and type(amount.number) is not int:
                 where = f'{path}.resources.{field}["{name}"]'
                 yield where, f"an extended resource is counted in whole units, got {amount.text}"
     for name, request in resources.requests.items():
         limit = resources.limits.get(name)
-        if limit is not None and request.amount > limit.amount:
+        if limit is not None and request.number > limit.number:
             yield (
                 f'{path}.resources.requests["{name}"]',
                 f"{request.text} is more than the limit {limit.text}",
