@@ -1,33 +1,157 @@
-"""Why a pod is where it is, or why it is pending and what would help: for people."""
+"""Why a pod is where it is, or why it is pending and what would help: as data."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
 from bayplan.api import Pod
 from bayplan.cycle import NOT_NEEDED
-from bayplan.decision import Decision, PodDecision
-from bayplan.diagnosis import Diagnosis
+from bayplan.decision import Decision, Finalist, PodDecision
+from bayplan.diagnosis import Diagnosis, Suggestion
 from bayplan.errors import PluginError
 from bayplan.gangs import rank_order
-from bayplan.plugin import Unit
+from bayplan.naming import counted, short_key
+from bayplan.plugin import DomainTrial, PreemptionTrial
 from bayplan.scheduler import ProfileAtWork, Scheduler
+from bayplan.snapshot import PodInfo
 
 __all__ = [
+    "Explanation",
+    "Filtered",
     "counted",
     "domain_lines",
+    "explain",
     "pod_to_explain",
-    "print_explanation",
     "short_key",
     "why_pending",
 ]
 
-_MANY_PODS = 8
 _MANY_DOMAINS = 12
+
+
+@dataclass(frozen=True)
+class Filtered:
+    """A plugin that took nodes out, how many, and for which reasons, with counts."""
+
+    plugin: str
+    removed: int
+    left: int
+    reasons: Sequence[tuple[int, str]]
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Everything that is known of one pod's placement.
+
+    ``state`` is Running (it has a node), Waiting (placed, and held back at Permit), Pending, or
+    Ended. ``decided`` is None where this process did not decide: then ``now`` says that filters
+    and finalists are those of a decision that would be made now. Times are in seconds of the
+    cluster's clock.
+    """
+
+    pod: str
+    unit: str
+    gang: bool
+    state: str
+    phase: str = ""
+    node: str = ""
+    node_exists: bool = True
+    message: str = ""
+    nominated: str = ""
+    decided: float | None = None
+    cycle: int | None = None
+    now: bool = False
+    nodes: int = 0
+    feasible: int = 0
+    total: float = 0.0
+    pre_filter: tuple[str, str] | None = None
+    filtered: Sequence[Filtered] = ()
+    domain: str = ""
+    domains: Sequence[DomainTrial] = ()
+    members: int = 1
+    preemption: Sequence[PreemptionTrial] = ()
+    bottleneck: str = ""
+    notes: Sequence[str] = ()
+    finalists: Sequence[Finalist] = ()
+    suggestions: Sequence[Suggestion] = ()
+    broken_plugin: str = ""
+    waits_for: Sequence[str] = ()
+    waits_until: float | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        """Return a JSON object without what is empty."""
+        plain = {
+            "pod": self.pod,
+            "unit": self.unit,
+            "state": self.state,
+            "phase": self.phase,
+            "node": self.node,
+            "message": self.message,
+            "nominatedNode": self.nominated,
+            "decidedAt": self.decided,
+            "cycle": self.cycle,
+            "wouldBeDecidedNow": self.now,
+            "nodes": self.nodes,
+            "feasible": self.feasible,
+            "preFilter": self.pre_filter
+            and dict(zip(("plugin", "reason"), self.pre_filter, strict=True)),
+            "filtered": [
+                {
+                    "plugin": one.plugin,
+                    "removed": one.removed,
+                    "left": one.left,
+                    "reasons": [{"count": c, "reason": reason} for c, reason in one.reasons],
+                }
+                for one in self.filtered
+            ],
+            "domain": self.domain,
+            "domains": [_domain_json(trial) for trial in self.domains],
+            "preemption": [_filled(asdict(trial)) for trial in self.preemption],
+            "bottleneck": self.bottleneck,
+            "notes": list(self.notes),
+            "finalists": [
+                {"node": one.node, "total": one.total, "scores": dict(one.scores)}
+                for one in self.finalists
+            ],
+            "suggestions": [
+                _filled({"text": one.text, "changes": one.changes, "ends": list(one.ends)})
+                for one in self.suggestions
+            ],
+            "brokenPlugin": self.broken_plugin,
+            "waitsFor": list(self.waits_for),
+            "waitsUntil": self.waits_until,
+        }
+        return _filled(plain)
+
+
+def _domain_json(trial: DomainTrial) -> dict[str, Any]:
+    state = "chosen" if trial.refusal is None else "refused"
+    if trial.refusal == NOT_NEEDED:
+        state = "not used"
+    return _filled(
+        {
+            "name": trial.name,
+            "state": state,
+            "nodes": trial.nodes,
+            "offered": trial.offered,
+            "needed": trial.needed,
+            "reason": "" if state != "refused" else trial.refusal,
+        }
+    )
+
+
+def _filled(plain: Mapping[str, Any]) -> dict[str, Any]:
+    empty: tuple[object, ...] = (None, "", [], (), {}, False)
+    return {
+        key: value
+        for key, value in plain.items()
+        if (isinstance(value, int | float) and not isinstance(value, bool)) or value not in empty
+    }
+
+
+# Which pod --------------------------------------------------------------------------------
 
 
 def pod_to_explain(scheduler: Scheduler, get: Callable[[str], Pod | None], key: str) -> Pod | None:
@@ -56,180 +180,193 @@ def why_pending(scheduler: Scheduler, pod: Pod) -> str:
     return "not tried yet"
 
 
-def print_explanation(console: Console, scheduler: Scheduler, pod: Pod) -> None:
-    """Print why a pod has its node, or why it has none and what would help."""
-    unit_key = _unit_of(scheduler, pod)
-    decision = scheduler.decisions.get(unit_key)
+# What is known ----------------------------------------------------------------------------
+
+
+def explain(scheduler: Scheduler, pod: Pod) -> Explanation:
+    """Return why a pod has its node, or why it has none and what would help."""
+    unit = _unit_of(scheduler, pod)
+    decision = scheduler.decisions.get(unit)
     own = decision.pods.get(pod.key) if decision is not None else None
-    if pod.spec.node_name:
-        over = pod.status.phase in ("Succeeded", "Failed")
-        verb = f"has ended ({pod.status.phase}); it was" if over else "is"
-        where = escape(pod.spec.node_name)
-        console.print(f"[bold]{pod.key}[/bold] {verb} on [bold green]{where}[/bold green]")
-        if pod.spec.node_name not in scheduler.snapshot.nodes.row_of:
-            console.print("  There is no such node.")
-        if decision is None or own is None or own.node is None:
-            console.print("  It was there before: this process did not decide it.")
-            return
-        _print_choice(console, decision, own)
-        return
+    about = _About(scheduler, pod, unit, decision, own)
     if pod.status.phase in ("Succeeded", "Failed"):
-        console.print(f"[bold]{pod.key}[/bold] has ended: {pod.status.phase}")
-        return
-    message, nominated = why_pending(scheduler, pod), pod.status.nominated_node_name
-    console.print(f"[bold]{pod.key}[/bold] is [yellow]pending[/yellow]")
-    console.print(f"  {escape(message)}")
-    if nominated:
-        console.print(f"  nominated: {nominated}")
-    if own is not None:
-        _print_refusals(console, own)
-    if decision is not None and decision.domains:
-        console.print("\n[bold]Domains[/bold]")
-        for line in domain_lines(decision):
-            console.print(f"  {escape(line)}")
-    if decision is not None:
-        _print_bottleneck(console, decision)
-        _print_preemption(console, decision)
-    profile = scheduler.profile_of(pod)
-    if profile is not None:
-        _print_help(console, scheduler, profile, unit_key)
+        return about.ended()
+    if pod.spec.node_name:
+        return about.placed()
+    return about.pending()
 
 
-def _print_bottleneck(console: Console, decision: Decision) -> None:
-    """Print which member of a gang has the fewest nodes, where they differ."""
-    tightest = min(decision.pods.values(), key=lambda own: own.feasible, default=None)
-    if tightest is None or tightest.feasible == max(o.feasible for o in decision.pods.values()):
-        return
-    nodes = f"{tightest.feasible} of {counted(tightest.nodes, 'node')} take it"
-    console.print(f"\n[bold]Bottleneck[/bold]  {escape(tightest.pod)}: {nodes}")
+@dataclass
+class _About:
+    """One pod and what the scheduler remembers of it."""
+
+    scheduler: Scheduler
+    pod: Pod
+    unit: str
+    decision: Decision | None
+    own: PodDecision | None
+    _fields: dict[str, Any] = field(default_factory=dict)
+
+    def ended(self) -> Explanation:
+        """The pod has ended; it may have had a node."""
+        if self.pod.spec.node_name:
+            self._choice()
+        return self._made("Ended")
+
+    def placed(self) -> Explanation:
+        """The pod has a node."""
+        name = self.pod.spec.node_name
+        self._fields["node_exists"] = name in self.scheduler.snapshot.nodes.row_of
+        self._choice()
+        return self._made("Running")
+
+    def pending(self) -> Explanation:
+        """The pod has no node, or one that it may not be bound to yet."""
+        status = self.pod.status
+        message = why_pending(self.scheduler, self.pod)
+        self._fields |= {"message": message, "nominated": status.nominated_node_name}
+        waiting = self.scheduler.waiting(self.unit)
+        if waiting is not None:
+            self._fields |= {
+                "node": waiting.nodes.get(self.pod.key, ""),
+                "waits_for": tuple(waiting.plugins),
+                "waits_until": waiting.deadline,
+            }
+            self._choice()
+            return self._made("Waiting")
+        if self.own is not None:
+            self._refusals(self.own)
+        if self.decision is not None:
+            self._fields["domains"] = self.decision.domains
+            self._fields["preemption"] = self.decision.preemption
+            self._fields["bottleneck"] = _bottleneck(self.decision)
+        self._suggest()
+        return self._made("Pending")
+
+    def _made(self, state: str) -> Explanation:
+        decision = self.decision
+        fields: dict[str, Any] = {
+            "node": self.pod.spec.node_name,
+            "phase": self.pod.status.phase,
+            "members": len(decision.pods) if decision is not None else 1,
+        }
+        gang = self.unit in self.scheduler.gangs.all() or fields["members"] > 1
+        return Explanation(self.pod.key, self.unit, gang, state, **{**fields, **self._fields})
+
+    def _choice(self) -> None:
+        """Add why the pod has its node: as it was decided, or as it would be decided now."""
+        decision, own = self.decision, self.own
+        if decision is None or own is None or own.node is None:
+            self._as_of_now()
+            return
+        self._fields |= {
+            "decided": decision.at,
+            "cycle": decision.cycle,
+            "domain": decision.domain or "",
+            "domains": decision.domains,
+            "preemption": decision.preemption,
+            "notes": own.notes,
+            "total": own.total,
+        }
+        if own.finalists:
+            self._refusals(own)
+            self._fields["finalists"] = own.finalists
+        else:
+            self._as_of_now()
+
+    def _as_of_now(self) -> None:
+        """Add what would be decided if the pod came now, without its own place."""
+        profile = self.scheduler.profile_of(self.pod)
+        if profile is None:
+            return
+        snapshot = self.scheduler.snapshot
+        with snapshot.trial():
+            held = snapshot.placed.get(self.pod.key)
+            if held is not None:
+                snapshot.remove_pod(self.pod.key)
+            info = held[0] if held is not None else PodInfo(self.pod)
+            try:
+                found = profile.evaluator.evaluate(info)
+            except PluginError as exc:
+                self._fields["broken_plugin"] = str(exc)
+                return
+            own = found.describe(snapshot.nodes.names, finalists=True)
+            row = snapshot.nodes.row_of.get(self._fields.get("node") or self.pod.spec.node_name)
+            if row is not None and len(found.total):
+                self._fields["total"] = float(found.total[row])
+        self._refusals(own)
+        self._fields |= {"finalists": own.finalists, "now": True}
+
+    def _refusals(self, own: PodDecision) -> None:
+        left, filtered = own.nodes, []
+        for plugin, removed in own.removed:
+            left -= removed
+            counts: dict[str, int] = {}
+            for by, reason, count in own.refused:
+                if by == plugin:
+                    counts[reason] = counts.get(reason, 0) + count
+            reasons = tuple((count, reason) for reason, count in counts.items())
+            filtered.append(Filtered(plugin, removed, left, reasons))
+        self._fields |= {
+            "nodes": own.nodes,
+            "feasible": own.feasible,
+            "pre_filter": own.pre_filter,
+            "filtered": tuple(filtered),
+        }
+
+    def _suggest(self) -> None:
+        profile = self.scheduler.profile_of(self.pod)
+        unit = self.scheduler.pending_unit(self.unit) if profile is not None else None
+        if profile is None or unit is None:
+            return
+        try:
+            self._fields["suggestions"] = tuple(
+                _diagnosis(self.scheduler, profile).suggest(unit, self.scheduler.now)
+            )
+        except PluginError as exc:
+            self._fields["broken_plugin"] = str(exc)
 
 
-def _print_preemption(console: Console, decision: Decision) -> None:
-    """Print what making room would cost in each domain, the one that was taken first."""
-    if not decision.preemption:
-        return
-    console.print("\n[bold]Preemption[/bold]")
-    for trial in decision.preemption[:_MANY_DOMAINS]:
-        name = escape(trial.domain)
-        if trial.refusal is not None:
-            console.print(f"  not in {name}: {escape(trial.refusal)}")
-            continue
-        names = ", ".join(short_key(key) for key in trial.victims[:_MANY_PODS])
-        more = f" and {len(trial.victims) - _MANY_PODS} more"
-        names += more if len(trial.victims) > _MANY_PODS else ""
-        verb = "taken" if trial.chosen else "not taken"
-        console.print(f"  {verb:9} {name}: would evict {escape(names)} ({escape(trial.cost)})")
-    hidden = len(decision.preemption) - _MANY_DOMAINS
-    if hidden > 0:
-        console.print(f"  … {hidden} more")
+def _diagnosis(scheduler: Scheduler, profile: ProfileAtWork) -> Diagnosis:
+    return Diagnosis(profile.runtime, profile.evaluator, profile.cycle, scheduler.snapshot)
 
 
 def _unit_of(scheduler: Scheduler, pod: Pod) -> str:
-    for key, decision in scheduler.decisions.items():
-        if pod.key in decision.pods:
-            return key
     for key, unit in scheduler.queue.units.items():
         if pod.key in unit.pods:
+            return key
+    for key, decision in scheduler.decisions.items():
+        if pod.key in decision.pods:
             return key
     return pod.key
 
 
-def _print_choice(console: Console, decision: Decision, own: PodDecision) -> None:
-    console.print(f"  decided at {decision.at:g} s in cycle {decision.cycle}")
-    if decision.domain:
-        console.print(f"\n[bold]Domain[/bold]  of {escape(decision.unit)}")
-        for line in domain_lines(decision):
-            console.print(f"  {escape(line)}")
-    _print_preemption(console, decision)
-    for note in own.notes:
-        console.print(f"  {escape(note)}")
-    _print_refusals(console, own)
-    if not own.finalists:
-        return
-    console.print(f"\n[bold]Finalists[/bold]  of {counted(own.feasible, 'feasible node')}")
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    table.add_column("  node")
-    table.add_column("total", justify="right")
-    plugins = list(own.finalists[0].scores)
-    for plugin in plugins:
-        table.add_column(plugin, justify="right", style="dim")
-    for finalist in own.finalists:
-        mark = "→ " if finalist.node == own.node else "  "
-        scores = [f"{finalist.scores[plugin]:g}" for plugin in plugins]
-        table.add_row(f"{mark}{finalist.node}", f"{finalist.total:g}", *scores)
-    console.print(table)
-    if own.node not in [finalist.node for finalist in own.finalists]:
-        console.print(f"  {own.node} has {own.total:g}; the gang's plan put it there")
-    elif decision.domain:
-        console.print("  [dim]Inside the domain the plan counts first, then the total.[/dim]")
-    else:
-        console.print("  [dim]The highest total wins; among equals, the first name.[/dim]")
+def _bottleneck(decision: Decision) -> str:
+    """Say which member of a gang has the fewest nodes, where they differ."""
+    tightest = min(decision.pods.values(), key=lambda own: own.feasible, default=None)
+    if tightest is None or tightest.feasible == max(o.feasible for o in decision.pods.values()):
+        return ""
+    nodes = f"{tightest.feasible} of {counted(tightest.nodes, 'node')}"
+    return f"{tightest.pod}: {nodes} can take it"
 
 
-def _print_refusals(console: Console, own: PodDecision) -> None:
-    if not own.removed and own.pre_filter is None:
-        return
-    console.print(f"\n[bold]Filtered[/bold]  {counted(own.nodes, 'node')}")
-    if own.pre_filter is not None:
-        console.print(f"  all by {own.pre_filter[0]}: {escape(own.pre_filter[1])}")
-    left = own.nodes
-    for plugin, removed in own.removed:
-        left -= removed
-        console.print(f"  {plugin} took out {removed}, {left} left")
-        for by, reason, count in own.refused:
-            if by == plugin:
-                console.print(f"    [dim]{count}[/dim] {escape(reason)}")
-
-
-def _print_help(
-    console: Console, scheduler: Scheduler, profile: ProfileAtWork, unit_key: str
-) -> None:
-    unit = scheduler.pending_unit(unit_key)
-    if unit is None:
-        return
-    diagnosis = Diagnosis(profile.runtime, profile.evaluator, profile.cycle, scheduler.snapshot)
-    console.print("\n[bold]What would help[/bold]")
-    try:
-        advice = diagnosis.suggest(unit, scheduler.now)
-    except PluginError as exc:
-        console.print(f"  mending the plugin: {escape(str(exc))}")
-        return
-    if not advice:
-        console.print("  no single change that bayplan knows of")
-    for text in advice:
-        console.print(f"  {escape(_subject(unit, text))}")
-
-
-def _subject(unit: Unit, text: str) -> str:
-    return f"the gang {text}" if unit.gang is not None else f"it {text}"
-
-
-def domain_lines(decision: Decision) -> list[str]:
-    """Return a line for each domain that was weighed for a unit."""
+def domain_lines(domains: Sequence[DomainTrial], size: int) -> list[str]:
+    """Return a line for each domain that was weighed for a unit of ``size`` pods."""
     lines = []
-    size = len(decision.pods)
-    for trial in decision.domains:
+    for trial in domains:
         offers = "" if trial.offered is None else f"offers {counted(trial.offered, 'slot')}"
         over = f"{max(0, (trial.offered or size) - size)} left over"
+        fits = ", ".join(part for part in (offers, over) if part)
         if trial.refusal is None:
-            lines.append(f"chosen    {trial.name}: {offers}, {over}")
+            lines.append(f"chosen    {trial.name}: {fits}")
         elif trial.refusal == NOT_NEEDED:
-            lines.append(f"not used  {trial.name}: {offers}, {over}")
-        elif trial.refusal.startswith("offers"):
-            lines.append(f"refused   {trial.name}: {trial.refusal}")
+            lines.append(f"not used  {trial.name}: {fits}")
         else:
-            lines.append(f"refused   {trial.name}: {offers}{', ' * bool(offers)}{trial.refusal}")
+            why = trial.refusal
+            if offers and not why.startswith("offers"):
+                why = f"{offers}, {why}" if why else offers
+            lines.append(f"refused   {trial.name}: {why}")
     hidden = len(lines) - _MANY_DOMAINS
     if hidden > 1:
         lines = [*lines[:_MANY_DOMAINS], f"… {hidden} more domains"]
     return lines
-
-
-def short_key(key: str) -> str:
-    """Return a pod's key without the namespace ``default``."""
-    return key.removeprefix("default/")
-
-
-def counted(number: int, noun: str) -> str:
-    """Return a number with its noun, in the plural where it belongs."""
-    return f"{number} {noun}{'' if number == 1 else 's'}"

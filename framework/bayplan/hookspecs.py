@@ -230,7 +230,11 @@ def post_bind(pod: PodInfo, node: NodeRow, state: CycleState) -> None:
 
 @hookspec
 def remedies(pod: PodInfo, nodes: NodeView, state: CycleState) -> Iterable[Remedy]:
-    """Offer small changes that would undo this plugin's refusals, for ``bayplan explain``."""
+    """Offer small changes that would undo this plugin's refusals, for ``bayplan explain``.
+
+    It is also asked when the plugin's own ``pre_filter`` refused the pod; what it then offers
+    has no row.
+    """
     raise AssertionError
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-__all__ = ["counted", "natural_key"]
+__all__ = ["counted", "natural_key", "short_key"]
 
 _PARTS = re.compile(r"(\d+)")
 
@@ -24,3 +24,8 @@ def natural_key(name: str) -> tuple[tuple[str, int], ...]:
 def counted(number: int, noun: str) -> str:
     """Return "1 pair" or "2 pairs"."""
     return f"{number} {noun}{'s'[: number != 1]}"
+
+
+def short_key(key: str) -> str:
+    """Return a pod's key without the namespace ``default``."""
+    return key.removeprefix("default/")

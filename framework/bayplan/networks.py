@@ -7,6 +7,7 @@ from functools import partial
 
 from bayplan.api import ClusterNetworkTopology, HyperNode, KaiTopology, Topology
 from bayplan.dialects import kai, koordinator, kueue, volcano
+from bayplan.errors import did_you_mean
 from bayplan.nvlink import NVLINK_LAYER, NvlinkDomains
 from bayplan.snapshot import Snapshot
 from bayplan.topology.network import Layer, NetworkTree, TopologyError, build_tree, tree_of_sets
@@ -127,7 +128,8 @@ class Networks:
         }
         worst = max(unknown, key=lambda layer: unknown[layer])
         known = ", ".join(layer for tree in trees.values() for layer in tree.layer_order()[1:])
-        raise TopologyError(f'there is no network layer "{worst}" ({known})')
+        near = did_you_mean(worst, known.split(", "))
+        raise TopologyError(f'there is no network layer "{worst}" ({known}){near}')
 
     def _with_nvlink(self, layers: Sequence[str]) -> NetworkTree | None:
         """Return the first tree with all of these layers, with NVLink domains inside of them."""

@@ -143,14 +143,18 @@ class Preparation:
 class Remedy:
     """The smallest change that would undo a plugin's refusal; ``cost`` ranks remedies.
 
+    ``text`` goes on from "the pod": "would fit on n1 if ..." or, for a change whose effect nobody
+    can foresee, "would be tried again if ...".
     ``row`` is the node row that would then take the pod, None where no single node is meant.
-    ``frees`` says that the change is to remove other pods from that node.
+    ``frees`` says that other pods have to leave that node; explain finds the fewest.
+    ``ends`` are the pods, by key, that would have to end, where the plugin knows them.
     """
 
     text: str
     row: int | None
     cost: float
     frees: bool = False
+    ends: tuple[str, ...] = ()
 
 
 class StateKey(Generic[T]):

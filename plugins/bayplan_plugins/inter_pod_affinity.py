@@ -6,7 +6,7 @@ required anti-affinity keeps a matching pod out of its domain.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 
 import numpy as np
 from pydantic import Field
@@ -22,16 +22,19 @@ from bayplan import (
     PodInfo,
     Reads,
     Reject,
+    Remedy,
     StateKey,
     hookimpl,
 )
 from bayplan.hookspecs import BoolColumn, FloatColumn, IntColumn
+from bayplan.naming import short_key
 from bayplan.snapshot import AffinityTerm, PodQuery
 
 __all__ = ["InterPodAffinity", "InterPodAffinityArgs"]
 
 _AFFINITY = "node(s) didn't match pod affinity rules"
 _ANTI_AFFINITY = "node(s) didn't match pod anti-affinity rules"
+_MOST_NAMED = 3
 _EXISTING = "node(s) didn't satisfy existing pods anti-affinity rules"
 
 
@@ -130,6 +133,54 @@ class InterPodAffinity(Plugin[InterPodAffinityArgs]):
         query = PodQuery(terms=pod.terms.required_affinity)
         return query.matches(pod, self.handle.snapshot.index.namespace_labels(pod))
 
+    # Why not -----------------------------------------------------------------------------
+
+    @hookimpl
+    def remedies(self, pod: PodInfo, nodes: NodeView) -> Iterable[Remedy]:
+        """Name the pods that are in the way, or those that are missing."""
+        anti = pod.terms.required_anti_affinity
+        in_the_way = self._in_the_way(pod, nodes)
+        near = np.ones(len(nodes), dtype=np.bool_)
+        if pod.terms.required_affinity:
+            near = self._near_enough(pod, nodes)
+        for row in range(len(nodes)):
+            name, others = nodes.names[row], in_the_way.get(row, ())
+            if not near[row]:
+                wanted = " and ".join(
+                    _wanted(term, nodes, row) for term in pod.terms.required_affinity
+                )
+                yield Remedy(f"would fit on {name} if {wanted}", row, 4.0)
+            elif others:
+                whose = "the pod's" if anti else "their"
+                text = (
+                    f"would fit on {name} if {_named(others)} ended, as {whose} anti-affinity asks"
+                )
+                yield Remedy(text, row, float(len(others)), ends=tuple(others))
+
+    def _in_the_way(self, pod: PodInfo, nodes: NodeView) -> dict[int, list[str]]:
+        """Return, by row, the pods that the pod keeps away from, or that keep it away."""
+        snapshot = self.handle.snapshot
+        labels = snapshot.index.namespace_labels(pod)
+        found: dict[int, dict[str, None]] = {}
+        rows = {name: row for row, name in enumerate(nodes.names)}
+        for key, (other, node) in snapshot.placed.items():
+            theirs = snapshot.index.namespace_labels(other)
+            terms = [
+                term
+                for term in pod.terms.required_anti_affinity
+                if term.matches(other.namespace, other.labels, theirs)
+            ]
+            terms += [
+                term
+                for term in other.terms.required_anti_affinity
+                if term.matches(pod.namespace, pod.labels, labels)
+            ]
+            for topology_key in {term.topology_key for term in terms}:
+                if node in rows:
+                    for row in _domain(topology_key, rows[node], nodes):
+                        found.setdefault(row, {})[key] = None
+        return {row: list(keys) for row, keys in found.items()}
+
     # Score -------------------------------------------------------------------------------
 
     @hookimpl
@@ -167,6 +218,24 @@ class InterPodAffinity(Plugin[InterPodAffinityArgs]):
             return np.zeros(len(scores))
         stretched: FloatColumn = np.floor(100 * ((scores - low) / (high - low)))
         return stretched
+
+
+def _domain(key: str, row: int, nodes: NodeView) -> list[int]:
+    """Return the rows of a row's domain; none where the node does not have the label."""
+    codes = nodes.label(key).codes
+    found: list[int] = np.flatnonzero(codes == codes[row]).tolist() if codes[row] >= 0 else []
+    return found
+
+
+def _wanted(term: AffinityTerm, nodes: NodeView, row: int) -> str:
+    if nodes.label(term.topology_key).codes[row] < 0:
+        return f"that node had the label {term.topology_key}"
+    return f"a pod with {term.selector.describe()} ran in the same {term.topology_key}"
+
+
+def _named(keys: Sequence[str]) -> str:
+    shown = ", ".join(short_key(key) for key in keys[:_MOST_NAMED])
+    return shown if len(keys) <= _MOST_NAMED else f"{shown} and {len(keys) - _MOST_NAMED} more"
 
 
 def _per_node(term: AffinityTerm, counts: IntColumn, nodes: NodeView) -> IntColumn:

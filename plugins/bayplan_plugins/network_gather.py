@@ -32,6 +32,7 @@ from bayplan import (
     hookimpl,
 )
 from bayplan.api.gang import Fill, Gang
+from bayplan.errors import did_you_mean
 from bayplan.hookspecs import BoolColumn, IntColumn
 from bayplan.networks import Networks
 from bayplan.topology.network import (
@@ -182,7 +183,8 @@ def _layer(tree: NetworkTree, name: str) -> str:
     layer = tree.find_layer(name)
     if layer is None:
         known = ", ".join(tree.layer_order()[1:])
-        raise TopologyError(f'there is no network layer "{name}" ({known})')
+        near = did_you_mean(name, known.split(", "))
+        raise TopologyError(f'there is no network layer "{name}" ({known}){near}')
     return layer
 
 

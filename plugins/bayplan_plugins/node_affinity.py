@@ -11,6 +11,7 @@ from bayplan import (
     SKIP,
     Args,
     ClusterEvent,
+    NodeRow,
     NodeView,
     Normalize,
     Plugin,
@@ -26,6 +27,7 @@ from bayplan.api.pod import PreferredSchedulingTerm
 from bayplan.api.validation import validate_node_affinity
 from bayplan.hookspecs import IntColumn
 from bayplan_plugins.node_selection import matches_selector, matches_term, required_match
+from bayplan_plugins.node_selection_advice import unmet
 
 __all__ = ["NodeAffinity", "NodeAffinityArgs"]
 
@@ -107,9 +109,10 @@ class NodeAffinity(Plugin[NodeAffinityArgs]):
 
     @hookimpl
     def remedies(self, pod: PodInfo, nodes: NodeView) -> Iterable[Remedy]:
-        """Suggest dropping the selector, on the first nodes that it refuses."""
+        """Name the labels that a node lacks, or the mistake in the selector."""
         for row in np.flatnonzero(~required_match(pod.spec, nodes)).tolist():
-            name = nodes.names[row]
-            labels = ", ".join(f"{k}={v}" for k, v in sorted(pod.spec.node_selector.items()))
-            what = f"carried the labels {labels}" if labels else "matched its node affinity"
-            yield Remedy(f"would fit on {name} if that node {what}", row, cost=3.0)
+            node = NodeRow(nodes.table, row)
+            change, count = unmet(pod.spec, node.name, node.labels)
+            if change:
+                cost = 1.0 if change.startswith("with ") else 3.0 + 0.1 * count
+                yield Remedy(f"would fit on {node.name} {change}", row, cost)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 
 import numpy as np
 
@@ -15,14 +15,27 @@ from bayplan import (
     PodInfo,
     Reads,
     Reject,
+    Remedy,
     hookimpl,
 )
 from bayplan.hookspecs import IntColumn
+from bayplan.naming import short_key
+from bayplan.snapshot.pods import HostPort
 
 __all__ = ["NodePorts"]
 
 _REASON = "node(s) didn't have free ports for the requested pod ports"
 _ANY_IP = "0.0.0.0"  # noqa: S104 - a wildcard to compare with
+
+
+def _clash(pod: PodInfo, other: PodInfo) -> HostPort | None:
+    """Return a port that both want, if any."""
+    for port in pod.facts.host_ports:
+        for theirs in other.facts.host_ports:
+            same = (port.protocol, port.port) == (theirs.protocol, theirs.port)
+            if same and (_ANY_IP in (port.ip, theirs.ip) or port.ip == theirs.ip):
+                return theirs
+    return None
 
 
 class NodePorts(Plugin[Args]):
@@ -53,6 +66,25 @@ class NodePorts(Plugin[Args]):
                 if _ANY_IP in (ip, port.ip) or ip == port.ip:
                     taken |= holders > 0
         yield Reject(taken, _REASON)
+
+    @hookimpl
+    def remedies(self, pod: PodInfo, nodes: NodeView) -> Iterable[Remedy]:
+        """Name the pods that hold the ports."""
+        snapshot = self.handle.snapshot
+        for row, keys in enumerate(nodes.table.pods):
+            holders = [
+                (key, taken)
+                for key in keys
+                if (taken := _clash(pod, snapshot.placed[key][0])) is not None
+            ]
+            if holders:
+                ports = ", ".join(
+                    dict.fromkeys(f"{port.port}/{port.protocol}" for _, port in holders)
+                )
+                pods = " and ".join(short_key(key) for key, _ in holders)
+                text = f"would fit on {nodes.names[row]} if host port {ports} was free"
+                ends = tuple(key for key, _ in holders)
+                yield Remedy(f"{text} ({pods} has it)", row, float(len(holders)), ends=ends)
 
     @hookimpl
     def slots(self, nodes: NodeView) -> IntColumn:

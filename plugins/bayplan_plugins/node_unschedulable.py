@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
+
+import numpy as np
 
 from bayplan import (
     SKIP,
@@ -13,6 +15,7 @@ from bayplan import (
     PodInfo,
     Reads,
     Reject,
+    Remedy,
     hookimpl,
 )
 from bayplan.api import Taint, Toleration
@@ -45,3 +48,9 @@ class NodeUnschedulable(Plugin[Args]):
     def filter(self, nodes: NodeView) -> Iterator[Reject]:
         """Refuse cordoned nodes."""
         yield Reject(nodes.unschedulable, _REASON, resolvable=False)
+
+    @hookimpl
+    def remedies(self, nodes: NodeView) -> Iterable[Remedy]:
+        """Suggest to uncordon a node."""
+        for row in np.flatnonzero(nodes.unschedulable).tolist():
+            yield Remedy(f"would fit on {nodes.names[row]} if that node was uncordoned", row, 1.0)

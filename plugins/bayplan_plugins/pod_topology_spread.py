@@ -8,7 +8,7 @@ any eligible domain. Pods that are being deleted do not count.
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -27,6 +27,7 @@ from bayplan import (
     PodInfo,
     Reads,
     Reject,
+    Remedy,
     StateKey,
     hookimpl,
 )
@@ -142,19 +143,51 @@ class PodTopologySpread(Plugin[PodTopologySpreadArgs]):
             missing = left & (codes < 0)
             if missing.any():
                 yield Reject(nodes.pick(missing), _NO_LABEL, resolvable=False)
-            eligible = self._eligible(pod, constraint, hard, True, everywhere, state)
-            sums, present = self._domain_sums(pod, constraint, codes, eligible, everywhere)
-            if not present.any():
-                left &= ~missing
-                continue
-            fewest = int(sums[present].min())
-            if int(present.sum()) < constraint.min_domains:
-                fewest = 0
-            # One value more answers for nodes without the label, which are refused already.
-            skews = np.append(sums, 0)[codes] + constraint.self_match - fewest
+            skews = self._skews(pod, constraint, hard, everywhere, state)
             crowded = left & ~missing & (skews > constraint.max_skew)
             yield Reject(nodes.pick(crowded), _REASON)
             left &= ~missing & ~crowded
+
+    # Why not -----------------------------------------------------------------------------
+
+    @hookimpl
+    def remedies(self, pod: PodInfo, nodes: NodeView, state: CycleState) -> Iterable[Remedy]:
+        """Name the skew that a node would need, or the label that it lacks."""
+        hard = self._spread(pod).hard
+        changes: dict[int, list[str]] = {}
+        for constraint in hard:
+            codes = nodes.label(constraint.key).codes
+            skews = self._skews(pod, constraint, hard, nodes, state)
+            for row in np.flatnonzero(codes < 0).tolist():
+                changes.setdefault(row, []).append(f"if it had the label {constraint.key}")
+            for row in np.flatnonzero((codes >= 0) & (skews > constraint.max_skew)).tolist():
+                needed = f"with maxSkew {int(skews[row])} over {constraint.key}"
+                text = f"{needed} (now {constraint.max_skew})"
+                changes.setdefault(row, []).append(text)
+        for row, texts in changes.items():
+            cost = 2.0 + 0.1 * len(texts)
+            yield Remedy(f"would fit on {nodes.names[row]} {' and '.join(texts)}", row, cost)
+
+    def _skews(
+        self,
+        pod: PodInfo,
+        constraint: Constraint,
+        hard: tuple[Constraint, ...],
+        nodes: NodeView,
+        state: CycleState,
+    ) -> IntColumn:
+        """Return, per node, how uneven its domain would be with the pod; 0 where all is even."""
+        codes = nodes.label(constraint.key).codes
+        eligible = self._eligible(pod, constraint, hard, True, nodes, state)
+        sums, present = self._domain_sums(pod, constraint, codes, eligible, nodes)
+        if not present.any():
+            return np.zeros(len(nodes), dtype=np.int64)
+        fewest = int(sums[present].min())
+        if int(present.sum()) < constraint.min_domains:
+            fewest = 0
+        # One value more answers for nodes without the label, which are refused already.
+        skews: IntColumn = np.append(sums, 0)[codes] + constraint.self_match - fewest
+        return skews
 
     # Score -------------------------------------------------------------------------------
 

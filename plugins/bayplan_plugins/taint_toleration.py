@@ -58,13 +58,45 @@ class TaintToleration(Plugin[Args]):
 
     @hookimpl
     def remedies(self, pod: PodInfo, nodes: NodeView) -> Iterable[Remedy]:
-        """Suggest the toleration that a node would need."""
-        for row, code in enumerate(nodes.taint_codes):
-            taint = _blocking(nodes.taint_sets[code], pod.spec.tolerations)
-            if taint is not None:
-                text = f"would fit on {nodes.names[row]} if the pod tolerated "
-                value = f"={taint.value}" if taint.value else ""
-                yield Remedy(f"{text}{taint.key}{value}:{taint.effect}", row, cost=2.0)
+        """Suggest the tolerations that a node would need, or the end of what its taints tell."""
+        changes = [_change(taints, pod.spec.tolerations) for taints in nodes.taint_sets]
+        for row, code in enumerate(nodes.taint_codes.tolist()):
+            if changes[code]:
+                yield Remedy(f"would fit on {nodes.names[row]} if {changes[code]}", row, cost=2.0)
+
+
+_CONDITIONS = {
+    "node.kubernetes.io/not-ready": "that node was Ready",
+    "node.kubernetes.io/unreachable": "that node was reachable",
+    "node.kubernetes.io/unschedulable": "that node was uncordoned",
+    "node.kubernetes.io/memory-pressure": "that node had memory to spare",
+    "node.kubernetes.io/disk-pressure": "that node had disk space to spare",
+    "node.kubernetes.io/pid-pressure": "that node had process IDs to spare",
+    "node.kubernetes.io/network-unavailable": "the network of that node was available",
+    "node.kubernetes.io/out-of-service": "that node was in service",
+    "node.cloudprovider.kubernetes.io/uninitialized": "that node was initialized",
+    "node.cloudprovider.kubernetes.io/shutdown": "that node was running",
+}
+"""Taints that Kubernetes adds and takes away itself: to tolerate them helps no pod to run."""
+
+
+def _change(taints: Iterable[Taint], tolerations: Iterable[Toleration]) -> str:
+    """Return what would let a pod onto nodes with these taints, "" where nothing is needed."""
+    tolerations = tuple(tolerations)
+    blocking = [
+        taint
+        for taint in taints
+        if taint.effect != "PreferNoSchedule" and not tolerated(taint, tolerations)
+    ]
+    ends = [_CONDITIONS[taint.key] for taint in blocking if taint.key in _CONDITIONS]
+    own = [
+        f"{taint.key}{'=' * bool(taint.value)}{taint.value}:{taint.effect}"
+        for taint in blocking
+        if taint.key not in _CONDITIONS
+    ]
+    if own:
+        ends.append(f"the pod tolerated {' and '.join(own)}")
+    return " and ".join(dict.fromkeys(ends))
 
 
 def _blocking(taints: Iterable[Taint], tolerations: Iterable[Toleration]) -> Taint | None:

@@ -20,7 +20,7 @@ from bayplan import (
     hookimpl,
 )
 from bayplan.hookspecs import IntColumn
-from bayplan_plugins.volumes.lookup import ClaimUsers, claim_of, not_found, used_by
+from bayplan_plugins.volumes.lookup import ClaimUsers, claim_of, missing_claims, not_found, used_by
 
 __all__ = ["VolumeRestrictions"]
 
@@ -103,7 +103,8 @@ class VolumeRestrictions(Plugin[Args]):
 
     @hookimpl
     def remedies(self, pod: PodInfo, nodes: NodeView) -> Iterable[Remedy]:
-        """Suggest the end of the pods that use the claims."""
+        """Suggest the claim that is missing, or the end of the pods that use the claims."""
+        yield from missing_claims(pod, self.handle.snapshot)
         in_use = self._in_use(pod)
         names = " and ".join(dict.fromkeys(user.key for _, user in in_use))
         claims = " and ".join(dict.fromkeys(key for key, _ in in_use))

@@ -377,9 +377,11 @@ class _Solver:
                 there = f"none of the node's {_devices(visible.bit_count())} is of it"
             return f"request {wanted.name} needs {kind}, {there}{error}"
         why = f": {', '.join(lost)}" if lost else ""
+        # More devices like those that the expression fails on would be of no use.
+        more = "" if filtered.errors else f"; {count - have} more would be enough"
         return (
             f"request {wanted.name} needs {kind}, {have or 'none'} of {total} can be had{why}"
-            f"{error}; {count - have} more would be enough"
+            f"{error}{more}"
         )
 
     def _titled(self, number: int, reason: str) -> str:

@@ -18,6 +18,15 @@ class Requirement:
     operator: str
     values: frozenset[str] = frozenset()
 
+    def describe(self) -> str:
+        """Return the requirement as kubectl's ``--selector`` takes it."""
+        values = ",".join(sorted(self.values))
+        if self.operator == "In":
+            return f"{self.key}={values}" if len(self.values) == 1 else f"{self.key} in ({values})"
+        if self.operator == "NotIn":
+            return f"{self.key} notin ({values})"
+        return self.key if self.operator == "Exists" else f"!{self.key}"
+
     def matches(self, labels: Mapping[str, str]) -> bool:
         """Tell whether the labels meet the requirement; NotIn holds for a missing key."""
         value = labels.get(self.key)
@@ -40,6 +49,10 @@ class Selector:
     def matches(self, labels: Mapping[str, str]) -> bool:
         """Tell whether the labels are selected."""
         return not self.never and all(term.matches(labels) for term in self.requirements)
+
+    def describe(self) -> str:
+        """Return the selector as kubectl's ``--selector`` takes it."""
+        return ",".join(term.describe() for term in self.requirements) or "any labels"
 
     def also(self, *requirements: Requirement) -> Selector:
         """Return this selector narrowed by further requirements."""

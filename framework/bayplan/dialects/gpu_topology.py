@@ -23,6 +23,10 @@ PREFIX = "gpu.topology/"
 PLAIN = GpuWish()
 _POLICIES = ("best-effort", "nvlink", "single-numa", "spread")
 _NODE_ORDERS: tuple[NodeOrder, ...] = ("pack", "spread", "best-fit")
+_WORDS: Mapping[str, tuple[str, ...]] = {
+    "policy": _POLICIES,
+    "multi-node-policy": _NODE_ORDERS,
+}
 _OF_NODES = ("multi-node-policy", "max-nodes", "min-gpus-per-node")
 _OUTPUTS = ("bandwidth", "ring-order", "relaxed")
 """What bayplan writes itself when it binds a pod."""
@@ -47,7 +51,8 @@ def wish_of(annotations: Mapping[str, str], base: GpuWish = PLAIN) -> GpuWish | 
         try:
             wish = read(wish, value)
         except ValueError as exc:
-            return GpuWish(problem=f'annotation {PREFIX}{name}: {exc}, got "{value[:40]}"')
+            near = did_you_mean(value[:40], _WORDS.get(name, ()))
+            return GpuWish(problem=f'annotation {PREFIX}{name}: {exc}, got "{value[:40]}"{near}')
     return wish
 
 

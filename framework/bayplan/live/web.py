@@ -25,7 +25,8 @@ from rich.console import Console
 from bayplan.api import Pod
 from bayplan.decision import Decision
 from bayplan.errors import InputError
-from bayplan.explanation import pod_to_explain, print_explanation
+from bayplan.explanation import explain, pod_to_explain
+from bayplan.explanation_text import print_explanation
 from bayplan.live.loop import LiveScheduler
 
 __all__ = ["Address", "WebPage", "parse_address"]
@@ -221,7 +222,7 @@ class WebPage:
             return web.Response(status=404, text=f'there is no pod or gang "{key}"\n')
         out = io.StringIO()
         console = Console(file=out, width=_WIDTH, highlight=False, emoji=False, no_color=True)
-        print_explanation(console, live.scheduler, pod)
+        print_explanation(console, explain(live.scheduler, pod))
         return web.Response(text=out.getvalue())
 
 

@@ -15,6 +15,19 @@ __all__ = ["advice"]
 _MOST_CLAIMS = 16
 
 
+def _without_selectors(claim: ClaimToAllocate) -> Iterator[tuple[str, ClaimToAllocate]]:
+    """Yield the claim without the selectors of each request that has some of its own."""
+    for index, request in enumerate(claim.requests):
+        if any(not one.device_class for way in request.ways for one in way.selectors):
+            ways = tuple(
+                replace(way, selectors=tuple(s for s in way.selectors if s.device_class))
+                for way in request.ways
+            )
+            weaker = replace(request, ways=ways)
+            requests = (*claim.requests[:index], weaker, *claim.requests[index + 1 :])
+            yield request.name, replace(claim, requests=requests)
+
+
 def advice(
     solver: NodeSolver, ledger: DeviceLedger, claims: Sequence[ClaimToAllocate], node: NodeRow
 ) -> Iterator[Remedy]:
@@ -30,6 +43,15 @@ def advice(
                     f"{claim.label}"
                 )
                 yield Remedy(text, node.row, 0.5)
+    for index, claim in enumerate(claims):
+        for name, weaker_claim in _without_selectors(claim):
+            weaker = [*claims[:index], weaker_claim, *claims[index + 1 :]]
+            if solver.with_state(weaker, node.node, ledger.state).choices is not None:
+                text = (
+                    f"would fit on {node.name} if the selectors of request {name} in claim "
+                    f"{claim.label} chose one of its devices"
+                )
+                yield Remedy(text, node.row, 0.8)
     table = ledger.table(node.node)
     holders = [
         (holder, held)

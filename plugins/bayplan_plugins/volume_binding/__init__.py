@@ -28,7 +28,7 @@ from bayplan import (
 )
 from bayplan.api.volumes import SELECTED_NODE
 from bayplan.cluster.protocol import BindVolume, SelectNode, Write
-from bayplan_plugins.volume_binding.advice import advice
+from bayplan_plugins.volume_binding.advice import advice, wrong_claims
 from bayplan_plugins.volume_binding.binding import Binding
 from bayplan_plugins.volume_binding.finder import VolumeFinder
 from bayplan_plugins.volume_binding.ledger import Choice, VolumeLedger
@@ -132,7 +132,10 @@ class VolumeBinding(Plugin[VolumeBindingArgs]):
     @hookimpl
     def remedies(self, pod: PodInfo, nodes: NodeView) -> Iterable[Remedy]:
         """Name the volume that a node would have to reach or to be given."""
-        return advice(self._finder, self._finder.volumes_of(pod), nodes)
+        volumes = self._finder.volumes_of(pod)
+        if volumes.problem:
+            return wrong_claims(pod, self.handle.snapshot)
+        return advice(self._finder, volumes, nodes)
 
 
 def _writes(choice: Choice) -> Iterator[Write]:

@@ -6,8 +6,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from bayplan import NodeView, Remedy
-from bayplan.api.volumes import STORAGE
+from bayplan import NodeView, PodInfo, Remedy
+from bayplan.api import StorageClass
+from bayplan.api.volumes import STORAGE, class_of, default_class, is_bound
+from bayplan.errors import did_you_mean
+from bayplan.snapshot import Snapshot
 from bayplan_plugins.volume_binding.finder import (
     AFFINITY,
     NO_STORAGE,
@@ -15,8 +18,9 @@ from bayplan_plugins.volume_binding.finder import (
     PodVolumes,
     VolumeFinder,
 )
+from bayplan_plugins.volumes.lookup import claim_of, missing_claims, used_by
 
-__all__ = ["advice"]
+__all__ = ["advice", "wrong_claims"]
 
 _MOST_NODES = 64
 
@@ -33,6 +37,29 @@ def advice(finder: VolumeFinder, volumes: PodVolumes, nodes: NodeView) -> Iterat
             if text:
                 cost = 1.0 if reason == NO_STORAGE else 3.0
                 yield Remedy(f"would fit on {nodes.names[row]} {text}", row, cost)
+
+
+def wrong_claims(pod: PodInfo, snapshot: Snapshot) -> Iterator[Remedy]:
+    """Suggest what a pod's claims lack, where no node can serve them as they are."""
+    yield from missing_claims(pod, snapshot)
+    classes = snapshot.objects(StorageClass)
+    for used in used_by(pod):
+        claim = claim_of(pod, used, snapshot)
+        if claim is None or is_bound(claim):
+            continue
+        name, wanted = f"PersistentVolumeClaim {claim.key}", class_of(claim)
+        if claim.metadata.deletion_timestamp is not None:
+            text = f"{name} was not being deleted"
+        elif claim.status.phase == "Lost":
+            text = f"PersistentVolume {claim.spec.volume_name} of {name} was there"
+        elif wanted and wanted not in classes:
+            near = did_you_mean(wanted, classes)
+            text = f'StorageClass "{wanted}" of {name} existed{near}'
+        elif not wanted and default_class(classes.values()) is None:
+            text = f"{name} named a StorageClass, or the cluster had a default one"
+        else:
+            text = f"{name} was bound to a volume"
+        yield Remedy(f"would be tried again if {text}", None, 1.0)
 
 
 def _text(finder: VolumeFinder, volumes: PodVolumes, reason: str, row: int) -> str:

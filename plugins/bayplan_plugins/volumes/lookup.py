@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
-from bayplan import PodInfo
+from bayplan import PodInfo, Remedy
 from bayplan.api import PersistentVolumeClaim, StorageClass
 from bayplan.api.volumes import UsedClaim, class_of, used_claims
+from bayplan.errors import did_you_mean
 from bayplan.snapshot import Snapshot
 
-__all__ = ["ClaimUsers", "claim_of", "is_delayed", "not_found", "used_by"]
+__all__ = ["ClaimUsers", "claim_of", "is_delayed", "missing_claims", "not_found", "used_by"]
 
 _NOBODY: Mapping[str, PodInfo] = {}
 
@@ -29,6 +30,20 @@ def claim_of(pod: PodInfo, used: UsedClaim, snapshot: Snapshot) -> PersistentVol
 def not_found(kind: str, name: str) -> str:
     """Say, in the API server's words, that an object does not exist."""
     return f'{kind} "{name}" not found'
+
+
+def missing_claims(pod: PodInfo, snapshot: Snapshot) -> Iterator[Remedy]:
+    """Suggest the claims that a pod names and that do not exist."""
+    known = [
+        claim.metadata.name
+        for claim in snapshot.objects(PersistentVolumeClaim).values()
+        if claim.metadata.namespace == pod.namespace
+    ]
+    for used in used_by(pod):
+        if not used.ephemeral and claim_of(pod, used, snapshot) is None:
+            name = f"{pod.namespace}/{used.name}"
+            text = f"would be tried again if PersistentVolumeClaim {name} existed"
+            yield Remedy(f"{text}{did_you_mean(used.name, known)}", None, 1.0)
 
 
 def is_delayed(claim: PersistentVolumeClaim, snapshot: Snapshot) -> bool:

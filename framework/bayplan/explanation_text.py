@@ -1,0 +1,177 @@
+"""An explanation for people, on a terminal or as plain text."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.markup import escape
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from bayplan.diagnosis import Suggestion
+from bayplan.explanation import Explanation, counted, domain_lines, short_key
+from bayplan.plugin import PreemptionTrial
+
+__all__ = ["print_explanation"]
+
+_MANY_PODS = 8
+_MANY_DOMAINS = 12
+
+
+def print_explanation(console: Console, about: Explanation) -> None:
+    """Print why a pod has its node, or why it has none and what would help."""
+    _print_head(console, about)
+    if about.state in ("Running", "Ended") and not about.node:
+        return
+    if about.now:
+        _line(console, 2, _as_of_now(about))
+    if about.domain and about.domains:
+        _heading(console, "Domain", f"of {about.unit}")
+        for line in domain_lines(about.domains, about.members):
+            _line(console, 2, line)
+    if about.state == "Pending":
+        _print_refusals(console, about)
+        if about.domains:
+            _heading(console, "Domains")
+            for line in domain_lines(about.domains, about.members):
+                _line(console, 2, line)
+        if about.bottleneck:
+            _heading(console, "Bottleneck", about.bottleneck)
+    _print_preemption(console, about)
+    for note in about.notes:
+        _line(console, 2, note)
+    if about.state == "Pending":
+        _print_help(console, about)
+    else:
+        _print_refusals(console, about)
+        _print_finalists(console, about)
+
+
+def _line(console: Console, indent: int, text: str, style: str = "") -> None:
+    """Print a line whose continuation keeps its indent."""
+    console.print(Padding(Text(text, style=style), (0, 0, 0, indent), expand=False))
+
+
+def _heading(console: Console, title: str, more: str = "") -> None:
+    tail = f"  {escape(more)}" if more else ""
+    console.print(f"\n[bold]{title}[/bold]{tail}")
+
+
+def _print_head(console: Console, about: Explanation) -> None:
+    pod, node = f"[bold]{escape(about.pod)}[/bold]", escape(about.node)
+    where = f"[bold green]{node}[/bold green]"
+    if about.state == "Ended":
+        place = f"; it was on {where}" if node else ""
+        console.print(f"{pod} has ended ({about.phase}){place}")
+    elif about.state == "Running":
+        console.print(f"{pod} is on {where}")
+        if not about.node_exists:
+            _line(console, 2, "There is no such node.")
+    elif about.state == "Waiting":
+        plugins = " and ".join(about.waits_for) or "a plugin"
+        console.print(f"{pod} is [yellow]waiting[/yellow] at Permit for {escape(plugins)}")
+        _line(
+            console, 2, f"it holds a place on {about.node}, until {about.waits_until:g} s at most"
+        )
+        _line(console, 2, about.message)
+    else:
+        console.print(f"{pod} is [yellow]pending[/yellow]")
+        _line(console, 2, about.message)
+        if about.nominated:
+            _line(console, 2, f"nominated: {about.nominated}")
+    if about.decided is not None:
+        _line(console, 2, f"decided at {about.decided:g} s in cycle {about.cycle}")
+
+
+def _as_of_now(about: Explanation) -> str:
+    if about.decided is None:
+        return "This process did not decide it. If it were decided now:"
+    return "The scores of that time are not kept. If it were decided now:"
+
+
+def _print_preemption(console: Console, about: Explanation) -> None:
+    """Print what making room would cost in each domain, the one that was taken first."""
+    if not about.preemption:
+        return
+    _heading(console, "Preemption")
+    for trial in about.preemption[:_MANY_DOMAINS]:
+        _line(console, 2, _preemption_line(trial))
+    hidden = len(about.preemption) - _MANY_DOMAINS
+    if hidden > 0:
+        _line(console, 2, f"… {hidden} more")
+
+
+def _preemption_line(trial: PreemptionTrial) -> str:
+    if trial.refusal is not None:
+        return f"not in {trial.domain}: {trial.refusal}"
+    verb = "taken" if trial.chosen else "not taken"
+    return f"{verb:9} {trial.domain}: would evict {_named(trial.victims)} ({trial.cost})"
+
+
+def _named(pods: tuple[str, ...] | list[str] | object) -> str:
+    keys = list(pods)  # type: ignore[call-overload]
+    names = ", ".join(short_key(key) for key in keys[:_MANY_PODS])
+    return f"{names} and {len(keys) - _MANY_PODS} more" if len(keys) > _MANY_PODS else names
+
+
+def _print_refusals(console: Console, about: Explanation) -> None:
+    if not about.filtered and about.pre_filter is None:
+        return
+    _heading(console, "Filtered", counted(about.nodes, "node"))
+    if about.pre_filter is not None:
+        plugin, reason = about.pre_filter
+        _line(console, 2, f"all by {plugin}: {reason}")
+    for one in about.filtered:
+        _line(console, 2, f"{one.plugin} took out {one.removed}, {one.left} left")
+        for count, reason in one.reasons:
+            _line(console, 4, f"{count} {reason}", "dim")
+
+
+def _print_finalists(console: Console, about: Explanation) -> None:
+    if not about.finalists:
+        return
+    _heading(console, "Finalists", f"of {counted(about.feasible, 'feasible node')}")
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column("  node")
+    table.add_column("total", justify="right")
+    plugins = list(about.finalists[0].scores)
+    for plugin in plugins:
+        table.add_column(plugin, justify="right", style="dim")
+    for finalist in about.finalists:
+        mark = "→ " if finalist.node == about.node else "  "
+        scores = [f"{finalist.scores[plugin]:g}" for plugin in plugins]
+        table.add_row(f"{mark}{finalist.node}", f"{finalist.total:g}", *scores)
+    console.print(table)
+    _line(console, 2, _rule(about), "dim")
+
+
+def _rule(about: Explanation) -> str:
+    """Say how the node was chosen among the finalists."""
+    if about.node not in [finalist.node for finalist in about.finalists]:
+        total = f"{about.total:g}" if about.total > float("-inf") else "no total: it is refused"
+        if about.now:
+            return f"{about.node} has {total}"
+        return f"{about.node} has {total}; the gang's plan put it there"
+    if about.domain:
+        return "Inside the domain the plan counts first, then the total."
+    return "The highest total wins; among equals, the first name."
+
+
+def _print_help(console: Console, about: Explanation) -> None:
+    if about.broken_plugin:
+        _heading(console, "What would help")
+        _line(console, 2, f"mending the plugin: {about.broken_plugin}")
+        return
+    _heading(console, "What would help")
+    if not about.suggestions:
+        _line(console, 2, "no change that bayplan knows of")
+    for one in about.suggestions:
+        _line(console, 2, _suggestion(about, one))
+
+
+def _suggestion(about: Explanation, one: Suggestion) -> str:
+    subject = "the gang" if about.gang else "it"
+    # Where the text names them already, they are not named again.
+    ends = [key for key in one.ends if short_key(key) not in one.text]
+    cost = f"; {_named(ends)} would have to go" if ends else ""
+    return f"{subject} {one.text}{cost}"
