@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 
 from bayplan.columns import FilterColumn, ScoreColumn, as_mask, as_scores, by_maximum
-from bayplan.errors import PluginError
 from bayplan.evaluation import NOWHERE, Evaluation
 from bayplan.plugin import SKIP, CycleState, Normalize, Reads, Reject
 from bayplan.runtime import HookCall, Runtime, guard
@@ -184,7 +183,7 @@ class Evaluator:
         for reject in found:
             if not isinstance(reject, Reject) or not isinstance(reject.reason, str):
                 problem = TypeError(f"expected Reject(mask, reason), got {reject!r}")
-                raise PluginError(call.name, call.hook, problem) from problem
+                raise call.failed(problem) from problem
         return found
 
     def _survivors_before(

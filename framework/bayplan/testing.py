@@ -41,6 +41,7 @@ from bayplan.decision import Decision
 from bayplan.errors import InputError, PluginError
 from bayplan.evaluation import Evaluation
 from bayplan.evaluator import Evaluator
+from bayplan.failures import PLUGIN_RAISES, failure
 from bayplan.plugin import CycleState, Placement, Placements, Plugin, Unit
 from bayplan.profile import Profile, ProfileSet, default_profiles
 from bayplan.runtime import Runtime
@@ -323,17 +324,18 @@ def _runtime(
     """Return a runtime of one plugin, made as a scheduler would make it."""
     checked = plugin.Args.model_validate(dict(args or {}))
     try:
-        made = plugin(checked, _HandleOf(cluster))
-    except Exception as exc:
-        raise PluginError(plugin.__name__, "__init__", exc) from exc
+        made = plugin(checked, _HandleOf(cluster, plugin.__name__))
+    except PLUGIN_RAISES as exc:
+        raise failure(plugin.__name__, "__init__", exc, plugin.__init__) from exc
     return Runtime({plugin.__name__: made}, {})
 
 
 class _HandleOf:
     """What a plugin sees of a test cluster."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, plugin: str) -> None:
         self._cluster = cluster
+        self._plugin = plugin
         self.snapshot = cluster.scheduler.snapshot
 
     @property
@@ -372,6 +374,12 @@ class _HandleOf:
 
     def submit(self, write: Any, done: Any = None) -> None:
         self._cluster.api.submit(write, done)
+
+    def allow(self, waiting: Unit | PodInfo | str) -> bool:
+        return self._cluster.scheduler.allow(waiting, self._plugin)
+
+    def reject(self, waiting: Unit | PodInfo | str, reason: str) -> bool:
+        return self._cluster.scheduler.reject(waiting, reason, self._plugin)
 
     def fit_message(self, pod: PodInfo) -> str:
         evaluation = self._cluster._profile.evaluator.evaluate(pod)
