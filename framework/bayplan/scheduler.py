@@ -792,6 +792,10 @@ class Scheduler:
             elif result.partial:
                 self.rooms.hold_part(unit, result.partial)
             self._refused(queued, decision)
+            hold = self.holds.get(queued.key)
+            if result.preemption is not None and hold is not None and not hold.victims:
+                # The room is there already; no event is to come that would tell so.
+                self.queue.retry(queued, self.now)
 
     def _refused(self, queued: QueuedUnit, decision: Decision) -> None:
         if queued.key in self.queue.units:
