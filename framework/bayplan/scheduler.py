@@ -824,7 +824,10 @@ class Scheduler:
         if unit is not None and pod.key in unit.gated:
             return unit.gated[pod.key][1]
         decision = self.decisions.get(self.gangs.unit_of(pod))
-        return decision.message if decision is not None else ""
+        if decision is None or decision.outcome is Outcome.WAITING:
+            # It has its nodes: whoever sees to it need not make room.
+            return ""
+        return decision.message
 
     def _remember(self, decision: Decision) -> None:
         self.decisions.pop(decision.unit, None)
