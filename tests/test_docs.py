@@ -172,6 +172,28 @@ def test_the_device_policy_of_the_tutorial_decides(tmp_path: Path) -> None:
         assert [r.device for r in claim.status.allocation.devices.results] == [expected]
 
 
+@pytest.mark.parametrize("answer", ["yes", "no"])
+def test_the_approval_of_the_tutorial_ends_a_wait(tmp_path: Path, answer: str) -> None:
+    from bayplan.discovery import load_file, plugins_in
+    from bayplan.testing import Cluster, make_node, make_object, make_pod
+
+    page = (ROOT / "docs" / "plugins.md").read_text()
+    (block,) = re.findall(r"```python\n([^`]*class Approval.*?)```", page, re.DOTALL)
+    path = tmp_path / "approval.py"
+    path.write_text(block)
+    cluster = Cluster([make_node("n")], plugins=list(plugins_in(load_file(path)).values()))
+    cluster.add(make_pod("p"))
+    assert cluster.schedule() == {}
+    # The page shows this sentence, in two lines.
+    assert cluster.message("p") in page.replace("\n", " ")
+    notes = {"example.com/approved": answer}
+    space = {"apiVersion": "v1", "kind": "Namespace"}
+    cluster.add(make_object({**space, "metadata": {"name": "default", "annotations": notes}}))
+    cluster.schedule()
+    assert cluster.placements() == ({"p": "n"} if answer == "yes" else {})
+    assert (cluster.message("p") == "namespace default is not approved") is (answer == "no")
+
+
 def test_plugin_snippets_in_the_tutorial_keep_the_contract(tmp_path: Path) -> None:
     from bayplan.discovery import load_file, plugins_in
     from bayplan.testing import check_plugin

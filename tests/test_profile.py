@@ -282,3 +282,47 @@ def test_errors_name_file_line_and_path(tmp_path: Path, text: str, line: int, me
         load_profiles(path)
     assert message in str(caught.value)
     assert str(caught.value).startswith(f"{path}:{line}:")
+
+
+@pytest.mark.parametrize(
+    ("point", "plugins"),
+    [
+        ("multiPoint", "{name: NodeResourcesFit}, {name: NodeResourcesFit, weight: 3}"),
+        ("score", "{name: ImageLocality}, {name: TaintToleration}, {name: ImageLocality}"),
+        ("multiPoint", "{name: Gang}, {name: Gang}"),
+    ],
+)
+def test_a_plugin_that_is_enabled_twice_is_an_error(
+    tmp_path: Path, point: str, plugins: str
+) -> None:
+    text = f"profiles:\n- plugins: {{{point}: {{enabled: [{plugins}]}}}}\n"
+    with pytest.raises(InputError, match=f"is enabled twice at {point}") as caught:
+        load(tmp_path, text)
+    line = (HEAD + text).splitlines()[3]
+    assert caught.value.where.startswith(f"{tmp_path / 'profile.yaml'}:4:")
+    at = int(caught.value.where.rpartition(":")[2]) - 1
+    assert line[at:].startswith(plugins.rpartition("name: ")[2].partition(",")[0].rstrip("}"))
+    assert at > line.index(plugins.partition("}")[0])
+
+
+def test_a_plugin_may_be_enabled_at_several_points(tmp_path: Path) -> None:
+    text = """\
+    profiles:
+    - plugins:
+        multiPoint: {enabled: [{name: ImageLocality}]}
+        score: {enabled: [{name: ImageLocality, weight: 7}]}
+    """
+    assert weights(load(tmp_path, text))["ImageLocality"] == 7
+
+
+def test_arguments_of_another_plugins_kind_are_an_error(tmp_path: Path) -> None:
+    args = "args: {kind: InterPodAffinityArgs}"
+    text = f"profiles:\n- pluginConfig: [{{name: NodeResourcesFit, {args}}}]\n"
+    with pytest.raises(InputError, match="expected arguments of kind NodeResourcesFitArgs") as told:
+        load(tmp_path, text)
+    assert told.value.where.startswith(f"{tmp_path / 'profile.yaml'}:4:")
+
+
+def test_a_backoff_has_to_be_a_number(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="podInitialBackoffSeconds: expected a finite number"):
+        load(tmp_path, "podInitialBackoffSeconds: .nan\n")

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping
 
 from bayplan.api import PodCondition
 from bayplan.cluster.protocol import Cluster, Event, PatchPodStatus
 from bayplan.decision import Decision
 from bayplan.errors import ClusterError, PluginError
+from bayplan.permits import PermitWait
 from bayplan.plugin import Unit
 from bayplan.queue import UnitQueue
 from bayplan.snapshot import PodInfo
@@ -16,6 +19,10 @@ __all__ = ["Announcer"]
 
 NOBODY: Mapping[str, str] = {}
 _GATES_SECONDS = 1.0
+_REMEMBERED = 10_000
+
+_log = logging.getLogger("bayplan.plugins")
+logging.getLogger("bayplan").addHandler(logging.NullHandler())
 
 
 class Announcer:
@@ -24,6 +31,7 @@ class Announcer:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._told: dict[str, str] = {}
+        self._failures = _Seen()
         self._gates_changed: set[str] = set()
         self._gates_told: dict[str, float] = {}
 
@@ -114,18 +122,39 @@ class Announcer:
         self._cluster.submit(Event(pod.key, "Warning", reason, message))
 
     def plugin_failed(self, pod: PodInfo, error: PluginError) -> None:
-        """Tell of a plugin that raised where a cycle goes on."""
-        self.warn(pod, "PluginError", str(error))
+        """Tell of a plugin that raised where things go on; once of a pod for each failure."""
+        if self._failures.is_new(f"{pod.uid} {error}"):
+            self.warn(pod, "PluginError", str(error))
+        self.log_failure(error)
+
+    def log_failure(self, error: PluginError) -> None:
+        """Log what a plugin raised with its traceback: the first time an error, then debug."""
+        level = logging.ERROR if self._failures.is_new(str(error)) else logging.DEBUG
+        _log.log(level, "%s", error, exc_info=error.__cause__)
+
+    def waits(self, pods: Iterable[PodInfo], wait: PermitWait) -> None:
+        """Tell pods which plugins hold them at Permit, where they are assumed, for how long."""
+        for pod in pods:
+            node = wait.nodes[pod.key]
+            message = f"{wait}; assumed on node {node}"
+            if self._condition(pod, "WaitingOnPermit", message):
+                event = Event(pod.key, "Normal", "WaitingOnPermit", message, node)
+                self._cluster.submit(event)
 
     def _pending(
         self, pod: PodInfo, reason: str, message: str, nominated: str | None = None
     ) -> None:
+        if self._condition(pod, reason, message, nominated) and reason != "SchedulingGated":
+            self.warn(pod, "FailedScheduling", message)
+
+    def _condition(
+        self, pod: PodInfo, reason: str, message: str, nominated: str | None = None
+    ) -> bool:
+        """Write why a pod has no node; False where it was told the same before."""
         told = f"{nominated or ''} {message}"
         if self._told.get(pod.key) == told:
-            return
+            return False
         self._told[pod.key] = told
-        if reason != "SchedulingGated":
-            self.warn(pod, "FailedScheduling", message)
         condition = PodCondition("PodScheduled", "False", reason, message)
 
         def answered(error: ClusterError | None) -> None:
@@ -135,3 +164,20 @@ class Announcer:
 
         write = PatchPodStatus(pod.key, pod.pod.metadata.uid, condition, nominated)
         self._cluster.submit(write, answered)
+        return True
+
+
+class _Seen:
+    """Remembers the latest texts."""
+
+    def __init__(self) -> None:
+        self._texts: OrderedDict[str, None] = OrderedDict()
+
+    def is_new(self, text: str) -> bool:
+        """Whether a text comes for the first time."""
+        new = text not in self._texts
+        self._texts[text] = None
+        self._texts.move_to_end(text)
+        if len(self._texts) > _REMEMBERED:
+            self._texts.popitem(last=False)
+        return new

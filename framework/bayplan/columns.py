@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -10,9 +11,21 @@ from bayplan.hookspecs import BoolColumn, FloatColumn
 from bayplan.plugin import Normalize, Reads, Refusal
 from bayplan.runtime import HookCall, Spellings
 
-__all__ = ["FilterColumn", "ScoreColumn", "as_mask", "as_scores", "by_maximum"]
+__all__ = [
+    "MAX_SCORE",
+    "FilterColumn",
+    "ScoreColumn",
+    "Scores",
+    "as_mask",
+    "as_scores",
+    "by_maximum",
+    "out_of_range",
+]
 
-_MAX_SCORE = 100.0
+MAX_SCORE = 100.0
+"""What a score may be at most when it counts, as in kube-scheduler."""
+
+Bounds = tuple[float, float] | None
 
 
 @dataclass(slots=True)
@@ -53,12 +66,17 @@ class FilterColumn:
 
 @dataclass(slots=True)
 class ScoreColumn:
-    """One score plugin's scores: as it gave them, and as they count (normalised, not weighted)."""
+    """One score plugin's scores: as it gave them, and as they count (normalised, not weighted).
+
+    ``bounds`` are the least and the largest as it gave them, None where not known. ``strays`` says
+    that the score of some node, feasible or not, does not come to 0..100.
+    """
 
     spellings: Spellings
     raw: FloatColumn = field(default_factory=lambda: np.zeros(0))
     counted: FloatColumn = field(default_factory=lambda: np.zeros(0))
-    bounds: tuple[float, float] | None = None
+    bounds: Bounds = None
+    strays: bool = False
     call: HookCall = field(init=False)
     vector: HookCall | None = field(init=False)
     per_node: HookCall | None = field(init=False)
@@ -74,6 +92,12 @@ class ScoreColumn:
         self.by_pods = Reads.PODS in self.call.plugin.reads
         self.kind = self.call.plugin.normalize_scores
         self.weight = self.call.weight
+
+    def note(self, low: float, high: float) -> None:
+        """Take note of the least and the largest of some scores that are new."""
+        scaled = self.kind in (Normalize.MAX, Normalize.MAX_REVERSED)
+        if low < 0 or (high > MAX_SCORE and not scaled):
+            self.strays = True
 
     @property
     def flat(self) -> bool:
@@ -94,22 +118,46 @@ def as_mask(mask: object, size: int) -> BoolColumn:
     return array
 
 
-def as_scores(scores: object, size: int) -> FloatColumn:
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """Scores, one a node, with the least and the largest of them; None where there is no node."""
+
+    column: FloatColumn
+    bounds: Bounds
+
+
+def as_scores(scores: object, size: int) -> Scores:
     """Return what a plugin gave as scores.
 
     :raises ValueError: unless it is one finite number a node.
     """
-    array = np.asarray(scores, dtype=np.float64)
+    array = np.asarray(scores)
     if array.shape != (size,):
         raise ValueError(f"expected {size} scores, got shape {array.shape}")
-    if not np.isfinite(array).all():
+    if array.dtype.kind not in "biuf":
+        raise ValueError(f"expected {size} scores, got {array.dtype}")
+    column = array.astype(np.float64, copy=False)
+    if not size:
+        return Scores(column, None)
+    low, high = float(column.min()), float(column.max())
+    if not (math.isfinite(low) and math.isfinite(high)):
         raise ValueError("a score is not a finite number")
-    return array
+    return Scores(column, (low, high))
+
+
+def out_of_range(kind: Normalize, score: float, node: str) -> ValueError:
+    """Return what is wrong with a score that does not come to 0..100."""
+    if kind in (Normalize.MAX, Normalize.MAX_REVERSED):
+        return ValueError(
+            f"score {score:g} of node {node} is negative, so it has no place in 0..100"
+        )
+    hint = "; set normalize_scores, or return 0 to 100" if kind is Normalize.NONE else ""
+    return ValueError(f"score {score:g} of node {node} is not in 0..100{hint}")
 
 
 def by_maximum(raw: FloatColumn, top: float, reverse: bool) -> FloatColumn:
     """kube-scheduler's DefaultNormalizeScore: in proportion to the maximum, rounded down."""
     if top == 0:
-        return np.full(len(raw), _MAX_SCORE if reverse else 0.0)
-    scaled = np.floor(_MAX_SCORE * raw / top)
-    return _MAX_SCORE - scaled if reverse else scaled
+        return np.full(len(raw), MAX_SCORE if reverse else 0.0)
+    scaled = np.floor(MAX_SCORE * raw / top)
+    return MAX_SCORE - scaled if reverse else scaled

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from bayplan.decision import Decision, Outcome
 from bayplan.errors import PluginError
 from bayplan.evaluator import Evaluator
+from bayplan.permits import Waits
 from bayplan.placing import EVERYWHERE, STEPS, WORK, Attempt, Placer, Reserved, as_plan, lacking
 from bayplan.plugin import (
     CycleState,
@@ -34,15 +35,16 @@ NOT_NEEDED = "not needed"
 class Result:
     """A cycle's decision and, where it placed the unit, what it holds in the snapshot.
 
-    ``wait`` is for how many seconds at most a WAITING unit may hold its place. ``preemption`` is
-    the room that a plugin found for a unit that has none.
+    ``waits`` says which plugins hold a WAITING unit back, and for how long. ``preemption`` is the
+    room that a plugin found for a unit that has none, ``error`` why the outcome is ERROR.
     """
 
     decision: Decision
     reserved: list[Reserved] = field(default_factory=list)
-    wait: float = 0.0
+    waits: Waits = field(default_factory=dict)
     preemption: Preemption | None = None
     partial: Mapping[str, str] = field(default_factory=dict)
+    error: PluginError | None = None
 
 
 class Cycle:
@@ -75,7 +77,7 @@ class Cycle:
             decision.outcome = Outcome.ERROR
             decision.message = str(exc)
             decision.refused_by = {exc.plugin}
-            return Result(decision)
+            return Result(decision, error=exc)
 
     def _place(self, unit: Unit, decision: Decision, state: CycleState, preempt: bool) -> Result:
         if len(unit.pods) < unit.min_placed:
@@ -96,7 +98,7 @@ class Cycle:
         decision.pods = best.pods
         if best.reserved:
             self._accept(unit, best, decision)
-            return Result(decision, best.reserved, best.wait)
+            return Result(decision, best.reserved, best.waits)
         part: dict[str, str] = {}
         if unit.gang is not None and not unit.gang.strict:
             part = {key: own.node for key, own in best.pods.items() if own.node is not None}
@@ -189,12 +191,13 @@ class Cycle:
         calls = self._runtime["permit"]
         if not calls:
             return True
+        waits = attempt.waits = {}
         for reserved in attempt.reserved:
             node = self._row(reserved.node)
             for call in calls:
                 answer = call(reserved.pod, node, unit, reserved.state)
                 if isinstance(answer, Wait):
-                    attempt.wait = max(attempt.wait, answer.seconds)
+                    waits.setdefault(call.name, {})[reserved.pod.key] = answer.seconds
                 elif answer is not None:
                     attempt.refusal = (call.name, answer)
                     return False
@@ -212,7 +215,7 @@ class Cycle:
         return DomainTrial(name, nodes, placement.offered, unit.min_placed, refusal)
 
     def _accept(self, unit: Unit, attempt: Attempt, decision: Decision) -> None:
-        decision.outcome = Outcome.WAITING if attempt.wait else Outcome.PLACED
+        decision.outcome = Outcome.WAITING if attempt.waits else Outcome.PLACED
         decision.domain = attempt.placement.name or None
         decision.parts = tuple(attempt.domains)
         for failed in attempt.failed:

@@ -55,13 +55,18 @@ class InputError(BayplanError):
 
 
 class PluginError(BayplanError):
-    """A plugin's hook raised; ``__cause__`` is what it raised."""
+    """A plugin's hook raised; ``__cause__`` is what it raised.
 
-    def __init__(self, plugin: str, hook: str, cause: BaseException) -> None:
-        text = str(cause) or "no message"
-        super().__init__(f'plugin "{plugin}" failed in {hook}: {type(cause).__name__}: {text}')
+    ``where`` is the file and line of the plugin's code, "" where that is not known.
+    """
+
+    def __init__(self, plugin: str, hook: str, cause: BaseException, where: str = "") -> None:
+        text = f"{type(cause).__name__}: {str(cause) or 'no message'}"
+        place = f" ({where})" if where else ""
+        super().__init__(f'plugin "{plugin}" failed in {hook}: {text}{place}')
         self.plugin = plugin
         self.hook = hook
+        self.where = where
         self.__cause__ = cause
 
 

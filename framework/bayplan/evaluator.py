@@ -16,9 +16,17 @@ from typing import Any
 
 import numpy as np
 
-from bayplan.columns import FilterColumn, ScoreColumn, as_mask, as_scores, by_maximum
-from bayplan.errors import PluginError
+from bayplan.columns import (
+    MAX_SCORE,
+    FilterColumn,
+    ScoreColumn,
+    as_mask,
+    as_scores,
+    by_maximum,
+    out_of_range,
+)
 from bayplan.evaluation import NOWHERE, Evaluation
+from bayplan.hookspecs import BoolColumn
 from bayplan.plugin import SKIP, CycleState, Normalize, Reads, Reject
 from bayplan.runtime import HookCall, Runtime, guard
 from bayplan.snapshot import NodeRow, NodeView, PodInfo, Snapshot
@@ -66,17 +74,16 @@ class Evaluator:
             return self._fresh(pod, view)
         signature = tuple([sign(pod, view) for sign in self._signs])
         try:
-            kept = self._kept.get(signature)
+            # Taken out, so that nothing half done is kept when a plugin raises.
+            kept = self._kept.pop(signature, None)
         except TypeError:
             raise self._unhashable(pod, view) from None
-        if kept is not None:
-            self._kept.move_to_end(signature)
-            if self._refresh(kept, pod, view):
-                return kept
-        evaluation = self._kept[signature] = self._fresh(pod, view)
+        if kept is None or not self._refresh(kept, pod, view):
+            kept = self._fresh(pod, view)
+        self._kept[signature] = kept
         if len(self._kept) > _KEPT_SIGNATURES:
             self._kept.popitem(last=False)
-        return evaluation
+        return kept
 
     def trace(self, pod_key: str, tell: Callable[[str], None]) -> None:
         """Describe, whenever this pod is evaluated, each hook, its plugin, losses and time."""
@@ -184,7 +191,7 @@ class Evaluator:
         for reject in found:
             if not isinstance(reject, Reject) or not isinstance(reject.reason, str):
                 problem = TypeError(f"expected Reject(mask, reason), got {reject!r}")
-                raise PluginError(call.name, call.hook, problem) from problem
+                raise call.failed(problem) from problem
         return found
 
     def _survivors_before(
@@ -221,37 +228,68 @@ class Evaluator:
     ) -> None:
         if score.vector is not None:
             call = score.vector
-            score.raw = guard(call, as_scores, call(pod, view, result.state), len(view)).copy()
+            found = guard(call, as_scores, call(pod, view, result.state), len(view))
+            score.raw, score.bounds = found.column.copy(), found.bounds
             return
         assert score.per_node is not None
-        score.raw = np.zeros(len(view))
+        score.raw, score.bounds = np.zeros(len(view)), None
         for row in np.flatnonzero(result.feasible):
             score.raw[row] = score.per_node(pod, NodeRow(view.table, int(row)), result.state)
 
     def _count(self, score: ScoreColumn, pod: PodInfo, view: NodeView, result: Evaluation) -> None:
-        """Normalise a column over the feasible nodes."""
-        kind = score.kind
-        if kind is Normalize.NONE:
+        """Normalise a column over the feasible nodes.
+
+        :raises PluginError: for scores of feasible nodes that are not in 0..100 then.
+        """
+        if score.bounds is None and len(view):
+            score.bounds = (float(score.raw.min()), float(score.raw.max()))
+        score.strays = False
+        if score.kind is Normalize.HOOK:
+            self._count_by_hook(score, pod, view, result)
+        elif score.bounds is not None:
+            score.note(*score.bounds)
+        if score.kind is Normalize.NONE:
             score.counted = score.raw
-            return
-        score.bounds = (float(score.raw.min()), float(score.raw.max())) if len(view) else None
-        feasible = result.feasible
-        if kind is not Normalize.HOOK and score.flat:
-            score.counted = by_maximum(
-                score.raw, float(score.raw[0]), kind is Normalize.MAX_REVERSED
-            )
-            return
-        if kind is Normalize.HOOK:
-            score.counted = np.zeros(len(view))
-            rows = np.flatnonzero(feasible)
-            if len(rows):
-                feasible_nodes = NodeView(view.table, rows)
-                hook = self._normalize[score.call.name]
-                part = hook(pod, score.raw[rows], feasible_nodes, result.state)
-                score.counted[rows] = guard(hook, as_scores, part, len(rows))
-            return
-        top = float(score.raw[feasible].max()) if feasible.any() else 0.0
-        score.counted = by_maximum(score.raw, top, kind is Normalize.MAX_REVERSED)
+        elif score.kind is not Normalize.HOOK:
+            self._count_by_maximum(score, result.feasible)
+        if score.strays:
+            self._check_range(score, result.feasible)
+
+    def _count_by_hook(
+        self, score: ScoreColumn, pod: PodInfo, view: NodeView, result: Evaluation
+    ) -> None:
+        score.counted = np.zeros(len(view))
+        rows = np.flatnonzero(result.feasible)
+        if len(rows):
+            hook = self._normalize[score.call.name]
+            part = hook(pod, score.raw[rows], NodeView(view.table, rows), result.state)
+            found = guard(hook, as_scores, part, len(rows))
+            score.counted[rows] = found.column
+            assert found.bounds is not None, "there are rows"
+            score.note(*found.bounds)
+
+    def _count_by_maximum(self, score: ScoreColumn, feasible: BoolColumn) -> None:
+        if score.flat:
+            top = float(score.raw[0])
+        else:
+            top = float(score.raw[feasible].max()) if feasible.any() else 0.0
+        score.counted = by_maximum(score.raw, top, score.kind is Normalize.MAX_REVERSED)
+
+    def _check_range(self, score: ScoreColumn, feasible: BoolColumn) -> None:
+        """Raise for the first feasible node whose score is not in 0..100."""
+        by_itself = score.kind in (Normalize.NONE, Normalize.HOOK)
+        column = score.counted if by_itself else score.raw
+        wrong = (column < 0) | (column > MAX_SCORE) if by_itself else column < 0
+        rows = np.flatnonzero(wrong & feasible)
+        if len(rows):
+            row = int(rows[0])
+            call = score.call
+            if score.kind is Normalize.HOOK:
+                call = self._normalize[call.name]
+            raise call.failed(out_of_range(score.kind, column.item(row), self._name(row)))
+
+    def _name(self, row: int) -> str:
+        return self._snapshot.nodes.names[row]
 
     # By changed rows ---------------------------------------------------------------------
 
@@ -354,8 +392,10 @@ class Evaluator:
                 self._count(score, pod, view, kept)
                 everywhere = True
             elif renewed:
-                score.counted = score.raw
+                self._count(score, pod, view, kept)
                 everywhere = True
+            elif score.strays:
+                self._check_range(score, kept.feasible)
         if everywhere:
             kept.sum_up()
             return True
@@ -372,16 +412,22 @@ class Evaluator:
     def _update_score(
         self, score: ScoreColumn, rows: list[int], pod: PodInfo, view: NodeView, kept: Evaluation
     ) -> None:
+        score.bounds = None
         if score.per_node is not None:
             for row in rows:
                 if score.vector is not None or kept.feasible[row]:
                     value = score.per_node.call(pod, NodeRow(view.table, row), kept.state)
                     score.raw[row] = value
+                    if not 0 <= value <= MAX_SCORE:
+                        score.note(value, value)
             return
         assert score.vector is not None
         some = np.array(rows, dtype=np.intp)
         part = score.vector(pod, NodeView(view.table, some), kept.state)
-        score.raw[some] = guard(score.vector, as_scores, part, len(some))
+        found = guard(score.vector, as_scores, part, len(some))
+        score.raw[some] = found.column
+        if found.bounds is not None:
+            score.note(*found.bounds)
 
 
 def _summed(calls: Iterable[tuple[str, str, float]]) -> dict[tuple[str, str], float]:

@@ -207,7 +207,12 @@ def unreserve(pod: PodInfo, node: NodeRow, state: CycleState) -> None:
 
 @hookspec
 def permit(pod: PodInfo, node: NodeRow, unit: Unit, state: CycleState) -> Wait | str | None:
-    """Approve, refuse, or ask to wait, once the whole unit has its nodes."""
+    """Approve, refuse, or ask to wait, once the whole unit has its nodes.
+
+    While a unit waits for this plugin it is asked again after each event of ``requeue_on`` for
+    which ``requeue_hint``, where there is one, returns True; the time of the first Wait stands. The
+    pods are asked in turn until one still has to wait.
+    """
 
 
 @hookspec

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bayplan.cycle import Result
+from bayplan.decision import Decision
 from bayplan.plugin import Unit
 from bayplan.snapshot import PodInfo
 
@@ -17,6 +18,9 @@ class Observer:
 
     def ended(self, profile: str, unit: Unit, result: Result, seconds: float) -> None:
         """A cycle of a profile ended after so many seconds."""
+
+    def given_up(self, decision: Decision) -> None:
+        """A unit that had its nodes gave them back: it was not permitted, prepared or bound."""
 
     def bound(self, pod: PodInfo, node: str, cycle: int, attempts: int, seconds: float) -> None:
         """A pod was bound, so many seconds after it came into the queue."""

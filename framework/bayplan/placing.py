@@ -55,7 +55,7 @@ class Attempt:
     failed: list[PodDecision] = field(default_factory=list)
     skipped: dict[str, int] = field(default_factory=dict)
     domains: list[DomainTrial] = field(default_factory=list)
-    wait: float = 0.0
+    waits: dict[str, dict[str, float]] = field(default_factory=dict)
     refusal: tuple[str, str] | None = None
     lack: str | None = None
     score: float = 0.0

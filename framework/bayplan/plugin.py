@@ -120,7 +120,12 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Returned by ``permit``: hold the pod's place for at most this many seconds."""
+    """Returned by ``permit``: hold the pod's place for at most this many seconds.
+
+    The wait ends when the plugin allows the pod (``Handle.allow``, or ``permit`` returns None when
+    it is asked again after an event of ``requeue_on``), when anyone rejects its unit, or when the
+    time is over, which refuses the unit.
+    """
 
     seconds: float
 
@@ -308,7 +313,10 @@ class PreemptionTrial:
 
 
 class Handle(Protocol):
-    """What the framework lends to its plugins."""
+    """What the framework lends to its plugins.
+
+    What depends on the plugins of the profile is there for hooks, not yet for ``__init__``.
+    """
 
     @property
     def snapshot(self) -> Snapshot:
@@ -319,13 +327,16 @@ class Handle(Protocol):
         """The time in seconds, virtual in simulations."""
 
     def gang(self, key: str) -> GangMembers:
-        """Return a gang's definition and members, pending and bound."""
+        """Return a gang's definition and members, pending and bound; empty for an unknown key."""
 
     def is_waiting(self, unit: str) -> bool:
-        """Tell whether a unit, by key, is in the queue."""
+        """Tell whether a unit, by key, is in the queue, which it leaves when it is bound."""
 
     def is_first(self, unit: Unit) -> bool:
-        """Tell whether no other waiting unit would be tried before this one."""
+        """Tell whether no other unit that waits to be tried would be tried before this one.
+
+        False for a unit that is not in the queue.
+        """
 
     def is_held(self, pod: PodInfo) -> bool:
         """Tell whether a pod in the snapshot is a place held for it, not a pod that runs."""
@@ -334,28 +345,71 @@ class Handle(Protocol):
         """Tell whether the eviction of a pod was refused a short while ago."""
 
     def free_slots(self, pod: PodInfo) -> npt.NDArray[np.int64]:
-        """Return, per node row, an upper bound of how many such pods fit there now."""
+        """Return, per node row, an upper bound of how many such pods fit there now.
+
+        :raises PluginError: when a plugin of the profile fails in Filter, Score or ``slots``.
+        """
 
     def offers(self, unit: Unit) -> Placements:
-        """Return the parts of the cluster that may hold a unit now."""
+        """Return the parts of the cluster that may hold a unit now.
+
+        :raises PluginError: when a plugin of the profile fails in ``placement_generate``.
+        """
 
     def place(self, unit: Unit, placement: Placement) -> Mapping[str, str] | None:
         """Place a unit within the running trial; return each pod's node, or None.
 
         Only inside ``snapshot.trial()``; what the trial does not keep is undone with it.
+
+        :raises PluginError: when a plugin of the profile fails in a hook up to ``permit``.
         """
 
     def hopeless(self, pod: PodInfo) -> BoolColumn:
-        """Return the mask of node rows where no eviction could help the pod."""
+        """Return the mask of node rows where no eviction could help the pod.
+
+        :raises PluginError: when a plugin of the profile fails in Filter or Score.
+        """
 
     def hook(self, name: str) -> Sequence[Callable[..., Any]]:
-        """Return the calls of a hook of this profile, for a plugin that others extend."""
+        """Return the calls of a hook of this profile, for a plugin that others extend.
+
+        They take all arguments of the hook, and raise PluginError for what their plugin raises.
+
+        :raises KeyError: when there is no such hook.
+        """
 
     def submit(self, write: Write, done: Done | None = None) -> None:
-        """Have the cluster carry out a write, and ``done`` told how that went."""
+        """Have the cluster carry out a write, and ``done`` told how that went.
+
+        ``done`` gets None, or the ClusterError; what it raises is logged.
+        """
+
+    def allow(self, waiting: Unit | PodInfo | str) -> bool:
+        """Let go of a unit or a pod that this plugin's ``permit`` asked to wait.
+
+        A unit whose pods no plugin holds any more goes on to be bound. May be called from any hook,
+        listener or thread; it takes effect before the next cycle.
+
+        :param waiting: a unit, one pod of it, or the key of either (of the unit, where it is both).
+        :returns: whether this plugin held it.
+        """
+
+    def reject(self, waiting: Unit | PodInfo | str, reason: str) -> bool:
+        """Refuse a unit that waits at Permit, for whichever plugin it waits.
+
+        It gives all of its nodes back, its pods are told the reason, and it is tried again after
+        an event of this plugin's ``requeue_on``. May be called from any hook, listener or thread;
+        it takes effect before the next cycle.
+
+        :param waiting: the unit, a pod of it, or the key of either.
+        :returns: whether the unit was waiting.
+        """
 
     def fit_message(self, pod: PodInfo) -> str:
-        """Return why nodes refuse the pod now: "0/5 nodes are available: ..."."""
+        """Return why nodes refuse the pod now: "0/5 nodes are available: ...".
+
+        :raises PluginError: when a plugin of the profile fails in Filter or Score.
+        """
 
 
 ArgsT = TypeVar("ArgsT", bound=Args, covariant=True)

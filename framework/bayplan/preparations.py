@@ -6,10 +6,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from bayplan.cluster.protocol import Cluster, Write
-from bayplan.errors import ClusterError
+from bayplan.errors import ClusterError, PluginError
 from bayplan.plugin import Preparation
 
 __all__ = ["Preparations"]
+
+Failed = Callable[[str | PluginError, bool], None]
 
 
 @dataclass(eq=False)
@@ -21,7 +23,7 @@ class _Work:
     writing: int
     until: float
     done: Callable[[], None]
-    failed: Callable[[str, bool], None]
+    failed: Failed
     over: bool = field(default=False)
 
 
@@ -41,7 +43,7 @@ class Preparations:
         pods: frozenset[str],
         preparations: Sequence[Preparation],
         done: Callable[[], None],
-        failed: Callable[[str, bool], None],
+        failed: Failed,
     ) -> None:
         """Carry out the writes of a unit's pods, each pod's in order, and wait until all are ready.
 
@@ -89,8 +91,8 @@ class Preparations:
             assert preparation.ready is not None
             try:
                 answer = preparation.ready()
-            except Exception as exc:
-                self._end(unit, work, f"{type(exc).__name__}: {exc}", error=True)
+            except PluginError as exc:
+                self._end(unit, work, exc, error=True)
                 return
             if isinstance(answer, str):
                 self._end(unit, work, answer, error=False)
@@ -103,7 +105,7 @@ class Preparations:
         else:
             self._written[unit] = work
 
-    def _end(self, unit: str, work: _Work, why: str, error: bool) -> None:
+    def _end(self, unit: str, work: _Work, why: str | PluginError, error: bool) -> None:
         self._forget(unit, work)
         work.failed(why, error)
 

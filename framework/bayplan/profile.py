@@ -105,8 +105,8 @@ class _Configuration(_Model):
     kind: Literal["KubeSchedulerConfiguration"]
     api_version: Literal["kubescheduler.config.k8s.io/v1"] = "kubescheduler.config.k8s.io/v1"
     profiles: tuple[_Profile, ...] = ()
-    pod_initial_backoff_seconds: float = Field(default=1.0, gt=0, le=3600)
-    pod_max_backoff_seconds: float = Field(default=10.0, gt=0, le=86400)
+    pod_initial_backoff_seconds: float = Field(default=1.0, gt=0, le=3600, allow_inf_nan=False)
+    pod_max_backoff_seconds: float = Field(default=10.0, gt=0, le=86400, allow_inf_nan=False)
     parallelism: int | None = None
     percentage_of_nodes_to_score: int | None = Field(default=None, ge=0, le=100)
     leader_election: LeaderElection = LeaderElection()
@@ -235,6 +235,7 @@ def _resolve(
         where = (*at, "pluginConfig", index)
         args = {k: v for k, v in entry.args.items() if k not in ("apiVersion", "kind")}
         name = entry.name
+        _check_kind(name, entry.args, document, (*where, "args", "kind"))
         if name == "Coscheduling":
             theirs = validated(CoschedulingArgs, args, document, (*where, "args"))
             left_out |= theirs.disabled_plugins()
@@ -296,6 +297,20 @@ def _resolve(
     return profile
 
 
+def _check_kind(
+    name: str, args: Mapping[str, Any], document: Document, at: tuple[str | int, ...]
+) -> None:
+    """Check that arguments which state their kind are those of their plugin.
+
+    :raises InputError: when they are those of another plugin.
+    """
+    kind, expected = args.get("kind"), f"{name.rpartition(':')[2]}Args"
+    if kind is not None and kind != expected:
+        raise InputError(
+            f'plugin "{name}": expected arguments of kind {expected}', document.where(at)
+        )
+
+
 def _plugin_sets(
     raw: _Profile, document: Document, at: tuple[str | int, ...]
 ) -> dict[str, _PluginSet]:
@@ -306,6 +321,14 @@ def _plugin_sets(
                 f'"{point}" is not an extension point{did_you_mean(point, known)}',
                 document.where((*at, "plugins", point)),
             )
+    for point, plugin_set in raw.plugins.items():
+        seen: set[str] = set()
+        for index, entry in enumerate(plugin_set.enabled):
+            if entry.name in seen:
+                where = (*at, "plugins", point, "enabled", index, "name")
+                text = f'"{entry.name}" is enabled twice at {point}'
+                raise InputError(text, document.where(where))
+            seen.add(entry.name)
     return dict(raw.plugins)
 
 

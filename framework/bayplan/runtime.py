@@ -17,6 +17,7 @@ import pluggy
 from bayplan import hookspecs
 from bayplan.contract import ANSWERS, hook_names
 from bayplan.errors import PluginError
+from bayplan.failures import PLUGIN_RAISES, failure
 from bayplan.plugin import Args, Plugin
 
 __all__ = ["Hook", "HookCall", "Runtime", "Spellings", "guard"]
@@ -31,18 +32,23 @@ class HookCall:
     """One plugin's implementation of one hook.
 
     ``call`` takes all of the hook's arguments, passes on those that the plugin asks for, and
-    raises PluginError for whatever the plugin raises.
+    raises PluginError for whatever the plugin raises. ``function`` is the plugin's own.
     """
 
     plugin: AnyPlugin
     name: str
     hook: str
     call: Callable[..., Any]
+    function: Callable[..., Any]
     weight: int = 1
 
     def __call__(self, *args: Any) -> Any:
         """Call the plugin (``call``, where nanoseconds do not count)."""
         return self.call(*args)
+
+    def failed(self, cause: BaseException) -> PluginError:
+        """Return the error for what the plugin raised, or for an answer that cannot be used."""
+        return failure(self.name, self.hook, cause, self.function)
 
 
 Hook = tuple[HookCall, ...]
@@ -72,8 +78,8 @@ def guard(call: HookCall, function: Callable[P, T], *args: P.args, **kwargs: P.k
         return function(*args, **kwargs)
     except PluginError:
         raise
-    except Exception as exc:
-        raise PluginError(call.name, call.hook, exc) from exc
+    except PLUGIN_RAISES as exc:
+        raise call.failed(exc) from exc
 
 
 class Runtime:
@@ -137,7 +143,7 @@ def _compile(
 ) -> HookCall:
     picks = tuple(arguments.index(argument) for argument in impl.argnames)
     call = _guarded(impl.function, picks, name, hook)
-    return HookCall(plugin, name, hook, call, weight)
+    return HookCall(plugin, name, hook, call, impl.function, weight)
 
 
 def _guarded(
@@ -150,13 +156,13 @@ def _guarded(
     """
     good, description = ANSWERS.get(hook, (None, ""))
 
-    def failed(exc: Exception) -> PluginError:
-        return exc if isinstance(exc, PluginError) else PluginError(name, hook, exc)
+    def failed(exc: BaseException) -> PluginError:
+        return failure(name, hook, exc, function)
 
     def checked(answer: Any) -> Any:
         if good is not None and not good(answer):
             problem = TypeError(f"expected {description}, got {answer!r}")
-            raise PluginError(name, hook, problem) from problem
+            raise failed(problem) from problem
         return answer
 
     if len(picks) == 1:
@@ -165,8 +171,10 @@ def _guarded(
         def call(*args: Any) -> Any:
             try:
                 answer = function(args[only])
-            except Exception as exc:
-                raise failed(exc) from exc.__cause__ or exc
+            except PluginError:
+                raise
+            except PLUGIN_RAISES as exc:
+                raise failed(exc) from exc
             return answer if good is None else checked(answer)
 
     elif len(picks) == 2:
@@ -175,8 +183,10 @@ def _guarded(
         def call(*args: Any) -> Any:
             try:
                 answer = function(args[first], args[second])
-            except Exception as exc:
-                raise failed(exc) from exc.__cause__ or exc
+            except PluginError:
+                raise
+            except PLUGIN_RAISES as exc:
+                raise failed(exc) from exc
             return answer if good is None else checked(answer)
 
     else:
@@ -184,8 +194,10 @@ def _guarded(
         def call(*args: Any) -> Any:
             try:
                 answer = function(*[args[pick] for pick in picks])
-            except Exception as exc:
-                raise failed(exc) from exc.__cause__ or exc
+            except PluginError:
+                raise
+            except PLUGIN_RAISES as exc:
+                raise failed(exc) from exc
             return answer if good is None else checked(answer)
 
     return call

@@ -8,8 +8,8 @@ or an asyncio loop on a live cluster) calls them.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -36,16 +36,18 @@ from bayplan.errors import ClusterError, PluginError
 from bayplan.evaluator import Evaluator
 from bayplan.events import ClusterEvent
 from bayplan.evictions import RoomMaker
+from bayplan.failures import PLUGIN_RAISES, failure
 from bayplan.gangs import GangDirectory, GangMembers
 from bayplan.inheritance import NOTHING, inherited, is_of, passed_on
 from bayplan.manifests import object_key
 from bayplan.observer import Observer
 from bayplan.patience import Patience
+from bayplan.permits import Permits, PermitWait
 from bayplan.plugin import Placement, Placements, Preparation, Unit
 from bayplan.preparations import Preparations
 from bayplan.profile import Profile, ProfileSet
 from bayplan.queue import Place, QueuedUnit, UnitQueue
-from bayplan.runtime import Hook, Runtime
+from bayplan.runtime import Hook, HookCall, Runtime, guard
 from bayplan.snapshot import NodeRow, PodInfo, Snapshot
 from bayplan.statuses import StatusWriter
 from bayplan.units import make_unit
@@ -54,11 +56,22 @@ __all__ = ["ProfileAtWork", "Scheduler"]
 
 
 class _Handle:
-    """What plugins of one profile see of the scheduler."""
+    """What one plugin of one profile sees of the scheduler."""
 
-    def __init__(self, scheduler: Scheduler) -> None:
+    def __init__(self, scheduler: Scheduler, plugin: str) -> None:
         self._scheduler = scheduler
-        self.at_work: ProfileAtWork | None = None
+        self._plugin = plugin
+        self._at_work: ProfileAtWork | None = None
+
+    def complete(self, at_work: ProfileAtWork) -> None:
+        """Take in the profile, once all of its plugins are made."""
+        self._at_work = at_work
+
+    @property
+    def at_work(self) -> ProfileAtWork:
+        if self._at_work is None:
+            raise RuntimeError("this is for hooks; the plugins of the profile are still being made")
+        return self._at_work
 
     @property
     def snapshot(self) -> Snapshot:
@@ -84,30 +97,40 @@ class _Handle:
         return self._scheduler.rooms.is_spared(pod.key)
 
     def offers(self, unit: Unit) -> Placements:
-        assert self.at_work is not None, "not while the plugin is being made"
         return self.at_work.cycle.offers(unit)
 
     def place(self, unit: Unit, placement: Placement) -> Mapping[str, str] | None:
-        assert self.at_work is not None, "not while the plugin is being made"
         return self.at_work.cycle.place_here(unit, placement)
 
     def free_slots(self, pod: PodInfo) -> npt.NDArray[np.int64]:
-        assert self.at_work is not None, "not while the plugin is being made"
         return self.at_work.cycle.free_slots(pod)
 
     def hopeless(self, pod: PodInfo) -> npt.NDArray[np.bool_]:
-        assert self.at_work is not None, "not while the plugin is being made"
         return self.at_work.evaluator.evaluate(pod).hopeless()
 
     def hook(self, name: str) -> Hook:
-        assert self.at_work is not None, "not while the plugin is being made"
         return self.at_work.runtime[name]
 
     def submit(self, write: Write, done: Done | None = None) -> None:
-        self._scheduler.submit(write, done)
+        self._scheduler.submit(write, self._guarded(done) if done is not None else None)
+
+    def _guarded(self, done: Done) -> Done:
+        def told(error: ClusterError | None) -> None:
+            try:
+                done(error)
+            except PLUGIN_RAISES as exc:
+                # Whoever answers the write has other writes to answer.
+                self._scheduler.log_failure(failure(self._plugin, "submit", exc, done))
+
+        return told
+
+    def allow(self, waiting: Unit | PodInfo | str) -> bool:
+        return self._scheduler.allow(waiting, self._plugin)
+
+    def reject(self, waiting: Unit | PodInfo | str, reason: str) -> bool:
+        return self._scheduler.reject(waiting, reason, self._plugin)
 
     def fit_message(self, pod: PodInfo) -> str:
-        assert self.at_work is not None, "not while the plugin is being made"
         names = self._scheduler.snapshot.nodes.names
         return self.at_work.evaluator.evaluate(pod).describe(names, finalists=False).message
 
@@ -124,12 +147,11 @@ class ProfileAtWork:
 
 @dataclass
 class _Waiting:
-    """A placed unit that a permit plugin holds back, until ``deadline`` (seconds)."""
+    """A placed unit that permit plugins hold back."""
 
     unit: QueuedUnit
     result: Result
     profile: ProfileAtWork
-    deadline: float
 
 
 @dataclass
@@ -208,6 +230,7 @@ class Scheduler:
         )
         self._known: dict[str, PodInfo] = {}
         self._waiting: dict[str, _Waiting] = {}
+        self._permits = Permits(self.snapshot, self._announcer.plugin_failed)
         self._binding: dict[str, _Binding] = {}
         self._subject: PodInfo | None = None
         self._claimants = Claimants()
@@ -224,6 +247,10 @@ class Scheduler:
         """Have the cluster carry out a write."""
         self._cluster.submit(write, done)
 
+    def log_failure(self, error: PluginError) -> None:
+        """Log what a plugin raised where there is no pod to tell."""
+        self._announcer.log_failure(error)
+
     @property
     def unconfirmed(self) -> int:
         """How many pods were bound whose binding the watch has not shown yet."""
@@ -239,21 +266,23 @@ class Scheduler:
         return self._profiles.get(pod.spec.scheduler_name) or self._fallback
 
     def _put_to_work(self, profile: Profile, cached: bool) -> ProfileAtWork:
-        handle = _Handle(self)
-        plugins = {}
+        handles, plugins = {}, {}
         for name, cls in profile.plugins.items():
+            handle = handles[name] = _Handle(self, name)
             try:
                 plugins[name] = cls(profile.args[name], handle)
-            except Exception as exc:
-                raise PluginError(name, "__init__", exc) from exc
+            except PLUGIN_RAISES as exc:
+                raise failure(name, "__init__", exc, cls.__init__) from exc
         runtime = Runtime(plugins, profile.points)
         if self._instrument is not None:
             runtime = self._instrument(runtime)
         evaluator = Evaluator(runtime, self.snapshot, cached)
         cycle = Cycle(runtime, evaluator, self.snapshot)
         cycle.on_plugin_error = self._announcer.plugin_failed
-        handle.at_work = ProfileAtWork(profile, runtime, evaluator, cycle)
-        return handle.at_work
+        at_work = ProfileAtWork(profile, runtime, evaluator, cycle)
+        for handle in handles.values():
+            handle.complete(at_work)
+        return at_work
 
     # Cluster events ----------------------------------------------------------------------
 
@@ -511,6 +540,7 @@ class Scheduler:
         self._subject = subject
         self.queue.on_event(event, self.now)
         self._subject = None
+        self._permits.happened(event, subject)
 
     # What the queue asks -----------------------------------------------------------------
 
@@ -534,6 +564,7 @@ class Scheduler:
             try:
                 refusal: str | None = call(pod)
             except PluginError as exc:
+                self._announcer.log_failure(exc)
                 refusal = str(exc)
             if refusal is not None:
                 return refusal
@@ -567,7 +598,8 @@ class Scheduler:
             try:
                 if hint is None or hint(pod, event, self._subject):
                     return True
-            except PluginError:
+            except PluginError as exc:
+                self._announcer.plugin_failed(pod, exc)
                 return True
         return False
 
@@ -578,9 +610,11 @@ class Scheduler:
     # Cycles ------------------------------------------------------------------------------
 
     def step(self) -> bool:
-        """Run one cycle, if any unit is to be tried; return whether one was."""
+        """End waits at Permit or, without any, run one cycle; return whether there was either."""
         self.snapshot.sync()
         self._recheck_stale()
+        if self._settle_permits():
+            return True
         queued = self.queue.pop(self.now)
         if queued is None:
             # What a gate said when a pod came may not be what it says now.
@@ -647,15 +681,8 @@ class Scheduler:
         return result
 
     def tick(self) -> None:
-        """End the waits at Permit whose time is over."""
-        for key, waiting in list(self._waiting.items()):
-            if waiting.deadline <= self.now:
-                del self._waiting[key]
-                self._give_back(waiting.profile, waiting.result.reserved)
-                decision = waiting.result.decision
-                decision.outcome = Outcome.UNSCHEDULABLE
-                decision.message = f'unit "{key}" was not permitted in time'
-                self._refused(waiting.unit, decision)
+        """End the waits whose time is over."""
+        self._settle_permits()
         self._preparing.tick()
         for key in self._patience.overdue(self.now):
             self._statuses.changed(key)
@@ -664,26 +691,70 @@ class Scheduler:
             # Whoever was refused because nobody could be evicted may ask again.
             self._happened(ClusterEvent.POD_REMOVED, None)
 
-    def allow(self, unit: str) -> bool:
-        """Let a unit that waits at Permit go on to be bound; return whether it was waiting."""
-        waiting = self._waiting.pop(unit, None)
-        if waiting is None:
-            return False
-        waiting.result.decision.outcome = Outcome.PLACED
-        self._bind_all(waiting.unit, waiting.profile, waiting.result)
-        return True
+    def waiting(self, key: str) -> PermitWait | None:
+        """Return what a unit waits for at Permit, by its key or that of a pod of it.
+
+        None where it does not wait there.
+        """
+        return self._permits.waiting(key)
+
+    def allow(self, waiting: Unit | PodInfo | str, plugin: str | None = None) -> bool:
+        """Have a plugin let go of what waits at Permit; return whether it held it.
+
+        When no plugin holds any of its pods any more, the unit goes on to be bound, at the next
+        ``step``.
+
+        :param waiting: a unit, one pod of it, or the key of either (of a unit, where it is both).
+        :param plugin: None for every plugin.
+        """
+        return self._permits.allow(waiting, plugin)
+
+    def reject(self, waiting: Unit | PodInfo | str, reason: str, plugin: str | None = None) -> bool:
+        """Refuse a unit that waits at Permit; return whether it was waiting.
+
+        At the next ``step`` it gives its nodes back, and its pods are told the reason.
+
+        :param waiting: the unit, a pod of it, or the key of either.
+        :param plugin: the plugin whose ``requeue_on`` says what can help it; None for any event.
+        """
+        return self._permits.reject(waiting, reason, plugin)
+
+    def _settle_permits(self) -> bool:
+        """End the waits at Permit that are over; return whether there were any."""
+        endings, shorter = self._permits.settle(self.now)
+        for wait in shorter:
+            self._tell_wait(self._waiting[wait.unit].result, wait)
+        for ending in endings:
+            waiting = self._waiting.pop(ending.unit)
+            queued, profile, result = waiting.unit, waiting.profile, waiting.result
+            if ending.error is not None:
+                self._failed(queued, profile, result, ending.error)
+            elif ending.refusal is not None:
+                self._not_bound(queued, profile, result, ending.refusal, ending.plugins)
+            else:
+                result.decision.outcome, result.decision.message = Outcome.PLACED, ""
+                self._bind_all(queued, profile, result)
+        return bool(endings)
+
+    def _tell_wait(self, result: Result, wait: PermitWait) -> None:
+        result.decision.message = str(wait)
+        self._announcer.waits([reserved.pod for reserved in result.reserved], wait)
 
     def pending_unit(self, key: str) -> Unit | None:
-        """Return a unit that is in the queue, as a cycle would get it."""
+        """Return a unit that is to be tried, as a cycle would get it.
+
+        None for one that is being decided or bound, or waits at Permit: its pods have nodes.
+        """
         queued = self.queue.units.get(key)
-        return self._unit(queued) if queued is not None else None
+        if queued is None or queued.place is Place.IN_FLIGHT:
+            return None
+        return self._unit(queued)
 
     def next_time(self) -> float | None:
         """Return when there is something to do without any event; None when never."""
-        times = [waiting.deadline for waiting in self._waiting.values()]
-        times += self.rooms.next_times()
-        times += self._preparing.next_times()
-        for waiting_at in (self._patience.next_time(), self._announcer.next_time()):
+        times = [*self.rooms.next_times(), *self._preparing.next_times()]
+        permits = self._permits.next_time(self.now)
+        for waiting_at in (permits, self._patience.next_time(), self._announcer.next_time()):
             if waiting_at is not None:
                 times.append(waiting_at)
         at = self.queue.next_time()
@@ -706,9 +777,13 @@ class Scheduler:
         if decision.outcome is Outcome.PLACED:
             self._bind_all(queued, profile, result)
         elif decision.outcome is Outcome.WAITING:
-            deadline = self.now + result.wait
-            self._waiting[queued.key] = _Waiting(queued, result, profile, deadline)
+            self._waiting[queued.key] = _Waiting(queued, result, profile)
+            runtime, waits = profile.runtime, result.waits
+            wait = self._permits.begin(unit, result.reserved, runtime, waits, self.now)
+            self._tell_wait(result, wait)
         elif decision.outcome is Outcome.ERROR:
+            if result.error is not None:
+                self._announcer.log_failure(result.error)
             self._announcer.refused(unit, decision, "SchedulerError")
             self.queue.retry(queued, self.now)
         else:
@@ -717,6 +792,10 @@ class Scheduler:
             elif result.partial:
                 self.rooms.hold_part(unit, result.partial)
             self._refused(queued, decision)
+            hold = self.holds.get(queued.key)
+            if result.preemption is not None and hold is not None and not hold.victims:
+                # The room is there already; no event is to come that would tell so.
+                self.queue.retry(queued, self.now)
 
     def _refused(self, queued: QueuedUnit, decision: Decision) -> None:
         if queued.key in self.queue.units:
@@ -726,13 +805,14 @@ class Scheduler:
         self.queue.refuse(queued, decision.refused_by, self.now)
 
     def is_first(self, unit: Unit) -> bool:
-        """Whether no other waiting unit would be tried before this one."""
+        """Whether no other unit that waits to be tried would be tried before this one."""
         mine = self.queue.units.get(unit.key)
         if mine is None:
             return False
         key = self._sort_key(mine)
+        untried = (Place.GATED, Place.IN_FLIGHT)
         return not any(
-            other is not mine and other.place is not Place.GATED and self._sort_key(other) < key
+            other is not mine and other.place not in untried and self._sort_key(other) < key
             for other in self.queue.units.values()
         )
 
@@ -744,7 +824,10 @@ class Scheduler:
         if unit is not None and pod.key in unit.gated:
             return unit.gated[pod.key][1]
         decision = self.decisions.get(self.gangs.unit_of(pod))
-        return decision.message if decision is not None else ""
+        if decision is None or decision.outcome is Outcome.WAITING:
+            # It has its nodes: whoever sees to it need not make room.
+            return ""
+        return decision.message
 
     def _remember(self, decision: Decision) -> None:
         self.decisions.pop(decision.unit, None)
@@ -756,12 +839,10 @@ class Scheduler:
 
     def _take_back(self, victim: PodInfo) -> bool:
         """Take a pod's place back that is not bound yet; False when it has to be evicted."""
-        for key, waiting in list(self._waiting.items()):
-            if any(reserved.pod.key == victim.key for reserved in waiting.result.reserved):
-                del self._waiting[key]
-                self._give_back(waiting.profile, waiting.result.reserved)
-                self.queue.retry(waiting.unit, self.now)
-                return True
+        wait = self._permits.waiting(victim)
+        if wait is not None:
+            self._stop_waiting(wait.unit)
+            return True
         return self._preparing.cancel_pod(victim.key, "its place was taken by a higher priority")
 
     def _places_freed(self, unit_key: str) -> None:
@@ -782,7 +863,8 @@ class Scheduler:
         work: list[Preparation] = []
         refusal = self._pre_bind(profile, result.reserved, work)
         if refusal is not None:
-            self._not_bound(queued, profile, result, *refusal)
+            why, plugin = refusal
+            self._not_bound(queued, profile, result, why, {plugin})
         elif work:
             self._preparing.begin(
                 queued.key,
@@ -803,30 +885,41 @@ class Scheduler:
             self._write_bindings(queued, profile, result)
 
     def _not_prepared(
-        self, queued: QueuedUnit, profile: ProfileAtWork, result: Result, why: str, error: bool
+        self,
+        queued: QueuedUnit,
+        profile: ProfileAtWork,
+        result: Result,
+        why: str | PluginError,
+        error: bool,
     ) -> None:
         if error:
             self._failed(queued, profile, result, why)
         else:
-            self._not_bound(queued, profile, result, why, "pre_bind")
+            self._not_bound(queued, profile, result, str(why), {"pre_bind"})
             # What it waited for has failed already, so that no further event would wake it.
             self.queue.retry(queued, self.now)
 
     def _not_bound(
-        self, queued: QueuedUnit, profile: ProfileAtWork, result: Result, why: str, plugin: str
+        self,
+        queued: QueuedUnit,
+        profile: ProfileAtWork,
+        result: Result,
+        why: str,
+        plugins: Set[str],
     ) -> None:
-        """Give a placed unit's nodes back, because a plugin refuses it before it is bound."""
+        """Give a placed unit's nodes back, because plugins refuse it before it is bound."""
         self._give_back(profile, result.reserved)
         result.decision.outcome = Outcome.UNSCHEDULABLE
         result.decision.message = why
-        result.decision.refused_by = {plugin}
+        result.decision.refused_by = set(plugins)
+        self.observer.given_up(result.decision)
         self._refused(queued, result.decision)
 
     def _write_bindings(self, queued: QueuedUnit, profile: ProfileAtWork, result: Result) -> None:
         try:
             writes = [self._bind_write(profile, reserved) for reserved in result.reserved]
         except PluginError as exc:
-            self._failed(queued, profile, result, str(exc))
+            self._failed(queued, profile, result, exc)
             return
         attempt = _Attempt(result.decision.cycle, queued.attempts, queued.added)
         for reserved in result.reserved:
@@ -843,11 +936,14 @@ class Scheduler:
             self._cluster.submit(write, partial(self._bound, reserved, profile, attempt))
 
     def _failed(
-        self, queued: QueuedUnit, profile: ProfileAtWork, result: Result, message: str
+        self, queued: QueuedUnit, profile: ProfileAtWork, result: Result, why: str | PluginError
     ) -> None:
         """Give a placed unit's nodes back and try it again after its delay."""
+        if isinstance(why, PluginError):
+            self._announcer.log_failure(why)
         self._give_back(profile, result.reserved)
-        result.decision.outcome, result.decision.message = Outcome.ERROR, message
+        result.decision.outcome, result.decision.message = Outcome.ERROR, str(why)
+        self.observer.given_up(result.decision)
         if queued.key in self.queue.units:
             self._announcer.refused(self._unit(queued), result.decision, "SchedulerError")
         self.queue.retry(queued, self.now)
@@ -861,9 +957,10 @@ class Scheduler:
                 try:
                     refusal = call(one.pod, self._row(one.node), one.state)
                 except PluginError as exc:
+                    self._announcer.log_failure(exc)
                     refusal = str(exc)
                 if isinstance(refusal, Preparation):
-                    work.append(refusal)
+                    work.append(_guarded(refusal, call))
                 elif refusal is not None:
                     return refusal, call.name
         return None
@@ -933,11 +1030,23 @@ class Scheduler:
 
     def _release_waiting(self, key: str) -> None:
         """A member of a waiting unit is gone: its unit gives everything back and tries again."""
-        waiting = self._waiting.pop(key, None)
-        if waiting is not None:
-            self._give_back(waiting.profile, waiting.result.reserved)
-            self.queue.retry(waiting.unit, self.now)
+        if key in self._waiting:
+            self._stop_waiting(key)
         self._preparing.cancel(key, "a pod of the unit is gone")
+
+    def _stop_waiting(self, key: str) -> None:
+        """Give the places of a unit that waits at Permit back, and try it again."""
+        waiting = self._waiting.pop(key)
+        self._permits.forget(key)
+        self._give_back(waiting.profile, waiting.result.reserved)
+        self.queue.retry(waiting.unit, self.now)
 
     def _row(self, name: str) -> NodeRow:
         return self.snapshot.row(name)
+
+
+def _guarded(preparation: Preparation, call: HookCall) -> Preparation:
+    """Return a preparation whose ``ready`` fails under the name of its plugin."""
+    if preparation.ready is None:
+        return preparation
+    return replace(preparation, ready=partial(guard, call, preparation.ready))

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -30,6 +30,7 @@ from bayplan.api import (
     Quantity,
     Taint,
 )
+from bayplan.api.meta import OwnerReference
 from bayplan.api.network import ClusterNetworkTopologySpec, NetworkTopologyLayer
 from bayplan.api.node import NodeSpec, NodeStatus
 from bayplan.api.objects import KINDS, decode_object, decode_part
@@ -38,15 +39,19 @@ from bayplan.api.podgroup import PodGroupSpec
 from bayplan.cluster import MemoryCluster
 from bayplan.contract import check_class
 from bayplan.decision import Decision
+from bayplan.discovery import PluginFinder
 from bayplan.errors import InputError, PluginError
 from bayplan.evaluation import Evaluation
 from bayplan.evaluator import Evaluator
-from bayplan.plugin import CycleState, Placement, Placements, Plugin, Unit
+from bayplan.failures import PLUGIN_RAISES, failure
+from bayplan.plugin import Args, CycleState, Placement, Placements, Plugin, Unit
 from bayplan.profile import Profile, ProfileSet, default_profiles
 from bayplan.runtime import Runtime
 from bayplan.scheduler import ProfileAtWork, Scheduler
 from bayplan.snapshot import NodeRow, NodeView, PodInfo, Snapshot
 from bayplan.topology.network import NODE_LAYER
+from bayplan.validated import validated
+from bayplan.yamlfile import Document
 
 __all__ = [
     "Cluster",
@@ -66,6 +71,10 @@ __all__ = [
 ]
 
 
+PluginOrName: TypeAlias = type[Plugin[Any]] | str
+_NO_ARGS: Mapping[str, Any] = {}
+
+
 class PluginCheckError(AssertionError):
     """A plugin breaks the contract; the text says which rule and where."""
 
@@ -81,6 +90,7 @@ def make_node(
     labels: Mapping[str, str] | None = None,
     taints: Sequence[str] = (),
     unschedulable: bool = False,
+    annotations: Mapping[str, str] | None = None,
     **resources: str | int,
 ) -> Node:
     """Return a node. Taints are written ``key=value:Effect`` or ``key:Effect``.
@@ -91,7 +101,8 @@ def make_node(
     quantities = {key: Quantity(value) for key, value in amounts.items()}
     all_labels = {"kubernetes.io/hostname": name, **(labels or {})}
     spec = NodeSpec(unschedulable, tuple(_taint(text) for text in taints))
-    return Node(ObjectMeta(name=name, labels=all_labels), spec, NodeStatus(quantities, quantities))
+    meta = ObjectMeta(name=name, labels=all_labels, annotations=dict(annotations or {}))
+    return Node(meta, spec, NodeStatus(quantities, quantities))
 
 
 def make_pod(
@@ -105,9 +116,14 @@ def make_pod(
     node: str = "",
     gang: str | None = None,
     spec: Mapping[str, Any] | None = None,
+    owner: str = "",
     **resources: str | int,
 ) -> Pod:
-    """Return a pod of one container; ``spec`` adds any fields of a pod's spec, as in YAML."""
+    """Return a pod of one container; ``spec`` adds any fields of a pod's spec, as in YAML.
+
+    ``owner`` is its controller, written ``Job/train``. Amounts are those of the one container,
+    and count for nothing where ``spec`` has containers of its own.
+    """
     asked = {"cpu": cpu, "memory": memory, **_resource_names(resources)}
     requests = {key: Quantity(value) for key, value in asked.items() if value is not None}
     content = dict(spec or {})
@@ -120,8 +136,13 @@ def make_pod(
     fields["containers"] = decoded.containers or (main,)
     fields["priority"] = decoded.priority if priority is None else priority
     fields["node_name"] = node or decoded.node_name
+    kind, _, owner_name = owner.partition("/")
     meta = ObjectMeta(
-        name=name, namespace=namespace, labels=all_labels, annotations=dict(annotations or {})
+        name=name,
+        namespace=namespace,
+        labels=all_labels,
+        annotations=dict(annotations or {}),
+        owner_references=(OwnerReference(kind, owner_name, controller=True),) if owner else (),
     )
     return Pod(meta, PodSpec(**fields))
 
@@ -168,7 +189,10 @@ class Cluster:
 
     :param objects: what is there at the beginning.
     :param profiles: the profiles; without them the default one, for every pod.
-    :param plugins: plugin classes to add to the default profile, with weight 1.
+    :param plugins: plugins to add to the first profile, with weight 1: classes, or a mapping of
+        classes to their arguments as a profile has them, such as ``{Budget: {"teams": ["x"]}}``.
+        A name instead of a class stands for an installed plugin; one that is in the profile
+        already gets new arguments.
     :param cached: False evaluates every pod from scratch.
     """
 
@@ -176,13 +200,14 @@ class Cluster:
         self,
         objects: Iterable[ApiObject] = (),
         profiles: ProfileSet | None = None,
-        plugins: Sequence[type[Plugin[Any]]] = (),
+        plugins: Iterable[PluginOrName] | Mapping[PluginOrName, Mapping[str, Any]] = (),
         cached: bool = True,
     ) -> None:
         self.api = MemoryCluster()
         chosen = profiles or default_profiles()
-        if plugins:
-            first = _with_plugins(chosen.profiles[0], plugins)
+        given = plugins if isinstance(plugins, Mapping) else dict.fromkeys(plugins, _NO_ARGS)
+        if given:
+            first = _with_plugins(chosen.profiles[0], given)
             chosen = ProfileSet((first, *chosen.profiles[1:]), any_scheduler=chosen.any_scheduler)
         self.scheduler = Scheduler(self.api, chosen, cached)
         self.add(*objects)
@@ -321,19 +346,20 @@ def _runtime(
     plugin: type[Plugin[Any]], cluster: Cluster, args: Mapping[str, Any] | None
 ) -> Runtime:
     """Return a runtime of one plugin, made as a scheduler would make it."""
-    checked = plugin.Args.model_validate(dict(args or {}))
+    checked = _checked(plugin, args or _NO_ARGS)
     try:
-        made = plugin(checked, _HandleOf(cluster))
-    except Exception as exc:
-        raise PluginError(plugin.__name__, "__init__", exc) from exc
+        made = plugin(checked, _HandleOf(cluster, plugin.__name__))
+    except PLUGIN_RAISES as exc:
+        raise failure(plugin.__name__, "__init__", exc, plugin.__init__) from exc
     return Runtime({plugin.__name__: made}, {})
 
 
 class _HandleOf:
     """What a plugin sees of a test cluster."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, plugin: str) -> None:
         self._cluster = cluster
+        self._plugin = plugin
         self.snapshot = cluster.scheduler.snapshot
 
     @property
@@ -373,19 +399,43 @@ class _HandleOf:
     def submit(self, write: Any, done: Any = None) -> None:
         self._cluster.api.submit(write, done)
 
+    def allow(self, waiting: Unit | PodInfo | str) -> bool:
+        return self._cluster.scheduler.allow(waiting, self._plugin)
+
+    def reject(self, waiting: Unit | PodInfo | str, reason: str) -> bool:
+        return self._cluster.scheduler.reject(waiting, reason, self._plugin)
+
     def fit_message(self, pod: PodInfo) -> str:
         evaluation = self._cluster._profile.evaluator.evaluate(pod)
         return evaluation.describe(self.snapshot.nodes.names, finalists=False).message
 
 
-def _with_plugins(profile: Profile, plugins: Sequence[type[Plugin[Any]]]) -> Profile:
-    names = {plugin.__name__: plugin for plugin in plugins}
+def _with_plugins(profile: Profile, plugins: Mapping[PluginOrName, Mapping[str, Any]]) -> Profile:
+    finder = PluginFinder()
+    classes: dict[str, type[Plugin[Any]]] = {}
+    given: dict[str, Args] = {}
+    for plugin, args in plugins.items():
+        cls = finder.find(plugin) if isinstance(plugin, str) else plugin
+        name = plugin if isinstance(plugin, str) else cls.__name__
+        if classes.setdefault(name, cls) is not cls:
+            raise InputError(f'two plugins are named "{name}"')
+        given[name] = _checked(cls, args)
+    new = [(name, 1) for name in classes if name not in profile.plugins]
     return Profile(
         profile.scheduler_name,
-        {**profile.plugins, **names},
-        {**profile.args, **{name: cls.Args() for name, cls in names.items()}},
-        {hook: (*order, *((name, 1) for name in names)) for hook, order in profile.points.items()},
+        {**profile.plugins, **classes},
+        {**profile.args, **given},
+        {hook: (*order, *new) for hook, order in profile.points.items()},
     )
+
+
+def _checked(plugin: type[Plugin[Any]], args: Mapping[str, Any]) -> Args:
+    """Return a plugin's arguments, checked as those of a profile are.
+
+    :raises InputError: naming the plugin and the path of what is wrong.
+    """
+    document = Document("arguments", 1, args, "")
+    return validated(plugin.Args, dict(args), document, plugin=plugin.__name__)
 
 
 # Checking --------------------------------------------------------------------------------
@@ -448,8 +498,8 @@ def check_plugin(
     """
     try:
         check_class(plugin.__name__, plugin)
-        plugin.Args.model_validate(dict(args or {}))
-    except (InputError, ValueError) as exc:
+        _checked(plugin, args or _NO_ARGS)
+    except InputError as exc:
         raise PluginCheckError(str(exc)) from None
     for seed in range(rounds):
         cluster = random_cluster(seed)

@@ -148,7 +148,7 @@ class WrongArgument(Plugin[Args]):
         (Disagrees, "filter and filter_node disagree"),
         (LiesAboutPods, "an evaluation that was kept and one from scratch differ in scores"),
         (LiesAboutSign, "an evaluation that was kept and one from scratch differ in the nodes"),
-        (TooHigh, "expected 0 to 100, or set normalize_scores"),
+        (TooHigh, r"score 8000 of node node-\d+ is not in 0..100; set normalize_scores"),
         (Meddles, "changes the snapshot"),
         (WritesColumns, "read-only"),
         (NoHooks, "implements no hook"),

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import builtins
+import importlib.util
 import json
 import keyword
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
 import click
 
+import bayplan
 from bayplan.cli import plugin_template
 from bayplan.cli.options import output_option
 from bayplan.contract import check_class, hooks_of
+from bayplan.dialects.koordinator import PLUGIN_NAMES
 from bayplan.discovery import PluginFinder, load_file, plugins_in
 from bayplan.errors import InputError
 from bayplan.plugin import Plugin
@@ -77,9 +82,12 @@ def list_(plugins_dir: Path | None, output: str) -> None:
 )
 def new(name: str, into: Path) -> None:
     """Write a package with one plugin and a passing test. NAME is like SpreadByRack."""
-    if not re.fullmatch(r"[A-Z][A-Za-z0-9]*", name) or keyword.iskeyword(name):
+    if not re.fullmatch(r"[A-Z][A-Za-z0-9]*", name):
         raise InputError(f'"{name}" is not a plugin name; expected one like "SpreadByRack"')
     module = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
+    taken = _taken(name, module)
+    if taken:
+        raise InputError(f'"{name}" cannot be the name of a new plugin: {taken}')
     folder = into / module.replace("_", "-")
     if folder.exists():
         raise InputError("is there already", str(folder))
@@ -118,6 +126,34 @@ def check(path: Path) -> None:
         except (PluginCheckError, PluginError) as exc:
             raise InputError(str(exc), str(path)) from None
         click.echo(f"{name}: ok ({', '.join(_hooks(cls))})")
+
+
+def _taken(name: str, module: str) -> str:
+    """Return what a new plugin of this name and module would stand in the way of, or ""."""
+    if name in PluginFinder().entry_points():
+        return "there is an installed plugin of that name"
+    if name in PLUGIN_NAMES:
+        return f'profiles know "{PLUGIN_NAMES[name]}" by it'
+    if name in bayplan.__all__:
+        return f"plugins import bayplan.{name}"
+    for word in (name, module):
+        if keyword.iskeyword(word):
+            return f'"{word}" is a keyword of Python'
+    if hasattr(builtins, name):
+        return "Python has a class of that name"
+    if module in sys.stdlib_module_names:
+        return f'its module would hide "{module}" of Python\'s library'
+    if _is_installed(module):
+        return f'its module would hide the installed package "{module}"'
+    return ""
+
+
+def _is_installed(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ValueError:
+        # It is loaded, by somebody who did not say from where.
+        return True
 
 
 def _hooks(cls: type[Plugin[Any]]) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from bayplan.cycle import Result
 from bayplan.decision import Decision, Outcome
@@ -15,6 +15,7 @@ from bayplan.snapshot import PodInfo
 __all__ = ["CycleLog", "Observers"]
 
 _REMEMBERED = 10_000
+_MOST_NAMED = 8
 
 _log = logging.getLogger("bayplan.scheduler")
 
@@ -35,6 +36,11 @@ class Observers(Observer):
         for observer in self._observers:
             observer.ended(profile, unit, result, seconds)
 
+    def given_up(self, decision: Decision) -> None:
+        """Tell all of a unit that gave its nodes back."""
+        for observer in self._observers:
+            observer.given_up(decision)
+
     def bound(self, pod: PodInfo, node: str, cycle: int, attempts: int, seconds: float) -> None:
         """Tell all of a binding."""
         for observer in self._observers:
@@ -52,25 +58,42 @@ class CycleLog(Observer):
         self._told: OrderedDict[str, str] = OrderedDict()
 
     def ended(self, profile: str, unit: Unit, result: Result, seconds: float) -> None:
-        """Log why a unit was not placed."""
+        """Log why a unit was not placed, or what it waits for."""
         decision = result.decision
-        if decision.outcome in (Outcome.PLACED, Outcome.WAITING):
+        if decision.outcome is Outcome.PLACED:
             self._told.pop(decision.unit, None)
-            return
-        why = _why(decision)
+        elif decision.outcome is Outcome.WAITING:
+            nodes = {reserved.pod.key: reserved.node for reserved in result.reserved}
+            self._tell(decision, decision.message, logging.INFO, {"nodes": _listed(nodes)})
+        else:
+            level = logging.ERROR if decision.outcome is Outcome.ERROR else logging.INFO
+            why = f"not placed: {_why(decision)}"
+            self._tell(decision, why, level, {"pods": len(unit.pods)})
+
+    def given_up(self, decision: Decision) -> None:
+        """Log why a unit that had its nodes was not bound."""
+        level = logging.ERROR if decision.outcome is Outcome.ERROR else logging.INFO
+        self._tell(decision, f"not bound: {_why(decision)}", level, {"pods": len(decision.pods)})
+
+    def _tell(self, decision: Decision, why: str, level: int, more: Mapping[str, object]) -> None:
         if self._told.get(decision.unit) == why:
             return
         self._told[decision.unit] = why
         self._told.move_to_end(decision.unit)
         if len(self._told) > _REMEMBERED:
             self._told.popitem(last=False)
-        level = logging.ERROR if decision.outcome is Outcome.ERROR else logging.INFO
-        extra = {"unit": decision.unit, "cycle": decision.cycle, "pods": len(unit.pods)}
-        _log.log(level, "not placed: %s", why, extra=extra)
+        extra = {"unit": decision.unit, "cycle": decision.cycle, **more}
+        _log.log(level, "%s", why, extra=extra)
 
     def bound(self, pod: PodInfo, node: str, cycle: int, attempts: int, seconds: float) -> None:
         """Log a binding."""
         _log.info("%s", self._verb, extra={"pod": pod.key, "node": node, "cycle": cycle})
+
+
+def _listed(nodes: Mapping[str, str]) -> str:
+    """Return which pod is on which node, the first few of many."""
+    shown = [f"{pod}={node}" for pod, node in list(nodes.items())[:_MOST_NAMED]]
+    return ",".join(shown) + (",..." if len(nodes) > _MOST_NAMED else "")
 
 
 def _why(decision: Decision) -> str:
