@@ -22,7 +22,7 @@ def advice(cluster: Cluster, unit: str) -> list[str]:
     found = cluster.scheduler.pending_unit(f"default/{unit}")
     assert found is not None
     before = cluster.snapshot.nodes.used("cpu").tolist()
-    texts = diagnosis.suggest(found, cluster.api.now)
+    texts = [one.text for one in diagnosis.suggest(found, cluster.api.now)]
     assert cluster.snapshot.nodes.used("cpu").tolist() == before
     return texts
 
@@ -82,7 +82,10 @@ def test_a_gang_is_told_what_to_relax_and_what_to_free() -> None:
     cluster = rack_cluster()
     cluster.add(make_pod("busy", "1", None, node="n-4"), *gang(4))
     # Neither rack has four nodes, so no freeing can help.
-    assert advice(cluster, "job") == ["would fit without MustGather at Rack"]
+    assert advice(cluster, "job") == [
+        "would fit without MustGather at Rack",
+        "would fit if Rack/a had 1 more node like n-0",
+    ]
     cluster = rack_cluster()
     cluster.add(make_pod("one", "1", None, node="n-0"), make_pod("two", "1", None, node="n-4"))
     cluster.add(*gang(3))

@@ -91,7 +91,8 @@ class Cycle:
             decision.domains = tuple(offered.refused)
             decision.message = offered.reason
             self._explain_members(unit, decision)
-            return self._refused(unit, decision, state, preempt)
+            # Without any domain something is wrong that no eviction mends.
+            return self._refused(unit, decision, state, preempt and bool(offered.refused))
         best, tried = self._try_all(unit, offered.candidates, state)
         if unit.gang is not None:
             decision.domains = (*tried, *offered.refused)
@@ -260,6 +261,8 @@ class Cycle:
     def _refused(self, unit: Unit, decision: Decision, state: CycleState, preempt: bool) -> Result:
         """Let plugins make room for a unit that has no place."""
         result = Result(decision)
+        # Without any node there is nobody to make room.
+        preempt = preempt and bool(len(self._snapshot.nodes))
         for call in self._runtime["post_filter"] if preempt else ():
             answer = call(unit, decision, state)
             if isinstance(answer, Preemption):

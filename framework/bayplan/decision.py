@@ -90,7 +90,8 @@ def fit_message(
     if not nodes:
         return "no nodes available to schedule pods"
     if pre_filter is not None:
-        return f"0/{nodes} nodes are available: {pre_filter[1]}."
+        end = "" if pre_filter[1].endswith("?") else "."
+        return f"0/{nodes} nodes are available: {pre_filter[1]}{end}"
     counts: dict[str, int] = {}
     for _, reason, count in refused:
         counts[reason] = counts.get(reason, 0) + count

@@ -14,10 +14,10 @@ from bayplan.cycle import Cycle
 from bayplan.decision import Outcome
 from bayplan.evaluation import Evaluation
 from bayplan.evaluator import Evaluator
-from bayplan.naming import counted, natural_key
+from bayplan.naming import natural_key
 from bayplan.plugin import Remedy, Unit
 from bayplan.runtime import HookCall, Runtime, guard
-from bayplan.snapshot import PodInfo, Snapshot
+from bayplan.snapshot import NodeRow, PodInfo, Snapshot
 
 __all__ = ["Diagnosis", "Suggestion"]
 
@@ -93,6 +93,13 @@ class Diagnosis:
         waits = self._waits(unit)
         if waits:
             return [Suggestion(waits)]
+        with self.snapshot.trial():
+            # The places that are held for the unit are there for it.
+            for pod in unit.pods:
+                self.snapshot.remove_pod(pod.key)
+            return self._changes(unit, now)
+
+    def _changes(self, unit: Unit, now: float) -> list[Suggestion]:
         if self._fits(unit, now):
             return [Suggestion("would fit now, and will be tried again after its delay")]
         if not len(self.snapshot.nodes):
@@ -269,7 +276,7 @@ class Diagnosis:
         """Return the fewest pods of a node whose end makes room: one alone, or by priority."""
         snapshot, node = self.snapshot, self.snapshot.nodes.names[row]
         there = [snapshot.placed[key][0] for key in snapshot.nodes.pods[row] if key not in unit]
-        there.sort(key=lambda info: (info.priority, natural_key(info.key)))
+        there.sort(key=lambda info: (info.priority, self._share(info, row), natural_key(info.key)))
         for info in there[:_MOST_ALONE]:
             with snapshot.trial():
                 snapshot.remove_pod(info.key)
@@ -290,6 +297,13 @@ class Diagnosis:
             else:
                 snapshot.remove_pod(info.key)
         return (*named, *(info.key for info in gone))
+
+    def _share(self, info: PodInfo, row: int) -> float:
+        """Return how much of a node a pod takes, summed up over its resources."""
+        node = NodeRow(self.snapshot.nodes, row)
+        return sum(
+            amount / max(1, node.allocatable(name)) for name, amount in info.requests.items()
+        )
 
     # Gangs -------------------------------------------------------------------------------
 
@@ -320,8 +334,6 @@ class Diagnosis:
                         return nodes or [Suggestion(text) for text in hopeless[:1]]
                     found.append(options[0].suggestion())
                     row = options[0].row
-                    for key in options[0].ends:
-                        self.snapshot.remove_pod(key)
                     if len(found) > _MOST_TRIED:
                         return []
                 self.snapshot.add_pod(pod, self.snapshot.nodes.names[row])
@@ -345,7 +357,9 @@ class Diagnosis:
         count = -(-members // int(slots[best]))
         like = self.snapshot.nodes.names[best]
         whose = name if name and name != "cluster" else "the cluster"
-        return [Suggestion(f"would fit if {whose} had {counted(count, 'more node')} like {like}")]
+        nodes = f"{count} more node{'s'[: count > 1]}"
+        text = f"would fit if {whose} had {nodes} like {like}"
+        return [Suggestion(text, changes=count)]
 
     def _most_promising(self, unit: Unit) -> tuple[str, Rows | None]:
         """Return the domain that already offers the most; without gathering, the cluster."""

@@ -43,6 +43,7 @@ class RoomMaker:
     :param take_back: takes a place back that a pod was given and is not bound to yet; False when
         the pod has to be evicted.
     :param freed: told of a unit, by key, whose held places went back.
+    :param refused: told of a unit, by key, of a pod that it wanted to go, and why it stays.
     """
 
     def __init__(
@@ -52,12 +53,14 @@ class RoomMaker:
         announcer: Announcer,
         take_back: Callable[[PodInfo], bool],
         freed: Callable[[str], None],
+        refused: Callable[[str, PodInfo, str], None],
     ) -> None:
         self._cluster = cluster
         self._snapshot = snapshot
         self._announcer = announcer
         self._take_back = take_back
         self._freed = freed
+        self._refused = refused
         self._spared: dict[str, float] = {}
         self.holds = Holds(snapshot)
         self.evicted: deque[Eviction] = deque(maxlen=_REMEMBERED)
@@ -162,7 +165,8 @@ class RoomMaker:
         self._announcer.warn(victim, "EvictionRefused", str(error))
         self._spared[victim.key] = now + SPARED_SECONDS
         if self.holds.get(hold.unit) is hold:
-            self.give_up(hold)
+            self.give_up(hold, f"the eviction of {victim.key} was refused: {error}")
+            self._refused(hold.unit, victim, str(error))
 
 
 def _patience(unit: Unit) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -11,7 +11,6 @@ from bayplan.cycle import NOT_NEEDED
 from bayplan.decision import Decision, Finalist, PodDecision
 from bayplan.diagnosis import Diagnosis, Suggestion
 from bayplan.errors import PluginError
-from bayplan.gangs import rank_order
 from bayplan.naming import counted, short_key
 from bayplan.plugin import DomainTrial, PreemptionTrial
 from bayplan.scheduler import ProfileAtWork, Scheduler
@@ -23,7 +22,6 @@ __all__ = [
     "counted",
     "domain_lines",
     "explain",
-    "pod_to_explain",
     "short_key",
     "why_pending",
 ]
@@ -45,16 +43,17 @@ class Filtered:
 class Explanation:
     """Everything that is known of one pod's placement.
 
-    ``state`` is Running (it has a node), Waiting (placed, and held back at Permit), Pending, or
-    Ended. ``decided`` is None where this process did not decide: then ``now`` says that filters
-    and finalists are those of a decision that would be made now. Times are in seconds of the
-    cluster's clock.
+    ``of`` is for how many pods this one stands. ``state`` is Running (it has a node), Waiting
+    (placed, and held back at Permit), Pending, or Ended. ``decided`` is None where this process
+    did not decide; ``now`` says that filters and finalists are those of a decision that would be
+    made now. Times are in seconds of the cluster's clock.
     """
 
     pod: str
     unit: str
     gang: bool
     state: str
+    of: int = 1
     phase: str = ""
     node: str = ""
     node_exists: bool = True
@@ -85,6 +84,7 @@ class Explanation:
         plain = {
             "pod": self.pod,
             "unit": self.unit,
+            "of": self.of,
             "state": self.state,
             "phase": self.phase,
             "node": self.node,
@@ -95,8 +95,7 @@ class Explanation:
             "wouldBeDecidedNow": self.now,
             "nodes": self.nodes,
             "feasible": self.feasible,
-            "preFilter": self.pre_filter
-            and dict(zip(("plugin", "reason"), self.pre_filter, strict=True)),
+            "preFilter": _refusal_json(self.pre_filter),
             "filtered": [
                 {
                     "plugin": one.plugin,
@@ -126,6 +125,10 @@ class Explanation:
         return _filled(plain)
 
 
+def _refusal_json(refusal: tuple[str, str] | None) -> dict[str, str]:
+    return {"plugin": refusal[0], "reason": refusal[1]} if refusal is not None else {}
+
+
 def _domain_json(trial: DomainTrial) -> dict[str, Any]:
     state = "chosen" if trial.refusal is None else "refused"
     if trial.refusal == NOT_NEEDED:
@@ -151,25 +154,6 @@ def _filled(plain: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-# Which pod --------------------------------------------------------------------------------
-
-
-def pod_to_explain(scheduler: Scheduler, get: Callable[[str], Pod | None], key: str) -> Pod | None:
-    """Return the pod of a key, or the first member of the gang of that key, if any.
-
-    :param get: returns a pod by its key.
-    """
-    found = get(key)
-    gangs = scheduler.gangs.all()
-    if found is not None or key not in gangs:
-        return found
-    # Those that wait come before those that run.
-    members = gangs[key]
-    pods = list(members.pending.values()) or [pod for pod, _ in members.bound.values()]
-    first = min(pods, key=rank_order, default=None)
-    return get(first.key) if first is not None else None
-
-
 def why_pending(scheduler: Scheduler, pod: Pod) -> str:
     """Return what a pod without a node is told."""
     condition = next((c for c in pod.status.conditions if c.type == "PodScheduled"), None)
@@ -183,12 +167,15 @@ def why_pending(scheduler: Scheduler, pod: Pod) -> str:
 # What is known ----------------------------------------------------------------------------
 
 
-def explain(scheduler: Scheduler, pod: Pod) -> Explanation:
-    """Return why a pod has its node, or why it has none and what would help."""
+def explain(scheduler: Scheduler, pod: Pod, of: int = 1) -> Explanation:
+    """Return why a pod has its node, or why it has none and what would help.
+
+    :param of: how many pods the pod stands for, such as those of its Deployment.
+    """
     unit = _unit_of(scheduler, pod)
     decision = scheduler.decisions.get(unit)
     own = decision.pods.get(pod.key) if decision is not None else None
-    about = _About(scheduler, pod, unit, decision, own)
+    about = _About(scheduler, pod, unit, decision, own, {"of": of})
     if pod.status.phase in ("Succeeded", "Failed"):
         return about.ended()
     if pod.spec.node_name:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
+
 from rich.console import Console
 from rich.markup import escape
 from rich.padding import Padding
@@ -20,6 +23,8 @@ _MANY_DOMAINS = 12
 
 def print_explanation(console: Console, about: Explanation) -> None:
     """Print why a pod has its node, or why it has none and what would help."""
+    if about.of > 1:
+        console.print(f"the first of {counted(about.of, 'pod')}, those without a node first:")
     _print_head(console, about)
     if about.state in ("Running", "Ended") and not about.node:
         return
@@ -70,9 +75,7 @@ def _print_head(console: Console, about: Explanation) -> None:
     elif about.state == "Waiting":
         plugins = " and ".join(about.waits_for) or "a plugin"
         console.print(f"{pod} is [yellow]waiting[/yellow] at Permit for {escape(plugins)}")
-        _line(
-            console, 2, f"it holds a place on {about.node}, until {about.waits_until:g} s at most"
-        )
+        _line(console, 2, f"it is assumed on {about.node} until {about.waits_until:g} s at most")
         _line(console, 2, about.message)
     else:
         console.print(f"{pod} is [yellow]pending[/yellow]")
@@ -108,8 +111,7 @@ def _preemption_line(trial: PreemptionTrial) -> str:
     return f"{verb:9} {trial.domain}: would evict {_named(trial.victims)} ({trial.cost})"
 
 
-def _named(pods: tuple[str, ...] | list[str] | object) -> str:
-    keys = list(pods)  # type: ignore[call-overload]
+def _named(keys: Sequence[str]) -> str:
     names = ", ".join(short_key(key) for key in keys[:_MANY_PODS])
     return f"{names} and {len(keys) - _MANY_PODS} more" if len(keys) > _MANY_PODS else names
 
@@ -172,6 +174,7 @@ def _print_help(console: Console, about: Explanation) -> None:
 def _suggestion(about: Explanation, one: Suggestion) -> str:
     subject = "the gang" if about.gang else "it"
     # Where the text names them already, they are not named again.
-    ends = [key for key in one.ends if short_key(key) not in one.text]
+    told = set(re.findall(r"[\w./-]+", one.text))
+    ends = [key for key in one.ends if short_key(key) not in told]
     cost = f"; {_named(ends)} would have to go" if ends else ""
     return f"{subject} {one.text}{cost}"

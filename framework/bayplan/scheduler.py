@@ -207,7 +207,12 @@ class Scheduler:
         self._patience = Patience(self.gangs)
         self._definitions = GangDefinitions(self.gangs, self.snapshot)
         self.rooms = RoomMaker(
-            cluster, self.snapshot, self._announcer, self._take_back, self._places_freed
+            cluster,
+            self.snapshot,
+            self._announcer,
+            self._take_back,
+            self._places_freed,
+            self._eviction_refused,
         )
         self.holds = self.rooms.holds
         self.statistics = Statistics()
@@ -740,6 +745,10 @@ class Scheduler:
         result.decision.message = str(wait)
         self._announcer.waits([reserved.pod for reserved in result.reserved], wait)
 
+    def known_pods(self) -> list[Pod]:
+        """Return the pods that are not over, of this scheduler's profiles or on nodes."""
+        return [info.pod for info in self._known.values()]
+
     def pending_unit(self, key: str) -> Unit | None:
         """Return a unit that is to be tried, as a cycle would get it.
 
@@ -844,6 +853,18 @@ class Scheduler:
             self._stop_waiting(wait.unit)
             return True
         return self._preparing.cancel_pod(victim.key, "its place was taken by a higher priority")
+
+    def _eviction_refused(self, unit_key: str, victim: PodInfo, why: str) -> None:
+        """Have the decision say that the room that it found could not be made."""
+        decision = self.decisions.get(unit_key)
+        if decision is not None:
+            text = f"the eviction of {victim.key} was refused: {why}"
+            fit, _, _ = decision.message.rpartition("preemption: ")
+            decision.message = f"{fit}preemption: {text}."
+            decision.preemption = tuple(
+                replace(trial, chosen=False, refusal=text) if trial.chosen else trial
+                for trial in decision.preemption
+            )
 
     def _places_freed(self, unit_key: str) -> None:
         """A unit has given up the places that were held for it: let others go first."""

@@ -51,7 +51,7 @@ from bayplan.scheduler import ProfileAtWork, Scheduler
 from bayplan.snapshot import NodeRow, NodeView, PodInfo, Snapshot
 from bayplan.topology.network import NODE_LAYER
 from bayplan.validated import validated
-from bayplan.yamlfile import Document
+from bayplan.yamlfile import Document, Text
 
 __all__ = [
     "Cluster",
@@ -434,7 +434,7 @@ def _checked(plugin: type[Plugin[Any]], args: Mapping[str, Any]) -> Args:
 
     :raises InputError: naming the plugin and the path of what is wrong.
     """
-    document = Document("arguments", 1, args, "")
+    document = Document("arguments", 1, args, Text("arguments", ""))
     return validated(plugin.Args, dict(args), document, plugin=plugin.__name__)
 
 

@@ -110,7 +110,8 @@ class NetworkGather(Plugin[NetworkGatherArgs]):
             tree = self._tree(layers, gang)
             _check_slices(gang, tree)
         except TopologyError as exc:
-            return Placements(reason=f'gang "{unit.key}": {exc}.')
+            end = "" if str(exc).endswith("?") else "."
+            return Placements(reason=f'gang "{unit.key}": {exc}{end}')
         return _Search(self, unit, gang, tree, nodes, within).run()
 
     @hookimpl
@@ -450,6 +451,11 @@ class _Search:
 
     # Words -------------------------------------------------------------------------------
 
+    def _refusals(self) -> str:
+        """Say which nodes refuse a member, where any does."""
+        text = self._handle.fit_message(self._unit.pods[0])
+        return "." if text.endswith("nodes are available.") else f", {text}"
+
     def _no_domain(self, refused: Sequence[DomainTrial]) -> str:
         border = "cluster" if self.border == ROOT_LAYER else f"{self.border}/"
         trials = [trial for trial in refused if trial.name.startswith(border)]
@@ -459,7 +465,7 @@ class _Search:
             per_domain += f";{len(trials) - len(shown)} more"
         text = (
             "no candidate topology nodes can accommodate job, desiredOfferSlot: "
-            f"{self._size}, {per_domain}, {self._handle.fit_message(self._unit.pods[0])}"
+            f"{self._size}, {per_domain}{self._refusals()}"
         )
         if len(self._unit.parts) or not self._multiples:
             return text

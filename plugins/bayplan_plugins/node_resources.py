@@ -29,6 +29,7 @@ from bayplan import (
     Remedy,
     hookimpl,
 )
+from bayplan.errors import did_you_mean
 from bayplan.hookspecs import FloatColumn, IntColumn
 from bayplan_plugins.extended_resources import served_by_classes
 
@@ -252,6 +253,8 @@ class NodeResourcesFit(Plugin[NodeResourcesFitArgs]):
             if most < need:
                 what = f"offers {resource}" if not most else f"offers {_amount(resource, need)}"
                 limit = f"; the largest offers {_amount(resource, most)}" if most else ""
+                if not most:
+                    limit = did_you_mean(resource, nodes.table.allocatable_columns)
                 yield Remedy(f"cannot fit: no node {what}{limit}", None, 100.0)
         for node in nodes:
             short, cost, possible = [], 0.0, True

@@ -27,10 +27,10 @@ def unmet(spec: PodSpec, name: str, labels: Labels) -> tuple[str, int]:
     affinity = spec.affinity.node_affinity if spec.affinity else None
     if affinity is not None and affinity.required is not None:
         terms = [_of_term(term, name, labels) for term in affinity.required.node_selector_terms]
-        possible = [found for found in terms if found is not None]
+        possible = sorted((found for found in terms if found is not None), key=len)
         if not possible:
             return "", 0
-        parts += min(possible, key=len)
+        parts += possible[0]
     if len(written) == len(parts):
         pairs = " and ".join(f"{key}={value}" for key, value in written.items())
         return f"with nodeSelector {pairs}, as its labels are written", len(parts)

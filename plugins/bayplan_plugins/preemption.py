@@ -10,7 +10,7 @@ never taken below its minimum, unless all of it goes and nothing else is cheaper
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -24,10 +24,12 @@ from bayplan import (
     PodInfo,
     Preemption,
     PreemptionTrial,
+    Remedy,
     Unit,
     hookimpl,
 )
 from bayplan.decision import Decision
+from bayplan.naming import short_key
 from bayplan_plugins.victims import Cost, Evictable
 
 __all__ = ["DefaultPreemption", "DefaultPreemptionArgs"]
@@ -91,7 +93,7 @@ class DefaultPreemption(Plugin[DefaultPreemptionArgs]):
         evictable = Evictable(unit, self.handle)
         by_row = self._evictable_by_row(unit, evictable)
         if not by_row:
-            return f"preemption: {self._nobody(unit, decision)}"
+            return f"preemption: {self._nobody(unit, decision)}{_refused(evictable)}"
         decision.refused_by.add("DefaultPreemption")
         candidates = self._candidates(unit, by_row, evictable)
         trials: list[PreemptionTrial] = []
@@ -112,7 +114,7 @@ class DefaultPreemption(Plugin[DefaultPreemptionArgs]):
                 solutions.append(solution)
         decision.preemption = tuple(trials)
         if not solutions:
-            return f"preemption: {self._unhelpful(unit, decision)}"
+            return f"preemption: {self._unhelpful(unit, decision)}{_refused(evictable)}"
         # Candidates come with the least waste first, so the first of equal costs wins.
         best = min(solutions, key=lambda solution: solution.cost)
         for index, placement in enumerate(candidates[: len(trials)]):
@@ -127,6 +129,24 @@ class DefaultPreemption(Plugin[DefaultPreemptionArgs]):
             for trial, placement in zip(trials, candidates, strict=False)
         )
         return _preemption(best, evictable)
+
+    @hookimpl
+    def remedies(self, pod: PodInfo) -> Iterator[Remedy]:
+        """Name the budgets that keep pods from making room."""
+        placed = self.handle.snapshot.placed.values()
+        rows = {
+            self.handle.snapshot.nodes.row_of[node]
+            for info, node in placed
+            if self.handle.is_spared(info) and node in self.handle.snapshot.nodes.row_of
+        }
+        evictable = Evictable(Unit(pod.key, (pod,)), self.handle)
+        for row in sorted(rows):
+            evictable.on_row(row)
+        for spared in evictable.spared.values():
+            budgets = ", ".join(evictable.budgets_of(spared))
+            if budgets:
+                text = f"would fit if PodDisruptionBudget {budgets} let {short_key(spared.key)} go"
+                yield Remedy(text, None, 1.0)
 
     def _evictable_by_row(self, unit: Unit, evictable: Evictable) -> dict[int, list[PodInfo]]:
         """Return who may go on each node; for one pod on as many nodes as are looked at."""
@@ -397,6 +417,19 @@ class DefaultPreemption(Plugin[DefaultPreemptionArgs]):
             "no domain would hold the job even without all pods of lower priority that may be "
             "evicted."
         )
+
+
+def _refused(evictable: Evictable) -> str:
+    """Say whose eviction the cluster refused, and which budgets were the reason."""
+    pods = list(evictable.spared.values())
+    if not pods:
+        return ""
+    names = ", ".join(pod.key for pod in pods[:_MOST_NAMED])
+    if len(pods) > _MOST_NAMED:
+        names += f" and {len(pods) - _MOST_NAMED} more"
+    budgets = dict.fromkeys(name for pod in pods for name in evictable.budgets_of(pod))
+    why = f" by PodDisruptionBudget {', '.join(budgets)}" if budgets else ""
+    return f" The eviction of {names} was refused{why}."
 
 
 def _until_enough(victims: Sequence[PodInfo], need: Mapping[str, int]) -> list[PodInfo] | None:

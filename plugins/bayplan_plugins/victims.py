@@ -62,6 +62,8 @@ class Evictable:
         self.priority = min(pod.priority for pod in unit.pods)
         self._own = {pod.key for pod in (*unit.pods, *(bound for bound, _ in unit.bound))}
         self._protect = protect
+        self.spared: dict[str, PodInfo] = {}
+        """Pods that might go, had the cluster not refused their eviction a moment ago."""
         self._surplus: dict[str, set[str]] = {}
         self._budgets = [
             (budget, compile_selector(budget.spec.selector))
@@ -91,7 +93,10 @@ class Evictable:
             return False
         if self.is_free(pod):
             return True
-        if not may_be_evicted(pod.pod) or self._handle.is_spared(pod):
+        if not may_be_evicted(pod.pod):
+            return False
+        if self._handle.is_spared(pod):
+            self.spared[pod.key] = pod
             return False
         return self._gang_allows(pod)
 

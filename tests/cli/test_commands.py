@@ -103,7 +103,7 @@ def test_explain_of_a_pod_that_was_placed_by_hand() -> None:
 @pytest.mark.parametrize(
     ("spec", "advice"),
     [
-        ("{nodeName: '', nodeSelector: {disk: ssd}}", "if that node carried the labels disk=ssd"),
+        ("{nodeName: '', nodeSelector: {disk: ssd}}", "if its label disk was ssd (it has none)"),
         ("{resources: {cpu: 7}}", "would fit if 6 CPUs were freed on n"),
         ("{resources: {cpu: 64}}", "no node offers 64 CPUs; the largest offers 8 CPUs"),
         ("{resources: {example.com/fpga: 1}}", "cannot fit: no node offers example.com/fpga"),

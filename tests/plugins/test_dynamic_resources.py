@@ -894,7 +894,7 @@ def test_explain_says_which_constraint_stands_in_the_way() -> None:
     )
     unit = made.scheduler.pending_unit("default/p")
     assert unit is not None
-    assert diagnosis.suggest(unit, 0.0) == [
+    assert [one.text for one in diagnosis.suggest(unit, 0.0)] == [
         f"would fit on a without matchAttribute {NUMA} in claim own"
     ]
 

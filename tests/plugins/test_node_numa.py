@@ -444,7 +444,7 @@ def test_the_advice_says_what_each_numa_node_has_left() -> None:
     diagnosis = Diagnosis(work.runtime, work.evaluator, work.cycle, cluster.snapshot)
     unit = cluster.scheduler.pending_unit("default/p")
     assert unit is not None
-    (text,) = diagnosis.suggest(unit, cluster.api.now)
+    (text,) = (one.text for one in diagnosis.suggest(unit, cluster.api.now))
     assert "9 cpu, 1 example.com/vf" in text
     assert "NUMA 0 has 8 cpu, 2 example.com/vf; NUMA 1 has 6 cpu, 1 example.com/vf" in text
 

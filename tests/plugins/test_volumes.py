@@ -724,7 +724,7 @@ def advice(cluster: Cluster, unit: str) -> list[str]:
     diagnosis = Diagnosis(profile.runtime, profile.evaluator, profile.cycle, cluster.snapshot)
     found = cluster.scheduler.pending_unit(f"default/{unit}")
     assert found is not None
-    return diagnosis.suggest(found, cluster.api.now)
+    return [one.text for one in diagnosis.suggest(found, cluster.api.now)]
 
 
 def full_cluster() -> Cluster:
@@ -780,10 +780,13 @@ def test_how_many_volumes_are_too_many_is_said() -> None:
     assert advice(full_cluster(), "p") == [text]
 
 
-def test_a_node_that_lacks_two_things_is_not_offered() -> None:
+def test_a_node_that_lacks_two_things_is_told_both() -> None:
     cluster = far_cluster(node="b")
     cluster.add(LOCAL, claim("other", "500Gi"), pod("p", "data", "other"))
-    assert advice(cluster, "p") == []
+    assert advice(cluster, "p") == [
+        "would fit if 1 CPU was freed on b and with a persistent volume of 500Gi of class local "
+        "there"
+    ]
 
 
 # What always holds ---------------------------------------------------------------------------

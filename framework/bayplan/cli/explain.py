@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,24 +12,29 @@ import click
 from bayplan.cli.options import (
     cluster_options,
     optional_input_options,
+    output_option,
     profiles,
     simulate,
     simulate_objects,
 )
-from bayplan.errors import InputError, did_you_mean
+from bayplan.errors import InputError
 
 if TYPE_CHECKING:
+    from bayplan.explain_target import Target
     from bayplan.simulation import Simulation
 
 __all__ = ["command"]
 
 
 @click.command(name="explain")
-@click.argument("pod", metavar="NAMESPACE/NAME")
+@click.argument("target", metavar="[KIND/][NAMESPACE/]NAME")
+@click.option("-n", "--namespace", default="default", show_default=True, metavar="NAME")
 @optional_input_options
 @cluster_options
+@output_option
 def command(
-    pod: str,
+    target: str,
+    namespace: str,
     paths: tuple[str, ...],
     config: Path | None,
     plugins_dir: Path | None,
@@ -36,38 +42,45 @@ def command(
     seed: int,
     kubeconfig: Path | None,
     context: str,
+    output: str,
 ) -> None:
     """Say why a pod or a gang is where it is, or why it is pending and what would help.
+
+    KIND is pod, podgroup, or what makes pods: deploy, sts, ds, rs, job or vcjob.
 
     With -f it is answered from manifests. With --kubeconfig the running scheduler is asked; where
     it cannot be, the cluster is read and simulated.
     """
-    key = pod if "/" in pod else f"default/{pod}"
+    from bayplan.explain_target import target_of
+
+    wanted = target_of(target, namespace)
     if paths and (kubeconfig is not None or context):
         raise InputError("-f and --kubeconfig exclude each other")
     if paths:
-        simulation, _ = simulate(paths, config, plugins_dir, until, seed, frozenset((key,)))
-        _print(simulation, key)
+        simulation, _ = simulate(paths, config, plugins_dir, until, seed, frozenset((wanted.key,)))
+        _print(simulation, wanted, output)
         return
     from bayplan.cluster.kubernetes.credentials import find_kubeconfig
 
     if kubeconfig is None and not context and find_kubeconfig() is None:
         raise InputError("give manifests with -f, or a cluster with --kubeconfig")
-    _explain_live(key, config, plugins_dir, until, kubeconfig, context)
+    _explain_live(wanted, config, plugins_dir, until, kubeconfig, context, output)
 
 
 def _explain_live(
-    key: str,
+    wanted: Target,
     config: Path | None,
     plugins_dir: Path | None,
     until: float,
     kubeconfig: Path | None,
     context: str,
+    output: str,
 ) -> None:
     from bayplan.live.client import ask_scheduler, read_cluster
 
     lease = profiles(config, plugins_dir).leader_election
-    answer, why = asyncio.run(ask_scheduler(kubeconfig, context, key, lease))
+    question = f"{wanted.kind.lower()}/{wanted.key}" if wanted.kind else wanted.key
+    answer, why = asyncio.run(ask_scheduler(kubeconfig, context, question, lease, output))
     if answer is not None:
         click.echo(answer.rstrip("\n"))
         return
@@ -78,26 +91,34 @@ def _explain_live(
     objects = [obj for found in view.objects.values() for obj in found]
     whose = "" if config else "; without --config it takes every pod, whatever its schedulerName"
     head = f"Simulated, as bayplan would go on with the cluster as it is now{whose}:"
-    _print(simulate_objects(objects, config, plugins_dir, until, frozenset((key,))), key, head)
+    record = frozenset((wanted.key,))
+    simulation = simulate_objects(objects, config, plugins_dir, until, record)
+    _print(simulation, wanted, output, head)
 
 
-def _print(simulation: Simulation, key: str, head: str = "") -> None:
+def _print(simulation: Simulation, wanted: Target, output: str, head: str = "") -> None:
     from bayplan.api import Pod
     from bayplan.cli import render
-    from bayplan.explanation import pod_to_explain, print_explanation
+    from bayplan.explain_target import nearest, pods_of
+    from bayplan.explanation import explain
+    from bayplan.explanation_text import print_explanation
 
     def get(of: str) -> Pod | None:
         return simulation.cluster.get(Pod, of)
 
-    found = pod_to_explain(simulation.scheduler, get, key)
-    if found is None and key in simulation.scheduler.gangs.all():
-        raise InputError(f'the gang "{key}" has no members at the end')
-    if found is None:
-        names = {other.metadata.name: other.key for other in simulation.pods()}
-        near = did_you_mean(key.rsplit("/", 1)[-1], names)
-        raise InputError(f'there is no pod or gang "{key}" at the end{near}')
+    scheduler = simulation.scheduler
+    found = pods_of(scheduler, simulation.pods(), get, wanted)
+    if not found:
+        near = nearest(wanted, simulation.pods(), scheduler.gangs.all())
+        what = "pods of" if wanted.kind not in ("", "Pod") else ""
+        verb = "are no" if what else "is no"
+        raise InputError(f"there {verb} {what} {wanted} at the end{near}".replace("  ", " "))
+    about = explain(scheduler, found[0], len(found))
     for note in simulation.problems():
         click.echo(f"note: {note}", err=True)
+    if output == "json":
+        click.echo(json.dumps(about.as_json(), indent=2))
+        return
     if head:
         click.echo(head)
-    print_explanation(render.stdout(), simulation.scheduler, found)
+    print_explanation(render.stdout(), about)

@@ -233,7 +233,7 @@ def _print_domains(console: Console, decision: Decision) -> None:
         f"[bold green]{escape(decision.domain or 'domains of their own')}[/bold green] "
         f"({escape(', '.join(nodes[:_MANY_PODS]))}{' …' if len(nodes) > _MANY_PODS else ''})"
     )
-    for line in domain_lines(decision):
+    for line in domain_lines(decision.domains, len(decision.pods)):
         console.print(f"    {escape(line)}")
     for part in decision.parts[:_MANY_DOMAINS]:
         console.print(f"    part      {escape(part.name)}")

@@ -82,7 +82,7 @@ async def _listed(cluster: KubernetesCluster, source: str) -> None:
 
 
 async def ask_scheduler(
-    kubeconfig: Path | None, context: str, pod: str, lease: LeaderElection
+    kubeconfig: Path | None, context: str, pod: str, lease: LeaderElection, output: str = "table"
 ) -> tuple[str | None, str]:
     """Return what the running scheduler says of a pod, or None, and why it could not be asked.
 
@@ -113,19 +113,19 @@ async def ask_scheduler(
         await transport.close()
     if not holder:
         return None, f"nobody holds the Lease {name}: no scheduler runs"
-    answer = await _get(url, pod) if url else None
+    answer = await _get(url, pod, output) if url else None
     return (
         answer,
         f"{holder}, which holds the Lease {name}, cannot be asked at {url or 'any address'}",
     )
 
 
-async def _get(url: str, pod: str) -> str | None:
+async def _get(url: str, pod: str, output: str) -> str | None:
     limit = aiohttp.ClientTimeout(total=_ASK_SECONDS, connect=3.0)
     try:
         async with (
             aiohttp.ClientSession(timeout=limit) as session,
-            session.get(f"{url}/debug/explain", params={"pod": pod}) as answer,
+            session.get(f"{url}/debug/explain", params={"pod": pod, "output": output}) as answer,
         ):
             text = await answer.text()
             if answer.status == 404 and pod in text:

@@ -25,7 +25,8 @@ from rich.console import Console
 from bayplan.api import Pod
 from bayplan.decision import Decision
 from bayplan.errors import InputError
-from bayplan.explanation import explain, pod_to_explain
+from bayplan.explain_target import pods_of, target_of
+from bayplan.explanation import explain
 from bayplan.explanation_text import print_explanation
 from bayplan.live.loop import LiveScheduler
 
@@ -217,12 +218,21 @@ class WebPage:
         if not key:
             return web.Response(status=400, text="give ?pod=NAMESPACE/NAME\n")
         live = self._live()
-        pod = pod_to_explain(live.scheduler, self._find, key) if live is not None else None
-        if live is None or pod is None:
-            return web.Response(status=404, text=f'there is no pod or gang "{key}"\n')
+        try:
+            target = target_of(key)
+        except InputError as exc:
+            return web.Response(status=400, text=f"{exc}\n")
+        found: list[Pod] = []
+        if live is not None:
+            found = pods_of(live.scheduler, live.scheduler.known_pods(), self._find, target)
+        if live is None or not found:
+            return web.Response(status=404, text=f"there is no {target}\n")
+        about = explain(live.scheduler, found[0], len(found))
+        if request.query.get("output") == "json":
+            return web.json_response(about.as_json())
         out = io.StringIO()
         console = Console(file=out, width=_WIDTH, highlight=False, emoji=False, no_color=True)
-        print_explanation(console, explain(live.scheduler, pod))
+        print_explanation(console, about)
         return web.Response(text=out.getvalue())
 
 

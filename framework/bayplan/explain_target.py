@@ -1,0 +1,111 @@
+"""What ``bayplan explain`` was asked about: a pod, a gang, or an object that makes pods."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from bayplan.api import Pod, ReplicaSet
+from bayplan.errors import InputError, did_you_mean
+from bayplan.gangs import rank_order
+from bayplan.naming import natural_key
+from bayplan.scheduler import Scheduler
+from bayplan.snapshot import PodInfo
+
+__all__ = ["Target", "pods_of", "target_of"]
+
+_KINDS: Mapping[str, str] = {
+    **dict.fromkeys(("po", "pod", "pods"), "Pod"),
+    **dict.fromkeys(("deploy", "deployment", "deployments", "deployment.apps"), "Deployment"),
+    **dict.fromkeys(("rs", "replicaset", "replicasets", "replicaset.apps"), "ReplicaSet"),
+    **dict.fromkeys(("sts", "statefulset", "statefulsets", "statefulset.apps"), "StatefulSet"),
+    **dict.fromkeys(("ds", "daemonset", "daemonsets", "daemonset.apps"), "DaemonSet"),
+    **dict.fromkeys(("job", "jobs", "job.batch"), "Job"),
+    **dict.fromkeys(("vj", "vcjob", "vcjobs", "job.batch.volcano.sh"), "Job"),
+    **dict.fromkeys(("pg", "podgroup", "podgroups", "gang"), "PodGroup"),
+}
+_ANY = ""
+
+
+@dataclass(frozen=True)
+class Target:
+    """A kind, "" for a pod or else a gang, and the key ``namespace/name`` of an object."""
+
+    kind: str
+    key: str
+
+    def __str__(self) -> str:
+        """Return the target as people write it."""
+        return f"{self.kind} {self.key}" if self.kind else f'pod or gang "{self.key}"'
+
+
+def target_of(text: str, namespace: str = "default") -> Target:
+    """Read NAME, NAMESPACE/NAME, KIND/NAME or KIND/NAMESPACE/NAME.
+
+    :param namespace: where a name without one is looked for.
+    :raises InputError: for anything else.
+    """
+    first, *rest = text.split("/")
+    kind = _KINDS.get(first.lower()) if rest else None
+    parts = rest if kind is not None else [first, *rest]
+    if not all(parts) or not 1 <= len(parts) <= 2:
+        raise InputError(f'expected NAME, NAMESPACE/NAME or KIND/NAME, got "{text[:80]}"')
+    key = "/".join(parts) if len(parts) == 2 else f"{namespace}/{parts[0]}"
+    return Target(kind or _ANY, key)
+
+
+def pods_of(
+    scheduler: Scheduler,
+    pods: Iterable[Pod],
+    get: Callable[[str], Pod | None],
+    target: Target,
+) -> list[Pod]:
+    """Return the pods that a target means, those without a node first; none where it has none.
+
+    :param pods: every pod that there is.
+    :param get: returns a pod by its key.
+    """
+    if target.kind in ("Pod", _ANY):
+        found = get(target.key)
+        if found is not None or target.kind == "Pod":
+            return [found] if found is not None else []
+    if target.kind in ("PodGroup", _ANY):
+        return _members(scheduler, get, target.key)
+    owned = [pod for pod in pods if _owner(scheduler, pod) == (target.kind, target.key)]
+    return sorted(owned, key=lambda pod: (bool(pod.spec.node_name), natural_key(pod.key)))
+
+
+def _members(scheduler: Scheduler, get: Callable[[str], Pod | None], key: str) -> list[Pod]:
+    gangs = scheduler.gangs.all()
+    if key not in gangs:
+        return []
+    members = gangs[key]
+    # Those that wait come before those that run.
+    infos: list[PodInfo] = sorted(members.pending.values(), key=rank_order)
+    infos += sorted((pod for pod, _ in members.bound.values()), key=rank_order)
+    return [pod for info in infos if (pod := get(info.key)) is not None]
+
+
+def _owner(scheduler: Scheduler, pod: Pod) -> tuple[str, str] | None:
+    """Return kind and key of what makes a pod; a Deployment makes its by way of ReplicaSets."""
+    owner = next((one for one in pod.metadata.owner_references if one.controller), None)
+    if owner is None:
+        return None
+    space = pod.metadata.namespace
+    if owner.kind == "ReplicaSet":
+        found = scheduler.snapshot.objects(ReplicaSet).get(f"{space}/{owner.name}")
+        above = found.metadata.owner_references if found is not None else ()
+        owner = next((one for one in above if one.controller), owner)
+    return owner.kind, f"{space}/{owner.name}"
+
+
+def nearest(target: Target, pods: Iterable[Pod], gangs: Iterable[str]) -> str:
+    """Return ``'; did you mean "ns/name"?'`` for what is named most alike, or nothing."""
+    keys = {key.partition("/")[2]: key for key in (*(pod.key for pod in pods), *gangs)}
+    name = target.key.partition("/")[2]
+    if name in keys and keys[name] != target.key:
+        return f'; did you mean "{keys[name]}"?'
+    near = did_you_mean(name, keys)
+    for short, key in keys.items():
+        near = near.replace(f'"{short}"', f'"{key}"') if near else near
+    return near
