@@ -22,7 +22,7 @@ from bayplan.api import ApiObject, Job, Kind, ObjectMeta, Pod, ReplicaSet, State
 from bayplan.errors import InputError
 from bayplan.yamlfile import Document
 
-__all__ = ["ABOUT", "is_archive", "read_archive", "write_archive"]
+__all__ = ["ABOUT", "is_archive", "is_member", "read_archive", "write_archive"]
 
 ABOUT = "about.json"
 _LARGEST = 512 * 2**20
@@ -35,6 +35,11 @@ Workload = Job | ReplicaSet | StatefulSet
 def is_archive(path: Path) -> bool:
     """Whether a file is to be read as an archive."""
     return path.suffix == ".zip"
+
+
+def is_member(source: str) -> bool:
+    """Whether a document's source is a member of an archive."""
+    return ".zip!" in source
 
 
 # Reading -------------------------------------------------------------------------------------

@@ -11,11 +11,12 @@ from typing import Any
 from bayplan.api import KINDS, ApiObject, ClusterNetworkTopology, decode_object, kind_of
 from bayplan.api.objects import DecodeError
 from bayplan.api.validation import validate
-from bayplan.archive import is_archive, read_archive
+from bayplan.archive import is_archive, is_member, read_archive
 from bayplan.dialects.koordinator import layers_of
 from bayplan.dialects.topograph import cluster_of, is_model
 from bayplan.durations import DURATION_ANNOTATION, parse_duration
 from bayplan.errors import InputError, did_you_mean
+from bayplan.fieldcheck import FieldNotes, check_fields
 from bayplan.topology.network import TopologyError
 from bayplan.yamlfile import Document, parse_documents, read_stdin, read_text
 
@@ -30,11 +31,13 @@ _OTHERS = ("Endpoints", "Event", "LimitRange", "ResourceQuota", "Secret", "Servi
 class Manifests:
     """The objects of some files, in order, and the kinds that were passed over, with counts.
 
-    ``contents`` is everything in full, where that was asked for.
+    ``notes`` are of fields that are ignored; ``contents`` is everything in full, where that was
+    asked for.
     """
 
     objects: list[ApiObject] = field(default_factory=list)
     ignored: dict[str, int] = field(default_factory=dict)
+    notes: FieldNotes = field(default_factory=FieldNotes)
     contents: list[Content] | None = None
 
 
@@ -166,6 +169,10 @@ def _load(
             f"$.apiVersion: {kind_name} {api_version} is not known; use {known}", where
         )
     try:
+        # What was read from a cluster may be newer than what is known here.
+        unknown = [] if is_member(document.source) else check_fields(kind, content)
+        if unknown:
+            result.notes.add(kind, _where(document, [*path, *unknown[0].steps]), unknown)
         obj = decode_object(kind, content)
         _check_duration(obj)
         if isinstance(obj, ClusterNetworkTopology):

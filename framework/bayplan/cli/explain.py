@@ -46,7 +46,10 @@ def command(
     if paths and (kubeconfig is not None or context):
         raise InputError("-f and --kubeconfig exclude each other")
     if paths:
-        simulation, _ = simulate(paths, config, plugins_dir, until, seed, frozenset((key,)))
+        record = frozenset((key,))
+        simulation, manifests = simulate(paths, config, plugins_dir, until, seed, record)
+        for note in manifests.notes.texts():
+            click.echo(f"note: {note}", err=True)
         _print(simulation, key)
         return
     from bayplan.cluster.kubernetes.credentials import find_kubeconfig

@@ -1,0 +1,57 @@
+"""Fields of manifests that their kinds do not have, and values of the wrong type.
+
+A misspelt field would be passed over in silence, and the pod placed as if it had not been written.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from bayplan.api import Kind
+from bayplan.api.objects import DecodeError
+from bayplan.schemas import FieldProblem, field_problems
+
+__all__ = ["FieldNotes", "check_fields"]
+
+_SHOWN = 3
+
+
+def check_fields(kind: Kind, content: Mapping[str, Any]) -> list[FieldProblem]:
+    """Return unknown fields that may be those of a newer version, and are ignored.
+
+    :raises DecodeError: for fields that are misspelt for sure: those that resemble one of the kind,
+        and all of a kind that bayplan knows completely; and for values of the wrong type.
+    """
+    problems = field_problems(str(content["apiVersion"]), kind.name, content)
+    mistakes = [problem for problem in problems if problem.certain or kind.whole]
+    if mistakes:
+        first, *others = mistakes
+        also = ", ".join(problem.path for problem in others[:_SHOWN])
+        more = ", …" if len(others) > _SHOWN else ""
+        text = f"{first.message} (and there is {also}{more})" if others else first.message
+        raise DecodeError(text, first.path)
+    return problems
+
+
+class FieldNotes:
+    """What is told of ignored fields: each field of a kind once, however many objects have it."""
+
+    def __init__(self) -> None:
+        self._notes: dict[tuple[str, str], str] = {}
+
+    def add(self, kind: Kind, where: str, problems: Iterable[FieldProblem]) -> None:
+        """Take down the ignored fields of one object, which stands at ``where``."""
+        for problem in problems:
+            field = re.sub(r"\[\d+\]", "[]", problem.path)
+            whose = kind.group if "." in kind.group and "k8s.io" not in kind.group else "Kubernetes"
+            self._notes.setdefault(
+                (kind.name, field),
+                f"{where}: {kind.name}: {problem.path}: {problem.message}; ignored, as a newer "
+                f"{whose} may know it",
+            )
+
+    def texts(self) -> list[str]:
+        """Return a line for each field."""
+        return list(self._notes.values())
