@@ -6,12 +6,12 @@ A misspelt field would be passed over in silence, and the pod placed as if it ha
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from bayplan.api import Kind
 from bayplan.api.objects import DecodeError
-from bayplan.schemas import FieldProblem, field_problems
+from bayplan.schemas import FieldProblem, Step, field_problems
 
 __all__ = ["FieldNotes", "check_fields"]
 
@@ -41,17 +41,26 @@ class FieldNotes:
     def __init__(self) -> None:
         self._notes: dict[tuple[str, str], str] = {}
 
-    def add(self, kind: Kind, where: str, problems: Iterable[FieldProblem]) -> None:
-        """Take down the ignored fields of one object, which stands at ``where``."""
+    def add(
+        self, kind: Kind, problems: Iterable[FieldProblem], locate: Callable[[list[Step]], str]
+    ) -> None:
+        """Take down the ignored fields of one object.
+
+        :param locate: says where in the file the value at some steps is.
+        """
         for problem in problems:
-            field = re.sub(r"\[\d+\]", "[]", problem.path)
-            whose = kind.group if "." in kind.group and "k8s.io" not in kind.group else "Kubernetes"
-            self._notes.setdefault(
-                (kind.name, field),
-                f"{where}: {kind.name}: {problem.path}: {problem.message}; ignored, as a newer "
-                f"{whose} may know it",
-            )
+            key = kind.name, re.sub(r"\[\d+\]", "[]", problem.path)
+            if key not in self._notes:
+                self._notes[key] = (
+                    f"{locate(list(problem.steps))}: {kind.name}: {problem.path}: "
+                    f"{problem.message}, ignored; a newer {_owner(kind)} may know it"
+                )
 
     def texts(self) -> list[str]:
         """Return a line for each field."""
         return list(self._notes.values())
+
+
+def _owner(kind: Kind) -> str:
+    built_in = "." not in kind.group or kind.group.endswith(".k8s.io")
+    return "Kubernetes" if built_in and ".sigs." not in kind.group else kind.group

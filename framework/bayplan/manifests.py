@@ -171,8 +171,7 @@ def _load(
     try:
         # What was read from a cluster may be newer than what is known here.
         unknown = [] if is_member(document.source) else check_fields(kind, content)
-        if unknown:
-            result.notes.add(kind, _where(document, [*path, *unknown[0].steps]), unknown)
+        result.notes.add(kind, unknown, lambda steps: _where(document, [*path, *steps]))
         obj = decode_object(kind, content)
         _check_duration(obj)
         if isinstance(obj, ClusterNetworkTopology):

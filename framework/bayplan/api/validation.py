@@ -6,6 +6,7 @@ wrong value would otherwise be read as something else.
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Iterator, Mapping
 from functools import singledispatch
@@ -35,7 +36,6 @@ from bayplan.api.resources import LARGEST_AMOUNT, pod_requests
 from bayplan.api.storage import PersistentVolume, PersistentVolumeClaim
 from bayplan.api.volume_claim import PersistentVolumeClaimSpec
 from bayplan.api.workloads import Deployment, Job, ReplicaSet, StatefulSet, VolcanoJob
-from bayplan.errors import did_you_mean
 
 __all__ = ["validate", "validate_node_affinity"]
 
@@ -188,10 +188,10 @@ def _requested(amounts: Mapping[str, Quantity], path: str) -> Iterator[Problem]:
     yield from _amounts(amounts, path)
     for name in amounts:
         if "/" not in name and name not in _STANDARD and not name.startswith("hugepages-"):
-            near = did_you_mean(name, _STANDARD)
-            known = "" if near else f": {', '.join(_STANDARD)} or hugepages-<size>"
-            text = f"expected a standard resource{known}, or a name with a domain{near}"
-            yield f'{path}["{name}"]', text
+            near = difflib.get_close_matches(name.lower(), _STANDARD, n=1, cutoff=0.8)
+            hint = f'; did you mean "{near[0]}"?' if near else ", such as nvidia.com/gpu"
+            known = f"{', '.join(_STANDARD)} or hugepages-<size>"
+            yield f'{path}["{name}"]', f"expected {known}, or a name with a domain{hint}"
 
 
 def _pod_spec(spec: PodSpec, path: str) -> Iterator[Problem]:

@@ -7,6 +7,6 @@ treats the field (``merge=name``) follow the type.
 """
 
 from bayplan.schemas.catalog import record_of
-from bayplan.schemas.problems import FieldProblem, field_problems
+from bayplan.schemas.problems import FieldProblem, Step, field_problems
 
-__all__ = ["FieldProblem", "field_problems", "record_of"]
+__all__ = ["FieldProblem", "Step", "field_problems", "record_of"]

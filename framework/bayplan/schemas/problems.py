@@ -162,7 +162,7 @@ def _unknown(record: Record, name: str, steps: tuple[Step, ...]) -> FieldProblem
     if near:
         return FieldProblem(steps, f'unknown field; did you mean "{near}"?', unknown=True)
     near = _nearest(name, record.fields, _RESEMBLING)
-    hint = f'; did you mean "{near}"?' if near else ""
+    hint = f' (did you mean "{near}"?)' if near else ""
     return FieldProblem(steps, f"unknown field{hint}", unknown=True, certain=False)
 
 
