@@ -6,7 +6,7 @@ the same package, or of another one with its package. ``required`` and how a str
 treats the field (``merge=name``) follow the type.
 """
 
-from bayplan.schemas.catalog import record_of
+from bayplan.schemas.catalog import Record, record_of
 from bayplan.schemas.problems import FieldProblem, Step, field_problems
 
-__all__ = ["FieldProblem", "Step", "field_problems", "record_of"]
+__all__ = ["FieldProblem", "Record", "Step", "field_problems", "record_of"]

@@ -42,7 +42,8 @@ class MapOf:
 class Record:
     """A mapping with known fields, which are found when they are first asked for.
 
-    :param name: the type's name with its package, such as ``core.v1.PodSpec``.
+    :param name: the type's name with its package, such as ``core.v1.PodSpec``; empty where a CRD
+        writes the type where it is used.
     :param open: whether other fields are kept, too.
     """
 
