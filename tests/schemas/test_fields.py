@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,7 +12,7 @@ import msgspec
 import pytest
 import yaml
 
-from bayplan.api.objects import KINDS, DecodeError, Kind
+from bayplan.api.objects import KINDS, DecodeError, Kind, decode_json
 from bayplan.errors import InputError
 from bayplan.fieldcheck import check_fields
 from bayplan.manifests import load_manifests
@@ -289,6 +291,19 @@ def test_an_unknown_field_of_a_kind_that_is_known_completely_is_refused(tmp_path
         "spec: {powerBudget: 3}\n"
     )
     assert "DeviceClass c: $.spec.powerBudget: unknown field" in refusal(tmp_path, manifest)
+
+
+def test_what_a_cluster_has_accepted_is_not_refused(tmp_path: Path) -> None:
+    spec = {"tolerationz": [], "containers": [{"name": "c", "image": "i"}]}
+    pods = [{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": spec}]
+    archive = tmp_path / "cluster.zip"
+    with zipfile.ZipFile(archive, "w") as file:
+        file.writestr("pods.json", json.dumps({"kind": "List", "apiVersion": "v1", "items": pods}))
+    manifests = load_manifests([str(archive)])
+    assert [obj.metadata.name for obj in manifests.objects] == ["p"]
+    assert manifests.notes.texts() == []
+    kind = KINDS["", "Pod"]
+    assert decode_json(kind, "v1", json.dumps(pods[0]).encode()).metadata.name == "p"
 
 
 def test_null_means_absent() -> None:
