@@ -134,6 +134,8 @@ class Server:
             return "any"
         if schema.get("format") == "byte":
             return "bytes"
+        if schema.get("format") in ("int32", "int64"):
+            return schema["format"]  # type: ignore[no-any-return]
         return schema.get("type", "any")  # type: ignore[no-any-return]
 
 

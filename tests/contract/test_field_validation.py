@@ -281,3 +281,49 @@ def test_repeated_keys_that_are_applied_are_told(client: Client, name: str) -> N
     assert answer.json["message"].endswith('line 4: key "paused" already set in map')
     answer = client.call("PATCH", path, applied, APPLY, fieldManager="me", **WARN)
     assert answer.warnings == warned('line 4: key "paused" already set in map')
+
+
+# Types -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("spec", "expected"),
+    [
+        (
+            {"containers": "x"},
+            "string into Go struct field PodSpec.spec.containers of type []v1.Container",
+        ),
+        (
+            {"containers": [{"name": "c", "env": [{"name": "a", "value": 1}]}]},
+            "number into Go struct field EnvVar.spec.containers.env.value of type string",
+        ),
+        ({"priority": "x"}, "string into Go struct field PodSpec.spec.priority of type int32"),
+        (
+            {"activeDeadlineSeconds": True},
+            "bool into Go struct field PodSpec.spec.activeDeadlineSeconds of type int64",
+        ),
+        (
+            {"hostNetwork": "yes"},
+            "string into Go struct field PodSpec.spec.hostNetwork of type bool",
+        ),
+        (
+            {"nodeSelector": {"a": 1}},
+            "number into Go struct field PodSpec.spec.nodeSelector of type string",
+        ),
+        (
+            {"dnsConfig": []},
+            "array into Go struct field PodSpec.spec.dnsConfig of type v1.PodDNSConfig",
+        ),
+        (
+            {"nodeSelector": "a"},
+            "string into Go struct field PodSpec.spec.nodeSelector of type map[string]string",
+        ),
+    ],
+)
+def test_values_of_the_wrong_type_are_refused(client: Client, spec: Content, expected: str) -> None:
+    content = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": spec}
+    answer = client.post(PODS, content, **WARN)
+    assert answer.code == 400
+    assert answer.json["message"] == (
+        f'Pod in version "v1" cannot be handled as a Pod: json: cannot unmarshal {expected}'
+    )

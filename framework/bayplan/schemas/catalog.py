@@ -18,7 +18,8 @@ _FILES = ("kubernetes.json", "ecosystem.json")
 class Scalar:
     """A single value.
 
-    :param name: string, integer, number, boolean, bytes, time, quantity, int-or-string, or any.
+    :param name: string, integer, int32, int64, number, boolean, bytes, time, quantity,
+        int-or-string, or any.
     """
 
     name: str

@@ -31,6 +31,8 @@ SCALARS: dict[str, tuple[type, ...]] = {
     "boolean": (bool,),
     "bytes": (str,),
     "int-or-string": (int, str),
+    "int32": (int,),
+    "int64": (int,),
     "integer": (int,),
     "number": (int, float),
     "quantity": (str, int, float),

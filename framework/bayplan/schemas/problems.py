@@ -184,6 +184,8 @@ _EXPECTED = {
     "boolean": "true or false",
     "bytes": "a string in base64",
     "int-or-string": "an integer or a string",
+    "int32": "an integer",
+    "int64": "an integer",
     "integer": "an integer",
     "number": "a number",
     "quantity": "a quantity",

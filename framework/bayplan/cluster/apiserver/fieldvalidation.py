@@ -14,7 +14,7 @@ import msgspec
 
 from bayplan.cluster.apiserver.repeats import Body, Repeated
 from bayplan.cluster.apiserver.status import ApiError, Cause, bad_request, invalid
-from bayplan.schemas.catalog import ListOf, MapOf, Record, Type, record_of
+from bayplan.schemas.catalog import ListOf, MapOf, Record, Scalar, Type, record_of
 from bayplan.schemas.problems import Step, record_problems
 
 if TYPE_CHECKING:
@@ -65,8 +65,11 @@ class FieldValidation:
         """Return the object that a create or an update sends, without unknown fields.
 
         :param custom: whether it comes from a CRD; the real server sorts its fields.
-        :raises ApiError: 400, in strict mode.
+        :raises ApiError: 400, in strict mode, and for a value that no field of a built-in kind can
+            have.
         """
+        if not custom:
+            _check_types(api_version, kind, schema, content)
         found, unknown = self._found(schema, content, custom)
         if found and self.mode == "Strict":
             version = api_version.rpartition("/")[2]
@@ -159,6 +162,63 @@ class FieldValidation:
     def _warn(self, found: list[str]) -> None:
         if self.mode == "Warn":
             self.warnings += found
+
+
+# Types -------------------------------------------------------------------------------------------
+
+_GO = {"boolean": "bool", "bytes": "[]uint8", "integer": "int32", "number": "float64"}
+_OWN_DECODERS = ("any", "int-or-string", "quantity", "time")
+"""Scalars whose values the real server reads in ways of their own."""
+_JSON = {bool: "bool", dict: "object", float: "number", int: "number", list: "array", str: "string"}
+
+
+def _check_types(api_version: str, kind: str, schema: Record | None, content: Any) -> None:
+    """Refuse a value of the wrong type as the decoder of the real server does.
+
+    :raises ApiError: 400, for the first one.
+    """
+    if schema is None:
+        return
+    for problem in record_problems(schema, content):
+        if problem.unknown or not problem.steps:
+            continue
+        field, type_, value = _at(schema, content, problem.steps)
+        if isinstance(type_, Scalar) and type_.name in _OWN_DECODERS:
+            continue
+        version = api_version.rpartition("/")[2]
+        raise bad_request(
+            f'{kind} in version "{version}" cannot be handled as a {kind}: json: cannot unmarshal '
+            f"{_JSON.get(type(value), 'value')} into Go struct field {field} of type "
+            f"{_go_type(type_)}"
+        )
+
+
+def _at(type_: Type, value: Any, steps: _Steps) -> tuple[str, Type, Any]:
+    """Return the field at a place as Go names it, and the type and the value that are there.
+
+    Go leaves out indices and keys, and names the struct that is around the last field.
+    """
+    owner, names = "", []
+    for step in steps:
+        value = value[step]
+        if isinstance(type_, Record):
+            owner, type_ = type_.name.rpartition(".")[2], type_.fields[str(step)].type
+            names.append(str(step))
+        elif isinstance(type_, ListOf):
+            type_ = type_.items
+        elif isinstance(type_, MapOf):
+            type_ = type_.values
+    return ".".join((owner, *names)), type_, value
+
+
+def _go_type(type_: Type) -> str:
+    if isinstance(type_, ListOf):
+        return f"[]{_go_type(type_.items)}"
+    if isinstance(type_, MapOf):
+        return f"map[string]{_go_type(type_.values)}"
+    if isinstance(type_, Record):
+        return ".".join(type_.name.split(".")[-2:])
+    return _GO.get(type_.name, type_.name)
 
 
 # Places ------------------------------------------------------------------------------------------

@@ -20,6 +20,8 @@ _SCALARS: dict[str, Content] = {
     "any": {"type": "object", "x-kubernetes-preserve-unknown-fields": True},
     "boolean": {"type": "boolean"},
     "bytes": {"type": "string", "format": "byte"},
+    "int32": {"type": "integer", "format": "int32"},
+    "int64": {"type": "integer", "format": "int64"},
     "integer": {"type": "integer"},
     "number": {"type": "number"},
     "string": {"type": "string"},
