@@ -11,6 +11,8 @@ from typing import Any
 import msgspec
 import pytest
 import yaml
+from hypothesis import given
+from hypothesis import strategies as st
 
 from bayplan.api.objects import KINDS, DecodeError, Kind, decode_json
 from bayplan.errors import InputError
@@ -18,7 +20,9 @@ from bayplan.fieldcheck import check_fields
 from bayplan.manifests import load_manifests
 from bayplan.schemas import field_problems
 from bayplan.schemas.catalog import ListOf, MapOf, Record, Type, record_of
-from bayplan.schemas.problems import record_problems
+from bayplan.schemas.checkers import Budget
+from bayplan.schemas.checkers import test_of as fits_of
+from bayplan.schemas.problems import Walk, record_problems
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
@@ -86,7 +90,7 @@ def pod(spec: str = "", container: str = "") -> str:
 def test_a_misspelt_field_of_every_kind_is_refused(found: tuple[str, Kind]) -> None:
     api_version, kind = found
     record = record_of(api_version, kind.name)
-    assert record is not None
+    assert record is not None, "its fields belong into schemas/ecosystem.json"
     fields = [name for name in record.fields if name not in ("apiVersion", "kind", "status")]
     for field in fields:
         content = {"apiVersion": api_version, "kind": kind.name, f"{field}x": {}}
@@ -293,6 +297,15 @@ def test_an_unknown_field_of_a_kind_that_is_known_completely_is_refused(tmp_path
     assert "DeviceClass c: $.spec.powerBudget: unknown field" in refusal(tmp_path, manifest)
 
 
+def test_a_status_may_be_of_a_newer_cluster_but_for_what_a_node_has(tmp_path: Path) -> None:
+    [note] = load(tmp_path, pod() + "status: {phase: Running, qosClasses: x}\n")
+    assert "$.status.qosClasses: unknown field" in note
+    node = "apiVersion: v1\nkind: Node\nmetadata: {name: n}\nstatus: {allocatble: {cpu: 8}}\n"
+    assert '$.status.allocatble: unknown field; did you mean "allocatable"?' in refusal(
+        tmp_path, node
+    )
+
+
 def test_what_a_cluster_has_accepted_is_not_refused(tmp_path: Path) -> None:
     spec = {"tolerationz": [], "containers": [{"name": "c", "image": "i"}]}
     pods = [{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": spec}]
@@ -323,3 +336,31 @@ def test_what_aliases_repeat_is_not_looked_at_for_ever(misspelt: dict[str, Any])
     content = {"apiVersion": "v1", "kind": "Pod", "spec": spec}
     [problem, *_] = field_problems("v1", "Pod", content)
     assert problem.message == "too large" or problem.path == "$.spec.toleration"
+
+
+# The fast path -----------------------------------------------------------------------------------
+
+NAMES = (
+    "name spec containers env value labels metadata resources requests cpu affinity tolerations key "
+    "status bogus"
+).split()
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-1, 3) | st.floats(0, 1) | st.sampled_from(["", "a"]),
+    lambda inner: (
+        st.lists(inner, max_size=2)
+        | st.dictionaries(
+            st.sampled_from(NAMES),
+            inner,
+            max_size=4,
+        )
+    ),
+    max_leaves=12,
+)
+
+
+@given(VALUES)
+def test_the_fast_test_agrees_with_the_walk(content: Any) -> None:
+    for kind in ("Pod", "Node", "ConfigMap"):
+        record = record_of("v1", kind)
+        assert record is not None
+        assert fits_of(record)(content, Budget()) == (not list(Walk().find(record, content, ())))

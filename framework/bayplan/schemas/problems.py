@@ -10,7 +10,7 @@ from typing import Any
 from bayplan.schemas.catalog import ListOf, MapOf, Record, Scalar, Type, record_of
 from bayplan.schemas.checkers import SCALARS, Budget, test_of
 
-__all__ = ["FieldProblem", "Step", "field_problems", "record_problems"]
+__all__ = ["FieldProblem", "Step", "Walk", "field_problems", "record_problems"]
 
 Step = str | int
 
@@ -76,20 +76,21 @@ def record_problems(record: Type, content: Any) -> list[FieldProblem]:
     if budget.left < 0:
         return [FieldProblem((), "too large", unknown=False)]
     found = []
-    for problem in _Walk().find(record, content, ()):
+    for problem in Walk().find(record, content, ()):
         found.append(problem)
         if len(found) == _MOST:
             break
     return found
 
 
-class _Walk:
-    """Finds the problems of one object."""
+class Walk:
+    """Finds the problems of one object, by the plain way."""
 
     def __init__(self) -> None:
         self._left = Budget().left
 
     def find(self, type_: Type, value: Any, steps: tuple[Step, ...]) -> Iterator[FieldProblem]:
+        """Yield the problems of a value, which is at these steps."""
         if value is None:
             return
         if isinstance(type_, Scalar):
