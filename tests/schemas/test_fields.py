@@ -15,6 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bayplan.api.objects import KINDS, DecodeError, Kind, decode_json
+from bayplan.cluster.apiserver import ServedCluster
+from bayplan.cluster.apiserver.loading import load_into
 from bayplan.errors import InputError
 from bayplan.fieldcheck import check_fields
 from bayplan.manifests import load_manifests
@@ -319,6 +321,17 @@ def test_what_a_cluster_has_accepted_is_not_refused(tmp_path: Path) -> None:
     assert decode_json(kind, "v1", json.dumps(pods[0]).encode()).metadata.name == "p"
 
 
+def test_ignored_fields_are_not_served(tmp_path: Path) -> None:
+    (tmp_path / "m.yaml").write_text(pod("  powerBudget: 3\n  hostname: h\n"))
+    cluster = ServedCluster()
+    load_into(cluster, load_manifests([str(tmp_path / "m.yaml")], in_full=True))
+    resource = cluster.resources.named("", "pods")
+    assert resource is not None
+    [record] = cluster.records(resource).values()
+    assert record.content["spec"]["hostname"] == "h"
+    assert "powerBudget" not in record.content["spec"]
+
+
 def test_null_means_absent() -> None:
     content = {"apiVersion": "v1", "kind": "Pod", "metadata": None, "spec": {"containers": None}}
     assert field_problems("v1", "Pod", content) == []
@@ -340,10 +353,10 @@ def test_what_aliases_repeat_is_not_looked_at_for_ever(misspelt: dict[str, Any])
 
 # The fast path -----------------------------------------------------------------------------------
 
-NAMES = (
-    "name spec containers env value labels metadata resources requests cpu affinity tolerations key "
-    "status bogus"
-).split()
+NAMES = [
+    *("name", "spec", "containers", "env", "value", "labels", "metadata", "resources"),
+    *("requests", "cpu", "affinity", "tolerations", "key", "status", "bogus"),
+]
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers(-1, 3) | st.floats(0, 1) | st.sampled_from(["", "a"]),
     lambda inner: (

@@ -15,12 +15,14 @@ import msgspec
 from bayplan.cluster.apiserver.repeats import Body, Repeated
 from bayplan.cluster.apiserver.status import ApiError, Cause, bad_request, invalid
 from bayplan.schemas.catalog import ListOf, MapOf, Record, Scalar, Type, record_of
-from bayplan.schemas.problems import Step, record_problems
+from bayplan.schemas.checkers import Budget, test_of
+from bayplan.schemas.problems import Step, Walk, record_problems
 
 if TYPE_CHECKING:
     from bayplan.cluster.apiserver.calls import Call
+    from bayplan.cluster.apiserver.resources import Resource
 
-__all__ = ["FieldValidation", "read_mode"]
+__all__ = ["FieldValidation", "pruned", "read_mode", "schema_of", "subresource_kind", "type_of"]
 
 Content = dict[str, Any]
 
@@ -227,9 +229,9 @@ _Steps = tuple[Step, ...]
 
 
 def _unknown(schema: Record | None, content: Any) -> list[_Steps]:
-    if schema is None:
+    if schema is None or test_of(schema)(content, Budget()):
         return []
-    return [problem.steps for problem in record_problems(schema, content) if problem.unknown]
+    return [problem.steps for problem in Walk().find(schema, content, ()) if problem.unknown]
 
 
 def _dotted(steps: _Steps) -> str:
@@ -329,5 +331,16 @@ _SUBRESOURCES = {
 
 def schema_of(call: Call) -> Record | None:
     """Return the type of what a call is about, None where nothing is known of it."""
-    own = call.resource.schemas.get(call.version)
-    return own or record_of(call.api_version, call.resource.kind)
+    return type_of(call.resource, call.api_version)
+
+
+def type_of(resource: Resource, api_version: str) -> Record | None:
+    """Return the type of a resource's objects, its CRD's where it has one."""
+    own = resource.schemas.get(api_version.rpartition("/")[2])
+    return own or record_of(api_version, resource.kind)
+
+
+def pruned(schema: Record | None, content: Content) -> Content:
+    """Return an object without unknown fields."""
+    found: Content = _without(content, _unknown(schema, content))
+    return found
