@@ -4,8 +4,8 @@
 
 The server has to serve every version in GROUPS (``--runtime-config`` turns on those that are off),
 and kubectl has to be there. What the Kubernetes client of this environment knows beyond the server
-(it may be of a later version) is added, so that manifests of that version are known, too. Only names
-and types are taken.
+(it may be of a later version) is added, so that manifests of that version are known, too. Only
+names and types are taken.
 """
 
 from __future__ import annotations
