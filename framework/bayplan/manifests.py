@@ -20,6 +20,7 @@ from bayplan.dialects.koordinator import layers_of
 from bayplan.dialects.topograph import cluster_of, is_model
 from bayplan.durations import DURATION_ANNOTATION, parse_duration
 from bayplan.errors import InputError, did_you_mean
+from bayplan.fieldcheck import FieldNotes, check_fields
 from bayplan.inputs.limits import FILE
 from bayplan.snapshot_changes import SnapshotChanges
 from bayplan.topology.network import TopologyError
@@ -36,13 +37,19 @@ _OTHERS = ("Endpoints", "Event", "LimitRange", "ResourceQuota", "Secret", "Servi
 class Manifests:
     """The objects of some files, in order, and the kinds that were passed over, with counts.
 
-    ``contents`` is everything in full, where that was asked for. ``notes`` are for the user.
+    ``contents`` is everything in full, where that was asked for; ``field_notes`` are of fields that
+    are ignored, ``replaced`` says which objects of a snapshot had to be replaced.
     """
 
     objects: list[ApiObject] = field(default_factory=list)
     ignored: dict[str, int] = field(default_factory=dict)
     contents: list[Content] | None = None
-    notes: list[str] = field(default_factory=list)
+    field_notes: FieldNotes = field(default_factory=FieldNotes)
+    replaced: list[str] = field(default_factory=list)
+
+    def notes(self) -> list[str]:
+        """Return what the user should know of fields and objects."""
+        return [*self.field_notes.texts(), *self.replaced]
 
 
 @dataclass(frozen=True)
@@ -58,7 +65,11 @@ class Entry:
 
     def where(self, steps: str = "") -> str:
         """Return the place of the object, or of the JSON path ``steps`` inside it."""
-        place = self.document.where([*self.path, *_steps(steps)])
+        return self.where_at(_steps(steps))
+
+    def where_at(self, steps: Sequence[str | int]) -> str:
+        """Return the place of what some steps inside the object lead to."""
+        place = self.document.where([*self.path, *steps])
         return f"{place} (document {self.document.index})"
 
 
@@ -181,7 +192,7 @@ class _Loader:
         self._loading_archives = True
         self._seen: dict[tuple[type, str], str] = {}
         self._archived: dict[tuple[type, str], tuple[Entry, ApiObject]] = {}
-        self._changes = SnapshotChanges(result.notes)
+        self._changes = SnapshotChanges(result.replaced)
         self._changed: dict[tuple[type, str] | None, Content] = {}
 
     def load(self, document: Document) -> None:
@@ -229,7 +240,13 @@ class _Loader:
             return
         try:
             version = head.api_version.rpartition("/")[2]
-            obj = decode_text(kind, version, content) if raw else decode_object(kind, content)
+            if raw:
+                # What was read from a cluster may be newer than what is known here.
+                obj = decode_text(kind, version, content)
+            else:
+                ignored = check_fields(kind, content)
+                self._result.field_notes.add(kind, ignored, entry.where_at)
+                obj = decode_object(kind, content)
             _check_duration(obj)
             if isinstance(obj, ClusterNetworkTopology):
                 layers_of(obj)

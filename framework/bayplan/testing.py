@@ -44,6 +44,7 @@ from bayplan.errors import InputError, PluginError
 from bayplan.evaluation import Evaluation
 from bayplan.evaluator import Evaluator
 from bayplan.failures import PLUGIN_RAISES, failure
+from bayplan.fieldcheck import check_fields
 from bayplan.plugin import Args, CycleState, Placement, Placements, Plugin, Unit
 from bayplan.profile import Profile, ProfileSet, default_profiles
 from bayplan.runtime import Runtime
@@ -167,8 +168,9 @@ def make_network(**layers: str) -> ClusterNetworkTopology:
 
 def make_object(content: Mapping[str, Any]) -> ApiObject:
     """Return any object from the mapping that its manifest would parse to."""
-    group = str(content["apiVersion"]).rpartition("/")[0]
-    return decode_object(KINDS[group, content["kind"]], dict(content))
+    kind = KINDS[str(content["apiVersion"]).rpartition("/")[0], content["kind"]]
+    check_fields(kind, content)
+    return decode_object(kind, dict(content))
 
 
 def _resource_names(resources: Mapping[str, str | int]) -> dict[str, str | int]:

@@ -532,3 +532,14 @@ def test_plural_names_are_those_of_the_api() -> None:
     assert plurals["PriorityClass"] == "priorityclasses"
     assert plurals["ClusterNetworkTopology"] == "clusternetworktopologies"
     assert plurals["DeviceTaintRule"] == "devicetaintrules"
+
+
+def test_what_an_api_server_sends_may_have_fields_that_are_not_known() -> None:
+    content = {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "DeviceClass",
+        "metadata": {"name": "c"},
+        "spec": {"selectors": [], "fieldOfTomorrow": 1},
+    }
+    kind = KINDS["resource.k8s.io", "DeviceClass"]
+    assert decode_object(kind, content).metadata.name == "c"

@@ -8,6 +8,7 @@ import pytest
 
 from bayplan.api import ResourceClaim, ResourceClaimTemplate, ResourceSlice
 from bayplan.api.objects import KINDS, DecodeError, decode_object
+from bayplan.fieldcheck import check_fields
 
 Content = dict[str, Any]
 DRA = "resource.k8s.io"
@@ -15,6 +16,7 @@ DRA = "resource.k8s.io"
 
 def decode(kind: str, spec: Content, version: str = "v1") -> Any:
     content = {"apiVersion": f"{DRA}/{version}", "metadata": {"name": "x"}, "spec": spec}
+    check_fields(KINDS[DRA, kind], content)
     return decode_object(KINDS[DRA, kind], content)
 
 
@@ -191,7 +193,7 @@ DEVICE = {"name": "d"}
             "$.spec.devices[0].taints[0].effect",
             "expected one of None, NoSchedule, NoExecute",
         ),
-        (slice_spec(DEVICE, nodes="n"), "$.spec", 'there is no field "nodes"'),
+        (slice_spec(DEVICE, nodes="n"), "$.spec.nodes", "unknown field"),
     ],
 )
 def test_a_slice_that_the_api_server_refuses_is_refused(
@@ -213,8 +215,8 @@ def test_a_slice_that_the_api_server_refuses_is_refused(
         ),
         (
             claim_spec({"name": "r", "deviceClassName": "gpu"}),
-            "requests[0]",
-            '"deviceClassName" belongs under "exactly" since resource.k8s.io/v1',
+            "requests[0].deviceClassName",
+            'belongs under "exactly" since resource.k8s.io/v1',
         ),
         (claim_spec(exactly(), exactly()), "requests[1].name", 'two requests are named "r"'),
         (

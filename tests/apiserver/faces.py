@@ -7,7 +7,7 @@ import http.client
 import json
 import ssl
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 from urllib.parse import quote, urlencode, urlsplit
@@ -73,7 +73,10 @@ def serving(cluster: ServedCluster | None = None, **more: Any) -> Iterator[Face]
 class Answer:
     """What a server said."""
 
-    def __init__(self, code: int, headers: Mapping[str, str], body: bytes) -> None:
+    def __init__(
+        self, code: int, headers: Mapping[str, str], body: bytes, warnings: Sequence[str] = ()
+    ) -> None:
+        self.warnings = [text.removeprefix("299 - ") for text in warnings]
         self.code = code
         self.headers = headers
         self.body = body
@@ -136,7 +139,8 @@ class Client:
     ) -> Answer:
         connection, response = self._send(method, path, body, kind, params, headers or {})
         try:
-            return Answer(response.status, dict(response.headers), response.read())
+            warnings = response.headers.get_all("Warning") or []
+            return Answer(response.status, dict(response.headers), response.read(), warnings)
         finally:
             connection.close()
 
@@ -170,6 +174,23 @@ class Client:
             yield Events(response)
         finally:
             connection.close()
+
+
+def client_of(path: str) -> Client:
+    """Return a client of the cluster of a kubeconfig."""
+    import kubernetes.client
+    import kubernetes.config
+
+    configuration = kubernetes.client.Configuration()
+    kubernetes.config.load_kube_config(path, client_configuration=configuration)
+    context = None
+    if configuration.host.startswith("https"):
+        context = ssl.create_default_context(cafile=configuration.ssl_ca_cert)
+        if configuration.cert_file:
+            context.load_cert_chain(configuration.cert_file, configuration.key_file)
+    keys = configuration.api_key
+    key = keys.get("authorization") or keys.get("BearerToken", "")
+    return Client(configuration.host, key.removeprefix("Bearer "), context)
 
 
 class Events:

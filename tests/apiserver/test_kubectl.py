@@ -271,3 +271,84 @@ def test_ages_follow_the_real_time(kubectl: Kubectl) -> None:
     age = kubectl("get", "nodes", "--no-headers").split()[3]
     assert int(age.removesuffix("s")) < 30
     kubectl.face.do(lambda _: clock.stop())
+
+
+# Fields ------------------------------------------------------------------------------------------
+
+
+def typed_crd() -> Any:
+    crd = json.loads(json.dumps(CRD))
+    size = {"type": "integer", "description": "How large it is."}
+    spec = {"type": "object", "required": ["size"], "properties": {"size": size}}
+    schema = {"type": "object", "properties": {"spec": spec}}
+    crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"] = schema
+    return crd
+
+
+def test_explain_tells_the_fields(kubectl: Kubectl) -> None:
+    shown = kubectl("explain", "pod.spec.containers")
+    assert "FIELD: containers <[]Container>" in shown
+    assert "  image\t<string>" in shown
+    assert "  resources\t<ResourceRequirements>" in shown
+    assert "name\t<string> -required-" in shown
+    assert "limits\t<map[string]Quantity>" in kubectl("explain", "pod.spec.containers.resources")
+    shown = kubectl("explain", "deployment", "--recursive")
+    assert "GROUP:      apps" in shown
+    assert 'field "replica" does not exist' in kubectl.refused("explain", "deployment.spec.replica")
+
+
+def test_explain_tells_the_fields_of_other_projects_kinds(kubectl: Kubectl) -> None:
+    shown = kubectl("explain", "podgroups.scheduling.volcano.sh.spec.networkTopology")
+    assert "highestTierAllowed\t<integer>" in shown
+    kubectl("apply", "-f", "-", stdin=typed_crd())
+    kubectl("wait", "crd/things.example.com", "--for=condition=Established", "--timeout=10s")
+    shown = kubectl("explain", "things.spec")
+    assert "size\t<integer> -required-" in shown
+    assert "How large it is." in shown
+
+
+def test_explain_of_older_kubectls_works(kubectl: Kubectl) -> None:
+    shown = kubectl("explain", "pod.spec.containers", "--output=plaintext-openapiv2")
+    assert "imagePullPolicy\t<string>" in shown
+
+
+def test_unknown_fields_are_refused_as_kubectl_asks(kubectl: Kubectl) -> None:
+    content = pod("a", nodeselector={"a": "b"})
+    told = kubectl.refused("apply", "-f", "-", stdin=content)
+    assert 'strict decoding error: unknown field "spec.nodeselector"' in told
+    done = kubectl.run("apply", "--validate=warn", "-f", "-", stdin=content)
+    assert 'Warning: unknown field "spec.nodeselector"' in done.stderr
+    assert "pod/a created" in done.stdout
+    assert "pod/a configured" in kubectl("apply", "--validate=ignore", "-f", "-", stdin=pod("a"))
+
+
+def test_a_definition_says_which_fields_its_objects_have(kubectl: Kubectl) -> None:
+    kubectl("apply", "-f", "-", stdin=typed_crd())
+    kubectl("wait", "crd/things.example.com", "--for=condition=Established", "--timeout=10s")
+    thing = {"apiVersion": "example.com/v1", "kind": "Thing", "metadata": {"name": "t"}}
+    told = kubectl.refused("apply", "-f", "-", stdin={**thing, "spec": {"sise": 3}})
+    assert 'strict decoding error: unknown field "spec.sise"' in told
+    kubectl("apply", "-f", "-", stdin={**thing, "spec": {"size": 3}})
+
+
+@pytest.mark.parametrize(
+    ("command", "path", "expected"),
+    [
+        ("quota q --hard=cpu=2,pods=3", "{.spec.hard}", '{"cpu":"2","pods":"3"}'),
+        (
+            "role q --verb=get --resource=pods",
+            "{.rules}",
+            '[{"apiGroups":[""],"resources":["pods"],"verbs":["get"]}]',
+        ),
+        ("clusterrole q --verb=get --resource=nodes", "{.rules[0].resources}", '["nodes"]'),
+        ("rolebinding q --role=r --user=u", "{.roleRef.name} {.subjects[0].name}", "r u"),
+        ("clusterrolebinding q --clusterrole=r --user=u", "{.roleRef.kind}", "ClusterRole"),
+        ("service clusterip q --tcp=80:8080", "{.spec.ports[0].targetPort}", "8080"),
+    ],
+)
+def test_more_kinds_that_kubectl_makes_itself(
+    kubectl: Kubectl, command: str, path: str, expected: str
+) -> None:
+    kubectl("create", *command.split())
+    kind = command.split()[0]
+    assert kubectl("get", kind, "q", "-o", f"jsonpath={path}") == expected

@@ -377,7 +377,9 @@ def test_no_body_makes_the_server_fail(junk_face: Face, data: st.DataObject) -> 
         client.post(CRDS, crd),
         client.post(f"{SPACE}/events", {**merged, "kind": "Event"}),
     ):
-        assert answer.code < 500, (answer, merged, crd)
+        # To applied fields that a kind does not have the real server answers 500, too.
+        undeclared = b"field not declared in schema" in answer.body
+        assert answer.code < 500 or undeclared, (answer, merged, crd)
     for path in (PODS, CRDS, f"{SPACE}/events"):
         answer = client.call("GET", path, headers=TABLE)
         assert answer.code == 200, answer

@@ -299,6 +299,20 @@ spec:
     refused(simulate(bayplan, text), "bad.yaml:11:17 (document 1)", 'requests["memory"]')
 
 
+def test_a_misspelt_field_ends_the_command_and_a_strange_one_is_noted(bayplan: Bayplan) -> None:
+    Path("typo.yaml").write_text(pod("typo").replace("spec:", "spec:\n  nodename: node-1", 1))
+    answer = bayplan("simulate", "-f", "good.yaml", "-f", "typo.yaml")
+    assert (answer.status, answer.out) == (2, "")
+    assert answer.err.startswith("bayplan: typo.yaml:")
+    assert '$.spec.nodename: unknown field; did you mean "nodeName"?' in answer.err
+    Path("typo.yaml").write_text(pod("typo").replace("spec:", "spec:\n  powerBudget: 3", 1))
+    for command in (("simulate",), ("explain", "default/typo")):
+        answer = bayplan(*command, "-f", "good.yaml", "-f", "typo.yaml")
+        assert answer.status == 0
+        assert "note: typo.yaml:" in answer.err
+        assert "$.spec.powerBudget: unknown field, ignored; a newer Kubernetes" in answer.err
+
+
 def test_an_object_that_is_defined_twice_names_both_places(bayplan: Bayplan) -> None:
     Path("other.yaml").write_text(pod("two"))
     refused(

@@ -143,3 +143,11 @@ def test_the_kubeconfig_of_a_cluster_that_runs_is_not_taken_over(folder: Path) -
     with running(folder) as process:
         assert process.stdout is not None
         assert "serving" in process.stdout.readline()
+
+
+def test_a_misspelt_field_of_a_kind_that_is_only_served_is_refused(folder: Path) -> None:
+    manifest = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: c}\ndatas: {a: b}\n"
+    (folder / "bad.yaml").write_text(manifest)
+    error = refused(folder, "-f", "bad.yaml")
+    assert error.startswith("bayplan: bad.yaml:1:1 (document 1): ConfigMap: $.datas: unknown field")
+    assert 'did you mean "data"?' in error

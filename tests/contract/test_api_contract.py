@@ -7,12 +7,11 @@ tests run against that cluster, in a namespace of their own.
 from __future__ import annotations
 
 import secrets
-import ssl
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from faces import JSON_PATCH, MERGE, STRATEGIC, Client, Face, node, pod, serving
+from faces import JSON_PATCH, MERGE, STRATEGIC, Client, Face, client_of, node, pod, serving
 
 Content = dict[str, Any]
 
@@ -47,21 +46,6 @@ class Api:
         return self.client.post(f"{self.pods}/{name}/binding", body)
 
 
-def _client_of(path: str) -> Client:
-    import kubernetes.client
-    import kubernetes.config
-
-    configuration = kubernetes.client.Configuration()
-    kubernetes.config.load_kube_config(path, client_configuration=configuration)
-    context = None
-    if configuration.host.startswith("https"):
-        context = ssl.create_default_context(cafile=configuration.ssl_ca_cert)
-        if configuration.cert_file:
-            context.load_cert_chain(configuration.cert_file, configuration.key_file)
-    key = configuration.api_key.get("authorization", "")
-    return Client(configuration.host, key.removeprefix("Bearer "), context)
-
-
 @pytest.fixture(scope="module")
 def face(request: pytest.FixtureRequest) -> Iterator[Face | None]:
     if request.config.getoption("--kubeconfig") is not None:
@@ -75,7 +59,7 @@ def face(request: pytest.FixtureRequest) -> Iterator[Face | None]:
 def client(request: pytest.FixtureRequest, face: Face | None) -> Client:
     if face is not None:
         return Client(face.server.url)
-    return _client_of(request.config.getoption("--kubeconfig"))
+    return client_of(request.config.getoption("--kubeconfig"))
 
 
 @pytest.fixture

@@ -19,6 +19,7 @@ from bayplan.api.dra import ResourcePool, ResourceSliceSpec
 from bayplan.api.meta import ObjectMeta
 from bayplan.api.objects import KINDS, DecodeError, decode_object
 from bayplan.errors import AlreadyExists, ClusterError, Conflict, InputError, NotFound
+from bayplan.schemas import field_problems
 from bayplan_dra.driver.publisher import Owner
 
 __all__ = ["KubernetesApi"]
@@ -149,7 +150,9 @@ def _slice(content: dict[str, Any]) -> ResourceSlice:
     except (DecodeError, RecursionError):
         return _unreadable(content)
     assert isinstance(found, ResourceSlice)
-    return found
+    problems = field_problems(whole["apiVersion"], whole["kind"], whole)
+    strange = any(problem.unknown and problem.steps[0] == "spec" for problem in problems)
+    return _unreadable(content) if strange else found
 
 
 def _unreadable(content: dict[str, Any]) -> ResourceSlice:

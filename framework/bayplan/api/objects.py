@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from typing import Any, TypeAlias, TypeVar
 
@@ -13,16 +12,13 @@ import msgspec.inspect
 
 from bayplan.api.configmap import ConfigMap
 from bayplan.api.dra import (
-    Device,
     DeviceClass,
-    DeviceRequest,
     DeviceTaintRule,
     ResourceClaim,
     ResourceClaimTemplate,
     ResourceSlice,
 )
-from bayplan.api.dra_versions import REQUEST_FIELDS, as_v1
-from bayplan.api.meta import ObjectMeta
+from bayplan.api.dra_versions import as_v1
 from bayplan.api.network import ClusterNetworkTopology, HyperNode, KaiTopology, Topology
 from bayplan.api.node import Node
 from bayplan.api.numa import NodeResourceTopology
@@ -47,7 +43,6 @@ from bayplan.api.storage import (
 )
 from bayplan.api.validation import validate
 from bayplan.api.workloads import Deployment, Job, ReplicaSet, StatefulSet, VolcanoJob
-from bayplan.errors import did_you_mean
 
 __all__ = [
     "KINDS",
@@ -105,7 +100,7 @@ ApiObject: TypeAlias = (
 class Kind:
     """A kind that bayplan reads, with the versions whose shape it knows.
 
-    ``whole`` says that every field of it is known, so that an unknown one is a mistake.
+    ``whole`` says that an unknown field of it is a mistake, whatever it is called.
     """
 
     group: str
@@ -214,10 +209,7 @@ def decode_object(kind: Kind, content: dict[str, Any]) -> ApiObject:
 
     :raises DecodeError: for a wrong type or a value that the API server would refuse.
     """
-    obj, content = _converted(kind, content)
-    if kind.whole:
-        _refuse_unknown(content.get("spec"), _spec_of(kind.type), "$.spec")
-    return _complete(kind, obj)
+    return _complete(kind, _converted(kind, content))
 
 
 def decode_text(kind: Kind, version: str, content: bytes | msgspec.Raw) -> ApiObject:
@@ -233,14 +225,13 @@ def decode_text(kind: Kind, version: str, content: bytes | msgspec.Raw) -> ApiOb
         except msgspec.DecodeError:
             # Perhaps nothing but a null; what follows knows them, and where the error is.
             pass
-    return decode_object(replace(kind, whole=False), msgspec.json.decode(content))
+    return decode_object(kind, msgspec.json.decode(content))
 
 
-def _converted(kind: Kind, content: dict[str, Any]) -> tuple[ApiObject, dict[str, Any]]:
-    """Return the typed object, and the content that it was made of: in v1, for DRA."""
+def _converted(kind: Kind, content: dict[str, Any]) -> ApiObject:
     if kind.group != _DRA:
         try:
-            return msgspec.convert(content, kind.type, dec_hook=_quantity), content
+            return msgspec.convert(content, kind.type, dec_hook=_quantity)
         except msgspec.ValidationError:
             # Perhaps nothing but a null: few objects have one, and a copy without costs more.
             pass
@@ -248,7 +239,7 @@ def _converted(kind: Kind, content: dict[str, Any]) -> tuple[ApiObject, dict[str
     if kind.group == _DRA:
         content = as_v1(str(content.get("apiVersion", "")).rpartition("/")[2], content)
     try:
-        return msgspec.convert(content, kind.type, dec_hook=_quantity), content
+        return msgspec.convert(content, kind.type, dec_hook=_quantity)
     except msgspec.ValidationError as exc:
         raise _decode_error(str(exc), content, kind.type) from None
 
@@ -314,45 +305,6 @@ def decode_part(type_: type[Part], content: dict[str, Any]) -> Part:
         return msgspec.convert(_without_nulls(content), type_, dec_hook=_quantity)
     except msgspec.ValidationError as exc:
         raise _decode_error(str(exc), content, type_) from None
-
-
-@cache
-def _spec_of(type_: type[ApiObject]) -> msgspec.inspect.Type:
-    """Return what is known of a kind's spec; to find it out takes milliseconds."""
-    info = msgspec.inspect.type_info(type_)
-    assert isinstance(info, msgspec.inspect.StructType)
-    return next(field for field in info.fields if field.name == "spec").type
-
-
-def _refuse_unknown(value: Any, node: msgspec.inspect.Type, path: str) -> None:
-    """Refuse fields that a struct does not have.
-
-    :raises DecodeError: for the first of them.
-    """
-    node = _present(node)
-    if isinstance(node, msgspec.inspect.StructType) and isinstance(value, dict):
-        if node.cls is ObjectMeta:
-            return
-        fields = {field.encode_name: field.type for field in node.fields}
-        for key, item in value.items():
-            if key not in fields:
-                raise DecodeError(_unknown_field(key, node.cls, fields), path)
-            _refuse_unknown(item, fields[key], f"{path}.{key}")
-    elif isinstance(node, msgspec.inspect.VarTupleType) and isinstance(value, list):
-        for index, item in enumerate(value):
-            _refuse_unknown(item, node.item_type, f"{path}[{index}]")
-    elif isinstance(node, msgspec.inspect.DictType) and isinstance(value, dict):
-        for key, item in value.items():
-            _refuse_unknown(item, node.value_type, f'{path}["{key}"]')
-
-
-def _unknown_field(key: str, cls: type[Any], fields: Iterable[str]) -> str:
-    if cls is DeviceRequest and key in REQUEST_FIELDS:
-        return f'"{key}" belongs under "exactly" since resource.k8s.io/v1'
-    if cls is Device and key == "basic":
-        return 'since resource.k8s.io/v1 what stands under "basic" belongs into the device itself'
-    known = [*fields, *(REQUEST_FIELDS if cls is DeviceRequest else ())]
-    return f'there is no field "{key}"{did_you_mean(key, known)}'
 
 
 def _quantity(type_: type[Any], value: Any) -> Any:

@@ -6,6 +6,7 @@ wrong value would otherwise be read as something else.
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Iterator, Mapping
 from functools import singledispatch
@@ -45,6 +46,7 @@ __all__ = ["validate", "validate_node_affinity"]
 
 Problem = tuple[str, str]
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
+_STANDARD = ("cpu", "ephemeral-storage", "memory")
 _MAX_REPLICAS = 1_000_000
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 _PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
@@ -186,6 +188,17 @@ def _amounts(amounts: Mapping[str, Quantity], path: str) -> Iterator[Problem]:
             yield f'{path}["{name}"]', f"expected an amount of 0 or more, got {quantity.text}"
 
 
+def _requested(amounts: Mapping[str, Quantity], path: str) -> Iterator[Problem]:
+    """Check what is asked for: a name without a domain is a standard resource, or misspelt."""
+    yield from _amounts(amounts, path)
+    for name in amounts:
+        if "/" not in name and name not in _STANDARD and not name.startswith("hugepages-"):
+            near = difflib.get_close_matches(name.lower(), _STANDARD, n=1, cutoff=0.8)
+            hint = f'; did you mean "{near[0]}"?' if near else ", such as nvidia.com/gpu"
+            known = f"{', '.join(_STANDARD)} or hugepages-<size>"
+            yield f'{path}["{name}"]', f"expected {known}, or a name with a domain{hint}"
+
+
 def _pod_spec(spec: PodSpec, path: str) -> Iterator[Problem]:
     if not spec.containers:
         yield f"{path}.containers", "a pod needs at least one container"
@@ -202,8 +215,8 @@ def _pod_spec(spec: PodSpec, path: str) -> Iterator[Problem]:
             if amount > LARGEST_AMOUNT:
                 yield path, f"requests more {name} in all than bayplan can count ({LARGEST_AMOUNT})"
     if spec.resources:
-        yield from _amounts(spec.resources.requests, f"{path}.resources.requests")
-        yield from _amounts(spec.resources.limits, f"{path}.resources.limits")
+        yield from _requested(spec.resources.requests, f"{path}.resources.requests")
+        yield from _requested(spec.resources.limits, f"{path}.resources.limits")
     yield from _claims(spec, path)
     if spec.volumes:
         yield from _volumes(spec, path)
@@ -281,8 +294,8 @@ def _claims(spec: PodSpec, path: str) -> Iterator[Problem]:
 
 def _container(container: Container, path: str) -> Iterator[Problem]:
     resources = container.resources
-    yield from _amounts(resources.requests, f"{path}.resources.requests")
-    yield from _amounts(resources.limits, f"{path}.resources.limits")
+    yield from _requested(resources.requests, f"{path}.resources.requests")
+    yield from _requested(resources.limits, f"{path}.resources.limits")
     for field, amounts in (("requests", resources.requests), ("limits", resources.limits)):
         for name, amount in amounts.items():
             if "/" in name and type(amount.number) is not int:

@@ -59,4 +59,7 @@ def up(paths: tuple[str, ...], port: int, kubeconfig: Path) -> None:
         click.echo(f"# serving at {served.url}: {counts or 'no objects yet'}")
         click.echo(f"export KUBECONFIG={shlex.quote(str(kubeconfig.absolute()))}")
 
-    serve(load_manifests(paths, in_full=True), port, kubeconfig, ready)
+    manifests = load_manifests(paths, in_full=True)
+    for note in manifests.notes():
+        click.echo(f"note: {note}", err=True)
+    serve(manifests, port, kubeconfig, ready)

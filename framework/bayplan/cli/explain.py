@@ -57,7 +57,10 @@ def command(
     if paths and (kubeconfig is not None or context):
         raise InputError("-f and --kubeconfig exclude each other")
     if paths:
-        simulation, _ = simulate(paths, config, plugins_dir, until, seed, frozenset((wanted.key,)))
+        record = frozenset((wanted.key,))
+        simulation, manifests = simulate(paths, config, plugins_dir, until, seed, record)
+        for note in manifests.notes():
+            click.echo(f"note: {note}", err=True)
         _print(simulation, wanted, output)
         return
     from bayplan.cluster.kubernetes.credentials import find_kubeconfig

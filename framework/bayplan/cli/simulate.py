@@ -54,6 +54,8 @@ def command(
             click.echo(f"note: {note}", err=True)
     for note in simulation.problems():
         click.echo(f"note: {note}", err=True)
+    for note in manifests.notes():
+        click.echo(f"note: {note}", err=True)
     for kind, count in sorted(manifests.ignored.items()):
         plural = "s" if count > 1 else ""
         click.echo(f"note: {count} object{plural} of kind {kind} passed over", err=True)

@@ -45,9 +45,13 @@ class YamlProblem(ValueError):
         self.column = column
 
 
-def parse_yaml(text: str, limits: Limits) -> Iterator[Any]:
+def parse_yaml(
+    text: str, limits: Limits, repeats: list[tuple[int, str]] | None = None
+) -> Iterator[Any]:
     """Yield the value of each document of a text, None for an empty document.
 
+    :param repeats: takes line and name of keys that appear again in a mapping, whose last value
+        then counts; without it they are refused.
     :raises YamlProblem: for a text that is not such YAML.
     :raises LimitExceeded: for a text beyond the limits; it is a ``ValueError``, too.
     """
@@ -62,7 +66,7 @@ def parse_yaml(text: str, limits: Limits) -> Iterator[Any]:
                 return
             if kind is not DocumentStartEvent:
                 continue
-            builder = _Builder(limits, count)
+            builder = _Builder(limits, count, repeats)
             value = builder.build(events)
         except yaml.YAMLError as exc:
             raise _problem(exc, text) from None
@@ -109,7 +113,10 @@ class _Builder:
     ``count`` goes on from the documents before it, as the limit holds for the whole text.
     """
 
-    def __init__(self, limits: Limits, count: int) -> None:
+    def __init__(
+        self, limits: Limits, count: int, repeats: list[tuple[int, str]] | None = None
+    ) -> None:
+        self._repeats = repeats
         self.count = count
         self._limits = limits
         self._anchors: dict[str, tuple[Any, int]] = {}
@@ -140,7 +147,7 @@ class _Builder:
                     if value == "<<" and event.implicit[0]:
                         value = _MERGE
                     elif value in top:
-                        raise _at(event, f'the key "{value[:80]}" appears twice')
+                        self._repeat(event, value)
                     key = value
                     continue
                 if event.implicit[0]:
@@ -180,7 +187,7 @@ class _Builder:
                     if type(value) is not str:
                         raise _at(event, "expected a string as the key")
                     if value in top:
-                        raise _at(event, f'the key "{value[:80]}" appears twice')
+                        self._repeat(event, value)
                     key = value
                     continue
             elif kind is DocumentEndEvent:
@@ -199,6 +206,11 @@ class _Builder:
             else:
                 top[key] = value
                 key = _NO_KEY
+
+    def _repeat(self, event: Any, key: str) -> None:
+        if self._repeats is None:
+            raise _at(event, f'the key "{key[:80]}" appears twice')
+        self._repeats.append((event.start_mark.line + 1, key))
 
     def _alias(self, event: AliasEvent, room: int) -> tuple[Any, int]:
         """Return what an alias stands for, and how many values that are.

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from urllib.parse import unquote
 
+from bayplan.cluster.apiserver.fieldvalidation import FieldValidation
 from bayplan.cluster.apiserver.resources import Resource, Resources
 from bayplan.cluster.apiserver.status import bad_request, method_not_allowed
 
@@ -21,7 +22,10 @@ class PathNotFound(Exception):
 
 @dataclass(frozen=True)
 class Call:
-    """A verb on a resource, or on one object of it, or on a part of that."""
+    """A verb on a resource, or on one object of it, or on a part of that.
+
+    :param fields: how the fields of what is written are checked.
+    """
 
     verb: str
     resource: Resource
@@ -31,6 +35,7 @@ class Call:
     namespace: str = ""
     name: str = ""
     subresource: str = ""
+    fields: FieldValidation = field(default_factory=FieldValidation)
 
     @property
     def api_version(self) -> str:

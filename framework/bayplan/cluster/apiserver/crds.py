@@ -1,6 +1,7 @@
 """CustomResourceDefinitions: resources that come and go at run time.
 
-Objects are stored as they come: schemas are neither checked nor used for pruning and defaults.
+Of schemas only the names of fields are used: unknown ones are refused or pruned. Values are not
+checked, and defaults not filled in.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from bayplan.cluster.apiserver.overlay import plain
 from bayplan.cluster.apiserver.resources import Column, Resource, make_type
 from bayplan.cluster.apiserver.status import Cause, invalid
 from bayplan.cluster.apiserver.store import ServedCluster
+from bayplan.schemas.crd import record_of_schema
 
 __all__ = ["CustomResources", "check_definition"]
 
@@ -52,6 +54,7 @@ class _Version(ApiStruct, frozen=True):
     subresources: dict[str, Any] = {}  # noqa: RUF012 - msgspec copies empty defaults
     additional_printer_columns: tuple[_Column, ...] = ()
     selectable_fields: tuple[_Field, ...] = ()
+    schema: dict[str, Any] = {}  # noqa: RUF012 - likewise
 
 
 class _Spec(ApiStruct, frozen=True):
@@ -181,4 +184,9 @@ def _resource(spec: _Spec, old: Resource | None) -> Resource:
         or (Column("Age", ".metadata.creationTimestamp", "date"),),
         selectable=tuple(field.json_path.lstrip(".") for field in stored.selectable_fields),
         known=kind,
+        schemas={
+            version.name: record_of_schema(names.kind, version.schema["openAPIV3Schema"])
+            for version in spec.versions
+            if isinstance(version.schema.get("openAPIV3Schema"), dict)
+        },
     )

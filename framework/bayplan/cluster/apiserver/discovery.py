@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from bayplan.cluster.apiserver.openapi import openapi_index, openapi_v3
 from bayplan.cluster.apiserver.resources import SCALED, Resource, Resources
 
 __all__ = ["VERSION", "discover", "openapi"]
@@ -123,61 +124,8 @@ def _entries(plural: str, resource: Resource) -> list[Content]:
 
 
 def openapi(resources: Resources, path: str) -> Content | None:
-    """Return what stands at a path under /openapi/v3, None where nothing does.
-
-    Only what kubectl has to know before it writes: that the server validates fields itself.
-    """
+    """Return what stands at a path under /openapi/v3, None where nothing does."""
     rest = path.removeprefix("/openapi/v3").strip("/")
     if not rest:
-        versions = [(group, v) for group, found in _groups(resources).items() for v in found]
-        paths = [f"apis/{group}/{v}" if group else f"api/{v}" for group, v in versions]
-        return {"paths": {p: {"serverRelativeURL": f"/openapi/v3/{p}"} for p in paths}}
-    steps = rest.split("/")
-    group, version = ("", steps[-1]) if steps[0] == "api" else (steps[1], steps[-1])
-    served = resources.served(group, version)
-    if not served:
-        return None
-    return {
-        "openapi": "3.0.0",
-        "info": {"title": "bayplan", "version": VERSION["gitVersion"]},
-        "paths": {
-            _path(rest, plural, resource): _operations(group, version, resource)
-            for plural, resource in served
-        },
-        "components": {
-            "schemas": {r.kind: _schema(group, version, r) for _, r in served},
-        },
-    }
-
-
-def _schema(group: str, version: str, resource: Resource) -> Content:
-    kind = {"group": group, "version": version, "kind": resource.kind}
-    return {
-        "type": "object",
-        "description": f"{resource.kind}; this server describes no fields.",
-        "x-kubernetes-group-version-kind": [kind],
-    }
-
-
-def _path(prefix: str, plural: str, resource: Resource) -> str:
-    scope = "namespaces/{namespace}/" if resource.namespaced else ""
-    return f"/{prefix}/{scope}{plural}/{{name}}"
-
-
-def _operations(group: str, version: str, resource: Resource) -> Content:
-    parameters = [
-        {"name": name, "in": "query", "schema": {"type": "string", "uniqueItems": True}}
-        for name in ("dryRun", "fieldManager", "fieldValidation", "force")
-    ]
-    return {
-        "patch": {
-            "parameters": parameters,
-            "x-kubernetes-action": "patch",
-            "x-kubernetes-group-version-kind": {
-                "group": group,
-                "version": version,
-                "kind": resource.kind,
-            },
-            "responses": {"200": {"description": "OK"}},
-        }
-    }
+        return openapi_index((g, v) for g, found in _groups(resources).items() for v in found)
+    return openapi_v3(resources, rest, str(VERSION["gitVersion"]))

@@ -10,6 +10,7 @@ import msgspec
 from bayplan.cluster.apiserver import subresources, writes
 from bayplan.cluster.apiserver.calls import Call
 from bayplan.cluster.apiserver.deletes import delete, delete_all
+from bayplan.cluster.apiserver.fieldvalidation import subresource_kind
 from bayplan.cluster.apiserver.history import Record
 from bayplan.cluster.apiserver.reads import (
     Page,
@@ -24,6 +25,7 @@ from bayplan.cluster.apiserver.scale import scale
 from bayplan.cluster.apiserver.status import ApiError, method_not_allowed
 from bayplan.cluster.apiserver.store import ServedCluster
 from bayplan.cluster.apiserver.tables import table
+from bayplan.schemas import record_of
 
 __all__ = ["answer", "table_of", "wants_table"]
 
@@ -110,6 +112,9 @@ def _single(
 
 def _sub(cluster: ServedCluster, call: Call, content_type: str, body: Any) -> tuple[int, bytes]:
     resource, sub = call.resource, call.subresource
+    kind = subresource_kind(sub)
+    if kind is not None and call.verb in ("create", "update"):
+        body = call.fields.decoded(*kind, record_of(*kind), body)
     if (resource.group, resource.plural) == ("", "pods"):
         if sub in ("binding", "eviction") and call.verb != "create":
             raise method_not_allowed()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from bayplan.api import ApiObject, Namespace, ObjectMeta
+from bayplan.cluster.apiserver.fieldvalidation import pruned, type_of
 from bayplan.cluster.apiserver.resources import Resource
 from bayplan.cluster.apiserver.status import ApiError
 from bayplan.cluster.apiserver.store import ServedCluster
@@ -12,6 +13,7 @@ from bayplan.cluster.apiserver.writes import decode, without_nulls
 from bayplan.cluster.assembly import place_of
 from bayplan.errors import AlreadyExists, InputError
 from bayplan.manifests import Content, Manifests
+from bayplan.schemas.problems import record_problems
 
 __all__ = ["load_into"]
 
@@ -65,15 +67,30 @@ def _create(cluster: ServedCluster, resource: Resource, one: Content) -> None:
         _ensure_namespace(cluster, resource, one.obj.metadata.namespace)
         cluster.create(one.obj)
         return
+    if one.obj is None:
+        _check_fields(resource, one)
     content = _stored(resource, one.content)
     obj = one.obj if one.obj is not None else decode(resource, content)
     _ensure_namespace(cluster, resource, obj.metadata.namespace)
     _store(cluster, content, obj)
 
 
+def _check_fields(resource: Resource, one: Content) -> None:
+    """Check the fields of a kind that is served, but not read.
+
+    :raises InputError: for fields that are misspelt for sure, and values of the wrong type.
+    """
+    assert one.content is not None
+    schema = type_of(resource, str(one.content["apiVersion"]))
+    for problem in record_problems(schema, one.content) if schema is not None else ():
+        if problem.certain:
+            raise InputError(f"{resource.kind}: {problem.path}: {problem.message}", one.where)
+
+
 def _stored(resource: Resource, content: dict[str, Any]) -> dict[str, Any]:
     """Return the content of a manifest as it is stored."""
     content = without_nulls(content)
+    content = pruned(type_of(resource, str(content["apiVersion"])), content)
     convert = resource.incoming(str(content["apiVersion"]).rpartition("/")[2])
     content = convert(content) if convert is not None else content
     meta = content.get("metadata")

@@ -72,6 +72,42 @@ _BUDGET: Schema = {
     2: ("selector", _SELECTOR),
     3: ("maxUnavailable", _AMOUNT),
 }
+_QUANTITY: Schema = {1: ("string", "text")}
+_SCOPE: Schema = {1: ("scopeName", "text"), 2: ("operator", "text"), 3: ("values", ["text"])}
+_QUOTA: Schema = {
+    1: ("hard", {"map": _QUANTITY}),
+    2: ("scopes", ["text"]),
+    3: ("scopeSelector", {1: ("matchExpressions", [_SCOPE])}),
+}
+_RULE: Schema = {
+    1: ("verbs", ["text"]),
+    2: ("apiGroups", ["text"]),
+    3: ("resources", ["text"]),
+    4: ("resourceNames", ["text"]),
+    5: ("nonResourceURLs", ["text"]),
+}
+_SUBJECT: Schema = {
+    1: ("kind", "text"),
+    2: ("apiGroup", "text"),
+    3: ("name", "text"),
+    4: ("namespace", "text"),
+}
+_ROLE_REF: Schema = {1: ("apiGroup", "text"), 2: ("kind", "text"), 3: ("name", "text")}
+_ROLE: Schema = {2: ("rules", [_RULE])}
+_ROLE_BINDING: Schema = {2: ("subjects", [_SUBJECT]), 3: ("roleRef", _ROLE_REF)}
+_SERVICE_PORT: Schema = {
+    1: ("name", "text"),
+    2: ("protocol", "text"),
+    3: ("port", "int"),
+    4: ("targetPort", _AMOUNT),
+}
+_SERVICE: Schema = {
+    1: ("ports", [_SERVICE_PORT]),
+    2: ("selector", _MAP),
+    3: ("clusterIP", "text"),
+    4: ("type", "text"),
+    10: ("externalName", "text"),
+}
 _PRECONDITIONS: Schema = {1: ("uid", "text"), 2: ("resourceVersion", "text")}
 _DELETE: Schema = {
     1: ("gracePeriodSeconds", "int"),
@@ -91,6 +127,8 @@ _RESOURCE: Schema = {
 _PATH: Schema = {1: ("path", "text"), 2: ("verb", "text")}
 _ACCESS: Schema = {1: ("resourceAttributes", _RESOURCE), 2: ("nonResourceAttributes", _PATH)}
 _ROOT: Mapping[str, Schema] = {
+    "ClusterRole": _ROLE,
+    "ClusterRoleBinding": _ROLE_BINDING,
     "ConfigMap": {2: ("data", _MAP), 3: ("binaryData", {"map": "data"})},
     "DeleteOptions": _DELETE,
     "Deployment": {2: ("spec", _DEPLOYMENT)},
@@ -104,10 +142,14 @@ _ROOT: Mapping[str, Schema] = {
         4: ("description", "text"),
         5: ("preemptionPolicy", "text"),
     },
+    "ResourceQuota": {2: ("spec", _QUOTA)},
+    "Role": _ROLE,
+    "RoleBinding": _ROLE_BINDING,
     "Secret": {2: ("data", {"map": "data"}), 3: ("type", "text"), 4: ("stringData", _MAP)},
     "SelfSubjectAccessReview": {2: ("spec", _ACCESS)},
     "SelfSubjectReview": {},
     "SelfSubjectRulesReview": {2: ("spec", {1: ("namespace", "text")})},
+    "Service": {2: ("spec", _SERVICE)},
     "ServiceAccount": {},
 }
 _TYPE_META: Schema = {1: ("apiVersion", "text"), 2: ("kind", "text")}
@@ -157,7 +199,8 @@ def _value(value: Any, kind: Any) -> Any:
         if kind is _AMOUNT:
             amount = _message(value, kind)
             return amount.get("strVal", "") if amount.get("type") else amount.get("intVal", 0)
-        return _message(value, kind)
+        found = _message(value, kind)
+        return found.get("string", "") if kind is _QUANTITY else found
     if kind == "int":
         return value - (1 << 64) if value >> 63 else value
     if kind == "bool":

@@ -12,6 +12,7 @@ from bayplan.api import KINDS, ApiObject, Kind
 from bayplan.api.configmap import ConfigMap
 from bayplan.api.meta import ApiStruct, ObjectMeta
 from bayplan.cluster.apiserver.conversion import converter
+from bayplan.schemas import Record
 
 __all__ = ["SCALED", "Column", "Resource", "Resources", "make_type"]
 
@@ -35,6 +36,7 @@ class Resource:
     :param versions: the first is the one that objects are stored in.
     :param status: whether there is a ``/status``.
     :param custom: whether it comes from a CRD, or would on a real cluster.
+    :param schemas: the types of its versions, as far as its CRD has them.
     """
 
     group: str
@@ -51,6 +53,7 @@ class Resource:
     columns: tuple[Column, ...] = ()
     selectable: tuple[str, ...] = ()
     known: Kind | None = None
+    schemas: Mapping[str, Record] = field(default_factory=dict, hash=False)
     verbs: tuple[str, ...] = field(
         default=(
             "create",

@@ -7,6 +7,7 @@ import contextlib
 import logging
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,22 +16,26 @@ from aiohttp import StreamReader, web
 from aiohttp.abc import AbstractStreamWriter
 from aiohttp.http_parser import RawRequestMessage
 from aiohttp.web_protocol import RequestHandler
+from multidict import CIMultiDict
 
 from bayplan.cluster.apiserver.access import Access, Role, authorize, authorize_path
 from bayplan.cluster.apiserver.calls import Call, PathNotFound, read_call
 from bayplan.cluster.apiserver.crds import CustomResources
 from bayplan.cluster.apiserver.discovery import VERSION, discover, openapi
 from bayplan.cluster.apiserver.faults import Fault, FaultKind, Faults, WatchFault
+from bayplan.cluster.apiserver.fieldvalidation import FieldValidation, read_mode
 from bayplan.cluster.apiserver.handlers import answer, table_of, wants_table
 from bayplan.cluster.apiserver.kubeconfig import write_kubeconfig
+from bayplan.cluster.apiserver.openapi import openapi_v2
+from bayplan.cluster.apiserver.openapi_protobuf import MEDIA_TYPES as OPENAPI_TYPES
+from bayplan.cluster.apiserver.openapi_protobuf import encode_document
 from bayplan.cluster.apiserver.protobuf import MEDIA_TYPE, decode_protobuf
+from bayplan.cluster.apiserver.repeats import Body, read_json, read_yaml
 from bayplan.cluster.apiserver.reviews import REVIEWS, review
-from bayplan.cluster.apiserver.status import ApiError, bad_request
+from bayplan.cluster.apiserver.status import ApiError
 from bayplan.cluster.apiserver.store import ServedCluster
 from bayplan.cluster.apiserver.watches import Watch, WatchSettings
-from bayplan.inputs.jsontext import parse_json
-from bayplan.inputs.limits import BODY, LimitExceeded
-from bayplan.inputs.yamltext import YamlProblem, parse_yaml
+from bayplan.inputs.limits import BODY
 
 __all__ = ["ApiServer"]
 
@@ -172,6 +177,9 @@ class ApiServer:
             return web.Response(text="ok")
         user = self._access.user(token)
         content = self._discovery(path) if request.method == "GET" else None
+        if path == "/openapi/v2" and request.method == "GET":
+            authorize_path(user, "get", path)
+            return self._openapi_v2(request.headers.get("Accept", ""))
         if content is not None:
             authorize_path(user, "get", path)
             return _json(msgspec.json.encode(content))
@@ -180,7 +188,7 @@ class ApiServer:
             raise PathNotFound
         kind = REVIEWS.get(path)
         if kind is not None and request.method == "POST":
-            body = review(self._access, user, kind, await _body(request))
+            body = review(self._access, user, kind, (await _body(request)).content)
             return _json(msgspec.json.encode(body), 201)
         call = read_call(self.cluster.resources, request.method, path, request.query)
         self.calls[call.verb, call.group, call.target, bool(call.namespace)] += 1
@@ -194,6 +202,13 @@ class ApiServer:
             return openapi(self.cluster.resources, path)
         return discover(self.cluster.resources, path, f"127.0.0.1:{self.port}")
 
+    def _openapi_v2(self, accept: str) -> web.Response:
+        document = openapi_v2(self.cluster.resources, str(VERSION["gitVersion"]))
+        asked, answered = OPENAPI_TYPES
+        if asked in accept:
+            return web.Response(body=encode_document(document), content_type=answered)
+        return _json(msgspec.json.encode(document))
+
     async def _serve(self, request: web.BaseRequest, call: Call) -> web.StreamResponse:
         if self.faults.latency:
             await asyncio.sleep(self.faults.latency)
@@ -203,14 +218,18 @@ class ApiServer:
         if call.verb == "watch":
             return await self._watch(request, call)
         body = await _body(request)
+        if call.verb in ("create", "update", "patch"):
+            mode = read_mode(call.verb, request.query)
+            call = replace(call, fields=FieldValidation(mode, body))
         self.cluster.settle()
         try:
-            code, content = answer(self.cluster, call, request.headers, body)
+            code, content = answer(self.cluster, call, request.headers, body.content)
         finally:
             self.cluster.settle()
         if fault is not None:
             return _fail(request, fault)
-        return _json(content, code)
+        warnings = [("Warning", _warning(text)) for text in call.fields.warnings]
+        return _json(content, code, CIMultiDict(warnings))
 
     async def _watch(self, request: web.BaseRequest, call: Call) -> web.StreamResponse:
         self.cluster.settle()
@@ -253,35 +272,28 @@ def _credentials(request: web.BaseRequest) -> tuple[str, str]:
     return path, token.strip() if scheme.lower() == "bearer" else ""
 
 
-async def _body(request: web.BaseRequest) -> Any:
+async def _body(request: web.BaseRequest) -> Body:
     if request.method == "GET":
-        return None
+        return Body(None)
     try:
         content = await request.read()
     except web.HTTPRequestEntityTooLarge:
         text = f"Request entity too large: limit is {BODY.size}"
         raise ApiError(413, "RequestEntityTooLarge", text) from None
     if not content:
-        return None
+        return Body(None)
     if request.content_type == MEDIA_TYPE:
-        return decode_protobuf(content)
-    try:
-        return parse_json(content, BODY)
-    except LimitExceeded as exc:
-        raise bad_request(f"the body of the request {exc}") from None
-    except ValueError as exc:
-        if "yaml" not in request.content_type:
-            text = str(exc).removeprefix("not JSON: ")
-            raise bad_request(f"couldn't get version/kind; json parse error: {text}") from None
-    try:
-        return next(parse_yaml(content.decode(), BODY), None)
-    except LimitExceeded as exc:
-        raise bad_request(f"the body of the request {exc}") from None
-    except YamlProblem as exc:
-        line = f"line {exc.line}: " if exc.line else ""
-        raise bad_request(f"error converting YAML to JSON: yaml: {line}{exc.message}") from None
-    except UnicodeDecodeError as exc:
-        raise bad_request(f"error converting YAML to JSON: {exc}") from None
+        return Body(decode_protobuf(content))
+    # Clients send JSON as YAML, too, and what reads both is slow.
+    if "yaml" in request.content_type and content.lstrip()[:1] != b"{":
+        return read_yaml(content)
+    return read_json(content)
+
+
+def _warning(text: str) -> str:
+    """Return the value of a Warning header."""
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", " ")
+    return f'299 - "{escaped}"'
 
 
 def _json(

@@ -61,8 +61,9 @@ class ApiError(Exception):
             "metadata": {},
             "status": "Failure",
             "message": self.message,
-            "reason": self.reason,
         }
+        if self.reason:
+            content["reason"] = self.reason
         if self.details:
             content["details"] = self.details
         content["code"] = self.code

@@ -14,6 +14,7 @@ from bayplan.cluster.apiserver.calls import Call
 from bayplan.cluster.apiserver.conversion import core_event
 from bayplan.cluster.apiserver.crds import check_definition
 from bayplan.cluster.apiserver.defaults import pod_update_defaults
+from bayplan.cluster.apiserver.fieldvalidation import FieldValidation, schema_of
 from bayplan.cluster.apiserver.history import Record
 from bayplan.cluster.apiserver.patches import json_patch, merge_patch, strategic_patch
 from bayplan.cluster.apiserver.reads import convert_for, find
@@ -83,6 +84,22 @@ def _own(call: Call, body: Any) -> Content:
 
     :raises ApiError: 400, where it is something else.
     """
+    return _stored(call, _identified(call, body))
+
+
+def _sent(call: Call, body: Any) -> Content:
+    """Return what a create or an update sends, in the stored version, its fields checked.
+
+    :raises ApiError: 400, where it is something else, or has unknown fields in strict mode.
+    """
+    _identified(call, body)
+    kind, custom = call.resource.kind, call.resource.custom
+    decoded = call.fields.decoded(call.api_version, kind, schema_of(call), body, custom)
+    return _own(call, decoded)
+
+
+def _identified(call: Call, body: Any) -> Content:
+    """Return a body that is an object of the resource, with apiVersion, kind and metadata."""
     resource = call.resource
     if not isinstance(body, dict):
         raise bad_request("the body of the request is no object")
@@ -93,11 +110,11 @@ def _own(call: Call, body: Any) -> Content:
             f"the object provided is a {kind} of {api_version}, expected a {resource.kind} of "
             f"{call.api_version}"
         )
-    content = without_nulls({"apiVersion": api_version, "kind": kind, **body})
+    content: Content = without_nulls({"apiVersion": api_version, "kind": kind, **body})
     if not isinstance(content.get("metadata", {}), dict):
         raise bad_request("$.metadata: expected a mapping")
     content.setdefault("metadata", {})
-    return _stored(call, content)
+    return content
 
 
 def _stored(call: Call, content: Content) -> Content:
@@ -125,7 +142,7 @@ def create(cluster: ServedCluster, call: Call, body: Any) -> Record:
     :raises ApiError: when it is refused.
     """
     resource = call.resource
-    content = _own(call, body)
+    content = _sent(call, body)
     meta = _new_metadata(call, content["metadata"])
     _check_namespace(cluster, call)
     content = {**content, "metadata": meta}
@@ -196,7 +213,7 @@ def update(cluster: ServedCluster, call: Call, body: Any) -> Record:
     :raises ApiError: when it is refused.
     """
     current = find(cluster, call)
-    content = _own(call, body)
+    content = _sent(call, body)
     name = content["metadata"].get("name", call.name)
     if name != call.name:
         raise bad_request(
@@ -220,7 +237,11 @@ def patch(cluster: ServedCluster, call: Call, content_type: str, body: Any) -> t
     current = find(cluster, call)
     convert = convert_for(call)
     shown = convert(current.content) if convert is not None else current.content
-    return _replace(cluster, call, current, _own(call, patched(content_type, shown, body))), False
+    made = patched(content_type, shown, body)
+    if isinstance(made, dict):
+        strategic = content_type == STRATEGIC_PATCH
+        made = call.fields.patched(schema_of(call), made, strategic, body)
+    return _replace(cluster, call, current, _own(call, made)), False
 
 
 def patched(content_type: str, shown: Content, body: Any) -> Any:
@@ -249,6 +270,7 @@ def _apply(cluster: ServedCluster, call: Call, body: Any) -> tuple[Record, bool]
         text = "Required value: is required for apply patch"
         cause = Cause("FieldValueRequired", text, "fieldManager")
         raise invalid("meta.k8s.io", "PatchOptions", "", [cause])
+    call.fields.applied(call, schema_of(call), _identified(call, body))
     wanted = _own(call, body)
     meta = {**wanted["metadata"], "name": call.name}
     if resource.namespaced:
@@ -263,7 +285,12 @@ def _apply(cluster: ServedCluster, call: Call, body: Any) -> tuple[Record, bool]
         merged = apply(base, wanted, manager, stamp, typed_lists=not resource.custom)
     except (AttributeError, IndexError, TypeError, ValueError) as exc:
         raise bad_request(f"the configuration does not fit the object: {exc}") from None
-    stored = {**call.__dict__, "version": resource.storage_version, "group": resource.group}
+    stored = {
+        **call.__dict__,
+        "version": resource.storage_version,
+        "group": resource.group,
+        "fields": FieldValidation(),
+    }
     if current is None:
         return create(cluster, Call(**{**stored, "verb": "create"}), merged), True
     return _replace(cluster, Call(**stored), current, merged), False

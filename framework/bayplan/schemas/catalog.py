@@ -1,0 +1,141 @@
+"""The types of all kinds, read from the package's data when they are first asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cache, cached_property
+from pathlib import Path
+
+import msgspec
+
+__all__ = ["Field", "ListOf", "MapOf", "Record", "Scalar", "Type", "kinds_of", "record_of"]
+
+_FILES = ("kubernetes.json", "ecosystem.json")
+
+
+@dataclass(frozen=True)
+class Scalar:
+    """A single value.
+
+    :param name: string, integer, int32, int64, number, boolean, bytes, time, quantity,
+        int-or-string, or any.
+    """
+
+    name: str
+
+
+@dataclass(frozen=True)
+class ListOf:
+    """A list."""
+
+    items: Type
+
+
+@dataclass(frozen=True)
+class MapOf:
+    """A mapping whose keys are free."""
+
+    values: Type
+
+
+@dataclass(frozen=True, eq=False)
+class Record:
+    """A mapping with known fields, which are found when they are first asked for.
+
+    :param name: the type's name with its package, such as ``core.v1.PodSpec``; empty where a CRD
+        writes the type where it is used.
+    :param open: whether other fields are kept, too.
+    """
+
+    name: str
+    load: Callable[[], dict[str, Field]] = field(repr=False)
+    open: bool = False
+
+    @cached_property
+    def fields(self) -> dict[str, Field]:
+        """The fields by name."""
+        return self.load()
+
+
+Type = Scalar | ListOf | MapOf | Record
+
+
+@dataclass(frozen=True)
+class Field:
+    """A field of a record.
+
+    :param strategy: how a strategic merge patch treats it: empty, merge, replace, retainKeys.
+    :param merge_key: by which field of its items a list is merged.
+    """
+
+    name: str
+    type: Type
+    required: bool = False
+    strategy: str = ""
+    merge_key: str = ""
+    description: str = ""
+
+
+def record_of(api_version: str, kind: str) -> Record | None:
+    """Return the type of a kind, None where nothing is known of it.
+
+    :param api_version: with the group, such as ``apps/v1``.
+    """
+    name = kinds_of(api_version).get(kind)
+    return None if name is None else _record(name)
+
+
+def kinds_of(api_version: str) -> Mapping[str, str]:
+    """Return the names of the types of all kinds of a version."""
+    return _kinds().get(api_version, {})
+
+
+class _File(msgspec.Struct):
+    kinds: dict[str, dict[str, str]]
+    types: dict[str, dict[str, msgspec.Raw]]
+
+
+@cache
+def _files() -> tuple[_File, ...]:
+    folder = Path(__file__).parent
+    decoder = msgspec.json.Decoder(_File)
+    return tuple(decoder.decode((folder / name).read_bytes()) for name in _FILES)
+
+
+@cache
+def _kinds() -> dict[str, dict[str, str]]:
+    return {version: kinds for file in _files() for version, kinds in file.kinds.items()}
+
+
+@cache
+def _record(name: str) -> Record:
+    return Record(name, lambda: _fields(name))
+
+
+def _fields(name: str) -> dict[str, Field]:
+    package, _, own = name.rpartition(".")
+    for file in _files():
+        raw = file.types.get(package, {}).get(own)
+        if raw is not None:
+            written = msgspec.json.decode(raw, type=dict[str, str])
+            return {key: _field(key, text, package) for key, text in written.items()}
+    raise LookupError(f"there is no type {name}")
+
+
+def _field(name: str, text: str, package: str) -> Field:
+    type_, *marks = text.split(" ")
+    required = "required" in marks
+    strategy, _, key = (marks[-1] if marks and marks[-1] != "required" else "").partition("=")
+    return Field(name, _type(type_, package), required, strategy, key)
+
+
+@cache
+def _type(text: str, package: str) -> Type:
+    if text.startswith("[]"):
+        return ListOf(_type(text[2:], package))
+    if text.startswith("{}"):
+        return MapOf(_type(text[2:], package))
+    if "." in text:
+        return _record(text)
+    return _record(f"{package}.{text}") if text[0].isupper() else Scalar(text)
