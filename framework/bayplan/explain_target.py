@@ -34,6 +34,11 @@ class Target:
     kind: str
     key: str
 
+    @property
+    def makes_pods(self) -> bool:
+        """Whether it is an object whose controller makes pods."""
+        return self.kind not in (_ANY, "Pod", "PodGroup")
+
     def __str__(self) -> str:
         """Return the target as people write it."""
         return f"{self.kind} {self.key}" if self.kind else f'pod or gang "{self.key}"'

@@ -69,7 +69,7 @@ def records(type_: Type | None, seen: dict[str, Record]) -> dict[str, Record]:
 def load(folder: Path, text: str) -> list[str]:
     """Load a manifest; return its notes."""
     (folder / "m.yaml").write_text(text)
-    return load_manifests([str(folder / "m.yaml")]).notes.texts()
+    return load_manifests([str(folder / "m.yaml")]).notes()
 
 
 def refusal(folder: Path, text: str) -> str:
@@ -316,7 +316,7 @@ def test_what_a_cluster_has_accepted_is_not_refused(tmp_path: Path) -> None:
         file.writestr("pods.json", json.dumps({"kind": "List", "apiVersion": "v1", "items": pods}))
     manifests = load_manifests([str(archive)])
     assert [obj.metadata.name for obj in manifests.objects] == ["p"]
-    assert manifests.notes.texts() == []
+    assert manifests.notes() == []
     kind = KINDS["", "Pod"]
     assert decode_json(kind, "v1", json.dumps(pods[0]).encode()).metadata.name == "p"
 

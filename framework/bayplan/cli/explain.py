@@ -113,10 +113,10 @@ def _print(simulation: Simulation, wanted: Target, output: str, head: str = "") 
     found = pods_of(scheduler, simulation.pods(), get, wanted)
     if not found:
         near = nearest(wanted, simulation.pods(), scheduler.gangs.all())
-        what = "pods of" if wanted.kind not in ("", "Pod") else ""
+        what = "pods of" if wanted.makes_pods else ""
         verb = "are no" if what else "is no"
         raise InputError(f"there {verb} {what} {wanted} at the end{near}".replace("  ", " "))
-    about = explain(scheduler, found[0], len(found))
+    about = explain(scheduler, found[0], len(found) if wanted.makes_pods else 1)
     for note in simulation.problems():
         click.echo(f"note: {note}", err=True)
     if output == "json":

@@ -227,7 +227,8 @@ class WebPage:
             found = pods_of(live.scheduler, live.scheduler.known_pods(), self._find, target)
         if live is None or not found:
             return web.Response(status=404, text=f"there is no {target}\n")
-        about = explain(live.scheduler, found[0], len(found))
+        of = len(found) if target.makes_pods else 1
+        about = explain(live.scheduler, found[0], of)
         if request.query.get("output") == "json":
             return web.json_response(about.as_json())
         out = io.StringIO()
