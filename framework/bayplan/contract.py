@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any
 
 from bayplan import hookspecs
@@ -34,7 +35,8 @@ _MARK = f"{hookspecs.PROJECT}_impl"
 _OPTIONS = ("hookwrapper", "wrapper", "tryfirst", "trylast", "optionalhook", "specname")
 
 
-def hook_names() -> dict[str, tuple[str, ...]]:
+@cache
+def hook_names() -> Mapping[str, tuple[str, ...]]:
     """Return every hook with the names of its arguments, in the order of a cycle."""
     return {
         name: tuple(inspect.signature(function).parameters)

@@ -30,6 +30,7 @@ class PluginFinder:
 
     def __init__(self, plugins_dir: Path | None = None) -> None:
         self._classes: dict[str, type[Plugin[Any]]] = {}
+        self._installed: Mapping[str, EntryPoint] | None = None
         if plugins_dir is not None:
             if not plugins_dir.is_dir():
                 raise InputError("is not a folder", str(plugins_dir))
@@ -38,7 +39,10 @@ class PluginFinder:
 
     def entry_points(self) -> Mapping[str, EntryPoint]:
         """Return the installed plugins' entry points by name."""
-        return {point.name: point for point in entry_points(group=ENTRY_POINT_GROUP)}
+        if self._installed is None:
+            found = entry_points(group=ENTRY_POINT_GROUP)
+            self._installed = {point.name: point for point in found}
+        return self._installed
 
     def local(self) -> Mapping[str, type[Plugin[Any]]]:
         """Return the plugins of the plugins folder."""

@@ -13,11 +13,14 @@ def test_keeps_the_contract():
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeAlias
 
+import msgspec
 import numpy as np
 
+from bayplan import fingerprints
 from bayplan.api import (
     ApiObject,
     ClusterNetworkTopology,
@@ -37,17 +40,19 @@ from bayplan.api.objects import KINDS, decode_object, decode_part
 from bayplan.api.pod import ResourceRequirements
 from bayplan.api.podgroup import PodGroupSpec
 from bayplan.cluster import MemoryCluster
-from bayplan.contract import check_class
+from bayplan.contract import check_class, hook_names
 from bayplan.decision import Decision
 from bayplan.discovery import PluginFinder
 from bayplan.errors import InputError, PluginError
 from bayplan.evaluation import Evaluation
 from bayplan.evaluator import Evaluator
+from bayplan.events import ClusterEvent
 from bayplan.failures import PLUGIN_RAISES, failure
 from bayplan.fieldcheck import check_fields
+from bayplan.placing import EVERYWHERE
 from bayplan.plugin import Args, CycleState, Placement, Placements, Plugin, Unit
 from bayplan.profile import Profile, ProfileSet, default_profiles
-from bayplan.runtime import Runtime
+from bayplan.runtime import HookCall, Runtime, guard
 from bayplan.scheduler import ProfileAtWork, Scheduler
 from bayplan.snapshot import NodeRow, NodeView, PodInfo, Snapshot
 from bayplan.topology.network import NODE_LAYER
@@ -74,6 +79,7 @@ __all__ = [
 
 PluginOrName: TypeAlias = type[Plugin[Any]] | str
 _NO_ARGS: Mapping[str, Any] = {}
+_MOST_NAMED = 4
 
 
 class PluginCheckError(AssertionError):
@@ -493,47 +499,54 @@ def check_plugin(
     - every hook's name and arguments are known, and the arguments' model has a schema;
     - ``filter`` and ``filter_node`` agree, ``score`` and ``score_node`` agree;
     - the answer is the same twice, and from kept evaluations as from scratch;
-    - scores are finite and, where nothing normalises them, 0..100;
-    - hooks leave the snapshot alone, and ``unreserve`` undoes what ``reserve`` counted.
+    - scores are finite and come to 0..100;
+    - no hook changes what it is given: nodes, pods, other objects, columns, the cycle state of
+      other plugins; and ``unreserve`` undoes what ``reserve`` counted.
 
-    :raises PluginCheckError: naming the rule that is broken.
+    :raises PluginCheckError: naming the rule that is broken, and the hook.
     """
+    given = dict(args or {})
     try:
         check_class(plugin.__name__, plugin)
-        _checked(plugin, args or _NO_ARGS)
+        _checked(plugin, given)
     except InputError as exc:
         raise PluginCheckError(str(exc)) from None
-    for seed in range(rounds):
-        cluster = random_cluster(seed)
-        draw = random.Random(seed + 1000)  # noqa: S311 - test data
-        try:
-            _check_on(plugin, dict(args or {}), cluster, draw)
-        except PluginError as exc:
-            raise PluginCheckError(str(exc)) from exc
+    try:
+        for seed in range(rounds):
+            cluster = random_cluster(seed)
+            _check_on(plugin, given, cluster, seed)
+            _check_beside_others(plugin, given, cluster, seed)
+    except PluginError as exc:
+        raise PluginCheckError(str(exc)) from exc
+
+
+def _probes(seed: int) -> list[Pod]:
+    """Return the pods to ask a plugin about; the same for the same seed."""
+    draw = random.Random(seed + 1000)  # noqa: S311 - test data
+    return [random_pod(draw, f"probe-{index}") for index in range(6)]
 
 
 def _check_on(
-    plugin: type[Plugin[Any]], args: Mapping[str, Any], cluster: Cluster, draw: random.Random
+    plugin: type[Plugin[Any]], args: Mapping[str, Any], cluster: Cluster, seed: int
 ) -> None:
     kept = _alone(plugin, cluster, args, cached=True)
     plain = _alone(plugin, cluster, args)
-    before = _fingerprint(cluster.snapshot)
-    for index in range(6):
-        pod = PodInfo(random_pod(draw, f"probe-{index}"))
+    for index, probe in enumerate(_probes(seed)):
+        pod = PodInfo(probe)
+        before = fingerprints.of_world(cluster.snapshot, [pod])
         first, again, cached = plain.evaluate(pod), plain.evaluate(pod), kept.evaluate(pod)
+        things = fingerprints.changed(before, fingerprints.of_world(cluster.snapshot, [pod]))
+        if things:
+            raise _meddling(plugin, args, seed, index, things)
         _same(plugin, "two evaluations of one pod", first, again)
         _same(plugin, "an evaluation that was kept and one from scratch", first, cached)
-        _check_scores(plugin, first)
         _check_spellings(plugin, args, cluster, pod, first)
-        if _fingerprint(cluster.snapshot) != before:
-            raise PluginCheckError(f"{plugin.__name__} changes the snapshot while it filters")
         # The plugin runs alone here; the default profile says where there is room at all.
         room = cluster._profile.evaluator.evaluate(pod).feasible
         row = first.best(np.flatnonzero(room & first.feasible))
         if row is not None:
-            _check_reserve(plugin, args, cluster, pod, row)
+            _check_other_hooks(plugin, args, cluster, pod, first, row)
             cluster.snapshot.add_pod(pod, cluster.snapshot.nodes.names[row])
-            before = _fingerprint(cluster.snapshot)
 
 
 def _same(plugin: type[Plugin[Any]], what: str, one: Evaluation, other: Evaluation) -> None:
@@ -541,18 +554,6 @@ def _same(plugin: type[Plugin[Any]], what: str, one: Evaluation, other: Evaluati
         raise PluginCheckError(f"{plugin.__name__}: {what} differ in the nodes they allow")
     if not np.array_equal(one.total, other.total):
         raise PluginCheckError(f"{plugin.__name__}: {what} differ in scores")
-
-
-def _check_scores(plugin: type[Plugin[Any]], found: Evaluation) -> None:
-    for column in found.scores:
-        counted = column.counted[found.feasible]
-        if not np.isfinite(counted).all():
-            raise PluginCheckError(f"{plugin.__name__}: a score is not a finite number")
-        if len(counted) and (counted.min() < 0 or counted.max() > 100):
-            raise PluginCheckError(
-                f"{plugin.__name__}: scores go from {counted.min():g} to {counted.max():g}; "
-                "expected 0 to 100, or set normalize_scores"
-            )
 
 
 def _check_spellings(
@@ -584,31 +585,149 @@ def _check_spellings(
                 )
 
 
-def _check_reserve(
+def _meddling(
+    plugin: type[Plugin[Any]],
+    args: Mapping[str, Any],
+    seed: int,
+    probe: int,
+    things: Sequence[str],
+) -> PluginCheckError:
+    """Return the error for a plugin that changes things while it filters and scores.
+
+    :raises PluginCheckError: naming the hook, where one can be blamed.
+    """
+    # What was changed is spoilt: ask again on a cluster of the same seed, and watch each call.
+    cluster, pod = random_cluster(seed), PodInfo(_probes(seed)[probe])
+    watched = _Watch(plugin, cluster.snapshot, pod)
+    runtime = _runtime(plugin, cluster, args).with_calls(watched.world)
+    Evaluator(runtime, cluster.snapshot, cached=False).evaluate(pod)
+    return PluginCheckError(f"{plugin.__name__} changes {_listed(things)}")
+
+
+class _Watch:
+    """Wraps calls of a plugin's hooks, to find out which one changes what it is given."""
+
+    def __init__(self, plugin: type[Plugin[Any]], snapshot: Snapshot, pod: PodInfo) -> None:
+        self._name = plugin.__name__
+        self._snapshot = snapshot
+        self._pod = pod
+        self._own: set[object] = set()
+
+    def world(self, call: HookCall) -> HookCall:
+        """Return the call, watching the snapshot and the pod."""
+
+        def run(*given: Any) -> Any:
+            before = fingerprints.of_world(self._snapshot, [self._pod])
+            answer = _in_full(call, call.call(*given))
+            after = fingerprints.of_world(self._snapshot, [self._pod])
+            self._compare(call, fingerprints.changed(before, after))
+            return answer
+
+        return replace(call, call=run)
+
+    def state(self, call: HookCall) -> HookCall:
+        """Return the call, watching what other plugins have written to the cycle's state."""
+        arguments = hook_names()[call.hook]
+        if call.name != self._name or "state" not in arguments:
+            return call
+        at = arguments.index("state")
+
+        def run(*given: Any) -> Any:
+            before = fingerprints.of_state(given[at])
+            answer = _in_full(call, call.call(*given))
+            after = fingerprints.of_state(given[at])
+            self._own |= after.keys() - before.keys()
+            others = {key: value for key, value in before.items() if key not in self._own}
+            wrong = [str(key) for key, value in others.items() if after.get(key) != value]
+            self._compare(call, [f"{key} of another plugin" for key in wrong])
+            return answer
+
+        return replace(call, call=run)
+
+    def _compare(self, call: HookCall, things: Sequence[str]) -> None:
+        if things:
+            raise PluginCheckError(f"{self._name}: {call.hook} changes {_listed(things)}")
+
+
+def _in_full(call: HookCall, answer: Any) -> Any:
+    """Return a hook's answer, and of a generator all that it yields."""
+    return guard(call, list, answer) if isinstance(answer, Iterator) else answer
+
+
+def _listed(things: Sequence[str]) -> str:
+    more = len(things) - _MOST_NAMED
+    return ", ".join(things[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
+
+
+def _check_other_hooks(
     plugin: type[Plugin[Any]],
     args: Mapping[str, Any],
     cluster: Cluster,
     pod: PodInfo,
+    found: Evaluation,
     row: int,
 ) -> None:
-    runtime = _runtime(plugin, cluster, args)
-    if not runtime["reserve"]:
-        return
-    if not runtime["unreserve"]:
-        raise PluginCheckError(f"{plugin.__name__} has reserve and no unreserve")
+    """Run the hooks around Filter and Score on a node that takes the pod."""
     snapshot = cluster.snapshot
-    before, state = _fingerprint(snapshot), CycleState()
-    node = NodeRow(snapshot.nodes, row)
-    runtime["reserve"][0](pod, node, state)
+    runtime = _runtime(plugin, cluster, args)
+    if runtime["reserve"] and not runtime["unreserve"]:
+        raise PluginCheckError(f"{plugin.__name__} has reserve and no unreserve")
+    watched = runtime.with_calls(_Watch(plugin, snapshot, pod).world)
+    node, unit, state = NodeRow(snapshot.nodes, row), Unit(pod.key, [pod]), CycleState(found.state)
+    before = fingerprints.of_world(snapshot, [pod])
+
+    def run(hook: str, *given: Any, of: Runtime = watched) -> None:
+        for call in of[hook]:
+            _in_full(call, call(*given))
+
+    run("pre_enqueue", pod)
+    run("queue_sort", unit, 0.0)
+    run("requeue_hint", pod, ClusterEvent.NODE_ADDED, None)
+    run("requeue_hint", pod, ClusterEvent.POD_REMOVED, pod)
+    if plugin.__name__ not in found.skipped["pre_filter"]:
+        run("slots", pod, NodeView(snapshot.nodes), found.state)
+    run("placement_score", unit, EVERYWHERE, state)
+    run("reserve", pod, node, state, of=runtime)
+    run("permit", pod, node, unit, state)
+    run("pre_bind", pod, node, state)
+    run("bind", pod, node, state)
     for _ in range(2):
         # Unreserve has to bear being called when there is nothing to undo.
-        runtime["unreserve"][0](pod, node, state)
-    if _fingerprint(snapshot) != before:
-        raise PluginCheckError(f"{plugin.__name__}: unreserve does not undo reserve")
+        run("unreserve", pod, node, state, of=runtime)
+    things = fingerprints.changed(before, fingerprints.of_world(snapshot, [pod]))
+    if things:
+        text = f"unreserve does not undo reserve, which changes {_listed(things)}"
+        raise PluginCheckError(f"{plugin.__name__}: {text}")
+    run("post_bind", pod, node, state)
 
 
-def _fingerprint(snapshot: Snapshot) -> tuple[object, ...]:
-    table = snapshot.nodes
-    columns = {name: table.used(name).tobytes() for name in ("cpu", "memory", "pods")}
-    pods = tuple(tuple(on_node) for on_node in table.pods)
-    return (tuple(table.names), columns, pods, table.unschedulable.tobytes())
+def _check_beside_others(
+    plugin: type[Plugin[Any]], args: Mapping[str, Any], cluster: Cluster, seed: int
+) -> None:
+    """Run a plugin after those of the default profile, whose state it has to leave alone."""
+    name = plugin.__name__
+    profile = cluster._profile.profile
+    made = _runtime(plugin, cluster, args).plugins[name]
+    last = [] if name in profile.plugins else [(name, 1)]
+    points = {hook: [*order, *last] for hook, order in profile.points.items()}
+    draw = random.Random(seed + 2000)  # noqa: S311 - test data
+    pod = PodInfo(_spread(random_pod(draw, "probe")))
+    runtime = Runtime({**cluster._profile.runtime.plugins, name: made}, points)
+    watched = runtime.with_calls(_Watch(plugin, cluster.snapshot, pod).state)
+    Evaluator(watched, cluster.snapshot, cached=False).evaluate(pod)
+
+
+def _spread(pod: Pod) -> Pod:
+    """Return a pod with constraints on others, so that plugins have something to remember."""
+    selector = {"matchLabels": dict(pod.metadata.labels)}
+    constraint = {
+        "maxSkew": 5,
+        "topologyKey": "topology.kubernetes.io/zone",
+        "whenUnsatisfiable": "DoNotSchedule",
+        "labelSelector": selector,
+    }
+    soft = {**constraint, "whenUnsatisfiable": "ScheduleAnyway"}
+    spec = decode_part(PodSpec, {"topologySpreadConstraints": [constraint, soft]})
+    constraints = spec.topology_spread_constraints
+    changed = msgspec.structs.replace(pod.spec, topology_spread_constraints=constraints)
+    return msgspec.structs.replace(pod, spec=changed)

@@ -2,15 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
-from bayplan import Args, NodeRow, NodeView, Plugin, PodInfo, Reads, Reject, hookimpl
+from bayplan import (
+    NOTES,
+    Args,
+    CycleState,
+    NodeRow,
+    NodeView,
+    Plugin,
+    PodInfo,
+    Reads,
+    Reject,
+    StateKey,
+    hookimpl,
+)
+from bayplan.api import Toleration
 from bayplan.discovery import PluginFinder
 from bayplan.testing import PluginCheckError, check_plugin
+from bayplan_plugins.pod_topology_spread import _ELIGIBLE
 
 RATIO = {
     "type": "RequestedToCapacityRatio",
@@ -149,7 +164,7 @@ class WrongArgument(Plugin[Args]):
         (LiesAboutPods, "an evaluation that was kept and one from scratch differ in scores"),
         (LiesAboutSign, "an evaluation that was kept and one from scratch differ in the nodes"),
         (TooHigh, r"score 8000 of node node-\d+ is not in 0..100; set normalize_scores"),
-        (Meddles, "changes the snapshot"),
+        (Meddles, "Meddles: filter changes the pods on nodes, the status of node node-0"),
         (WritesColumns, "read-only"),
         (NoHooks, "implements no hook"),
     ],
@@ -157,3 +172,156 @@ class WrongArgument(Plugin[Args]):
 def test_check_plugin_finds_what_is_wrong(plugin: type[Plugin[Any]], message: str) -> None:
     with pytest.raises(PluginCheckError, match=message):
         check_plugin(plugin)
+
+
+def filters(change: Callable[[PodInfo, NodeView], object]) -> type[Plugin[Any]]:
+    """Return a plugin that changes something in each of its filter calls, and refuses nothing."""
+
+    class Changes(Plugin[Args]):
+        """Changes what it is given."""
+
+        @hookimpl
+        def filter(self, pod: PodInfo, nodes: NodeView) -> Iterator[Reject]:
+            change(pod, nodes)
+            yield Reject(np.zeros(len(nodes), dtype=np.bool_), "never")
+
+    return Changes
+
+
+def first(nodes: NodeView) -> Any:
+    return next(iter(nodes))
+
+
+def tolerate(pod: PodInfo) -> None:
+    spec = replace(pod.spec, tolerations=(Toleration(operator="Exists"),))
+    pod.pod = replace(pod.pod, spec=spec)
+
+
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        (lambda pod, nodes: pod.pod.metadata.labels.update(mine="yes"), "the labels of pod"),
+        (lambda pod, nodes: pod.pod.metadata.annotations.update(a="b"), "the annotations of pod"),
+        (lambda pod, nodes: tolerate(pod), "the spec of pod"),
+        (lambda pod, nodes: setattr(pod, "priority", 7), "what is derived of pod"),
+        (lambda pod, nodes: setattr(pod, "labels", {"mine": "yes"}), "the labels of pod"),
+        (lambda pod, nodes: first(nodes).node.metadata.labels.pop("disk", 0), "the labels of node"),
+        (
+            lambda pod, nodes: first(nodes).node.metadata.annotations.update(a="b"),
+            "the annotations of node",
+        ),
+        (lambda pod, nodes: first(nodes).node.status.allocatable.clear(), "the status of node"),
+        (lambda pod, nodes: nodes.table.names.reverse(), "the names of the nodes"),
+        (lambda pod, nodes: nodes.table.taint_sets.pop(), "the sets of taints"),
+        (
+            lambda pod, nodes: nodes.table.used_columns["cpu"].__iadd__(1),
+            "the column of used cpu",
+        ),
+        (
+            lambda pod, nodes: np.logical_not(
+                nodes.table.unschedulable, out=nodes.table.unschedulable
+            ),
+            "the column of cordoned nodes",
+        ),
+    ],
+)
+def test_check_plugin_names_what_a_plugin_changes(
+    change: Callable[[PodInfo, NodeView], object], what: str
+) -> None:
+    with pytest.raises(PluginCheckError, match=f"Changes: filter changes .*{what}"):
+        check_plugin(filters(change))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda pod, nodes: pod.labels.update(mine="yes"),
+        lambda pod, nodes: pod.annotations.update(mine="yes"),
+        lambda pod, nodes: pod.requests.update(cpu=0),
+        lambda pod, nodes: first(nodes).labels.update(mine="yes"),
+        lambda pod, nodes: first(nodes).annotations.update(mine="yes"),
+        lambda pod, nodes: first(nodes).pods.clear(),
+        lambda pod, nodes: nodes.used("cpu").fill(0),
+        lambda pod, nodes: nodes.unschedulable.fill(True),
+        lambda pod, nodes: nodes.taint_codes.fill(0),
+        lambda pod, nodes: nodes.label("disk").codes.fill(0),
+        lambda pod, nodes: nodes.label("disk").values.append("new"),
+        lambda pod, nodes: nodes.image_size("x").fill(7),
+    ],
+)
+def test_what_a_plugin_is_given_is_read_only(
+    change: Callable[[PodInfo, NodeView], object],
+) -> None:
+    message = "failed in filter: (AttributeError|TypeError|ValueError): .*(read-only|no attribute)"
+    with pytest.raises(PluginCheckError, match=message):
+        check_plugin(filters(change))
+
+
+@pytest.mark.parametrize(
+    "hook", ["pre_enqueue", "slots", "permit", "pre_bind", "bind", "post_bind", "requeue_hint"]
+)
+def test_check_plugin_looks_at_every_hook(hook: str) -> None:
+    def meddle(self: Any, pod: PodInfo) -> Any:
+        pod.pod.metadata.labels["mine"] = "yes"
+        answers = {"slots": np.full(12, 5), "requeue_hint": True}
+        return answers.get(hook)
+
+    plugin = type("Changes", (Plugin,), {hook: hookimpl(meddle), "__doc__": "Changes labels."})
+    with pytest.raises(PluginCheckError, match=f"Changes: {hook} changes the labels of pod"):
+        check_plugin(plugin)
+
+
+class TakesForGood(Plugin[Args]):
+    """Marks nodes in reserve, and forgets to undo that."""
+
+    @hookimpl
+    def reserve(self, node: NodeRow) -> None:
+        node.node.metadata.annotations["taken"] = "yes"
+
+    @hookimpl
+    def unreserve(self) -> None:
+        """Forget it."""
+
+
+def test_unreserve_has_to_undo_reserve() -> None:
+    message = "unreserve does not undo reserve, which changes the annotations of node"
+    with pytest.raises(PluginCheckError, match=message):
+        check_plugin(TakesForGood)
+
+
+@pytest.mark.parametrize("in_place", [True, False])
+def test_check_plugin_guards_the_state_of_other_plugins(in_place: bool) -> None:
+    class Intrudes(Plugin[Args]):
+        """Changes what the plugin for spreading has written."""
+
+        @hookimpl
+        def pre_score(self, state: CycleState) -> None:
+            if _ELIGIBLE in state:
+                if in_place:
+                    state[_ELIGIBLE].clear()
+                else:
+                    state[_ELIGIBLE] = {}
+
+    message = "Intrudes: pre_score changes .*spread.eligible.* of another plugin"
+    with pytest.raises(PluginCheckError, match=message):
+        check_plugin(Intrudes)
+
+
+class Remembers(Plugin[Args]):
+    """Writes to the cycle's state what is its own, and changes it."""
+
+    SEEN: StateKey[list[int]] = StateKey("seen", copy=list)
+
+    @hookimpl
+    def pre_filter(self, nodes: NodeView, state: CycleState) -> None:
+        state[self.SEEN] = [len(nodes)]
+        state[NOTES] = ("seen",)
+
+    @hookimpl
+    def score(self, nodes: NodeView, state: CycleState) -> Any:
+        state[self.SEEN].append(len(nodes))
+        return np.zeros(len(nodes))
+
+
+def test_a_plugin_may_change_its_own_state() -> None:
+    check_plugin(Remembers)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TypeVar
 
 import numpy as np
@@ -37,7 +38,7 @@ class LabelColumn:
     """One label key over all nodes: codes into ``values``, -1 where the label is missing."""
 
     codes: IntColumn
-    values: list[str]
+    values: Sequence[str]
 
     def where(self, accepted: Iterable[bool]) -> BoolColumn:
         """Return the mask of nodes whose value is accepted; a missing label never is."""
@@ -99,7 +100,8 @@ class NodeTable:
                 value = node.metadata.labels.get(key)
                 if value is not None:
                     codes[row] = values.setdefault(value, len(values))
-            column = self._labels[key] = LabelColumn(codes, list(values))
+            codes.flags.writeable = False
+            column = self._labels[key] = LabelColumn(codes, tuple(values))
         return column
 
     def image_size(self, image: str) -> IntColumn:
@@ -109,6 +111,7 @@ class NodeTable:
             column = np.zeros(len(self), dtype=np.int64)
             for row, size in self._image_index().get(image, {}).items():
                 column[row] = size
+            column.flags.writeable = False
             self._images[image] = column
         return column
 
@@ -251,7 +254,7 @@ class NodeTable:
             self.epoch += 1
 
 
-def _read_only(column: IntColumn) -> IntColumn:
+def _read_only(column: npt.NDArray[Scalar]) -> npt.NDArray[Scalar]:
     view = column.view()
     view.flags.writeable = False
     return view
@@ -332,13 +335,12 @@ class NodeView:
     @property
     def unschedulable(self) -> BoolColumn:
         """The mask of cordoned nodes."""
-        mask = self.table.unschedulable
-        return mask if self.rows is None else mask[self.rows]
+        return self.pick(_read_only(self.table.unschedulable))
 
     @property
     def taint_codes(self) -> IntColumn:
         """Which of ``taint_sets`` each node carries."""
-        return self.pick(self.table.taint_codes)
+        return self.pick(_read_only(self.table.taint_codes))
 
     @property
     def taint_sets(self) -> Sequence[tuple[Taint, ...]]:
@@ -352,7 +354,7 @@ class NodeView:
     def ports_in_use(self, protocol: str, port: int) -> Mapping[str, IntColumn]:
         """Return, by host IP, how many pods of each node hold this host port."""
         found = self.table.ports_in_use(protocol, port)
-        return {ip: self.pick(column) for ip, column in found.items()}
+        return {ip: self.pick(_read_only(column)) for ip, column in found.items()}
 
     def pick(self, column: npt.NDArray[Scalar]) -> npt.NDArray[Scalar]:
         """Return the view's part of a column over all nodes."""
@@ -381,12 +383,12 @@ class NodeRow:
     @property
     def labels(self) -> Mapping[str, str]:
         """The node's labels."""
-        return self.table.nodes[self.row].metadata.labels
+        return MappingProxyType(self.table.nodes[self.row].metadata.labels)
 
     @property
     def annotations(self) -> Mapping[str, str]:
         """The node's annotations."""
-        return self.table.nodes[self.row].metadata.annotations
+        return MappingProxyType(self.table.nodes[self.row].metadata.annotations)
 
     @property
     def taints(self) -> tuple[Taint, ...]:
@@ -401,7 +403,7 @@ class NodeRow:
     @property
     def pods(self) -> Mapping[str, PodInfo]:
         """The pods on the node, by key, those of the running cycle included."""
-        return self.table.pods[self.row]
+        return MappingProxyType(self.table.pods[self.row])
 
     def allocatable(self, resource: str) -> int:
         """Return what the node offers."""

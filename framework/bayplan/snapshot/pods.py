@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import msgspec
 
@@ -79,7 +80,7 @@ class PodInfo:
         self.namespace = meta.namespace
         self.key = f"{meta.namespace}/{meta.name}"
         self.uid = meta.uid or self.key
-        self.labels: Mapping[str, str] = meta.labels
+        self.labels: Mapping[str, str] = MappingProxyType(meta.labels)
         self.labels_id = (meta.namespace, frozenset(meta.labels.items()))
         self.priority = pod.spec.priority or 0
         self.facts = _facts(pod.spec)
@@ -95,7 +96,7 @@ class PodInfo:
     def annotations(self) -> Mapping[str, str]:
         """The pod's annotations, its own before those that it inherits."""
         own = self.pod.metadata.annotations
-        return {**self.inherited, **own} if self.inherited else own
+        return {**self.inherited, **own} if self.inherited else MappingProxyType(own)
 
     @property
     def spec(self) -> PodSpec:
@@ -131,8 +132,8 @@ def _facts(spec: PodSpec) -> SpecFacts:
         requests = pod_requests(spec)
         extended = any("/" in name for name in requests.effective)
         facts = SpecFacts(
-            requests.effective,
-            requests.scoring,
+            MappingProxyType(dict(requests.effective)),
+            MappingProxyType(dict(requests.scoring)),
             _host_ports(spec),
             wants_devices=extended or bool(spec.resource_claims),
             uses_claims=any(v.persistent_volume_claim or v.ephemeral for v in spec.volumes),
