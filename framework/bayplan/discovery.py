@@ -7,6 +7,7 @@ import importlib.util
 import inspect
 import sys
 from collections.abc import Mapping
+from functools import cached_property
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from types import ModuleType
@@ -36,8 +37,9 @@ class PluginFinder:
             for path in sorted(plugins_dir.glob("*.py")):
                 self._classes.update(plugins_in(load_file(path)))
 
+    @cached_property
     def entry_points(self) -> Mapping[str, EntryPoint]:
-        """Return the installed plugins' entry points by name."""
+        """The installed plugins' entry points by name."""
         return {point.name: point for point in entry_points(group=ENTRY_POINT_GROUP)}
 
     def local(self) -> Mapping[str, type[Plugin[Any]]]:
@@ -53,7 +55,7 @@ class PluginFinder:
         if found is not None:
             check_class(name, found, where)
             return found
-        installed = self.entry_points()
+        installed = self.entry_points
         if name in installed:
             target = installed[name].value
         elif ":" in name:

@@ -34,7 +34,7 @@ def list_(plugins_dir: Path | None, output: str) -> None:
     As JSON it holds the JSON schema of each plugin's arguments, for editors.
     """
     finder = PluginFinder(plugins_dir)
-    sources = {name: point.value for name, point in finder.entry_points().items()}
+    sources = {name: point.value for name, point in finder.entry_points.items()}
     sources |= {name: str(plugins_dir) for name in finder.local()}
     found: list[dict[str, Any]] = []
     for name in sorted(sources):

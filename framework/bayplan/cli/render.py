@@ -8,8 +8,6 @@ from contextlib import contextmanager
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
-from rich.progress import Progress as Bar
 from rich.tree import Tree
 
 from bayplan.api.gpus import named_gpus
@@ -46,6 +44,10 @@ def progress() -> Iterator[Progress | None]:
     if not sys.stderr.isatty():
         yield None
         return
+    # Only a terminal needs it, and it takes longer to load than a small simulation runs.
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
+    from rich.progress import Progress as Bar
+
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("pods placed")
