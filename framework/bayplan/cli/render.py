@@ -75,6 +75,10 @@ def print_simulation(simulation: Simulation) -> None:
     if pending:
         console.print(f"\n[bold]Pending ({len(pending)})[/bold]")
         _print_pending(console, pending)
+    refused = simulation.refused()
+    if refused:
+        console.print(f"\n[bold]Refused ({len(refused)})[/bold]  by any API server")
+        _print_refused(console, refused)
     seconds = simulation.wall_seconds
     console.print(
         f"\n{len(placements)} of {len(simulation.pods())} pods have a node; "
@@ -241,6 +245,14 @@ def _print_domains(console: Console, decision: Decision) -> None:
         console.print(f"    part      {escape(part.name)}")
     if len(decision.parts) > _MANY_DOMAINS:
         console.print(f"    … {len(decision.parts) - _MANY_DOMAINS} more parts")
+
+
+def _print_refused(console: Console, refused: Mapping[str, str]) -> None:
+    for name, message in list(refused.items())[:_MANY_PENDING]:
+        console.print(f"  [yellow]{escape(name)}[/yellow]")
+        console.print(f"    {escape(message)}")
+    if len(refused) > _MANY_PENDING:
+        console.print(f"  [dim]and {len(refused) - _MANY_PENDING} more; -o json has all[/dim]")
 
 
 def _print_pending(console: Console, pending: Mapping[str, tuple[str, str | None]]) -> None:

@@ -62,6 +62,14 @@ def _is_loopback(host: str) -> bool:
         return False
 
 
+def _token_of(path: Path) -> bytes:
+    """Return the token that a file holds, nothing where it cannot be read."""
+    try:
+        return path.read_bytes().strip()
+    except OSError:
+        return b""
+
+
 def parse_address(text: str) -> tuple[str, int]:
     """Split ``HOST:PORT``; an IPv6 address stands in brackets.
 
@@ -108,6 +116,8 @@ class WebPage:
         """
         address = self._address
         tls = self._tls()
+        if address.token is not None and not _token_of(address.token):
+            raise InputError("holds no bearer token", str(address.token))
         app = web.Application(middlewares=[self._guard])
         for probe in _PROBES:
             app.router.add_get(probe, self._probe)
@@ -158,7 +168,8 @@ class WebPage:
         try:
             context.load_cert_chain(address.certificate, address.key)
         except (OSError, ssl.SSLError) as exc:
-            raise InputError(f"cannot be used: {exc}", str(address.certificate)) from None
+            where = f"{address.certificate} with {address.key}"
+            raise InputError(f"cannot be used: {exc}", where) from None
         return context
 
     # Who may ask -----------------------------------------------------------------------------
@@ -184,11 +195,9 @@ class WebPage:
 
     async def _accepts(self, token: str, path: str) -> bool:
         if self._address.token is not None:
-            try:
-                known = self._address.token.read_text().strip()
-            except OSError:
-                return False
-            return bool(known) and hmac.compare_digest(known.encode(), token.encode())
+            # Read each time: a Secret that is mounted changes while the scheduler runs.
+            known = _token_of(self._address.token)
+            return bool(known) and hmac.compare_digest(known, token.encode(errors="replace"))
         return await self._authorize(token, path)
 
     # Answers ---------------------------------------------------------------------------------
