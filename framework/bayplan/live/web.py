@@ -26,6 +26,7 @@ from bayplan.api import Pod
 from bayplan.decision import Decision
 from bayplan.errors import InputError
 from bayplan.explanation import pod_to_explain, print_explanation
+from bayplan.httpserver import SHUTDOWN_SECONDS, request_log
 from bayplan.live.loop import LiveScheduler
 
 __all__ = ["Address", "WebPage", "parse_address"]
@@ -124,7 +125,9 @@ class WebPage:
         app.router.add_get("/metrics", self._metrics)
         app.router.add_get("/debug/decisions", self._decisions)
         app.router.add_get("/debug/explain", self._explain)
-        self._runner = web.AppRunner(app, access_log=None)
+        self._runner = web.AppRunner(
+            app, access_log=None, logger=request_log(), shutdown_timeout=SHUTDOWN_SECONDS
+        )
         await self._runner.setup()
         site = web.TCPSite(self._runner, address.host, address.port, ssl_context=tls)
         try:

@@ -10,7 +10,9 @@ from urllib.parse import urlsplit
 
 import yaml
 
-__all__ = ["is_ours", "is_served", "remove_kubeconfig", "write_kubeconfig"]
+from bayplan.errors import InputError
+
+__all__ = ["check_free", "is_ours", "is_served", "remove_kubeconfig", "write_kubeconfig"]
 
 _MARK = "# Written by bayplan cluster up, and removed when it ends."
 
@@ -57,6 +59,21 @@ def is_served(path: Path) -> bool:
             return True
     except (OSError, yaml.YAMLError, ValueError, TypeError, KeyError, IndexError):
         return False
+
+
+def check_free(path: Path) -> None:
+    """Check that a kubeconfig may be written there.
+
+    :raises InputError: when it is somebody else's, or that of a cluster that runs.
+    """
+    if path.exists() and not is_ours(path):
+        raise InputError(
+            "exists and was not written by bayplan cluster up; choose another file", str(path)
+        )
+    if is_served(path):
+        raise InputError(
+            "is that of a cluster that runs; choose another file with --kubeconfig", str(path)
+        )
 
 
 def remove_kubeconfig(path: Path, token: str) -> None:

@@ -29,13 +29,13 @@ from bayplan.cluster.apiserver.reviews import REVIEWS, review
 from bayplan.cluster.apiserver.status import ApiError, bad_request
 from bayplan.cluster.apiserver.store import ServedCluster
 from bayplan.cluster.apiserver.watches import Watch, WatchSettings
+from bayplan.httpserver import SHUTDOWN_SECONDS, request_log
 
 __all__ = ["ApiServer"]
 
 _log = logging.getLogger(__name__)
 _HEALTH = ("/healthz", "/livez", "/readyz")
 _TOKEN_PREFIX = "/token/"  # noqa: S105 - a part of paths
-_SHUTDOWN = 1.0
 _MOST_BYTES = 3 * 1024 * 1024
 
 
@@ -80,9 +80,10 @@ class ApiServer:
             self._handle,
             request_factory=_request,
             access_log=None,
+            logger=request_log(),
             handler_cancellation=True,
         )
-        self._runner = web.ServerRunner(server, shutdown_timeout=_SHUTDOWN)
+        self._runner = web.ServerRunner(server, shutdown_timeout=SHUTDOWN_SECONDS)
         await self._runner.setup()
         try:
             site = web.TCPSite(self._runner, "127.0.0.1", self.port, reuse_address=True)
@@ -260,6 +261,9 @@ async def _body(request: web.BaseRequest) -> Any:
     except web.HTTPRequestEntityTooLarge:
         text = f"Request entity too large: limit is {_MOST_BYTES}"
         raise ApiError(413, "RequestEntityTooLarge", text) from None
+    except web.RequestPayloadError as exc:
+        problem = " ".join(str(exc).split())
+        raise bad_request(f"the body of the request cannot be read: {problem}") from None
     if not content:
         return None
     if request.content_type == MEDIA_TYPE:
