@@ -221,7 +221,7 @@ def test_an_alias_bomb_is_refused_quickly(tmp_path: Path) -> None:
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=10,
+        timeout=60,
         check=False,
     )
     refused(Answer(done.returncode, done.stdout, done.stderr), "bad.yaml")
