@@ -152,6 +152,13 @@ def test_a_pod_that_refers_to_nothing_leaves_the_others_alone(bayplan, spec):
     assert json.loads(out)["placements"]["default/good"] == "n"
 
 
+def test_a_pod_on_a_node_that_does_not_exist_is_shown(bayplan):
+    lost = POD.replace("priorityClassName: hihg", "nodeName: ghost")
+    status, out, _ = bayplan("simulate", "-f", file(NODE, lost))
+    assert status == 0
+    assert "ghost (no such node)  bad" in out
+
+
 # Exit statuses -----------------------------------------------------------------------------
 
 

@@ -63,7 +63,7 @@ def print_simulation(simulation: Simulation) -> None:
     placements, pending = simulation.placements(), simulation.pending()
     snapshot = simulation.scheduler.snapshot
     snapshot.sync()
-    console.print(_ClusterTree(simulation, frozenset(placements)).tree())
+    console.print(_ClusterTree(simulation, placements).tree())
     decisions = simulation.scheduler.decisions.values()
     gangs = [d for d in decisions if d.parts or (d.domain and d.domains)]
     if gangs:
@@ -142,13 +142,14 @@ def _print_claims(console: Console, simulation: Simulation) -> None:
 class _ClusterTree:
     """The nodes under their network domains, with slots, the pods on them, and who had to go.
 
-    :param bound: keys of the pods that are bound; others hold their place and wait.
+    :param placements: the nodes of the pods that are bound; others hold their place and wait.
     """
 
-    def __init__(self, simulation: Simulation, bound: frozenset[str]) -> None:
+    def __init__(self, simulation: Simulation, placements: Mapping[str, str]) -> None:
         self._snapshot = simulation.scheduler.snapshot
         self._table = self._snapshot.nodes
-        self._bound = bound
+        self._names = frozenset(self._table.names)
+        self._placements = placements
         self._held = simulation.scheduler.holds
         self._large = len(self._table) > _MANY_NODES
         self._victims: dict[str, list[str]] = {}
@@ -173,6 +174,7 @@ class _ClusterTree:
         network = next(iter(networks.trees().values()), None)
         for name, problem in networks.problems.items():
             root.add(f"[yellow]network {escape(name)}: {escape(problem)}[/yellow]")
+        self._add_lost(root)
         if network is None:
             self._add_nodes(root, range(len(self._table)))
             return root
@@ -183,6 +185,17 @@ class _ClusterTree:
             branch = root.add("[yellow]outside of the network topology[/yellow]")
             self._add_nodes(branch, network.outside.tolist())
         return root
+
+    def _add_lost(self, root: Tree) -> None:
+        """Add the nodes that pods name and that do not exist."""
+        lost: dict[str, list[str]] = {}
+        for key, node in self._placements.items():
+            if node not in self._names:
+                lost.setdefault(node, []).append(short_key(key))
+        for node, pods in lost.items():
+            shown = escape("  ".join(pods[:_MANY_PODS]))
+            more = f"  … {len(pods) - _MANY_PODS} more" if len(pods) > _MANY_PODS else ""
+            root.add(f"[yellow]{escape(node)} (no such node)[/yellow]  {shown}{more}")
 
     def _add_domains(self, branch: Tree, domain: Domain) -> None:
         for child in domain.children:
@@ -225,7 +238,7 @@ class _ClusterTree:
         name = escape(short_key(key))
         if key in self._held:
             return f"[yellow]{name} (held for it)[/yellow]"
-        return name if key in self._bound else f"[yellow]{name} (waits at Permit)[/yellow]"
+        return name if key in self._placements else f"[yellow]{name} (waits at Permit)[/yellow]"
 
 
 def _use(snapshot: Snapshot, row: int) -> str:
