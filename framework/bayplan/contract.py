@@ -10,6 +10,7 @@ import inspect
 import math
 from collections.abc import Callable, Mapping
 from functools import cache
+from types import MappingProxyType
 from typing import Any
 
 from bayplan import hookspecs
@@ -38,11 +39,12 @@ _OPTIONS = ("hookwrapper", "wrapper", "tryfirst", "trylast", "optionalhook", "sp
 @cache
 def hook_names() -> Mapping[str, tuple[str, ...]]:
     """Return every hook with the names of its arguments, in the order of a cycle."""
-    return {
+    names = {
         name: tuple(inspect.signature(function).parameters)
         for name, function in vars(hookspecs).items()
         if hasattr(function, f"{hookspecs.PROJECT}_spec")
     }
+    return MappingProxyType(names)
 
 
 def hooks_of(cls: type[Plugin[Any]]) -> list[str]:

@@ -7,6 +7,7 @@ import importlib.util
 import inspect
 import sys
 from collections.abc import Mapping
+from functools import cached_property
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from types import ModuleType
@@ -30,19 +31,16 @@ class PluginFinder:
 
     def __init__(self, plugins_dir: Path | None = None) -> None:
         self._classes: dict[str, type[Plugin[Any]]] = {}
-        self._installed: Mapping[str, EntryPoint] | None = None
         if plugins_dir is not None:
             if not plugins_dir.is_dir():
                 raise InputError("is not a folder", str(plugins_dir))
             for path in sorted(plugins_dir.glob("*.py")):
                 self._classes.update(plugins_in(load_file(path)))
 
+    @cached_property
     def entry_points(self) -> Mapping[str, EntryPoint]:
-        """Return the installed plugins' entry points by name."""
-        if self._installed is None:
-            found = entry_points(group=ENTRY_POINT_GROUP)
-            self._installed = {point.name: point for point in found}
-        return self._installed
+        """The installed plugins' entry points by name."""
+        return {point.name: point for point in entry_points(group=ENTRY_POINT_GROUP)}
 
     def local(self) -> Mapping[str, type[Plugin[Any]]]:
         """Return the plugins of the plugins folder."""
@@ -57,7 +55,7 @@ class PluginFinder:
         if found is not None:
             check_class(name, found, where)
             return found
-        installed = self.entry_points()
+        installed = self.entry_points
         if name in installed:
             target = installed[name].value
         elif ":" in name:

@@ -65,7 +65,10 @@ class Simulation:
         start_controllers(self.cluster)
 
     def create(self, objects: Iterable[ApiObject]) -> None:
-        """Create objects; what others refer to comes first, whatever order the files have."""
+        """Create objects; what others refer to comes first, whatever order the files have.
+
+        What an API server would refuse is left out, and named by ``refused``.
+        """
         create_in_order(self.cluster, objects)
 
     def annotations(self) -> dict[str, dict[str, str]]:
@@ -78,13 +81,19 @@ class Simulation:
         return {key: found for key, found in told.items() if found}
 
     def problems(self) -> list[str]:
-        """Return what could not be read of nodes, or had to be assumed; nodes alike in one line."""
+        """Return what could not be read, or had to be assumed; nodes alike in one line."""
         nodes: dict[tuple[str, str], list[str]] = {}
         for (node, subject), text in sorted(self.scheduler.snapshot.problems.items()):
             nodes.setdefault((subject, text), []).append(node)
-        return [
+        about_nodes = [
             f"{subject} of {_listed(names)}: {text}" for (subject, text), names in nodes.items()
         ]
+        about_pods = [
+            f"Pod {key}: {text}"
+            for (kind, key), text in self.cluster.reports.items()
+            if kind == "Pod" and self._is_there(key)
+        ]
+        return about_nodes + about_pods
 
     def run(self, progress: Progress | None = None) -> None:
         """Run until nothing is left to happen, or until the horizon."""
@@ -130,6 +139,20 @@ class Simulation:
             found[pod.key] = (message, pod.status.nominated_node_name or None)
         return found
 
+    def refused(self) -> dict[str, str]:
+        """Return what an API server would not admit, and why, by kind and key.
+
+        Where a controller makes the pods, it is the workload that is named.
+        """
+        return {
+            f"{kind} {key}": message
+            for (kind, key), message in self.cluster.reports.items()
+            if kind != "Pod" or not self._is_there(key)
+        }
+
+    def _is_there(self, pod: str) -> bool:
+        return self.cluster.get(Pod, pod) is not None
+
     def devices(self) -> dict[str, list[dict[str, str]]]:
         """Return the devices of claims that are allocated, and the GPUs chosen for pods, by key."""
         found = {pod.key: gpus for pod in self.pods() if (gpus := _gpus_of(pod))}
@@ -174,6 +197,7 @@ class Simulation:
                 key: {"message": message, "nominatedNode": node}
                 for key, (message, node) in pending.items()
             },
+            "refused": self.refused(),
             "evicted": [
                 {"pod": eviction.pod, "at": eviction.at, "for": eviction.unit}
                 for eviction in self.scheduler.rooms.evicted

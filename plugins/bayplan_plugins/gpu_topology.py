@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
@@ -34,7 +34,6 @@ from bayplan.api.gpus import GPUS, GpuWish
 from bayplan.cluster.protocol import PutConfigMap
 from bayplan.hookspecs import BoolColumn, FloatColumn, IntColumn
 from bayplan.naming import counted
-from bayplan.nccl import Member
 from bayplan.topology.levels import Level
 from bayplan.topology.machine import Machine
 from bayplan.topology.search import NO_CONSTRAINTS, Constraints
@@ -42,9 +41,11 @@ from bayplan.topology.select import RING, NoSelection, Request, Selection, selec
 from bayplan_plugins.gpus.claims import gpu_of_device
 from bayplan_plugins.gpus.ledger import UNKNOWN, GpuLedger, State
 from bayplan_plugins.gpus.machines import MACHINE
-from bayplan_plugins.gpus.nccl import annotations_of, config_map_of
 from bayplan_plugins.gpus.wishes import PodWish, claim_wish_of, wish_of
 from bayplan_plugins.node_numa.ledger import UNALIGNED, NumaLedger
+
+if TYPE_CHECKING:
+    from bayplan.nccl import Member
 
 __all__ = ["GPUTopology", "GPUTopologyArgs"]
 
@@ -441,6 +442,9 @@ class GPUTopology(Plugin[GPUTopologyArgs]):
             written[_BANDWIDTH] = f"{found.bottleneck:g}"
         written |= relaxed
         if self.args.nccl == "annotations":
+            # Late, as few profiles ask for it, and it takes time to load.
+            from bayplan_plugins.gpus.nccl import annotations_of
+
             written |= annotations_of(*self._job(pod, node.name, gpus.machine, found))
         return written
 
@@ -451,6 +455,8 @@ class GPUTopology(Plugin[GPUTopologyArgs]):
         gpus = self._ledger.node(node.name)
         if self.args.nccl != "configMap" or found is None or gpus is None:
             return None
+        from bayplan_plugins.gpus.nccl import config_map_of
+
         made = config_map_of(pod, *self._job(pod, node.name, gpus.machine, found))
         return Preparation((PutConfigMap(made),))
 
@@ -458,6 +464,8 @@ class GPUTopology(Plugin[GPUTopologyArgs]):
         self, pod: PodInfo, node: str, machine: Machine, found: Selection
     ) -> tuple[Member, Sequence[Member], bool]:
         """Return the pod's GPUs, those of the job's other pods, and whether it spans nodes."""
+        from bayplan.nccl import Member
+
         wish = self._wish(pod)
         job = wish.job if wish is not None else ""
         others = [

@@ -42,7 +42,7 @@ class Face:
         self.loop.close()
 
     def wait(self, coroutine: Any) -> Any:
-        return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(30)
+        return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(60)
 
     def do(self, action: Callable[[ApiServer], T]) -> T:
         async def run() -> T:

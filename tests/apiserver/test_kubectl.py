@@ -168,7 +168,7 @@ def test_kinds_that_kubectl_makes_itself(kubectl: Kubectl) -> None:
     kubectl("scale", "deployment", "d", "--replicas=1")
     assert len(kubectl("get", "pods", "-o", "name").split()) == 1
     assert kubectl("auth", "can-i", "create", "pods") == "yes\n"
-    kubectl("delete", "namespace", "team", "--timeout=10s")
+    kubectl("delete", "namespace", "team", "--timeout=60s")
     assert "not found" in kubectl.refused("get", "namespace", "team")
 
 
@@ -183,9 +183,9 @@ def test_waiting_watching_and_deleting(kubectl: Kubectl) -> None:
     assert watch.stdout.readline().split()[:3] == ["a", "1/1", "Running"]
     watch.terminate()
     watch.communicate()
-    kubectl("wait", "pod/a", "--for=condition=Ready", "--timeout=10s")
+    kubectl("wait", "pod/a", "--for=condition=Ready", "--timeout=60s")
     kubectl("delete", "pod", "a", "--wait=false")
-    gone = kubectl.start("wait", "pod/a", "--for=delete", "--timeout=10s")
+    gone = kubectl.start("wait", "pod/a", "--for=delete", "--timeout=60s")
     kubectl.face.advance(31)
     gone.communicate()
     assert gone.returncode == 0
@@ -206,7 +206,7 @@ def test_a_job_completes(kubectl: Kubectl) -> None:
     name = kubectl("get", "pods", "-o", "name").strip().removeprefix("pod/")
     kubectl.bind(name)
     kubectl.face.advance(6)
-    kubectl("wait", "--for=condition=complete", "job/j", "--timeout=10s")
+    kubectl("wait", "--for=condition=complete", "job/j", "--timeout=60s")
     assert kubectl("get", "jobs", "--no-headers").split()[:3] == ["j", "Complete", "1/1"]
 
 
@@ -216,7 +216,7 @@ def test_a_node_is_drained(kubectl: Kubectl) -> None:
     kubectl.bind("a")
     kubectl("cordon", "n1")
     assert "Ready,SchedulingDisabled" in kubectl("get", "nodes")
-    assert "pod/a evicted" in kubectl("drain", "n1", "--force", "--timeout=10s")
+    assert "pod/a evicted" in kubectl("drain", "n1", "--force", "--timeout=60s")
     kubectl("uncordon", "n1")
     kubectl("taint", "node", "n1", "gpu=a100:NoSchedule")
     shown = kubectl("get", "node", "n1", "-o", "jsonpath={.spec}")
@@ -250,7 +250,7 @@ def test_events_are_told(kubectl: Kubectl) -> None:
 
 def test_kinds_that_come_at_run_time(kubectl: Kubectl) -> None:
     kubectl("apply", "-f", "-", stdin=CRD)
-    kubectl("wait", "crd/things.example.com", "--for=condition=Established", "--timeout=10s")
+    kubectl("wait", "crd/things.example.com", "--for=condition=Established", "--timeout=60s")
     thing = {"apiVersion": "example.com/v1", "kind": "Thing", "metadata": {"name": "t"}}
     kubectl("apply", "-f", "-", stdin={**thing, "spec": {"size": 3}})
     assert kubectl("get", "th", "--no-headers").split() == ["t", "3"]

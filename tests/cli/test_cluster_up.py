@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import signal
 import socket
 import stat
@@ -44,13 +46,13 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def command(*arguments: str) -> list[str]:
+def command(*arguments: str, name: str = "up") -> list[str]:
     return [
         sys.executable,
         "-c",
         "from bayplan.cli import main; main()",
         "cluster",
-        "up",
+        name,
         *arguments,
     ]
 
@@ -67,10 +69,19 @@ def running(folder: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
         process.communicate()
 
 
-def refused(folder: Path, *arguments: str) -> str:
-    done = subprocess.run(
-        command(*arguments), cwd=folder, capture_output=True, text=True, timeout=60, check=False
+def run(folder: Path, name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command(*arguments, name=name),
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
     )
+
+
+def refused(folder: Path, *arguments: str, name: str = "up") -> str:
+    done = run(folder, name, *arguments)
     assert (done.returncode, done.stdout) == (2, "")
     return done.stderr
 
@@ -89,15 +100,123 @@ def test_a_cluster_is_served_until_it_is_told_to_end(folder: Path, end: signal.S
         assert server.startswith("http://127.0.0.1:")
         assert server.endswith(token)
         request = Request(f"{server}/api/v1/namespaces/team/pods/a")  # noqa: S310
-        with urlopen(request, timeout=10) as answer:  # noqa: S310
+        with urlopen(request, timeout=60) as answer:  # noqa: S310
             pod = yaml.safe_load(answer.read())
         assert pod["spec"]["containers"][0]["env"] == [{"name": "A", "value": "b"}]
         assert not pod["metadata"]["creationTimestamp"].startswith("2000")
         process.send_signal(end)
-        out, err = process.communicate(timeout=10)
+        out, err = process.communicate(timeout=60)
         assert (process.returncode, out) == (0, "")
         assert err == "note: 1 object of kind Thing (nobody.example/v1) passed over\n"
-        assert not path.exists()
+    assert [file.name for file in folder.iterdir()] == ["all.yaml"]
+
+
+# In the background -------------------------------------------------------------------------
+
+
+@contextmanager
+def detached(folder: Path, *arguments: str) -> Iterator[subprocess.CompletedProcess[str]]:
+    """Start a cluster in the background; whatever becomes of the test, it does not stay."""
+    done = run(folder, "up", "--detach", *arguments)
+    try:
+        yield done
+    finally:
+        for file in folder.glob("*.pid"):
+            os.kill(int(file.read_text()), signal.SIGKILL)
+
+
+def test_a_detached_cluster_serves_when_the_command_returns(folder: Path) -> None:
+    with detached(folder, "-f", "all.yaml") as done:
+        assert done.returncode == 0
+        assert "1 pods, 1 nodes, 1 configmaps" in done.stdout
+        assert done.stderr == "note: 1 object of kind Thing (nobody.example/v1) passed over\n"
+        files = {file.name: stat.S_IMODE(file.stat().st_mode) for file in folder.iterdir()}
+        del files["all.yaml"]
+        assert files == {
+            "bayplan.kubeconfig": 0o600,
+            "bayplan.kubeconfig.pid": 0o600,
+            "bayplan.kubeconfig.log": 0o600,
+        }
+        config = yaml.safe_load((folder / "bayplan.kubeconfig").read_text())
+        server = config["clusters"][0]["cluster"]["server"]
+        with urlopen(f"{server}/api/v1/namespaces/team/pods/a", timeout=60) as answer:  # noqa: S310
+            assert answer.status == 200
+        assert "is that of a cluster that runs" in refused(folder, "--detach")
+        ended = run(folder, "down")
+        assert (ended.returncode, ended.stdout, ended.stderr) == (0, "# ended\n", "")
+    assert [file.name for file in folder.iterdir()] == ["all.yaml"]
+
+
+def test_what_a_detached_cluster_prints_is_for_eval(folder: Path) -> None:
+    with detached(folder, "--kubeconfig", "one two") as done:
+        shell = subprocess.run(
+            ["/bin/sh", "-c", f'{done.stdout}\nprintf %s "$KUBECONFIG"'],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert shell.stdout == str(folder / "one two")
+        last = done.stdout.splitlines()[-1]
+        assert last.endswith("bayplan cluster down --kubeconfig 'one two'")
+
+
+def test_a_detached_cluster_that_is_told_to_end_leaves_nothing(folder: Path) -> None:
+    with detached(folder):
+        pid = folder / "bayplan.kubeconfig.pid"
+        with pid.open() as held:
+            os.kill(int(pid.read_text()), signal.SIGTERM)
+            # The process holds it until its very end.
+            fcntl.flock(held, fcntl.LOCK_EX)
+    assert [file.name for file in folder.iterdir()] == ["all.yaml"]
+
+
+def test_a_detached_cluster_that_cannot_begin_says_why(folder: Path) -> None:
+    assert "none.yaml" in refused(folder, "--detach", "-f", "none.yaml")
+    assert [file.name for file in folder.iterdir()] == ["all.yaml"]
+
+
+def test_a_detached_cluster_reads_standard_input(folder: Path) -> None:
+    with (folder / "all.yaml").open() as manifests:
+        subprocess.run(command("-d", "-f", "-"), cwd=folder, stdin=manifests, check=True)
+    done = run(folder, "down")
+    assert done.stdout == "# ended\n"
+
+
+def test_a_cluster_in_the_foreground_ends_alike(folder: Path) -> None:
+    with running(folder) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        assert run(folder, "down").stdout == "# ended\n"
+        assert process.wait(timeout=60) == 0
+
+
+def test_what_a_killed_cluster_left_is_removed(folder: Path) -> None:
+    with detached(folder):
+        pid = int((folder / "bayplan.kubeconfig.pid").read_text())
+    # Its number says nothing: the process may be another one by now.
+    (folder / "bayplan.kubeconfig.pid").write_text(f"{os.getpid()}\n")
+    assert pid != os.getpid()
+    done = run(folder, "down")
+    assert done.stdout == "# was not running; removed what was left\n"
+    assert [file.name for file in folder.iterdir()] == ["all.yaml"]
+
+
+def test_nothing_to_end_is_said(folder: Path) -> None:
+    assert "no cluster of bayplan cluster up" in refused(folder, name="down")
+    foreign = folder / "bayplan.kubeconfig"
+    foreign.write_text("apiVersion: v1\nkind: Config\n")
+    assert "no cluster of bayplan cluster up" in refused(folder, name="down")
+    assert foreign.exists()
+
+
+def test_a_file_of_somebody_else_is_not_taken_for_the_pid(folder: Path) -> None:
+    path = folder / "bayplan.kubeconfig.pid"
+    path.write_text("my notes\n")
+    assert "was not written by bayplan cluster up" in refused(folder)
+    assert path.read_text() == "my notes\n"
+
+
+# Bad input ---------------------------------------------------------------------------------
 
 
 def test_a_port_that_is_taken_is_named(folder: Path) -> None:

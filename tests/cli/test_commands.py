@@ -31,6 +31,7 @@ def test_json_holds_every_part_of_the_answer() -> None:
         "annotations",
         "notes",
         "pending",
+        "refused",
         "evicted",
         "timeline",
         "stats",

@@ -568,17 +568,32 @@ def test_a_number_of_gpus_that_cannot_be_chosen_is_refused(
 @pytest.mark.parametrize(
     ("path", "parts"),
     [
-        ("no/where.svg", ("no/where.svg: No such file or directory",)),
-        ("box.yaml/machine.svg", ("box.yaml/machine.svg: Not a directory",)),
         (".", ("--svg", "is a directory")),
         ("", ("--svg: expected the name of a file",)),
-        ("a" * 300, (": File name too long",)),
     ],
 )
-def test_a_drawing_that_cannot_be_written_is_refused(
+def test_a_drawing_that_is_no_file_is_refused(
     show: Show, path: str, parts: tuple[str, ...]
 ) -> None:
     refused(show("--machine", "dgx-1v", "--svg", path), *parts)
+
+
+@pytest.mark.parametrize(
+    ("path", "problem"),
+    [
+        ("no/where.svg", "no/where.svg: No such file or directory"),
+        ("box.yaml/machine.svg", "box.yaml/machine.svg: Not a directory"),
+        ("a" * 300, ": File name too long"),
+    ],
+)
+def test_a_drawing_that_cannot_be_written_does_not_lose_the_matrix(
+    show: Show, path: str, problem: str
+) -> None:
+    answer = show("--machine", "dgx-1v", "--svg", path)
+    assert answer.status == 2
+    assert answer.err.startswith("bayplan: ")
+    assert answer.err.endswith(f"{problem}\n")
+    assert answer.out == show("--machine", "dgx-1v").out
 
 
 def test_an_output_that_there_is_not_is_refused(show: Show) -> None:

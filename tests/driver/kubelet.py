@@ -83,7 +83,7 @@ class EmbeddedApi:
             return self.cluster.get(ResourceClaim, f"{namespace}/{name}")
 
 
-def eventually(check: Callable[[], Any], seconds: float = 5.0) -> Any:
+def eventually(check: Callable[[], Any], seconds: float = 60.0) -> Any:
     """Return the first true answer of a check."""
     until = time.monotonic() + seconds
     while not (found := check()):
@@ -140,13 +140,13 @@ class Kubelet:
         with grpc.insecure_channel(f"unix:{newest}") as channel:
             path = "/pluginregistration.Registration"
             info = _call(channel, f"{path}/GetInfo", registration.PluginInfo)(
-                registration.InfoRequest(), timeout=1
+                registration.InfoRequest(), timeout=60
             )
             assert (info.type, info.name) == ("DRAPlugin", DRIVER)
             self.endpoint, self.versions = info.endpoint, tuple(info.supported_versions)
             status = registration.RegistrationStatus(plugin_registered=True)
             answer = registration.RegistrationStatusResponse
-            _call(channel, f"{path}/NotifyRegistrationStatus", answer)(status, timeout=5)
+            _call(channel, f"{path}/NotifyRegistrationStatus", answer)(status, timeout=60)
 
     def prepare(
         self, *claims: ResourceClaim, service: str = SERVICE
@@ -157,7 +157,7 @@ class Kubelet:
             call = _call(
                 channel, f"/{service}/NodePrepareResources", dra.NodePrepareResourcesResponse
             )
-            answer = call(request, timeout=45)
+            answer = call(request, timeout=60)
         return {one.metadata.name: answer.claims[one.metadata.uid] for one in claims}
 
     def unprepare(self, *claims: ResourceClaim, service: str = SERVICE) -> dict[str, str]:
@@ -167,7 +167,7 @@ class Kubelet:
             call = _call(
                 channel, f"/{service}/NodeUnprepareResources", dra.NodeUnprepareResourcesResponse
             )
-            answer = call(request, timeout=45)
+            answer = call(request, timeout=60)
         return {one.metadata.name: answer.claims[one.metadata.uid].error for one in claims}
 
     @contextmanager
@@ -178,7 +178,7 @@ class Kubelet:
                 "/v1alpha1.DRAResourceHealth/NodeWatchResources",
                 request_serializer=_bytes,
                 response_deserializer=health.NodeWatchResourcesResponse.FromString,
-            )(health.NodeWatchResourcesRequest(), timeout=30)
+            )(health.NodeWatchResourcesRequest(), timeout=60)
             yield ({one.device.device_name: one for one in answer.devices} for answer in call)
             call.cancel()
 

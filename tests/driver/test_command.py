@@ -210,7 +210,7 @@ def test_probes_tell_what_is_missing(server: ApiServer) -> None:
 
 def _get(url: str) -> tuple[int, str]:
     try:
-        with urllib.request.urlopen(url, timeout=5) as answer:  # noqa: S310 - on loopback
+        with urllib.request.urlopen(url, timeout=60) as answer:  # noqa: S310 - on loopback
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as exc:
         with exc:

@@ -19,8 +19,8 @@ from bayplan.live.app import LiveApp, Options
 from bayplan.live.web import Address
 from bayplan.profile import ProfileSet, default_profiles
 
-SECONDS = 30.0
-"""After so many real seconds a test is given up."""
+SECONDS = 120.0
+"""After so many real seconds a test is given up: it hangs."""
 
 
 class Stage:

@@ -55,6 +55,9 @@ def bayplan(*arguments: object) -> Result:
 def failure(*arguments: object) -> str:
     """Run a command in its own process; return its complaint after checking how it failed."""
     command = [sys.executable, "-m", "bayplan.cli", *map(str, arguments)]
+    if arguments[0] == "run" and "--bind-address" not in arguments:
+        # The port that it has by default may be somebody else's.
+        command += ["--bind-address", "127.0.0.1:0"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 2, done.stderr
     assert done.stdout == ""
@@ -85,7 +88,7 @@ class Running:
         assert self.process.stderr is not None
         self.lines += self.process.stderr.readlines()
         self.process.stderr.close()
-        return self.process.wait(30)
+        return self.process.wait(60)
 
 
 @pytest.fixture
@@ -115,7 +118,7 @@ def test_run_binds_pods_serves_its_page_and_ends_cleanly(face: Face, run: Any) -
     assert refused.get("unit", "default/big") == "default/big"
 
     def page(path: str) -> str:
-        with urllib.request.urlopen(f"{url}{path}", timeout=10) as answer:  # noqa: S310
+        with urllib.request.urlopen(f"{url}{path}", timeout=60) as answer:  # noqa: S310
             return str(answer.read().decode())
 
     assert page("/healthz") == page("/readyz") == "ok\n"

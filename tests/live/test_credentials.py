@@ -242,3 +242,21 @@ def test_without_any_cluster_it_says_what_to_give(
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     with pytest.raises(InputError, match="give --kubeconfig FILE"):
         asyncio.run(ask(None))
+
+
+def test_who_is_cancelled_as_the_credentials_are_read_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def run() -> bool:
+        async def read(settings: Any) -> float:
+            settings.host = "http://127.0.0.1:1"
+            task.cancel()
+            return 60.0
+
+        credentials = Credentials(kubeconfig(tmp_path, {"token": "t"}))
+        monkeypatch.setattr(credentials, "_read", read)
+        task = asyncio.create_task(credentials.authorization())
+        await asyncio.wait((task,))
+        return task.cancelled()
+
+    assert asyncio.run(run())

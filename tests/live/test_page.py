@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import ssl
 from pathlib import Path
 from typing import Any
@@ -134,3 +135,63 @@ def test_addresses_are_read(text: str, expected: tuple[str, int]) -> None:
 def test_what_is_no_address_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="HOST:PORT"):
         parse_address(text)
+
+
+def test_what_is_no_request_is_refused_in_one_line_of_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    log = logging.getLogger("bayplan.http.requests")
+
+    async def run() -> None:
+        async with stage([make_node("n")]) as made:
+            app = await made.start()
+            status, text = await get(f"http://127.0.0.1:{app.page.port}/metrics?{'a' * 9000}")
+            assert status == 400
+            assert "Traceback" not in text
+
+    log.addHandler(caplog.handler)
+    try:
+        asyncio.run(run())
+    finally:
+        log.removeHandler(caplog.handler)
+    [record] = [one for one in caplog.records if one.name == log.name][:1]
+    assert record.levelno == logging.INFO
+    assert record.exc_info is None
+    assert "\n" not in record.getMessage()
+
+
+@needs_openssl
+def test_a_token_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    certificates(tmp_path)
+    (tmp_path / "token").write_bytes(b"right")
+
+    async def run() -> None:
+        async with stage([make_node("n")]) as made:
+            url = await opened(made, tmp_path, token=tmp_path / "token")
+            context = ssl.create_default_context()
+            context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+            port = int(url.rpartition(":")[2])
+            reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context)
+            writer.write(
+                b"GET /metrics HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer \xff\xfe\r\n\r\n"
+            )
+            assert b" 403 " in await reader.readline()
+            writer.close()
+            await writer.wait_closed()
+
+    asyncio.run(run())
+
+
+def test_a_request_that_is_half_sent_does_not_keep_the_page_from_ending() -> None:
+    async def run() -> None:
+        async with stage([make_node("n")]) as made:
+            app = await made.start()
+            reader, writer = await asyncio.open_connection("127.0.0.1", app.page.port)
+            writer.write(b"POST /metrics HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n{")
+            await writer.drain()
+            await reader.readline()
+            # Far below what the library takes by default, far above what it takes.
+            await asyncio.wait_for(app.page.stop(), 30)
+            writer.close()
+
+    asyncio.run(run())

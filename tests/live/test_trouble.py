@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -13,6 +14,7 @@ from stage import Stage, stage
 
 from bayplan import Args, Handle, Plugin, PodInfo, hookimpl
 from bayplan.api import ApiObject
+from bayplan.cluster.kubernetes.reflector import Health
 from bayplan.live.app import LiveApp
 from bayplan.profile import Profile, ProfileSet, default_profiles
 from bayplan.settings import LeaderElection
@@ -270,3 +272,74 @@ def test_pods_that_are_not_found_for_a_moment_are_not_taken_for_gone() -> None:
             assert app.not_ready() == ""
 
     run_fast(run())
+
+
+# The API server --------------------------------------------------------------------------
+
+
+def lines_of(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [one.getMessage() for one in caplog.records if one.name == "bayplan.cluster"]
+
+
+def test_an_api_server_that_is_gone_and_comes_back_is_told_in_two_lines(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logging.getLogger("bayplan"), "propagate", True)
+    caplog.set_level(logging.INFO, "bayplan")
+
+    async def run() -> int:
+        async with ticking(make_node("n")) as made:
+            app = await start(made)
+            followed = len([r for r in app.cluster.reflectors if r.health is Health.FOLLOWING])
+            caplog.clear()
+            await made.server.stop()
+            await happens(lambda: len(app.cluster.problems()) == followed)
+            await asyncio.sleep(60)
+            await made.server.start()
+            await happens(lambda: not app.cluster.problems())
+            return followed
+
+    followed = run_fast(run())
+    assert followed > 10
+    lost, back = lines_of(caplog)
+    assert lost.startswith(f"{followed} kinds are not followed for now: ")
+    assert back == f"the API server answers again: {followed} kinds are followed"
+
+
+def test_an_api_server_that_never_answers_is_told_in_one_line(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logging.getLogger("bayplan"), "propagate", True)
+    caplog.set_level(logging.INFO, "bayplan")
+
+    async def run() -> int:
+        async with stage([make_node("n")]) as made:
+            await made.server.stop()
+            app = made.make()
+            made.run(app)
+            await asyncio.sleep(60)
+            await made.server.start()
+            return len(app.cluster.reflectors)
+
+    followed = run_fast(run())
+    [lost] = [line for line in lines_of(caplog) if "not followed" in line]
+    assert lost.startswith(f"{followed} kinds are not followed for now: ")
+
+
+def test_a_watch_that_breaks_and_goes_on_is_not_worth_a_line(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logging.getLogger("bayplan"), "propagate", True)
+    caplog.set_level(logging.INFO, "bayplan")
+
+    async def run() -> None:
+        async with ticking(make_node("n")) as made:
+            app = await start(made)
+            caplog.clear()
+            assert made.server.end_watches() > 10
+            made.create(make_pod("p"))
+            await happens(lambda: "default/p" in made.placements())
+            await happens(lambda: not app.cluster.problems())
+
+    run_fast(run())
+    assert lines_of(caplog) == []

@@ -37,7 +37,7 @@ RATIO = {
 THREE = {"resources": [{"name": "cpu"}, {"name": "memory"}, {"name": "nvidia.com/gpu"}]}
 
 
-@pytest.mark.parametrize("name", sorted(PluginFinder().entry_points()))
+@pytest.mark.parametrize("name", sorted(PluginFinder().entry_points))
 def test_in_tree_plugins_keep_the_contract(name: str) -> None:
     check_plugin(PluginFinder().find(name))
 

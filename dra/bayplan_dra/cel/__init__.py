@@ -11,11 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bayplan.api.dra_validation import LONGEST_EXPRESSION
 from bayplan_dra.cel import types
-from bayplan_dra.cel.compiler import Read, Source, compile_node
 from bayplan_dra.cel.device import CelDevice
 from bayplan_dra.cel.errors import (
     CelError,
@@ -25,8 +24,10 @@ from bayplan_dra.cel.errors import (
     Interrupted,
 )
 from bayplan_dra.cel.frame import COST_LIMIT
-from bayplan_dra.cel.syntax import parse
 from bayplan_dra.cel.values import go_type
+
+if TYPE_CHECKING:
+    from bayplan_dra.cel.compiler import Source
 
 __all__ = [
     "COST_LIMIT",
@@ -37,7 +38,6 @@ __all__ = [
     "EvaluationError",
     "Interrupted",
     "Program",
-    "Read",
     "compile_selector",
 ]
 
@@ -139,6 +139,10 @@ def compile_selector(
         raise CompileError(
             f"expression is too long: {size} bytes, the limit is {LONGEST_EXPRESSION}"
         )
+    # The parser takes as long to load as a small simulation runs; most have no selector.
+    from bayplan_dra.cel.compiler import compile_node
+    from bayplan_dra.cel.syntax import parse
+
     source = compile_node(parse(expression), multiple_allocations, lists)
     if source.type not in (types.BOOL, types.DYN):
         raise CompileError(f"must evaluate to bool or the unknown type, not {source.type}", 1, 1)

@@ -13,12 +13,14 @@ import click
 from bayplan.api import ApiObject
 from bayplan.discovery import PluginFinder
 from bayplan.durations import parse_duration
+from bayplan.errors import InputError
 from bayplan.manifests import Manifests, load_manifests
 from bayplan.profile import ProfileSet, default_profiles, load_profiles
 from bayplan.simulation import Progress, Simulation
 
 __all__ = [
     "Duration",
+    "check_readable",
     "cluster_options",
     "input_options",
     "optional_input_options",
@@ -121,6 +123,20 @@ def output_option(function: F) -> F:
     )(function)
 
 
+def check_readable(option: str, path: Path | None) -> None:
+    """Check a file that is only needed later.
+
+    :raises InputError: naming the option, when the file is not there or cannot be read.
+    """
+    if path is None:
+        return
+    try:
+        with path.open("rb"):
+            pass
+    except OSError as exc:
+        raise InputError(exc.strerror or str(exc), f"{option} {path}") from None
+
+
 def profiles(config: Path | None, plugins_dir: Path | None) -> ProfileSet:
     """Return the profiles of a file, or the default one."""
     finder = PluginFinder(plugins_dir)
@@ -162,7 +178,16 @@ def _simulate(
             profile.evaluator.trace(trace, lambda line: click.echo(line, err=True))
     simulation.create(manifests.objects)
     simulation.run(progress)
+    _check_admitted(simulation, record)
     return simulation, manifests
+
+
+def _check_admitted(simulation: Simulation, pods: frozenset[str]) -> None:
+    """Refuse to explain pods that an API server would not admit."""
+    refused = simulation.refused()
+    for key in sorted(pods):
+        if f"Pod {key}" in refused:
+            raise InputError(f"an API server refuses it: {refused[f'Pod {key}']}", f"Pod {key}")
 
 
 def simulate_objects(
@@ -179,4 +204,5 @@ def simulate_objects(
             profile.cycle.record(record)
         simulation.create(objects)
         simulation.run()
+        _check_admitted(simulation, record)
     return simulation

@@ -39,7 +39,7 @@ def list_(plugins_dir: Path | None, output: str) -> None:
     As JSON it holds the JSON schema of each plugin's arguments, for editors.
     """
     finder = PluginFinder(plugins_dir)
-    sources = {name: point.value for name, point in finder.entry_points().items()}
+    sources = {name: point.value for name, point in finder.entry_points.items()}
     sources |= {name: str(plugins_dir) for name in finder.local()}
     found: list[dict[str, Any]] = []
     for name in sorted(sources):
@@ -130,7 +130,7 @@ def check(path: Path) -> None:
 
 def _taken(name: str, module: str) -> str:
     """Return what a new plugin of this name and module would stand in the way of, or ""."""
-    if name in PluginFinder().entry_points():
+    if name in PluginFinder().entry_points:
         return "there is an installed plugin of that name"
     if name in PLUGIN_NAMES:
         return f'profiles know "{PLUGIN_NAMES[name]}" by it'

@@ -8,8 +8,6 @@ from contextlib import contextmanager
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
-from rich.progress import Progress as Bar
 from rich.tree import Tree
 
 from bayplan.api.gpus import named_gpus
@@ -46,6 +44,10 @@ def progress() -> Iterator[Progress | None]:
     if not sys.stderr.isatty():
         yield None
         return
+    # Only a terminal needs it, and it takes longer to load than a small simulation runs.
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
+    from rich.progress import Progress as Bar
+
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("pods placed")
@@ -61,7 +63,7 @@ def print_simulation(simulation: Simulation) -> None:
     placements, pending = simulation.placements(), simulation.pending()
     snapshot = simulation.scheduler.snapshot
     snapshot.sync()
-    console.print(_ClusterTree(simulation, frozenset(placements)).tree())
+    console.print(_ClusterTree(simulation, placements).tree())
     decisions = simulation.scheduler.decisions.values()
     gangs = [d for d in decisions if d.parts or (d.domain and d.domains)]
     if gangs:
@@ -73,6 +75,10 @@ def print_simulation(simulation: Simulation) -> None:
     if pending:
         console.print(f"\n[bold]Pending ({len(pending)})[/bold]")
         _print_pending(console, pending)
+    refused = simulation.refused()
+    if refused:
+        console.print(f"\n[bold]Refused ({len(refused)})[/bold]  by any API server")
+        _print_refused(console, refused)
     seconds = simulation.wall_seconds
     console.print(
         f"\n{len(placements)} of {len(simulation.pods())} pods have a node; "
@@ -136,13 +142,14 @@ def _print_claims(console: Console, simulation: Simulation) -> None:
 class _ClusterTree:
     """The nodes under their network domains, with slots, the pods on them, and who had to go.
 
-    :param bound: keys of the pods that are bound; others hold their place and wait.
+    :param placements: the nodes of the pods that are bound; others hold their place and wait.
     """
 
-    def __init__(self, simulation: Simulation, bound: frozenset[str]) -> None:
+    def __init__(self, simulation: Simulation, placements: Mapping[str, str]) -> None:
         self._snapshot = simulation.scheduler.snapshot
         self._table = self._snapshot.nodes
-        self._bound = bound
+        self._names = frozenset(self._table.names)
+        self._placements = placements
         self._held = simulation.scheduler.holds
         self._large = len(self._table) > _MANY_NODES
         self._victims: dict[str, list[str]] = {}
@@ -167,6 +174,7 @@ class _ClusterTree:
         network = next(iter(networks.trees().values()), None)
         for name, problem in networks.problems.items():
             root.add(f"[yellow]network {escape(name)}: {escape(problem)}[/yellow]")
+        self._add_lost(root)
         if network is None:
             self._add_nodes(root, range(len(self._table)))
             return root
@@ -177,6 +185,17 @@ class _ClusterTree:
             branch = root.add("[yellow]outside of the network topology[/yellow]")
             self._add_nodes(branch, network.outside.tolist())
         return root
+
+    def _add_lost(self, root: Tree) -> None:
+        """Add the nodes that pods name and that do not exist."""
+        lost: dict[str, list[str]] = {}
+        for key, node in self._placements.items():
+            if node not in self._names:
+                lost.setdefault(node, []).append(short_key(key))
+        for node, pods in lost.items():
+            shown = escape("  ".join(pods[:_MANY_PODS]))
+            more = f"  … {len(pods) - _MANY_PODS} more" if len(pods) > _MANY_PODS else ""
+            root.add(f"[yellow]{escape(node)} (no such node)[/yellow]  {shown}{more}")
 
     def _add_domains(self, branch: Tree, domain: Domain) -> None:
         for child in domain.children:
@@ -219,7 +238,7 @@ class _ClusterTree:
         name = escape(short_key(key))
         if key in self._held:
             return f"[yellow]{name} (held for it)[/yellow]"
-        return name if key in self._bound else f"[yellow]{name} (waits at Permit)[/yellow]"
+        return name if key in self._placements else f"[yellow]{name} (waits at Permit)[/yellow]"
 
 
 def _use(snapshot: Snapshot, row: int) -> str:
@@ -239,6 +258,14 @@ def _print_domains(console: Console, decision: Decision) -> None:
         console.print(f"    part      {escape(part.name)}")
     if len(decision.parts) > _MANY_DOMAINS:
         console.print(f"    … {len(decision.parts) - _MANY_DOMAINS} more parts")
+
+
+def _print_refused(console: Console, refused: Mapping[str, str]) -> None:
+    for name, message in list(refused.items())[:_MANY_PENDING]:
+        console.print(f"  [yellow]{escape(name)}[/yellow]")
+        console.print(f"    {escape(message)}")
+    if len(refused) > _MANY_PENDING:
+        console.print(f"  [dim]and {len(refused) - _MANY_PENDING} more; -o json has all[/dim]")
 
 
 def _print_pending(console: Console, pending: Mapping[str, tuple[str, str | None]]) -> None:

@@ -9,7 +9,7 @@ from bayplan.decision import Decision
 from bayplan.errors import InputError
 from bayplan.simulation import Simulation, resource_use
 
-__all__ = ["write_report"]
+__all__ = ["report_page", "write_report"]
 
 _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 72rem;
@@ -29,10 +29,19 @@ _MOST_ROWS = 2000
 
 
 def write_report(simulation: Simulation, path: Path) -> None:
-    """Write the page.
+    """Write the page into a file.
 
     :raises InputError: when the file cannot be written.
     """
+    page = report_page(simulation)
+    try:
+        path.write_text(page, encoding="utf-8")
+    except OSError as exc:
+        raise InputError(exc.strerror or str(exc), f"--report {path}") from None
+
+
+def report_page(simulation: Simulation) -> str:
+    """Return the page."""
     placements, pending = simulation.placements(), simulation.pending()
     summary = (
         f"{len(placements)} of {len(simulation.pods())} pods have a node, "
@@ -44,12 +53,10 @@ def write_report(simulation: Simulation, path: Path) -> None:
         _nodes(simulation),
         _gangs(simulation),
         _pending(pending),
+        _refused(simulation.refused()),
         _timeline(simulation),
     ]
-    try:
-        path.write_text("\n".join(parts), encoding="utf-8")
-    except OSError as exc:
-        raise InputError(exc.strerror or str(exc), str(path)) from None
+    return "\n".join(part for part in parts if part) + "\n"
 
 
 def _nodes(simulation: Simulation) -> str:
@@ -96,6 +103,14 @@ def _pending(pending: dict[str, tuple[str, str | None]]) -> str:
         for key, (message, _) in list(pending.items())[:_MOST_ROWS]
     ]
     return _table("Pending", ("pod", "why"), rows, len(pending)) if rows else ""
+
+
+def _refused(refused: dict[str, str]) -> str:
+    rows = [
+        _row(escape(name), f"<span class=no>{escape(message)}</span>")
+        for name, message in list(refused.items())[:_MOST_ROWS]
+    ]
+    return _table("Refused", ("object", "why"), rows, len(refused)) if rows else ""
 
 
 def _timeline(simulation: Simulation) -> str:

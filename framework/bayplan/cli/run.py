@@ -69,13 +69,16 @@ def command(
 
     SIGTERM ends it after what is being bound is bound; SIGHUP reads the profiles again.
     """
-    from bayplan.cli.options import profiles
+    from bayplan.cli.options import check_readable, profiles
     from bayplan.live.app import Options, run
     from bayplan.live.logs import set_up_logging
     from bayplan.live.web import Address, parse_address
 
     if (tls_cert_file is None) != (tls_private_key_file is None):
         raise InputError("--tls-cert-file and --tls-private-key-file belong together")
+    check_readable("--tls-cert-file", tls_cert_file)
+    check_readable("--tls-private-key-file", tls_private_key_file)
+    check_readable("--token-file", token_file)
     try:
         host, port = parse_address(bind_address)
     except ValueError as exc:

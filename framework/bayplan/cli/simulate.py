@@ -5,13 +5,20 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from bayplan.cli.options import input_options, output_option, simulate
 from bayplan.errors import InputError, did_you_mean
 
+if TYPE_CHECKING:
+    from bayplan.simulation import Simulation
+
 __all__ = ["command"]
+
+_PENDING = 3
+"""The exit status where a pod stays pending; 2 is that of input that cannot be used."""
 
 
 @click.command(name="simulate")
@@ -21,7 +28,12 @@ __all__ = ["command"]
     "--report",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help="Also write the answer as one HTML page.",
+    help="Also write the answer as one HTML page; - prints it in place of the table.",
+)
+@click.option(
+    "--fail-on-pending",
+    is_flag=True,
+    help="Exit with status 3 when a pod stays without a node.",
 )
 @click.option("--trace", metavar="NS/POD", help="Print each hook that runs for one pod.")
 def command(
@@ -32,23 +44,24 @@ def command(
     seed: int,
     output: str,
     report: Path | None,
+    fail_on_pending: bool,
     trace: str | None,
 ) -> None:
     """Place the pods of manifest files on an embedded cluster, in virtual time."""
-    from bayplan.api import Pod
     from bayplan.cli import render
 
+    page_only = report is not None and str(report) == "-"
+    if page_only and output == "json":
+        raise InputError("--report - and -o json both write to standard output; give a file")
     with render.progress() as progress:
         simulation, manifests = simulate(
             paths, config, plugins_dir, until, seed, progress=progress, trace=trace
         )
-    if trace is not None and simulation.cluster.get(Pod, trace) is None:
-        names = {pod.key for pod in simulation.pods()}
-        raise InputError(f'--trace: there is no pod "{trace}"{did_you_mean(trace, names)}')
-    if report is not None:
-        from bayplan.cli.report import write_report
-
-        write_report(simulation, report)
+    if trace is not None:
+        _check_traced(simulation, trace)
+    unwritten = None
+    if report is not None and not page_only:
+        unwritten = _written(simulation, report)
     for profile in simulation.profiles.profiles:
         for note in profile.notes:
             click.echo(f"note: {note}", err=True)
@@ -59,8 +72,40 @@ def command(
     for kind, count in sorted(manifests.ignored.items()):
         plural = "s" if count > 1 else ""
         click.echo(f"note: {count} object{plural} of kind {kind} passed over", err=True)
-    if output == "json":
+    if page_only:
+        from bayplan.cli.report import report_page
+
+        sys.stdout.write(report_page(simulation))
+    elif output == "json":
         json.dump(simulation.result(), sys.stdout, indent=2)
         print()
     else:
         render.print_simulation(simulation)
+    if unwritten is not None:
+        raise unwritten
+    if fail_on_pending and (simulation.pending() or simulation.refused()):
+        sys.exit(_PENDING)
+
+
+def _written(simulation: Simulation, report: Path) -> InputError | None:
+    """Write the page; return what went wrong, to be told after the answer."""
+    from bayplan.cli.report import write_report
+
+    try:
+        write_report(simulation, report)
+    except InputError as exc:
+        return exc
+    return None
+
+
+def _check_traced(simulation: Simulation, key: str) -> None:
+    """Refuse a --trace of which nothing can come."""
+    from bayplan.api import Pod
+
+    if simulation.cluster.get(Pod, key) is not None:
+        return
+    why = simulation.refused().get(f"Pod {key}")
+    if why is not None:
+        raise InputError(f"an API server refuses it: {why}", f"--trace {key}")
+    names = {pod.key for pod in simulation.pods()}
+    raise InputError(f'--trace: there is no pod "{key}"{did_you_mean(key, names)}')

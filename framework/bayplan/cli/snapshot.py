@@ -36,6 +36,9 @@ def command(kubeconfig: Path | None, context: str, output: Path) -> None:
 
     if not is_archive(output):
         raise InputError("expected a name that ends in .zip", str(output))
+    if not output.parent.is_dir():
+        # Reading a large cluster takes long.
+        raise InputError("there is no such folder", str(output.parent))
     view = asyncio.run(read_cluster(kubeconfig, context))
     about = {
         "bayplan": version("bayplan"),

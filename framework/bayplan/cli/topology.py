@@ -68,10 +68,7 @@ def show(
         raise InputError("--gpu goes with --smi: a machine's file names its GPUs itself")
     found = _load(machine, smi, model or "")
     selection = _select(found, count) if count is not None else None
-    if svg is not None:
-        from bayplan.cli.drawing import write_svg
-
-        write_svg(found, selection.gpus if selection is not None else (), Path(svg))
+    undrawn = _drawn(found, selection, Path(svg)) if svg is not None else None
     if output == "json":
         json.dump(_as_json(found, selection), sys.stdout, indent=2)
         print()
@@ -79,6 +76,19 @@ def show(
         from bayplan.cli.matrix import print_machine
 
         print_machine(found, selection)
+    if undrawn is not None:
+        raise undrawn
+
+
+def _drawn(machine: Machine, selection: Selection | None, path: Path) -> InputError | None:
+    """Draw the machine; return what went wrong, to be told after the answer."""
+    from bayplan.cli.drawing import write_svg
+
+    try:
+        write_svg(machine, selection.gpus if selection is not None else (), path)
+    except InputError as exc:
+        return exc
+    return None
 
 
 def _load(machine: str | None, smi: str | None, model: str) -> Machine:

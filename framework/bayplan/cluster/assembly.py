@@ -28,6 +28,7 @@ from bayplan.cluster.kubelet import VirtualKubelet
 from bayplan.cluster.memory import MemoryCluster
 from bayplan.cluster.volcano_jobs import VolcanoJobs
 from bayplan.cluster.volumes import VolumeController
+from bayplan.errors import InputError
 
 __all__ = ["create_in_order", "place_of", "start_controllers"]
 
@@ -68,7 +69,10 @@ def place_of(type_: type) -> int:
 def create_in_order(cluster: MemoryCluster, objects: Iterable[ApiObject]) -> None:
     """Create objects; what others refer to comes first, whatever order the files have.
 
-    :raises InputError: when admission refuses one.
+    One that admission refuses is reported and left out, as kubectl apply goes on with the rest.
     """
     for obj in sorted(objects, key=lambda obj: place_of(type(obj))):
-        cluster.create(obj)
+        try:
+            cluster.create(obj)
+        except InputError as exc:
+            cluster.report(obj, exc)

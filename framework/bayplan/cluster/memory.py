@@ -51,7 +51,14 @@ from bayplan.cluster.protocol import (
     Write,
 )
 from bayplan.cluster.volumes import write_volume
-from bayplan.errors import AlreadyExists, ClusterError, Conflict, InputError, NotFound
+from bayplan.errors import (
+    AlreadyExists,
+    ClusterError,
+    Conflict,
+    InputError,
+    NotFound,
+    did_you_mean,
+)
 from bayplan.manifests import object_key
 
 __all__ = ["LONG_AGO", "Faults", "MemoryCluster"]
@@ -87,6 +94,8 @@ class MemoryCluster:
 
     :param seed: seeds the letters that end generated names.
     :param start: the instant at which the clock says 0.
+
+    ``reports`` says what could not be done, by kind and key of the object whose spec it comes from.
     """
 
     def __init__(
@@ -96,6 +105,7 @@ class MemoryCluster:
         self.clock = clock or VirtualClock()
         self.faults = Faults()
         self.events: list[tuple[float, Event]] = []
+        self.reports: dict[tuple[str, str], str] = {}
         self._random = random.Random(seed)  # noqa: S311 - names, not secrets
         self._objects: dict[type, dict[str, ApiObject]] = {}
         self._version = 0
@@ -307,11 +317,13 @@ class MemoryCluster:
             self._remove(pod)
 
     def report(self, obj: ApiObject, error: InputError) -> None:
-        """Take note of what a controller could not do for an object.
-
-        :raises InputError: here, where the person who wrote it is the caller.
-        """
-        raise error
+        """Take note of an object that was refused, or that a controller could not work for."""
+        # A person wrote the Deployment, not the ReplicaSet that was made of it.
+        owner = next((one for one in obj.metadata.owner_references if one.controller), None)
+        kind, key = self.kind_of(obj).name, self.key_of(obj)
+        if owner is not None and not isinstance(obj, Pod):
+            kind, key = owner.kind, f"{obj.metadata.namespace}/{owner.name}"
+        self.reports.setdefault((kind, key), error.message)
 
     # Admission ---------------------------------------------------------------------------
 
@@ -338,7 +350,9 @@ class MemoryCluster:
         elif name:
             found = classes.get(name)
             if found is None:
-                raise InputError(f'no PriorityClass with name "{name}" was found', f"Pod {pod.key}")
+                text = f'no PriorityClass with name "{name}" was found'
+                near = did_you_mean(name, {*classes, *_SYSTEM_PRIORITIES})
+                raise InputError(f"{text}{near}", f"Pod {pod.key}")
             assert isinstance(found, PriorityClass)
             chosen = found
         elif pod.spec.priority is None:

@@ -25,6 +25,7 @@ from bayplan.cluster.kubernetes.transport import Transport
 from bayplan.cluster.kubernetes.writer import Rate, Writer
 from bayplan.cluster.protocol import Event
 from bayplan.errors import BayplanError
+from bayplan.httpserver import allow_many_connections
 from bayplan.live.election import Election
 from bayplan.live.loop import LiveScheduler
 from bayplan.live.metrics import LiveMetrics
@@ -303,6 +304,7 @@ async def run(options: Options) -> int:
     """Run the live scheduler with its signals; return the exit status."""
     app = LiveApp(options)
     loop = asyncio.get_running_loop()
+    allow_many_connections(loop)
     handlers = {signal.SIGTERM: app.stop, signal.SIGINT: app.stop, signal.SIGHUP: app.reload}
     for number, handler in handlers.items():
         loop.add_signal_handler(number, handler)

@@ -28,6 +28,7 @@ from bayplan.errors import InputError
 from bayplan.explain_target import pods_of, target_of
 from bayplan.explanation import explain
 from bayplan.explanation_text import print_explanation
+from bayplan.httpserver import SHUTDOWN_SECONDS, request_log
 from bayplan.live.loop import LiveScheduler
 
 __all__ = ["Address", "WebPage", "parse_address"]
@@ -62,6 +63,14 @@ def _is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+def _token_of(path: Path) -> bytes:
+    """Return the token that a file holds, nothing where it cannot be read."""
+    try:
+        return path.read_bytes().strip()
+    except OSError:
+        return b""
 
 
 def parse_address(text: str) -> tuple[str, int]:
@@ -110,13 +119,17 @@ class WebPage:
         """
         address = self._address
         tls = self._tls()
+        if address.token is not None and not _token_of(address.token):
+            raise InputError("holds no bearer token", str(address.token))
         app = web.Application(middlewares=[self._guard])
         for probe in _PROBES:
             app.router.add_get(probe, self._probe)
         app.router.add_get("/metrics", self._metrics)
         app.router.add_get("/debug/decisions", self._decisions)
         app.router.add_get("/debug/explain", self._explain)
-        self._runner = web.AppRunner(app, access_log=None)
+        self._runner = web.AppRunner(
+            app, access_log=None, logger=request_log(), shutdown_timeout=SHUTDOWN_SECONDS
+        )
         await self._runner.setup()
         site = web.TCPSite(self._runner, address.host, address.port, ssl_context=tls)
         try:
@@ -160,7 +173,8 @@ class WebPage:
         try:
             context.load_cert_chain(address.certificate, address.key)
         except (OSError, ssl.SSLError) as exc:
-            raise InputError(f"cannot be used: {exc}", str(address.certificate)) from None
+            where = f"{address.certificate} with {address.key}"
+            raise InputError(f"cannot be used: {exc}", where) from None
         return context
 
     # Who may ask -----------------------------------------------------------------------------
@@ -186,11 +200,9 @@ class WebPage:
 
     async def _accepts(self, token: str, path: str) -> bool:
         if self._address.token is not None:
-            try:
-                known = self._address.token.read_text().strip()
-            except OSError:
-                return False
-            return bool(known) and hmac.compare_digest(known.encode(), token.encode())
+            # Read each time: a Secret that is mounted changes while the scheduler runs.
+            known = _token_of(self._address.token)
+            return bool(known) and hmac.compare_digest(known, token.encode(errors="replace"))
         return await self._authorize(token, path)
 
     # Answers ---------------------------------------------------------------------------------

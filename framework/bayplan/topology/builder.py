@@ -6,9 +6,8 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-import networkx as nx
 import numpy as np
 
 from bayplan.topology.bandwidth import Bandwidth
@@ -23,6 +22,9 @@ from bayplan.topology.machine import (
     Nic,
     Platform,
 )
+
+if TYPE_CHECKING:
+    import networkx as nx
 
 __all__ = ["MachineBuilder"]
 
@@ -189,6 +191,9 @@ class MachineBuilder:
         return device
 
     def _graph(self) -> nx.Graph[str]:
+        # Takes a tenth of a second, and most clusters describe no machine.
+        import networkx as nx
+
         graph: nx.Graph[str] = nx.Graph()
         for name, place in self._places.items():
             graph.add_node(name, kind=place.kind, numa=place.numa)

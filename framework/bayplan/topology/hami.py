@@ -26,8 +26,7 @@ from bayplan.topology.bandwidth import (
 )
 from bayplan.topology.builder import MachineBuilder
 from bayplan.topology.levels import UNKNOWN, Level, Levels
-from bayplan.topology.machine import Gpu, Machine
-from bayplan.topology.machinefile import MOST_GPUS
+from bayplan.topology.machine import MOST_GPUS, Gpu, Machine
 
 __all__ = [
     "CORDON",

@@ -25,10 +25,23 @@ from bayplan.topology.levels import UNKNOWN, Level, Levels
 if TYPE_CHECKING:
     import networkx as nx
 
-__all__ = ["NVSWITCH", "Gpu", "Kind", "Link", "Machine", "MachineError", "Mig", "Nic", "Platform"]
+__all__ = [
+    "MOST_GPUS",
+    "NVSWITCH",
+    "Gpu",
+    "Kind",
+    "Link",
+    "Machine",
+    "MachineError",
+    "Mig",
+    "Nic",
+    "Platform",
+]
 
 Matrix = npt.NDArray[np.float64]
 Counts = npt.NDArray[np.int64]
+MOST_GPUS = 1024
+"""The most GPUs that a machine may be said to have."""
 NVSWITCH = "NVSwitch"
 """The node of a machine's graph that all its NVSwitches are together."""
 

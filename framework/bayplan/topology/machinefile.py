@@ -35,13 +35,12 @@ from bayplan.topology.bandwidth import (
     pcie,
 )
 from bayplan.topology.builder import MachineBuilder
-from bayplan.topology.machine import Gpu, Machine, MachineError, Nic, Platform
+from bayplan.topology.machine import MOST_GPUS, Gpu, Machine, MachineError, Nic, Platform
 from bayplan.topology.sysfs import cpu_set
 from bayplan.validated import validated
 from bayplan.yamlfile import Document, parse_documents, read_text
 
 __all__ = [
-    "MOST_GPUS",
     "MachineFile",
     "known_machine",
     "known_machines",
@@ -49,8 +48,6 @@ __all__ = [
     "machine_from",
 ]
 
-MOST_GPUS = 1024
-"""The most GPUs that a machine may be said to have."""
 _MOST_DEVICES = 4096
 
 

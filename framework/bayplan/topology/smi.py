@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from itertools import combinations, pairwise
 from pathlib import Path
 
-import networkx as nx
 import numpy as np
 
 from bayplan.errors import InputError
@@ -526,6 +525,9 @@ class _Places:
 
 def _groups(levels: Levels, level: Level) -> list[int]:
     """Return for each device the first of those that it reaches by levels no farther than one."""
+    # Late, as in MachineBuilder.
+    import networkx as nx
+
     graph = nx.from_numpy_array((levels != UNKNOWN) & (levels <= level))
     first = {device: min(group) for group in nx.connected_components(graph) for device in group}
     return [first[device] for device in range(len(levels))]

@@ -9,8 +9,7 @@ from collections.abc import Mapping
 
 from bayplan.topology.bandwidth import Bandwidth, inter_socket, pcie
 from bayplan.topology.builder import MachineBuilder
-from bayplan.topology.machine import Gpu, Machine
-from bayplan.topology.machinefile import MOST_GPUS
+from bayplan.topology.machine import MOST_GPUS, Gpu, Machine
 
 __all__ = ["machine_from_zones"]
 

@@ -64,7 +64,10 @@ class NodeNUMA(Plugin[NodeNUMAArgs]):
     def filter(self, pod: PodInfo, nodes: NodeView) -> Iterator[Reject]:
         """Refuse nodes whose kubelet would refuse the pod."""
         codes = nodes.pick(self._ledger.codes())
-        for code in np.unique(codes[codes != UNALIGNED]).tolist():
+        aligned = codes[codes != UNALIGNED]
+        if not len(aligned):
+            return
+        for code in np.unique(aligned).tolist():
             refusal = self._refusal_of(pod, code)
             if refusal is not None:
                 yield Reject(codes == code, refusal.reasons[0], refusal.resolvable)

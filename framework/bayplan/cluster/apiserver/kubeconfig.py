@@ -10,10 +10,11 @@ from urllib.parse import urlsplit
 
 import yaml
 
+from bayplan.errors import InputError
 from bayplan.inputs.limits import CONFIGURATION
 from bayplan.inputs.yamltext import parse_yaml
 
-__all__ = ["is_ours", "is_served", "remove_kubeconfig", "write_kubeconfig"]
+__all__ = ["check_free", "is_ours", "is_served", "remove_kubeconfig", "write_kubeconfig"]
 
 _MARK = "# Written by bayplan cluster up, and removed when it ends."
 
@@ -60,6 +61,21 @@ def is_served(path: Path) -> bool:
             return True
     except (OSError, ValueError, TypeError, KeyError, IndexError, StopIteration):
         return False
+
+
+def check_free(path: Path) -> None:
+    """Check that a kubeconfig may be written there.
+
+    :raises InputError: when it is somebody else's, or that of a cluster that runs.
+    """
+    if path.exists() and not is_ours(path):
+        raise InputError(
+            "exists and was not written by bayplan cluster up; choose another file", str(path)
+        )
+    if is_served(path):
+        raise InputError(
+            "is that of a cluster that runs; choose another file with --kubeconfig", str(path)
+        )
 
 
 def remove_kubeconfig(path: Path, token: str) -> None:

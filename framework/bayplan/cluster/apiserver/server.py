@@ -32,9 +32,10 @@ from bayplan.cluster.apiserver.openapi_protobuf import encode_document
 from bayplan.cluster.apiserver.protobuf import MEDIA_TYPE, decode_protobuf
 from bayplan.cluster.apiserver.repeats import Body, read_json, read_yaml
 from bayplan.cluster.apiserver.reviews import REVIEWS, review
-from bayplan.cluster.apiserver.status import ApiError
+from bayplan.cluster.apiserver.status import ApiError, bad_request
 from bayplan.cluster.apiserver.store import ServedCluster
 from bayplan.cluster.apiserver.watches import Watch, WatchSettings
+from bayplan.httpserver import SHUTDOWN_SECONDS, request_log
 from bayplan.inputs.limits import BODY
 
 __all__ = ["ApiServer"]
@@ -42,7 +43,6 @@ __all__ = ["ApiServer"]
 _log = logging.getLogger(__name__)
 _HEALTH = ("/healthz", "/livez", "/readyz")
 _TOKEN_PREFIX = "/token/"  # noqa: S105 - a part of paths
-_SHUTDOWN = 1.0
 
 
 class ApiServer:
@@ -86,9 +86,10 @@ class ApiServer:
             self._handle,
             request_factory=_request,
             access_log=None,
+            logger=request_log(),
             handler_cancellation=True,
         )
-        self._runner = web.ServerRunner(server, shutdown_timeout=_SHUTDOWN)
+        self._runner = web.ServerRunner(server, shutdown_timeout=SHUTDOWN_SECONDS)
         await self._runner.setup()
         try:
             site = web.TCPSite(self._runner, "127.0.0.1", self.port, reuse_address=True)
@@ -280,6 +281,9 @@ async def _body(request: web.BaseRequest) -> Body:
     except web.HTTPRequestEntityTooLarge:
         text = f"Request entity too large: limit is {BODY.size}"
         raise ApiError(413, "RequestEntityTooLarge", text) from None
+    except web.RequestPayloadError as exc:
+        problem = " ".join(str(exc).split())
+        raise bad_request(f"the body of the request cannot be read: {problem}") from None
     if not content:
         return Body(None)
     if request.content_type == MEDIA_TYPE:

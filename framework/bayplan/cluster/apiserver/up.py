@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import os
 import secrets
 import signal
 import time
@@ -14,12 +15,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from bayplan.cluster.apiserver.assembly import start_all
-from bayplan.cluster.apiserver.kubeconfig import is_ours, is_served, remove_kubeconfig
+from bayplan.cluster.apiserver.kubeconfig import check_free, remove_kubeconfig
 from bayplan.cluster.apiserver.loading import load_into
+from bayplan.cluster.apiserver.pidfile import beside, held_pid
 from bayplan.cluster.apiserver.server import ApiServer
 from bayplan.cluster.apiserver.store import ServedCluster
 from bayplan.cluster.apiserver.wallclock import WallClock
 from bayplan.errors import InputError
+from bayplan.httpserver import allow_many_connections
 from bayplan.manifests import Manifests
 
 __all__ = ["Served", "serve"]
@@ -43,17 +46,17 @@ def serve(
     :raises InputError: when the port is taken, the kubeconfig cannot be written, or an object is
         refused.
     """
-    if kubeconfig.exists() and not is_ours(kubeconfig):
-        raise InputError(
-            "exists and was not written by bayplan cluster up; choose another file",
-            str(kubeconfig),
-        )
-    if is_served(kubeconfig):
-        raise InputError(
-            "is that of a cluster that runs; choose another file with --kubeconfig",
-            str(kubeconfig),
-        )
-    asyncio.run(_serve(manifests, port, kubeconfig, ready))
+    check_free(kubeconfig)
+    with held_pid(beside(kubeconfig, "pid")):
+        asyncio.run(_serve(manifests, port, kubeconfig, ready))
+        _remove_own_log(beside(kubeconfig, "log"))
+
+
+def _remove_own_log(path: Path) -> None:
+    """Remove the file that standard error goes to, where it is the log of the background."""
+    with contextlib.suppress(OSError):
+        if os.path.samestat(os.stat(path), os.fstat(2)):
+            path.unlink()
 
 
 async def _serve(
@@ -63,6 +66,7 @@ async def _serve(
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, ended.set)
+    allow_many_connections(loop)
     # Versions of a cluster that was served before must be older than any of this one.
     cluster = ServedCluster(
         secrets.randbits(64), start=datetime.now(UTC), first_version=int(time.time())

@@ -101,7 +101,9 @@ class Watch:
                     continue
                 wait = min(self.settings.bookmark_every, end - loop.time())
                 with contextlib.suppress(asyncio.TimeoutError):
-                    await asyncio.wait_for(changed.wait(), max(wait, 0))
+                    # Not wait_for, which loses a cancellation that comes with a change.
+                    async with asyncio.timeout(max(wait, 0)):
+                        await changed.wait()
                     continue
                 if self.call.truth("allowWatchBookmarks") and self._position == self._log.end:
                     await response.write(self._bookmark())

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TypeVar
 
 from bayplan.api import ApiObject, Kind
+from bayplan.cluster.kubernetes.outages import Outages
 from bayplan.cluster.kubernetes.reflector import Health, Reflector
 from bayplan.cluster.kubernetes.resources import WATCHED, Resource, is_required
 from bayplan.cluster.kubernetes.transport import Transport
@@ -48,8 +49,10 @@ class KubernetesCluster:
         self._clock = clock or _since_now()
         self.changed = asyncio.Event()
         self.on_unreadable: Callable[[Kind, str, str], None] = lambda kind, key, problem: None
+        self._outages = Outages()
         self.reflectors = tuple(
-            Reflector(transport, kind, self._received, self._not_read) for kind in kinds
+            Reflector(transport, kind, self._received, self._not_read, self._outages)
+            for kind in kinds
         )
         self._by_type: dict[type, Reflector] = {r.kind.type: r for r in self.reflectors}
         if writer is not None:
@@ -71,6 +74,7 @@ class KubernetesCluster:
 
     async def stop(self) -> None:
         """Stop following."""
+        self._outages.forget()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

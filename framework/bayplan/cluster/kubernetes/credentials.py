@@ -116,7 +116,9 @@ class Credentials:
         where = str(self._path) if self._path is not None else ""
         with _errors() as errors:
             try:
-                lasts = await asyncio.wait_for(self._read(settings), _PLUGIN_SECONDS)
+                # Not wait_for, which loses a cancellation that comes as the answer does.
+                async with asyncio.timeout(_PLUGIN_SECONDS):
+                    lasts = await self._read(settings)
             except ConfigException as exc:
                 raise InputError(self._reason(_short(str(exc))), where) from None
             except TimeoutError:

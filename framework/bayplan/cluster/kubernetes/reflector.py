@@ -17,6 +17,7 @@ import msgspec
 
 from bayplan.api import ApiObject, Kind, ObjectMeta, Pod
 from bayplan.api.objects import DecodeError
+from bayplan.cluster.kubernetes.outages import Outages
 from bayplan.cluster.kubernetes.resources import Resource, is_required, what_is_used
 from bayplan.cluster.kubernetes.transport import error_of
 from bayplan.cluster.protocol import WatchEvent, WatchType
@@ -98,6 +99,7 @@ class Reflector:
 
     :param deliver: told every change, in order.
     :param on_unreadable: told (kind, key, problem) of an object that cannot be read.
+    :param outages: tells of a server that does not answer, for all kinds together.
     """
 
     def __init__(
@@ -106,6 +108,7 @@ class Reflector:
         kind: Kind,
         deliver: Callable[[WatchEvent], None],
         on_unreadable: Callable[[Kind, str, str], None],
+        outages: Outages,
     ) -> None:
         self.kind = kind
         self.objects: dict[str, ApiObject] = {}
@@ -118,6 +121,7 @@ class Reflector:
         self._reader = reader
         self._deliver = deliver
         self._on_unreadable = on_unreadable
+        self._outages = outages
         self._resource = Resource(kind, kind.versions[0])
         self._wait = _FIRST_WAIT
         self._random = random.Random()  # noqa: S311 - spreads retries, guards nothing
@@ -281,10 +285,11 @@ class Reflector:
     # Trouble ---------------------------------------------------------------------------------
 
     def _followed(self) -> None:
+        told_with_others = self._outages.ended(self._resource.name)
         if self.health is not Health.FOLLOWING:
             if self.health is Health.ABSENT:
                 _log.info("%s: installed now", self._resource.name)
-            elif self.health is not Health.STARTING:
+            elif self.health is not Health.STARTING and not told_with_others:
                 _log.info("%s: followed again", self._resource.name)
             self.health = Health.FOLLOWING
         self.problem = ""
@@ -295,6 +300,7 @@ class Reflector:
         self.version = ""
         for key in list(self.objects):
             self._gone(key)
+        self._outages.ended(self._resource.name)
         if self.health is not Health.ABSENT:
             _log.info("%s: not installed", self._resource.name)
         self.health, self.problem = Health.ABSENT, str(exc)
@@ -304,8 +310,12 @@ class Reflector:
     async def _failed(self, exc: ClusterError | InputError) -> None:
         refused = isinstance(exc, Forbidden | Unauthorized | InputError)
         health = Health.REFUSED if refused else Health.BROKEN
-        if self.health is not health or str(exc) != self.problem:
-            _log.log(logging.ERROR if refused else logging.WARNING, "%s", exc)
+        if isinstance(exc, Transient):
+            self._outages.began(self._resource.name, str(exc))
+        else:
+            self._outages.ended(self._resource.name)
+            if self.health is not health or str(exc) != self.problem:
+                _log.log(logging.ERROR if refused else logging.WARNING, "%s", exc)
         self.health, self.problem = health, str(exc)
         pause = self._wait * (1 + self._random.random())
         after = exc.retry_after if isinstance(exc, Transient) else None

@@ -1,0 +1,77 @@
+"""What a command loads: nothing that its work does not need."""
+
+import subprocess
+import sys
+
+import pytest
+
+from bayplan import discovery
+from bayplan.profile import default_profiles
+
+HEAVY = {
+    "aiohttp",
+    "asyncio",
+    "bayplan.live",
+    "bayplan.nccl",
+    "bayplan.topology.machinefile",
+    "bayplan_dra.cel.compiler",
+    "bayplan_dra.driver",
+    "celpy",
+    "grpc",
+    "jsonschema",
+    "kubernetes",
+    "lark",
+    "networkx",
+    "prometheus_client",
+    "re2",
+    "rich.progress",
+}
+RUN = """
+import sys
+from bayplan.cli import main
+sys.argv[0] = "bayplan"
+try:
+    main()
+finally:
+    print(*sorted(sys.modules), file=sys.stderr)
+"""
+
+
+def loaded_by(*arguments: str) -> tuple[str, set[str]]:
+    """Run a command in a process of its own; return its output and the modules it loaded."""
+    done = subprocess.run(
+        [sys.executable, "-c", RUN, *arguments], capture_output=True, text=True, check=True
+    )
+    return done.stdout, set(done.stderr.split())
+
+
+def test_a_plain_simulation_loads_no_library_that_it_does_not_use():
+    output, loaded = loaded_by("simulate", "-f", "configs/examples/prefer-gather")
+    assert "4 of 4 pods have a node" in output
+    assert "bayplan_plugins.gpu_topology" in loaded
+    assert sorted(loaded & HEAVY) == []
+
+
+@pytest.mark.parametrize(
+    ("example", "needed"),
+    [("configs/examples/gpu-nic-pcie-root", "bayplan_dra.cel.compiler")],
+)
+def test_what_is_loaded_late_is_there_when_it_is_needed(example, needed):
+    output, loaded = loaded_by("simulate", "-f", example)
+    assert "8 of 8 pods have a node" in output
+    assert needed in loaded
+
+
+def test_help_loads_no_scheduler():
+    _, loaded = loaded_by("--help")
+    assert not loaded & {"bayplan.scheduler", "numpy", "pydantic", "rich"}
+
+
+def test_installed_plugins_are_looked_up_once_for_a_profile(monkeypatch):
+    asked = []
+    entry_points = discovery.entry_points
+    monkeypatch.setattr(
+        discovery, "entry_points", lambda **group: asked.append(group) or entry_points(**group)
+    )
+    assert len(default_profiles().profiles[0].plugins) > 20
+    assert len(asked) == 1
