@@ -36,7 +36,7 @@ from bayplan.api.selectors import Requirement, Selector, compile_selector
 from bayplan.hookspecs import BoolColumn, FloatColumn, IntColumn
 from bayplan.snapshot import PodQuery
 from bayplan_plugins.node_selection import required_match
-from bayplan_plugins.tolerations import tolerated
+from bayplan.api.tolerations import tolerated
 
 __all__ = ["PodTopologySpread", "PodTopologySpreadArgs"]
 

@@ -20,7 +20,7 @@ from bayplan import (
 )
 from bayplan.api import Taint, Toleration
 from bayplan.hookspecs import IntColumn
-from bayplan_plugins.tolerations import tolerated
+from bayplan.api.tolerations import tolerated
 
 __all__ = ["TaintToleration"]
 

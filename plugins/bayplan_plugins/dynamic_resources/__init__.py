@@ -51,7 +51,7 @@ from bayplan_dra.allocator import (
     Score,
     allocation_of,
 )
-from bayplan_dra.allocator.nodes import selects
+from bayplan.api.nodeselection import selects
 from bayplan_plugins.dynamic_resources.advice import advice
 from bayplan_plugins.dynamic_resources.ledger import DeviceLedger, Flight
 from bayplan_plugins.dynamic_resources.podclaims import NO_CLAIMS, PodClaims, claims_of, why_waiting

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import msgspec
 
-from bayplan.api import KINDS, ApiObject, Kind
+from bayplan.api import KINDS, ApiObject, ControllerRevision, Kind
 from bayplan.api.configmap import ConfigMap
 from bayplan.api.meta import ApiStruct, ObjectMeta
 from bayplan.cluster.apiserver.conversion import converter
@@ -109,6 +109,7 @@ _SHORT_NAMES: Mapping[str, tuple[str, ...]] = {
     "deployments.apps": ("deploy",),
     "replicasets.apps": ("rs",),
     "statefulsets.apps": ("sts",),
+    "daemonsets.apps": ("ds",),
     "poddisruptionbudgets.policy": ("pdb",),
     "priorityclasses.scheduling.k8s.io": ("pc",),
     "jobs.batch.volcano.sh": ("vcjob", "vj"),
@@ -123,7 +124,7 @@ _SHORT_NAMES: Mapping[str, tuple[str, ...]] = {
     "storageclasses.storage.k8s.io": ("sc",),
     "customresourcedefinitions.apiextensions.k8s.io": ("crd", "crds"),
 }
-_ALL = {"pods", "services", "deployments", "replicasets", "statefulsets", "jobs"}
+_ALL = {"pods", "services", "deployments", "replicasets", "statefulsets", "daemonsets", "jobs"}
 _WITHOUT_STATUS = {
     "deviceclasses",
     "resourceclaimtemplates",
@@ -135,6 +136,8 @@ _WITHOUT_STATUS = {
     "csidrivers",
     "csistoragecapacities",
     "workloads",
+    "configmaps",
+    "controllerrevisions",
 }
 _CUSTOM = (
     "batch.volcano.sh",
@@ -160,7 +163,6 @@ _OTHERS = (
     ("", "ReplicationController", ("v1",), True, True),
     ("", "LimitRange", ("v1",), True, False),
     ("", "ResourceQuota", ("v1",), True, True),
-    ("apps", "DaemonSet", ("v1",), True, True),
     ("networking.k8s.io", "NetworkPolicy", ("v1",), True, False),
     ("coordination.k8s.io", "Lease", ("v1",), True, False),
     (_STORAGE, "StorageClass", ("v1",), False, False),
@@ -175,6 +177,7 @@ _OTHERS = (
     ("apiextensions.k8s.io", "CustomResourceDefinition", ("v1",), False, True),
 )
 CONFIG_MAP = Kind("", "ConfigMap", ("v1",), ConfigMap)
+CONTROLLER_REVISION = Kind("apps", "ControllerRevision", ("v1",), ControllerRevision)
 
 
 class Resources:
@@ -264,9 +267,9 @@ def _unstable(version: str) -> bool:
 
 
 def _built_in() -> Iterable[Resource]:
-    for kind in (*KINDS.values(), CONFIG_MAP):
+    for kind in (*KINDS.values(), CONFIG_MAP, CONTROLLER_REVISION):
         custom = kind.group in _CUSTOM
-        status = kind.plural not in _WITHOUT_STATUS and kind.type is not ConfigMap
+        status = kind.plural not in _WITHOUT_STATUS
         yield _resource(kind, status, custom, known=True)
     for group, name, versions, namespaced, status in _OTHERS:
         if (group, name) not in KINDS:
