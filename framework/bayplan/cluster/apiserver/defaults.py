@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from bayplan.api import Pod, Toleration
 
 __all__ = [
+    "container_defaults",
     "pod_defaults",
     "pod_update_defaults",
     "quality_of_service",
@@ -53,7 +54,7 @@ def pod_defaults(content: Content) -> Content:
     spec = {**_POD, **content.get("spec", {})}
     for field in ("containers", "initContainers"):
         if field in spec:
-            spec[field] = [_container(c) for c in spec[field]]
+            spec[field] = [container_defaults(c) for c in spec[field]]
     status = {
         "phase": "Pending",
         **content.get("status", {}),
@@ -80,12 +81,13 @@ def pod_update_defaults(before: Content, after: Content) -> Content:
     return {**after, "spec": spec}
 
 
-def _container(content: Content) -> Content:
-    image = content.get("image", "")
+def container_defaults(content: Content) -> Content:
+    """Return a container with everything that has a default."""
+    image = str(content.get("image", ""))
     latest = ":" not in image.rpartition("/")[2] or image.endswith(":latest")
     filled = {**_CONTAINER, "imagePullPolicy": "Always" if latest else "IfNotPresent", **content}
     resources = filled["resources"]
-    limits = resources.get("limits")
+    limits = resources.get("limits") if isinstance(resources, dict) else None
     if limits:
         filled["resources"] = {**resources, "requests": {**limits, **resources.get("requests", {})}}
     return filled

@@ -8,6 +8,7 @@ from bayplan.api import ApiObject, Namespace, ObjectMeta
 from bayplan.cluster.apiserver.resources import Resource
 from bayplan.cluster.apiserver.status import ApiError
 from bayplan.cluster.apiserver.store import ServedCluster
+from bayplan.cluster.apiserver.workload_defaults import with_defaults
 from bayplan.cluster.apiserver.writes import decode, without_nulls
 from bayplan.cluster.assembly import place_of
 from bayplan.errors import AlreadyExists, InputError
@@ -65,8 +66,10 @@ def _create(cluster: ServedCluster, resource: Resource, one: Content) -> None:
         _ensure_namespace(cluster, resource, one.obj.metadata.namespace)
         cluster.create(one.obj)
         return
-    content = _stored(resource, one.content)
-    obj = one.obj if one.obj is not None else decode(resource, content)
+    stored = _stored(resource, one.content)
+    content = with_defaults(resource, stored)
+    typed = one.obj if content is stored else None
+    obj = typed if typed is not None else decode(resource, content)
     _ensure_namespace(cluster, resource, obj.metadata.namespace)
     _store(cluster, content, obj)
 

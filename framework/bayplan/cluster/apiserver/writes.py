@@ -31,6 +31,7 @@ from bayplan.cluster.apiserver.status import (
 )
 from bayplan.cluster.apiserver.store import ServedCluster
 from bayplan.cluster.apiserver.validation import check_pod_update
+from bayplan.cluster.apiserver.workload_defaults import with_defaults
 from bayplan.errors import AlreadyExists, InputError
 
 __all__ = ["create", "decode", "patch", "update", "without_nulls"]
@@ -131,6 +132,7 @@ def create(cluster: ServedCluster, call: Call, body: Any) -> Record:
     content = {**content, "metadata": meta}
     if resource.status and resource.plural != "nodes":
         content.pop("status", None)
+    content = with_defaults(resource, content)
     obj = decode(resource, content)
     try:
         with cluster.carrying(content, obj):
@@ -281,7 +283,7 @@ def _replace(cluster: ServedCluster, call: Call, current: Record, content: Conte
         raise conflict(resource.group, resource.plural, call.name, text)
     if meta.get("resourceVersion") not in (None, "", "0", old["resourceVersion"]):
         raise conflict(resource.group, resource.plural, call.name)
-    content = _merged(call, current.content, content)
+    content = with_defaults(resource, _merged(call, current.content, content))
     if resource.type is Pod and not call.subresource:
         decode(resource, content)
         content = pod_update_defaults(current.content, content)
