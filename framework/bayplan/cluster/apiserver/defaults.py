@@ -4,21 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from msgspec.structs import replace
-
-from bayplan.api import Pod, Toleration
-
 __all__ = [
     "container_defaults",
     "pod_defaults",
     "pod_update_defaults",
     "quality_of_service",
-    "with_tolerations",
 ]
 
 Content = dict[str, Any]
 
-_GRACE = 300
 _NOT_READY = "node.kubernetes.io/not-ready"
 _UNREACHABLE = "node.kubernetes.io/unreachable"
 _POD = {
@@ -36,17 +30,6 @@ _CONTAINER = {
     "terminationMessagePath": "/dev/termination-log",
     "terminationMessagePolicy": "File",
 }
-
-
-def with_tolerations(pod: Pod) -> Pod:
-    """Let a pod stay on a node that fails for five minutes, as admission does."""
-    own = pod.spec.tolerations
-    added = tuple(
-        Toleration(key, "Exists", effect="NoExecute", toleration_seconds=_GRACE)
-        for key in (_NOT_READY, _UNREACHABLE)
-        if not any(t.key in ("", key) and t.effect in ("", "NoExecute") for t in own)
-    )
-    return replace(pod, spec=replace(pod.spec, tolerations=(*own, *added))) if added else pod
 
 
 def pod_defaults(content: Content) -> Content:

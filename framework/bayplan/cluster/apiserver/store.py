@@ -12,7 +12,8 @@ import msgspec
 from msgspec.structs import replace
 
 from bayplan.api import ApiObject, Kind, Namespace, Node, ObjectMeta, Pod
-from bayplan.cluster.apiserver.defaults import pod_defaults, with_tolerations
+from bayplan.cluster.admission import with_tolerations
+from bayplan.cluster.apiserver.defaults import pod_defaults
 from bayplan.cluster.apiserver.history import Change, Log, Record
 from bayplan.cluster.apiserver.overlay import overlay, plain
 from bayplan.cluster.apiserver.resources import Resource, Resources
