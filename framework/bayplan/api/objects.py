@@ -128,6 +128,8 @@ class Kind:
     def plural(self) -> str:
         """The kind's name in paths of the API, such as ``nodes`` or ``priorityclasses``."""
         name = self.name.lower()
+        if name.endswith("points"):
+            return name
         if name.endswith("y"):
             return f"{name[:-1]}ies"
         return f"{name}es" if name.endswith("s") else f"{name}s"

@@ -28,6 +28,8 @@ from bayplan.cluster.apiserver.protobuf import MEDIA_TYPE, decode_protobuf
 from bayplan.cluster.apiserver.reviews import REVIEWS, review
 from bayplan.cluster.apiserver.status import ApiError, bad_request
 from bayplan.cluster.apiserver.store import ServedCluster
+from bayplan.cluster.apiserver.usage import GROUP as METRICS
+from bayplan.cluster.apiserver.usage import usage
 from bayplan.cluster.apiserver.watches import Watch, WatchSettings
 
 __all__ = ["ApiServer"]
@@ -181,6 +183,11 @@ class ApiServer:
         if kind is not None and request.method == "POST":
             body = review(self._access, user, kind, await _body(request))
             return _json(msgspec.json.encode(body), 201)
+        used = usage(self.cluster, path, request.query.get("labelSelector", ""))
+        if used is not None and request.method == "GET":
+            verb = "list" if "items" in used[2] else "get"
+            authorize(user, verb, METRICS, used[0], used[1], "")
+            return _json(msgspec.json.encode(used[2]))
         call = read_call(self.cluster.resources, request.method, path, request.query)
         self.calls[call.verb, call.group, call.target, bool(call.namespace)] += 1
         authorize(user, call.verb, call.group, call.target, call.namespace, call.name)
@@ -209,7 +216,7 @@ class ApiServer:
             self.cluster.settle()
         if fault is not None:
             return _fail(request, fault)
-        return _json(content, code)
+        return _json(content, code, _warning(call, code))
 
     async def _watch(self, request: web.BaseRequest, call: Call) -> web.StreamResponse:
         self.cluster.settle()
@@ -281,6 +288,14 @@ def _json(
     content: bytes, code: int = 200, headers: Mapping[str, str] | None = None
 ) -> web.Response:
     return web.Response(body=content, status=code, headers=headers, content_type="application/json")
+
+
+def _warning(call: Call, code: int) -> dict[str, str] | None:
+    """Say of a new object that nothing acts on it; kubectl prints such headers."""
+    if code != 201 or not call.resource.inert or call.subresource:
+        return None
+    text = f"{call.resource.kind} is stored and has no effect here: {call.resource.inert}"
+    return {"Warning": f'299 - "{text}"'}
 
 
 def _close(request: web.BaseRequest) -> None:
