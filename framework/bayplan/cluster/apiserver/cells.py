@@ -41,6 +41,7 @@ __all__ = [
     "scale_target",
     "selector",
     "slice_endpoints",
+    "slice_ports",
 ]
 
 Content = Mapping[str, Any]
@@ -151,7 +152,8 @@ def claim_state(content: Content) -> str:
 
 def _items(content: Content, path: str) -> list[Content]:
     found = at_path(content, path)
-    return [item for item in found if isinstance(item, dict)] if isinstance(found, list) else []
+    items = found if isinstance(found, list | tuple) else ()
+    return [item for item in items if isinstance(item, dict)]
 
 
 def _shortened(names: list[str], most: int = 3) -> str:
@@ -291,6 +293,11 @@ def slice_endpoints(content: Content) -> str:
     """Return the ENDPOINTS of an EndpointSlice."""
     found = _items(content, "endpoints")
     return _shortened([str(a) for one in found for a in one.get("addresses") or ()])
+
+
+def slice_ports(content: Content) -> str:
+    """Return the PORTS of an EndpointSlice."""
+    return _shortened([str(port.get("port", "*")) for port in _items(content, "ports")])
 
 
 def hosts(content: Content) -> str:

@@ -295,7 +295,7 @@ _GROUPED: Mapping[str, tuple[Field, ...]] = {
     ),
     "podgroups.scheduling.volcano.sh": (
         Field("Status", _at("status.phase", "")),
-        _count("minMember", "spec.minMember"),
+        _count("minMember", "spec.minMember", 1),
         _count("Runnings", "status.running"),
         _AGE,
         Field("Queue", _at("spec.queue", "default"), wide=True),
@@ -307,7 +307,7 @@ _GROUPED: Mapping[str, tuple[Field, ...]] = {
         _AGE,
     ),
     "podgroups.scheduling.run.ai": (
-        _count("Min Member", "spec.minMember"),
+        _count("Min Member", "spec.minMember", 1),
         _PHASE,
         Field("Queue", _at("spec.queue")),
         _AGE,

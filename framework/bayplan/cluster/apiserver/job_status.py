@@ -1,10 +1,10 @@
-"""The status of Jobs, for people and for kubectl."""
+"""The status of Jobs, Kubernetes' and Volcano's, for people and for kubectl."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from bayplan.api import Job, Pod
+from bayplan.api import Job, Pod, VolcanoJob
 from bayplan.cluster.apiserver.history import Change, Record
 from bayplan.cluster.apiserver.resources import Resource
 from bayplan.cluster.apiserver.store import ServedCluster
@@ -12,6 +12,8 @@ from bayplan.cluster.apiserver.store import ServedCluster
 __all__ = ["JobStatus"]
 
 Content = dict[str, Any]
+
+_PHASES = ("Pending", "Running", "Succeeded", "Failed")
 
 
 class JobStatus:
@@ -29,7 +31,7 @@ class JobStatus:
         record = change.record
         meta = record.obj.metadata
         gone = change.type == "DELETED"
-        if resource.type is Job:
+        if resource.type in (Job, VolcanoJob):
             if gone:
                 for left in (self._owners, self._succeeded):
                     left.pop(meta.uid, None)
@@ -69,10 +71,32 @@ class JobStatus:
             if record is None:
                 continue
             children = list(self._owned.get(uid, {}).values())
-            assert isinstance(record.obj, Job)
-            status = self._job(record, record.obj, children, uid)
+            status = self._status(record, children, uid)
             if status != record.content.get("status"):
                 self._cluster.store_content(resource, key, {**record.content, "status": status})
+
+    def _status(self, record: Record, children: list[Record], uid: str) -> Content:
+        if isinstance(record.obj, VolcanoJob):
+            return self._volcano(record, record.obj, children)
+        assert isinstance(record.obj, Job)
+        return self._job(record, record.obj, children, uid)
+
+    def _volcano(self, record: Record, job: VolcanoJob, pods: list[Record]) -> Content:
+        old = record.content.get("status") or {}
+        total = sum(task.replicas for task in job.spec.tasks)
+        least = job.spec.min_available if job.spec.min_available is not None else total
+        phases = [_phase(pod) for pod in pods]
+        counts = {name.lower(): phases.count(name) for name in _PHASES}
+        if counts["succeeded"] == total:
+            phase = "Completed"
+        elif counts["running"] + counts["succeeded"] >= least:
+            phase = "Running"
+        else:
+            phase = "Pending"
+        state = old.get("state") or {}
+        if state.get("phase") != phase:
+            state = {"phase": phase, "lastTransitionTime": self._cluster.timestamp()}
+        return {"state": state, "minAvailable": least, **{k: v for k, v in counts.items() if v}}
 
     def _job(self, record: Record, job: Job, pods: list[Record], uid: str) -> Content:
         old = record.content.get("status") or {}

@@ -171,7 +171,7 @@ class ApiServer:
         path, token = _credentials(request)
         if path in _HEALTH or path.startswith(tuple(f"{p}/" for p in _HEALTH)):
             return web.Response(text="ok")
-        user = self._access.user(token)
+        user = self._user(token, request.headers.get("Impersonate-User", ""))
         content = self._discovery(path) if request.method == "GET" else None
         if content is not None:
             authorize_path(user, "get", path)
@@ -192,6 +192,21 @@ class ApiServer:
         self.calls[call.verb, call.group, call.target, bool(call.namespace)] += 1
         authorize(user, call.verb, call.group, call.target, call.namespace, call.name)
         return await self._serve(request, call)
+
+    def _user(self, token: str, other: str) -> Role:
+        """Return who asks, or the user that they want to be.
+
+        :raises ApiError: 401 without a token, 403 for a user that does not exist.
+        """
+        user = self._access.user(token)
+        if not other:
+            return user
+        authorize(user, "impersonate", "", "users", "", other)
+        found = self._access.named(other)
+        if found is None:
+            text = f'users "{other}" is forbidden: this cluster has no such user'
+            raise ApiError(403, "Forbidden", text)
+        return found
 
     def _discovery(self, path: str) -> dict[str, Any] | None:
         if path == "/version":
