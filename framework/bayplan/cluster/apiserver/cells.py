@@ -87,7 +87,7 @@ def _spec(content: Content) -> Content:
 
 def _conditions(content: Content) -> dict[str, Content]:
     found = at_path(content, "status.conditions")
-    items = found if isinstance(found, list) else []
+    items = found if isinstance(found, list | tuple) else []
     return {c["type"]: c for c in items if isinstance(c, dict) and "type" in c}
 
 
