@@ -152,10 +152,18 @@ def test_daemon_pods_are_left_by_a_drain_and_driven_out_by_a_taint(kubectl: Kube
     assert kubectl("get", "ds", "x", "--no-headers").split()[:2] == ["x", "1"]
 
 
-def test_orphans_stay_when_their_owner_goes(kubectl: Kubectl) -> None:
-    kubectl("apply", "-f", "-", stdin=workload("DaemonSet"))
-    kubectl("delete", "ds", "x", "--cascade=orphan")
-    assert len(kubectl("get", "pods", "-o", "name").split()) == 2
+@pytest.mark.parametrize("kind", ["Deployment", "StatefulSet", "DaemonSet"])
+def test_orphans_stay_and_are_adopted_by_the_next_of_the_name(kubectl: Kubectl, kind: str) -> None:
+    size = {} if kind == "DaemonSet" else {"replicas": 2}
+    content = workload(kind, **size)
+    kubectl("apply", "-f", "-", stdin=content)
+    pods = kubectl("get", "pods", "-o", "name")
+    kubectl("delete", kind.lower(), "x", "--cascade=orphan")
+    assert kubectl("get", "pods", "-o", "name") == pods
+    kubectl("apply", "-f", "-", stdin=content)
+    assert kubectl("get", "pods", "-o", "name") == pods
+    kubectl("delete", kind.lower(), "x")
+    assert kubectl("get", "pods", "-o", "name") == ""
 
 
 def test_a_taint_evicts_pods_and_says_so(kubectl: Kubectl) -> None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from msgspec.structs import replace
 
 from bayplan.api import (
     ApiObject,
@@ -20,6 +21,8 @@ from bayplan.api import (
     StatefulSet,
 )
 from bayplan.api.pod import PodSpec, PodTemplate
+from bayplan.api.selectors import NOTHING, compile_selector
+from bayplan.dialects.reading import is_index
 from bayplan.errors import AlreadyExists, InputError
 
 if TYPE_CHECKING:
@@ -121,14 +124,19 @@ class Children:
     def __init__(self, cluster: MemoryCluster) -> None:
         self._cluster = cluster
         self._owned: dict[str, dict[tuple[type, str], Child]] = {}
+        self._orphans: dict[str, dict[tuple[type, str], Child]] = {}
 
     def changed(self, child: Child, gone: bool) -> OwnerReference | None:
         """Take note of a child; return who controls it."""
         owner = controller_of(child.metadata)
+        key = (type(child), self._cluster.key_of(child))
+        orphans = self._orphans.setdefault(child.metadata.namespace, {})
+        orphans.pop(key, None)
         if owner is None:
+            if not gone:
+                orphans[key] = child
             return None
         owned = self._owned.setdefault(owner.uid, {})
-        key = (type(child), self._cluster.key_of(child))
         if gone:
             owned.pop(key, None)
             if not owned:
@@ -160,6 +168,28 @@ class Children:
             if controller is not None and controller.uid == owner.metadata.uid:
                 found.append(current)
         return found
+
+    def adopt(self, owner: Owner) -> None:
+        """Let a workload that is new control what it selects and nobody else controls.
+
+        So it gets back what stayed when a workload of its name was deleted with
+        ``--cascade=orphan``.
+        """
+        selector = compile_selector(owner.spec.selector) if not isinstance(owner, Job) else NOTHING
+        types = _ADOPTED.get(type(owner), ())
+        orphans = self._orphans.get(owner.metadata.namespace, {})
+        for (type_, key), orphan in list(orphans.items()):
+            if type_ not in types or not selector.matches(orphan.metadata.labels):
+                continue
+            child = self._cluster.get(type_, key)
+            if child is None or controller_of(child.metadata) is not None:
+                continue
+            if child.metadata.deletion_timestamp is None and _may_be_of(owner, child):
+                meta = child.metadata
+                reference = reference_to(owner, _API_VERSIONS[type(owner)])
+                owners = (*meta.owner_references, reference)
+                meta = replace(meta, owner_references=owners, resource_version="")
+                self.keep(self._cluster.update(replace(child, metadata=meta)))
 
     def keep(self, child: Child) -> None:
         """Count a child that was just made, before its event comes."""
@@ -212,8 +242,23 @@ class Children:
             self._cluster.delete(Pod, pod.key)
 
 
+def _may_be_of(owner: Owner, child: Child) -> bool:
+    """Tell whether a child could be one that a workload made; StatefulSets know by the name."""
+    if not isinstance(owner, StatefulSet) or not isinstance(child, Pod):
+        return True
+    head, _, ordinal = child.metadata.name.rpartition("-")
+    return head == owner.metadata.name and is_index(ordinal)
+
+
+_ADOPTED: dict[type, tuple[type, ...]] = {
+    Deployment: (ReplicaSet,),
+    ReplicaSet: (Pod,),
+    StatefulSet: (Pod, ControllerRevision),
+    DaemonSet: (Pod, ControllerRevision),
+}
 _API_VERSIONS: dict[type, str] = {
     Job: "batch/v1",
+    Deployment: "apps/v1",
     ReplicaSet: "apps/v1",
     StatefulSet: "apps/v1",
     DaemonSet: "apps/v1",

@@ -57,6 +57,7 @@ class WorkloadControllers:
         self._deployments = DeploymentController(cluster, self._children)
         self._dirty: dict[str, tuple[type[Owner], str]] = {}
         self._alarms: dict[str, float] = {}
+        self._met: set[str] = set()
         self._nodes: dict[str, object] = {}
         cluster.watch(self.handle)
 
@@ -105,6 +106,9 @@ class WorkloadControllers:
                     self._reconcile(owner, key)
 
     def _reconcile(self, owner: Owner, key: str) -> None:
+        if owner.metadata.uid not in self._met:
+            self._met.add(owner.metadata.uid)
+            self._children.adopt(owner)
         again: float | None = None
         idle = False
         if isinstance(owner, Deployment):
@@ -138,6 +142,7 @@ class WorkloadControllers:
     def _delete_children(self, owner: Owner) -> None:
         """Delete what a workload owned."""
         self._alarms.pop(owner.metadata.uid, None)
+        self._met.discard(owner.metadata.uid)
         owned: list[ApiObject] = [*self._children.revisions(owner), *self._children.pods(owner)]
         if isinstance(owner, Deployment):
             owned = list(self._children.sets(owner))
