@@ -380,9 +380,11 @@ def test_pods_of_another_cluster_keep_their_revision() -> None:
         }
     )
     made = Simulation(default_profiles())
-    made.create([make_node("n"), owner, pod])
+    made.create([make_node("n"), replace(owner, spec=replace(owner.spec, replicas=2)), pod])
     made.run()
-    assert [p.metadata.uid for p in made.pods()] == ["u-2"]
+    # The one that is there stays, and counts as ready though it does not say so.
+    assert [p.metadata.name for p in made.pods()] == ["x-0", "x-1"]
+    assert made.pods()[0].metadata.uid == "u-2"
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from bayplan.api import (
     ObjectMeta,
     OwnerReference,
     Pod,
+    PodCondition,
     ReplicaSet,
     StatefulSet,
 )
@@ -96,20 +97,24 @@ def alive(pod: Pod) -> bool:
 
 
 def is_ready(pod: Pod) -> bool:
-    """Tell whether a pod runs and says that it is ready."""
-    return pod.status.phase == "Running" and any(
-        c.type == "Ready" and c.status == "True" for c in pod.status.conditions
-    )
+    """Tell whether a pod runs and is ready; one that says nothing about it is."""
+    ready = _ready_condition(pod)
+    return pod.status.phase == "Running" and (ready is None or ready.status == "True")
+
+
+def _ready_condition(pod: Pod) -> PodCondition | None:
+    return next((c for c in pod.status.conditions if c.type == "Ready"), None)
 
 
 def available_at(cluster: MemoryCluster, pod: Pod, min_ready_seconds: int) -> float | None:
     """Return the time from which a pod counts as available, None for one that is not ready."""
     if not is_ready(pod):
         return None
-    ready = next(c for c in pod.status.conditions if c.type == "Ready")
     if not min_ready_seconds:
         return cluster.now
-    return cluster.seconds_of(ready.last_transition_time) + min_ready_seconds
+    ready = _ready_condition(pod)
+    since = ready.last_transition_time if ready is not None else pod.status.start_time
+    return cluster.seconds_of(since or pod.metadata.creation_timestamp) + min_ready_seconds
 
 
 def is_available(cluster: MemoryCluster, pod: Pod, min_ready_seconds: int) -> bool:

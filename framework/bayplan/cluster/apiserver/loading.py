@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from bayplan.api import ApiObject, Namespace, ObjectMeta
+from bayplan.cluster.apiserver.metadata import check_metadata
 from bayplan.cluster.apiserver.resources import Resource
 from bayplan.cluster.apiserver.status import ApiError
 from bayplan.cluster.apiserver.store import ServedCluster
@@ -67,6 +68,7 @@ def _create(cluster: ServedCluster, resource: Resource, one: Content) -> None:
         cluster.create(one.obj)
         return
     stored = _stored(resource, one.content)
+    check_metadata(resource, stored)
     content = with_defaults(resource, stored)
     typed = one.obj if content is stored else None
     obj = typed if typed is not None else decode(resource, content)

@@ -88,9 +88,14 @@ def _name_problems(resource: Resource, name: str) -> Iterator[str]:
         yield f"must be no more than {most} characters"
 
 
+def _texts(found: Any) -> Mapping[str, Any]:
+    """Return a mapping with keys that are texts; what is anything else is refused by its type."""
+    is_right = isinstance(found, dict) and all(isinstance(key, str) for key in found)
+    return found if is_right else {}
+
+
 def _labels(meta: Content, path: str = "metadata") -> Iterator[Cause]:
-    labels = meta.get("labels")
-    for key, value in labels.items() if isinstance(labels, dict) else ():
+    for key, value in _texts(meta.get("labels")).items():
         for why in _key_problems(key, "a valid label key"):
             yield _invalid(f"{path}.labels", key, why)
         if isinstance(value, str) and not re.fullmatch(_VALUE, value):
@@ -100,9 +105,7 @@ def _labels(meta: Content, path: str = "metadata") -> Iterator[Cause]:
 
 
 def _annotations(meta: Content, path: str = "metadata") -> Iterator[Cause]:
-    annotations = meta.get("annotations")
-    if not isinstance(annotations, dict):
-        return
+    annotations = _texts(meta.get("annotations"))
     for key in annotations:
         for why in _key_problems(key.lower(), "a valid annotation key"):
             yield _invalid(f"{path}.annotations", key, why)

@@ -48,7 +48,7 @@ def usage(cluster: ServedCluster, path: str, selector: str) -> tuple[str, str, C
     predicate = label_predicate(selector)
     stamp = cluster.timestamp()
     if steps[0] == "nodes":
-        found = [_node(cluster, node, stamp) for node in cluster.list(Node)]
+        found = _nodes(cluster, stamp)
     else:
         pods = (p for p in cluster.list(Pod) if p.status.phase == "Running")
         found = [_pod(p, stamp) for p in pods if namespace in ("", p.metadata.namespace)]
@@ -64,12 +64,15 @@ def usage(cluster: ServedCluster, path: str, selector: str) -> tuple[str, str, C
     return steps[0], namespace, body
 
 
-def _node(cluster: ServedCluster, node: Node, stamp: str) -> Content:
-    used: Counter[str] = Counter()
+def _nodes(cluster: ServedCluster, stamp: str) -> list[Content]:
+    used: dict[str, Counter[str]] = {node.metadata.name: Counter() for node in cluster.list(Node)}
     for pod in cluster.list(Pod):
-        if pod.spec.node_name == node.metadata.name and pod.status.phase in ("Pending", "Running"):
-            used.update(pod_requests(pod.spec).effective)
-    return _item("NodeMetrics", node, stamp, {"usage": _amounts(used)})
+        if pod.spec.node_name in used and pod.status.phase in ("Pending", "Running"):
+            used[pod.spec.node_name].update(pod_requests(pod.spec).effective)
+    return [
+        _item("NodeMetrics", node, stamp, {"usage": _amounts(used[node.metadata.name])})
+        for node in cluster.list(Node)
+    ]
 
 
 def _pod(pod: Pod, stamp: str) -> Content:
