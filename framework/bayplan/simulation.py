@@ -101,7 +101,8 @@ class Simulation:
         clock = self.cluster.clock
         while True:
             self._settle(progress)
-            times = [t for t in (clock.next_time(), self.scheduler.next_time()) if t is not None]
+            due = (clock.next_time(idle=False), self.scheduler.next_time())
+            times = [t for t in due if t is not None]
             if not times or min(times) > self.until:
                 break
             clock.advance(min(times))

@@ -19,7 +19,7 @@ from bayplan import (
     hookimpl,
 )
 from bayplan.api import Taint, Toleration
-from bayplan_plugins.tolerations import tolerated
+from bayplan.api.tolerations import tolerated
 
 __all__ = ["NodeUnschedulable"]
 

@@ -19,8 +19,8 @@ from bayplan import (
     hookimpl,
 )
 from bayplan.api import Taint, Toleration
+from bayplan.api.tolerations import tolerated
 from bayplan.hookspecs import IntColumn
-from bayplan_plugins.tolerations import tolerated
 
 __all__ = ["TaintToleration"]
 

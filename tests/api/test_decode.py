@@ -161,7 +161,7 @@ def test_each_kind_knows_its_type(kind: str) -> None:
     content: Content = {"metadata": {"name": "x"}, "spec": {}}
     if kind == "Pod":
         content = pod()
-    if kind in ("Job", "Deployment", "ReplicaSet", "StatefulSet"):
+    if kind in ("Job", "Deployment", "ReplicaSet", "StatefulSet", "DaemonSet"):
         content["spec"] = {"template": TEMPLATE, "selector": {}}
     if kind == "PriorityClass":
         content["value"] = 1

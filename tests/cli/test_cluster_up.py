@@ -241,6 +241,32 @@ def test_bad_input_is_an_answer(folder: Path) -> None:
     assert 'no PriorityClass with name "none"' in error
 
 
+@pytest.mark.parametrize(
+    ("metadata", "expected"),
+    [
+        ("{name: c, labels: {a: b c}}", 'metadata.labels: Invalid value: "b c": a valid label'),
+        ("{name: c, annotations: {a b: c}}", 'Invalid value: "a b": name part must consist of'),
+        ("{name: c, labels: {1: a}}", "labels"),
+    ],
+)
+def test_metadata_that_an_api_server_refuses_is_refused(
+    folder: Path, metadata: str, expected: str
+) -> None:
+    path = folder / "bad.yaml"
+    path.write_text(f"apiVersion: v1\nkind: ConfigMap\nmetadata: {metadata}\n")
+    done = subprocess.run(
+        command("-f", str(path), "--kubeconfig", str(folder / "k")),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 2, done.stderr
+    assert expected in done.stderr
+    assert str(path) in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_the_kubeconfig_of_somebody_else_stays(folder: Path) -> None:
     path = folder / "config"
     path.write_text("apiVersion: v1\nkind: Config\n")

@@ -6,7 +6,15 @@ import pytest
 from msgspec.structs import replace
 
 from bayplan.api import Node, Pod, PodCondition
-from bayplan.cluster import Bind, Evict, MemoryCluster, PatchPodStatus, WatchEvent, WatchType
+from bayplan.cluster import (
+    Bind,
+    Evict,
+    MemoryCluster,
+    PatchPodStatus,
+    VirtualClock,
+    WatchEvent,
+    WatchType,
+)
 from bayplan.errors import AlreadyExists, ClusterError, Conflict, InputError, NotFound
 from bayplan.testing import make_node, make_object, make_pod
 
@@ -179,3 +187,15 @@ def test_time_runs_in_order_and_ties_by_arrival() -> None:
     cluster.clock.advance(9)
     assert seen == ["a", "b", "c"]
     assert cluster.now == 9
+
+
+def test_idle_actions_run_in_their_order_and_keep_nobody_waiting() -> None:
+    clock = VirtualClock()
+    done: list[str] = []
+    clock.call_later(2, lambda: done.append("idle"), idle=True)
+    clock.call_later(3, lambda: done.append("work"))
+    assert (clock.next_time(), clock.next_time(idle=False)) == (2, 3)
+    clock.advance(3)
+    assert done == ["idle", "work"]
+    clock.call_later(1, lambda: done.append("later"), idle=True)
+    assert clock.next_time(idle=False) is None

@@ -325,6 +325,29 @@ def test_workloads_of_a_snapshot_keep_the_pods_that_they_have(
     assert answer["placements"].keys() == pods
 
 
+def test_daemon_sets_of_a_snapshot_make_pods_on_nodes_that_are_added(
+    face: Face, kubeconfig: Path, tmp_path: Path
+) -> None:
+    daemons = ROOT / "tests" / "cluster" / "daemons.yaml"
+    create(face, make_node("n1"), *load_manifests([str(daemons)]).objects)
+    face.advance(1)
+    archive = tmp_path / "cluster.zip"
+    done = bayplan("snapshot", "--kubeconfig", kubeconfig, "-o", archive)
+    assert "1 DaemonSet" in done.output
+    more = tmp_path / "more.yaml"
+    amounts = {"cpu": 8, "memory": "8Gi", "pods": 10}
+    node = {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": "n2"},
+        "status": {"allocatable": amounts},
+    }
+    more.write_text(yaml.safe_dump(node))
+    answer = json.loads(bayplan("simulate", "-f", archive, "-f", more, "-o", "json").stdout)
+    agents = [node for key, node in answer["placements"].items() if "/agent-" in key]
+    assert sorted(agents) == ["n1", "n2"]
+
+
 @pytest.mark.parametrize(
     ("content", "expected"),
     [(b"", "is no zip file"), (b"PK\x05\x06" + b"\0" * 18, "holds no .json file")],

@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 from bayplan.api.dra import Device, DeviceTaint, DeviceTaintRule, ResourceSlice
 from bayplan.api.node import Node
+from bayplan.api.nodeselection import selects
 from bayplan_dra.allocator.model import Amount, DeviceId, Features, PoolDevice
-from bayplan_dra.allocator.nodes import selects
 
 __all__ = ["Inventory", "Pool", "PoolKey"]
 

@@ -36,7 +36,15 @@ from bayplan.api.storage import (
     PersistentVolumeClaim,
     StorageClass,
 )
-from bayplan.api.workloads import Deployment, Job, ReplicaSet, StatefulSet, VolcanoJob
+from bayplan.api.workloads import (
+    ControllerRevision,
+    DaemonSet,
+    Deployment,
+    Job,
+    ReplicaSet,
+    StatefulSet,
+    VolcanoJob,
+)
 
 __all__ = [
     "KINDS",
@@ -46,6 +54,8 @@ __all__ = [
     "CSIStorageCapacity",
     "ClusterNetworkTopology",
     "Container",
+    "ControllerRevision",
+    "DaemonSet",
     "Deployment",
     "DeviceClass",
     "DeviceTaintRule",

@@ -42,7 +42,15 @@ from bayplan.api.storage import (
     StorageClass,
 )
 from bayplan.api.validation import validate
-from bayplan.api.workloads import Deployment, Job, ReplicaSet, StatefulSet, VolcanoJob
+from bayplan.api.workloads import (
+    ControllerRevision,
+    DaemonSet,
+    Deployment,
+    Job,
+    ReplicaSet,
+    StatefulSet,
+    VolcanoJob,
+)
 
 __all__ = [
     "KINDS",
@@ -79,6 +87,8 @@ ApiObject: TypeAlias = (
     | ReplicaSet
     | Deployment
     | StatefulSet
+    | DaemonSet
+    | ControllerRevision
     | VolcanoJob
     | ResourceSlice
     | ResourceClaim
@@ -114,6 +124,8 @@ class Kind:
     def plural(self) -> str:
         """The kind's name in paths of the API, such as ``nodes`` or ``priorityclasses``."""
         name = self.name.lower()
+        if name.endswith("points"):
+            return name
         if name.endswith("y"):
             return f"{name[:-1]}ies"
         return f"{name}es" if name.endswith("s") else f"{name}s"
@@ -136,6 +148,7 @@ _KINDS = (
     Kind("apps", "Deployment", ("v1",), Deployment),
     Kind("apps", "ReplicaSet", ("v1",), ReplicaSet),
     Kind("apps", "StatefulSet", ("v1",), StatefulSet),
+    Kind("apps", "DaemonSet", ("v1",), DaemonSet),
     Kind("batch", "Job", ("v1",), Job),
     Kind("batch.volcano.sh", "Job", ("v1alpha1",), VolcanoJob),
     Kind("policy", "PodDisruptionBudget", ("v1",), PodDisruptionBudget),
@@ -183,7 +196,10 @@ _KINDS = (
     ),
 )
 KINDS: dict[tuple[str, str], Kind] = {(kind.group, kind.name): kind for kind in _KINDS}
-_WRITTEN = (Kind("", "ConfigMap", ("v1",), ConfigMap),)
+_WRITTEN = (
+    Kind("", "ConfigMap", ("v1",), ConfigMap),
+    Kind("apps", "ControllerRevision", ("v1",), ControllerRevision),
+)
 """Kinds that bayplan writes; those in manifests are passed over."""
 _BY_TYPE = {kind.type: kind for kind in (*_KINDS, *_WRITTEN)}
 

@@ -40,7 +40,15 @@ from bayplan.api.resources import (
 )
 from bayplan.api.storage import PersistentVolume, PersistentVolumeClaim
 from bayplan.api.volume_claim import PersistentVolumeClaimSpec
-from bayplan.api.workloads import Deployment, Job, ReplicaSet, StatefulSet, VolcanoJob
+from bayplan.api.workload_validation import rollout_problems
+from bayplan.api.workloads import (
+    DaemonSet,
+    Deployment,
+    Job,
+    ReplicaSet,
+    StatefulSet,
+    VolcanoJob,
+)
 
 __all__ = ["validate", "validate_node_affinity"]
 
@@ -99,8 +107,12 @@ def _(obj: Job) -> Iterator[Problem]:
 @_spec.register(Deployment)
 @_spec.register(ReplicaSet)
 @_spec.register(StatefulSet)
-def _(obj: Deployment | ReplicaSet | StatefulSet) -> Iterator[Problem]:
-    yield from _count(obj.spec.replicas, "$.spec.replicas")
+@_spec.register(DaemonSet)
+def _(obj: Deployment | ReplicaSet | StatefulSet | DaemonSet) -> Iterator[Problem]:
+    if not isinstance(obj, DaemonSet):
+        yield from _count(obj.spec.replicas, "$.spec.replicas")
+    if not isinstance(obj, ReplicaSet):
+        yield from rollout_problems(obj)
     selector = obj.spec.selector
     if selector is None:
         yield "$.spec.selector", "is required"

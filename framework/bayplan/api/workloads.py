@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from bayplan.api.meta import ApiStruct, LabelSelector, ObjectMeta
 from bayplan.api.pod import PodTemplate
@@ -10,14 +10,25 @@ from bayplan.api.podgroup import NetworkTopologySpec
 from bayplan.api.volume_claim import PersistentVolumeClaimTemplate
 
 __all__ = [
+    "ControllerRevision",
+    "DaemonSet",
+    "DaemonSetStatus",
     "Deployment",
+    "DeploymentStatus",
     "Job",
     "PartitionPolicy",
     "ReplicaSet",
+    "ReplicaSetSpec",
+    "ReplicaSetStatus",
     "StatefulSet",
+    "StatefulSetStatus",
     "VolcanoJob",
     "VolcanoTask",
+    "WorkloadCondition",
 ]
+
+CountOrPercent = int | str
+"""A number of pods, or a percentage such as ``25%``."""
 
 
 class JobSpec(ApiStruct, frozen=True):
@@ -38,12 +49,35 @@ class Job(ApiStruct, frozen=True):
     spec: JobSpec = JobSpec()
 
 
+class WorkloadCondition(ApiStruct, frozen=True):
+    """status.conditions[] of a workload."""
+
+    type: str
+    status: str
+    reason: str = ""
+    message: str = ""
+    last_update_time: str | None = None
+    last_transition_time: str | None = None
+
+
 class ReplicaSetSpec(ApiStruct, frozen=True):
     """spec of a replica set."""
 
     replicas: int = 1
     selector: LabelSelector | None = None
     template: PodTemplate = PodTemplate()
+    min_ready_seconds: int = 0
+
+
+class ReplicaSetStatus(ApiStruct, frozen=True):
+    """status of a replica set; counts that Kubernetes leaves out when they are 0 are None then."""
+
+    replicas: int = 0
+    fully_labeled_replicas: int | None = None
+    ready_replicas: int | None = None
+    available_replicas: int | None = None
+    terminating_replicas: int | None = None
+    observed_generation: int | None = None
 
 
 class ReplicaSet(ApiStruct, frozen=True):
@@ -51,13 +85,76 @@ class ReplicaSet(ApiStruct, frozen=True):
 
     metadata: ObjectMeta = ObjectMeta()
     spec: ReplicaSetSpec = ReplicaSetSpec()
+    status: ReplicaSetStatus = ReplicaSetStatus()
+
+
+class RollingDeployment(ApiStruct, frozen=True):
+    """strategy.rollingUpdate of a deployment."""
+
+    max_surge: CountOrPercent = "25%"
+    max_unavailable: CountOrPercent = "25%"
+
+
+class DeploymentStrategy(ApiStruct, frozen=True):
+    """spec.strategy of a deployment."""
+
+    type: Literal["RollingUpdate", "Recreate"] = "RollingUpdate"
+    rolling_update: RollingDeployment | None = None
+
+
+class DeploymentSpec(ApiStruct, frozen=True):
+    """spec of a deployment."""
+
+    replicas: int = 1
+    selector: LabelSelector | None = None
+    template: PodTemplate = PodTemplate()
+    strategy: DeploymentStrategy = DeploymentStrategy()
+    min_ready_seconds: int = 0
+    progress_deadline_seconds: int | None = 600
+    revision_history_limit: int = 10
+    paused: bool = False
+
+
+class DeploymentStatus(ApiStruct, frozen=True):
+    """status of a deployment; counts of 0 are None, as Kubernetes leaves them out."""
+
+    observed_generation: int | None = None
+    replicas: int | None = None
+    updated_replicas: int | None = None
+    ready_replicas: int | None = None
+    available_replicas: int | None = None
+    unavailable_replicas: int | None = None
+    terminating_replicas: int | None = None
+    collision_count: int | None = None
+    conditions: tuple[WorkloadCondition, ...] = ()
 
 
 class Deployment(ApiStruct, frozen=True):
     """apps/v1 Deployment."""
 
     metadata: ObjectMeta = ObjectMeta()
-    spec: ReplicaSetSpec = ReplicaSetSpec()
+    spec: DeploymentSpec = DeploymentSpec()
+    status: DeploymentStatus = DeploymentStatus()
+
+
+class RollingStatefulSet(ApiStruct, frozen=True):
+    """updateStrategy.rollingUpdate of a stateful set; ``partition``: the first that is updated."""
+
+    partition: int = 0
+    max_unavailable: CountOrPercent | None = None
+
+
+class StatefulSetStrategy(ApiStruct, frozen=True):
+    """spec.updateStrategy of a stateful set."""
+
+    type: Literal["RollingUpdate", "OnDelete"] = "RollingUpdate"
+    rolling_update: RollingStatefulSet | None = None
+
+
+class Ordinals(ApiStruct, frozen=True):
+    """spec.ordinals of a stateful set."""
+
+    start: int = 0
 
 
 class StatefulSetSpec(ApiStruct, frozen=True):
@@ -66,8 +163,27 @@ class StatefulSetSpec(ApiStruct, frozen=True):
     replicas: int = 1
     selector: LabelSelector | None = None
     template: PodTemplate = PodTemplate()
+    service_name: str = ""
     pod_management_policy: Literal["OrderedReady", "Parallel"] = "OrderedReady"
+    update_strategy: StatefulSetStrategy = StatefulSetStrategy()
+    ordinals: Ordinals = Ordinals()
+    min_ready_seconds: int = 0
+    revision_history_limit: int = 10
     volume_claim_templates: tuple[PersistentVolumeClaimTemplate, ...] = ()
+
+
+class StatefulSetStatus(ApiStruct, frozen=True):
+    """status of a stateful set."""
+
+    observed_generation: int | None = None
+    replicas: int = 0
+    ready_replicas: int | None = None
+    current_replicas: int | None = None
+    updated_replicas: int | None = None
+    available_replicas: int = 0
+    current_revision: str = ""
+    update_revision: str = ""
+    collision_count: int | None = None
 
 
 class StatefulSet(ApiStruct, frozen=True):
@@ -75,6 +191,61 @@ class StatefulSet(ApiStruct, frozen=True):
 
     metadata: ObjectMeta = ObjectMeta()
     spec: StatefulSetSpec = StatefulSetSpec()
+    status: StatefulSetStatus = StatefulSetStatus()
+
+
+class RollingDaemonSet(ApiStruct, frozen=True):
+    """updateStrategy.rollingUpdate of a daemon set."""
+
+    max_surge: CountOrPercent = 0
+    max_unavailable: CountOrPercent = 1
+
+
+class DaemonSetStrategy(ApiStruct, frozen=True):
+    """spec.updateStrategy of a daemon set."""
+
+    type: Literal["RollingUpdate", "OnDelete"] = "RollingUpdate"
+    rolling_update: RollingDaemonSet | None = None
+
+
+class DaemonSetSpec(ApiStruct, frozen=True):
+    """spec of a daemon set."""
+
+    selector: LabelSelector | None = None
+    template: PodTemplate = PodTemplate()
+    update_strategy: DaemonSetStrategy = DaemonSetStrategy()
+    min_ready_seconds: int = 0
+    revision_history_limit: int = 10
+
+
+class DaemonSetStatus(ApiStruct, frozen=True):
+    """status of a daemon set: how many nodes have, and should have, its pod."""
+
+    current_number_scheduled: int = 0
+    number_misscheduled: int = 0
+    desired_number_scheduled: int = 0
+    number_ready: int = 0
+    observed_generation: int | None = None
+    updated_number_scheduled: int | None = None
+    number_available: int | None = None
+    number_unavailable: int | None = None
+    collision_count: int | None = None
+
+
+class DaemonSet(ApiStruct, frozen=True):
+    """apps/v1 DaemonSet."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    spec: DaemonSetSpec = DaemonSetSpec()
+    status: DaemonSetStatus = DaemonSetStatus()
+
+
+class ControllerRevision(ApiStruct, frozen=True):
+    """apps/v1 ControllerRevision: a template that a stateful or daemon set had."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    revision: int = 0
+    data: dict[str, Any] = {}
 
 
 # Volcano -----------------------------------------------------------------------------------

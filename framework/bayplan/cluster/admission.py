@@ -2,14 +2,32 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from msgspec.structs import replace
 
-from bayplan.api import Node, Pod, PodCondition, Taint
+from bayplan.api import Node, Pod, PodCondition, Taint, Toleration
 
-__all__ = ["with_condition", "with_condition_taints", "with_spec"]
+__all__ = ["with_condition", "with_condition_taints", "with_spec", "with_tolerations"]
+
+Effect = Literal["NoSchedule", "NoExecute"]
 
 _NOT_READY = "node.kubernetes.io/not-ready"
+_UNREACHABLE = "node.kubernetes.io/unreachable"
 _UNSCHEDULABLE = "node.kubernetes.io/unschedulable"
+_CONDITION_TAINTS = {
+    ("Ready", "False"): _NOT_READY,
+    ("Ready", "Unknown"): _UNREACHABLE,
+    ("MemoryPressure", "True"): "node.kubernetes.io/memory-pressure",
+    ("DiskPressure", "True"): "node.kubernetes.io/disk-pressure",
+    ("PIDPressure", "True"): "node.kubernetes.io/pid-pressure",
+    ("NetworkUnavailable", "True"): "node.kubernetes.io/network-unavailable",
+}
+_BOTH: tuple[Effect, ...] = ("NoSchedule", "NoExecute")
+_FIRST: tuple[Effect, ...] = ("NoSchedule",)
+_EFFECTS: dict[str, tuple[Effect, ...]] = {_NOT_READY: _BOTH, _UNREACHABLE: _BOTH}
+_OWN = {_UNSCHEDULABLE, *_CONDITION_TAINTS.values()}
+_GRACE = 300
 
 
 def with_spec(pod: Pod, **changes: object) -> Pod:
@@ -24,15 +42,31 @@ def with_condition(pod: Pod, condition: PodCondition) -> Pod:
 
 
 def with_condition_taints(node: Node) -> Node:
-    """Taint cordoned and unready nodes, as the node lifecycle controller does."""
-    ready = next((c.status for c in node.status.conditions if c.type == "Ready"), "True")
-    wanted = []
-    if ready != "True":
-        wanted.append(Taint(_NOT_READY, "NoSchedule"))
+    """Taint cordoned nodes and those with bad conditions, as the node lifecycle controller does.
+
+    A node that says nothing about itself is ready.
+    """
+    wanted: set[tuple[str, Effect]] = set()
+    for condition in node.status.conditions:
+        key = _CONDITION_TAINTS.get((condition.type, condition.status))
+        if key is not None:
+            wanted |= {(key, effect) for effect in _EFFECTS.get(key, _FIRST)}
     if node.spec.unschedulable:
-        wanted.append(Taint(_UNSCHEDULABLE, "NoSchedule"))
-    own = (_NOT_READY, _UNSCHEDULABLE)
-    taints = (*(taint for taint in node.spec.taints if taint.key not in own), *wanted)
-    if taints == node.spec.taints:
+        wanted.add((_UNSCHEDULABLE, "NoSchedule"))
+    taints = [t for t in node.spec.taints if t.key not in _OWN or (t.key, t.effect) in wanted]
+    known = {(taint.key, taint.effect) for taint in taints}
+    taints += [Taint(key, effect) for key, effect in sorted(wanted - known)]
+    if len(taints) == len(node.spec.taints) and wanted <= known:
         return node
-    return replace(node, spec=replace(node.spec, taints=taints))
+    return replace(node, spec=replace(node.spec, taints=tuple(taints)))
+
+
+def with_tolerations(pod: Pod) -> Pod:
+    """Let a pod stay on a node that fails for five minutes, as admission does."""
+    own = pod.spec.tolerations
+    added = tuple(
+        Toleration(key, "Exists", effect="NoExecute", toleration_seconds=_GRACE)
+        for key in (_NOT_READY, _UNREACHABLE)
+        if not any(t.key in ("", key) and t.effect in ("", "NoExecute") for t in own)
+    )
+    return replace(pod, spec=replace(pod.spec, tolerations=(*own, *added))) if added else pod

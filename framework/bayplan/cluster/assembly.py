@@ -26,6 +26,8 @@ from bayplan.cluster.controllers import WorkloadControllers
 from bayplan.cluster.disruption import DisruptionBudgets
 from bayplan.cluster.kubelet import VirtualKubelet
 from bayplan.cluster.memory import MemoryCluster
+from bayplan.cluster.podgarbage import PodGarbage
+from bayplan.cluster.taints import TaintEviction
 from bayplan.cluster.volcano_jobs import VolcanoJobs
 from bayplan.cluster.volumes import VolumeController
 from bayplan.errors import InputError
@@ -59,6 +61,8 @@ def start_controllers(cluster: MemoryCluster) -> None:
     DisruptionBudgets(cluster)
     ClaimController(cluster)
     VolumeController(cluster)
+    TaintEviction(cluster)
+    PodGarbage(cluster)
 
 
 def place_of(type_: type) -> int:

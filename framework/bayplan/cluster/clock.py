@@ -7,6 +7,8 @@ from collections.abc import Callable
 
 __all__ = ["VirtualClock"]
 
+_Entry = tuple[float, int, Callable[[], None]]
+
 
 class VirtualClock:
     """Time that moves only when told to, in seconds from 0.
@@ -16,26 +18,43 @@ class VirtualClock:
 
     def __init__(self) -> None:
         self.now = 0.0
-        self._due: list[tuple[float, int, Callable[[], None]]] = []
+        self._due: list[_Entry] = []
+        self._idle: list[_Entry] = []
         self._count = 0
 
-    def call_at(self, at: float, action: Callable[[], None]) -> None:
-        """Schedule an action; a time in the past means now."""
+    def call_at(self, at: float, action: Callable[[], None], idle: bool = False) -> None:
+        """Schedule an action; a time in the past means now.
+
+        :param idle: whether nobody has to wait for it: a simulation may end before.
+        """
         self._count += 1
-        heapq.heappush(self._due, (max(at, self.now), self._count, action))
+        heap = self._idle if idle else self._due
+        heapq.heappush(heap, (max(at, self.now), self._count, action))
 
-    def call_later(self, delay: float, action: Callable[[], None]) -> None:
+    def call_later(self, delay: float, action: Callable[[], None], idle: bool = False) -> None:
         """Schedule an action after a delay in seconds."""
-        self.call_at(self.now + delay, action)
+        self.call_at(self.now + delay, action, idle)
 
-    def next_time(self) -> float | None:
-        """Return when the next action is due, None without any."""
-        return self._due[0][0] if self._due else None
+    def next_time(self, idle: bool = True) -> float | None:
+        """Return when the next action is due, None without any.
+
+        :param idle: whether those count for which nobody has to wait.
+        """
+        heap = self._next_heap() if idle else self._due
+        return heap[0][0] if heap else None
 
     def advance(self, to: float) -> None:
         """Move to a time and run everything that is due by then, in order."""
-        while self._due and self._due[0][0] <= to:
-            at, _, action = heapq.heappop(self._due)
+        while (heap := self._next_heap()) and heap[0][0] <= to:
+            at, _, action = heapq.heappop(heap)
             self.now = max(self.now, at)
             action()
         self.now = max(self.now, to)
+
+    def _next_heap(self) -> list[_Entry]:
+        """Return the heap whose first action is due first."""
+        if not self._idle:
+            return self._due
+        if not self._due or self._idle[0][:2] < self._due[0][:2]:
+            return self._idle
+        return self._due

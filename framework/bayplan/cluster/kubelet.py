@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from bayplan.api import Node, PersistentVolumeClaim, Pod, PodCondition, ResourceClaim
 from bayplan.api.volumes import is_bound, is_owned, used_claims
+from bayplan.cluster.admission import with_condition
 from bayplan.cluster.noderoom import NodeRoom
 from bayplan.cluster.protocol import Event, WatchEvent, WatchType
 from bayplan.durations import DURATION_ANNOTATION, parse_duration
@@ -28,6 +29,7 @@ class VirtualKubelet:
         self._told: set[tuple[str, str]] = set()
         self._without_volumes: dict[str, None] = {}
         self._room = NodeRoom()
+        self._failed: set[str] = set()
         cluster.watch(self.handle)
 
     def handle(self, event: WatchEvent) -> None:
@@ -37,6 +39,8 @@ class VirtualKubelet:
             for key in list(self._without_volumes):
                 self._start(key)
             return
+        if isinstance(pod, Node):
+            self._node_changed(pod, event.type is WatchType.DELETED)
         if not isinstance(pod, Pod):
             return
         if event.type is WatchType.DELETED or pod.status.phase in ("Succeeded", "Failed"):
@@ -50,6 +54,22 @@ class VirtualKubelet:
                 self._room.count(pod)
             elif pod.status.phase == "Pending" and self._admit(pod.key):
                 self._start(pod.key)
+
+    def _node_changed(self, node: Node, gone: bool) -> None:
+        """Let the pods of a node that fails be not ready, and ready again when it is back."""
+        name = node.metadata.name
+        bad = any(c.type == "Ready" and c.status != "True" for c in node.status.conditions)
+        bad = bad and not gone
+        if bad == (name in self._failed):
+            return
+        self._failed ^= {name}
+        if gone:
+            return
+        for pod in self._cluster.list(Pod):
+            if pod.spec.node_name == name and pod.status.phase == "Running":
+                stamp = self._cluster.timestamp()
+                ready = PodCondition("Ready", str(not bad), last_transition_time=stamp)
+                self._cluster.update(with_condition(pod, ready))
 
     def _admit(self, key: str) -> bool:
         """Take a pod on, if its node has the room; it fails otherwise."""

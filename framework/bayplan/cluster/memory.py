@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from msgspec.structs import replace
 
@@ -64,6 +64,7 @@ from bayplan.manifests import object_key
 __all__ = ["LONG_AGO", "Faults", "MemoryCluster"]
 
 Obj = TypeVar("Obj", bound=ApiObject)
+Content = dict[str, Any]
 
 LONG_AGO = datetime(2000, 1, 1, tzinfo=UTC)
 _SUFFIX_LETTERS = "bcdfghjklmnpqrstvwxz2456789"
@@ -315,6 +316,38 @@ class MemoryCluster:
             self._store(replace(pod, metadata=meta), WatchType.MODIFIED)
         else:
             self._remove(pod)
+
+    def seconds_of(self, stamp: str | None) -> float:
+        """Return the virtual time of a time as Kubernetes writes it, now for none."""
+        try:
+            then = datetime.fromisoformat(stamp or "")
+        except ValueError:
+            return self.now
+        if then.tzinfo is None:
+            then = then.replace(tzinfo=UTC)
+        return (then - self.start).total_seconds()
+
+    # For controllers ---------------------------------------------------------------------
+
+    def content_of(self, obj: ApiObject) -> Content | None:
+        """Return the whole JSON of an object, None where no more is known than its type holds."""
+        return None
+
+    def create_from(self, obj: Obj, content: Content, typed: ApiObject) -> Obj:
+        """Create an object that is as ``content`` says, but where ``obj`` differs from ``typed``.
+
+        :param content: JSON, of which ``typed`` is what its type holds.
+        :raises AlreadyExists: when the name is taken.
+        :raises InputError: when admission refuses it.
+        """
+        return self.create(obj)
+
+    def generation_of(self, obj: ApiObject) -> int | None:
+        """Return how many states the spec of an object had, None where nobody counts."""
+        return None
+
+    def tell(self, obj: ApiObject, component: str, reason: str, message: str) -> None:
+        """Write an event of a controller about an object, where somebody can read it."""
 
     def report(self, obj: ApiObject, error: InputError) -> None:
         """Take note of an object that was refused, or that a controller could not work for."""

@@ -167,6 +167,7 @@ class Event(msgspec.Struct, frozen=True):
     """A Kubernetes event about a pod; ``type`` is Normal or Warning.
 
     ``about`` is the kind of the object where it is none about a pod; ``pod`` is its key then.
+    ``component`` says who writes it, where it is not the scheduler itself.
     """
 
     pod: str
@@ -175,6 +176,7 @@ class Event(msgspec.Struct, frozen=True):
     message: str
     node: str = ""
     about: str = "Pod"
+    component: str = ""
 
 
 Write: TypeAlias = (

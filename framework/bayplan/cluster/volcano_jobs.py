@@ -79,12 +79,22 @@ class VolcanoJobs:
                 pod = _pod_of(job, task, position, index)
                 if self._cluster.get(Pod, pod.key) is None:
                     try:
-                        self._cluster.create(pod)
+                        self._create(job, task, position, pod)
                     except AlreadyExists:
                         continue
                     except InputError as exc:
                         self._cluster.report(job, exc)
                         return
+
+    def _create(self, job: VolcanoJob, task: VolcanoTask, position: int, pod: Pod) -> None:
+        """Make a pod, with what stands in its template beyond what is typed."""
+        content = self._cluster.content_of(job)
+        if content is None:
+            self._cluster.create(pod)
+            return
+        template = content["spec"]["tasks"][position].get("template", {})
+        held = {"apiVersion": "v1", "kind": "Pod", "metadata": {}, "spec": template.get("spec", {})}
+        self._cluster.create_from(pod, held, Pod(spec=task.template.spec))
 
 
 def _group_name(job: VolcanoJob) -> str:

@@ -14,6 +14,7 @@ import aiohttp
 from bayplan.api import ApiObject, Kind
 from bayplan.cluster.kubernetes.backend import KubernetesCluster
 from bayplan.cluster.kubernetes.credentials import Credentials
+from bayplan.cluster.kubernetes.resources import SNAPSHOT
 from bayplan.cluster.kubernetes.transport import Transport
 from bayplan.errors import BayplanError, Forbidden, NotFound
 from bayplan.settings import LeaderElection
@@ -50,7 +51,7 @@ async def read_cluster(kubeconfig: Path | None, context: str = "") -> ClusterVie
     credentials = Credentials(kubeconfig, context)
     await credentials.endpoint()
     transport = Transport(credentials)
-    cluster = KubernetesCluster(transport, None)
+    cluster = KubernetesCluster(transport, None, kinds=SNAPSHOT)
     # What the followers would log is told once, at the end.
     logging.getLogger("bayplan.cluster").addHandler(logging.NullHandler())
     try:

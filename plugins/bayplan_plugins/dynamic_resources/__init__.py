@@ -38,6 +38,7 @@ from bayplan import (
 from bayplan.api import ResourceClaim
 from bayplan.api.dra import AllocatedDevice, AllocationResult
 from bayplan.api.node import Node
+from bayplan.api.nodeselection import selects
 from bayplan.cluster.protocol import CreateClaim, ReleaseClaim, ReserveClaim, Write
 from bayplan.decision import Decision
 from bayplan.durations import parse_duration
@@ -51,7 +52,6 @@ from bayplan_dra.allocator import (
     Score,
     allocation_of,
 )
-from bayplan_dra.allocator.nodes import selects
 from bayplan_plugins.dynamic_resources.advice import advice
 from bayplan_plugins.dynamic_resources.ledger import DeviceLedger, Flight
 from bayplan_plugins.dynamic_resources.podclaims import NO_CLAIMS, PodClaims, claims_of, why_waiting

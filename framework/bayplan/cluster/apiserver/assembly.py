@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from bayplan.cluster.apiserver.lifecycle import GarbageCollector, NamespaceEnd, PodGarbage
+from bayplan.cluster.apiserver.job_status import JobStatus
+from bayplan.cluster.apiserver.lifecycle import GarbageCollector, NamespaceEnd
 from bayplan.cluster.apiserver.store import ServedCluster
-from bayplan.cluster.apiserver.workload_status import WorkloadStatus
 from bayplan.cluster.assembly import start_controllers
 
 __all__ = ["start_all"]
@@ -15,6 +15,5 @@ def start_all(cluster: ServedCluster) -> ServedCluster:
     start_controllers(cluster)
     GarbageCollector(cluster)
     NamespaceEnd(cluster)
-    PodGarbage(cluster)
-    WorkloadStatus(cluster)
+    JobStatus(cluster)
     return cluster

@@ -22,6 +22,8 @@ def converter(resource: Resource, source: str, target: str) -> Callable[[Content
 
     def convert(content: Content) -> Content:
         content = as_v1(source, content) if resource.group == "resource.k8s.io" else content
+        if resource.group == "autoscaling":
+            content = {k: _AUTOSCALERS[target](v) if k == "spec" else v for k, v in content.items()}
         if resource.group == "resource.k8s.io" and target == "v1beta1":
             content = {k: _as_v1beta1(v) if k == "spec" else v for k, v in content.items()}
         return {**content, "apiVersion": api_version}
@@ -53,6 +55,36 @@ def _as_v1beta1(spec: Any) -> Any:
         converted["spec"] = _as_v1beta1(spec["spec"])
     return converted
 
+
+# Autoscalers -------------------------------------------------------------------------------------
+
+_SHARE = "targetCPUUtilizationPercentage"
+
+
+def _autoscaler_v1(spec: Any) -> Any:
+    """Return the spec of an autoscaler of v2 in the shape of v1, which knows cpu only."""
+    if not isinstance(spec, dict):
+        return spec
+    kept = {key: value for key, value in spec.items() if key in _COMMON}
+    for metric in spec.get("metrics") or ():
+        resource = metric.get("resource") or {}
+        share = (resource.get("target") or {}).get("averageUtilization")
+        if resource.get("name") == "cpu" and share is not None:
+            kept[_SHARE] = share
+    return kept
+
+
+def _autoscaler_v2(spec: Any) -> Any:
+    """Return the spec of an autoscaler of v1 in the shape of v2."""
+    if not isinstance(spec, dict) or _SHARE not in spec:
+        return spec
+    target = {"type": "Utilization", "averageUtilization": spec[_SHARE]}
+    metric = {"type": "Resource", "resource": {"name": "cpu", "target": target}}
+    return {**{k: v for k, v in spec.items() if k != _SHARE}, "metrics": [metric]}
+
+
+_COMMON = ("scaleTargetRef", "minReplicas", "maxReplicas")
+_AUTOSCALERS = {"v1": _autoscaler_v1, "v2": _autoscaler_v2}
 
 # Events ----------------------------------------------------------------------------------------
 

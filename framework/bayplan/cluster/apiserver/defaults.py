@@ -4,20 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from msgspec.structs import replace
-
-from bayplan.api import Pod, Toleration
-
 __all__ = [
+    "container_defaults",
     "pod_defaults",
     "pod_update_defaults",
     "quality_of_service",
-    "with_tolerations",
 ]
 
 Content = dict[str, Any]
 
-_GRACE = 300
 _NOT_READY = "node.kubernetes.io/not-ready"
 _UNREACHABLE = "node.kubernetes.io/unreachable"
 _POD = {
@@ -37,23 +32,12 @@ _CONTAINER = {
 }
 
 
-def with_tolerations(pod: Pod) -> Pod:
-    """Let a pod stay on a node that fails for five minutes, as admission does."""
-    own = pod.spec.tolerations
-    added = tuple(
-        Toleration(key, "Exists", effect="NoExecute", toleration_seconds=_GRACE)
-        for key in (_NOT_READY, _UNREACHABLE)
-        if not any(t.key in ("", key) and t.effect in ("", "NoExecute") for t in own)
-    )
-    return replace(pod, spec=replace(pod.spec, tolerations=(*own, *added))) if added else pod
-
-
 def pod_defaults(content: Content) -> Content:
     """Return a new pod with everything that has a default."""
     spec = {**_POD, **content.get("spec", {})}
     for field in ("containers", "initContainers"):
         if field in spec:
-            spec[field] = [_container(c) for c in spec[field]]
+            spec[field] = [container_defaults(c) for c in spec[field]]
     status = {
         "phase": "Pending",
         **content.get("status", {}),
@@ -80,12 +64,13 @@ def pod_update_defaults(before: Content, after: Content) -> Content:
     return {**after, "spec": spec}
 
 
-def _container(content: Content) -> Content:
-    image = content.get("image", "")
+def container_defaults(content: Content) -> Content:
+    """Return a container with everything that has a default."""
+    image = str(content.get("image", ""))
     latest = ":" not in image.rpartition("/")[2] or image.endswith(":latest")
     filled = {**_CONTAINER, "imagePullPolicy": "Always" if latest else "IfNotPresent", **content}
     resources = filled["resources"]
-    limits = resources.get("limits")
+    limits = resources.get("limits") if isinstance(resources, dict) else None
     if limits:
         filled["resources"] = {**resources, "requests": {**limits, **resources.get("requests", {})}}
     return filled

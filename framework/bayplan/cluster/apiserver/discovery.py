@@ -6,6 +6,7 @@ from typing import Any
 
 from bayplan.cluster.apiserver.openapi import openapi_index, openapi_v3
 from bayplan.cluster.apiserver.resources import SCALED, Resource, Resources
+from bayplan.cluster.apiserver.usage import RESOURCES as USAGE
 
 __all__ = ["VERSION", "discover", "openapi"]
 
@@ -35,6 +36,9 @@ _REVIEWS = {
 }
 
 
+_METRICS = {("metrics.k8s.io", "v1beta1"): USAGE}
+
+
 def discover(resources: Resources, path: str, address: str) -> Content | None:
     """Return what stands at a path of discovery, None where nothing does."""
     steps = path.strip("/").split("/")
@@ -58,7 +62,7 @@ def discover(resources: Resources, path: str, address: str) -> Content | None:
 
 
 def _groups(resources: Resources) -> dict[str, list[str]]:
-    return resources.groups() | {group: [version] for group, version in _REVIEWS}
+    return resources.groups() | {group: [version] for group, version in (*_REVIEWS, *_METRICS)}
 
 
 def _group(name: str, versions: list[str]) -> Content:
@@ -71,6 +75,7 @@ def _resource_list(resources: Resources, group: str, version: str) -> Content | 
         {"name": plural, "singularName": "", "namespaced": False, "kind": kind, "verbs": ["create"]}
         for plural, kind in _REVIEWS.get((group, version), ())
     ]
+    entries += _METRICS.get((group, version), ())
     for plural, resource in resources.served(group, version):
         entries += _entries(plural, resource)
     if not entries:

@@ -29,7 +29,14 @@ from bayplan.schemas import record_of
 
 __all__ = ["answer", "table_of", "wants_table"]
 
-_NO_CONTAINERS = ("attach", "exec", "log", "portforward", "proxy")
+_NO_CONTAINERS = {
+    "attach": "nobody can attach to a pod",
+    "ephemeralcontainers": "pods take no ephemeral containers",
+    "exec": "pods have no exec",
+    "log": "pods have no log",
+    "portforward": "pods have no portforward",
+    "proxy": "pods have no proxy",
+}
 
 
 def wants_table(accept: str) -> bool:
@@ -123,9 +130,13 @@ def _sub(cluster: ServedCluster, call: Call, content_type: str, body: Any) -> tu
         if sub == "eviction":
             return 201, msgspec.json.encode(subresources.evict(cluster, call, body))
         if sub in _NO_CONTAINERS:
-            text = f"this cluster runs no containers, therefore pods have no {sub}"
-            raise ApiError(405, "MethodNotAllowed", text)
+            text = f"this cluster runs no containers, therefore {_NO_CONTAINERS[sub]}"
+            raise ApiError(405, "MethodNotAllowed", text, {"name": call.name, "kind": "pods"})
+    if (resource.group, resource.plural, sub) == ("", "serviceaccounts", "token"):
+        text = "this cluster issues no tokens: its kubeconfig holds the only one"
+        raise ApiError(405, "MethodNotAllowed", text, {"name": call.name, "kind": resource.plural})
     if resource.group == "apps" and resource.plural in SCALED and sub == "scale":
         return 200, msgspec.json.encode(scale(cluster, call, content_type, body))
     text = f"the server could not find the requested resource ({call.target})"
-    raise ApiError(404, "NotFound", text)
+    details = {"group": resource.group, "kind": resource.plural}
+    raise ApiError(404, "NotFound", text, details)

@@ -1,21 +1,18 @@
-"""What goes when something else has gone: owned objects, namespaces, pods of nodes."""
+"""What goes when something else has gone: owned objects and namespaces."""
 
 from __future__ import annotations
 
 from msgspec.structs import replace
 
-from bayplan.api import Namespace, Node, Pod
+from bayplan.api import Namespace
 from bayplan.cluster.apiserver.history import Change, Record
 from bayplan.cluster.apiserver.resources import Resource
 from bayplan.cluster.apiserver.store import ServedCluster
 from bayplan.errors import NotFound
 
-__all__ = ["FOREGROUND", "GarbageCollector", "NamespaceEnd", "PodGarbage"]
+__all__ = ["FOREGROUND", "GarbageCollector", "NamespaceEnd"]
 
 FOREGROUND = "foregroundDeletion"
-_QUARANTINE = 40.0
-"""Seconds between the end of a node and that of the pods it had."""
-
 _Place = tuple[Resource, str]
 
 
@@ -134,23 +131,3 @@ class NamespaceEnd:
                 self._cluster.delete(resource.type, record.key)
             except NotFound:
                 return
-
-
-class PodGarbage:
-    """Removes the pods of nodes that are gone for good."""
-
-    def __init__(self, cluster: ServedCluster) -> None:
-        self._cluster = cluster
-        cluster.observe(self._changed)
-
-    def _changed(self, resource: Resource, change: Change) -> None:
-        if resource.type is Node and change.type == "DELETED":
-            name = change.record.key
-            self._cluster.clock.call_later(_QUARANTINE, lambda: self._remove_pods(name))
-
-    def _remove_pods(self, node: str) -> None:
-        if self._cluster.get(Node, node) is not None:
-            return
-        for pod in self._cluster.list(Pod):
-            if pod.spec.node_name == node:
-                self._cluster.delete(Pod, pod.key, 0)

@@ -6,9 +6,11 @@ from typing import Any
 
 from bayplan.api import ApiObject, Namespace, ObjectMeta
 from bayplan.cluster.apiserver.fieldvalidation import pruned, type_of
+from bayplan.cluster.apiserver.metadata import check_metadata
 from bayplan.cluster.apiserver.resources import Resource
 from bayplan.cluster.apiserver.status import ApiError
 from bayplan.cluster.apiserver.store import ServedCluster
+from bayplan.cluster.apiserver.workload_defaults import with_defaults
 from bayplan.cluster.apiserver.writes import decode, without_nulls
 from bayplan.cluster.assembly import place_of
 from bayplan.errors import AlreadyExists, InputError
@@ -69,8 +71,11 @@ def _create(cluster: ServedCluster, resource: Resource, one: Content) -> None:
         return
     if one.obj is None:
         _check_fields(resource, one)
-    content = _stored(resource, one.content)
-    obj = one.obj if one.obj is not None else decode(resource, content)
+    stored = _stored(resource, one.content)
+    check_metadata(resource, stored)
+    content = with_defaults(resource, stored)
+    typed = one.obj if content is stored else None
+    obj = typed if typed is not None else decode(resource, content)
     _ensure_namespace(cluster, resource, obj.metadata.namespace)
     _store(cluster, content, obj)
 

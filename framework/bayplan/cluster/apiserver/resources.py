@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import msgspec
 
-from bayplan.api import KINDS, ApiObject, Kind
+from bayplan.api import KINDS, ApiObject, ControllerRevision, Kind
 from bayplan.api.configmap import ConfigMap
 from bayplan.api.meta import ApiStruct, ObjectMeta
 from bayplan.cluster.apiserver.conversion import converter
@@ -37,6 +37,7 @@ class Resource:
     :param status: whether there is a ``/status``.
     :param custom: whether it comes from a CRD, or would on a real cluster.
     :param schemas: the types of its versions, as far as its CRD has them.
+    :param inert: why its objects have no effect, "" where they have one.
     """
 
     group: str
@@ -54,6 +55,7 @@ class Resource:
     selectable: tuple[str, ...] = ()
     known: Kind | None = None
     schemas: Mapping[str, Record] = field(default_factory=dict, hash=False)
+    inert: str = ""
     verbs: tuple[str, ...] = field(
         default=(
             "create",
@@ -112,10 +114,20 @@ _SHORT_NAMES: Mapping[str, tuple[str, ...]] = {
     "deployments.apps": ("deploy",),
     "replicasets.apps": ("rs",),
     "statefulsets.apps": ("sts",),
+    "daemonsets.apps": ("ds",),
+    "replicationcontrollers": ("rc",),
+    "cronjobs.batch": ("cj",),
+    "endpoints": ("ep",),
+    "horizontalpodautoscalers.autoscaling": ("hpa",),
+    "ingresses.networking.k8s.io": ("ing",),
+    "limitranges": ("limits",),
+    "podgroups.scheduling.sigs.k8s.io": ("pg", "pgs"),
+    "podgroups.scheduling.x-k8s.io": ("pg", "pgs"),
+    "hypernodes.topology.volcano.sh": ("hn",),
     "poddisruptionbudgets.policy": ("pdb",),
     "priorityclasses.scheduling.k8s.io": ("pc",),
     "jobs.batch.volcano.sh": ("vcjob", "vj"),
-    "podgroups.scheduling.volcano.sh": ("vg", "podgroup-v1beta1"),
+    "podgroups.scheduling.volcano.sh": ("pg", "vg", "podgroup-v1beta1"),
     "configmaps": ("cm",),
     "serviceaccounts": ("sa",),
     "events": ("ev",),
@@ -126,7 +138,11 @@ _SHORT_NAMES: Mapping[str, tuple[str, ...]] = {
     "storageclasses.storage.k8s.io": ("sc",),
     "customresourcedefinitions.apiextensions.k8s.io": ("crd", "crds"),
 }
-_ALL = {"pods", "services", "deployments", "replicasets", "statefulsets", "jobs"}
+_ALL = {"pods", "services", "deployments", "replicasets", "statefulsets", "daemonsets", "jobs"} | {
+    "cronjobs",
+    "horizontalpodautoscalers",
+    "replicationcontrollers",
+}
 _WITHOUT_STATUS = {
     "deviceclasses",
     "resourceclaimtemplates",
@@ -138,6 +154,8 @@ _WITHOUT_STATUS = {
     "csidrivers",
     "csistoragecapacities",
     "workloads",
+    "configmaps",
+    "controllerrevisions",
 }
 _CUSTOM = (
     "batch.volcano.sh",
@@ -153,6 +171,7 @@ _CUSTOM = (
 )
 _RBAC = "rbac.authorization.k8s.io"
 _STORAGE = "storage.k8s.io"
+_ADMISSION = "admissionregistration.k8s.io"
 _OTHERS = (
     # group, kind, versions, namespaced, status
     ("", "Event", ("v1",), True, False),
@@ -163,8 +182,17 @@ _OTHERS = (
     ("", "ReplicationController", ("v1",), True, True),
     ("", "LimitRange", ("v1",), True, False),
     ("", "ResourceQuota", ("v1",), True, True),
-    ("apps", "DaemonSet", ("v1",), True, True),
+    ("", "Endpoints", ("v1",), True, False),
+    ("", "PodTemplate", ("v1",), True, False),
+    ("batch", "CronJob", ("v1",), True, True),
+    ("autoscaling", "HorizontalPodAutoscaler", ("v2", "v1"), True, True),
+    ("discovery.k8s.io", "EndpointSlice", ("v1",), True, False),
     ("networking.k8s.io", "NetworkPolicy", ("v1",), True, False),
+    ("networking.k8s.io", "Ingress", ("v1",), True, True),
+    ("networking.k8s.io", "IngressClass", ("v1",), False, False),
+    ("node.k8s.io", "RuntimeClass", ("v1",), False, False),
+    (_ADMISSION, "ValidatingWebhookConfiguration", ("v1",), False, False),
+    (_ADMISSION, "MutatingWebhookConfiguration", ("v1",), False, False),
     ("coordination.k8s.io", "Lease", ("v1",), True, False),
     (_STORAGE, "StorageClass", ("v1",), False, False),
     (_STORAGE, "CSINode", ("v1",), False, False),
@@ -177,7 +205,25 @@ _OTHERS = (
     (_RBAC, "ClusterRoleBinding", ("v1",), False, False),
     ("apiextensions.k8s.io", "CustomResourceDefinition", ("v1",), False, True),
 )
+_WITHOUT_EFFECT: Mapping[tuple[str, str], str] = {
+    ("", "Endpoints"): "no pod has an address",
+    ("", "LimitRange"): "no request is compared with it",
+    ("", "ReplicationController"): "no controller makes its pods; use a Deployment",
+    ("", "PodTemplate"): "no controller uses it",
+    ("", "ResourceQuota"): "no request is compared with it",
+    ("autoscaling", "HorizontalPodAutoscaler"): "nothing is measured that it could scale by",
+    ("batch", "CronJob"): "no controller makes its Jobs; use kubectl create job --from",
+    ("discovery.k8s.io", "EndpointSlice"): "no pod has an address",
+    ("networking.k8s.io", "Ingress"): "there is no network between pods",
+    ("networking.k8s.io", "IngressClass"): "there is no network between pods",
+    ("networking.k8s.io", "NetworkPolicy"): "there is no network between pods",
+    ("node.k8s.io", "RuntimeClass"): "nothing runs in containers",
+    (_ADMISSION, "ValidatingWebhookConfiguration"): "no webhook is called",
+    (_ADMISSION, "MutatingWebhookConfiguration"): "no webhook is called",
+}
+"""Kinds that are kept and that nothing acts on, with what that means."""
 CONFIG_MAP = Kind("", "ConfigMap", ("v1",), ConfigMap)
+CONTROLLER_REVISION = Kind("apps", "ControllerRevision", ("v1",), ControllerRevision)
 
 
 class Resources:
@@ -267,9 +313,9 @@ def _unstable(version: str) -> bool:
 
 
 def _built_in() -> Iterable[Resource]:
-    for kind in (*KINDS.values(), CONFIG_MAP):
+    for kind in (*KINDS.values(), CONFIG_MAP, CONTROLLER_REVISION):
         custom = kind.group in _CUSTOM
-        status = kind.plural not in _WITHOUT_STATUS and kind.type is not ConfigMap
+        status = kind.plural not in _WITHOUT_STATUS
         yield _resource(kind, status, custom, known=True)
     for group, name, versions, namespaced, status in _OTHERS:
         if (group, name) not in KINDS:
@@ -292,4 +338,5 @@ def _resource(kind: Kind, status: bool, custom: bool, known: bool) -> Resource:
         categories=("all",) if kind.plural in _ALL and not custom else (),
         singular=kind.name.lower(),
         known=kind if known else None,
+        inert=_WITHOUT_EFFECT.get((kind.group, kind.name), ""),
     )

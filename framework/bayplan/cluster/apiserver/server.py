@@ -34,6 +34,8 @@ from bayplan.cluster.apiserver.repeats import Body, read_json, read_yaml
 from bayplan.cluster.apiserver.reviews import REVIEWS, review
 from bayplan.cluster.apiserver.status import ApiError, bad_request
 from bayplan.cluster.apiserver.store import ServedCluster
+from bayplan.cluster.apiserver.usage import GROUP as METRICS
+from bayplan.cluster.apiserver.usage import usage
 from bayplan.cluster.apiserver.watches import Watch, WatchSettings
 from bayplan.httpserver import SHUTDOWN_SECONDS, request_log
 from bayplan.inputs.limits import BODY
@@ -176,7 +178,7 @@ class ApiServer:
         path, token = _credentials(request)
         if path in _HEALTH or path.startswith(tuple(f"{p}/" for p in _HEALTH)):
             return web.Response(text="ok")
-        user = self._access.user(token)
+        user = self._user(token, request.headers.get("Impersonate-User", ""))
         content = self._discovery(path) if request.method == "GET" else None
         if path == "/openapi/v2" and request.method == "GET":
             authorize_path(user, "get", path)
@@ -191,10 +193,30 @@ class ApiServer:
         if kind is not None and request.method == "POST":
             body = review(self._access, user, kind, (await _body(request)).content)
             return _json(msgspec.json.encode(body), 201)
+        used = usage(self.cluster, path, request.query.get("labelSelector", ""))
+        if used is not None and request.method == "GET":
+            verb = "list" if "items" in used[2] else "get"
+            authorize(user, verb, METRICS, used[0], used[1], "")
+            return _json(msgspec.json.encode(used[2]))
         call = read_call(self.cluster.resources, request.method, path, request.query)
         self.calls[call.verb, call.group, call.target, bool(call.namespace)] += 1
         authorize(user, call.verb, call.group, call.target, call.namespace, call.name)
         return await self._serve(request, call)
+
+    def _user(self, token: str, other: str) -> Role:
+        """Return who asks, or the user that they want to be.
+
+        :raises ApiError: 401 without a token, 403 for a user that does not exist.
+        """
+        user = self._access.user(token)
+        if not other:
+            return user
+        authorize(user, "impersonate", "", "users", "", other)
+        found = self._access.named(other)
+        if found is None:
+            text = f'users "{other}" is forbidden: this cluster has no such user'
+            raise ApiError(403, "Forbidden", text)
+        return found
 
     def _discovery(self, path: str) -> dict[str, Any] | None:
         if path == "/version":
@@ -229,8 +251,8 @@ class ApiServer:
             self.cluster.settle()
         if fault is not None:
             return _fail(request, fault)
-        warnings = [("Warning", _warning(text)) for text in call.fields.warnings]
-        return _json(content, code, CIMultiDict(warnings))
+        texts = [*call.fields.warnings, *_without_effect(call, code)]
+        return _json(content, code, CIMultiDict(("Warning", _warning(text)) for text in texts))
 
     async def _watch(self, request: web.BaseRequest, call: Call) -> web.StreamResponse:
         self.cluster.settle()
@@ -304,6 +326,13 @@ def _json(
     content: bytes, code: int = 200, headers: Mapping[str, str] | None = None
 ) -> web.Response:
     return web.Response(body=content, status=code, headers=headers, content_type="application/json")
+
+
+def _without_effect(call: Call, code: int) -> list[str]:
+    """Say of a new object that nothing acts on it; kubectl prints such warnings."""
+    if code != 201 or not call.resource.inert or call.subresource:
+        return []
+    return [f"{call.resource.kind} is stored and has no effect here: {call.resource.inert}"]
 
 
 def _close(request: web.BaseRequest) -> None:

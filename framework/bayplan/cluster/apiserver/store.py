@@ -12,7 +12,8 @@ import msgspec
 from msgspec.structs import replace
 
 from bayplan.api import ApiObject, Kind, Namespace, Node, ObjectMeta, Pod
-from bayplan.cluster.apiserver.defaults import pod_defaults, with_tolerations
+from bayplan.cluster.admission import with_tolerations
+from bayplan.cluster.apiserver.defaults import pod_defaults
 from bayplan.cluster.apiserver.history import Change, Log, Record
 from bayplan.cluster.apiserver.overlay import overlay, plain
 from bayplan.cluster.apiserver.resources import Resource, Resources
@@ -29,7 +30,7 @@ Content = dict[str, Any]
 Observer = Callable[[Resource, Change], None]
 
 _EVENT_TTL = 3600.0
-_TEMPLATED = ("Job", "ReplicaSet", "StatefulSet")
+_COMPONENT = "bayplan-cluster"
 
 
 class ServedCluster(MemoryCluster):
@@ -276,68 +277,84 @@ class ServedCluster(MemoryCluster):
     def _new_content(self, resource: Resource, obj: ApiObject) -> tuple[Content, ApiObject]:
         """Return the JSON of an object that came typed, with what its owner's template holds."""
         version = resource.api_version(resource.storage_version)
-        content: Content = {"apiVersion": version, "kind": resource.kind, **plain(obj)}
-        template = self._template_of(obj) if isinstance(obj, Pod) else None
-        if template is not None:
-            assert isinstance(obj, Pod)
-            spec, typed = template
-            content["spec"] = overlay(spec, typed, obj.spec)
-        return content, obj
+        return {"apiVersion": version, "kind": resource.kind, **plain(obj)}, obj
 
-    def _template_of(self, pod: Pod) -> tuple[Content, msgspec.Struct] | None:
-        """Return the JSON of the template that a controller made a pod from, and its type."""
-        owner = next((r for r in pod.metadata.owner_references if r.controller), None)
-        if owner is None or owner.kind not in _TEMPLATED:
-            return None
-        resource = self.resources.of_kind(owner.api_version.rpartition("/")[0], owner.kind)
-        if resource is None:
-            return None
-        record = self.records(resource).get(resource.key(pod.metadata.namespace, owner.name))
-        if record is None:
-            return None
-        template = getattr(getattr(record.obj, "spec", None), "template", None)
-        if template is None:
-            return None
-        return record.content.get("spec", {}).get("template", {}).get("spec", {}), template.spec
+    # For controllers ---------------------------------------------------------------------
+
+    def content_of(self, obj: ApiObject) -> Content | None:
+        """Return the whole JSON of an object that is stored."""
+        record = self.records(self.resources.of(type(obj))).get(self.key_of(obj))
+        return record.content if record is not None else plain(obj)
+
+    def create_from(self, obj: Obj, content: Content, typed: ApiObject) -> Obj:
+        """Create an object that is as ``content`` says, but where ``obj`` differs from ``typed``.
+
+        :raises AlreadyExists: when the name is taken.
+        :raises InputError: when admission refuses it.
+        """
+        with self.carrying(content, typed):
+            return self.create(obj)
+
+    def generation_of(self, obj: ApiObject) -> int | None:
+        """Return how many states the spec of an object had."""
+        content = self.content_of(obj) or {}
+        generation: int | None = content["metadata"].get("generation")
+        return generation
 
     # Events ------------------------------------------------------------------------------
+
+    def tell(self, obj: ApiObject, component: str, reason: str, message: str) -> None:
+        """Write an event of a controller about an object."""
+        self._write_event(self._reference(obj), "Normal", reason, message, component)
 
     def report(self, obj: ApiObject, error: InputError) -> None:
         """Tell of what a controller could not do in an event, as controllers do."""
         reason = "Failed" if isinstance(obj, Pod) else "FailedCreate"
-        kind = self.kind_of(obj).name
-        self._record(Event(self.key_of(obj), "Warning", reason, str(error), about=kind))
+        self._write_event(self._reference(obj), "Warning", reason, str(error), _COMPONENT)
+
+    def _reference(self, obj: ApiObject) -> Content:
+        """Return what an event says of the object that it is about."""
+        resource, meta = self.resources.of(type(obj)), obj.metadata
+        return {
+            "kind": resource.kind,
+            "namespace": meta.namespace,
+            "name": meta.name,
+            "apiVersion": resource.api_version(resource.storage_version),
+            "uid": meta.uid,
+            "resourceVersion": meta.resource_version,
+        }
 
     def _record(self, event: Event) -> None:
         super()._record(event)
         namespace, _, name = event.pod.rpartition("/")
-        namespace = namespace or "default"
-        involved = {"kind": event.about, "namespace": namespace, "name": name}
-        resource = self.resources.named("", "pods") if event.about == "Pod" else None
-        about = self.records(resource).get(event.pod) if resource is not None else None
-        if about is not None:
-            meta = about.obj.metadata
-            involved |= {
-                "apiVersion": "v1",
-                "uid": meta.uid,
-                "resourceVersion": meta.resource_version,
-            }
+        involved = {"kind": event.about, "namespace": namespace or "default", "name": name}
+        pod = self.get(Pod, event.pod) if event.about == "Pod" else None
+        if pod is not None:
+            involved = self._reference(pod)
+        component = event.component or _COMPONENT
+        self._write_event(involved, event.type, event.reason, event.message, component)
+
+    def _write_event(
+        self, involved: Content, type_: str, reason: str, message: str, component: str
+    ) -> None:
         stamp = self.timestamp()
+        # Events about what is in no namespace are in the default one.
+        namespace = involved["namespace"] or "default"
         self.create_content(
             self._events(),
             {
                 "apiVersion": "v1",
                 "kind": "Event",
-                "metadata": {"generateName": f"{name}.", "namespace": namespace},
+                "metadata": {"generateName": f"{involved['name']}.", "namespace": namespace},
                 "involvedObject": involved,
-                "reason": event.reason,
-                "message": event.message,
-                "source": {"component": "bayplan-cluster"},
+                "reason": reason,
+                "message": message,
+                "source": {"component": component},
                 "firstTimestamp": stamp,
                 "lastTimestamp": stamp,
                 "count": 1,
-                "type": event.type,
-                "reportingComponent": "bayplan-cluster",
+                "type": type_,
+                "reportingComponent": component,
                 "reportingInstance": "",
             },
         )

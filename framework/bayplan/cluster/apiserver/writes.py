@@ -16,6 +16,7 @@ from bayplan.cluster.apiserver.crds import check_definition
 from bayplan.cluster.apiserver.defaults import pod_update_defaults
 from bayplan.cluster.apiserver.fieldvalidation import FieldValidation, schema_of
 from bayplan.cluster.apiserver.history import Record
+from bayplan.cluster.apiserver.metadata import check_metadata
 from bayplan.cluster.apiserver.patches import json_patch, merge_patch, strategic_patch
 from bayplan.cluster.apiserver.reads import convert_for, find
 from bayplan.cluster.apiserver.resources import Resource
@@ -32,6 +33,7 @@ from bayplan.cluster.apiserver.status import (
 )
 from bayplan.cluster.apiserver.store import ServedCluster
 from bayplan.cluster.apiserver.validation import check_pod_update
+from bayplan.cluster.apiserver.workload_defaults import with_defaults
 from bayplan.errors import AlreadyExists, InputError
 
 __all__ = ["create", "decode", "patch", "update", "without_nulls"]
@@ -146,8 +148,10 @@ def create(cluster: ServedCluster, call: Call, body: Any) -> Record:
     meta = _new_metadata(call, content["metadata"])
     _check_namespace(cluster, call)
     content = {**content, "metadata": meta}
+    check_metadata(resource, content)
     if resource.status and resource.plural != "nodes":
         content.pop("status", None)
+    content = with_defaults(resource, content)
     obj = decode(resource, content)
     try:
         with cluster.carrying(content, obj):
@@ -308,7 +312,9 @@ def _replace(cluster: ServedCluster, call: Call, current: Record, content: Conte
         raise conflict(resource.group, resource.plural, call.name, text)
     if meta.get("resourceVersion") not in (None, "", "0", old["resourceVersion"]):
         raise conflict(resource.group, resource.plural, call.name)
-    content = _merged(call, current.content, content)
+    content = with_defaults(resource, _merged(call, current.content, content))
+    if not call.subresource:
+        check_metadata(resource, content)
     if resource.type is Pod and not call.subresource:
         decode(resource, content)
         content = pod_update_defaults(current.content, content)

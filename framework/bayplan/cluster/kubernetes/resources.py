@@ -7,15 +7,15 @@ from typing import Any
 
 import msgspec
 
-from bayplan.api import KINDS, ApiObject, Deployment, Kind, Node, ObjectMeta, Pod
+from bayplan.api import KINDS, ApiObject, DaemonSet, Deployment, Kind, Node, ObjectMeta, Pod
 from bayplan.api.configmap import ConfigMap
 from bayplan.api.objects import DecodeError, decode_json
 
-__all__ = ["WATCHED", "Resource", "is_required", "what_is_used"]
+__all__ = ["SNAPSHOT", "WATCHED", "Resource", "is_required", "what_is_used"]
 
 _FIRST = (Node,)
 _LAST = (Pod,)
-_UNREAD = (Deployment, ConfigMap)
+_UNREAD = (DaemonSet, Deployment, ConfigMap)
 _POD = KINDS["", "Pod"]
 _USES = ("containers", "initContainers", "overhead", "nodeName", "priority", "schedulerName")
 
@@ -29,11 +29,15 @@ def _watched() -> tuple[Kind, ...]:
 
 WATCHED: tuple[Kind, ...] = _watched()
 """The kinds that the scheduler follows: nodes first, pods last, as they are best taken in."""
+SNAPSHOT: tuple[Kind, ...] = (*WATCHED, KINDS["apps", "DaemonSet"])
+"""What a snapshot holds: also those that make pods on nodes which a simulation adds."""
 
 
 def is_required(kind: Kind) -> bool:
     """Whether nothing can be scheduled without a kind: what is built into every API server."""
-    return kind.group in ("", "apps", "batch", "policy") or kind.name == "PriorityClass"
+    return kind in WATCHED and (
+        kind.group in ("", "apps", "batch", "policy") or kind.name == "PriorityClass"
+    )
 
 
 @dataclass(frozen=True)

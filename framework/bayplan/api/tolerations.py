@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from bayplan.api import Taint, Toleration
+from bayplan.api.node import Taint
+from bayplan.api.pod import Toleration
 
 __all__ = ["tolerated"]
 

@@ -1,23 +1,23 @@
-"""The status of Jobs, ReplicaSets, Deployments and StatefulSets, for people and for kubectl."""
+"""The status of Jobs, Kubernetes' and Volcano's, for people and for kubectl."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from bayplan.api import Deployment, Job, Pod, ReplicaSet, StatefulSet
+from bayplan.api import Job, Pod, VolcanoJob
 from bayplan.cluster.apiserver.history import Change, Record
 from bayplan.cluster.apiserver.resources import Resource
 from bayplan.cluster.apiserver.store import ServedCluster
 
-__all__ = ["WorkloadStatus"]
+__all__ = ["JobStatus"]
 
 Content = dict[str, Any]
 
-_KINDS: tuple[type, ...] = (Job, ReplicaSet, Deployment, StatefulSet)
+_PHASES = ("Pending", "Running", "Succeeded", "Failed")
 
 
-class WorkloadStatus:
-    """Counts the pods of workloads whenever one changes."""
+class JobStatus:
+    """Counts the pods of Jobs whenever one changes."""
 
     def __init__(self, cluster: ServedCluster) -> None:
         self._cluster = cluster
@@ -31,14 +31,14 @@ class WorkloadStatus:
         record = change.record
         meta = record.obj.metadata
         gone = change.type == "DELETED"
-        if resource.type in _KINDS:
+        if resource.type in (Job, VolcanoJob):
             if gone:
                 for left in (self._owners, self._succeeded):
                     left.pop(meta.uid, None)
             else:
                 self._owners[meta.uid] = (resource, record.key)
                 self._ask(meta.uid)
-        if resource.type is Pod or resource.type is ReplicaSet:
+        if resource.type is Pod:
             for reference in meta.owner_references:
                 if reference.controller:
                     self._count(reference.uid, resource.type, record, gone)
@@ -70,17 +70,33 @@ class WorkloadStatus:
             record = self._cluster.records(resource).get(key)
             if record is None:
                 continue
-            status = self._status(record, uid)
+            children = list(self._owned.get(uid, {}).values())
+            status = self._status(record, children, uid)
             if status != record.content.get("status"):
                 self._cluster.store_content(resource, key, {**record.content, "status": status})
 
-    def _status(self, record: Record, uid: str) -> Content:
-        children = list(self._owned.get(uid, {}).values())
-        if isinstance(record.obj, Job):
-            return self._job(record, record.obj, children, uid)
-        if isinstance(record.obj, Deployment):
-            return _deployment(record, children)
-        return _replicas(record, children)
+    def _status(self, record: Record, children: list[Record], uid: str) -> Content:
+        if isinstance(record.obj, VolcanoJob):
+            return self._volcano(record, record.obj, children)
+        assert isinstance(record.obj, Job)
+        return self._job(record, record.obj, children, uid)
+
+    def _volcano(self, record: Record, job: VolcanoJob, pods: list[Record]) -> Content:
+        old = record.content.get("status") or {}
+        total = sum(task.replicas for task in job.spec.tasks)
+        least = job.spec.min_available if job.spec.min_available is not None else total
+        phases = [_phase(pod) for pod in pods]
+        counts = {name.lower(): phases.count(name) for name in _PHASES}
+        if counts["succeeded"] == total:
+            phase = "Completed"
+        elif counts["running"] + counts["succeeded"] >= least:
+            phase = "Running"
+        else:
+            phase = "Pending"
+        state = old.get("state") or {}
+        if state.get("phase") != phase:
+            state = {"phase": phase, "lastTransitionTime": self._cluster.timestamp()}
+        return {"state": state, "minAvailable": least, **{k: v for k, v in counts.items() if v}}
 
     def _job(self, record: Record, job: Job, pods: list[Record], uid: str) -> Content:
         old = record.content.get("status") or {}
@@ -118,52 +134,3 @@ def _ready(record: Record) -> bool:
     return isinstance(pod, Pod) and any(
         c.type == "Ready" and c.status == "True" for c in pod.status.conditions
     )
-
-
-def _generation(record: Record) -> Content:
-    generation = record.content["metadata"].get("generation")
-    return {"observedGeneration": generation} if generation is not None else {}
-
-
-def _replicas(record: Record, pods: list[Record]) -> Content:
-    alive = [p for p in pods if _phase(p) in ("Pending", "Running")]
-    ready = sum(_ready(pod) for pod in alive)
-    status = {**_generation(record), "replicas": len(alive)}
-    if isinstance(record.obj, StatefulSet):
-        name = record.obj.metadata.name
-        status |= {
-            "currentReplicas": len(alive),
-            "updatedReplicas": len(alive),
-            "currentRevision": name,
-            "updateRevision": name,
-        }
-    if ready:
-        status |= {"readyReplicas": ready, "availableReplicas": ready}
-    return status
-
-
-def _deployment(record: Record, sets: list[Record]) -> Content:
-    statuses = [one.content.get("status") or {} for one in sets]
-    current = [s for s, one in zip(statuses, sets, strict=True) if _wanted(one)]
-    total = {
-        "replicas": sum(s.get("replicas", 0) for s in statuses),
-        "updatedReplicas": sum(s.get("replicas", 0) for s in current),
-        "readyReplicas": sum(s.get("readyReplicas", 0) for s in statuses),
-        "availableReplicas": sum(s.get("availableReplicas", 0) for s in statuses),
-    }
-    wanted = record.content["spec"].get("replicas", 1)
-    available = total["availableReplicas"] >= wanted
-    conditions = [
-        {
-            "type": "Available",
-            "status": "True" if available else "False",
-            "reason": "MinimumReplicasAvailable" if available else "MinimumReplicasUnavailable",
-        }
-    ]
-    missing = {"unavailableReplicas": wanted - total["availableReplicas"]} if not available else {}
-    counts = {key: value for key, value in total.items() if value}
-    return {**_generation(record), **counts, **missing, "conditions": conditions}
-
-
-def _wanted(record: Record) -> bool:
-    return isinstance(record.obj, ReplicaSet) and record.obj.spec.replicas > 0

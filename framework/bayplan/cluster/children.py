@@ -1,0 +1,270 @@
+"""What workloads own: pods, ReplicaSets and ControllerRevisions, and how pods are made."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from msgspec.structs import replace
+
+from bayplan.api import (
+    ApiObject,
+    ControllerRevision,
+    DaemonSet,
+    Deployment,
+    Job,
+    ObjectMeta,
+    OwnerReference,
+    Pod,
+    PodCondition,
+    ReplicaSet,
+    StatefulSet,
+)
+from bayplan.api.pod import PodSpec, PodTemplate
+from bayplan.api.selectors import NOTHING, compile_selector
+from bayplan.dialects.reading import is_index
+from bayplan.errors import AlreadyExists, InputError
+
+if TYPE_CHECKING:
+    from bayplan.cluster.memory import MemoryCluster
+
+__all__ = [
+    "Children",
+    "Owner",
+    "Template",
+    "alive",
+    "available_at",
+    "controller_of",
+    "is_available",
+    "is_ready",
+    "reference_to",
+    "template_of",
+]
+
+Owner = Job | ReplicaSet | StatefulSet | Deployment | DaemonSet
+Child = Pod | ReplicaSet | ControllerRevision
+Content = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Template:
+    """A pod template, typed and as JSON; ``content`` None where the type holds all of it."""
+
+    typed: PodTemplate
+    content: Content | None = None
+
+    def json(self) -> Content:
+        """Return the template as JSON."""
+        if self.content is not None:
+            return self.content
+        plain: Content = msgspec.to_builtins(self.typed, enc_hook=lambda quantity: quantity.text)
+        return plain
+
+
+@dataclass(frozen=True)
+class Marks:
+    """What a pod has beyond its template."""
+
+    name: str = ""
+    generate_name: str = ""
+    labels: dict[str, str] = field(default_factory=dict)
+    annotations: dict[str, str] = field(default_factory=dict)
+
+
+def template_of(cluster: MemoryCluster, owner: Owner) -> Template:
+    """Return the template of a workload."""
+    content = cluster.content_of(owner)
+    if content is None:
+        return Template(owner.spec.template)
+    return Template(owner.spec.template, content.get("spec", {}).get("template", {}))
+
+
+def reference_to(owner: ApiObject, api_version: str) -> OwnerReference:
+    """Return what names the controller of an object."""
+    meta = owner.metadata
+    return OwnerReference(type(owner).__name__, meta.name, meta.uid, api_version, controller=True)
+
+
+def controller_of(meta: ObjectMeta) -> OwnerReference | None:
+    """Return who controls an object."""
+    return next((r for r in meta.owner_references if r.controller), None)
+
+
+def alive(pod: Pod) -> bool:
+    """Tell whether a pod runs, or may run yet."""
+    return pod.status.phase in ("Pending", "Running") and pod.metadata.deletion_timestamp is None
+
+
+def is_ready(pod: Pod) -> bool:
+    """Tell whether a pod runs and is ready; one that says nothing about it is."""
+    ready = _ready_condition(pod)
+    return pod.status.phase == "Running" and (ready is None or ready.status == "True")
+
+
+def _ready_condition(pod: Pod) -> PodCondition | None:
+    return next((c for c in pod.status.conditions if c.type == "Ready"), None)
+
+
+def available_at(cluster: MemoryCluster, pod: Pod, min_ready_seconds: int) -> float | None:
+    """Return the time from which a pod counts as available, None for one that is not ready."""
+    if not is_ready(pod):
+        return None
+    if not min_ready_seconds:
+        return cluster.now
+    ready = _ready_condition(pod)
+    since = ready.last_transition_time if ready is not None else pod.status.start_time
+    return cluster.seconds_of(since or pod.metadata.creation_timestamp) + min_ready_seconds
+
+
+def is_available(cluster: MemoryCluster, pod: Pod, min_ready_seconds: int) -> bool:
+    """Tell whether a pod has been ready for long enough."""
+    at = available_at(cluster, pod, min_ready_seconds)
+    return at is not None and at <= cluster.now
+
+
+class Children:
+    """The objects that workloads control, by the uid of their controller, oldest first."""
+
+    def __init__(self, cluster: MemoryCluster) -> None:
+        self._cluster = cluster
+        self._owned: dict[str, dict[tuple[type, str], Child]] = {}
+        self._orphans: dict[str, dict[tuple[type, str], Child]] = {}
+
+    def changed(self, child: Child, gone: bool) -> OwnerReference | None:
+        """Take note of a child; return who controls it."""
+        owner = controller_of(child.metadata)
+        key = (type(child), self._cluster.key_of(child))
+        orphans = self._orphans.setdefault(child.metadata.namespace, {})
+        orphans.pop(key, None)
+        if owner is None:
+            if not gone:
+                orphans[key] = child
+            return None
+        owned = self._owned.setdefault(owner.uid, {})
+        if gone:
+            owned.pop(key, None)
+            if not owned:
+                del self._owned[owner.uid]
+        else:
+            owned[key] = child
+        return owner
+
+    def pods(self, owner: Owner) -> list[Pod]:
+        """Return the pods of a workload as they are now."""
+        return [child for child in self._current(owner) if isinstance(child, Pod)]
+
+    def sets(self, owner: Deployment) -> list[ReplicaSet]:
+        """Return the ReplicaSets of a Deployment as they are now."""
+        return [child for child in self._current(owner) if isinstance(child, ReplicaSet)]
+
+    def revisions(self, owner: Owner) -> list[ControllerRevision]:
+        """Return the ControllerRevisions of a workload, the oldest revision first."""
+        found = [c for c in self._current(owner) if isinstance(c, ControllerRevision)]
+        return sorted(found, key=lambda one: (one.revision, one.metadata.name))
+
+    def _current(self, owner: Owner) -> list[Child]:
+        found: list[Child] = []
+        for (type_, key), child in self._owned.get(owner.metadata.uid, {}).items():
+            current = self._cluster.get(type_, key)
+            if current is None or current.metadata.uid != child.metadata.uid:
+                continue
+            controller = controller_of(current.metadata)
+            if controller is not None and controller.uid == owner.metadata.uid:
+                found.append(current)
+        return found
+
+    def adopt(self, owner: Owner) -> None:
+        """Let a workload that is new control what it selects and nobody else controls.
+
+        So it gets back what stayed when a workload of its name was deleted with
+        ``--cascade=orphan``.
+        """
+        selector = compile_selector(owner.spec.selector) if not isinstance(owner, Job) else NOTHING
+        types = _ADOPTED.get(type(owner), ())
+        orphans = self._orphans.get(owner.metadata.namespace, {})
+        for (type_, key), orphan in list(orphans.items()):
+            if type_ not in types or not selector.matches(orphan.metadata.labels):
+                continue
+            child = self._cluster.get(type_, key)
+            if child is None or controller_of(child.metadata) is not None:
+                continue
+            if child.metadata.deletion_timestamp is None and _may_be_of(owner, child):
+                meta = child.metadata
+                reference = reference_to(owner, _API_VERSIONS[type(owner)])
+                owners = (*meta.owner_references, reference)
+                meta = replace(meta, owner_references=owners, resource_version="")
+                self.keep(self._cluster.update(replace(child, metadata=meta)))
+
+    def keep(self, child: Child) -> None:
+        """Count a child that was just made, before its event comes."""
+        self.changed(child, gone=False)
+
+    def make(
+        self,
+        owner: Owner,
+        template: Template,
+        marks: Marks,
+        spec: PodSpec | None = None,
+        extra: Content | None = None,
+    ) -> Pod | None:
+        """Make a pod; return it, None where its name is taken or it is refused.
+
+        :param spec: the pod's spec where it differs from the template's.
+        :param extra: fields of the spec that are not typed.
+        """
+        typed = template.typed
+        meta = ObjectMeta(
+            name=marks.name,
+            generate_name=marks.generate_name,
+            namespace=owner.metadata.namespace,
+            labels={**typed.metadata.labels, **marks.labels},
+            annotations={**typed.metadata.annotations, **marks.annotations},
+            owner_references=(reference_to(owner, _API_VERSIONS[type(owner)]),),
+        )
+        wanted = Pod(meta, spec if spec is not None else typed.spec)
+        try:
+            pod = self._create(wanted, template, extra)
+        except AlreadyExists:
+            # A pod of somebody else has the name: a controller waits until it is free.
+            return None
+        except InputError as exc:
+            self._cluster.report(owner, exc)
+            return None
+        self.keep(pod)
+        return pod
+
+    def _create(self, pod: Pod, template: Template, extra: Content | None) -> Pod:
+        if template.content is None:
+            return self._cluster.create(pod)
+        spec = {**template.content.get("spec", {}), **(extra or {})}
+        content = {"apiVersion": "v1", "kind": "Pod", "metadata": {}, "spec": spec}
+        return self._cluster.create_from(pod, content, Pod(spec=template.typed.spec))
+
+    def delete(self, pod: Pod) -> None:
+        """End a pod that is not ending yet."""
+        if pod.metadata.deletion_timestamp is None:
+            self._cluster.delete(Pod, pod.key)
+
+
+def _may_be_of(owner: Owner, child: Child) -> bool:
+    """Tell whether a child could be one that a workload made; StatefulSets know by the name."""
+    if not isinstance(owner, StatefulSet) or not isinstance(child, Pod):
+        return True
+    head, _, ordinal = child.metadata.name.rpartition("-")
+    return head == owner.metadata.name and is_index(ordinal)
+
+
+_ADOPTED: dict[type, tuple[type, ...]] = {
+    Deployment: (ReplicaSet,),
+    ReplicaSet: (Pod,),
+    StatefulSet: (Pod, ControllerRevision),
+    DaemonSet: (Pod, ControllerRevision),
+}
+_API_VERSIONS: dict[type, str] = {
+    Job: "batch/v1",
+    Deployment: "apps/v1",
+    ReplicaSet: "apps/v1",
+    StatefulSet: "apps/v1",
+    DaemonSet: "apps/v1",
+}

@@ -1,0 +1,55 @@
+"""Pods of nodes that are gone for good (k8s.io/kubernetes pkg/controller/podgc)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from bayplan.api import Node, Pod, PodCondition
+from bayplan.cluster.admission import with_condition
+from bayplan.cluster.protocol import WatchEvent, WatchType
+
+if TYPE_CHECKING:
+    from bayplan.cluster.memory import MemoryCluster
+
+__all__ = ["PodGarbage"]
+
+_QUARANTINE = 40.0
+"""Seconds between the end of a node and that of the pods it had."""
+
+
+class PodGarbage:
+    """Removes the pods of nodes that were deleted."""
+
+    def __init__(self, cluster: MemoryCluster) -> None:
+        self._cluster = cluster
+        cluster.watch(self.handle)
+
+    def handle(self, event: WatchEvent) -> None:
+        """Remember a node that goes."""
+        if isinstance(event.obj, Node) and event.type is WatchType.DELETED:
+            name = event.obj.metadata.name
+            if any(pod.spec.node_name == name for pod in self._cluster.list(Pod)):
+                self._cluster.clock.call_later(_QUARANTINE, lambda: self._remove_pods(name))
+
+    def _remove_pods(self, node: str) -> None:
+        if self._cluster.get(Node, node) is not None:
+            return
+        for pod in self._cluster.list(Pod):
+            if pod.spec.node_name == node:
+                self._remove(pod)
+
+    def _remove(self, pod: Pod) -> None:
+        if pod.status.phase in ("Pending", "Running"):
+            condition = PodCondition(
+                "DisruptionTarget",
+                "True",
+                "DeletionByPodGC",
+                "PodGC: node no longer exists",
+                self._cluster.timestamp(),
+            )
+            failed = with_condition(pod, condition)
+            failed = replace(failed, status=replace(failed.status, phase="Failed"))
+            self._cluster.update(failed)
+        self._cluster.delete(Pod, pod.key, 0)
