@@ -474,7 +474,7 @@ def test_bodies_may_be_protobuf_of_what_kubectl_makes(client: Client) -> None:
     secret = field(1, field(1, b"s")) + field(2, pair) + field(3, b"Opaque")
     made = client.call("POST", f"{SPACE}/secrets", sent(b"Secret", secret), kind)
     assert (made.code, made.json["data"]) == (201, {"k": base64.b64encode(b"\x00\x01").decode()})
-    assert client.call("POST", PODS, sent(b"Pod", b""), kind).code == 415
+    assert client.call("POST", PODS, sent(b"PersistentVolume", b""), kind).code == 415
     assert client.call("POST", PODS, sent(b"Secret", b"\x0a\x7f"), kind).code == 400
     assert client.call("POST", PODS, b"k8s\x00\xff", kind).code == 400
 
