@@ -25,6 +25,7 @@ from bayplan.plugin import (
 )
 from bayplan.runtime import Runtime
 from bayplan.snapshot import NodeRow, PodInfo, Snapshot
+from bayplan.tables import DecisionTables
 
 __all__ = ["NOT_NEEDED", "Cycle", "Reserved", "Result"]
 
@@ -50,11 +51,17 @@ class Result:
 class Cycle:
     """Runs cycles of one profile on one snapshot."""
 
-    def __init__(self, runtime: Runtime, evaluator: Evaluator, snapshot: Snapshot) -> None:
+    def __init__(
+        self,
+        runtime: Runtime,
+        evaluator: Evaluator,
+        snapshot: Snapshot,
+        tables: DecisionTables | None = None,
+    ) -> None:
         self._runtime = runtime
         self._evaluator = evaluator
         self._snapshot = snapshot
-        self._placer = Placer(runtime, evaluator, snapshot)
+        self._placer = Placer(runtime, evaluator, snapshot, tables)
         self._placer.unreserve = self.unreserve
         self._score_placements = bool(runtime["placement_score"])
         self.on_plugin_error: Callable[[PodInfo, PluginError], None] = lambda pod, error: None

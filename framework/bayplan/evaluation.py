@@ -120,13 +120,24 @@ class Evaluation:
         decision.refused, decision.removed = tuple(refused), tuple(removed)
 
     def _finalists(self, names: list[str]) -> tuple[Finalist, ...]:
-        order = np.argsort(-self.total, kind="stable")[:_FINALISTS]
         return tuple(
             Finalist(
                 names[row],
                 float(self.total[row]),
                 {c.call.name: float(c.weight * c.counted[row]) for c in self.scores},
             )
-            for row in order
-            if self.feasible[row]
+            for row in self._best_rows()
         )
+
+    def _best_rows(self) -> list[int]:
+        """Return the rows of the finalists, the best first, and the first among equals."""
+        count = min(_FINALISTS, int(self.feasible.sum()))
+        if not count:
+            return []
+        # Sorting all nodes would cost more than the decision.
+        least = np.partition(self.total, -count)[-count]
+        above = np.flatnonzero(self.total > least)
+        above = above[np.argsort(-self.total[above], kind="stable")]
+        equal = np.flatnonzero(self.total == least)[: count - len(above)]
+        found: list[int] = [*above.tolist(), *equal.tolist()]
+        return found

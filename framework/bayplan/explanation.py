@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from msgspec.structs import replace
+
 from bayplan.api import Pod
 from bayplan.cycle import NOT_NEEDED
 from bayplan.decision import Decision, Finalist, PodDecision
@@ -271,7 +273,10 @@ class _About:
             held = snapshot.placed.get(self.pod.key)
             if held is not None:
                 snapshot.remove_pod(self.pod.key)
-            info = held[0] if held is not None else PodInfo(self.pod)
+            info = PodInfo(
+                replace(self.pod, spec=replace(self.pod.spec, node_name="")),
+                held[0].inherited if held is not None else {},
+            )
             try:
                 found = profile.evaluator.evaluate(info)
             except PluginError as exc:

@@ -24,6 +24,7 @@ from bayplan.evaluator import Evaluator
 from bayplan.plugin import NOTES, CycleState, DomainTrial, Placement, Placements, Unit
 from bayplan.runtime import Runtime, guard
 from bayplan.snapshot import NodeRow, PodInfo, Snapshot
+from bayplan.tables import DecisionTables
 
 __all__ = ["EVERYWHERE", "STEPS", "WORK", "Attempt", "Placer", "Reserved", "as_plan", "lacking"]
 
@@ -66,10 +67,18 @@ class Placer:
     """Places units of one profile on one snapshot, within a trial of the snapshot.
 
     ``steps`` is what is left of the search, ``work`` counts tentative placements; ``unreserve``
-    runs the unreserve hooks; ``recorded`` are the pods, by key, whose finalists are recorded.
+    runs the unreserve hooks; ``recorded`` are the pods, by key, whose finalists are recorded
+    beside those that ``tables`` allows.
     """
 
-    def __init__(self, runtime: Runtime, evaluator: Evaluator, snapshot: Snapshot) -> None:
+    def __init__(
+        self,
+        runtime: Runtime,
+        evaluator: Evaluator,
+        snapshot: Snapshot,
+        tables: DecisionTables | None = None,
+    ) -> None:
+        self._tables = tables
         self._runtime = runtime
         self._evaluator = evaluator
         self._snapshot = snapshot
@@ -291,15 +300,22 @@ class Placer:
 
     # One pod -----------------------------------------------------------------------------
 
+    def _decision(self, pod: PodInfo, found: Evaluation, names: list[str]) -> PodDecision:
+        """Return the record of a pod's evaluation, with its table where one is wanted."""
+        if pod.key in self.recorded:
+            return found.describe(names, finalists=True)
+        if self._tables is not None and self._tables.may_make():
+            decision = found.describe(names, finalists=True)
+            self._tables.keep(decision)
+            return decision
+        return PodDecision(pod.key, len(names), int(np.count_nonzero(found.feasible)))
+
     def _reserve(self, pod: PodInfo, row: int, found: Evaluation, attempt: Attempt) -> bool:
         snapshot = self._snapshot
         names = snapshot.nodes.names
         name = names[row]
         self.work += 1
-        if pod.key in self.recorded:
-            decision = found.describe(names, finalists=True)
-        else:
-            decision = PodDecision(pod.key, len(names), int(np.count_nonzero(found.feasible)))
+        decision = self._decision(pod, found, names)
         decision.total = float(found.total[row])
         state = CycleState(found.state)
         snapshot.add_pod(pod, name)

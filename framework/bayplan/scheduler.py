@@ -50,6 +50,7 @@ from bayplan.queue import Place, QueuedUnit, UnitQueue
 from bayplan.runtime import Hook, HookCall, Runtime, guard
 from bayplan.snapshot import NodeRow, PodInfo, Snapshot
 from bayplan.statuses import StatusWriter
+from bayplan.tables import DecisionTables
 from bayplan.units import make_unit
 
 __all__ = ["ProfileAtWork", "Scheduler"]
@@ -186,6 +187,8 @@ class Scheduler:
 
     :param cached: whether evaluations are kept between cycles; False is the plain path.
     :param keep_decisions: how many of the latest decisions are kept, by unit.
+    :param tables_per_second: how many decisions a second keep what each plugin said of the nodes,
+        for explanations; the newest 1,000 of them are kept.
     :param instrument: wraps the hooks of a profile, to measure them.
     """
 
@@ -196,8 +199,12 @@ class Scheduler:
         cached: bool = True,
         keep_decisions: int = 10_000,
         instrument: Callable[[Runtime], Runtime] | None = None,
+        tables_per_second: float = 0.0,
     ) -> None:
         self._cluster = cluster
+        self._tables: DecisionTables | None = None
+        if tables_per_second > 0:
+            self._tables = DecisionTables(lambda: cluster.now, tables_per_second)
         self._instrument = instrument
         self._announcer = Announcer(cluster)
         self.snapshot = Snapshot()
@@ -282,7 +289,7 @@ class Scheduler:
         if self._instrument is not None:
             runtime = self._instrument(runtime)
         evaluator = Evaluator(runtime, self.snapshot, cached)
-        cycle = Cycle(runtime, evaluator, self.snapshot)
+        cycle = Cycle(runtime, evaluator, self.snapshot, self._tables)
         cycle.on_plugin_error = self._announcer.plugin_failed
         at_work = ProfileAtWork(profile, runtime, evaluator, cycle)
         for handle in handles.values():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -50,18 +51,21 @@ class Simulation:
     """One run: create the objects, let everything happen, ask what became of the pods.
 
     :param until: virtual seconds to run at most.
+    :param explained: whether decisions keep what each plugin said of the nodes.
     """
 
     profiles: ProfileSet
     seed: int = 0
     until: float = _DEFAULT_HORIZON
+    explained: bool = False
     cluster: MemoryCluster = field(init=False)
     scheduler: Scheduler = field(init=False)
     wall_seconds: float = 0.0
 
     def __post_init__(self) -> None:
         self.cluster = MemoryCluster(self.seed)
-        self.scheduler = Scheduler(self.cluster, self.profiles)
+        tables = math.inf if self.explained else 0.0
+        self.scheduler = Scheduler(self.cluster, self.profiles, tables_per_second=tables)
         start_controllers(self.cluster)
 
     def create(self, objects: Iterable[ApiObject]) -> None:

@@ -121,10 +121,11 @@ def iter_documents(text: str, source: str, limits: Limits) -> Iterator[Document]
 def _json(text: str, limits: Limits) -> list[Any] | None:
     """Return the one value of a JSON text; None when it takes the YAML parser to read it."""
     try:
-        content = parse_json(text, limits)
+        content = text.encode()
+        value = parse_json(content, limits)
     except LimitExceeded:
         raise
     except ValueError:
         return None
     # YAML's parser finds the key that appears twice, and its line.
-    return None if duplicate_key(text.encode()) is not None else [content]
+    return None if duplicate_key(content, value) is not None else [value]

@@ -295,24 +295,6 @@ def test_every_kind_has_its_columns_and_short_names(
     assert kubectl("get", name, "--no-headers").split()[: len(row)] == row
 
 
-@pytest.mark.parametrize(
-    "spec",
-    [{"ports": "none"}, {"ports": [1]}, "nothing", {"selector": ["a"]}, {"externalIPs": 5}],
-)
-def test_tables_bear_what_nobody_checks(client: Client, spec: Any) -> None:
-    made = {
-        "apiVersion": "batch/v1",
-        "kind": "CronJob",
-        "metadata": {"name": "c", "ownerReferences": []},
-        "spec": {"jobTemplate": spec, "suspend": spec},
-        "status": {"active": 5},
-    }
-    path = "/apis/batch/v1/namespaces/default/cronjobs"
-    assert client.post(path, made).code == 201
-    accept = {"Accept": "application/json;as=Table;v=v1;g=meta.k8s.io"}
-    assert client.call("GET", path, headers=accept).code == 200
-
-
 @needs_kubectl
 def test_top_shows_requests(kubectl: Kubectl) -> None:
     kubectl("create", "-f", "-", stdin=node("n1"))

@@ -419,7 +419,7 @@ def test_a_kubeconfig_that_is_no_yaml_is_told(tmp_path: Path) -> None:
     path = tmp_path / "kubeconfig"
     path.write_text("clusters: [\n")
     text = failure("run", "--config", PROFILE, "--kubeconfig", path)
-    assert f"{path}: is no kubeconfig: not YAML" in text
+    assert f"{path}:2:1: not YAML" in text
 
 
 def test_an_empty_kubeconfig_is_told(tmp_path: Path) -> None:

@@ -224,7 +224,6 @@ def test_the_ways_of_misspelling_lead_to_the_same_name(tmp_path: Path, name: str
             '$.spec.nodeSelector["a/b"]',
             "expected a string, got a truth value",
         ),
-        (pod("  nodeSelector: {1: a}\n"), "$.spec.nodeSelector", "expected keys that are text"),
     ],
 )
 def test_values_of_the_wrong_type_are_refused(

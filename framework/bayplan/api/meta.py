@@ -15,8 +15,11 @@ __all__ = [
 ]
 
 
-class ApiStruct(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """Base of every API struct: immutable, camelCase on the wire."""
+class ApiStruct(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, gc=False):
+    """Base of every API struct: immutable, camelCase on the wire.
+
+    Objects are trees: without a circle the garbage collector need not look at them.
+    """
 
 
 class OwnerReference(ApiStruct, frozen=True):

@@ -231,13 +231,14 @@ def decode_object(kind: Kind, content: dict[str, Any]) -> ApiObject:
 def decode_text(kind: Kind, version: str, content: bytes | msgspec.Raw) -> ApiObject:
     """Turn an object that is still JSON text into a typed one, as ``decode_object`` does.
 
-    Fields that are not known are passed over: a program wrote the text, so none is misspelt.
+    Fields that are not known are passed over: an API server gave the text, so none is misspelt,
+    and of what there is most of it has checked the values.
 
-    :raises DecodeError: for a wrong type or a value that the API server would refuse.
+    :raises DecodeError: for a wrong type, or a value that the API server would refuse.
     """
     if kind.group != _DRA or version == "v1":
         try:
-            return _complete(kind, _decoder(kind.type).decode(content))
+            return _complete(kind, _decoder(kind.type).decode(content), checked=True)
         except msgspec.DecodeError:
             # Perhaps nothing but a null; what follows knows them, and where the error is.
             pass
@@ -260,11 +261,13 @@ def _converted(kind: Kind, content: dict[str, Any]) -> ApiObject:
         raise _decode_error(str(exc), content, kind.type) from None
 
 
-def _complete(kind: Kind, obj: ApiObject) -> ApiObject:
-    """Give an object its namespace, and check it."""
+def _complete(kind: Kind, obj: ApiObject, checked: bool = False) -> ApiObject:
+    """Give an object its namespace, and check it, unless an API server has."""
     if kind.namespaced and not obj.metadata.namespace:
         metadata = msgspec.structs.replace(obj.metadata, namespace="default")
         obj = msgspec.structs.replace(obj, metadata=metadata)
+    if checked:
+        return _checked(kind, obj)
     for path, message in validate(obj):
         raise DecodeError(message, path)
     return obj

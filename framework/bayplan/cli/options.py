@@ -171,7 +171,7 @@ def _simulate(
 ) -> tuple[Simulation, Manifests]:
     loaded = profiles(config, plugins_dir)
     manifests = load_manifests(paths)
-    simulation = Simulation(loaded, seed, until)
+    simulation = Simulation(loaded, seed, until, explained=bool(record))
     for profile in simulation.scheduler.profiles.values():
         profile.cycle.record(record)
         if trace is not None:
@@ -199,7 +199,8 @@ def simulate_objects(
 ) -> Simulation:
     """Run what a cluster holds; ``record`` are pods whose finalists are kept."""
     with contextlib.redirect_stdout(sys.stderr):
-        simulation = Simulation(profiles(config, plugins_dir), until=until)
+        loaded = profiles(config, plugins_dir)
+        simulation = Simulation(loaded, until=until, explained=bool(record))
         for profile in simulation.scheduler.profiles.values():
             profile.cycle.record(record)
         simulation.create(objects)

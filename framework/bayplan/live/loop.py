@@ -27,6 +27,9 @@ _LONGEST_IDLE = 1.0
 _BATCH = 0.002
 """Seconds between two looks at what came, so that a trickle of answers is taken in together."""
 
+TABLES_PER_SECOND = 100.0
+"""How many decisions a second can be explained in full afterwards."""
+
 _log = logging.getLogger("bayplan.live")
 
 
@@ -63,7 +66,12 @@ class LiveScheduler:
         self.scheduler = self._build(profiles)
 
     def _build(self, profiles: ProfileSet) -> Scheduler:
-        scheduler = Scheduler(self._port, profiles, instrument=self._instrument)
+        scheduler = Scheduler(
+            self._port,
+            profiles,
+            instrument=self._instrument,
+            tables_per_second=TABLES_PER_SECOND,
+        )
         scheduler.observer = self._observer
         self._on_built(scheduler)
         return scheduler

@@ -46,7 +46,7 @@ def read_json(text: bytes) -> Body:
     except ValueError as exc:
         why = str(exc).removeprefix("not JSON: ")
         raise bad_request(f"couldn't get version/kind; json parse error: {why}") from None
-    if duplicate_key(text) is None:
+    if duplicate_key(text, content) is None:
         return Body(content)
     return Body(content, json.loads(text, object_pairs_hook=_mapping))
 

@@ -1,0 +1,143 @@
+"""What bayplan explain is asked about, and what it says in text and JSON."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from bayplan.api import Pod
+from bayplan.cli import cli
+from bayplan.errors import InputError
+from bayplan.explain_target import Target, target_of
+from bayplan.explanation import explain
+from bayplan.testing import Cluster, make_node, make_pod
+
+ROOT = Path(__file__).parents[2]
+CASES = Path(__file__).parent / "cases"
+WORKLOADS = str(ROOT / "configs" / "examples" / "workloads")
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(cli, ["explain", *arguments])
+
+
+def said(*arguments: str) -> str:
+    result = run(*arguments)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+# Targets ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "target"),
+    [
+        ("p", Target("", "team/p")),
+        ("ns/p", Target("", "ns/p")),
+        ("pod/p", Target("Pod", "team/p")),
+        ("deploy/web", Target("Deployment", "team/web")),
+        ("Deployment/ns/web", Target("Deployment", "ns/web")),
+        ("vcjob/j", Target("Job", "team/j")),
+        ("podgroup/g", Target("PodGroup", "team/g")),
+    ],
+)
+def test_a_target_is_read_as_people_write_it(text: str, target: Target) -> None:
+    assert target_of(text, "team") == target
+
+
+@pytest.mark.parametrize("text", ["", "/", "a/", "/b", "a/b/c", "deploy/a/b/c"])
+def test_what_names_nothing_is_refused(text: str) -> None:
+    with pytest.raises(InputError, match="expected NAME, NAMESPACE/NAME or KIND/NAME"):
+        target_of(text)
+
+
+@pytest.mark.parametrize(
+    ("target", "pod"),
+    [
+        ("deploy/web", "default/web-"),
+        ("sts/store", "default/store-0"),
+        ("job/training", "default/training-0-"),
+    ],
+)
+def test_a_workload_stands_for_its_pods(target: str, pod: str) -> None:
+    lines = said(target, "-f", WORKLOADS).splitlines()
+    assert lines[0].startswith("the first of ")
+    assert lines[1].startswith(pod)
+
+
+def test_a_pod_group_is_explained_by_its_first_member() -> None:
+    text = said("podgroup/g", "-f", str(CASES / "c03-rack.yaml"))
+    assert text.startswith("default/p0 is pending\n")
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        ("deploy/wbe", "there are no pods of Deployment default/wbe at the end"),
+        ("store-9", 'there is no pod or gang "default/store-9" at the end; did you mean'),
+        ("other/store-0", 'did you mean "default/store-0"?'),
+    ],
+)
+def test_what_is_not_there_is_said_with_what_was_meant(target: str, message: str) -> None:
+    result = run(target, "-f", WORKLOADS)
+    assert isinstance(result.exception, InputError)
+    assert message in str(result.exception)
+    assert not result.stdout
+
+
+# JSON -------------------------------------------------------------------------------------------
+
+
+def test_the_json_holds_what_the_text_says() -> None:
+    about = json.loads(said("g", "-o", "json", "-f", str(CASES / "c03-rack.yaml")))
+    assert about["state"] == "Pending"
+    assert about["domains"][0] == {
+        "name": "RackLayer/r0",
+        "state": "refused",
+        "nodes": 4,
+        "offered": 4,
+        "needed": 5,
+        "reason": "offers 4 of 5 slots",
+    }
+    assert about["suggestions"] == [
+        {"text": "would fit without MustGather at RackLayer", "changes": 1},
+        {"text": "would fit if RackLayer/r0 had 1 more node like r0n0", "changes": 1},
+    ]
+
+
+def test_the_json_of_a_placed_pod_has_filters_and_finalists() -> None:
+    about = json.loads(said("store-0", "-o", "json", "-f", WORKLOADS))
+    assert about["state"] == "Running"
+    assert about["filtered"][0]["plugin"] == "TaintToleration"
+    assert about["finalists"][0]["node"] == about["node"]
+
+
+# What is known ----------------------------------------------------------------------------------
+
+
+def test_a_pod_that_was_there_before_is_explained_as_of_now() -> None:
+    cluster = Cluster([make_node("a", cpu=4), make_node("b", cpu=8)])
+    cluster.add(make_pod("p", "2", None, node="a"))
+    cluster.schedule()
+    pod = cluster.api.get(Pod, "default/p")
+    assert pod is not None
+    before = cluster.snapshot.nodes.used("cpu").tolist()
+    about = explain(cluster.scheduler, pod)
+    assert about.decided is None
+    assert about.now
+    assert [one.node for one in about.finalists] == ["b", "a"]
+    assert cluster.snapshot.nodes.used("cpu").tolist() == before
+
+
+def test_a_long_reason_keeps_its_indent_on_a_narrow_terminal() -> None:
+    result = CliRunner().invoke(
+        cli, ["explain", "p", "-f", str(CASES / "c05-match.yaml")], env={"COLUMNS": "60"}
+    )
+    lines = result.stdout.splitlines()
+    filtered = lines[lines.index(next(line for line in lines if line.startswith("Filtered"))) :]
+    body = filtered[1 : filtered.index("")]
+    assert all(line.startswith("  ") for line in body)
