@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 from rich.console import Console
 from rich.markup import escape
-from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -54,7 +53,9 @@ def print_explanation(console: Console, about: Explanation) -> None:
 
 def _line(console: Console, indent: int, text: str, style: str = "") -> None:
     """Print a line whose continuation keeps its indent."""
-    console.print(Padding(Text(text, style=style), (0, 0, 0, indent), expand=False))
+    for line in Text(text, style=style).wrap(console, max(20, console.width - indent)):
+        line.rstrip()
+        console.print(Text(" " * indent).append_text(line), soft_wrap=True)
 
 
 def _heading(console: Console, title: str, more: str = "") -> None:

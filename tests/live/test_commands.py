@@ -388,6 +388,26 @@ def test_explain_asks_the_scheduler_that_runs(face: Face, kubeconfig: Path, run:
     assert 'no pod or gang "default/none"' in text
 
 
+def test_a_placed_pod_is_explained_in_full_and_after_a_restart_as_of_now(
+    face: Face, kubeconfig: Path, run: Any
+) -> None:
+    create(face, make_node("n0"), make_node("n1", unschedulable=True), make_pod("p"))
+    running = run()
+    running.until("bound")
+    told = bayplan("explain", "default/p", "--kubeconfig", kubeconfig)
+    assert "decided at" in told.stdout
+    assert "NodeUnschedulable took out 1, 1 left" in told.stdout
+    assert "Finalists  of 1 feasible node" in told.stdout
+    assert "If it were decided now" not in told.stdout
+    running.end()
+    again = run()
+    again.until("leads now")
+    told = bayplan("explain", "p", "-o", "json", "--kubeconfig", kubeconfig)
+    about = json.loads(told.stdout)
+    assert about["wouldBeDecidedNow"]
+    assert about["finalists"][0]["node"] == about["node"] == "n0"
+
+
 def test_explain_needs_manifests_or_a_cluster(kubeconfig: Path) -> None:
     assert "-f" in failure("explain", "default/p")
     text = failure("explain", "default/p", "-f", EXAMPLES, "--kubeconfig", kubeconfig)

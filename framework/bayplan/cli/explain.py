@@ -85,6 +85,8 @@ def _explain_live(
     question = f"{wanted.kind.lower()}/{wanted.key}" if wanted.kind else wanted.key
     answer, why = asyncio.run(ask_scheduler(kubeconfig, context, question, lease, output))
     if answer is not None:
+        if output == "json":
+            answer = json.dumps(json.loads(answer), indent=2)
         click.echo(answer.rstrip("\n"))
         return
     click.echo(f"note: {why}", err=True)
