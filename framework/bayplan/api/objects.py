@@ -327,7 +327,7 @@ def decode_part(type_: type[Part], content: dict[str, Any]) -> Part:
 
 
 def _quantity(type_: type[Any], value: Any) -> Any:
-    if type_ is Quantity and isinstance(value, str | int | float):
+    if type_ is Quantity and isinstance(value, (str, int, float)):
         return Quantity(value)
     got = {"dict": "a mapping", "list": "a list"}.get(type(value).__name__, type(value).__name__)
     raise ValueError(f"expected a {type_.__name__.lower()}, got {got}")

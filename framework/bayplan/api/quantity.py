@@ -55,6 +55,8 @@ class Quantity:
 
     def __new__(cls, value: str | int | float) -> Quantity:
         """Return the quantity that ``value`` spells; equal spellings share one object."""
+        if type(value) is str:
+            return _parse(value)
         if isinstance(value, bool):
             raise ValueError(f"{_EXPECTED}, got {value}")
         return _parse(value if isinstance(value, str) else _number_text(value))

@@ -202,13 +202,25 @@ def _amounts(amounts: Mapping[str, Quantity], path: str) -> Iterator[Problem]:
 
 def _requested(amounts: Mapping[str, Quantity], path: str) -> Iterator[Problem]:
     """Check what is asked for: a name without a domain is a standard resource, or misspelt."""
-    yield from _amounts(amounts, path)
-    for name in amounts:
-        if "/" not in name and name not in _STANDARD and not name.startswith("hugepages-"):
-            near = difflib.get_close_matches(name.lower(), _STANDARD, n=1, cutoff=0.8)
-            hint = f'; did you mean "{near[0]}"?' if near else ", such as nvidia.com/gpu"
-            known = f"{', '.join(_STANDARD)} or hugepages-<size>"
-            yield f'{path}["{name}"]', f"expected {known}, or a name with a domain{hint}"
+    for name, quantity in amounts.items():
+        problem = _problem_of(name, quantity)
+        if problem:
+            yield f'{path}["{name}"]', problem
+
+
+def _problem_of(name: str, quantity: Quantity) -> str:
+    if quantity.number < 0:
+        return f"expected an amount of 0 or more, got {quantity.text}"
+    if name in _STANDARD or name.startswith("hugepages-"):
+        return ""
+    if "/" in name:
+        if type(quantity.number) is int:
+            return ""
+        return f"an extended resource is counted in whole units, got {quantity.text}"
+    near = difflib.get_close_matches(name.lower(), _STANDARD, n=1, cutoff=0.8)
+    hint = f'; did you mean "{near[0]}"?' if near else ", such as nvidia.com/gpu"
+    known = f"{', '.join(_STANDARD)} or hugepages-<size>"
+    return f"expected {known}, or a name with a domain{hint}"
 
 
 def _pod_spec(spec: PodSpec, path: str) -> Iterator[Problem]:
@@ -232,18 +244,22 @@ def _pod_spec(spec: PodSpec, path: str) -> Iterator[Problem]:
     yield from _claims(spec, path)
     if spec.volumes:
         yield from _volumes(spec, path)
-    yield from _placement_rules(spec, path)
+    if spec.affinity or spec.topology_spread_constraints:
+        yield from _placement_rules(spec, path)
 
 
 def _at_most(spec: PodSpec) -> int:
     """Return more than a pod can request of anything: all that it names, in thousandths."""
-    every = [spec.overhead]
-    holders = [spec.resources] if spec.resources else []
-    for container in (*spec.containers, *spec.init_containers):
-        holders.append(container.resources)
+    holders = [container.resources for container in spec.containers]
+    holders += [container.resources for container in spec.init_containers]
+    if spec.resources:
+        holders.append(spec.resources)
+    named = sum(quantity.milli for quantity in spec.overhead.values())
     for holder in holders:
-        every += (holder.requests, holder.limits)
-    named = sum(quantity.milli for amounts in every for quantity in amounts.values())
+        for quantity in holder.requests.values():
+            named += quantity.milli
+        for quantity in holder.limits.values():
+            named += quantity.milli
     defaults = len(holders) * (DEFAULT_MILLI_CPU + DEFAULT_MEMORY)
     return named + defaults
 
@@ -308,11 +324,6 @@ def _container(container: Container, path: str) -> Iterator[Problem]:
     resources = container.resources
     yield from _requested(resources.requests, f"{path}.resources.requests")
     yield from _requested(resources.limits, f"{path}.resources.limits")
-    for field, amounts in (("requests", resources.requests), ("limits", resources.limits)):
-        for name, amount in amounts.items():
-            if "/" in name and type(amount.number) is not int:
-                where = f'{path}.resources.{field}["{name}"]'
-                yield where, f"an extended resource is counted in whole units, got {amount.text}"
     for name, request in resources.requests.items():
         limit = resources.limits.get(name)
         if limit is not None and request.number > limit.number:

@@ -152,6 +152,7 @@ class _ClusterTree:
         self._placements = placements
         self._held = simulation.scheduler.holds
         self._large = len(self._table) > _MANY_NODES
+        self._pending = len(simulation.pending())
         self._victims: dict[str, list[str]] = {}
         for entry in simulation.timeline():
             if entry.kind == "Evicted":
@@ -169,7 +170,8 @@ class _ClusterTree:
         """Return the tree."""
         pods = sum(len(on_node) for on_node in self._table.pods)
         nodes = counted(len(self._table), "node")
-        root = Tree(f"[bold]cluster[/bold]  {nodes}, {counted(pods, 'pod')}")
+        waiting = f", {self._pending} pending" if self._pending else ""
+        root = Tree(f"[bold]cluster[/bold]  {nodes}, {counted(pods, 'pod')}{waiting}")
         networks = Networks(self._snapshot)
         network = next(iter(networks.trees().values()), None)
         for name, problem in networks.problems.items():

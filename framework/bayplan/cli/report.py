@@ -45,7 +45,7 @@ def report_page(simulation: Simulation) -> str:
     placements, pending = simulation.placements(), simulation.pending()
     summary = (
         f"{len(placements)} of {len(simulation.pods())} pods have a node, "
-        f"{len(pending)} are pending, after {simulation.cluster.now:g} s of virtual time."
+        f"{len(pending)} pending, after {simulation.cluster.now:g} s of virtual time."
     )
     parts = [
         "<!doctype html><html lang=en><meta charset=utf-8><title>bayplan</title>",
