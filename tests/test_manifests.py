@@ -205,7 +205,7 @@ def test_a_job_that_cannot_change_is_replaced_with_its_pods(tmp_path: Path, snap
     after = changed(tmp_path, workload("Job", cpu="4", parallelism=2, completions=2))
     assert cpus(simulated(snapshot, after)) == ["4", "4"]
     assert loaded(snapshot, after).notes() == [
-        "Job default/web differs in fields that cannot be changed: it and its pods were replaced"
+        "Job default/web cannot change like this: it was replaced, and so were its pods"
     ]
     assert len([one for one in loaded(snapshot, after).objects if isinstance(one, Job)]) == 1
 
@@ -232,3 +232,77 @@ def test_two_files_that_change_the_same_object_are_refused(tmp_path: Path, snaps
     second.write_text(first.read_text())
     with pytest.raises(InputError, match="is defined twice; first in"):
         loaded(snapshot, first, second)
+
+
+PICKY = pod("p", nodeSelector={"disk": "none"})
+
+
+@pytest.mark.parametrize("snapshot", [PICKY], indirect=True)
+def test_a_constraint_that_the_file_drops_is_gone(tmp_path: Path, snapshot: Path) -> None:
+    assert cpus(simulated(snapshot)) == []
+    assert cpus(simulated(snapshot, changed(tmp_path, pod("p")))) == ["1"]
+
+
+@pytest.mark.parametrize("snapshot", [pod("p")], indirect=True)
+def test_a_pods_image_changes_in_place(tmp_path: Path, snapshot: Path) -> None:
+    after = pod("p")
+    after["spec"]["containers"][0]["image"] = "other"
+    found = loaded(snapshot, changed(tmp_path, after))
+    assert not found.notes()
+    assert [one.spec.node_name for one in found.objects if isinstance(one, Pod)] == ["n"]
+
+
+STATEFUL: Content = {
+    **workload("Deployment", replicas=2, serviceName="web"),
+    "kind": "StatefulSet",
+}
+
+
+@pytest.mark.parametrize("snapshot", [STATEFUL], indirect=True)
+def test_a_stateful_set_whose_template_changes_has_new_pods(tmp_path: Path, snapshot: Path) -> None:
+    after = {**workload("Deployment", cpu="2", replicas=2, serviceName="web")}
+    assert cpus(simulated(snapshot, changed(tmp_path, {**after, "kind": "StatefulSet"}))) == [
+        "2",
+        "2",
+    ]
+
+
+# Damage -----------------------------------------------------------------------------------------
+
+
+def test_a_damaged_archive_is_refused_with_its_name(tmp_path: Path) -> None:
+    path = tmp_path / "cluster.zip"
+    write_archive(path, {KINDS["", "Pod"]: loaded_pods(tmp_path)}, {})
+    content = bytearray(path.read_bytes())
+    for place in range(60, len(content) // 2, 7):
+        content[place] ^= 0xFF
+    path.write_bytes(bytes(content))
+    with pytest.raises(InputError, match=r"cluster\.zip"):
+        loaded(path)
+
+
+def loaded_pods(tmp_path: Path) -> list[Pod]:
+    found = loaded(changed(tmp_path, listed([pod(f"p{index}") for index in range(50)])))
+    return [one for one in found.objects if isinstance(one, Pod)]
+
+
+@pytest.mark.parametrize("meta", ['labels: {"": 3}', 'annotations: {"": {}}'])
+def test_an_empty_key_is_named(tmp_path: Path, meta: str) -> None:
+    path = tmp_path / "pod.yaml"
+    path.write_text(
+        f"apiVersion: v1\nkind: Pod\nmetadata: {{name: p, {meta}}}\n"
+        "spec: {containers: [{name: c}]}\n"
+    )
+    with pytest.raises(InputError, match=r"pod\.yaml:3:"):
+        loaded(path)
+
+
+@pytest.mark.parametrize("kind", ["CronJob", "Job"])
+def test_a_kind_that_is_not_read_does_not_end_the_rest(tmp_path: Path, kind: str) -> None:
+    other = {"apiVersion": "batch/v1" if kind == "CronJob" else "batch.volcano.sh/v1alpha1"}
+    other |= {"kind": "CronJob", "metadata": {"name": "c"}, "spec": {}}
+    path = tmp_path / "all.yaml"
+    path.write_text(yaml.safe_dump_all([pod("p"), other]))
+    found = loaded(path)
+    assert len(found.objects) == 1
+    assert list(found.ignored) == [f"CronJob ({other['apiVersion']})"]

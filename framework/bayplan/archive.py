@@ -10,6 +10,7 @@ import json
 import os
 import tempfile
 import zipfile
+import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +19,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from bayplan.api import ApiObject, Job, Kind, ObjectMeta, Pod, ReplicaSet, StatefulSet
+from bayplan.api import ApiObject, Deployment, Job, Kind, ObjectMeta, Pod, ReplicaSet, StatefulSet
 from bayplan.errors import InputError
 from bayplan.inputs.jsontext import check_depth
 from bayplan.inputs.limits import FILE, LimitExceeded
@@ -29,7 +30,7 @@ __all__ = ["ABOUT", "is_archive", "read_archive", "write_archive"]
 ABOUT = "about.json"
 _REPEATS = ("kubectl.kubernetes.io/last-applied-configuration",)
 
-Workload = Job | ReplicaSet | StatefulSet
+Workload = Job | ReplicaSet | StatefulSet | Deployment
 
 
 def is_archive(path: Path) -> bool:
@@ -53,8 +54,9 @@ def read_archive(path: Path) -> Iterator[Document]:
                 raise InputError("holds no .json file", str(path))
             for name in members:
                 yield _member(archive, name, f"{path}!{name}")
-    except zipfile.BadZipFile as exc:
-        raise InputError(f"is no zip file: {exc}", str(path)) from None
+    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as exc:
+        # Damaged, encrypted, or packed in a way that Python does not know.
+        raise InputError(f"is no zip file that can be read: {exc}", str(path)) from None
     except OSError as exc:
         raise InputError(exc.strerror or str(exc), str(path)) from None
 
@@ -107,7 +109,7 @@ def write_archive(
     :raises InputError: when the file cannot be written.
     """
     found = {kind: list(of_kind) for kind, of_kind in objects.items()}
-    owned = _owned(pod for pods in found.values() for pod in pods if isinstance(pod, Pod))
+    owned = _owned(obj for of_kind in found.values() for obj in of_kind)
     counts: dict[str, int] = {}
     try:
         # Made beside it, so that a file that is half written never has the name.
@@ -146,7 +148,7 @@ def _list_of(kind: Kind, objects: list[ApiObject], owned: Mapping[str, _Owned]) 
 
 
 def _plain(obj: ApiObject, owned: Mapping[str, _Owned]) -> dict[str, Any]:
-    if isinstance(obj, Job | ReplicaSet | StatefulSet):
+    if isinstance(obj, Job | ReplicaSet | StatefulSet | Deployment):
         obj = _at_rest(obj, owned.get(obj.metadata.uid, _Owned()))
     obj = replace(obj, metadata=_meta(obj.metadata))
     return dict(msgspec.to_builtins(obj, enc_hook=lambda quantity: quantity.text))
@@ -157,14 +159,25 @@ def _meta(meta: ObjectMeta) -> ObjectMeta:
     return replace(meta, annotations=annotations, resource_version="")
 
 
-def _owned(pods: Iterable[Pod]) -> dict[str, _Owned]:
+def _owned(objects: Iterable[ApiObject]) -> dict[str, _Owned]:
+    """Count the pods of every workload; those of its ReplicaSets are a Deployment's."""
+    found = list(objects)
+    deployments = {
+        one.metadata.uid: owner.uid
+        for one in found
+        if isinstance(one, ReplicaSet)
+        for owner in one.metadata.owner_references
+        if owner.controller
+    }
     counts: dict[str, _Owned] = {}
-    for pod in pods:
+    for pod in (one for one in found if isinstance(one, Pod)):
         alive = pod.status.phase in ("Pending", "Running")
-        for owner in pod.metadata.owner_references:
-            before = counts.get(owner.uid, _Owned())
+        owners = [owner.uid for owner in pod.metadata.owner_references]
+        owners += [deployments[uid] for uid in owners if uid in deployments]
+        for uid in owners:
+            before = counts.get(uid, _Owned())
             succeeded = pod.status.phase == "Succeeded"
-            counts[owner.uid] = _Owned(before.alive + alive, before.succeeded + succeeded)
+            counts[uid] = _Owned(before.alive + alive, before.succeeded + succeeded)
     return counts
 
 

@@ -29,8 +29,11 @@ from bayplan.yamlfile import Document, iter_documents, read_stdin, read_text
 __all__ = ["Content", "Manifests", "load_manifests", "object_key"]
 
 _SUFFIXES = (".yaml", ".yml", ".json")
-_OTHERS = ("Endpoints", "Event", "LimitRange", "ResourceQuota", "Secret", "ServiceAccount")
-"""Kinds of Kubernetes that do not matter here, and that look like misspelt ones."""
+_OTHERS = (
+    *("CronJob", "Endpoints", "Event", "LimitRange", "ResourceQuota", "Secret", "ServiceAccount"),
+    *("ResourceClass", "ResourceClaimParameters", "ResourceClassParameters"),
+)
+"""Kinds that do not matter here, and that look like misspelt ones."""
 
 
 @dataclass
@@ -371,7 +374,7 @@ def _check_duration(obj: ApiObject) -> None:
 def _steps(path: str) -> list[str | int]:
     """Split a JSON path such as ``$.spec.containers[0]["a/b"]`` into its steps."""
     found = re.findall(r'\.([^.\[]+)|\[(\d+)\]|\["([^"]*)"\]', path)
-    return [name or key or int(index) for name, index, key in found]
+    return [int(index) if index else name or key for name, index, key in found]
 
 
 def _kind_of_value(value: Any) -> str:

@@ -7,7 +7,7 @@ from functools import lru_cache
 
 __all__ = ["counted", "natural_key", "short_key"]
 
-_PARTS = re.compile(r"(\d+)")
+_PARTS = re.compile(r"([0-9]{1,300})")
 
 
 @lru_cache(maxsize=65536)

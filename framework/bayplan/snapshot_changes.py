@@ -1,7 +1,8 @@
 """Changed manifests on top of a snapshot: what ``kubectl apply`` would make of them.
 
 A change that the API server refuses, such as another template of a Job, replaces the object with
-the pods it owns, as ``kubectl replace --force`` does.
+the pods it owns, as ``kubectl replace --force`` does. Without the last applied manifest, which a
+snapshot leaves out, the file is taken to have made the object: what it no longer names is gone.
 """
 
 from __future__ import annotations
@@ -14,7 +15,11 @@ from msgspec.structs import replace
 
 from bayplan.api import (
     ApiObject,
+    DaemonSet,
     Job,
+    Namespace,
+    Node,
+    PersistentVolume,
     PersistentVolumeClaim,
     Pod,
     ResourceClaim,
@@ -29,16 +34,23 @@ Key = tuple[type, str]
 
 
 def _pod(obj: Any) -> object:
-    return replace(obj.spec, node_name="", scheduling_gates=(), tolerations=())
+    images = [replace(one, image="") for one in obj.spec.containers]
+    first = [replace(one, image="") for one in obj.spec.init_containers]
+    return replace(
+        obj.spec,
+        scheduling_gates=(),
+        tolerations=(),
+        containers=tuple(images),
+        init_containers=tuple(first),
+    )
 
 
 def _job(obj: Any) -> object:
     return (obj.spec.template.spec, obj.spec.completion_mode)
 
 
-def _stateful_set(obj: Any) -> object:
-    spec = obj.spec
-    return (spec.selector, spec.pod_management_policy, spec.volume_claim_templates)
+def _rolled(obj: Any) -> object:
+    return (obj.spec.selector, obj.spec.template.spec)
 
 
 def _volcano_job(obj: Any) -> object:
@@ -49,15 +61,52 @@ def _spec(obj: Any) -> object:
     return obj.spec
 
 
-_IMMUTABLE: Mapping[type, Callable[[Any], object]] = {
+_ENDS_PODS: Mapping[type, Callable[[Any], object]] = {
     Pod: _pod,
     Job: _job,
-    StatefulSet: _stateful_set,
+    StatefulSet: _rolled,
+    DaemonSet: _rolled,
     VolcanoJob: _volcano_job,
     ResourceClaim: _spec,
     PersistentVolumeClaim: _spec,
 }
-"""What of a kind's objects the API server never lets change."""
+"""What of a kind's objects cannot change without new pods.
+
+The API server lets most of it never change. StatefulSets and DaemonSets roll out; a snapshot does
+not say of which revision their pods are, so that all of them are made again.
+"""
+_SHARED = (Node, Namespace, PersistentVolume)
+"""Kinds of which a file holds a part only: others write labels and the like."""
+_KEPT = ("nodeName", "replicas", "volumeName", "parallelism", "completions", "priority")
+"""Fields of specs that others fill in, where a file leaves them out."""
+_SYSTEM = ("kubernetes.io", "k8s.io")
+
+
+def _after(type_: type, archived: dict[str, Any], content: dict[str, Any]) -> dict[str, Any]:
+    """Return what ``kubectl apply`` makes of an object that it made before.
+
+    What the file leaves out is gone, but for what the cluster adds.
+    """
+    if type_ in _SHARED:
+        from bayplan.cluster.apiserver.patches import strategic_patch
+
+        merged: dict[str, Any] = strategic_patch(archived, content)
+        return merged
+    meta, own = dict(archived.get("metadata") or {}), dict(content.get("metadata") or {})
+    for field in ("labels", "annotations"):
+        kept = {k: v for k, v in (meta.get(field) or {}).items() if _is_system(k)}
+        meta[field] = {**kept, **(own.get(field) or {})}
+    result = {**archived, **content, "metadata": {**own, **meta}}
+    before, spec = archived.get("spec"), content.get("spec")
+    if isinstance(before, dict) and isinstance(spec, dict):
+        result["spec"] = {**{key: before[key] for key in _KEPT if key in before}, **spec}
+    if "status" in archived:
+        result["status"] = archived["status"]
+    return result
+
+
+def _is_system(key: str) -> bool:
+    return key.partition("/")[0].endswith(_SYSTEM) and "/" in key
 
 
 @dataclasses.dataclass
@@ -82,15 +131,13 @@ class SnapshotChanges:
         :param content: what the file says.
         :raises DecodeError: when both together are no such object.
         """
-        from bayplan.cluster.apiserver.patches import strategic_patch
-
-        merged = strategic_patch(archived, content)
-        new = decode_object(dataclasses.replace(kind, whole=False), merged)
-        part = _IMMUTABLE.get(type(new))
+        merged = _after(type(old), archived, content)
+        new = decode_object(kind, merged)
+        part = _ENDS_PODS.get(type(new))
         if part is not None and part(old) != part(new):
+            pods = "" if isinstance(new, Pod) else ", and so were its pods"
             self.notes.append(
-                f"{kind.name} {key[1]} differs in fields that cannot be changed: "
-                "it and its pods were replaced"
+                f"{kind.name} {key[1]} cannot change like this: it was replaced{pods}"
             )
             self._replaced[old.metadata.uid] = key[1]
             new, merged = decode_object(kind, content), content

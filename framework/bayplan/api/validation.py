@@ -280,11 +280,12 @@ def _storage(amounts: Mapping[str, Quantity], path: str) -> Iterator[Problem]:
 
 
 def _volumes(spec: PodSpec, path: str) -> Iterator[Problem]:
-    names = [volume.name for volume in spec.volumes]
+    names: set[str] = set()
     for index, volume in enumerate(spec.volumes):
         where = f"{path}.volumes[{index}]"
-        if volume.name and names.index(volume.name) < index:
+        if volume.name and volume.name in names:
             yield f"{where}.name", f'two volumes are named "{volume.name}"'
+        names.add(volume.name)
         claim = volume.persistent_volume_claim
         if claim is not None and not claim.claim_name:
             yield f"{where}.persistentVolumeClaim.claimName", "must not be empty"
@@ -296,13 +297,14 @@ def _volumes(spec: PodSpec, path: str) -> Iterator[Problem]:
 
 
 def _claims(spec: PodSpec, path: str) -> Iterator[Problem]:
-    names = [claim.name for claim in spec.resource_claims]
+    names: dict[str, None] = {}
     for index, claim in enumerate(spec.resource_claims):
         where = f"{path}.resourceClaims[{index}]"
         if not claim.name:
             yield f"{where}.name", "is required"
-        elif names.index(claim.name) < index:
+        elif claim.name in names:
             yield f"{where}.name", f'two resource claims are named "{claim.name}"'
+        names[claim.name] = None
         if (claim.resource_claim_name is None) == (claim.resource_claim_template_name is None):
             yield (
                 where,

@@ -46,6 +46,8 @@ class JobController:
         # A job without completions is done once any pod has succeeded.
         left = 0 if spec.completions is None and done else total - len(done)
         room = min(spec.parallelism, left) - len(active)
+        for pod in active[len(active) + room :] if room < 0 else ():
+            self._children.delete(pod)
         if not _indexed(owner):
             for _ in range(room):
                 self._make(owner, f"{owner.metadata.name}-", {})

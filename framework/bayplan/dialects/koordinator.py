@@ -17,6 +17,7 @@ from bayplan.api import ApiObject, ClusterNetworkTopology, Pod, PodGroup
 from bayplan.api.gang import Gang, Gather, MatchPolicy, Membership, Slice
 from bayplan.dialects.reading import amounts, is_index
 from bayplan.durations import parse_duration
+from bayplan.errors import did_you_mean
 from bayplan.inputs.jsontext import parse_json
 from bayplan.inputs.limits import ANNOTATION
 from bayplan.topology.network import NODE_LAYER, ROOT_LAYER, Layer, TopologyError, chain_of
@@ -177,6 +178,10 @@ def _with_groups(gang: Gang, text: str) -> Gang:
 def _with_gather(gang: Gang, text: str) -> Gang:
     spec = _json(text)
     rules = spec.get("gatherStrategy", []) if isinstance(spec, dict) else None
+    unknown = sorted(set(spec) - {"gatherStrategy"}) if isinstance(spec, dict) else []
+    if unknown:
+        near = did_you_mean(unknown[0], ["gatherStrategy"])
+        raise ValueError(f'"{unknown[0][:40]}" is not supported{near}')
     if not isinstance(rules, list):
         raise ValueError('expected {"gatherStrategy": [{"layer": ..., "strategy": ...}]}')
     gather: list[Gather] = []
@@ -202,14 +207,16 @@ def _gather_rule(index: int, rule: Any) -> tuple[Gather | None, Slice | None]:
     multiple = rule.get("podCountMultiple")
     if multiple is not None and (not isinstance(multiple, int) or isinstance(multiple, bool)):
         raise ValueError(f"{where}.podCountMultiple: expected an integer, got {multiple!r}")
+    if multiple is not None and multiple < 1:
+        raise ValueError(f"{where}.podCountMultiple: expected 1 or more, got {multiple}")
+    unknown = set(rule) - {"layer", "strategy", "podCountMultiple"}
+    if unknown:
+        raise ValueError(f'{where}: "{min(unknown)}" is not supported')
     strategy = rule.get("strategy")
     if strategy is None and multiple is not None:
         return None, Slice(layer, multiple) if multiple > 1 else None
     if not isinstance(strategy, str) or strategy not in _STRATEGIES:
         raise ValueError(f"{where}.strategy: expected MustGather or PreferGather, got {strategy!r}")
-    unknown = set(rule) - {"layer", "strategy", "podCountMultiple"}
-    if unknown:
-        raise ValueError(f'{where}: "{min(unknown)}" is not supported')
     found = Gather(layer, required=_STRATEGIES[strategy])
     return found, Slice(layer, multiple) if multiple is not None and multiple > 1 else None
 

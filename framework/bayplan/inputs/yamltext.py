@@ -283,10 +283,11 @@ _WORDS: dict[str, Any] = {
     **{w: True for word in ("true", "yes", "on") for w in (word, word.title(), word.upper())},
     **{w: False for word in ("false", "no", "off") for w in (word, word.title(), word.upper())},
 }
-_INTEGER = re.compile(r"[-+]?(?:0b[01]+|0o?[0-7]+|0x[0-9a-fA-F]+|0|[1-9][0-9]*)")
+_INTEGER = re.compile(r"[-+]?(?:0[bB][01]+|0[oO]?[0-7]+|0[xX][0-9a-fA-F]+|0|[1-9][0-9]*)")
 _FLOAT = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?")
 _SPECIAL = re.compile(r"[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)")
 _LONGEST_NUMBER = 400
+_WHOLE = 2.0**63
 _TAG = "tag:yaml.org,2002:"
 _COLLECTIONS = (f"{_TAG}map", f"{_TAG}seq", "!")
 
@@ -313,7 +314,10 @@ def _number(text: str) -> Any:
             return value
     if _FLOAT.fullmatch(digits):
         number = float(digits)
-        return number if math.isfinite(number) else _NO_VALUE
+        if not math.isfinite(number):
+            return _NO_VALUE
+        # JSON, into which Kubernetes turns YAML, has one kind of number: 1e+06 is an integer.
+        return int(number) if number.is_integer() and abs(number) < _WHOLE else number
     if _SPECIAL.fullmatch(digits):
         return float(digits.replace(".", ""))
     return _NO_VALUE

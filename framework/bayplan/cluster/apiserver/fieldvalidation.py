@@ -6,6 +6,7 @@ are never stored. A server-side apply refuses unknown fields in every mode, as t
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -169,6 +170,8 @@ class FieldValidation:
 # Types -------------------------------------------------------------------------------------------
 
 _GO = {"boolean": "bool", "bytes": "[]uint8", "integer": "int32", "number": "float64"}
+_MOST_UNKNOWN = 64
+"""Unknown fields of one object that are named; the real server cuts its warnings, too."""
 _OWN_DECODERS = ("any", "int-or-string", "quantity", "time")
 """Scalars whose values the real server reads in ways of their own."""
 _JSON = {bool: "bool", dict: "object", float: "number", int: "number", list: "array", str: "string"}
@@ -231,7 +234,8 @@ _Steps = tuple[Step, ...]
 def _unknown(schema: Record | None, content: Any) -> list[_Steps]:
     if schema is None or test_of(schema)(content, Budget()):
         return []
-    return [problem.steps for problem in Walk().find(schema, content, ()) if problem.unknown]
+    unknown = (one.steps for one in Walk().find(schema, content, ()) if one.unknown)
+    return list(itertools.islice(unknown, _MOST_UNKNOWN))
 
 
 def _dotted(steps: _Steps) -> str:

@@ -9,7 +9,10 @@ import copy
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
+
 from bayplan.cluster.apiserver.status import ApiError, bad_request
+from bayplan.inputs.limits import BODY
 
 __all__ = ["MERGE_KEYS", "json_patch", "merge_patch", "strategic_patch"]
 
@@ -175,7 +178,13 @@ def json_patch(target: Any, patch: Any) -> Any:
     if not isinstance(patch, list):
         raise bad_request("error decoding patch: json: cannot unmarshal into Go value")
     document = copy.deepcopy(target)
+    copied = 0
     for operation in patch:
+        if isinstance(operation, dict) and operation.get("op") == "copy":
+            # Copies of copies double with each operation.
+            copied += len(msgspec.json.encode(_at(document, str(operation.get("from", "")))))
+            if copied > BODY.size:
+                raise _refused("the copies of the patch are larger than a body may be")
         if not isinstance(operation, dict) or not isinstance(operation.get("path"), str):
             raise bad_request("error decoding patch: missing path")
         document = _operate(document, operation)

@@ -29,7 +29,7 @@ def _watched() -> tuple[Kind, ...]:
 
 WATCHED: tuple[Kind, ...] = _watched()
 """The kinds that the scheduler follows: nodes first, pods last, as they are best taken in."""
-SNAPSHOT: tuple[Kind, ...] = (*WATCHED, KINDS["apps", "DaemonSet"])
+SNAPSHOT: tuple[Kind, ...] = (*WATCHED, KINDS["apps", "DaemonSet"], KINDS["apps", "Deployment"])
 """What a snapshot holds: also those that make pods on nodes which a simulation adds."""
 
 
