@@ -102,7 +102,8 @@ def test_many_equal_changes_are_told_as_one() -> None:
         make_gang("job", 20), *(make_pod(f"j-{i}", "2", None, gang="job") for i in range(20))
     )
     assert advice(cluster, "job") == [
-        "would fit if 1 CPU was freed on n-0, and so on for 20 members"
+        "would fit if busy-0, busy-1, busy-2, busy-3, busy-4, busy-5, busy-6, busy-7 and 2 more "
+        "ended on 10 nodes"
     ]
 
 

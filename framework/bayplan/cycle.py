@@ -111,7 +111,8 @@ class Cycle:
         if unit.gang is not None and not unit.gang.strict:
             part = {key: own.node for key, own in best.pods.items() if own.node is not None}
         self._refuse(unit, best, decision)
-        result = self._refused(unit, decision, state, preempt)
+        # What a plugin refuses at Permit, no eviction mends.
+        result = self._refused(unit, decision, state, preempt and best.refusal is None)
         result.partial = part
         return result
 
@@ -241,6 +242,7 @@ class Cycle:
             message = worst.message
         if attempt.refusal is not None:
             decision.refused_by.add(attempt.refusal[0])
+            decision.at_permit = True
             message = attempt.refusal[1]
         if unit.gang is not None and attempt.failed:
             message = f"{message} {_shortfall(unit, attempt)}"

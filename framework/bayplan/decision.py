@@ -65,7 +65,8 @@ class Decision:
     """What one cycle decided for one unit, and why.
 
     ``domains`` are those tried and ruled out for the whole unit, ``parts`` those chosen for its
-    sub-groups; ``preemption`` is what making room would have cost in each domain.
+    sub-groups; ``preemption`` is what making room would have cost in each domain; ``at_permit``
+    says that every pod had its node, and a plugin refused at Permit.
     """
 
     unit: str
@@ -79,6 +80,7 @@ class Decision:
     preemption: Sequence[PreemptionTrial] = ()
     message: str = ""
     refused_by: set[str] = field(default_factory=set)
+    at_permit: bool = False
 
 
 def fit_message(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,7 @@ from bayplan.cycle import Cycle
 from bayplan.decision import Outcome
 from bayplan.evaluation import Evaluation
 from bayplan.evaluator import Evaluator
-from bayplan.naming import natural_key
+from bayplan.naming import natural_key, short_key
 from bayplan.plugin import Remedy, Unit
 from bayplan.runtime import HookCall, Runtime, guard
 from bayplan.snapshot import NodeRow, PodInfo, Snapshot
@@ -27,7 +27,12 @@ _MOST_STEPS = 8
 _MOST_TRIED = 64
 _MOST_CHANGES = 2
 _MOST_ROWS_TRIED = 8
+_COMPARED = 8
+_SMALL = 16
 _MOST_ALONE = 32
+_NEVER = 10**9
+_MIRROR = "kubernetes.io/config.mirror"
+"""Pods with this annotation are the kubelet's own; it starts them again."""
 
 
 @dataclass(frozen=True)
@@ -58,15 +63,19 @@ class _Option:
 
     @property
     def texts(self) -> list[str]:
-        """The changes, each once: two plugins may ask for the same."""
-        return list(dict.fromkeys(remedy.text for _, remedy in self.parts))
+        """The changes, each once: two plugins may ask for the same, one of them for more."""
+        texts = dict.fromkeys(remedy.text for _, remedy in self.parts)
+        return [
+            text for text in texts if not any(text in other for other in texts if other != text)
+        ]
 
     @property
     def order(self) -> tuple[object, ...]:
         """The fewest changes first, then those that nobody pays for, then the cheapest."""
         costly = any(remedy.frees or remedy.ends for _, remedy in self.parts)
-        cost = sum(remedy.cost for _, remedy in self.parts)
-        return (len(self.texts), costly, cost, natural_key(self.texts[0]))
+        texts = self.texts
+        cost = sum({r.text: r.cost for _, r in self.parts if r.text in texts}.values())
+        return (len(texts), costly, cost, natural_key(texts[0]))
 
     def suggestion(self) -> Suggestion:
         """Return the option in words."""
@@ -110,10 +119,12 @@ class Diagnosis:
             found += self._remedies(unit.pods[0], None, frozenset((unit.pods[0].key,)))
         else:
             found += self._gang_remedies(unit)
-            if not any(one.changes == 1 for one in found):
-                found += self._relaxed_and_more(relaxed)
+            fewest = min((one.changes for one in found), default=_NEVER)
+            if fewest > 1:
+                more = self._relaxed_and_more(relaxed)
+                found += [one for one in more if one.changes < fewest]
         if not found:
-            found += self._mendings(unit)
+            found += self._mendings(unit, now)
         return sorted(found, key=lambda one: one.changes)[:_MOST]
 
     def _waits(self, unit: Unit) -> str:
@@ -160,9 +171,13 @@ class Diagnosis:
         for call in self.runtime["relax"]:
             yield from guard(call, _relaxed, call(unit))
 
-    def _mendings(self, unit: Unit) -> list[Suggestion]:
+    def _mendings(self, unit: Unit, now: float) -> list[Suggestion]:
         """Return what refuses the whole unit, for which nobody has a remedy."""
-        reasons = [
+        with self.snapshot.trial():
+            result = self.cycle.run(unit, 0, now, preempt=False)
+            self.cycle.unreserve(result.reserved)
+        reasons = [result.decision.message] if result.decision.at_permit else []
+        reasons += [
             refusal[1]
             for pod in unit.pods[:1]
             if (refusal := self.evaluator.evaluate(pod).refusal) is not None
@@ -185,9 +200,12 @@ class Diagnosis:
         return found + [Suggestion(text) for text in hopeless]
 
     def _options(
-        self, pod: PodInfo, rows: Rows | None, unit: frozenset[str]
+        self, pod: PodInfo, rows: Rows | None, unit: frozenset[str], compared: int = _COMPARED
     ) -> tuple[list[str], list[_Option]]:
-        """Return what is told without any node, and for nodes the best option of each kind."""
+        """Return what is told without any node, and for nodes the best option of each kind.
+
+        ``compared`` is how many nodes of one kind are compared by who would have to go.
+        """
         found = self.evaluator.evaluate(pod)
         allowed = None if rows is None else set(rows.tolist())
         if found.refusal is not None:
@@ -205,7 +223,7 @@ class Diagnosis:
                     best = by_row.setdefault(remedy.row, {})
                     if call.name not in best or remedy.cost < best[call.name].cost:
                         best[call.name] = remedy
-        options = self._verified(pod, found, by_row, unit)
+        options = self._verified(pod, found, by_row, unit, compared)
         hopeless.sort(key=lambda remedy: (remedy.cost, natural_key(remedy.text)))
         return [remedy.text for remedy in hopeless], options
 
@@ -219,6 +237,7 @@ class Diagnosis:
         found: Evaluation,
         by_row: dict[int, dict[str, Remedy]],
         unit: frozenset[str],
+        compared: int,
     ) -> list[_Option]:
         """Return the best option for each set of plugins that refuse a node, if it is true."""
         masks = {column.call.name: column.mask for column in found.filters}
@@ -232,16 +251,27 @@ class Diagnosis:
                 kinds.setdefault(option.plugins, []).append(option)
         best: list[_Option] = []
         for options in kinds.values():
-            options.sort(key=lambda option: option.order)
+            # Nodes that the unit is on already come last: most have nothing left to give.
+            pods = self.snapshot.nodes.pods
+            options.sort(key=lambda option: (not unit.isdisjoint(pods[option.row]), option.order))
+            true: list[_Option] = []
             for option in options[:_MOST_ROWS_TRIED]:
                 ends = self._ends(pod, option, unit)
                 if ends is not None:
-                    best.append(_Option(option.row, option.parts, ends))
+                    true.append(_Option(option.row, option.parts, ends))
+                if len(true) >= compared:
                     break
+            if true:
+                best.append(min(true, key=self._price))
         best.sort(key=lambda option: option.order)
         if best and len(best[0].texts) == 1:
             best = [option for option in best if len(option.texts) == 1]
         return best
+
+    def _price(self, option: _Option) -> tuple[object, ...]:
+        """Return what an option costs: those of high priority first, then how many have to go."""
+        ends = [self.snapshot.placed[key][0].priority for key in option.ends]
+        return (len(option.texts), max(ends, default=-(2**63)), len(ends), option.order)
 
     def _ends(self, pod: PodInfo, option: _Option, unit: frozenset[str]) -> tuple[str, ...] | None:
         """Return the pods that have to go for an option, None if that would not be enough."""
@@ -249,6 +279,8 @@ class Diagnosis:
         frees = any(remedy.frees for _, remedy in option.parts)
         if not named and not frees:
             return ()
+        if any(not self._stays_away(key, pod, unit) for key in named):
+            return None
         # These do not depend on other pods: they go on to refuse the node here.
         lifted = {name for name, remedy in option.parts if not (remedy.frees or remedy.ends)}
         with self.snapshot.trial():
@@ -275,7 +307,11 @@ class Diagnosis:
     ) -> tuple[str, ...] | None:
         """Return the fewest pods of a node whose end makes room: one alone, or by priority."""
         snapshot, node = self.snapshot, self.snapshot.nodes.names[row]
-        there = [snapshot.placed[key][0] for key in snapshot.nodes.pods[row] if key not in unit]
+        there = [
+            snapshot.placed[key][0]
+            for key in snapshot.nodes.pods[row]
+            if self._stays_away(key, pod, unit)
+        ]
         there.sort(key=lambda info: (info.priority, self._share(info, row), natural_key(info.key)))
         for info in there[:_MOST_ALONE]:
             with snapshot.trial():
@@ -298,6 +334,19 @@ class Diagnosis:
                 snapshot.remove_pod(info.key)
         return (*named, *(info.key for info in gone))
 
+    def _stays_away(self, key: str, pod: PodInfo, unit: frozenset[str]) -> bool:
+        """Whether a pod that ends makes room: it is not of the unit, and none takes its place."""
+        if key in unit or key not in self.snapshot.placed:
+            return False
+        other = self.snapshot.placed[key][0].pod.metadata
+        if _MIRROR in other.annotations:
+            return False
+        owners = {owner.uid for owner in pod.pod.metadata.owner_references if owner.controller}
+        return not any(
+            owner.controller and (owner.kind == "DaemonSet" or owner.uid in owners)
+            for owner in other.owner_references
+        )
+
     def _share(self, info: PodInfo, row: int) -> float:
         """Return how much of a node a pod takes, summed up over its resources."""
         node = NodeRow(self.snapshot.nodes, row)
@@ -318,33 +367,45 @@ class Diagnosis:
         return found
 
     def _gang_remedies(self, unit: Unit) -> list[Suggestion]:
-        """Place as many members as fit in the most promising domain, and mend for the others."""
+        """Place as many members as fit in the most promising domain, and mend for the others.
+
+        Who has to go for one member is gone for the next.
+        """
         name, rows = self._most_promising(unit)
-        where = f" (in {name})" if name else ""
-        found: list[Suggestion] = []
+        where = f" (in {name})" if name and name != "cluster" else ""
+        found: list[_Option] = []
+        # For a large gang, to compare nodes for every member would take seconds.
+        compared = _COMPARED if len(unit.pods) <= _SMALL else 1
         keys = frozenset(pod.key for pod in (*unit.pods, *(bound for bound, _ in unit.bound)))
         with self.snapshot.trial():
             for index, pod in enumerate(unit.pods):
+                if index == unit.min_placed and not unit.parts:
+                    break
                 row = self.evaluator.evaluate(pod).best(rows)
                 if row is None:
-                    hopeless, options = self._options(pod, rows, keys)
-                    if not options:
-                        left = unit.min_placed - index
-                        nodes = self._more_nodes(pod, rows, left, name) if not found else []
+                    hopeless, options = self._options(pod, rows, keys, compared)
+                    if not options or len(found) >= _MOST_TRIED:
+                        left = unit.pods[index : unit.min_placed]
+                        nodes = self._more_nodes(left, rows, name) if not found else []
                         return nodes or [Suggestion(text) for text in hopeless[:1]]
-                    found.append(options[0].suggestion())
+                    found.append(options[0])
                     row = options[0].row
-                    if len(found) > _MOST_TRIED:
-                        return []
+                    for key in options[0].ends:
+                        self.snapshot.remove_pod(key)
                 self.snapshot.add_pod(pod, self.snapshot.nodes.names[row])
-        return _together(found, where)
+            used = {row: len(self.snapshot.nodes.pods[row]) for row in {o.row for o in found}}
+        return _together(found, used, self.snapshot.nodes.names, where)
 
     def _more_nodes(
-        self, pod: PodInfo, rows: Rows | None, members: int, name: str
+        self, members: Sequence[PodInfo], rows: Rows | None, name: str
     ) -> list[Suggestion]:
-        """Return how many nodes like the best of a domain would hold the members left over."""
-        if members <= 0:
+        """Return how many nodes like the best of a domain would hold the members left over.
+
+        They have to be alike: of others it would take a plan to say.
+        """
+        if not members or any(one.facts is not members[0].facts for one in members):
             return []
+        pod = members[0]
         candidates = range(len(self.snapshot.nodes)) if rows is None else rows.tolist()
         with self.snapshot.trial():
             for row in candidates:
@@ -354,7 +415,7 @@ class Diagnosis:
         best = max(candidates, key=lambda row: int(slots[row]), default=None)
         if best is None or slots[best] <= 0:
             return []
-        count = -(-members // int(slots[best]))
+        count = -(-len(members) // int(slots[best]))
         like = self.snapshot.nodes.names[best]
         whose = name if name and name != "cluster" else "the cluster"
         nodes = f"{count} more node{'s'[: count > 1]}"
@@ -384,19 +445,42 @@ def _tail(text: str) -> str:
     return _HEAD.sub("", text, count=1)
 
 
-def _together(found: Sequence[Suggestion], where: str) -> list[Suggestion]:
-    """Join what each member of a gang needs."""
+def _together(
+    found: Sequence[_Option], used: Mapping[int, int], names: Sequence[str], where: str
+) -> list[Suggestion]:
+    """Join what the members of a gang need.
+
+    Where several members need room on one node, or those that leave it make room for more than
+    one, no single amount is right: then those that have to go are named.
+    """
     if not found:
         return []
-    texts = list(dict.fromkeys(one.text for one in found))
     ends = tuple(dict.fromkeys(key for one in found for key in one.ends))
+    rows = [one.row for one in found]
+    shared = len(set(rows)) < len(rows) or len(found) < sum(used.values())
+    texts: dict[str, None] = {}
+    for one in found:
+        if one.ends and shared and any(remedy.frees for _, remedy in one.parts):
+            continue
+        texts.update(dict.fromkeys(one.texts))
+    freed = [one for one in found if one.ends and not set(one.texts) <= texts.keys()]
+    if freed:
+        leaving = list(dict.fromkeys(key for one in freed for key in one.ends))
+        shown = ", ".join(short_key(key) for key in leaving[:_MOST_STEPS])
+        more = len(leaving) - _MOST_STEPS
+        tail = f" and {more} more" if more > 0 else ""
+        nodes = len({one.row for one in freed})
+        on = names[freed[0].row] if nodes == 1 else f"{nodes} nodes"
+        texts[f"would fit if {shown}{tail} ended on {on}"] = None
     first, *others = texts
     if len(others) >= _MOST_STEPS:
         text = f"{first}, and so on for {len(found)} members{where}"
     else:
-        tails = [other.removeprefix("would fit if ") for other in others]
+        tails = [other.removeprefix("would fit ") for other in others]
+        if all(tail.startswith("if ") for tail in (first.removeprefix("would fit "), *tails)):
+            tails = [tail.removeprefix("if ") for tail in tails]
         text = f"{' and '.join([first, *tails])}{where}"
-    return [Suggestion(text, ends, max(one.changes for one in found))]
+    return [Suggestion(text, ends, max(1, len(texts)))]
 
 
 def _relaxed(answer: Iterable[Any]) -> list[tuple[str, Unit]]:

@@ -306,10 +306,28 @@ class _About:
             "filtered": tuple(filtered),
         }
 
+    def _gated(self) -> str:
+        """Say which members of a gang are held back, where the others alone are too few."""
+        queued = self.scheduler.queue.units.get(self.unit)
+        gang = self.scheduler.gangs.all().get(self.unit)
+        if queued is None or gang is None or gang.gang is None:
+            return ""
+        held = [reason for _, reason in queued.gated.values()]
+        # What holds all of them back is no matter of single members.
+        if not held or len(held) == len(gang.pending):
+            return ""
+        if len(gang.pending) + len(gang.bound) < gang.gang.min_member:
+            return ""
+        return f"would be tried once {_counted_members(len(held))} no longer held back: {held[0]}"
+
     def _suggest(self) -> None:
         profile = self.scheduler.profile_of(self.pod)
         unit = self.scheduler.pending_unit(self.unit) if profile is not None else None
         if profile is None or unit is None:
+            return
+        gated = self._gated()
+        if gated:
+            self._fields["suggestions"] = (Suggestion(gated),)
             return
         try:
             self._fields["suggestions"] = tuple(
@@ -317,6 +335,10 @@ class _About:
             )
         except PluginError as exc:
             self._fields["broken_plugin"] = str(exc)
+
+
+def _counted_members(number: int) -> str:
+    return f"{number} member{'s'[: number != 1]} {'is' if number == 1 else 'are'}"
 
 
 def _diagnosis(scheduler: Scheduler, profile: ProfileAtWork) -> Diagnosis:

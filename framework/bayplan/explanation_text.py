@@ -76,7 +76,11 @@ def _print_head(console: Console, about: Explanation) -> None:
     elif about.state == "Waiting":
         plugins = " and ".join(about.waits_for) or "a plugin"
         console.print(f"{pod} is [yellow]waiting[/yellow] at Permit for {escape(plugins)}")
-        _line(console, 2, f"it is assumed on {about.node} until {about.waits_until:g} s at most")
+        _line(
+            console,
+            2,
+            f"it is assumed on {about.node} until {round(about.waits_until or 0.0, 1):g} s at most",
+        )
         _line(console, 2, about.message)
     else:
         console.print(f"{pod} is [yellow]pending[/yellow]")
@@ -84,7 +88,7 @@ def _print_head(console: Console, about: Explanation) -> None:
         if about.nominated:
             _line(console, 2, f"nominated: {about.nominated}")
     if about.decided is not None:
-        _line(console, 2, f"decided at {about.decided:g} s in cycle {about.cycle}")
+        _line(console, 2, f"decided at {round(about.decided, 1):g} s in cycle {about.cycle}")
 
 
 def _as_of_now(about: Explanation) -> str:
@@ -155,7 +159,7 @@ def _rule(about: Explanation) -> str:
         if about.now:
             return f"{about.node} has {total}"
         return f"{about.node} has {total}; the gang's plan put it there"
-    if about.domain:
+    if about.domain and about.gang:
         return "Inside the domain the plan counts first, then the total."
     return "The highest total wins; among equals, the first name."
 
@@ -176,6 +180,6 @@ def _suggestion(about: Explanation, one: Suggestion) -> str:
     subject = "the gang" if about.gang else "it"
     # Where the text names them already, they are not named again.
     told = set(re.findall(r"[\w./-]+", one.text))
-    ends = [key for key in one.ends if short_key(key) not in told]
-    cost = f"; {_named(ends)} would have to go" if ends else ""
+    named = any(short_key(key) in told for key in one.ends)
+    cost = f"; {_named(one.ends)} would have to go" if one.ends and not named else ""
     return f"{subject} {one.text}{cost}"

@@ -140,22 +140,31 @@ class InterPodAffinity(Plugin[InterPodAffinityArgs]):
         """Name the pods that are in the way, or those that are missing."""
         anti = pod.terms.required_anti_affinity
         in_the_way = self._in_the_way(pod, nodes)
+        terms = pod.terms.required_affinity
         near = np.ones(len(nodes), dtype=np.bool_)
-        if pod.terms.required_affinity:
+        if terms:
             near = self._near_enough(pod, nodes)
         for row in range(len(nodes)):
             name, others = nodes.names[row], in_the_way.get(row, ())
+            changes: list[str] = []
             if not near[row]:
-                wanted = " and ".join(
-                    _wanted(term, nodes, row) for term in pod.terms.required_affinity
-                )
-                yield Remedy(f"would fit on {name} if {wanted}", row, 4.0)
-            elif others:
+                changes += [self._wanted(pod, term, nodes, row) for term in terms]
+            if others:
                 whose = "the pod's" if anti else "their"
-                text = (
-                    f"would fit on {name} if {_named(others)} ended, as {whose} anti-affinity asks"
-                )
-                yield Remedy(text, row, float(len(others)), ends=tuple(others))
+                changes.append(f"{_named(others)} ended, as {whose} anti-affinity asks")
+            if changes:
+                text = f"would fit on {name} if {' and '.join(changes)}"
+                cost = 4.0 * (not near[row]) + len(others)
+                yield Remedy(text, row, cost, ends=tuple(others))
+
+    def _wanted(self, pod: PodInfo, term: AffinityTerm, nodes: NodeView, row: int) -> str:
+        """Say what a node lacks for an affinity term: the label, the pods near it, or both."""
+        what = f"a pod with {term.selector.describe()}"
+        if term.namespaces != {pod.namespace}:
+            what += f" of namespace {' or '.join(sorted(term.namespaces)) or 'any that it selects'}"
+        if nodes.label(term.topology_key).codes[row] >= 0:
+            return f"{what} ran in the same {term.topology_key}"
+        return f"that node had the label {term.topology_key}, and {what} the same"
 
     def _in_the_way(self, pod: PodInfo, nodes: NodeView) -> dict[int, list[str]]:
         """Return, by row, the pods that the pod keeps away from, or that keep it away."""
@@ -225,12 +234,6 @@ def _domain(key: str, row: int, nodes: NodeView) -> list[int]:
     codes = nodes.label(key).codes
     found: list[int] = np.flatnonzero(codes == codes[row]).tolist() if codes[row] >= 0 else []
     return found
-
-
-def _wanted(term: AffinityTerm, nodes: NodeView, row: int) -> str:
-    if nodes.label(term.topology_key).codes[row] < 0:
-        return f"that node had the label {term.topology_key}"
-    return f"a pod with {term.selector.describe()} ran in the same {term.topology_key}"
 
 
 def _named(keys: Sequence[str]) -> str:

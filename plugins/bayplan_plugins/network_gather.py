@@ -463,6 +463,8 @@ class _Search:
         per_domain = ";".join(f"topology topologyNode {t.name}: {t.offered}" for t in shown)
         if len(trials) > len(shown):
             per_domain += f";{len(trials) - len(shown)} more"
+        if not per_domain:
+            per_domain = f"no node is in any {self.border}"
         text = (
             "no candidate topology nodes can accommodate job, desiredOfferSlot: "
             f"{self._size}, {per_domain}{self._refusals()}"

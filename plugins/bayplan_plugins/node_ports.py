@@ -82,9 +82,10 @@ class NodePorts(Plugin[Args]):
                     dict.fromkeys(f"{port.port}/{port.protocol}" for _, port in holders)
                 )
                 pods = " and ".join(short_key(key) for key, _ in holders)
+                pods += " has it" if len(holders) == 1 else " have it"
                 text = f"would fit on {nodes.names[row]} if host port {ports} was free"
                 ends = tuple(key for key, _ in holders)
-                yield Remedy(f"{text} ({pods} has it)", row, float(len(holders)), ends=ends)
+                yield Remedy(f"{text} ({pods})", row, float(len(holders)), ends=ends)
 
     @hookimpl
     def slots(self, nodes: NodeView) -> IntColumn:

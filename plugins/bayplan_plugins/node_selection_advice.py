@@ -83,7 +83,7 @@ def _of_requirement(requirement: NodeSelectorRequirement, labels: Labels) -> str
     if operator == "NotIn":
         if value is None or value not in values:
             return ""
-        return f"its label {key} was not {value}"
+        return f"its label {key} was not {' or '.join(sorted(values))}"
     if operator == "Exists":
         return "" if value is not None else f"it had the label {key}"
     if operator == "DoesNotExist":

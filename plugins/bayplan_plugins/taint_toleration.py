@@ -62,7 +62,8 @@ class TaintToleration(Plugin[Args]):
         changes = [_change(taints, pod.spec.tolerations) for taints in nodes.taint_sets]
         for row, code in enumerate(nodes.taint_codes.tolist()):
             if changes[code]:
-                yield Remedy(f"would fit on {nodes.names[row]} if {changes[code]}", row, cost=2.0)
+                cost = 1.0 + 0.5 * len(nodes.taint_sets[code])
+                yield Remedy(f"would fit on {nodes.names[row]} if {changes[code]}", row, cost)
 
 
 _CONDITIONS = {

@@ -109,4 +109,6 @@ class VolumeRestrictions(Plugin[Args]):
         names = " and ".join(dict.fromkeys(user.key for _, user in in_use))
         claims = " and ".join(dict.fromkeys(key for key, _ in in_use))
         for row in range(len(nodes)) if in_use else ():
-            yield Remedy(f"would fit when {names} has ended, which uses {claims}", row, cost=2.0)
+            text = f"would fit when {names} has ended, which uses {claims}"
+            ends = tuple(dict.fromkeys(user.key for _, user in in_use))
+            yield Remedy(text, row, cost=2.0, ends=ends)

@@ -121,7 +121,7 @@ ANSWERS: dict[str, Answer] = {
         ("would fit if 1 nvidia.com/gpu was freed on r0n2 (in RackLayer/r0)", ["default/u0"]),
     ],
     "d02-gangany": [
-        ("would fit if 1 nvidia.com/gpu was freed on r0n1 (in cluster)", ["default/u0"]),
+        ("would fit if 1 nvidia.com/gpu was freed on r0n1", ["default/u0"]),
     ],
     "d03-bw": [
         (
