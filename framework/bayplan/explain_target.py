@@ -106,6 +106,9 @@ def _owner(scheduler: Scheduler, pod: Pod) -> tuple[str, str] | None:
 
 def nearest(target: Target, pods: Iterable[Pod], gangs: Iterable[str]) -> str:
     """Return ``'; did you mean "ns/name"?'`` for what is named most alike, or nothing."""
+    if target.makes_pods:
+        # Pods and gangs have other names.
+        return ""
     keys = {key.partition("/")[2]: key for key in (*(pod.key for pod in pods), *gangs)}
     name = target.key.partition("/")[2]
     if name in keys and keys[name] != target.key:

@@ -220,6 +220,52 @@ ANSWERS: dict[str, Answer] = {
     "permit-gang": [
         ("would fit if the cluster had 1 more node like n0", []),
     ],
+    "e-cordon-vs-taint": [
+        ("would fit on n0 if that node was uncordoned", []),
+        ("would fit on n1 if the pod tolerated t=v:NoSchedule", []),
+    ],
+    "e-ds-victim": [
+        ("would fit if 1 CPU was freed on n0", ["default/b"]),
+    ],
+    "e-gang-anti2": [
+        ("would fit on n1 if old ended, as the pod's anti-affinity asks", ["default/old"]),
+    ],
+    "e-gang-gate-member": [
+        (
+            "would be tried once 1 member is no longer held back: waiting for scheduling gates: [x/y]",
+            [],
+        ),
+    ],
+    "e-gang-min": [
+        ("would fit if x ended on n0", ["default/x"]),
+    ],
+    "e-mirror": [
+        ("would fit if 1 CPU was freed on n0", ["default/b"]),
+    ],
+    "e-notin-ab": [
+        ("would fit on n0 if its label t was not a or b", []),
+    ],
+    "e-own-members-overcount": [
+        ("would fit if o1 ended on n0", ["default/o1"]),
+    ],
+    "e-prio-nodes": [
+        ("would fit if 4 CPUs were freed on n1", ["default/b"]),
+    ],
+    "e-rwop-full": [
+        (
+            "would fit if 1 CPU was freed on n0 and when default/u has ended, which uses default/data",
+            ["default/u"],
+        ),
+    ],
+    "e-taints3": [
+        ("would fit on n1 if the pod tolerated z=1:NoSchedule", []),
+    ],
+    "e-two-changes": [
+        ("would fit on n0 if that node was uncordoned and the pod tolerated gpu=1:NoSchedule", []),
+    ],
+    "e-two-on-one": [
+        ("would fit if a ended on n0", ["default/a"]),
+    ],
 }
 """The changes, the smallest first, each with the pods that would have to go for it."""
 

@@ -9,13 +9,14 @@ import fuzz
 import pytest
 
 from bayplan.api import Node
+from bayplan.cluster.apiserver.patches import json_patch
 from bayplan.cluster.apiserver.repeats import read_json, read_yaml
 from bayplan.cluster.apiserver.status import ApiError
 from bayplan.durations import parse_duration
 from bayplan.errors import InputError
 from bayplan.manifests import load_manifests
 from bayplan.profile import load_profiles
-from bayplan.testing import Cluster, make_node, make_object, make_pod
+from bayplan.testing import Cluster, assert_pending, make_gang, make_node, make_object, make_pod
 from bayplan.topology.machinefile import load_machine
 
 DEEP = "[" * 50_000
@@ -141,3 +142,29 @@ def test_a_json_body_is_a_bad_request(text: str) -> None:
 def test_a_mutated_text_always_has_an_answer() -> None:
     crashes = [one for one in fuzz.fuzz(600, seed=7) if "took" not in one.problem]
     assert not crashes, f"{crashes[0].target}: {crashes[0].problem}\n{crashes[0].text[:500]}"
+
+
+def test_copies_of_copies_in_a_json_patch_are_refused() -> None:
+    target = {"metadata": {"annotations": {"a": "b"}}}
+    copy = {"op": "copy", "from": "/metadata/annotations"}
+    patch = [{**copy, "path": f"/metadata/annotations/x{i}"} for i in range(40)]
+    with pytest.raises(ApiError, match="larger than a body may be"):
+        json_patch(target, patch)
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ('{"gatherStrategies":[]}', '"gatherStrategies" is not supported; did you mean'),
+        (
+            '{"gatherStrategy":[{"layer":"R","podCountMultiple":2,"strateg":"MustGather"}]}',
+            '"strateg" is not supported',
+        ),
+        ('{"gatherStrategy":[{"layer":"R","podCountMultiple":-2}]}', "expected 1 or more, got -2"),
+    ],
+)
+def test_a_typo_in_a_gather_strategy_is_told(spec: str, message: str) -> None:
+    key = "gang.scheduling.koordinator.sh/network-topology-spec"
+    cluster = Cluster([make_node("n")])
+    cluster.add(make_gang("g", 1, {key: spec}), make_pod("p", gang="g"))
+    assert_pending(cluster, "p", message)

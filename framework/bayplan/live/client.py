@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import shutil
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,6 +24,7 @@ from bayplan.settings import LeaderElection
 __all__ = ["ClusterView", "ask_scheduler", "read_cluster"]
 
 _SECONDS = 60.0
+_UNWRAPPED = 1_000
 _ASK_SECONDS = 30.0
 _PROBE_SECONDS = 10.0
 
@@ -123,14 +126,16 @@ async def ask_scheduler(
 
 async def _get(url: str, pod: str, output: str) -> str | None:
     limit = aiohttp.ClientTimeout(total=_ASK_SECONDS, connect=3.0)
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else _UNWRAPPED
+    params = {"pod": pod, "output": output, "width": str(width)}
     try:
         async with (
             aiohttp.ClientSession(timeout=limit) as session,
-            session.get(f"{url}/debug/explain", params={"pod": pod, "output": output}) as answer,
+            session.get(f"{url}/debug/explain", params=params) as answer,
         ):
             text = await answer.text()
-            if answer.status == 404 and pod in text:
-                raise NotFound(f'the scheduler at {url} knows no pod or gang "{pod}"')
+            if answer.status == 404 and text.startswith("there is no "):
+                raise NotFound(f"the scheduler at {url} says: {text.strip()}")
             return text if answer.status == 200 else None
     except (aiohttp.ClientError, TimeoutError, OSError, ValueError):
         return None

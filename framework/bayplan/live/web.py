@@ -35,6 +35,7 @@ __all__ = ["Address", "WebPage", "parse_address"]
 
 _PROBES = ("/healthz", "/livez", "/readyz")
 _WIDTH = 120
+_WIDTHS = range(40, 1_001)
 _MOST = 1000
 
 Authorize = Callable[[str, str], Awaitable[bool]]
@@ -244,7 +245,10 @@ class WebPage:
         if request.query.get("output") == "json":
             return web.json_response(about.as_json())
         out = io.StringIO()
-        console = Console(file=out, width=_WIDTH, highlight=False, emoji=False, no_color=True)
+        text = request.query.get("width", "")
+        asked = int(text) if text.isascii() and text.isdigit() and len(text) < 5 else _WIDTH
+        width = asked if asked in _WIDTHS else _WIDTH
+        console = Console(file=out, width=width, highlight=False, emoji=False, no_color=True)
         print_explanation(console, about)
         return web.Response(text=out.getvalue())
 
