@@ -306,3 +306,9 @@ def test_a_kind_that_is_not_read_does_not_end_the_rest(tmp_path: Path, kind: str
     found = loaded(path)
     assert len(found.objects) == 1
     assert list(found.ignored) == [f"CronJob ({other['apiVersion']})"]
+
+
+def test_objects_one_after_the_other_in_json_are_all_read(tmp_path: Path) -> None:
+    path = tmp_path / "pods.json"
+    path.write_text("\n".join(json.dumps(pod(name), indent=2) for name in ("a", "b", "c")))
+    assert [one.metadata.name for one in loaded(path).objects] == ["a", "b", "c"]

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from bayplan.errors import InputError
-from bayplan.inputs.jsontext import duplicate_key, parse_json
+from bayplan.inputs.jsontext import duplicate_key, parse_json, parse_json_sequence
 from bayplan.inputs.limits import CONFIGURATION, FILE, LimitExceeded, Limits
 from bayplan.inputs.yamltext import Place, YamlProblem, parse_yaml, places
 
@@ -119,13 +119,13 @@ def iter_documents(text: str, source: str, limits: Limits) -> Iterator[Document]
 
 
 def _json(text: str, limits: Limits) -> list[Any] | None:
-    """Return the one value of a JSON text; None when it takes the YAML parser to read it."""
+    """Return the values of a JSON text; None when it takes the YAML parser to read it."""
     try:
         content = text.encode()
         value = parse_json(content, limits)
     except LimitExceeded:
         raise
     except ValueError:
-        return None
+        return parse_json_sequence(text)
     # YAML's parser finds the key that appears twice, and its line.
     return None if duplicate_key(content, value) is not None else [value]

@@ -11,7 +11,7 @@ import numpy as np
 
 from bayplan.inputs.limits import LimitExceeded, Limits
 
-__all__ = ["check_depth", "duplicate_key", "parse_json"]
+__all__ = ["check_depth", "duplicate_key", "parse_json", "parse_json_sequence"]
 
 
 def parse_json(text: str | bytes, limits: Limits) -> Any:
@@ -35,6 +35,31 @@ def parse_json(text: str | bytes, limits: Limits) -> Any:
         raise ValueError("not JSON: a number is out of range") from None
 
 
+def parse_json_sequence(text: str) -> list[Any] | None:
+    """Return the objects of a text that holds several, one after the other, as jq prints them.
+
+    None where it holds anything else.
+
+    :param text: one whose size and depth were checked before.
+    """
+    decoder, place = json.JSONDecoder(), 0
+    values: list[Any] = []
+    try:
+        while place < len(text):
+            match = _BLANKS.match(text, place)
+            place = match.end() if match is not None else place
+            if place == len(text):
+                break
+            value, place = decoder.raw_decode(text, place)
+            if not isinstance(value, dict):
+                return None
+            values.append(value)
+    except (ValueError, RecursionError):
+        return None
+    return values if len(values) > 1 else None
+
+
+_BLANKS = re.compile(r"[ \t\r\n]*")
 _DIGITS = bytes(ord("0") if chr(code).isdigit() else 32 for code in range(128)) + b" " * 128
 
 
