@@ -31,6 +31,7 @@ bench: $(READY)
 	$(BIN)/bayplan bench gang
 	$(BIN)/bayplan bench dra
 	$(BIN)/bayplan bench topology
+	$(BIN)/bayplan bench load
 
 clean:
 	rm -rf $(VENV)

@@ -12,7 +12,14 @@ from typing import Any
 
 import msgspec
 
-from bayplan.api import KINDS, ApiObject, ClusterNetworkTopology, decode_object, kind_of
+from bayplan.api import (
+    KINDS,
+    ApiObject,
+    ClusterNetworkTopology,
+    Pod,
+    decode_object,
+    kind_of,
+)
 from bayplan.api.objects import DecodeError, Kind, decode_text
 from bayplan.api.validation import validate
 from bayplan.archive import is_archive, read_archive
@@ -55,7 +62,7 @@ class Manifests:
         return [*self.field_notes.texts(), *self.replaced]
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True, eq=False)
 class Entry:
     """One object as it stands in a document, at a path inside it.
 
@@ -217,6 +224,8 @@ class _Loader:
     def finish(self) -> Manifests:
         """Return everything, with what was applied in the place of what an archive held."""
         result = self._result
+        if not self._changed:
+            return result
         result.objects = self._changes.applied(result.objects, object_key)
         if result.contents is not None:
             contents, result.contents = result.contents, []
@@ -331,7 +340,7 @@ def _head_of(entry: Entry) -> _Head:
             content, head = None, _Head()
     elif isinstance(content, dict):
         head = _Head(content.get("apiVersion"), content.get("kind"))
-    if not isinstance(content, dict | msgspec.Raw):
+    if not isinstance(content, (dict, msgspec.Raw)):
         got = _kind_of_value(entry.content)
         raise InputError(f"expected a Kubernetes object, got {got}", entry.where())
     for name, value in (("apiVersion", head.api_version), ("kind", head.kind)):
@@ -359,8 +368,11 @@ def _error(kind: Kind, entry: Entry, exc: DecodeError | TopologyError) -> InputE
 
 
 def _check_duration(obj: ApiObject) -> None:
-    template = getattr(getattr(obj, "spec", None), "template", None)
-    holders = [(obj.metadata, "$")] + ([(template.metadata, "$.spec.template")] if template else [])
+    holders = [(obj.metadata, "$")] if obj.metadata.annotations else []
+    template = None if isinstance(obj, Pod) else getattr(obj, "spec", None)
+    template = getattr(template, "template", None)
+    if template is not None:
+        holders.append((template.metadata, "$.spec.template"))
     for metadata, path in holders:
         text = metadata.annotations.get(DURATION_ANNOTATION)
         if text is not None:

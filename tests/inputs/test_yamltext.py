@@ -220,3 +220,9 @@ def test_a_place_knows_its_key() -> None:
     root = places(TEXT)[0]
     assert root is not None
     assert root.find(["b"])[0].key == (2, 1)
+
+
+def test_places_end_where_a_text_ends_being_such_yaml() -> None:
+    found = places("a: 1\n---\nb: 2\n? c: 3\n  d\n")
+    assert found[0] is not None
+    assert found[1:] == [None]

@@ -23,7 +23,10 @@ def parse_json(text: str | bytes, limits: Limits) -> Any:
     limits.check_size(text)
     content = text.encode(errors="replace") if isinstance(text, str) else text
     check_depth(content, limits)
-    if content.count(b",") + content.count(b":") > limits.values:
+    # A value takes two characters at least.
+    if len(content) > 2 * limits.values and (
+        content.count(b",") + content.count(b":") > limits.values
+    ):
         raise LimitExceeded(f"holds more than {limits.values:,} values")
     try:
         value = msgspec.json.decode(content)

@@ -428,8 +428,9 @@ def _places_of(events: Any) -> Place | None:
             continue
         at = (event.start_mark.line + 1, event.start_mark.column + 1)
         if type(top) is dict and key is None:
-            name = event.value if kind is ScalarEvent else ""
-            key = (name, at)
+            if kind is MappingStartEvent or kind is SequenceStartEvent:
+                raise ValueError("a key that is no scalar: the text ends being such YAML here")
+            key = (event.value if kind is ScalarEvent else "", at)
             continue
         parts: Any = None
         if kind is MappingStartEvent:
