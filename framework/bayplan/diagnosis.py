@@ -393,7 +393,8 @@ class Diagnosis:
                     for key in options[0].ends:
                         self.snapshot.remove_pod(key)
                 self.snapshot.add_pod(pod, self.snapshot.nodes.names[row])
-            used = {row: len(self.snapshot.nodes.pods[row]) for row in {o.row for o in found}}
+            on_row = self.snapshot.nodes.pods
+            used = {one.row: len(keys & on_row[one.row].keys()) for one in found}
         return _together(found, used, self.snapshot.nodes.names, where)
 
     def _more_nodes(

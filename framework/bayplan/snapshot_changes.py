@@ -88,6 +88,7 @@ def _after(type_: type, archived: dict[str, Any], content: dict[str, Any]) -> di
     What the file leaves out is gone, but for what the cluster adds.
     """
     if type_ in _SHARED:
+        # Late, as the cluster package itself reads manifests.
         from bayplan.cluster.apiserver.patches import strategic_patch
 
         merged: dict[str, Any] = strategic_patch(archived, content)
