@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import yaml
 
-from bayplan import yamlfile
 from bayplan.api import KINDS, Deployment, Job, Pod, ReplicaSet
 from bayplan.archive import write_archive
 from bayplan.errors import InputError
+from bayplan.inputs import documents as yamlfile
 from bayplan.manifests import Manifests, load_manifests
 from bayplan.profile import default_profiles
 from bayplan.simulation import Simulation

@@ -21,9 +21,9 @@ from msgspec.structs import replace
 
 from bayplan.api import ApiObject, Deployment, Job, Kind, ObjectMeta, Pod, ReplicaSet, StatefulSet
 from bayplan.errors import InputError
+from bayplan.inputs.documents import Document, Text
 from bayplan.inputs.jsontext import check_depth
 from bayplan.inputs.limits import FILE, LimitExceeded
-from bayplan.yamlfile import Document, Text
 
 __all__ = ["ABOUT", "is_archive", "read_archive", "write_archive"]
 

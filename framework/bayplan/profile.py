@@ -22,10 +22,10 @@ from bayplan.contract import hook_names
 from bayplan.dialects.koordinator import CoschedulingArgs
 from bayplan.discovery import PluginFinder
 from bayplan.errors import InputError, did_you_mean
+from bayplan.inputs.documents import Document, Text, parse_documents, read_text
+from bayplan.inputs.validated import validated
 from bayplan.plugin import Args, Plugin
 from bayplan.settings import ClientConnection, LeaderElection
-from bayplan.validated import validated
-from bayplan.yamlfile import Document, Text, parse_documents, read_text
 
 __all__ = ["POINTS", "Profile", "ProfileSet", "default_profiles", "load_profiles"]
 

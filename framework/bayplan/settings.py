@@ -8,7 +8,7 @@ import pydantic
 from pydantic import BeforeValidator, Field
 from pydantic.alias_generators import to_camel
 
-from bayplan.durations import parse_duration
+from bayplan.inputs.durations import parse_duration
 
 __all__ = ["ClientConnection", "LeaderElection"]
 

@@ -49,6 +49,8 @@ from bayplan.evaluator import Evaluator
 from bayplan.events import ClusterEvent
 from bayplan.failures import PLUGIN_RAISES, failure
 from bayplan.fieldcheck import check_fields
+from bayplan.inputs.documents import Document, Text
+from bayplan.inputs.validated import validated
 from bayplan.placing import EVERYWHERE
 from bayplan.plugin import Args, CycleState, Placement, Placements, Plugin, Unit
 from bayplan.profile import Profile, ProfileSet, default_profiles
@@ -56,8 +58,6 @@ from bayplan.runtime import HookCall, Runtime, guard
 from bayplan.scheduler import ProfileAtWork, Scheduler
 from bayplan.snapshot import NodeRow, NodeView, PodInfo, Snapshot
 from bayplan.topology.network import NODE_LAYER
-from bayplan.validated import validated
-from bayplan.yamlfile import Document, Text
 
 __all__ = [
     "Cluster",

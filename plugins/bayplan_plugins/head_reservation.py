@@ -35,7 +35,7 @@ from bayplan import (
     hookimpl,
 )
 from bayplan.decision import Decision
-from bayplan.durations import DURATION_ANNOTATION, parse_duration
+from bayplan.inputs.durations import DURATION_ANNOTATION, parse_duration
 
 __all__ = ["HeadReservation", "HeadReservationArgs"]
 

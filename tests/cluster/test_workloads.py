@@ -17,7 +17,7 @@ from bayplan.api import (
     ReplicaSet,
     StatefulSet,
 )
-from bayplan.durations import parse_duration
+from bayplan.inputs.durations import parse_duration
 from bayplan.profile import default_profiles
 from bayplan.simulation import Simulation
 from bayplan.testing import make_node, make_object

@@ -27,8 +27,8 @@ from bayplan.api.objects import KINDS, DecodeError, decode_object
 from bayplan.cluster.apiserver.repeats import read_json, read_yaml
 from bayplan.cluster.apiserver.status import ApiError
 from bayplan.dialects import gpu_topology, hami
-from bayplan.durations import parse_duration
 from bayplan.errors import InputError
+from bayplan.inputs.durations import parse_duration
 from bayplan.manifests import load_manifests
 from bayplan.profile import load_profiles
 from bayplan.snapshot import PodInfo

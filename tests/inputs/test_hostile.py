@@ -12,8 +12,8 @@ from bayplan.api import Node
 from bayplan.cluster.apiserver.patches import json_patch
 from bayplan.cluster.apiserver.repeats import read_json, read_yaml
 from bayplan.cluster.apiserver.status import ApiError
-from bayplan.durations import parse_duration
 from bayplan.errors import InputError
+from bayplan.inputs.durations import parse_duration
 from bayplan.manifests import load_manifests
 from bayplan.profile import load_profiles
 from bayplan.testing import Cluster, assert_pending, make_gang, make_node, make_object, make_pod

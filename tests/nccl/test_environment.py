@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from bayplan.inputs.documents import parse_documents
 from bayplan.nccl import (
     Member,
     Variable,
@@ -19,7 +20,6 @@ from bayplan.topology.builder import MachineBuilder
 from bayplan.topology.machine import Gpu, Machine, Nic
 from bayplan.topology.machinefile import known_machine, known_machines, machine_from
 from bayplan.topology.smi import read_smi
-from bayplan.yamlfile import parse_documents
 
 TABLES = Path(__file__).parents[3] / "shared" / "fixtures" / "nvidia-smi-topo"
 NEEDS_SHARED = pytest.mark.skipif(

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bayplan.inputs.documents import parse_documents
 from bayplan.nccl import JobPlan, Member, RingPart, plan_job
 from bayplan.topology.machine import Machine
 from bayplan.topology.machinefile import known_machine, machine_from
 from bayplan.topology.rings import ring_order
-from bayplan.yamlfile import parse_documents
 
 GB = 1e9
 

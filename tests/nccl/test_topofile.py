@@ -8,12 +8,12 @@ from xml.etree import ElementTree
 
 import pytest
 
+from bayplan.inputs.documents import parse_documents
 from bayplan.nccl import TopologyFileError, topology_file
 from bayplan.topology.bandwidth import inter_socket, nvlink, pcie
 from bayplan.topology.builder import MachineBuilder
 from bayplan.topology.machine import Gpu, Machine, Nic, Platform
 from bayplan.topology.machinefile import known_machine, machine_from
-from bayplan.yamlfile import parse_documents
 
 FIXTURES = Path(__file__).parents[3] / "shared" / "fixtures" / "nccl"
 NEEDS_SHARED = pytest.mark.skipif(

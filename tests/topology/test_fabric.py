@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bayplan.inputs.documents import parse_documents
 from bayplan.topology.fabric import Fabric, LayerLink
 from bayplan.topology.fabric import Path as Way
 from bayplan.topology.machine import Machine
@@ -27,7 +28,6 @@ from bayplan.topology.network import (
     tree_of_sets,
 )
 from bayplan.topology.smi import read_smi
-from bayplan.yamlfile import parse_documents
 
 TABLES = Path(__file__).parents[3] / "shared" / "fixtures" / "nvidia-smi-topo"
 LAYERS = [Layer("Spine", ("spine",)), Layer("Block", ("block",))]

@@ -9,8 +9,8 @@ import pydantic
 from pydantic.alias_generators import to_camel
 
 from bayplan.errors import InputError
-from bayplan.validated import validated
-from bayplan.yamlfile import parse_documents
+from bayplan.inputs.documents import parse_documents
+from bayplan.inputs.validated import validated
 
 __all__ = ["API_VERSION", "DeviceConfig", "config_of"]
 

@@ -12,8 +12,8 @@ import click
 
 from bayplan.api import ApiObject
 from bayplan.discovery import PluginFinder
-from bayplan.durations import parse_duration
 from bayplan.errors import InputError
+from bayplan.inputs.durations import parse_duration
 from bayplan.manifests import Manifests, load_manifests
 from bayplan.profile import ProfileSet, default_profiles, load_profiles
 from bayplan.simulation import Progress, Simulation

@@ -13,7 +13,7 @@ import click
 
 from bayplan.cli.options import output_option
 from bayplan.errors import InputError
-from bayplan.yamlfile import read_stdin
+from bayplan.inputs.documents import read_stdin
 
 if TYPE_CHECKING:
     from bayplan.topology.machine import Machine

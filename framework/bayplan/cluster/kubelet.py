@@ -11,8 +11,8 @@ from bayplan.api.volumes import is_bound, is_owned, used_claims
 from bayplan.cluster.admission import with_condition
 from bayplan.cluster.noderoom import NodeRoom
 from bayplan.cluster.protocol import Event, WatchEvent, WatchType
-from bayplan.durations import DURATION_ANNOTATION, parse_duration
 from bayplan.errors import ClusterError, InputError
+from bayplan.inputs.durations import DURATION_ANNOTATION, parse_duration
 
 if TYPE_CHECKING:
     from bayplan.cluster.memory import MemoryCluster

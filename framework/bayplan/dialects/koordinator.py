@@ -16,8 +16,8 @@ import pydantic.alias_generators
 from bayplan.api import ApiObject, ClusterNetworkTopology, Pod, PodGroup
 from bayplan.api.gang import Gang, Gather, MatchPolicy, Membership, Slice
 from bayplan.dialects.reading import amounts, is_index
-from bayplan.durations import parse_duration
 from bayplan.errors import did_you_mean
+from bayplan.inputs.durations import parse_duration
 from bayplan.inputs.jsontext import parse_json
 from bayplan.inputs.limits import ANNOTATION
 from bayplan.topology.network import NODE_LAYER, ROOT_LAYER, Layer, TopologyError, chain_of

@@ -25,7 +25,7 @@ from bayplan.cluster.kubernetes.transport import Transport
 from bayplan.cluster.kubernetes.writer import Rate, Writer
 from bayplan.cluster.protocol import Event
 from bayplan.errors import BayplanError
-from bayplan.httpserver import allow_many_connections
+from bayplan.inputs.httpserver import allow_many_connections
 from bayplan.live.election import Election
 from bayplan.live.loop import LiveScheduler
 from bayplan.live.metrics import LiveMetrics

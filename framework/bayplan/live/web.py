@@ -28,7 +28,7 @@ from bayplan.errors import InputError
 from bayplan.explain_target import pods_of, target_of
 from bayplan.explanation import explain
 from bayplan.explanation_text import print_explanation
-from bayplan.httpserver import SHUTDOWN_SECONDS, request_log
+from bayplan.inputs.httpserver import SHUTDOWN_SECONDS, request_log
 from bayplan.live.loop import LiveScheduler
 
 __all__ = ["Address", "WebPage", "parse_address"]

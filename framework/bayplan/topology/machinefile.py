@@ -23,6 +23,8 @@ from pydantic.alias_generators import to_camel
 
 from bayplan.api.quantity import Quantity
 from bayplan.errors import InputError, did_you_mean
+from bayplan.inputs.documents import Document, parse_documents, read_text
+from bayplan.inputs.validated import validated
 from bayplan.naming import natural_key
 from bayplan.topology.bandwidth import (
     INTER_SOCKET,
@@ -37,8 +39,6 @@ from bayplan.topology.bandwidth import (
 from bayplan.topology.builder import MachineBuilder
 from bayplan.topology.machine import MOST_GPUS, Gpu, Machine, MachineError, Nic, Platform
 from bayplan.topology.sysfs import cpu_set
-from bayplan.validated import validated
-from bayplan.yamlfile import Document, parse_documents, read_text
 
 __all__ = [
     "MachineFile",

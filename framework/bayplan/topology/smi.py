@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from bayplan.errors import InputError
+from bayplan.inputs.documents import read_text
 from bayplan.naming import counted
 from bayplan.topology.bandwidth import (
     MOST_DIRECT_LINKS,
@@ -28,7 +29,6 @@ from bayplan.topology.bandwidth import (
 from bayplan.topology.builder import MachineBuilder
 from bayplan.topology.levels import UNKNOWN, Level, Levels, implied, is_ultrametric
 from bayplan.topology.machine import Gpu, Machine, MachineError, Nic
-from bayplan.yamlfile import read_text
 
 __all__ = ["parse_smi", "read_smi"]
 

@@ -41,9 +41,9 @@ from bayplan.api.node import Node
 from bayplan.api.nodeselection import selects
 from bayplan.cluster.protocol import CreateClaim, ReleaseClaim, ReserveClaim, Write
 from bayplan.decision import Decision
-from bayplan.durations import parse_duration
 from bayplan.errors import ClusterError, NotFound
 from bayplan.hookspecs import BoolColumn, FloatColumn, IntColumn
+from bayplan.inputs.durations import parse_duration
 from bayplan_dra.allocator import (
     TOPOLOGY,
     AllocationError,

@@ -100,9 +100,9 @@ def _by_name(name: str) -> Machine:
 
 
 def _from_text(text: str, model: str) -> Machine:
+    from bayplan.inputs.documents import parse_documents
     from bayplan.topology.machinefile import machine_from
     from bayplan.topology.smi import parse_smi
-    from bayplan.yamlfile import parse_documents
 
     if re.search(r"^[^\w\n]*GPU0\s", text, re.MULTILINE):
         return parse_smi(text, "node", model=model)

@@ -37,7 +37,7 @@ from bayplan.cluster.apiserver.store import ServedCluster
 from bayplan.cluster.apiserver.usage import GROUP as METRICS
 from bayplan.cluster.apiserver.usage import usage
 from bayplan.cluster.apiserver.watches import Watch, WatchSettings
-from bayplan.httpserver import SHUTDOWN_SECONDS, request_log
+from bayplan.inputs.httpserver import SHUTDOWN_SECONDS, request_log
 from bayplan.inputs.limits import BODY
 
 __all__ = ["ApiServer"]

@@ -22,7 +22,7 @@ from bayplan.cluster.apiserver.server import ApiServer
 from bayplan.cluster.apiserver.store import ServedCluster
 from bayplan.cluster.apiserver.wallclock import WallClock
 from bayplan.errors import InputError
-from bayplan.httpserver import allow_many_connections
+from bayplan.inputs.httpserver import allow_many_connections
 from bayplan.manifests import Manifests
 
 __all__ = ["Served", "serve"]

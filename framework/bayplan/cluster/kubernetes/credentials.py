@@ -23,7 +23,7 @@ from kubernetes.aio.client import Configuration
 from kubernetes.aio.config import ConfigException, load_incluster_config, load_kube_config
 
 from bayplan.errors import InputError
-from bayplan.yamlfile import parse_documents, read_text
+from bayplan.inputs.documents import parse_documents, read_text
 
 __all__ = ["Credentials", "Endpoint", "find_kubeconfig"]
 

@@ -9,7 +9,7 @@ import pydantic
 from pydantic_core import ErrorDetails
 
 from bayplan.errors import InputError, did_you_mean
-from bayplan.yamlfile import Document
+from bayplan.inputs.documents import Document
 
 __all__ = ["validated"]
 
