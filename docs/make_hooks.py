@@ -5,16 +5,16 @@ from __future__ import annotations
 import inspect
 from pathlib import Path
 
-from bayplan import hookspecs
-from bayplan.contract import hook_names
+from bayplan.plugin import hookspecs
+from bayplan.plugin.contract import hook_names
 
 __all__ = ["render"]
 
 _HEAD = """\
 # Hook reference
 
-Generated from `bayplan/hookspecs.py` by `make docs`; a test keeps it in step. Hooks stand in the
-order in which a cycle runs them. A plugin implements any of them with `@hookimpl` and takes any
+Generated from `bayplan/plugin/hookspecs.py` by `make docs`; a test keeps it in step. Hooks stand in
+the order in which a cycle runs them. A plugin implements any of them with `@hookimpl` and takes any
 subset of the arguments. [plugins.md](plugins.md) is the way in.
 
 """

@@ -21,7 +21,7 @@ from bayplan import (
     hookimpl,
 )
 from bayplan.api import ApiObject, ClusterNetworkTopology, Node
-from bayplan.decision import Outcome
+from bayplan.plugin.decision import Outcome
 from bayplan.testing import (
     Cluster,
     assert_pending,

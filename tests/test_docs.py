@@ -11,8 +11,8 @@ import yaml
 from click.testing import CliRunner
 
 from bayplan.cli import cli
-from bayplan.contract import hook_names
 from bayplan.manifests import load_manifests
+from bayplan.plugin.contract import hook_names
 from bayplan.profile import POINTS, load_profiles
 from bayplan.topology.machinefile import load_machine
 
@@ -58,7 +58,7 @@ def test_the_hook_reference_is_up_to_date() -> None:
 
 
 def test_every_hook_has_a_description() -> None:
-    from bayplan import hookspecs
+    from bayplan.plugin import hookspecs
 
     for name in hook_names():
         assert getattr(hookspecs, name).__doc__, name

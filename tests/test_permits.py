@@ -23,9 +23,9 @@ from bayplan import (
     hookimpl,
 )
 from bayplan.api import Node, Pod, PodCondition
-from bayplan.decision import Outcome
 from bayplan.live.observers import CycleLog
 from bayplan.permits import PermitWait
+from bayplan.plugin.decision import Outcome
 from bayplan.testing import (
     Cluster,
     assert_pending,

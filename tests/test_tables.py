@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from bayplan.decision import Finalist, PodDecision
+from bayplan.plugin.decision import Finalist, PodDecision
 from bayplan.tables import DecisionTables
 
 

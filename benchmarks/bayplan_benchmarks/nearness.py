@@ -15,9 +15,9 @@ import click
 from bayplan.api import ApiObject, Container, Node, Pod, PodSpec
 from bayplan.benchmark import Benchmark, BenchmarkResult
 from bayplan.cluster import MemoryCluster
-from bayplan.hookspecs import BoolColumn
 from bayplan.manifests import load_manifests
 from bayplan.networks import Networks
+from bayplan.plugin.hookspecs import BoolColumn
 from bayplan.profile import default_profiles
 from bayplan.scheduler import Scheduler
 from bayplan.topology.network import NetworkTree

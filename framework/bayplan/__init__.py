@@ -14,9 +14,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from bayplan.errors import BayplanError, InputError, PluginError
-    from bayplan.events import ClusterEvent
-    from bayplan.hookspecs import hookimpl
-    from bayplan.plugin import (
+    from bayplan.plugin.base import (
         NOTES,
         SKIP,
         Args,
@@ -38,6 +36,8 @@ if TYPE_CHECKING:
         Unit,
         Wait,
     )
+    from bayplan.plugin.events import ClusterEvent
+    from bayplan.plugin.hookspecs import hookimpl
     from bayplan.snapshot import NodeRow, NodeView, PodInfo
 
 __all__ = [
@@ -73,9 +73,9 @@ __all__ = [
 
 _HOMES = (
     "bayplan.errors",
-    "bayplan.events",
-    "bayplan.hookspecs",
-    "bayplan.plugin",
+    "bayplan.plugin.events",
+    "bayplan.plugin.hookspecs",
+    "bayplan.plugin.base",
     "bayplan.snapshot",
 )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from bayplan.api import ApiObject, Node, Pod, ResourceClaim
-from bayplan.events import ClusterEvent
+from bayplan.plugin.events import ClusterEvent
 
 __all__ = ["claim_freed", "node_difference", "same_definition", "same_needs"]
 

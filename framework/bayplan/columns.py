@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from bayplan.hookspecs import BoolColumn, FloatColumn
-from bayplan.plugin import Normalize, Reads, Refusal
+from bayplan.plugin.base import Normalize, Reads, Refusal
+from bayplan.plugin.hookspecs import BoolColumn, FloatColumn
 from bayplan.runtime import HookCall, Spellings
 
 __all__ = [

@@ -9,12 +9,11 @@ from functools import partial
 import numpy as np
 import numpy.typing as npt
 
-from bayplan.decision import Decision, Outcome
 from bayplan.errors import PluginError
 from bayplan.evaluator import Evaluator
 from bayplan.permits import Waits
 from bayplan.placing import EVERYWHERE, STEPS, WORK, Attempt, Placer, Reserved, as_plan, lacking
-from bayplan.plugin import (
+from bayplan.plugin.base import (
     CycleState,
     DomainTrial,
     Placement,
@@ -23,6 +22,7 @@ from bayplan.plugin import (
     Unit,
     Wait,
 )
+from bayplan.plugin.decision import Decision, Outcome
 from bayplan.runtime import Runtime
 from bayplan.snapshot import NodeRow, PodInfo, Snapshot
 from bayplan.tables import DecisionTables

@@ -11,11 +11,11 @@ import numpy as np
 import numpy.typing as npt
 
 from bayplan.cycle import Cycle
-from bayplan.decision import Outcome
 from bayplan.evaluation import Evaluation
 from bayplan.evaluator import Evaluator
 from bayplan.naming import natural_key, short_key
-from bayplan.plugin import Remedy, Unit
+from bayplan.plugin.base import Remedy, Unit
+from bayplan.plugin.decision import Outcome
 from bayplan.runtime import HookCall, Runtime, guard
 from bayplan.snapshot import NodeRow, PodInfo, Snapshot
 

@@ -13,10 +13,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from bayplan.contract import check_class
 from bayplan.dialects.koordinator import PLUGIN_NAMES
 from bayplan.errors import InputError, did_you_mean
-from bayplan.plugin import Plugin
+from bayplan.plugin.base import Plugin
+from bayplan.plugin.contract import check_class
 
 __all__ = ["ENTRY_POINT_GROUP", "PluginFinder", "load_file", "plugins_in"]
 

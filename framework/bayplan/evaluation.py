@@ -6,9 +6,9 @@ import numpy as np
 import numpy.typing as npt
 
 from bayplan.columns import FilterColumn, ScoreColumn
-from bayplan.decision import Finalist, PodDecision, fit_message
-from bayplan.hookspecs import BoolColumn, FloatColumn
-from bayplan.plugin import CycleState
+from bayplan.plugin.base import CycleState
+from bayplan.plugin.decision import Finalist, PodDecision, fit_message
+from bayplan.plugin.hookspecs import BoolColumn, FloatColumn
 from bayplan.snapshot import PodInfo
 
 __all__ = ["NOWHERE", "Evaluation"]

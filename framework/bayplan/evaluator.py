@@ -26,8 +26,8 @@ from bayplan.columns import (
     out_of_range,
 )
 from bayplan.evaluation import NOWHERE, Evaluation
-from bayplan.hookspecs import BoolColumn
-from bayplan.plugin import SKIP, CycleState, Normalize, Reads, Reject
+from bayplan.plugin.base import SKIP, CycleState, Normalize, Reads, Reject
+from bayplan.plugin.hookspecs import BoolColumn
 from bayplan.runtime import HookCall, Runtime, guard
 from bayplan.snapshot import NodeRow, NodeView, PodInfo, Snapshot
 

@@ -15,7 +15,7 @@ from bayplan.announcer import Announcer
 from bayplan.cluster.protocol import Cluster, Done, Evict
 from bayplan.errors import ClusterError, NotFound
 from bayplan.holds import Hold, Holds
-from bayplan.plugin import Preemption, Unit
+from bayplan.plugin.base import Preemption, Unit
 from bayplan.snapshot import PodInfo, Snapshot
 
 __all__ = ["Eviction", "RoomMaker"]

@@ -10,11 +10,11 @@ from msgspec.structs import replace
 
 from bayplan.api import Pod
 from bayplan.cycle import NOT_NEEDED
-from bayplan.decision import Decision, Finalist, PodDecision
 from bayplan.diagnosis import Diagnosis, Suggestion
 from bayplan.errors import PluginError
 from bayplan.naming import counted, short_key
-from bayplan.plugin import DomainTrial, PreemptionTrial
+from bayplan.plugin.base import DomainTrial, PreemptionTrial
+from bayplan.plugin.decision import Decision, Finalist, PodDecision
 from bayplan.scheduler import ProfileAtWork, Scheduler
 from bayplan.snapshot import PodInfo
 

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from bayplan.diagnosis import Suggestion
 from bayplan.explanation import Explanation, counted, domain_lines, short_key
-from bayplan.plugin import PreemptionTrial
+from bayplan.plugin.base import PreemptionTrial
 
 __all__ = ["print_explanation"]
 

@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 
 from bayplan.api import Node
-from bayplan.plugin import NOTES, CycleState
+from bayplan.plugin.base import NOTES, CycleState
 from bayplan.snapshot import NodeTable, PodInfo, Snapshot
 
 __all__ = ["Fingerprints", "changed", "of_state", "of_world"]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from bayplan.cycle import Result
-from bayplan.decision import Decision
-from bayplan.plugin import Unit
+from bayplan.plugin.base import Unit
+from bayplan.plugin.decision import Decision
 from bayplan.snapshot import PodInfo
 
 __all__ = ["Observer"]

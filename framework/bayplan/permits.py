@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from bayplan.errors import PluginError
-from bayplan.events import ClusterEvent
 from bayplan.placing import Reserved
-from bayplan.plugin import Unit, Wait
+from bayplan.plugin.base import Unit, Wait
+from bayplan.plugin.events import ClusterEvent
 from bayplan.runtime import HookCall, Runtime
 from bayplan.snapshot import PodInfo, Snapshot
 

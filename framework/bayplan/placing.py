@@ -18,10 +18,10 @@ import numpy as np
 import numpy.typing as npt
 
 from bayplan.api.gang import Gather
-from bayplan.decision import PodDecision
 from bayplan.evaluation import Evaluation
 from bayplan.evaluator import Evaluator
-from bayplan.plugin import NOTES, CycleState, DomainTrial, Placement, Placements, Unit
+from bayplan.plugin.base import NOTES, CycleState, DomainTrial, Placement, Placements, Unit
+from bayplan.plugin.decision import PodDecision
 from bayplan.runtime import Runtime, guard
 from bayplan.snapshot import NodeRow, PodInfo, Snapshot
 from bayplan.tables import DecisionTables

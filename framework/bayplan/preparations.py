@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from bayplan.cluster.protocol import Cluster, Write
 from bayplan.errors import ClusterError, PluginError
-from bayplan.plugin import Preparation
+from bayplan.plugin.base import Preparation
 
 __all__ = ["Preparations"]
 

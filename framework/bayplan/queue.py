@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-from bayplan.events import ClusterEvent
+from bayplan.plugin.events import ClusterEvent
 from bayplan.snapshot.pods import PodInfo
 
 __all__ = ["FLUSH_AFTER", "Place", "QueuedUnit", "UnitQueue"]

@@ -14,11 +14,11 @@ from typing import Any, ParamSpec, TypeVar
 
 import pluggy
 
-from bayplan import hookspecs
-from bayplan.contract import ANSWERS, hook_names
 from bayplan.errors import PluginError
-from bayplan.failures import PLUGIN_RAISES, failure
-from bayplan.plugin import Args, Plugin
+from bayplan.plugin import hookspecs
+from bayplan.plugin.base import Args, Plugin
+from bayplan.plugin.contract import ANSWERS, hook_names
+from bayplan.plugin.failures import PLUGIN_RAISES, failure
 
 __all__ = ["Hook", "HookCall", "Runtime", "Spellings", "guard"]
 

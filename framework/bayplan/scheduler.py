@@ -30,20 +30,20 @@ from bayplan.changes import claim_freed, node_difference, same_definition, same_
 from bayplan.claimants import Claimants
 from bayplan.cluster.protocol import Bind, Cluster, Done, WatchEvent, WatchType, Write
 from bayplan.cycle import Cycle, Reserved, Result
-from bayplan.decision import Decision, Outcome
 from bayplan.definitions import GangDefinitions
 from bayplan.errors import ClusterError, PluginError
 from bayplan.evaluator import Evaluator
-from bayplan.events import ClusterEvent
 from bayplan.evictions import RoomMaker
-from bayplan.failures import PLUGIN_RAISES, failure
 from bayplan.gangs import GangDirectory, GangMembers
 from bayplan.inheritance import NOTHING, inherited, is_of, passed_on
 from bayplan.manifests import object_key
 from bayplan.observer import Observer
 from bayplan.patience import Patience
 from bayplan.permits import Permits, PermitWait
-from bayplan.plugin import Placement, Placements, Preparation, Unit
+from bayplan.plugin.base import Placement, Placements, Preparation, Unit
+from bayplan.plugin.decision import Decision, Outcome
+from bayplan.plugin.events import ClusterEvent
+from bayplan.plugin.failures import PLUGIN_RAISES, failure
 from bayplan.preparations import Preparations
 from bayplan.profile import Profile, ProfileSet
 from bayplan.queue import Place, QueuedUnit, UnitQueue

@@ -10,7 +10,7 @@ import math
 from collections import deque
 from collections.abc import Callable
 
-from bayplan.decision import PodDecision
+from bayplan.plugin.decision import PodDecision
 
 __all__ = ["DecisionTables"]
 

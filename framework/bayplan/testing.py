@@ -40,19 +40,19 @@ from bayplan.api.objects import KINDS, decode_object, decode_part
 from bayplan.api.pod import ResourceRequirements
 from bayplan.api.podgroup import PodGroupSpec
 from bayplan.cluster import MemoryCluster
-from bayplan.contract import check_class, hook_names
-from bayplan.decision import Decision
 from bayplan.discovery import PluginFinder
 from bayplan.errors import InputError, PluginError
 from bayplan.evaluation import Evaluation
 from bayplan.evaluator import Evaluator
-from bayplan.events import ClusterEvent
-from bayplan.failures import PLUGIN_RAISES, failure
 from bayplan.fieldcheck import check_fields
 from bayplan.inputs.documents import Document, Text
 from bayplan.inputs.validated import validated
 from bayplan.placing import EVERYWHERE
-from bayplan.plugin import Args, CycleState, Placement, Placements, Plugin, Unit
+from bayplan.plugin.base import Args, CycleState, Placement, Placements, Plugin, Unit
+from bayplan.plugin.contract import check_class, hook_names
+from bayplan.plugin.decision import Decision
+from bayplan.plugin.events import ClusterEvent
+from bayplan.plugin.failures import PLUGIN_RAISES, failure
 from bayplan.profile import Profile, ProfileSet, default_profiles
 from bayplan.runtime import HookCall, Runtime, guard
 from bayplan.scheduler import ProfileAtWork, Scheduler

@@ -32,8 +32,8 @@ from bayplan import (
 from bayplan.api.dra import Device, DeviceId
 from bayplan.api.gpus import GPUS, GpuWish
 from bayplan.cluster.protocol import PutConfigMap
-from bayplan.hookspecs import BoolColumn, FloatColumn, IntColumn
 from bayplan.naming import counted
+from bayplan.plugin.hookspecs import BoolColumn, FloatColumn, IntColumn
 from bayplan.topology.levels import Level
 from bayplan.topology.machine import Machine
 from bayplan.topology.search import NO_CONSTRAINTS, Constraints

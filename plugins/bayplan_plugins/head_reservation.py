@@ -34,8 +34,8 @@ from bayplan import (
     Unit,
     hookimpl,
 )
-from bayplan.decision import Decision
 from bayplan.inputs.durations import DURATION_ANNOTATION, parse_duration
+from bayplan.plugin.decision import Decision
 
 __all__ = ["HeadReservation", "HeadReservationArgs"]
 

@@ -11,7 +11,7 @@ from collections.abc import Hashable
 import numpy as np
 
 from bayplan import SKIP, Args, NodeView, Plugin, PodInfo, Reads, hookimpl
-from bayplan.hookspecs import FloatColumn
+from bayplan.plugin.hookspecs import FloatColumn
 
 __all__ = ["ImageLocality"]
 

@@ -26,8 +26,8 @@ from bayplan import (
     StateKey,
     hookimpl,
 )
-from bayplan.hookspecs import BoolColumn, FloatColumn, IntColumn
 from bayplan.naming import short_key
+from bayplan.plugin.hookspecs import BoolColumn, FloatColumn, IntColumn
 from bayplan.snapshot import AffinityTerm, PodQuery
 
 __all__ = ["InterPodAffinity", "InterPodAffinityArgs"]

@@ -25,7 +25,7 @@ from bayplan.api.objects import DecodeError, decode_part
 from bayplan.api.pod import NodeAffinity as NodeAffinitySpec
 from bayplan.api.pod import PreferredSchedulingTerm
 from bayplan.api.validation import validate_node_affinity
-from bayplan.hookspecs import IntColumn
+from bayplan.plugin.hookspecs import IntColumn
 from bayplan_plugins.node_selection import matches_selector, matches_term, required_match
 from bayplan_plugins.node_selection_advice import unmet
 

@@ -18,8 +18,8 @@ from bayplan import (
     Remedy,
     hookimpl,
 )
-from bayplan.hookspecs import IntColumn
 from bayplan.naming import short_key
+from bayplan.plugin.hookspecs import IntColumn
 from bayplan.snapshot.pods import HostPort
 
 __all__ = ["NodePorts"]

@@ -30,7 +30,7 @@ from bayplan import (
     hookimpl,
 )
 from bayplan.errors import did_you_mean
-from bayplan.hookspecs import FloatColumn, IntColumn
+from bayplan.plugin.hookspecs import FloatColumn, IntColumn
 from bayplan_plugins.extended_resources import served_by_classes
 
 __all__ = [

@@ -8,7 +8,7 @@ import numpy as np
 
 from bayplan import NodeView
 from bayplan.api.pod import NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, PodSpec
-from bayplan.hookspecs import BoolColumn
+from bayplan.plugin.hookspecs import BoolColumn
 
 __all__ = ["matches_labels", "matches_selector", "matches_term", "required_match"]
 

@@ -19,7 +19,7 @@ from bayplan import (
     Remedy,
     hookimpl,
 )
-from bayplan.hookspecs import IntColumn
+from bayplan.plugin.hookspecs import IntColumn
 from bayplan_plugins.volumes.attachments import Attachments, Volume
 from bayplan_plugins.volumes.lookup import used_by
 

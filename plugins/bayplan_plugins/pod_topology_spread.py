@@ -35,7 +35,7 @@ from bayplan.api import ReplicaSet, Service, StatefulSet
 from bayplan.api.pod import TopologySpreadConstraint
 from bayplan.api.selectors import Requirement, Selector, compile_selector
 from bayplan.api.tolerations import tolerated
-from bayplan.hookspecs import BoolColumn, FloatColumn, IntColumn
+from bayplan.plugin.hookspecs import BoolColumn, FloatColumn, IntColumn
 from bayplan.snapshot import PodQuery
 from bayplan_plugins.node_selection import required_match
 

@@ -28,8 +28,8 @@ from bayplan import (
     Unit,
     hookimpl,
 )
-from bayplan.decision import Decision
 from bayplan.naming import short_key
+from bayplan.plugin.decision import Decision
 from bayplan_plugins.victims import Cost, Evictable
 
 __all__ = ["DefaultPreemption", "DefaultPreemptionArgs"]

@@ -20,7 +20,7 @@ from bayplan import (
 )
 from bayplan.api import Taint, Toleration
 from bayplan.api.tolerations import tolerated
-from bayplan.hookspecs import IntColumn
+from bayplan.plugin.hookspecs import IntColumn
 
 __all__ = ["TaintToleration"]
 

@@ -19,7 +19,7 @@ from bayplan import (
     Remedy,
     hookimpl,
 )
-from bayplan.hookspecs import IntColumn
+from bayplan.plugin.hookspecs import IntColumn
 from bayplan_plugins.volumes.lookup import ClaimUsers, claim_of, missing_claims, not_found, used_by
 
 __all__ = ["VolumeRestrictions"]

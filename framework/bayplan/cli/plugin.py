@@ -16,11 +16,11 @@ import click
 import bayplan
 from bayplan.cli import plugin_template
 from bayplan.cli.options import output_option
-from bayplan.contract import check_class, hooks_of
 from bayplan.dialects.koordinator import PLUGIN_NAMES
 from bayplan.discovery import PluginFinder, load_file, plugins_in
 from bayplan.errors import InputError
-from bayplan.plugin import Plugin
+from bayplan.plugin.base import Plugin
+from bayplan.plugin.contract import check_class, hooks_of
 
 __all__ = ["command"]
 

@@ -12,9 +12,9 @@ from rich.tree import Tree
 
 from bayplan.api.gpus import named_gpus
 from bayplan.claimtable import claim_rows
-from bayplan.decision import Decision
 from bayplan.explanation import counted, domain_lines, short_key
 from bayplan.networks import Networks
+from bayplan.plugin.decision import Decision
 from bayplan.simulation import Progress, Simulation, resource_use
 from bayplan.snapshot import Snapshot
 from bayplan.topology.network import Domain

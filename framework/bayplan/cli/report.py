@@ -5,8 +5,8 @@ from __future__ import annotations
 from html import escape
 from pathlib import Path
 
-from bayplan.decision import Decision
 from bayplan.errors import InputError
+from bayplan.plugin.decision import Decision
 from bayplan.simulation import Simulation, resource_use
 
 __all__ = ["report_page", "write_report"]

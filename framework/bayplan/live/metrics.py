@@ -16,10 +16,10 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from bayplan.cycle import Result
-from bayplan.decision import Outcome
 from bayplan.live.tallies import Count, Spread
 from bayplan.observer import Observer
-from bayplan.plugin import Unit
+from bayplan.plugin.base import Unit
+from bayplan.plugin.decision import Outcome
 from bayplan.queue import Place
 from bayplan.runtime import HookCall, Runtime
 from bayplan.scheduler import Scheduler

@@ -7,9 +7,9 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 
 from bayplan.cycle import Result
-from bayplan.decision import Decision, Outcome
 from bayplan.observer import Observer
-from bayplan.plugin import Unit
+from bayplan.plugin.base import Unit
+from bayplan.plugin.decision import Decision, Outcome
 from bayplan.snapshot import PodInfo
 
 __all__ = ["CycleLog", "Observers"]

@@ -23,13 +23,13 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_l
 from rich.console import Console
 
 from bayplan.api import Pod
-from bayplan.decision import Decision
 from bayplan.errors import InputError
 from bayplan.explain_target import pods_of, target_of
 from bayplan.explanation import explain
 from bayplan.explanation_text import print_explanation
 from bayplan.inputs.httpserver import SHUTDOWN_SECONDS, request_log
 from bayplan.live.loop import LiveScheduler
+from bayplan.plugin.decision import Decision
 
 __all__ = ["Address", "WebPage", "parse_address"]
 

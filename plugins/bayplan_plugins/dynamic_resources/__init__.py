@@ -40,10 +40,10 @@ from bayplan.api.dra import AllocatedDevice, AllocationResult
 from bayplan.api.node import Node
 from bayplan.api.nodeselection import selects
 from bayplan.cluster.protocol import CreateClaim, ReleaseClaim, ReserveClaim, Write
-from bayplan.decision import Decision
 from bayplan.errors import ClusterError, NotFound
-from bayplan.hookspecs import BoolColumn, FloatColumn, IntColumn
 from bayplan.inputs.durations import parse_duration
+from bayplan.plugin.decision import Decision
+from bayplan.plugin.hookspecs import BoolColumn, FloatColumn, IntColumn
 from bayplan_dra.allocator import (
     TOPOLOGY,
     AllocationError,

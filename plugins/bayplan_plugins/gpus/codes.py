@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 
-from bayplan.hookspecs import IntColumn
+from bayplan.plugin.hookspecs import IntColumn
 from bayplan.snapshot import Snapshot
 
 __all__ = ["NO_CODE", "NodeCodes"]

@@ -16,8 +16,8 @@ from bayplan import PodInfo
 from bayplan.api import Node, NodeResourceTopology
 from bayplan.api.dra import DeviceId
 from bayplan.api.gpus import GPU_RESOURCES, named_gpus
-from bayplan.hookspecs import IntColumn
 from bayplan.naming import counted
+from bayplan.plugin.hookspecs import IntColumn
 from bayplan.snapshot import Snapshot
 from bayplan.topology.machine import Machine
 from bayplan_plugins.dynamic_resources.ledger import DeviceLedger

@@ -16,7 +16,7 @@ from bayplan.api.gpus import GPU_RESOURCES
 from bayplan.api.numa import ZoneAttribute
 from bayplan.api.resources import amount_of
 from bayplan.errors import did_you_mean
-from bayplan.hookspecs import IntColumn
+from bayplan.plugin.hookspecs import IntColumn
 from bayplan.snapshot import Snapshot
 from bayplan.snapshot.pods import SpecFacts
 from bayplan_plugins.gpus.codes import NO_CODE, NodeCodes

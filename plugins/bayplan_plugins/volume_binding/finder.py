@@ -10,7 +10,7 @@ import numpy as np
 from bayplan import PodInfo
 from bayplan.api import PersistentVolume, PersistentVolumeClaim
 from bayplan.api.volumes import SELECTED_NODE, ClaimNeeds, is_bound, is_owned, needs_of
-from bayplan.hookspecs import BoolColumn, IntColumn
+from bayplan.plugin.hookspecs import BoolColumn, IntColumn
 from bayplan.snapshot import Snapshot
 from bayplan_plugins.volume_binding.ledger import Choice, VolumeLedger
 from bayplan_plugins.volume_binding.provisioning import Provisioning

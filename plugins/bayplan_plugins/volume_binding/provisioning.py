@@ -6,7 +6,7 @@ import numpy as np
 
 from bayplan.api import CSIDriver, CSINode, CSIStorageCapacity, StorageClass
 from bayplan.api.volumes import NO_PROVISIONER, ClaimNeeds
-from bayplan.hookspecs import BoolColumn
+from bayplan.plugin.hookspecs import BoolColumn
 from bayplan.snapshot import Snapshot
 from bayplan_plugins.volumes.labels import LabelRows
 

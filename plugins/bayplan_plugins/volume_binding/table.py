@@ -11,8 +11,8 @@ from msgspec.structs import replace
 from bayplan.api import PersistentVolume
 from bayplan.api.pod import NodeSelector
 from bayplan.api.volumes import ClaimNeeds, size_of
-from bayplan.hookspecs import BoolColumn, IntColumn
 from bayplan.naming import natural_key
+from bayplan.plugin.hookspecs import BoolColumn, IntColumn
 from bayplan_plugins.volumes.labels import LabelRows
 
 __all__ = ["NO_VOLUME", "VolumeTable"]

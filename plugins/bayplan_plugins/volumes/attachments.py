@@ -10,7 +10,7 @@ import numpy as np
 from bayplan import PodInfo
 from bayplan.api import CSINode, PersistentVolume, PersistentVolumeClaim, StorageClass
 from bayplan.api.volumes import UsedClaim, class_of
-from bayplan.hookspecs import IntColumn
+from bayplan.plugin.hookspecs import IntColumn
 from bayplan.snapshot import Snapshot
 from bayplan_plugins.volumes.lookup import ClaimUsers, claim_of, used_by
 

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from bayplan.api import LabelSelector
 from bayplan.api.pod import NodeSelector
-from bayplan.hookspecs import BoolColumn
+from bayplan.plugin.hookspecs import BoolColumn
 from bayplan.snapshot import Snapshot
 from bayplan_plugins.node_selection import matches_selector
 

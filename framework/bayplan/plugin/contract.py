@@ -13,10 +13,9 @@ from functools import cache
 from types import MappingProxyType
 from typing import Any
 
-from bayplan import hookspecs
 from bayplan.errors import InputError, did_you_mean
-from bayplan.events import ClusterEvent
-from bayplan.plugin import (
+from bayplan.plugin import hookspecs
+from bayplan.plugin.base import (
     SKIP,
     Args,
     Normalize,
@@ -29,6 +28,7 @@ from bayplan.plugin import (
     Skip,
     Wait,
 )
+from bayplan.plugin.events import ClusterEvent
 
 __all__ = ["ANSWERS", "check_class", "hook_names", "hooks_of"]
 

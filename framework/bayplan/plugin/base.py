@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pydantic
 import pydantic.alias_generators
 
-from bayplan.events import ClusterEvent
+from bayplan.plugin.events import ClusterEvent
 
 if TYPE_CHECKING:
     from bayplan.api.gang import Gang

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
-from bayplan.plugin import DomainTrial, PreemptionTrial
+from bayplan.plugin.base import DomainTrial, PreemptionTrial
 
 __all__ = ["Decision", "Finalist", "Outcome", "PodDecision", "fit_message"]
 

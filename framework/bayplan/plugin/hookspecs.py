@@ -5,7 +5,7 @@ plugin implements any of them with ``@hookimpl`` and takes any subset of the arg
 
 ``pod`` is a :class:`~bayplan.snapshot.PodInfo`, ``nodes`` a :class:`~bayplan.snapshot.NodeView`
 (every column as long as ``nodes``), ``node`` a :class:`~bayplan.snapshot.NodeRow`, ``unit`` a
-:class:`~bayplan.plugin.Unit`, ``state`` a :class:`~bayplan.plugin.CycleState`.
+:class:`~bayplan.plugin.base.Unit`, ``state`` a :class:`~bayplan.plugin.base.CycleState`.
 """
 
 from __future__ import annotations
@@ -19,9 +19,7 @@ import pluggy
 
 if TYPE_CHECKING:
     from bayplan.api.dra import Device, DeviceId
-    from bayplan.decision import Decision
-    from bayplan.events import ClusterEvent
-    from bayplan.plugin import (
+    from bayplan.plugin.base import (
         CycleState,
         Placement,
         Placements,
@@ -34,6 +32,8 @@ if TYPE_CHECKING:
         Unit,
         Wait,
     )
+    from bayplan.plugin.decision import Decision
+    from bayplan.plugin.events import ClusterEvent
     from bayplan.snapshot import NodeRow, NodeView, PodInfo
 
 __all__ = ["BoolColumn", "FloatColumn", "IntColumn", "hookimpl", "hookspec"]
