@@ -102,7 +102,7 @@ def test_a_late_member_joins_its_running_gang() -> None:
 
 
 def test_members_of_different_schedulers_are_refused_by_name() -> None:
-    from bayplan.profile import ProfileSet, default_profiles
+    from bayplan.profiles.loading import ProfileSet, default_profiles
 
     profile = default_profiles().profiles[0]
     cluster = Cluster([make_node("n")], ProfileSet((profile, _renamed(profile, "other"))))
@@ -477,7 +477,7 @@ class BrokenEverywhereElse(Plugin[Args]):
 
 
 def test_no_hook_that_raises_stops_the_scheduler() -> None:
-    from bayplan.profile import ProfileSet, default_profiles
+    from bayplan.profiles.loading import ProfileSet, default_profiles
 
     profile = default_profiles().profiles[0]
     points = {**profile.points, "queue_sort": ()}

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from bayplan.api import Pod, ResourceClaim
 from bayplan.api.dra import DeviceId
 from bayplan.api.objects import KINDS, decode_object
-from bayplan.profile import default_profiles
+from bayplan.profiles.loading import default_profiles
 from bayplan.simulation import Simulation
 from bayplan_dra.allocator import AllocatedState, allocated_ids
 from bayplan_plugins.dynamic_resources.ledger import DeviceLedger

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from bayplan.cli import cli
 from bayplan.manifests import load_manifests
 from bayplan.plugin.contract import hook_names
-from bayplan.profile import POINTS, load_profiles
+from bayplan.profiles.loading import POINTS, load_profiles
 from bayplan.topology.machinefile import load_machine
 
 ROOT = Path(__file__).parents[1]
@@ -123,7 +123,7 @@ def test_the_image_runs_unprivileged() -> None:
 
 
 def test_the_placement_policy_of_the_tutorial_decides(tmp_path: Path) -> None:
-    from bayplan.discovery import load_file, plugins_in
+    from bayplan.profiles.finder import load_file, plugins_in
     from bayplan.testing import Cluster, make_gang, make_network, make_node, make_pod
 
     page = (ROOT / "docs" / "plugins.md").read_text()
@@ -145,7 +145,7 @@ def test_the_device_policy_of_the_tutorial_decides(tmp_path: Path) -> None:
     from bayplan.api import ResourceClaim, ResourceSlice
     from bayplan.api.objects import decode_part
     from bayplan.cluster.claims import ClaimController
-    from bayplan.discovery import load_file, plugins_in
+    from bayplan.profiles.finder import load_file, plugins_in
     from bayplan.testing import Cluster
 
     page = (ROOT / "docs" / "plugins.md").read_text()
@@ -174,7 +174,7 @@ def test_the_device_policy_of_the_tutorial_decides(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("answer", ["yes", "no"])
 def test_the_approval_of_the_tutorial_ends_a_wait(tmp_path: Path, answer: str) -> None:
-    from bayplan.discovery import load_file, plugins_in
+    from bayplan.profiles.finder import load_file, plugins_in
     from bayplan.testing import Cluster, make_node, make_object, make_pod
 
     page = (ROOT / "docs" / "plugins.md").read_text()
@@ -195,7 +195,7 @@ def test_the_approval_of_the_tutorial_ends_a_wait(tmp_path: Path, answer: str) -
 
 
 def test_plugin_snippets_in_the_tutorial_keep_the_contract(tmp_path: Path) -> None:
-    from bayplan.discovery import load_file, plugins_in
+    from bayplan.profiles.finder import load_file, plugins_in
     from bayplan.testing import check_plugin
 
     page = (ROOT / "docs" / "plugins.md").read_text()

@@ -25,7 +25,7 @@ from bayplan import (
     hookimpl,
 )
 from bayplan.cluster.protocol import Event
-from bayplan.profile import ProfileSet, default_profiles
+from bayplan.profiles.loading import ProfileSet, default_profiles
 from bayplan.testing import (
     Cluster,
     PluginCheckError,

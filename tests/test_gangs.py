@@ -19,7 +19,7 @@ from bayplan.api import (
     VolcanoPodGroup,
 )
 from bayplan.cluster.kubelet import VirtualKubelet
-from bayplan.profile import ProfileSet, default_profiles
+from bayplan.profiles.loading import ProfileSet, default_profiles
 from bayplan.testing import (
     Cluster,
     assert_pending,

@@ -14,7 +14,7 @@ from bayplan.archive import write_archive
 from bayplan.errors import InputError
 from bayplan.inputs import documents as yamlfile
 from bayplan.manifests import Manifests, load_manifests
-from bayplan.profile import default_profiles
+from bayplan.profiles.loading import default_profiles
 from bayplan.simulation import Simulation
 
 Content = dict[str, Any]

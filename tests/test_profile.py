@@ -9,7 +9,7 @@ import pytest
 
 from bayplan import Args, Plugin, hookimpl
 from bayplan.errors import InputError
-from bayplan.profile import Profile, default_profiles, load_profiles
+from bayplan.profiles.loading import Profile, default_profiles, load_profiles
 
 
 class LastComeFirst(Plugin[Args]):

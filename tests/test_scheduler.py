@@ -198,7 +198,7 @@ def test_gated_pods_are_told_so_and_run_when_the_gates_go() -> None:
 
 
 def test_two_profiles_share_one_cluster() -> None:
-    from bayplan.profile import ProfileSet, default_profiles
+    from bayplan.profiles.loading import ProfileSet, default_profiles
 
     first = default_profiles().profiles[0]
     from dataclasses import replace as with_changes

@@ -25,7 +25,7 @@ from bayplan.benchmark import Benchmark, BenchmarkResult
 from bayplan.live.app import LiveApp, Options
 from bayplan.live.loop import LiveScheduler
 from bayplan.live.web import Address
-from bayplan.profile import default_profiles
+from bayplan.profiles.loading import default_profiles
 
 __all__ = ["live", "scheduling"]
 

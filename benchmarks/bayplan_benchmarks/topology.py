@@ -22,7 +22,7 @@ from bayplan.api.node import NodeStatus
 from bayplan.api.pod import ResourceRequirements
 from bayplan.benchmark import Benchmark, BenchmarkResult
 from bayplan.cluster import MemoryCluster
-from bayplan.profile import default_profiles
+from bayplan.profiles.loading import default_profiles
 from bayplan.scheduler import Scheduler
 from bayplan.snapshot import PodInfo
 from bayplan.topology.bandwidth import inter_socket, nvlink, pcie

@@ -10,7 +10,7 @@ from bayplan.api import ApiObject, Container, Node, ObjectMeta, Pod, PodSpec, Qu
 from bayplan.api.node import NodeStatus
 from bayplan.api.pod import ResourceRequirements
 from bayplan.cluster import MemoryCluster
-from bayplan.profile import default_profiles
+from bayplan.profiles.loading import default_profiles
 from bayplan.scheduler import Scheduler
 
 __all__ = ["Run", "container", "figures", "make_node", "make_pod", "run"]

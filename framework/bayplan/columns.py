@@ -9,7 +9,7 @@ import numpy as np
 
 from bayplan.plugin.base import Normalize, Reads, Refusal
 from bayplan.plugin.hookspecs import BoolColumn, FloatColumn
-from bayplan.runtime import HookCall, Spellings
+from bayplan.profiles.runtime import HookCall, Spellings
 
 __all__ = [
     "MAX_SCORE",

@@ -23,7 +23,7 @@ from bayplan.plugin.base import (
     Wait,
 )
 from bayplan.plugin.decision import Decision, Outcome
-from bayplan.runtime import Runtime
+from bayplan.profiles.runtime import Runtime
 from bayplan.snapshot import NodeRow, PodInfo, Snapshot
 from bayplan.tables import DecisionTables
 

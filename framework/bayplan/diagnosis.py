@@ -16,7 +16,7 @@ from bayplan.evaluator import Evaluator
 from bayplan.naming import natural_key, short_key
 from bayplan.plugin.base import Remedy, Unit
 from bayplan.plugin.decision import Outcome
-from bayplan.runtime import HookCall, Runtime, guard
+from bayplan.profiles.runtime import HookCall, Runtime, guard
 from bayplan.snapshot import NodeRow, PodInfo, Snapshot
 
 __all__ = ["Diagnosis", "Suggestion"]

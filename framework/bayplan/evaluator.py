@@ -28,7 +28,7 @@ from bayplan.columns import (
 from bayplan.evaluation import NOWHERE, Evaluation
 from bayplan.plugin.base import SKIP, CycleState, Normalize, Reads, Reject
 from bayplan.plugin.hookspecs import BoolColumn
-from bayplan.runtime import HookCall, Runtime, guard
+from bayplan.profiles.runtime import HookCall, Runtime, guard
 from bayplan.snapshot import NodeRow, NodeView, PodInfo, Snapshot
 
 __all__ = ["Evaluator"]

@@ -15,7 +15,7 @@ from bayplan.errors import PluginError
 from bayplan.placing import Reserved
 from bayplan.plugin.base import Unit, Wait
 from bayplan.plugin.events import ClusterEvent
-from bayplan.runtime import HookCall, Runtime
+from bayplan.profiles.runtime import HookCall, Runtime
 from bayplan.snapshot import PodInfo, Snapshot
 
 __all__ = ["Ending", "PermitWait", "Permits", "Waits"]

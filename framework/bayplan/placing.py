@@ -22,7 +22,7 @@ from bayplan.evaluation import Evaluation
 from bayplan.evaluator import Evaluator
 from bayplan.plugin.base import NOTES, CycleState, DomainTrial, Placement, Placements, Unit
 from bayplan.plugin.decision import PodDecision
-from bayplan.runtime import Runtime, guard
+from bayplan.profiles.runtime import Runtime, guard
 from bayplan.snapshot import NodeRow, PodInfo, Snapshot
 from bayplan.tables import DecisionTables
 

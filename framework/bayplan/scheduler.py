@@ -45,9 +45,9 @@ from bayplan.plugin.decision import Decision, Outcome
 from bayplan.plugin.events import ClusterEvent
 from bayplan.plugin.failures import PLUGIN_RAISES, failure
 from bayplan.preparations import Preparations
-from bayplan.profile import Profile, ProfileSet
+from bayplan.profiles.loading import Profile, ProfileSet
+from bayplan.profiles.runtime import Hook, HookCall, Runtime, guard
 from bayplan.queue import Place, QueuedUnit, UnitQueue
-from bayplan.runtime import Hook, HookCall, Runtime, guard
 from bayplan.snapshot import NodeRow, PodInfo, Snapshot
 from bayplan.statuses import StatusWriter
 from bayplan.tables import DecisionTables

@@ -19,7 +19,7 @@ from bayplan.cluster import Event, MemoryCluster
 from bayplan.cluster.assembly import create_in_order, start_controllers
 from bayplan.explanation import why_pending
 from bayplan.naming import natural_key
-from bayplan.profile import ProfileSet
+from bayplan.profiles.loading import ProfileSet
 from bayplan.scheduler import Scheduler
 from bayplan.snapshot import NodeTable
 

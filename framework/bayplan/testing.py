@@ -40,7 +40,6 @@ from bayplan.api.objects import KINDS, decode_object, decode_part
 from bayplan.api.pod import ResourceRequirements
 from bayplan.api.podgroup import PodGroupSpec
 from bayplan.cluster import MemoryCluster
-from bayplan.discovery import PluginFinder
 from bayplan.errors import InputError, PluginError
 from bayplan.evaluation import Evaluation
 from bayplan.evaluator import Evaluator
@@ -53,8 +52,9 @@ from bayplan.plugin.contract import check_class, hook_names
 from bayplan.plugin.decision import Decision
 from bayplan.plugin.events import ClusterEvent
 from bayplan.plugin.failures import PLUGIN_RAISES, failure
-from bayplan.profile import Profile, ProfileSet, default_profiles
-from bayplan.runtime import HookCall, Runtime, guard
+from bayplan.profiles.finder import PluginFinder
+from bayplan.profiles.loading import Profile, ProfileSet, default_profiles
+from bayplan.profiles.runtime import HookCall, Runtime, guard
 from bayplan.scheduler import ProfileAtWork, Scheduler
 from bayplan.snapshot import NodeRow, NodeView, PodInfo, Snapshot
 from bayplan.topology.network import NODE_LAYER

@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
-from bayplan import discovery
-from bayplan.profile import default_profiles
+from bayplan.profiles import finder as discovery
+from bayplan.profiles.loading import default_profiles
 
 HEAVY = {
     "aiohttp",

@@ -18,7 +18,7 @@ from bayplan.api import (
 from bayplan.api.node import NodeCondition, NodeStatus
 from bayplan.archive import write_archive
 from bayplan.manifests import load_manifests
-from bayplan.profile import default_profiles
+from bayplan.profiles.loading import default_profiles
 from bayplan.simulation import Simulation
 from bayplan.testing import make_node, make_object
 

@@ -18,7 +18,7 @@ from bayplan.api import (
     StatefulSet,
 )
 from bayplan.api.workloads import WorkloadCondition
-from bayplan.profile import default_profiles
+from bayplan.profiles.loading import default_profiles
 from bayplan.simulation import Simulation
 from bayplan.testing import make_node, make_object
 

@@ -30,7 +30,7 @@ from bayplan.dialects import gpu_topology, hami
 from bayplan.errors import InputError
 from bayplan.inputs.durations import parse_duration
 from bayplan.manifests import load_manifests
-from bayplan.profile import load_profiles
+from bayplan.profiles.loading import load_profiles
 from bayplan.snapshot import PodInfo
 from bayplan.testing import make_pod
 from bayplan.topology.machinefile import load_machine

@@ -15,7 +15,7 @@ from bayplan.cluster.apiserver.status import ApiError
 from bayplan.errors import InputError
 from bayplan.inputs.durations import parse_duration
 from bayplan.manifests import load_manifests
-from bayplan.profile import load_profiles
+from bayplan.profiles.loading import load_profiles
 from bayplan.testing import Cluster, assert_pending, make_gang, make_node, make_object, make_pod
 from bayplan.topology.machinefile import load_machine
 

@@ -17,7 +17,7 @@ from bayplan.cluster.apiserver import ApiServer, ServedCluster, start_all
 from bayplan.cluster.assembly import create_in_order
 from bayplan.live.app import LiveApp, Options
 from bayplan.live.web import Address
-from bayplan.profile import ProfileSet, default_profiles
+from bayplan.profiles.loading import ProfileSet, default_profiles
 
 SECONDS = 120.0
 """After so many real seconds a test is given up: it hangs."""

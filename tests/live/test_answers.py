@@ -28,7 +28,7 @@ from bayplan.cluster.protocol import (
 )
 from bayplan.errors import BayplanError, ClusterError, Conflict, Forbidden, NotFound
 from bayplan.observer import Observer
-from bayplan.profile import Profile, ProfileSet, default_profiles
+from bayplan.profiles.loading import Profile, ProfileSet, default_profiles
 from bayplan.scheduler import Scheduler
 from bayplan.statuses import phase_of
 from bayplan.testing import make_gang, make_node, make_object, make_pod

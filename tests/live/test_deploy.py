@@ -41,7 +41,7 @@ from bayplan.live.app import LiveApp
 from bayplan.live.reviews import Reviews
 from bayplan.live.web import Address, parse_address
 from bayplan.manifests import load_manifests
-from bayplan.profile import ProfileSet, default_profiles, load_profiles
+from bayplan.profiles.loading import ProfileSet, default_profiles, load_profiles
 from bayplan.testing import make_gang, make_node, make_object, make_pod
 
 CASES = ROOT / "tests" / "scenarios" / "cases"

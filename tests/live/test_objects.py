@@ -11,10 +11,10 @@ from fastloop import run_fast
 from stage import Stage, stage
 
 from bayplan.api import Node
-from bayplan.discovery import PluginFinder
 from bayplan.live.election import Election
-from bayplan.profile import default_profiles, load_profiles
-from bayplan.settings import LeaderElection
+from bayplan.profiles.finder import PluginFinder
+from bayplan.profiles.loading import default_profiles, load_profiles
+from bayplan.profiles.settings import LeaderElection
 from bayplan.testing import make_gang, make_node, make_pod
 
 PODS = "/api/v1/namespaces/default/pods"

@@ -10,7 +10,7 @@ from stage import Stage, stage
 
 from bayplan import Args, ClusterEvent, Plugin, PodInfo, Wait, hookimpl
 from bayplan.api import Namespace
-from bayplan.profile import ProfileSet, default_profiles
+from bayplan.profiles.loading import ProfileSet, default_profiles
 from bayplan.testing import make_node, make_pod
 
 APPROVED = "example.com/approved"

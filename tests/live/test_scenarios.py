@@ -12,9 +12,9 @@ from stage import stage
 
 from bayplan.api import ApiObject, Pod, ResourceClaim
 from bayplan.cluster.apiserver import ServedCluster
-from bayplan.discovery import PluginFinder
 from bayplan.manifests import load_manifests
-from bayplan.profile import ProfileSet, default_profiles, load_profiles
+from bayplan.profiles.finder import PluginFinder
+from bayplan.profiles.loading import ProfileSet, default_profiles, load_profiles
 from bayplan.simulation import Simulation
 
 ROOT = Path(__file__).parents[2]

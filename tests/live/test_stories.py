@@ -26,9 +26,9 @@ from bayplan.cluster.apiserver import WatchFault
 from bayplan.cluster.protocol import Bind, WatchEvent
 from bayplan.errors import BayplanError
 from bayplan.live.app import LiveApp
-from bayplan.profile import ProfileSet, default_profiles
+from bayplan.profiles.loading import ProfileSet, default_profiles
+from bayplan.profiles.settings import LeaderElection
 from bayplan.queue import Place
-from bayplan.settings import LeaderElection
 from bayplan.testing import make_gang, make_node, make_object, make_pod
 from bayplan_plugins.dynamic_resources.ledger import DeviceLedger
 

@@ -16,8 +16,8 @@ from bayplan import Args, Handle, Plugin, PodInfo, hookimpl
 from bayplan.api import ApiObject
 from bayplan.cluster.kubernetes.reflector import Health
 from bayplan.live.app import LiveApp
-from bayplan.profile import Profile, ProfileSet, default_profiles
-from bayplan.settings import LeaderElection
+from bayplan.profiles.loading import Profile, ProfileSet, default_profiles
+from bayplan.profiles.settings import LeaderElection
 from bayplan.testing import make_gang, make_node, make_pod
 
 PATCHES = ("patch", "", "pods/status", True)

@@ -16,7 +16,7 @@ from bayplan.cluster.kubernetes.writer import Rate, Writer
 from bayplan.cluster.protocol import Bind, Event, Evict, PatchPodStatus
 from bayplan.errors import ClusterError, Conflict, NotFound, Stopped
 from bayplan.live.app import LiveApp
-from bayplan.profile import default_profiles
+from bayplan.profiles.loading import default_profiles
 from bayplan.testing import make_gang, make_node, make_pod
 
 PATCHES = ("patch", "", "pods/status", True)

@@ -8,7 +8,7 @@ import pytest
 
 from bayplan.api import Pod
 from bayplan.api.configmap import ConfigMap
-from bayplan.profile import load_profiles
+from bayplan.profiles.loading import load_profiles
 from bayplan.testing import Cluster, make_gang, make_node, make_pod
 
 RING = "bayplan.dev/nccl-ring"

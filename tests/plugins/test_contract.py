@@ -23,7 +23,7 @@ from bayplan import (
     hookimpl,
 )
 from bayplan.api import Toleration
-from bayplan.discovery import PluginFinder
+from bayplan.profiles.finder import PluginFinder
 from bayplan.testing import PluginCheckError, check_plugin
 from bayplan_plugins.pod_topology_spread import _ELIGIBLE
 

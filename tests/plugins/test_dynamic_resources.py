@@ -748,7 +748,7 @@ def test_nobody_is_evicted_where_that_frees_no_device() -> None:
 
 
 def test_profiles_share_devices_but_not_each_others_answers(tmp_path: Path) -> None:
-    from bayplan.profile import load_profiles
+    from bayplan.profiles.loading import load_profiles
 
     path = tmp_path / "profiles.yaml"
     path.write_text(

@@ -22,7 +22,7 @@ from bayplan.cluster.protocol import BindVolume, SelectNode
 from bayplan.cluster.volumes import VolumeController
 from bayplan.diagnosis import Diagnosis
 from bayplan.errors import Conflict, InputError
-from bayplan.profile import load_profiles
+from bayplan.profiles.loading import load_profiles
 from bayplan.testing import (
     Cluster,
     assert_pending,

@@ -17,10 +17,10 @@ import bayplan
 from bayplan.cli import plugin_template
 from bayplan.cli.options import output_option
 from bayplan.dialects.koordinator import PLUGIN_NAMES
-from bayplan.discovery import PluginFinder, load_file, plugins_in
 from bayplan.errors import InputError
 from bayplan.plugin.base import Plugin
 from bayplan.plugin.contract import check_class, hooks_of
+from bayplan.profiles.finder import PluginFinder, load_file, plugins_in
 
 __all__ = ["command"]
 

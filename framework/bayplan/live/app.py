@@ -32,7 +32,7 @@ from bayplan.live.metrics import LiveMetrics
 from bayplan.live.observers import CycleLog, Observers
 from bayplan.live.reviews import Reviews
 from bayplan.live.web import Address, WebPage
-from bayplan.profile import ProfileSet
+from bayplan.profiles.loading import ProfileSet
 from bayplan.scheduler import Scheduler
 
 __all__ = ["LiveApp", "Options", "run"]

@@ -19,7 +19,7 @@ from bayplan.cluster.kubernetes.credentials import Credentials
 from bayplan.cluster.kubernetes.resources import SNAPSHOT
 from bayplan.cluster.kubernetes.transport import Transport
 from bayplan.errors import BayplanError, Forbidden, NotFound
-from bayplan.settings import LeaderElection
+from bayplan.profiles.settings import LeaderElection
 
 __all__ = ["ClusterView", "ask_scheduler", "read_cluster"]
 

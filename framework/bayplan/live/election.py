@@ -26,7 +26,7 @@ from bayplan.errors import (
     InputError,
     NotFound,
 )
-from bayplan.settings import LeaderElection
+from bayplan.profiles.settings import LeaderElection
 
 __all__ = ["Election"]
 

@@ -16,8 +16,8 @@ from bayplan.cluster.kubernetes.backend import KubernetesCluster
 from bayplan.cluster.protocol import Cluster, Done, WatchHandler, Write
 from bayplan.errors import BayplanError
 from bayplan.observer import Observer
-from bayplan.profile import ProfileSet
-from bayplan.runtime import Runtime
+from bayplan.profiles.loading import ProfileSet
+from bayplan.profiles.runtime import Runtime
 from bayplan.scheduler import Scheduler
 
 __all__ = ["LiveScheduler"]

@@ -20,8 +20,8 @@ from bayplan.live.tallies import Count, Spread
 from bayplan.observer import Observer
 from bayplan.plugin.base import Unit
 from bayplan.plugin.decision import Outcome
+from bayplan.profiles.runtime import HookCall, Runtime
 from bayplan.queue import Place
-from bayplan.runtime import HookCall, Runtime
 from bayplan.scheduler import Scheduler
 from bayplan.snapshot import PodInfo
 

@@ -19,13 +19,13 @@ from pydantic import Field
 from pydantic.alias_generators import to_camel
 
 from bayplan.dialects.koordinator import CoschedulingArgs
-from bayplan.discovery import PluginFinder
 from bayplan.errors import InputError, did_you_mean
 from bayplan.inputs.documents import Document, Text, parse_documents, read_text
 from bayplan.inputs.validated import validated
 from bayplan.plugin.base import Args, Plugin
 from bayplan.plugin.contract import hook_names
-from bayplan.settings import ClientConnection, LeaderElection
+from bayplan.profiles.finder import PluginFinder
+from bayplan.profiles.settings import ClientConnection, LeaderElection
 
 __all__ = ["POINTS", "Profile", "ProfileSet", "default_profiles", "load_profiles"]
 

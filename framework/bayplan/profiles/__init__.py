@@ -1,0 +1,1 @@
+"""From a profile file to plugins that are ready to be called."""
