@@ -16,10 +16,10 @@ from bayplan.api import ApiObject, Container, Node, Pod, PodSpec
 from bayplan.benchmark import Benchmark, BenchmarkResult
 from bayplan.cluster import MemoryCluster
 from bayplan.manifests import load_manifests
-from bayplan.networks import Networks
 from bayplan.plugin.hookspecs import BoolColumn
 from bayplan.profiles.loading import default_profiles
 from bayplan.scheduler import Scheduler
+from bayplan.snapshot.networks import Networks
 from bayplan.topology.network import NetworkTree
 from bayplan_benchmarks.gang import network, pod_group
 from bayplan_benchmarks.workloads import container, make_node, make_pod

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 
-from bayplan.gangs import GangDirectory
+from bayplan.gangs.directory import GangDirectory
 
 __all__ = ["Patience"]
 

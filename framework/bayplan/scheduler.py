@@ -30,12 +30,11 @@ from bayplan.changes import claim_freed, node_difference, same_definition, same_
 from bayplan.claimants import Claimants
 from bayplan.cluster.protocol import Bind, Cluster, Done, WatchEvent, WatchType, Write
 from bayplan.cycle import Cycle, Reserved, Result
-from bayplan.definitions import GangDefinitions
 from bayplan.errors import ClusterError, PluginError
 from bayplan.evaluator import Evaluator
 from bayplan.evictions import RoomMaker
-from bayplan.gangs import GangDirectory, GangMembers
-from bayplan.inheritance import NOTHING, inherited, is_of, passed_on
+from bayplan.gangs.definitions import GangDefinitions
+from bayplan.gangs.directory import GangDirectory, GangMembers
 from bayplan.manifests import object_key
 from bayplan.observer import Observer
 from bayplan.patience import Patience
@@ -49,6 +48,7 @@ from bayplan.profiles.loading import Profile, ProfileSet
 from bayplan.profiles.runtime import Hook, HookCall, Runtime, guard
 from bayplan.queue import Place, QueuedUnit, UnitQueue
 from bayplan.snapshot import NodeRow, PodInfo, Snapshot
+from bayplan.snapshot.job_annotations import NOTHING, inherited, is_of, passed_on
 from bayplan.statuses import StatusWriter
 from bayplan.tables import DecisionTables
 from bayplan.units import make_unit

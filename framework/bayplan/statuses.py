@@ -23,9 +23,9 @@ from bayplan.api import (
 from bayplan.api.network import ClusterNetworkTopologyStatus, TopologyDetail, TopologyInfo
 from bayplan.api.podgroup import ConditionedStatus, GroupCondition, PodGroupStatus
 from bayplan.cluster.protocol import Cluster, Event, PatchStatus
-from bayplan.gangs import GangMembers
-from bayplan.networks import Networks
+from bayplan.gangs.directory import GangMembers
 from bayplan.snapshot import Snapshot
+from bayplan.snapshot.networks import Networks
 from bayplan.topology.network import NODE_LAYER, ROOT_LAYER, Domain, NetworkTree
 
 __all__ = ["StatusWriter", "detail_status", "phase_of"]

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from bayplan.api.gang import Gang, SubGroup
-from bayplan.gangs import GangDirectory, rank_order
+from bayplan.gangs.directory import GangDirectory, rank_order
 from bayplan.holds import Hold
 from bayplan.plugin.base import Unit
 from bayplan.snapshot import PodInfo

@@ -23,7 +23,7 @@ from bayplan import (
 )
 from bayplan.api import Job, ReplicaSet, StatefulSet, VolcanoJob
 from bayplan.api.gang import Gang as GangDefinition
-from bayplan.gangs import GangMembers
+from bayplan.gangs.directory import GangMembers
 
 __all__ = ["Gang"]
 

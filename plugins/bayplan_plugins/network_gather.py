@@ -33,8 +33,8 @@ from bayplan import (
 )
 from bayplan.api.gang import Fill, Gang
 from bayplan.errors import did_you_mean
-from bayplan.networks import Networks
 from bayplan.plugin.hookspecs import BoolColumn, IntColumn
+from bayplan.snapshot.networks import Networks
 from bayplan.topology.network import (
     NODE_LAYER,
     ROOT_LAYER,

@@ -14,8 +14,8 @@ import numpy as np
 
 from bayplan import SKIP, Args, NodeView, Normalize, Plugin, PodInfo, hookimpl
 from bayplan.dialects.koordinator import SELECTOR_ANNOTATION
-from bayplan.networks import Networks
 from bayplan.plugin.hookspecs import FloatColumn, IntColumn
+from bayplan.snapshot.networks import Networks
 from bayplan.topology.network import NetworkTree
 
 __all__ = ["NetworkNear"]

@@ -13,10 +13,10 @@ from rich.tree import Tree
 from bayplan.api.gpus import named_gpus
 from bayplan.claimtable import claim_rows
 from bayplan.explanation import counted, domain_lines, short_key
-from bayplan.networks import Networks
 from bayplan.plugin.decision import Decision
 from bayplan.simulation import Progress, Simulation, resource_use
 from bayplan.snapshot import Snapshot
+from bayplan.snapshot.networks import Networks
 from bayplan.topology.network import Domain
 
 __all__ = ["print_simulation", "progress", "stdout"]

@@ -20,7 +20,7 @@ from bayplan.plugin.events import ClusterEvent
 if TYPE_CHECKING:
     from bayplan.api.gang import Gang
     from bayplan.cluster.protocol import Done, Write
-    from bayplan.gangs import GangMembers
+    from bayplan.gangs.directory import GangMembers
     from bayplan.snapshot import PodInfo, Snapshot
 
 __all__ = [
