@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
+from bayplan.cycle.decision_tables import DecisionTables
 from bayplan.plugin.decision import Finalist, PodDecision
-from bayplan.tables import DecisionTables
 
 
 class Time:

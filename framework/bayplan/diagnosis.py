@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from bayplan.cycle import Cycle
-from bayplan.evaluation import Evaluation
-from bayplan.evaluator import Evaluator
+from bayplan.cycle.evaluation import Evaluation
+from bayplan.cycle.evaluator import Evaluator
+from bayplan.cycle.scheduling_cycle import Cycle
 from bayplan.naming import natural_key, short_key
 from bayplan.plugin.base import Remedy, Unit
 from bayplan.plugin.decision import Outcome

@@ -9,7 +9,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from bayplan.api import Pod
-from bayplan.cycle import NOT_NEEDED
+from bayplan.cycle.scheduling_cycle import NOT_NEEDED
 from bayplan.diagnosis import Diagnosis, Suggestion
 from bayplan.errors import PluginError
 from bayplan.naming import counted, short_key

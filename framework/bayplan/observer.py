@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bayplan.cycle import Result
+from bayplan.cycle.scheduling_cycle import Result
 from bayplan.plugin.base import Unit
 from bayplan.plugin.decision import Decision
 from bayplan.snapshot import PodInfo

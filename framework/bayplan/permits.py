@@ -11,8 +11,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from bayplan.cycle.placer import Reserved
 from bayplan.errors import PluginError
-from bayplan.placing import Reserved
 from bayplan.plugin.base import Unit, Wait
 from bayplan.plugin.events import ClusterEvent
 from bayplan.profiles.runtime import HookCall, Runtime

@@ -29,9 +29,10 @@ from bayplan.api import (
 from bayplan.changes import claim_freed, node_difference, same_definition, same_needs
 from bayplan.claimants import Claimants
 from bayplan.cluster.protocol import Bind, Cluster, Done, WatchEvent, WatchType, Write
-from bayplan.cycle import Cycle, Reserved, Result
+from bayplan.cycle.decision_tables import DecisionTables
+from bayplan.cycle.evaluator import Evaluator
+from bayplan.cycle.scheduling_cycle import Cycle, Reserved, Result
 from bayplan.errors import ClusterError, PluginError
-from bayplan.evaluator import Evaluator
 from bayplan.evictions import RoomMaker
 from bayplan.gangs.definitions import GangDefinitions
 from bayplan.gangs.directory import GangDirectory, GangMembers
@@ -50,7 +51,6 @@ from bayplan.queue import Place, QueuedUnit, UnitQueue
 from bayplan.snapshot import NodeRow, PodInfo, Snapshot
 from bayplan.snapshot.job_annotations import NOTHING, inherited, is_of, passed_on
 from bayplan.statuses import StatusWriter
-from bayplan.tables import DecisionTables
 from bayplan.units import make_unit
 
 __all__ = ["ProfileAtWork", "Scheduler"]

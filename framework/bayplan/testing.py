@@ -40,13 +40,13 @@ from bayplan.api.objects import KINDS, decode_object, decode_part
 from bayplan.api.pod import ResourceRequirements
 from bayplan.api.podgroup import PodGroupSpec
 from bayplan.cluster import MemoryCluster
+from bayplan.cycle.evaluation import Evaluation
+from bayplan.cycle.evaluator import Evaluator
+from bayplan.cycle.placer import EVERYWHERE
 from bayplan.errors import InputError, PluginError
-from bayplan.evaluation import Evaluation
-from bayplan.evaluator import Evaluator
 from bayplan.fieldcheck import check_fields
 from bayplan.inputs.documents import Document, Text
 from bayplan.inputs.validated import validated
-from bayplan.placing import EVERYWHERE
 from bayplan.plugin.base import Args, CycleState, Placement, Placements, Plugin, Unit
 from bayplan.plugin.contract import check_class, hook_names
 from bayplan.plugin.decision import Decision

@@ -15,7 +15,7 @@ from prometheus_client import CollectorRegistry, Gauge
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from bayplan.cycle import Result
+from bayplan.cycle.scheduling_cycle import Result
 from bayplan.live.tallies import Count, Spread
 from bayplan.observer import Observer
 from bayplan.plugin.base import Unit

@@ -6,7 +6,7 @@ import logging
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 
-from bayplan.cycle import Result
+from bayplan.cycle.scheduling_cycle import Result
 from bayplan.observer import Observer
 from bayplan.plugin.base import Unit
 from bayplan.plugin.decision import Decision, Outcome

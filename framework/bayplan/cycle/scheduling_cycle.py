@@ -9,10 +9,20 @@ from functools import partial
 import numpy as np
 import numpy.typing as npt
 
+from bayplan.cycle.decision_tables import DecisionTables
+from bayplan.cycle.evaluator import Evaluator
+from bayplan.cycle.placer import (
+    EVERYWHERE,
+    STEPS,
+    WORK,
+    Attempt,
+    Placer,
+    Reserved,
+    as_plan,
+    lacking,
+)
 from bayplan.errors import PluginError
-from bayplan.evaluator import Evaluator
 from bayplan.permits import Waits
-from bayplan.placing import EVERYWHERE, STEPS, WORK, Attempt, Placer, Reserved, as_plan, lacking
 from bayplan.plugin.base import (
     CycleState,
     DomainTrial,
@@ -25,7 +35,6 @@ from bayplan.plugin.base import (
 from bayplan.plugin.decision import Decision, Outcome
 from bayplan.profiles.runtime import Runtime
 from bayplan.snapshot import NodeRow, PodInfo, Snapshot
-from bayplan.tables import DecisionTables
 
 __all__ = ["NOT_NEEDED", "Cycle", "Reserved", "Result"]
 

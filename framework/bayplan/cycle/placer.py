@@ -18,13 +18,13 @@ import numpy as np
 import numpy.typing as npt
 
 from bayplan.api.gang import Gather
-from bayplan.evaluation import Evaluation
-from bayplan.evaluator import Evaluator
+from bayplan.cycle.decision_tables import DecisionTables
+from bayplan.cycle.evaluation import Evaluation
+from bayplan.cycle.evaluator import Evaluator
 from bayplan.plugin.base import NOTES, CycleState, DomainTrial, Placement, Placements, Unit
 from bayplan.plugin.decision import PodDecision
 from bayplan.profiles.runtime import Runtime, guard
 from bayplan.snapshot import NodeRow, PodInfo, Snapshot
-from bayplan.tables import DecisionTables
 
 __all__ = ["EVERYWHERE", "STEPS", "WORK", "Attempt", "Placer", "Reserved", "as_plan", "lacking"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from bayplan.columns import FilterColumn, ScoreColumn
+from bayplan.cycle.columns import FilterColumn, ScoreColumn
 from bayplan.plugin.base import CycleState
 from bayplan.plugin.decision import Finalist, PodDecision, fit_message
 from bayplan.plugin.hookspecs import BoolColumn, FloatColumn

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from bayplan.columns import (
+from bayplan.cycle.columns import (
     MAX_SCORE,
     FilterColumn,
     ScoreColumn,
@@ -25,7 +25,7 @@ from bayplan.columns import (
     by_maximum,
     out_of_range,
 )
-from bayplan.evaluation import NOWHERE, Evaluation
+from bayplan.cycle.evaluation import NOWHERE, Evaluation
 from bayplan.plugin.base import SKIP, CycleState, Normalize, Reads, Reject
 from bayplan.plugin.hookspecs import BoolColumn
 from bayplan.profiles.runtime import HookCall, Runtime, guard
