@@ -24,8 +24,8 @@ from bayplan import (
 )
 from bayplan.api import Node, Pod, PodCondition
 from bayplan.live.observers import CycleLog
-from bayplan.permits import PermitWait
 from bayplan.plugin.decision import Outcome
+from bayplan.scheduler.permits import PermitWait
 from bayplan.testing import (
     Cluster,
     assert_pending,

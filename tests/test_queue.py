@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bayplan.plugin.events import ClusterEvent
-from bayplan.queue import FLUSH_AFTER, QueuedUnit, UnitQueue
+from bayplan.scheduler.queue import FLUSH_AFTER, QueuedUnit, UnitQueue
 from bayplan.snapshot import PodInfo
 from bayplan.testing import make_pod
 

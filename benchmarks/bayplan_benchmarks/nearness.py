@@ -18,7 +18,7 @@ from bayplan.cluster import MemoryCluster
 from bayplan.manifests import load_manifests
 from bayplan.plugin.hookspecs import BoolColumn
 from bayplan.profiles.loading import default_profiles
-from bayplan.scheduler import Scheduler
+from bayplan.scheduler.scheduler import Scheduler
 from bayplan.snapshot.networks import Networks
 from bayplan.topology.network import NetworkTree
 from bayplan_benchmarks.gang import network, pod_group

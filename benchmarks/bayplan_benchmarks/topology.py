@@ -23,7 +23,7 @@ from bayplan.api.pod import ResourceRequirements
 from bayplan.benchmark import Benchmark, BenchmarkResult
 from bayplan.cluster import MemoryCluster
 from bayplan.profiles.loading import default_profiles
-from bayplan.scheduler import Scheduler
+from bayplan.scheduler.scheduler import Scheduler
 from bayplan.snapshot import PodInfo
 from bayplan.topology.bandwidth import inter_socket, nvlink, pcie
 from bayplan.topology.builder import MachineBuilder

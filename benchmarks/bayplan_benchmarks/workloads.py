@@ -11,7 +11,7 @@ from bayplan.api.node import NodeStatus
 from bayplan.api.pod import ResourceRequirements
 from bayplan.cluster import MemoryCluster
 from bayplan.profiles.loading import default_profiles
-from bayplan.scheduler import Scheduler
+from bayplan.scheduler.scheduler import Scheduler
 
 __all__ = ["Run", "container", "figures", "make_node", "make_pod", "run"]
 

@@ -9,7 +9,7 @@ from bayplan.api import Pod, ReplicaSet
 from bayplan.errors import InputError, did_you_mean
 from bayplan.gangs.directory import rank_order
 from bayplan.naming import natural_key
-from bayplan.scheduler import Scheduler
+from bayplan.scheduler.scheduler import Scheduler
 from bayplan.snapshot import PodInfo
 
 __all__ = ["Target", "pods_of", "target_of"]

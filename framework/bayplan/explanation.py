@@ -15,7 +15,7 @@ from bayplan.errors import PluginError
 from bayplan.naming import counted, short_key
 from bayplan.plugin.base import DomainTrial, PreemptionTrial
 from bayplan.plugin.decision import Decision, Finalist, PodDecision
-from bayplan.scheduler import ProfileAtWork, Scheduler
+from bayplan.scheduler.scheduler import ProfileAtWork, Scheduler
 from bayplan.snapshot import PodInfo
 
 __all__ = [

@@ -20,7 +20,7 @@ from bayplan.cluster.assembly import create_in_order, start_controllers
 from bayplan.explanation import why_pending
 from bayplan.naming import natural_key
 from bayplan.profiles.loading import ProfileSet
-from bayplan.scheduler import Scheduler
+from bayplan.scheduler.scheduler import Scheduler
 from bayplan.snapshot import NodeTable
 
 __all__ = ["Simulation", "TimelineEntry", "resource_use"]

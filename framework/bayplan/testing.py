@@ -55,7 +55,7 @@ from bayplan.plugin.failures import PLUGIN_RAISES, failure
 from bayplan.profiles.finder import PluginFinder
 from bayplan.profiles.loading import Profile, ProfileSet, default_profiles
 from bayplan.profiles.runtime import HookCall, Runtime, guard
-from bayplan.scheduler import ProfileAtWork, Scheduler
+from bayplan.scheduler.scheduler import ProfileAtWork, Scheduler
 from bayplan.snapshot import NodeRow, NodeView, PodInfo, Snapshot
 from bayplan.topology.network import NODE_LAYER
 

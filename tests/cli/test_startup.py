@@ -64,7 +64,7 @@ def test_what_is_loaded_late_is_there_when_it_is_needed(example, needed):
 
 def test_help_loads_no_scheduler():
     _, loaded = loaded_by("--help")
-    assert not loaded & {"bayplan.scheduler", "numpy", "pydantic", "rich"}
+    assert not loaded & {"bayplan.scheduler.scheduler", "numpy", "pydantic", "rich"}
 
 
 def test_installed_plugins_are_looked_up_once_for_a_profile(monkeypatch):

@@ -27,10 +27,10 @@ from bayplan.cluster.protocol import (
     Write,
 )
 from bayplan.errors import BayplanError, ClusterError, Conflict, Forbidden, NotFound
-from bayplan.observer import Observer
 from bayplan.profiles.loading import Profile, ProfileSet, default_profiles
-from bayplan.scheduler import Scheduler
-from bayplan.statuses import phase_of
+from bayplan.scheduler.group_status import phase_of
+from bayplan.scheduler.observer import Observer
+from bayplan.scheduler.scheduler import Scheduler
 from bayplan.testing import make_gang, make_node, make_object, make_pod
 from bayplan_plugins.dynamic_resources.ledger import DeviceLedger
 

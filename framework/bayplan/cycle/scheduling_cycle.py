@@ -22,7 +22,6 @@ from bayplan.cycle.placer import (
     lacking,
 )
 from bayplan.errors import PluginError
-from bayplan.permits import Waits
 from bayplan.plugin.base import (
     CycleState,
     DomainTrial,
@@ -34,6 +33,7 @@ from bayplan.plugin.base import (
 )
 from bayplan.plugin.decision import Decision, Outcome
 from bayplan.profiles.runtime import Runtime
+from bayplan.scheduler.permits import Waits
 from bayplan.snapshot import NodeRow, PodInfo, Snapshot
 
 __all__ = ["NOT_NEEDED", "Cycle", "Reserved", "Result"]

@@ -33,7 +33,7 @@ from bayplan.live.observers import CycleLog, Observers
 from bayplan.live.reviews import Reviews
 from bayplan.live.web import Address, WebPage
 from bayplan.profiles.loading import ProfileSet
-from bayplan.scheduler import Scheduler
+from bayplan.scheduler.scheduler import Scheduler
 
 __all__ = ["LiveApp", "Options", "run"]
 

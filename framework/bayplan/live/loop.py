@@ -15,10 +15,10 @@ from collections.abc import Callable
 from bayplan.cluster.kubernetes.backend import KubernetesCluster
 from bayplan.cluster.protocol import Cluster, Done, WatchHandler, Write
 from bayplan.errors import BayplanError
-from bayplan.observer import Observer
 from bayplan.profiles.loading import ProfileSet
 from bayplan.profiles.runtime import Runtime
-from bayplan.scheduler import Scheduler
+from bayplan.scheduler.observer import Observer
+from bayplan.scheduler.scheduler import Scheduler
 
 __all__ = ["LiveScheduler"]
 

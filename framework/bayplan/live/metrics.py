@@ -17,12 +17,12 @@ from prometheus_client.registry import Collector
 
 from bayplan.cycle.scheduling_cycle import Result
 from bayplan.live.tallies import Count, Spread
-from bayplan.observer import Observer
 from bayplan.plugin.base import Unit
 from bayplan.plugin.decision import Outcome
 from bayplan.profiles.runtime import HookCall, Runtime
-from bayplan.queue import Place
-from bayplan.scheduler import Scheduler
+from bayplan.scheduler.observer import Observer
+from bayplan.scheduler.queue import Place
+from bayplan.scheduler.scheduler import Scheduler
 from bayplan.snapshot import PodInfo
 
 __all__ = ["LiveMetrics"]

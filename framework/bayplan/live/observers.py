@@ -7,9 +7,9 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 
 from bayplan.cycle.scheduling_cycle import Result
-from bayplan.observer import Observer
 from bayplan.plugin.base import Unit
 from bayplan.plugin.decision import Decision, Outcome
+from bayplan.scheduler.observer import Observer
 from bayplan.snapshot import PodInfo
 
 __all__ = ["CycleLog", "Observers"]

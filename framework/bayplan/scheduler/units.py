@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from bayplan.api.gang import Gang, SubGroup
 from bayplan.gangs.directory import GangDirectory, rank_order
-from bayplan.holds import Hold
 from bayplan.plugin.base import Unit
+from bayplan.scheduler.nominator import Hold
 from bayplan.snapshot import PodInfo
 
 __all__ = ["make_unit"]

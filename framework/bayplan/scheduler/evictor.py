@@ -11,11 +11,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from bayplan.announcer import Announcer
 from bayplan.cluster.protocol import Cluster, Done, Evict
 from bayplan.errors import ClusterError, NotFound
-from bayplan.holds import Hold, Holds
 from bayplan.plugin.base import Preemption, Unit
+from bayplan.scheduler.nominator import Hold, Holds
+from bayplan.scheduler.recorder import Announcer
 from bayplan.snapshot import PodInfo, Snapshot
 
 __all__ = ["Eviction", "RoomMaker"]

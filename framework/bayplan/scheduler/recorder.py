@@ -9,10 +9,10 @@ from collections.abc import Iterable, Mapping
 from bayplan.api import PodCondition
 from bayplan.cluster.protocol import Cluster, Event, PatchPodStatus
 from bayplan.errors import ClusterError, PluginError
-from bayplan.permits import PermitWait
 from bayplan.plugin.base import Unit
 from bayplan.plugin.decision import Decision
-from bayplan.queue import UnitQueue
+from bayplan.scheduler.permits import PermitWait
+from bayplan.scheduler.queue import UnitQueue
 from bayplan.snapshot import PodInfo
 
 __all__ = ["Announcer"]

@@ -15,7 +15,6 @@ from functools import partial
 import numpy as np
 import numpy.typing as npt
 
-from bayplan.announcer import Announcer
 from bayplan.api import (
     KINDS,
     ApiObject,
@@ -26,32 +25,38 @@ from bayplan.api import (
     Pod,
     ResourceClaim,
 )
-from bayplan.changes import claim_freed, node_difference, same_definition, same_needs
-from bayplan.claimants import Claimants
 from bayplan.cluster.protocol import Bind, Cluster, Done, WatchEvent, WatchType, Write
 from bayplan.cycle.decision_tables import DecisionTables
 from bayplan.cycle.evaluator import Evaluator
 from bayplan.cycle.scheduling_cycle import Cycle, Reserved, Result
 from bayplan.errors import ClusterError, PluginError
-from bayplan.evictions import RoomMaker
 from bayplan.gangs.definitions import GangDefinitions
 from bayplan.gangs.directory import GangDirectory, GangMembers
 from bayplan.manifests import object_key
-from bayplan.observer import Observer
-from bayplan.patience import Patience
-from bayplan.permits import Permits, PermitWait
 from bayplan.plugin.base import Placement, Placements, Preparation, Unit
 from bayplan.plugin.decision import Decision, Outcome
 from bayplan.plugin.events import ClusterEvent
 from bayplan.plugin.failures import PLUGIN_RAISES, failure
-from bayplan.preparations import Preparations
 from bayplan.profiles.loading import Profile, ProfileSet
 from bayplan.profiles.runtime import Hook, HookCall, Runtime, guard
-from bayplan.queue import Place, QueuedUnit, UnitQueue
+from bayplan.scheduler.claim_index import Claimants
+from bayplan.scheduler.evictor import RoomMaker
+from bayplan.scheduler.gang_timeouts import Patience
+from bayplan.scheduler.group_status import StatusWriter
+from bayplan.scheduler.object_changes import (
+    claim_freed,
+    node_difference,
+    same_definition,
+    same_needs,
+)
+from bayplan.scheduler.observer import Observer
+from bayplan.scheduler.permits import Permits, PermitWait
+from bayplan.scheduler.pre_bind import Preparations
+from bayplan.scheduler.queue import Place, QueuedUnit, UnitQueue
+from bayplan.scheduler.recorder import Announcer
+from bayplan.scheduler.units import make_unit
 from bayplan.snapshot import NodeRow, PodInfo, Snapshot
 from bayplan.snapshot.job_annotations import NOTHING, inherited, is_of, passed_on
-from bayplan.statuses import StatusWriter
-from bayplan.units import make_unit
 
 __all__ = ["ProfileAtWork", "Scheduler"]
 

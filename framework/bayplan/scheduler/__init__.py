@@ -1,0 +1,1 @@
+"""Watch events in, cycles, bindings and status writes out."""
