@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bayplan.api import Node, Pod
-from bayplan.diagnosis import Diagnosis
+from bayplan.explain.suggestions import Diagnosis
 from bayplan.testing import Cluster, make_gang, make_node, make_object, make_pod, random_pod
 
 

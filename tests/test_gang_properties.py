@@ -12,7 +12,14 @@ from hypothesis import strategies as st
 
 from bayplan.api import ApiObject, Node, Pod
 from bayplan.snapshot import PodInfo
-from bayplan.testing import Cluster, make_gang, make_network, make_node, make_object, make_pod
+from bayplan.testing import (
+    Cluster,
+    make_gang,
+    make_network,
+    make_node,
+    make_object,
+    make_pod,
+)
 
 SEEDS = st.integers(0, 100_000)
 EXAMPLES = settings(max_examples=25, deadline=None, derandomize=True)

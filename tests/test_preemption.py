@@ -9,7 +9,14 @@ from bayplan.cluster.disruption import DisruptionBudgets
 from bayplan.cluster.kubelet import VirtualKubelet
 from bayplan.cluster.protocol import Evict
 from bayplan.errors import ClusterError
-from bayplan.testing import Cluster, assert_pending, make_gang, make_node, make_object, make_pod
+from bayplan.testing import (
+    Cluster,
+    assert_pending,
+    make_gang,
+    make_node,
+    make_object,
+    make_pod,
+)
 
 
 def evicted(cluster: Cluster) -> list[str]:

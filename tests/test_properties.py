@@ -12,7 +12,14 @@ from hypothesis import strategies as st
 from bayplan import Args, NodeRow, NodeView, Normalize, Plugin, Reads, hookimpl
 from bayplan.api import Node, Pod
 from bayplan.snapshot import PodInfo, Snapshot
-from bayplan.testing import Cluster, make_gang, make_node, make_pod, random_cluster, random_pod
+from bayplan.testing import (
+    Cluster,
+    make_gang,
+    make_node,
+    make_pod,
+    random_cluster,
+    random_pod,
+)
 
 SEEDS = st.integers(0, 10_000)
 EXAMPLES = settings(max_examples=25, deadline=None, derandomize=True)

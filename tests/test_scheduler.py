@@ -11,7 +11,14 @@ from bayplan import Args, ClusterEvent, Plugin, PodInfo, hookimpl
 from bayplan.api import Node, Pod, PodGroup
 from bayplan.cluster import Bind, PatchPodStatus
 from bayplan.errors import ClusterError, Conflict, NotFound
-from bayplan.testing import Cluster, assert_pending, assert_placed, make_gang, make_node, make_pod
+from bayplan.testing import (
+    Cluster,
+    assert_pending,
+    assert_placed,
+    make_gang,
+    make_node,
+    make_pod,
+)
 
 
 def used(cluster: Cluster, resource: str = "cpu") -> list[int]:

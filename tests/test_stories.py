@@ -16,7 +16,14 @@ from bayplan.cluster.disruption import DisruptionBudgets
 from bayplan.cluster.kubelet import VirtualKubelet
 from bayplan.manifests import object_key
 from bayplan.snapshot import PodInfo
-from bayplan.testing import Cluster, make_gang, make_network, make_node, make_object, make_pod
+from bayplan.testing import (
+    Cluster,
+    make_gang,
+    make_network,
+    make_node,
+    make_object,
+    make_pod,
+)
 from bayplan_plugins.head_reservation import HeadReservation
 
 SPEC = "gang.scheduling.koordinator.sh/network-topology-spec"

@@ -6,7 +6,14 @@ import pytest
 
 from bayplan import Args, NodeRow, Plugin, PodInfo, hookimpl
 from bayplan.errors import InputError
-from bayplan.testing import Cluster, assert_pending, assert_placed, make_node, make_pod, refusals
+from bayplan.testing import (
+    Cluster,
+    assert_pending,
+    assert_placed,
+    make_node,
+    make_pod,
+    refusals,
+)
 
 
 class BudgetArgs(Args):

@@ -26,10 +26,10 @@ from bayplan.archive import is_archive, read_archive
 from bayplan.dialects.koordinator import layers_of
 from bayplan.dialects.topograph import cluster_of, is_model
 from bayplan.errors import InputError, did_you_mean
-from bayplan.fieldcheck import FieldNotes, check_fields
 from bayplan.inputs.documents import Document, iter_documents, read_stdin, read_text
 from bayplan.inputs.durations import DURATION_ANNOTATION, parse_duration
 from bayplan.inputs.limits import FILE
+from bayplan.schemas.fieldcheck import FieldNotes, check_fields
 from bayplan.snapshot_changes import SnapshotChanges
 from bayplan.topology.network import TopologyError
 

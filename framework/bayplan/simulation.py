@@ -17,7 +17,7 @@ from bayplan.api import (
 from bayplan.api.gpus import GPU_RESOURCES, named_gpus
 from bayplan.cluster import Event, MemoryCluster
 from bayplan.cluster.assembly import create_in_order, start_controllers
-from bayplan.explanation import why_pending
+from bayplan.explain.explanation import why_pending
 from bayplan.naming import natural_key
 from bayplan.profiles.loading import ProfileSet
 from bayplan.scheduler.scheduler import Scheduler

@@ -8,7 +8,7 @@ import pytest
 
 from bayplan.api import ResourceClaim, ResourceClaimTemplate, ResourceSlice
 from bayplan.api.objects import KINDS, DecodeError, decode_object
-from bayplan.fieldcheck import check_fields
+from bayplan.schemas.fieldcheck import check_fields
 
 Content = dict[str, Any]
 DRA = "resource.k8s.io"

@@ -13,9 +13,9 @@ from rich.console import Console
 from bayplan.api import Pod
 from bayplan.cli import cli
 from bayplan.errors import InputError
-from bayplan.explain_target import Target, target_of
-from bayplan.explanation import explain
-from bayplan.explanation_text import print_explanation
+from bayplan.explain.explanation import explain
+from bayplan.explain.target import Target, target_of
+from bayplan.explain.text import print_explanation
 from bayplan.testing import Cluster, make_node, make_pod
 
 ROOT = Path(__file__).parents[2]

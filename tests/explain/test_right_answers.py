@@ -9,7 +9,7 @@ import pytest
 
 from bayplan.api import Pod
 from bayplan.cli.options import simulate
-from bayplan.explanation import Explanation, explain
+from bayplan.explain.explanation import Explanation, explain
 
 CASES = Path(__file__).parent / "cases"
 Answer = list[tuple[str, list[str]]]

@@ -16,7 +16,14 @@ from bayplan.errors import InputError
 from bayplan.inputs.durations import parse_duration
 from bayplan.manifests import load_manifests
 from bayplan.profiles.loading import load_profiles
-from bayplan.testing import Cluster, assert_pending, make_gang, make_node, make_object, make_pod
+from bayplan.testing import (
+    Cluster,
+    assert_pending,
+    make_gang,
+    make_node,
+    make_object,
+    make_pod,
+)
 from bayplan.topology.machinefile import load_machine
 
 DEEP = "[" * 50_000

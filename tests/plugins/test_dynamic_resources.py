@@ -875,7 +875,7 @@ def test_errors_on_a_mates_node_do_not_confuse_the_reason() -> None:
 
 
 def test_explain_says_which_constraint_stands_in_the_way() -> None:
-    from bayplan.diagnosis import Diagnosis
+    from bayplan.explain.suggestions import Diagnosis
 
     made = cluster(
         device_class(),

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from bayplan.api import ApiObject, NodeResourceTopology, Pod, Quantity
 from bayplan.api.pod import PodStatus
-from bayplan.diagnosis import Diagnosis
+from bayplan.explain.suggestions import Diagnosis
 from bayplan.snapshot import PodInfo
 from bayplan.testing import (
     Cluster,

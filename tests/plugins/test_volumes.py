@@ -20,8 +20,8 @@ from bayplan.api.volumes import is_bound
 from bayplan.cluster.kubelet import VirtualKubelet
 from bayplan.cluster.protocol import BindVolume, SelectNode
 from bayplan.cluster.volumes import VolumeController
-from bayplan.diagnosis import Diagnosis
 from bayplan.errors import Conflict, InputError
+from bayplan.explain.suggestions import Diagnosis
 from bayplan.profiles.loading import load_profiles
 from bayplan.testing import (
     Cluster,

@@ -18,12 +18,12 @@ from bayplan.api.objects import KINDS, DecodeError, Kind, decode_json
 from bayplan.cluster.apiserver import ServedCluster
 from bayplan.cluster.apiserver.loading import load_into
 from bayplan.errors import InputError
-from bayplan.fieldcheck import check_fields
 from bayplan.manifests import load_manifests
 from bayplan.schemas import field_problems
 from bayplan.schemas.catalog import ListOf, MapOf, Record, Type, record_of
 from bayplan.schemas.checkers import Budget
 from bayplan.schemas.checkers import test_of as fits_of
+from bayplan.schemas.fieldcheck import check_fields
 from bayplan.schemas.problems import Walk, record_problems
 
 HERE = Path(__file__).parent

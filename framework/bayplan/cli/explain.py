@@ -20,7 +20,7 @@ from bayplan.cli.options import (
 from bayplan.errors import InputError
 
 if TYPE_CHECKING:
-    from bayplan.explain_target import Target
+    from bayplan.explain.target import Target
     from bayplan.simulation import Simulation
 
 __all__ = ["command"]
@@ -51,7 +51,7 @@ def command(
     With -f it is answered from manifests. With --kubeconfig the running scheduler is asked; where
     it cannot be, the cluster is read and simulated.
     """
-    from bayplan.explain_target import target_of
+    from bayplan.explain.target import target_of
 
     wanted = target_of(target, namespace)
     if paths and (kubeconfig is not None or context):
@@ -104,9 +104,9 @@ def _explain_live(
 def _print(simulation: Simulation, wanted: Target, output: str, head: str = "") -> None:
     from bayplan.api import Pod
     from bayplan.cli import render
-    from bayplan.explain_target import nearest, pods_of
-    from bayplan.explanation import explain
-    from bayplan.explanation_text import print_explanation
+    from bayplan.explain.explanation import explain
+    from bayplan.explain.target import nearest, pods_of
+    from bayplan.explain.text import print_explanation
 
     def get(of: str) -> Pod | None:
         return simulation.cluster.get(Pod, of)

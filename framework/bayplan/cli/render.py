@@ -11,8 +11,8 @@ from rich.markup import escape
 from rich.tree import Tree
 
 from bayplan.api.gpus import named_gpus
-from bayplan.claimtable import claim_rows
-from bayplan.explanation import counted, domain_lines, short_key
+from bayplan.explain.claims import claim_rows
+from bayplan.explain.explanation import counted, domain_lines, short_key
 from bayplan.plugin.decision import Decision
 from bayplan.simulation import Progress, Simulation, resource_use
 from bayplan.snapshot import Snapshot

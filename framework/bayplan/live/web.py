@@ -24,9 +24,9 @@ from rich.console import Console
 
 from bayplan.api import Pod
 from bayplan.errors import InputError
-from bayplan.explain_target import pods_of, target_of
-from bayplan.explanation import explain
-from bayplan.explanation_text import print_explanation
+from bayplan.explain.explanation import explain
+from bayplan.explain.target import pods_of, target_of
+from bayplan.explain.text import print_explanation
 from bayplan.inputs.httpserver import SHUTDOWN_SECONDS, request_log
 from bayplan.live.loop import LiveScheduler
 from bayplan.plugin.decision import Decision

@@ -10,8 +10,8 @@ from msgspec.structs import replace
 
 from bayplan.api import Pod
 from bayplan.cycle.scheduling_cycle import NOT_NEEDED
-from bayplan.diagnosis import Diagnosis, Suggestion
 from bayplan.errors import PluginError
+from bayplan.explain.suggestions import Diagnosis, Suggestion
 from bayplan.naming import counted, short_key
 from bayplan.plugin.base import DomainTrial, PreemptionTrial
 from bayplan.plugin.decision import Decision, Finalist, PodDecision

@@ -10,8 +10,8 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from bayplan.diagnosis import Suggestion
-from bayplan.explanation import Explanation, counted, domain_lines, short_key
+from bayplan.explain.explanation import Explanation, counted, domain_lines, short_key
+from bayplan.explain.suggestions import Suggestion
 from bayplan.plugin.base import PreemptionTrial
 
 __all__ = ["print_explanation"]

@@ -1,0 +1,1 @@
+"""Why a pod or a job is pending, and what would help."""

@@ -1,0 +1,302 @@
+"""A cluster with a scheduler on it, and what a plugin or a whole cycle says there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from bayplan.api import (
+    ApiObject,
+    Pod,
+)
+from bayplan.cluster import MemoryCluster
+from bayplan.cycle.evaluation import Evaluation
+from bayplan.cycle.evaluator import Evaluator
+from bayplan.errors import InputError
+from bayplan.inputs.documents import Document, Text
+from bayplan.inputs.validated import validated
+from bayplan.plugin.base import Args, Placement, Placements, Plugin, Unit
+from bayplan.plugin.decision import Decision
+from bayplan.plugin.failures import PLUGIN_RAISES, failure
+from bayplan.profiles.finder import PluginFinder
+from bayplan.profiles.loading import Profile, ProfileSet, default_profiles
+from bayplan.profiles.runtime import Runtime
+from bayplan.scheduler.scheduler import ProfileAtWork, Scheduler
+from bayplan.snapshot import PodInfo, Snapshot
+
+__all__ = [
+    "Cluster",
+    "assert_pending",
+    "assert_placed",
+    "checked_args",
+    "evaluator_of",
+    "refusals",
+    "runtime_of",
+    "scores",
+]
+
+
+PluginOrName: TypeAlias = type[Plugin[Any]] | str
+_NO_ARGS: Mapping[str, Any] = {}
+
+
+class Cluster:
+    """An embedded cluster with a scheduler on it.
+
+    :param objects: what is there at the beginning.
+    :param profiles: the profiles; without them the default one, for every pod.
+    :param plugins: plugins to add to the first profile, with weight 1: classes, or a mapping of
+        classes to their arguments as a profile has them, such as ``{Budget: {"teams": ["x"]}}``.
+        A name instead of a class stands for an installed plugin; one that is in the profile
+        already gets new arguments.
+    :param cached: False evaluates every pod from scratch.
+    """
+
+    def __init__(
+        self,
+        objects: Iterable[ApiObject] = (),
+        profiles: ProfileSet | None = None,
+        plugins: Iterable[PluginOrName] | Mapping[PluginOrName, Mapping[str, Any]] = (),
+        cached: bool = True,
+    ) -> None:
+        self.api = MemoryCluster()
+        chosen = profiles or default_profiles()
+        given = plugins if isinstance(plugins, Mapping) else dict.fromkeys(plugins, _NO_ARGS)
+        if given:
+            first = _with_plugins(chosen.profiles[0], given)
+            chosen = ProfileSet((first, *chosen.profiles[1:]), any_scheduler=chosen.any_scheduler)
+        self.scheduler = Scheduler(self.api, chosen, cached)
+        self.add(*objects)
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """What the scheduler sees."""
+        self.api.deliver()
+        self.scheduler.snapshot.sync()
+        return self.scheduler.snapshot
+
+    def add(self, *objects: ApiObject) -> None:
+        """Create objects."""
+        for obj in objects:
+            self.api.create(obj)
+        self.api.deliver()
+
+    def remove(self, pod: str) -> None:
+        """Delete a pod at once; without a namespace it is one of "default"."""
+        self.api.delete(Pod, _key(pod), grace=0)
+        self.api.deliver()
+
+    def schedule(self) -> dict[str, str]:
+        """Run cycles until nothing is left to try; return every pod's node."""
+        self.api.deliver()
+        while self.scheduler.step() or self.api.deliver():
+            self.api.deliver()
+        return self.placements()
+
+    def advance(self, seconds: float) -> dict[str, str]:
+        """Let virtual time pass, scheduling whenever there is something to do."""
+        end = self.api.now + seconds
+        self.schedule()
+        while True:
+            times = (self.api.clock.next_time(), self.scheduler.next_time())
+            due = [at for at in times if at is not None and at <= end]
+            self.api.clock.advance(min(due, default=end))
+            self.scheduler.tick()
+            self.schedule()
+            if not due:
+                return self.placements()
+
+    def placements(self) -> dict[str, str]:
+        """Return the node of every pod that has one; pods of "default" by their bare name."""
+        return {
+            pod.key.removeprefix("default/"): pod.spec.node_name
+            for pod in self.api.list(Pod)
+            if pod.spec.node_name
+        }
+
+    def message(self, pod: str) -> str:
+        """Return why a pod is not scheduled, as its PodScheduled condition says."""
+        found = self.api.get(Pod, _key(pod))
+        assert found is not None, f"there is no pod {pod}"
+        conditions = [c for c in found.status.conditions if c.type == "PodScheduled"]
+        return conditions[0].message if conditions else ""
+
+    def decision(self, unit: str) -> Decision:
+        """Return the latest decision on a pod or a gang."""
+        return self.scheduler.decisions[_key(unit)]
+
+    def evaluate(self, pod: Pod) -> Evaluation:
+        """Filter and score all nodes for a pod that need not exist."""
+        self.snapshot.sync()
+        return self.profile.evaluator.evaluate(PodInfo(pod))
+
+    @property
+    def profile(self) -> ProfileAtWork:
+        """The first of its profiles, with its plugins made."""
+        return next(iter(self.scheduler.profiles.values()))
+
+
+def assert_placed(cluster: Cluster, **nodes: str) -> None:
+    """Schedule, and assert where pods are; underscores in names stand for dashes."""
+    placements = cluster.schedule()
+    expected = {name.replace("_", "-"): node for name, node in nodes.items()}
+    found = {name: placements.get(name) for name in expected}
+    messages = {name: cluster.message(name) for name, node in found.items() if node is None}
+    assert found == expected, f"{found} instead of {expected}; {messages}"
+
+
+def assert_pending(cluster: Cluster, pod: str, *parts: str) -> None:
+    """Schedule, and assert that a pod is pending with a message that holds all the parts."""
+    placements = cluster.schedule()
+    assert pod not in placements, f"{pod} is on {placements.get(pod)}"
+    message = cluster.message(pod)
+    for part in parts:
+        assert part in message, f"{part!r} is not in {message!r}"
+
+
+def refusals(
+    plugin: type[Plugin[Any]], pod: Pod, cluster: Cluster, args: Mapping[str, Any] | None = None
+) -> dict[str, str]:
+    """Run one plugin's filter; return the reasons by node (several joined by "; ").
+
+    A plugin that refuses the pod in ``pre_filter`` refuses every node.
+    """
+    found = evaluator_of(plugin, cluster, args).evaluate(PodInfo(pod))
+    names = cluster.snapshot.nodes.names
+    if found.refusal is not None:
+        return dict.fromkeys(names, found.refusal[1])
+    reasons: dict[str, list[str]] = {}
+    for column in found.filters:
+        for (reason, _), mask in column.refusals.items():
+            for row in np.flatnonzero(mask):
+                reasons.setdefault(names[row], []).append(reason)
+    return {name: "; ".join(dict.fromkeys(found)) for name, found in reasons.items()}
+
+
+def scores(
+    plugin: type[Plugin[Any]], pod: Pod, cluster: Cluster, args: Mapping[str, Any] | None = None
+) -> dict[str, float]:
+    """Run one plugin's filter and score; return the normalised scores of the feasible nodes.
+
+    A plugin that skips scoring gives 0 to every node.
+    """
+    found = evaluator_of(plugin, cluster, args).evaluate(PodInfo(pod))
+    names = cluster.snapshot.nodes.names
+    counted = found.scores[0].counted if found.scores else np.zeros(len(names))
+    return {names[row]: float(counted[row]) for row in np.flatnonzero(found.feasible)}
+
+
+def _key(name: str) -> str:
+    return name if "/" in name else f"default/{name}"
+
+
+def evaluator_of(
+    plugin: type[Plugin[Any]],
+    cluster: Cluster,
+    args: Mapping[str, Any] | None,
+    cached: bool = False,
+) -> Evaluator:
+    """Return an evaluator of one plugin, without the others of the profile.
+
+    :raises InputError: for arguments that the plugin does not take.
+    :raises PluginError: when its ``__init__`` raises.
+    """
+    return Evaluator(runtime_of(plugin, cluster, args), cluster.snapshot, cached)
+
+
+def runtime_of(
+    plugin: type[Plugin[Any]], cluster: Cluster, args: Mapping[str, Any] | None
+) -> Runtime:
+    """Return a runtime of one plugin, made as a scheduler would make it."""
+    checked = checked_args(plugin, args or _NO_ARGS)
+    try:
+        made = plugin(checked, _HandleOf(cluster, plugin.__name__))
+    except PLUGIN_RAISES as exc:
+        raise failure(plugin.__name__, "__init__", exc, plugin.__init__) from exc
+    return Runtime({plugin.__name__: made}, {})
+
+
+class _HandleOf:
+    """What a plugin sees of a test cluster."""
+
+    def __init__(self, cluster: Cluster, plugin: str) -> None:
+        self._cluster = cluster
+        self._plugin = plugin
+        self.snapshot = cluster.scheduler.snapshot
+
+    @property
+    def now(self) -> float:
+        return self._cluster.api.now
+
+    def gang(self, key: str) -> Any:
+        return self._cluster.scheduler.gangs[key]
+
+    def is_waiting(self, unit: str) -> bool:
+        return unit in self._cluster.scheduler.queue.units
+
+    def is_first(self, unit: Unit) -> bool:
+        return self._cluster.scheduler.is_first(unit)
+
+    def is_held(self, pod: PodInfo) -> bool:
+        return pod.key in self._cluster.scheduler.holds
+
+    def is_spared(self, pod: PodInfo) -> bool:
+        return False
+
+    def offers(self, unit: Unit) -> Placements:
+        return self._cluster.profile.cycle.offers(unit)
+
+    def place(self, unit: Unit, placement: Placement) -> Mapping[str, str] | None:
+        return self._cluster.profile.cycle.place_here(unit, placement)
+
+    def free_slots(self, pod: PodInfo) -> Any:
+        return self._cluster.profile.cycle.free_slots(pod)
+
+    def hopeless(self, pod: PodInfo) -> Any:
+        return self._cluster.profile.evaluator.evaluate(pod).hopeless()
+
+    def hook(self, name: str) -> Any:
+        return self._cluster.profile.runtime[name]
+
+    def submit(self, write: Any, done: Any = None) -> None:
+        self._cluster.api.submit(write, done)
+
+    def allow(self, waiting: Unit | PodInfo | str) -> bool:
+        return self._cluster.scheduler.allow(waiting, self._plugin)
+
+    def reject(self, waiting: Unit | PodInfo | str, reason: str) -> bool:
+        return self._cluster.scheduler.reject(waiting, reason, self._plugin)
+
+    def fit_message(self, pod: PodInfo) -> str:
+        evaluation = self._cluster.profile.evaluator.evaluate(pod)
+        return evaluation.describe(self.snapshot.nodes.names, finalists=False).message
+
+
+def _with_plugins(profile: Profile, plugins: Mapping[PluginOrName, Mapping[str, Any]]) -> Profile:
+    finder = PluginFinder()
+    classes: dict[str, type[Plugin[Any]]] = {}
+    given: dict[str, Args] = {}
+    for plugin, args in plugins.items():
+        cls = finder.find(plugin) if isinstance(plugin, str) else plugin
+        name = plugin if isinstance(plugin, str) else cls.__name__
+        if classes.setdefault(name, cls) is not cls:
+            raise InputError(f'two plugins are named "{name}"')
+        given[name] = checked_args(cls, args)
+    new = [(name, 1) for name in classes if name not in profile.plugins]
+    return Profile(
+        profile.scheduler_name,
+        {**profile.plugins, **classes},
+        {**profile.args, **given},
+        {hook: (*order, *new) for hook, order in profile.points.items()},
+    )
+
+
+def checked_args(plugin: type[Plugin[Any]], args: Mapping[str, Any]) -> Args:
+    """Return a plugin's arguments, checked as those of a profile are.
+
+    :raises InputError: naming the plugin and the path of what is wrong.
+    """
+    document = Document("arguments", 1, args, Text("arguments", ""))
+    return validated(plugin.Args, dict(args), document, plugin=plugin.__name__)
