@@ -11,7 +11,7 @@ import yaml
 from click.testing import CliRunner
 
 from bayplan.cli import cli
-from bayplan.manifests import load_manifests
+from bayplan.cluster.manifests import load_manifests
 from bayplan.plugin.contract import hook_names
 from bayplan.profiles.loading import POINTS, load_profiles
 from bayplan.topology.machinefile import load_machine
@@ -144,7 +144,7 @@ def test_the_placement_policy_of_the_tutorial_decides(tmp_path: Path) -> None:
 def test_the_device_policy_of_the_tutorial_decides(tmp_path: Path) -> None:
     from bayplan.api import ResourceClaim, ResourceSlice
     from bayplan.api.objects import decode_part
-    from bayplan.cluster.claims import ClaimController
+    from bayplan.cluster.embedded.claims import ClaimController
     from bayplan.profiles.finder import load_file, plugins_in
     from bayplan.testing import Cluster
 

@@ -18,7 +18,7 @@ from bayplan.api import (
     PodGroup,
     VolcanoPodGroup,
 )
-from bayplan.cluster.kubelet import VirtualKubelet
+from bayplan.cluster.embedded.kubelet import VirtualKubelet
 from bayplan.profiles.loading import ProfileSet, default_profiles
 from bayplan.testing import (
     Cluster,

@@ -10,10 +10,10 @@ import pytest
 import yaml
 
 from bayplan.api import KINDS, Deployment, Job, Pod, ReplicaSet
-from bayplan.archive import write_archive
+from bayplan.cluster.archive import write_archive
+from bayplan.cluster.manifests import Manifests, load_manifests
 from bayplan.errors import InputError
 from bayplan.inputs import documents as yamlfile
-from bayplan.manifests import Manifests, load_manifests
 from bayplan.profiles.loading import default_profiles
 from bayplan.simulation import Simulation
 

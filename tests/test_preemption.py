@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from bayplan.api import Pod
-from bayplan.cluster.disruption import DisruptionBudgets
-from bayplan.cluster.kubelet import VirtualKubelet
+from bayplan.cluster.embedded.disruption import DisruptionBudgets
+from bayplan.cluster.embedded.kubelet import VirtualKubelet
 from bayplan.cluster.protocol import Evict
 from bayplan.errors import ClusterError
 from bayplan.testing import (

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from bayplan import Args, ClusterEvent, Plugin, PodInfo, hookimpl
 from bayplan.api import Node, Pod, PodGroup
-from bayplan.cluster import Bind, PatchPodStatus
+from bayplan.cluster.protocol import Bind, PatchPodStatus
 from bayplan.errors import ClusterError, Conflict, NotFound
 from bayplan.testing import (
     Cluster,

@@ -40,7 +40,7 @@ from bayplan.api.dra import (
 from bayplan.api.pod import PodResourceClaim
 from bayplan.api.quantity import Quantity
 from bayplan.benchmark import Benchmark, BenchmarkResult
-from bayplan.cluster.claims import ClaimController
+from bayplan.cluster.embedded.claims import ClaimController
 from bayplan_benchmarks.workloads import container, figures, make_node, run
 from bayplan_dra.allocator import (
     AllocatedState,

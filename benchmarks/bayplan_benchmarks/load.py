@@ -11,9 +11,9 @@ from typing import Any
 import yaml
 
 from bayplan.api import KINDS, Pod
-from bayplan.archive import write_archive
 from bayplan.benchmark import Benchmark, BenchmarkResult
-from bayplan.manifests import load_manifests
+from bayplan.cluster.archive import write_archive
+from bayplan.cluster.manifests import load_manifests
 
 __all__ = ["load"]
 

@@ -14,8 +14,8 @@ import click
 
 from bayplan.api import ApiObject, Container, Node, Pod, PodSpec
 from bayplan.benchmark import Benchmark, BenchmarkResult
-from bayplan.cluster import MemoryCluster
-from bayplan.manifests import load_manifests
+from bayplan.cluster.embedded.store import MemoryCluster
+from bayplan.cluster.manifests import load_manifests
 from bayplan.plugin.hookspecs import BoolColumn
 from bayplan.profiles.loading import default_profiles
 from bayplan.scheduler.scheduler import Scheduler

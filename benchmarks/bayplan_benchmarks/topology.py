@@ -21,7 +21,7 @@ from bayplan.api.gpus import GPUS
 from bayplan.api.node import NodeStatus
 from bayplan.api.pod import ResourceRequirements
 from bayplan.benchmark import Benchmark, BenchmarkResult
-from bayplan.cluster import MemoryCluster
+from bayplan.cluster.embedded.store import MemoryCluster
 from bayplan.profiles.loading import default_profiles
 from bayplan.scheduler.scheduler import Scheduler
 from bayplan.snapshot import PodInfo

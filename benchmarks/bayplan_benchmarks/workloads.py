@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from bayplan.api import ApiObject, Container, Node, ObjectMeta, Pod, PodSpec, Quantity
 from bayplan.api.node import NodeStatus
 from bayplan.api.pod import ResourceRequirements
-from bayplan.cluster import MemoryCluster
+from bayplan.cluster.embedded.store import MemoryCluster
 from bayplan.profiles.loading import default_profiles
 from bayplan.scheduler.scheduler import Scheduler
 

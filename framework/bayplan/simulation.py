@@ -15,8 +15,9 @@ from bayplan.api import (
     pod_requests,
 )
 from bayplan.api.gpus import GPU_RESOURCES, named_gpus
-from bayplan.cluster import Event, MemoryCluster
-from bayplan.cluster.assembly import create_in_order, start_controllers
+from bayplan.cluster.embedded.assembly import create_in_order, start_controllers
+from bayplan.cluster.embedded.store import MemoryCluster
+from bayplan.cluster.protocol import Event
 from bayplan.explain.explanation import why_pending
 from bayplan.naming import natural_key
 from bayplan.profiles.loading import ProfileSet

@@ -11,8 +11,8 @@ import pytest
 from faces import Client, Face, node, pod, serving
 from test_kubectl import PROGRAM, Kubectl
 
-from bayplan.cluster import Bind
 from bayplan.cluster.apiserver import ServedCluster
+from bayplan.cluster.protocol import Bind
 
 Content = dict[str, Any]
 needs_kubectl = pytest.mark.skipif(not PROGRAM, reason="there is no kubectl")

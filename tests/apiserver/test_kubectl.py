@@ -15,8 +15,8 @@ import pytest
 import yaml
 from faces import Face, node, pod, serving
 
-from bayplan.cluster import Bind
 from bayplan.cluster.apiserver import ServedCluster, WallClock
+from bayplan.cluster.protocol import Bind
 
 PROGRAM = shutil.which("kubectl") or ""
 pytestmark = pytest.mark.skipif(not PROGRAM, reason="there is no kubectl")

@@ -25,10 +25,10 @@ from msgspec.structs import replace
 
 from bayplan.api import Pod, PodCondition, Toleration
 from bayplan.api.objects import decode_part
-from bayplan.cluster import Bind
 from bayplan.cluster.apiserver import ServedCluster, WatchSettings
 from bayplan.cluster.apiserver.cells import duration
 from bayplan.cluster.apiserver.overlay import overlay, plain
+from bayplan.cluster.protocol import Bind
 
 SPACE = "/api/v1/namespaces/default"
 PODS = f"{SPACE}/pods"

@@ -13,9 +13,9 @@ from faces import node, serving
 from test_kubectl import PROGRAM, Kubectl
 
 from bayplan.api import Pod
-from bayplan.cluster import Bind, WatchEvent
 from bayplan.cluster.apiserver import ServedCluster
-from bayplan.cluster.daemonsets import node_of
+from bayplan.cluster.embedded.daemonsets import node_of
+from bayplan.cluster.protocol import Bind, WatchEvent
 
 pytestmark = pytest.mark.skipif(not PROGRAM, reason="there is no kubectl")
 

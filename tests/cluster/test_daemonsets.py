@@ -16,8 +16,8 @@ from bayplan.api import (
     Taint,
 )
 from bayplan.api.node import NodeCondition, NodeStatus
-from bayplan.archive import write_archive
-from bayplan.manifests import load_manifests
+from bayplan.cluster.archive import write_archive
+from bayplan.cluster.manifests import load_manifests
 from bayplan.profiles.loading import default_profiles
 from bayplan.simulation import Simulation
 from bayplan.testing import make_node, make_object

@@ -6,15 +6,9 @@ import pytest
 from msgspec.structs import replace
 
 from bayplan.api import Node, Pod, PodCondition
-from bayplan.cluster import (
-    Bind,
-    Evict,
-    MemoryCluster,
-    PatchPodStatus,
-    VirtualClock,
-    WatchEvent,
-    WatchType,
-)
+from bayplan.cluster.embedded.clock import VirtualClock
+from bayplan.cluster.embedded.store import MemoryCluster
+from bayplan.cluster.protocol import Bind, Evict, PatchPodStatus, WatchEvent, WatchType
 from bayplan.errors import AlreadyExists, ClusterError, Conflict, InputError, NotFound
 from bayplan.testing import make_node, make_object, make_pod
 

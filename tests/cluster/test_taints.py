@@ -9,8 +9,8 @@ from msgspec.structs import replace
 
 from bayplan.api import Node, Pod, Taint
 from bayplan.api.node import NodeCondition
-from bayplan.cluster import MemoryCluster
-from bayplan.cluster.assembly import start_controllers
+from bayplan.cluster.embedded.assembly import start_controllers
+from bayplan.cluster.embedded.store import MemoryCluster
 from bayplan.testing import make_node, make_pod
 
 Content = dict[str, Any]

@@ -15,12 +15,12 @@ from bayplan.api import (
     Pod,
     StorageClass,
 )
-from bayplan.cluster import MemoryCluster
-from bayplan.cluster.kubelet import VirtualKubelet
+from bayplan.cluster.embedded.kubelet import VirtualKubelet
+from bayplan.cluster.embedded.store import MemoryCluster
+from bayplan.cluster.embedded.volumes import VolumeController
+from bayplan.cluster.manifests import load_manifests
 from bayplan.cluster.protocol import Bind, BindVolume, SelectNode, Write
-from bayplan.cluster.volumes import VolumeController
 from bayplan.errors import ClusterError, Conflict, InputError, NotFound
-from bayplan.manifests import load_manifests
 from bayplan.testing import make_node, make_object, make_pod
 
 Content = dict[str, Any]

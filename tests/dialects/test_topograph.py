@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from bayplan.api import ClusterNetworkTopology, Node
+from bayplan.cluster.manifests import load_manifests
 from bayplan.dialects.topograph import cluster_of
 from bayplan.errors import InputError
-from bayplan.manifests import load_manifests
 from bayplan_benchmarks.nearness import models, tell
 
 SHARED = Path(__file__).parents[3] / "shared" / "fixtures" / "topograph"

@@ -16,7 +16,7 @@ import grpc
 from msgspec.structs import replace
 
 from bayplan.api import Node, ResourceClaim, ResourceSlice
-from bayplan.cluster import MemoryCluster
+from bayplan.cluster.embedded.store import MemoryCluster
 from bayplan.topology.machine import Machine
 from bayplan.topology.machinefile import known_machine
 from bayplan_dra.driver.app import NodeDriver

@@ -14,7 +14,7 @@ from kubelet import EmbeddedApi
 from bayplan.api import ObjectMeta, ResourceSlice
 from bayplan.api.dra import DeviceTaint
 from bayplan.api.validation import validate
-from bayplan.cluster import MemoryCluster
+from bayplan.cluster.embedded.store import MemoryCluster
 from bayplan.errors import BayplanError
 from bayplan.topology.bandwidth import inter_socket, nvlink, pcie
 from bayplan.topology.builder import MachineBuilder

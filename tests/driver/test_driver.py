@@ -33,9 +33,9 @@ from bayplan.api import (
     ResourceSlice,
 )
 from bayplan.api import Node as NodeObject
-from bayplan.cluster.claims import ClaimController
+from bayplan.cluster.embedded.claims import ClaimController
+from bayplan.cluster.manifests import load_manifests
 from bayplan.errors import BayplanError, ClusterError
-from bayplan.manifests import load_manifests
 from bayplan.testing import Cluster, assert_placed, make_node, make_object, make_pod
 from bayplan.topology.machinefile import known_machine
 from bayplan_dra.driver.app import NodeDriver

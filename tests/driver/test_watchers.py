@@ -19,7 +19,7 @@ from kubelet import EmbeddedApi, eventually, short_folder
 from nvml_machine import FakeLink, FakeMachine, FakePort, News, Written, hgx
 
 from bayplan.api import ResourceSlice
-from bayplan.cluster import MemoryCluster
+from bayplan.cluster.embedded.store import MemoryCluster
 from bayplan.testing import make_node
 from bayplan.topology.discovery import discover
 from bayplan_dra.driver.app import NodeDriver

@@ -26,10 +26,10 @@ from bayplan.api import Pod
 from bayplan.api.objects import KINDS, DecodeError, decode_object
 from bayplan.cluster.apiserver.repeats import read_json, read_yaml
 from bayplan.cluster.apiserver.status import ApiError
+from bayplan.cluster.manifests import load_manifests
 from bayplan.dialects import gpu_topology, hami
 from bayplan.errors import InputError
 from bayplan.inputs.durations import parse_duration
-from bayplan.manifests import load_manifests
 from bayplan.profiles.loading import load_profiles
 from bayplan.snapshot import PodInfo
 from bayplan.testing import make_pod

@@ -12,9 +12,9 @@ from bayplan.api import Node
 from bayplan.cluster.apiserver.patches import json_patch
 from bayplan.cluster.apiserver.repeats import read_json, read_yaml
 from bayplan.cluster.apiserver.status import ApiError
+from bayplan.cluster.manifests import load_manifests
 from bayplan.errors import InputError
 from bayplan.inputs.durations import parse_duration
-from bayplan.manifests import load_manifests
 from bayplan.profiles.loading import load_profiles
 from bayplan.testing import (
     Cluster,

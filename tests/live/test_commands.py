@@ -22,8 +22,8 @@ from faces import Face, serving
 from bayplan.api import ApiObject, Pod
 from bayplan.cli import cli
 from bayplan.cluster.apiserver import Role, Rule
-from bayplan.cluster.assembly import create_in_order
-from bayplan.manifests import load_manifests
+from bayplan.cluster.embedded.assembly import create_in_order
+from bayplan.cluster.manifests import load_manifests
 from bayplan.testing import make_gang, make_node, make_pod
 
 ROOT = Path(__file__).parents[2]

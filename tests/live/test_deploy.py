@@ -35,12 +35,12 @@ from bayplan.api.podgroup import ConditionedStatus
 from bayplan.cli.run import command
 from bayplan.cluster.apiserver import Role, ServedCluster
 from bayplan.cluster.kubernetes.resources import WATCHED
+from bayplan.cluster.manifests import load_manifests
 from bayplan.cluster.protocol import Event, PatchStatus
 from bayplan.errors import ClusterError
 from bayplan.live.app import LiveApp
 from bayplan.live.reviews import Reviews
 from bayplan.live.web import Address, parse_address
-from bayplan.manifests import load_manifests
 from bayplan.profiles.loading import ProfileSet, default_profiles, load_profiles
 from bayplan.testing import make_gang, make_node, make_object, make_pod
 

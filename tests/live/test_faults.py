@@ -19,7 +19,7 @@ from stage import Stage, stage
 
 from bayplan.api import ApiObject, Job, ObjectMeta, Pod, ResourceClaim
 from bayplan.cluster.apiserver import WatchFault, WatchSettings
-from bayplan.manifests import load_manifests
+from bayplan.cluster.manifests import load_manifests
 from bayplan.profiles.loading import ProfileSet, default_profiles
 from bayplan.profiles.settings import LeaderElection
 from bayplan.testing import make_gang, make_node, make_pod

@@ -12,7 +12,7 @@ from stage import stage
 
 from bayplan.api import ApiObject, Pod, ResourceClaim
 from bayplan.cluster.apiserver import ServedCluster
-from bayplan.manifests import load_manifests
+from bayplan.cluster.manifests import load_manifests
 from bayplan.profiles.finder import PluginFinder
 from bayplan.profiles.loading import ProfileSet, default_profiles, load_profiles
 from bayplan.simulation import Simulation
@@ -65,7 +65,7 @@ async def over_http(objects: list[ApiObject], profiles: ProfileSet) -> dict[str,
 
 
 def _events(cluster: ServedCluster, written: list[dict[str, Any]]) -> list[tuple[float, Any]]:
-    from bayplan.cluster import Event
+    from bayplan.cluster.protocol import Event
 
     return [
         (

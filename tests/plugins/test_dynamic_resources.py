@@ -20,8 +20,8 @@ from bayplan.api import (
 )
 from bayplan.api.dra import AllocatedDeviceStatus, Condition, DeviceId
 from bayplan.api.objects import KINDS, decode_object
-from bayplan.cluster.claims import ClaimController
-from bayplan.cluster.kubelet import VirtualKubelet
+from bayplan.cluster.embedded.claims import ClaimController
+from bayplan.cluster.embedded.kubelet import VirtualKubelet
 from bayplan.cluster.protocol import Bind, ReleaseClaim, ReserveClaim
 from bayplan.errors import Conflict
 from bayplan.testing import Cluster

@@ -122,7 +122,7 @@ def claimed(cluster: Cluster) -> list[int]:
 
 
 def dra_cluster(*objects: ApiObject, cached: bool = True) -> Cluster:
-    from bayplan.cluster.claims import ClaimController
+    from bayplan.cluster.embedded.claims import ClaimController
 
     cluster = Cluster(cached=cached)
     ClaimController(cluster.api)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from bayplan import Plugin
-from bayplan.cluster.kubelet import VirtualKubelet
+from bayplan.cluster.embedded.kubelet import VirtualKubelet
 from bayplan.testing import Cluster, check_plugin, make_gang, make_node, make_pod
 from bayplan_plugins.head_reservation import HeadReservation
 

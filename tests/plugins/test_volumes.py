@@ -17,9 +17,9 @@ from msgspec.structs import replace
 from bayplan import PodInfo
 from bayplan.api import PersistentVolume, PersistentVolumeClaim, Pod
 from bayplan.api.volumes import is_bound
-from bayplan.cluster.kubelet import VirtualKubelet
+from bayplan.cluster.embedded.kubelet import VirtualKubelet
+from bayplan.cluster.embedded.volumes import VolumeController
 from bayplan.cluster.protocol import BindVolume, SelectNode
-from bayplan.cluster.volumes import VolumeController
 from bayplan.errors import Conflict, InputError
 from bayplan.explain.suggestions import Diagnosis
 from bayplan.profiles.loading import load_profiles

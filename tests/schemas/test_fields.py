@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from bayplan.api.objects import KINDS, DecodeError, Kind, decode_json
 from bayplan.cluster.apiserver import ServedCluster
 from bayplan.cluster.apiserver.loading import load_into
+from bayplan.cluster.manifests import load_manifests
 from bayplan.errors import InputError
-from bayplan.manifests import load_manifests
 from bayplan.schemas import field_problems
 from bayplan.schemas.catalog import ListOf, MapOf, Record, Type, record_of
 from bayplan.schemas.checkers import Budget

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from bayplan.api import Node, NodeResourceTopology, ObjectMeta
+from bayplan.cluster.manifests import load_manifests
 from bayplan.errors import InputError
-from bayplan.manifests import load_manifests
 from bayplan.snapshot import Snapshot
 from bayplan.testing import make_object
 from bayplan.topology.levels import Level

@@ -72,7 +72,7 @@ def up(paths: tuple[str, ...], port: int, kubeconfig: Path, detach: bool) -> Non
         start([*files, *own], kubeconfig, reads_input="-" in paths)
         return
     from bayplan.cluster.apiserver.up import serve
-    from bayplan.manifests import load_manifests
+    from bayplan.cluster.manifests import load_manifests
 
     def ready(served: Served) -> None:
         for kind, count in sorted(served.ignored.items()):

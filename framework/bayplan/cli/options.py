@@ -11,9 +11,9 @@ from typing import TypeVar
 import click
 
 from bayplan.api import ApiObject
+from bayplan.cluster.manifests import Manifests, load_manifests
 from bayplan.errors import InputError
 from bayplan.inputs.durations import parse_duration
-from bayplan.manifests import Manifests, load_manifests
 from bayplan.profiles.finder import PluginFinder
 from bayplan.profiles.loading import ProfileSet, default_profiles, load_profiles
 from bayplan.simulation import Progress, Simulation

@@ -31,7 +31,7 @@ def command(kubeconfig: Path | None, context: str, output: Path) -> None:
     import datetime
     from importlib.metadata import version
 
-    from bayplan.archive import is_archive, write_archive
+    from bayplan.cluster.archive import is_archive, write_archive
     from bayplan.live.client import read_cluster
 
     if not is_archive(output):

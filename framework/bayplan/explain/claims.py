@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from bayplan.api import ResourceClaim, ResourceSlice
 from bayplan.api.dra import AllocatedDevice, Device, DeviceId
-from bayplan.cluster import MemoryCluster
+from bayplan.cluster.embedded.store import MemoryCluster
 from bayplan.naming import natural_key
 
 __all__ = ["ClaimRow", "claim_rows"]

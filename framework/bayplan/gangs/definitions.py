@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from bayplan.api import ApiObject, NativePodGroup, Workload, kind_of
+from bayplan.cluster.manifests import object_key
 from bayplan.dialects import gang_of
 from bayplan.dialects.kubernetes import template_of
 from bayplan.gangs.directory import GangDirectory
-from bayplan.manifests import object_key
 from bayplan.snapshot import Snapshot
 
 __all__ = ["GangDefinitions"]

@@ -25,6 +25,7 @@ from bayplan.api import (
     Pod,
     ResourceClaim,
 )
+from bayplan.cluster.manifests import object_key
 from bayplan.cluster.protocol import Bind, Cluster, Done, WatchEvent, WatchType, Write
 from bayplan.cycle.decision_tables import DecisionTables
 from bayplan.cycle.evaluator import Evaluator
@@ -32,7 +33,6 @@ from bayplan.cycle.scheduling_cycle import Cycle, Reserved, Result
 from bayplan.errors import ClusterError, PluginError
 from bayplan.gangs.definitions import GangDefinitions
 from bayplan.gangs.directory import GangDirectory, GangMembers
-from bayplan.manifests import object_key
 from bayplan.plugin.base import Placement, Placements, Preparation, Unit
 from bayplan.plugin.decision import Decision, Outcome
 from bayplan.plugin.events import ClusterEvent

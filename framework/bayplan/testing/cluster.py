@@ -11,7 +11,7 @@ from bayplan.api import (
     ApiObject,
     Pod,
 )
-from bayplan.cluster import MemoryCluster
+from bayplan.cluster.embedded.store import MemoryCluster
 from bayplan.cycle.evaluation import Evaluation
 from bayplan.cycle.evaluator import Evaluator
 from bayplan.errors import InputError

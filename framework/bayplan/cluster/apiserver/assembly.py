@@ -5,7 +5,7 @@ from __future__ import annotations
 from bayplan.cluster.apiserver.job_status import JobStatus
 from bayplan.cluster.apiserver.lifecycle import GarbageCollector, NamespaceEnd
 from bayplan.cluster.apiserver.store import ServedCluster
-from bayplan.cluster.assembly import start_controllers
+from bayplan.cluster.embedded.assembly import start_controllers
 
 __all__ = ["start_all"]
 

@@ -12,9 +12,9 @@ from bayplan.cluster.apiserver.status import ApiError
 from bayplan.cluster.apiserver.store import ServedCluster
 from bayplan.cluster.apiserver.workload_defaults import with_defaults
 from bayplan.cluster.apiserver.writes import decode, without_nulls
-from bayplan.cluster.assembly import place_of
+from bayplan.cluster.embedded.assembly import place_of
+from bayplan.cluster.manifests import Content, Manifests
 from bayplan.errors import AlreadyExists, InputError
-from bayplan.manifests import Content, Manifests
 from bayplan.schemas.problems import record_problems
 
 __all__ = ["load_into"]

@@ -12,14 +12,14 @@ import msgspec
 from msgspec.structs import replace
 
 from bayplan.api import ApiObject, Kind, Namespace, Node, ObjectMeta, Pod
-from bayplan.cluster.admission import with_tolerations
 from bayplan.cluster.apiserver.defaults import pod_defaults
 from bayplan.cluster.apiserver.history import Change, Log, Record
 from bayplan.cluster.apiserver.overlay import overlay, plain
 from bayplan.cluster.apiserver.resources import Resource, Resources
-from bayplan.cluster.clock import VirtualClock
-from bayplan.cluster.disruption import budgets_of, health
-from bayplan.cluster.memory import LONG_AGO, MemoryCluster
+from bayplan.cluster.embedded.admission import with_tolerations
+from bayplan.cluster.embedded.clock import VirtualClock
+from bayplan.cluster.embedded.disruption import budgets_of, health
+from bayplan.cluster.embedded.store import LONG_AGO, MemoryCluster
 from bayplan.cluster.protocol import Event, WatchType
 from bayplan.errors import AlreadyExists, InputError
 

@@ -7,7 +7,6 @@ from typing import Any
 from msgspec.structs import replace
 
 from bayplan.api import Pod, PodCondition
-from bayplan.cluster.admission import with_condition
 from bayplan.cluster.apiserver.bodies import (
     Binding,
     DeleteOptions,
@@ -27,7 +26,8 @@ from bayplan.cluster.apiserver.status import (
     too_many_requests,
 )
 from bayplan.cluster.apiserver.store import ServedCluster
-from bayplan.cluster.disruption import take_one
+from bayplan.cluster.embedded.admission import with_condition
+from bayplan.cluster.embedded.disruption import take_one
 from bayplan.cluster.protocol import Bind
 from bayplan.errors import TooManyDisruptions
 

@@ -14,8 +14,8 @@ from bayplan.cluster.kubernetes.reflector import Health, Reflector
 from bayplan.cluster.kubernetes.resources import WATCHED, Resource, is_required
 from bayplan.cluster.kubernetes.transport import Transport
 from bayplan.cluster.kubernetes.writer import Writer
+from bayplan.cluster.manifests import object_key
 from bayplan.cluster.protocol import Done, WatchEvent, WatchHandler, WatchType, Write
-from bayplan.manifests import object_key
 
 __all__ = ["KubernetesCluster"]
 

@@ -20,6 +20,7 @@ from bayplan.api.objects import DecodeError
 from bayplan.cluster.kubernetes.outages import Outages
 from bayplan.cluster.kubernetes.resources import Resource, is_required, what_is_used
 from bayplan.cluster.kubernetes.transport import error_of
+from bayplan.cluster.manifests import object_key
 from bayplan.cluster.protocol import WatchEvent, WatchType
 from bayplan.errors import (
     ClusterError,
@@ -30,7 +31,6 @@ from bayplan.errors import (
     Transient,
     Unauthorized,
 )
-from bayplan.manifests import object_key
 
 __all__ = ["Health", "Reader", "Reflector"]
 

@@ -12,11 +12,11 @@ from msgspec.structs import replace
 from bayplan.api import ControllerRevision, DaemonSet, ObjectMeta, StatefulSet
 from bayplan.api.objects import decode_part
 from bayplan.api.pod import PodTemplate
-from bayplan.cluster.children import Children, Template, reference_to, template_of
+from bayplan.cluster.embedded.children import Children, Template, reference_to, template_of
 from bayplan.errors import AlreadyExists
 
 if TYPE_CHECKING:
-    from bayplan.cluster.memory import MemoryCluster
+    from bayplan.cluster.embedded.store import MemoryCluster
 
 __all__ = ["REVISION_LABEL", "Revisions", "digest_of", "template_in"]
 

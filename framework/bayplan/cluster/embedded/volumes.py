@@ -49,7 +49,7 @@ from bayplan.errors import Conflict, NotFound
 from bayplan.naming import natural_key
 
 if TYPE_CHECKING:
-    from bayplan.cluster.memory import MemoryCluster
+    from bayplan.cluster.embedded.store import MemoryCluster
 
 __all__ = ["VolumeController", "write_volume"]
 

@@ -17,13 +17,13 @@ from bayplan.api import (
 )
 from bayplan.api.pod import PersistentVolumeClaimSource, PodSpec, Volume
 from bayplan.api.workloads import StatefulSetStatus
-from bayplan.cluster.amounts import amount_of
-from bayplan.cluster.children import Children, Marks, available_at, is_available, is_ready
-from bayplan.cluster.revisions import REVISION_LABEL, Revisions, template_in
+from bayplan.cluster.embedded.amounts import amount_of
+from bayplan.cluster.embedded.children import Children, Marks, available_at, is_available, is_ready
+from bayplan.cluster.embedded.revisions import REVISION_LABEL, Revisions, template_in
 from bayplan.dialects.reading import is_index
 
 if TYPE_CHECKING:
-    from bayplan.cluster.memory import MemoryCluster
+    from bayplan.cluster.embedded.store import MemoryCluster
 
 __all__ = ["StatefulSetController"]
 

@@ -6,11 +6,11 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from bayplan.api import Job, Pod
-from bayplan.cluster.children import Children, Marks, alive, template_of
+from bayplan.cluster.embedded.children import Children, Marks, alive, template_of
 from bayplan.dialects.reading import is_index
 
 if TYPE_CHECKING:
-    from bayplan.cluster.memory import MemoryCluster
+    from bayplan.cluster.embedded.store import MemoryCluster
 
 __all__ = ["JobController"]
 

@@ -14,13 +14,13 @@ from bayplan.api import ObjectMeta, OwnerReference, Pod, VolcanoJob, VolcanoPodG
 from bayplan.api.meta import LabelSelector
 from bayplan.api.podgroup import SubGroupPolicy, VolcanoPodGroupSpec
 from bayplan.api.workloads import VolcanoTask
+from bayplan.cluster.manifests import object_key
 from bayplan.cluster.protocol import WatchEvent, WatchType
 from bayplan.dialects.volcano import GROUP_ANNOTATION, TASK_ANNOTATION
 from bayplan.errors import AlreadyExists, InputError
-from bayplan.manifests import object_key
 
 if TYPE_CHECKING:
-    from bayplan.cluster.memory import MemoryCluster
+    from bayplan.cluster.embedded.store import MemoryCluster
 
 __all__ = ["VolcanoJobs"]
 

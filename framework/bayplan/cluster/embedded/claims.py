@@ -30,7 +30,7 @@ from bayplan.cluster.protocol import (
 from bayplan.errors import ClusterError, Conflict, NotFound
 
 if TYPE_CHECKING:
-    from bayplan.cluster.memory import MemoryCluster
+    from bayplan.cluster.embedded.store import MemoryCluster
 
 __all__ = ["ClaimController", "write_claim"]
 

@@ -17,7 +17,7 @@ from bayplan.cluster.protocol import WatchEvent
 from bayplan.errors import TooManyDisruptions
 
 if TYPE_CHECKING:
-    from bayplan.cluster.memory import MemoryCluster
+    from bayplan.cluster.embedded.store import MemoryCluster
 
 __all__ = ["DisruptionBudgets"]
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from bayplan.api import Deployment, ReplicaSet
 from bayplan.api.workloads import RollingDeployment
-from bayplan.cluster.amounts import amount_of
+from bayplan.cluster.embedded.amounts import amount_of
 
 __all__ = [
     "DESIRED",

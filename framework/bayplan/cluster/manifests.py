@@ -22,7 +22,8 @@ from bayplan.api import (
 )
 from bayplan.api.objects import DecodeError, Kind, decode_text
 from bayplan.api.validation import validate
-from bayplan.archive import is_archive, read_archive
+from bayplan.cluster.archive import is_archive, read_archive
+from bayplan.cluster.snapshot_changes import SnapshotChanges
 from bayplan.dialects.koordinator import layers_of
 from bayplan.dialects.topograph import cluster_of, is_model
 from bayplan.errors import InputError, did_you_mean
@@ -30,7 +31,6 @@ from bayplan.inputs.documents import Document, iter_documents, read_stdin, read_
 from bayplan.inputs.durations import DURATION_ANNOTATION, parse_duration
 from bayplan.inputs.limits import FILE
 from bayplan.schemas.fieldcheck import FieldNotes, check_fields
-from bayplan.snapshot_changes import SnapshotChanges
 from bayplan.topology.network import TopologyError
 
 __all__ = ["Content", "Manifests", "load_manifests", "object_key"]

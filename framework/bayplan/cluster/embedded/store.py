@@ -1,8 +1,8 @@
 """The embedded cluster: objects in memory, resource versions, watch events, virtual time.
 
 It does what an API server does for a scheduler: optimistic locking, admission of priorities and
-names, bindings that happen once, graceful deletion. Controllers and the kubelet are separate
-(:mod:`bayplan.cluster.controllers`, :mod:`bayplan.cluster.kubelet`) and use it as clients.
+names, bindings that happen once, graceful deletion. Controllers and the kubelet are modules of
+their own beside it, and use it as clients.
 """
 
 from __future__ import annotations
@@ -28,10 +28,12 @@ from bayplan.api import (
     kind_of,
 )
 from bayplan.api.volumes import default_class
-from bayplan.cluster.admission import with_condition, with_condition_taints, with_spec
-from bayplan.cluster.claims import write_claim
-from bayplan.cluster.clock import VirtualClock
-from bayplan.cluster.disruption import take_one
+from bayplan.cluster.embedded.admission import with_condition, with_condition_taints, with_spec
+from bayplan.cluster.embedded.claims import write_claim
+from bayplan.cluster.embedded.clock import VirtualClock
+from bayplan.cluster.embedded.disruption import take_one
+from bayplan.cluster.embedded.volumes import write_volume
+from bayplan.cluster.manifests import object_key
 from bayplan.cluster.protocol import (
     Bind,
     BindVolume,
@@ -50,7 +52,6 @@ from bayplan.cluster.protocol import (
     WatchType,
     Write,
 )
-from bayplan.cluster.volumes import write_volume
 from bayplan.errors import (
     AlreadyExists,
     ClusterError,
@@ -59,7 +60,6 @@ from bayplan.errors import (
     NotFound,
     did_you_mean,
 )
-from bayplan.manifests import object_key
 
 __all__ = ["LONG_AGO", "Faults", "MemoryCluster"]
 

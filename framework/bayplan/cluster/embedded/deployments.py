@@ -9,10 +9,10 @@ from msgspec.structs import replace
 from bayplan.api import Deployment, ObjectMeta, ReplicaSet
 from bayplan.api.meta import LabelSelector
 from bayplan.api.workloads import ReplicaSetSpec
-from bayplan.cluster.children import Children, Template, reference_to, template_of
-from bayplan.cluster.deployment_status import progress, status_of
-from bayplan.cluster.revisions import digest_of
-from bayplan.cluster.rollouts import (
+from bayplan.cluster.embedded.children import Children, Template, reference_to, template_of
+from bayplan.cluster.embedded.deployment_status import progress, status_of
+from bayplan.cluster.embedded.revisions import digest_of
+from bayplan.cluster.embedded.rollouts import (
     DESIRED,
     HISTORY,
     MAXIMUM,
@@ -27,7 +27,7 @@ from bayplan.cluster.rollouts import (
 from bayplan.errors import AlreadyExists
 
 if TYPE_CHECKING:
-    from bayplan.cluster.memory import MemoryCluster
+    from bayplan.cluster.embedded.store import MemoryCluster
 
 __all__ = ["DeploymentController"]
 

@@ -8,14 +8,14 @@ from msgspec.structs import replace
 
 from bayplan.api import Node, PersistentVolumeClaim, Pod, PodCondition, ResourceClaim
 from bayplan.api.volumes import is_bound, is_owned, used_claims
-from bayplan.cluster.admission import with_condition
-from bayplan.cluster.noderoom import NodeRoom
+from bayplan.cluster.embedded.admission import with_condition
+from bayplan.cluster.embedded.noderoom import NodeRoom
 from bayplan.cluster.protocol import Event, WatchEvent, WatchType
 from bayplan.errors import ClusterError, InputError
 from bayplan.inputs.durations import DURATION_ANNOTATION, parse_duration
 
 if TYPE_CHECKING:
-    from bayplan.cluster.memory import MemoryCluster
+    from bayplan.cluster.embedded.store import MemoryCluster
 
 __all__ = ["VirtualKubelet"]
 

@@ -21,15 +21,15 @@ from bayplan.api import (
     ResourceSlice,
     StorageClass,
 )
-from bayplan.cluster.claims import ClaimController
-from bayplan.cluster.controllers import WorkloadControllers
-from bayplan.cluster.disruption import DisruptionBudgets
-from bayplan.cluster.kubelet import VirtualKubelet
-from bayplan.cluster.memory import MemoryCluster
-from bayplan.cluster.podgarbage import PodGarbage
-from bayplan.cluster.taints import TaintEviction
-from bayplan.cluster.volcano_jobs import VolcanoJobs
-from bayplan.cluster.volumes import VolumeController
+from bayplan.cluster.embedded.claims import ClaimController
+from bayplan.cluster.embedded.controllers import WorkloadControllers
+from bayplan.cluster.embedded.disruption import DisruptionBudgets
+from bayplan.cluster.embedded.kubelet import VirtualKubelet
+from bayplan.cluster.embedded.podgarbage import PodGarbage
+from bayplan.cluster.embedded.store import MemoryCluster
+from bayplan.cluster.embedded.taints import TaintEviction
+from bayplan.cluster.embedded.volcano_jobs import VolcanoJobs
+from bayplan.cluster.embedded.volumes import VolumeController
 from bayplan.errors import InputError
 
 __all__ = ["create_in_order", "place_of", "start_controllers"]

@@ -27,7 +27,7 @@ from bayplan.dialects.reading import is_index
 from bayplan.errors import AlreadyExists, InputError
 
 if TYPE_CHECKING:
-    from bayplan.cluster.memory import MemoryCluster
+    from bayplan.cluster.embedded.store import MemoryCluster
 
 __all__ = [
     "Children",

@@ -9,10 +9,10 @@ from msgspec.structs import replace
 
 from bayplan.api import Deployment, ReplicaSet
 from bayplan.api.workloads import DeploymentStatus, WorkloadCondition
-from bayplan.cluster.rollouts import Limits
+from bayplan.cluster.embedded.rollouts import Limits
 
 if TYPE_CHECKING:
-    from bayplan.cluster.memory import MemoryCluster
+    from bayplan.cluster.embedded.store import MemoryCluster
 
 __all__ = ["Counts", "progress", "status_of"]
 

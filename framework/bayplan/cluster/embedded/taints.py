@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 from bayplan.api import Node, Pod, PodCondition, Taint, Toleration
 from bayplan.api.tolerations import tolerated
-from bayplan.cluster.admission import with_condition, with_tolerations
+from bayplan.cluster.embedded.admission import with_condition, with_tolerations
 from bayplan.cluster.protocol import Event, WatchEvent, WatchType
 
 if TYPE_CHECKING:
-    from bayplan.cluster.memory import MemoryCluster
+    from bayplan.cluster.embedded.store import MemoryCluster
 
 __all__ = ["TaintEviction"]
 

@@ -21,8 +21,8 @@ from bayplan.api.pod import (
 )
 from bayplan.api.tolerations import tolerated
 from bayplan.api.workloads import DaemonSetStatus, RollingDaemonSet
-from bayplan.cluster.amounts import amount_of
-from bayplan.cluster.children import (
+from bayplan.cluster.embedded.amounts import amount_of
+from bayplan.cluster.embedded.children import (
     Children,
     Marks,
     alive,
@@ -31,10 +31,10 @@ from bayplan.cluster.children import (
     is_ready,
     template_of,
 )
-from bayplan.cluster.revisions import REVISION_LABEL, Revisions
+from bayplan.cluster.embedded.revisions import REVISION_LABEL, Revisions
 
 if TYPE_CHECKING:
-    from bayplan.cluster.memory import MemoryCluster
+    from bayplan.cluster.embedded.store import MemoryCluster
 
 __all__ = ["DaemonSetController", "should_continue", "should_run"]
 

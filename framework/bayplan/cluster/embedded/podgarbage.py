@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from bayplan.api import Node, Pod, PodCondition
-from bayplan.cluster.admission import with_condition
+from bayplan.cluster.embedded.admission import with_condition
 from bayplan.cluster.protocol import WatchEvent, WatchType
 
 if TYPE_CHECKING:
-    from bayplan.cluster.memory import MemoryCluster
+    from bayplan.cluster.embedded.store import MemoryCluster
 
 __all__ = ["PodGarbage"]
 

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from bayplan.api import Pod, ReplicaSet
 from bayplan.api.workloads import ReplicaSetStatus
-from bayplan.cluster.children import (
+from bayplan.cluster.embedded.children import (
     Children,
     Marks,
     alive,
@@ -19,7 +19,7 @@ from bayplan.cluster.children import (
 )
 
 if TYPE_CHECKING:
-    from bayplan.cluster.memory import MemoryCluster
+    from bayplan.cluster.embedded.store import MemoryCluster
 
 __all__ = ["ReplicaSetController"]
 

@@ -21,16 +21,16 @@ from bayplan.api import (
     ReplicaSet,
     StatefulSet,
 )
-from bayplan.cluster.children import Children, Owner
-from bayplan.cluster.daemonsets import DaemonSetController
-from bayplan.cluster.deployments import DeploymentController
-from bayplan.cluster.jobs import JobController
+from bayplan.cluster.embedded.children import Children, Owner
+from bayplan.cluster.embedded.daemonsets import DaemonSetController
+from bayplan.cluster.embedded.deployments import DeploymentController
+from bayplan.cluster.embedded.jobs import JobController
+from bayplan.cluster.embedded.replicasets import ReplicaSetController
+from bayplan.cluster.embedded.statefulsets import StatefulSetController
 from bayplan.cluster.protocol import WatchEvent, WatchType
-from bayplan.cluster.replicasets import ReplicaSetController
-from bayplan.cluster.statefulsets import StatefulSetController
 
 if TYPE_CHECKING:
-    from bayplan.cluster.memory import MemoryCluster
+    from bayplan.cluster.embedded.store import MemoryCluster
 
 __all__ = ["WorkloadControllers"]
 
