@@ -17,7 +17,7 @@ RUN useradd --uid 65532 --no-create-home --shell /usr/sbin/nologin bayplan
 COPY --from=build /opt/bayplan /opt/bayplan
 COPY configs /etc/bayplan
 # configs/machines is a link to what the package holds.
-COPY framework/bayplan/topology/machines /etc/bayplan/machines
+COPY framework/bayplan/topology/machine/catalog /etc/bayplan/machines
 ENV PATH=/opt/bayplan/bin:$PATH PYTHONUNBUFFERED=1
 USER 65532:65532
 ENTRYPOINT ["bayplan"]

@@ -14,7 +14,7 @@ from bayplan.cli import cli
 from bayplan.cluster.manifests import load_manifests
 from bayplan.plugin.contract import hook_names
 from bayplan.profiles.loading import POINTS, load_profiles
-from bayplan.topology.machinefile import load_machine
+from bayplan.topology.machine.readers.machinefile import load_machine
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])

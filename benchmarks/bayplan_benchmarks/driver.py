@@ -18,9 +18,9 @@ from bayplan.api.dra import (
 )
 from bayplan.api.meta import ObjectMeta
 from bayplan.benchmark import Benchmark, BenchmarkResult
-from bayplan.topology.bandwidth import inter_socket, nvlink, pcie
-from bayplan.topology.builder import MachineBuilder
-from bayplan.topology.machine import Gpu, Machine
+from bayplan.topology.machine.bandwidth import inter_socket, nvlink, pcie
+from bayplan.topology.machine.builder import MachineBuilder
+from bayplan.topology.machine.model import Gpu, Machine
 from bayplan_dra.driver.publisher import Owner
 
 __all__ = ["driver"]

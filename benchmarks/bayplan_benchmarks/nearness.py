@@ -20,7 +20,7 @@ from bayplan.plugin.hookspecs import BoolColumn
 from bayplan.profiles.loading import default_profiles
 from bayplan.scheduler.scheduler import Scheduler
 from bayplan.snapshot.networks import Networks
-from bayplan.topology.network import NetworkTree
+from bayplan.topology.network.tree import NetworkTree
 from bayplan_benchmarks.gang import network, pod_group
 from bayplan_benchmarks.workloads import container, make_node, make_pod
 

@@ -25,12 +25,12 @@ from bayplan.cluster.embedded.store import MemoryCluster
 from bayplan.profiles.loading import default_profiles
 from bayplan.scheduler.scheduler import Scheduler
 from bayplan.snapshot import PodInfo
-from bayplan.topology.bandwidth import inter_socket, nvlink, pcie
-from bayplan.topology.builder import MachineBuilder
-from bayplan.topology.machine import Gpu, Machine, Nic
-from bayplan.topology.machinefile import known_machine, known_machines
-from bayplan.topology.select import NoSelection, Request, select
-from bayplan.topology.smi import read_smi
+from bayplan.topology.machine.bandwidth import inter_socket, nvlink, pcie
+from bayplan.topology.machine.builder import MachineBuilder
+from bayplan.topology.machine.model import Gpu, Machine, Nic
+from bayplan.topology.machine.readers.machinefile import known_machine, known_machines
+from bayplan.topology.machine.readers.smi import read_smi
+from bayplan.topology.machine.select import NoSelection, Request, select
 from bayplan_benchmarks.workloads import figures, make_node, make_pod, run
 from bayplan_plugins.gpu_topology import GPUTopology
 

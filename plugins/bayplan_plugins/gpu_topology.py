@@ -34,10 +34,10 @@ from bayplan.api.gpus import GPUS, GpuWish
 from bayplan.cluster.protocol import PutConfigMap
 from bayplan.naming import counted
 from bayplan.plugin.hookspecs import BoolColumn, FloatColumn, IntColumn
-from bayplan.topology.levels import Level
-from bayplan.topology.machine import Machine
-from bayplan.topology.search import NO_CONSTRAINTS, Constraints
-from bayplan.topology.select import RING, NoSelection, Request, Selection, select_first
+from bayplan.topology.machine.gpu_search import NO_CONSTRAINTS, Constraints
+from bayplan.topology.machine.levels import Level
+from bayplan.topology.machine.model import Machine
+from bayplan.topology.machine.select import RING, NoSelection, Request, Selection, select_first
 from bayplan_plugins.gpus.claims import gpu_of_device
 from bayplan_plugins.gpus.ledger import UNKNOWN, GpuLedger, State
 from bayplan_plugins.gpus.machines import MACHINE
@@ -431,7 +431,7 @@ class GPUTopology(Plugin[GPUTopologyArgs]):
         relaxed = {_RELAXED: given_up} if given_up else {}
         if found is None or gpus is None:
             return relaxed or None
-        from bayplan.topology.rings import ring_order
+        from bayplan.topology.machine.rings import ring_order
 
         order = ring_order(gpus.machine.bandwidth, found.gpus)
         written = {

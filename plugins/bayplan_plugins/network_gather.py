@@ -35,7 +35,8 @@ from bayplan.api.gang import Fill, Gang
 from bayplan.errors import did_you_mean
 from bayplan.plugin.hookspecs import BoolColumn, IntColumn
 from bayplan.snapshot.networks import Networks
-from bayplan.topology.network import (
+from bayplan.topology.network.packing import Capacity, balance, distribute
+from bayplan.topology.network.tree import (
     NODE_LAYER,
     ROOT_LAYER,
     Domain,
@@ -43,7 +44,6 @@ from bayplan.topology.network import (
     NetworkTree,
     TopologyError,
 )
-from bayplan.topology.packing import Capacity, balance, distribute
 
 __all__ = ["NetworkGather", "NetworkGatherArgs"]
 

@@ -16,7 +16,7 @@ from bayplan import SKIP, Args, NodeView, Normalize, Plugin, PodInfo, hookimpl
 from bayplan.dialects.koordinator import SELECTOR_ANNOTATION
 from bayplan.plugin.hookspecs import FloatColumn, IntColumn
 from bayplan.snapshot.networks import Networks
-from bayplan.topology.network import NetworkTree
+from bayplan.topology.network.tree import NetworkTree
 
 __all__ = ["NetworkNear"]
 

@@ -13,7 +13,7 @@ HEAVY = {
     "asyncio",
     "bayplan.live",
     "bayplan.nccl",
-    "bayplan.topology.machinefile",
+    "bayplan.topology.machine.readers.machinefile",
     "bayplan_dra.cel.compiler",
     "bayplan_dra.driver",
     "celpy",

@@ -16,7 +16,7 @@ from xml.parsers import expat
 import pytest
 
 from bayplan.cli import main
-from bayplan.topology.machinefile import known_machine, known_machines
+from bayplan.topology.machine.readers.machinefile import known_machine, known_machines
 
 TABLES = Path(__file__).parents[3] / "shared" / "fixtures" / "nvidia-smi-topo"
 TABLE = """\

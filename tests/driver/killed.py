@@ -17,7 +17,7 @@ from pathlib import Path
 
 from bayplan.api import ResourceClaim
 from bayplan.testing import make_object
-from bayplan.topology.machinefile import known_machine
+from bayplan.topology.machine.readers.machinefile import known_machine
 from bayplan_dra.driver.devices import DRIVER, inventory_of
 from bayplan_dra.driver.edits import DeviceFiles
 from bayplan_dra.driver.preparer import Folders, PrepareError, Preparer

@@ -17,8 +17,8 @@ from msgspec.structs import replace
 
 from bayplan.api import Node, ResourceClaim, ResourceSlice
 from bayplan.cluster.embedded.store import MemoryCluster
-from bayplan.topology.machine import Machine
-from bayplan.topology.machinefile import known_machine
+from bayplan.topology.machine.model import Machine
+from bayplan.topology.machine.readers.machinefile import known_machine
 from bayplan_dra.driver.app import NodeDriver
 from bayplan_dra.driver.devices import DRIVER, inventory_of
 from bayplan_dra.driver.edits import DeviceFiles

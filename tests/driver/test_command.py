@@ -19,7 +19,7 @@ from bayplan.api import ResourceClaim
 from bayplan.api.dra import DeviceTaint
 from bayplan.cli import main
 from bayplan.testing import make_object
-from bayplan.topology.machinefile import known_machine
+from bayplan.topology.machine.readers.machinefile import known_machine
 from bayplan_dra.driver.command import command
 from bayplan_dra.driver.devices import DRIVER, inventory_of
 from bayplan_dra.driver.kubernetes_api import KubernetesApi

@@ -12,7 +12,7 @@ from apiserver import ApiServer
 from click.testing import CliRunner
 from msgspec.structs import replace
 
-from bayplan.topology.machinefile import known_machine
+from bayplan.topology.machine.readers.machinefile import known_machine
 from bayplan_dra.cel import compile_selector
 from bayplan_dra.driver.command import command
 from bayplan_dra.driver.devices import DRIVER, inventory_of

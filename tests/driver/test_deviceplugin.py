@@ -18,8 +18,8 @@ from kubelet import eventually, short_folder
 from bayplan.api import Pod
 from bayplan.errors import BayplanError
 from bayplan.testing import Cluster, assert_placed, make_node, make_pod
-from bayplan.topology.machine import Machine, Mig
-from bayplan.topology.machinefile import known_machine
+from bayplan.topology.machine.model import Machine, Mig
+from bayplan.topology.machine.readers.machinefile import known_machine
 from bayplan_dra.driver.deviceplugin import DevicePlugin, refuse_shared, split
 from bayplan_dra.driver.devices import DRIVER, inventory_of
 from bayplan_dra.driver.edits import DeviceFiles

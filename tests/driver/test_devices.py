@@ -16,11 +16,11 @@ from bayplan.api.dra import DeviceTaint
 from bayplan.api.validation import validate
 from bayplan.cluster.embedded.store import MemoryCluster
 from bayplan.errors import BayplanError
-from bayplan.topology.bandwidth import inter_socket, nvlink, pcie
-from bayplan.topology.builder import MachineBuilder
-from bayplan.topology.machine import Gpu, Machine, Mig, Nic, Platform
-from bayplan.topology.machinefile import known_machine, known_machines
-from bayplan.topology.sysfs import Sysfs
+from bayplan.topology.machine.bandwidth import inter_socket, nvlink, pcie
+from bayplan.topology.machine.builder import MachineBuilder
+from bayplan.topology.machine.model import Gpu, Machine, Mig, Nic, Platform
+from bayplan.topology.machine.readers.machinefile import known_machine, known_machines
+from bayplan.topology.machine.readers.sysfs import Sysfs
 from bayplan_dra.driver.devices import DRIVER, Inventory, inventory_of
 from bayplan_dra.driver.publisher import Owner, Publisher, specs_of
 

@@ -37,7 +37,7 @@ from bayplan.cluster.embedded.claims import ClaimController
 from bayplan.cluster.manifests import load_manifests
 from bayplan.errors import BayplanError, ClusterError
 from bayplan.testing import Cluster, assert_placed, make_node, make_object, make_pod
-from bayplan.topology.machinefile import known_machine
+from bayplan.topology.machine.readers.machinefile import known_machine
 from bayplan_dra.driver.app import NodeDriver
 from bayplan_dra.driver.devices import DRIVER
 from bayplan_dra.driver.preparer import PrepareError

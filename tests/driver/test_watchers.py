@@ -21,7 +21,7 @@ from nvml_machine import FakeLink, FakeMachine, FakePort, News, Written, hgx
 from bayplan.api import ResourceSlice
 from bayplan.cluster.embedded.store import MemoryCluster
 from bayplan.testing import make_node
-from bayplan.topology.discovery import discover
+from bayplan.topology.machine.readers.discovery import discover
 from bayplan_dra.driver.app import NodeDriver
 from bayplan_dra.driver.devices import Inventory, inventory_of
 from bayplan_dra.driver.edits import DeviceFiles

@@ -33,7 +33,7 @@ from bayplan.inputs.durations import parse_duration
 from bayplan.profiles.loading import load_profiles
 from bayplan.snapshot import PodInfo
 from bayplan.testing import make_pod
-from bayplan.topology.machinefile import load_machine
+from bayplan.topology.machine.readers.machinefile import load_machine
 from bayplan_plugins.gpus import machines
 
 __all__ = ["Finding", "fuzz"]
@@ -175,7 +175,9 @@ def _seeds() -> dict[str, list[str]]:
     def texts(*patterns: str) -> list[str]:
         return [path.read_text() for pattern in patterns for path in sorted(ROOT.glob(pattern))]
 
-    machine_files = texts("configs/machines/*.yaml", "framework/bayplan/topology/machines/*.yaml")
+    machine_files = texts(
+        "configs/machines/*.yaml", "framework/bayplan/topology/machine/catalog/*.yaml"
+    )
     manifests = texts("configs/examples/*/*.yaml")
     pods = [json.dumps({"apiVersion": "v1", "kind": "Pod", **_plain(make_pod("p", gpu=1))})]
     return {

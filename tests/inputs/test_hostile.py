@@ -24,7 +24,7 @@ from bayplan.testing import (
     make_object,
     make_pod,
 )
-from bayplan.topology.machinefile import load_machine
+from bayplan.topology.machine.readers.machinefile import load_machine
 
 DEEP = "[" * 50_000
 WIDE = "\n".join(

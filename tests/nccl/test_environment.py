@@ -15,11 +15,11 @@ from bayplan.nccl import (
     needed_topology_file,
     topology_file,
 )
-from bayplan.topology.bandwidth import inter_socket, nvlink, pcie
-from bayplan.topology.builder import MachineBuilder
-from bayplan.topology.machine import Gpu, Machine, Nic
-from bayplan.topology.machinefile import known_machine, known_machines, machine_from
-from bayplan.topology.smi import read_smi
+from bayplan.topology.machine.bandwidth import inter_socket, nvlink, pcie
+from bayplan.topology.machine.builder import MachineBuilder
+from bayplan.topology.machine.model import Gpu, Machine, Nic
+from bayplan.topology.machine.readers.machinefile import known_machine, known_machines, machine_from
+from bayplan.topology.machine.readers.smi import read_smi
 
 TABLES = Path(__file__).parents[3] / "shared" / "fixtures" / "nvidia-smi-topo"
 NEEDS_SHARED = pytest.mark.skipif(

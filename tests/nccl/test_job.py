@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from bayplan.inputs.documents import parse_documents
 from bayplan.nccl import JobPlan, Member, RingPart, plan_job
-from bayplan.topology.machine import Machine
-from bayplan.topology.machinefile import known_machine, machine_from
-from bayplan.topology.rings import ring_order
+from bayplan.topology.machine.model import Machine
+from bayplan.topology.machine.readers.machinefile import known_machine, machine_from
+from bayplan.topology.machine.rings import ring_order
 
 GB = 1e9
 

@@ -10,10 +10,10 @@ import pytest
 
 from bayplan.inputs.documents import parse_documents
 from bayplan.nccl import TopologyFileError, topology_file
-from bayplan.topology.bandwidth import inter_socket, nvlink, pcie
-from bayplan.topology.builder import MachineBuilder
-from bayplan.topology.machine import Gpu, Machine, Nic, Platform
-from bayplan.topology.machinefile import known_machine, machine_from
+from bayplan.topology.machine.bandwidth import inter_socket, nvlink, pcie
+from bayplan.topology.machine.builder import MachineBuilder
+from bayplan.topology.machine.model import Gpu, Machine, Nic, Platform
+from bayplan.topology.machine.readers.machinefile import known_machine, machine_from
 
 FIXTURES = Path(__file__).parents[3] / "shared" / "fixtures" / "nccl"
 NEEDS_SHARED = pytest.mark.skipif(

@@ -16,9 +16,9 @@ from typing import Any
 import networkx as nx
 import pytest
 
-from bayplan.topology.bandwidth import model_of
-from bayplan.topology.machine import Kind, Link, Machine
-from bayplan.topology.sysfs import cpu_set
+from bayplan.topology.machine.bandwidth import model_of
+from bayplan.topology.machine.model import Kind, Link, Machine
+from bayplan.topology.machine.readers.sysfs import cpu_set
 
 GPU, SWITCH, UNKNOWN = 0, 2, 255
 """What is at the other end of an NVLink."""

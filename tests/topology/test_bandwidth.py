@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bayplan.topology.bandwidth import Bandwidth, model_of, nic_bandwidth, nvlink
+from bayplan.topology.machine.bandwidth import Bandwidth, model_of, nic_bandwidth, nvlink
 
 
 @pytest.mark.parametrize(

@@ -13,11 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bayplan.inputs.documents import parse_documents
-from bayplan.topology.fabric import Fabric, LayerLink
-from bayplan.topology.fabric import Path as Way
-from bayplan.topology.machine import Machine
-from bayplan.topology.machinefile import known_machine, machine_from
-from bayplan.topology.network import (
+from bayplan.topology.machine.model import Machine
+from bayplan.topology.machine.readers.machinefile import known_machine, machine_from
+from bayplan.topology.machine.readers.smi import read_smi
+from bayplan.topology.network.fabric import Fabric, LayerLink
+from bayplan.topology.network.fabric import Path as Way
+from bayplan.topology.network.tree import (
     NODE_LAYER,
     Layer,
     NetworkTree,
@@ -27,7 +28,6 @@ from bayplan.topology.network import (
     chain_of,
     tree_of_sets,
 )
-from bayplan.topology.smi import read_smi
 
 TABLES = Path(__file__).parents[3] / "shared" / "fixtures" / "nvidia-smi-topo"
 LAYERS = [Layer("Spine", ("spine",)), Layer("Block", ("block",))]

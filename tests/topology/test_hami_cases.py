@@ -16,13 +16,13 @@ import numpy as np
 import pytest
 
 from bayplan.dialects.hami import wish_of
-from bayplan.topology.bandwidth import inter_socket, nvlink, pcie
-from bayplan.topology.builder import MachineBuilder
-from bayplan.topology.hami import machine_from_scores, read_register, read_scores
-from bayplan.topology.machine import Gpu, Machine
-from bayplan.topology.machinefile import known_machine
-from bayplan.topology.policies import Asked, by_policy, pair_scores
-from bayplan.topology.select import Constraints, NoSelection, Request, Selection, select
+from bayplan.topology.machine.bandwidth import inter_socket, nvlink, pcie
+from bayplan.topology.machine.builder import MachineBuilder
+from bayplan.topology.machine.model import Gpu, Machine
+from bayplan.topology.machine.policies import Asked, by_policy, pair_scores
+from bayplan.topology.machine.readers.hami import machine_from_scores, read_register, read_scores
+from bayplan.topology.machine.readers.machinefile import known_machine
+from bayplan.topology.machine.select import Constraints, NoSelection, Request, Selection, select
 
 CASES = Path(__file__).parents[3] / "shared" / "fixtures" / "pair_score_cases.json"
 NEEDS_SHARED = pytest.mark.skipif(

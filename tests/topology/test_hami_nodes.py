@@ -13,7 +13,10 @@ import pytest
 
 from bayplan.api import Node, ObjectMeta
 from bayplan.snapshot import Snapshot
-from bayplan.topology.hami import (
+from bayplan.topology.machine.levels import Level
+from bayplan.topology.machine.model import Machine
+from bayplan.topology.machine.policies import pair_scores
+from bayplan.topology.machine.readers.hami import (
     REGISTER,
     SCORE,
     RegisteredGpu,
@@ -21,9 +24,6 @@ from bayplan.topology.hami import (
     read_register,
     read_scores,
 )
-from bayplan.topology.levels import Level
-from bayplan.topology.machine import Machine
-from bayplan.topology.policies import pair_scores
 from bayplan_plugins.gpus.machines import NodeMachines
 
 CASES = Path(__file__).parents[3] / "shared" / "fixtures" / "pair_score_cases.json"

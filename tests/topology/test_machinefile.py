@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from bayplan.errors import InputError
-from bayplan.topology.builder import MachineBuilder
-from bayplan.topology.levels import UNKNOWN, Level
-from bayplan.topology.machine import Machine, MachineError
-from bayplan.topology.machinefile import (
+from bayplan.topology.machine.builder import MachineBuilder
+from bayplan.topology.machine.levels import UNKNOWN, Level
+from bayplan.topology.machine.model import Machine, MachineError
+from bayplan.topology.machine.readers.machinefile import (
     GpuEntry,
     MachineFile,
     NicEntry,

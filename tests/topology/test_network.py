@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bayplan.topology.network import (
+from bayplan.topology.network.tree import (
     HOSTNAME,
     NODE_LAYER,
     Layer,

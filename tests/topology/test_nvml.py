@@ -22,12 +22,12 @@ from nvml_machine import (
 )
 
 from bayplan.errors import InputError
-from bayplan.topology.bandwidth import nvlink, pcie
-from bayplan.topology.discovery import discover
-from bayplan.topology.levels import Level
-from bayplan.topology.machine import Machine, Mig
-from bayplan.topology.machinefile import known_machine
-from bayplan.topology.nvml import NvmlGpu, read_gpus
+from bayplan.topology.machine.bandwidth import nvlink, pcie
+from bayplan.topology.machine.levels import Level
+from bayplan.topology.machine.model import Machine, Mig
+from bayplan.topology.machine.readers.discovery import discover
+from bayplan.topology.machine.readers.machinefile import known_machine
+from bayplan.topology.machine.readers.nvml import NvmlGpu, read_gpus
 
 LayOut = Callable[[FakeMachine], Written]
 LOST = pynvml.NVML_ERROR_GPU_IS_LOST

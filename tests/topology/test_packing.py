@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bayplan.api.gang import Fill
-from bayplan.topology.network import NODE_LAYER, Layer, NetworkTree, build_tree
-from bayplan.topology.packing import Capacity, balance, distribute
+from bayplan.topology.network.packing import Capacity, balance, distribute
+from bayplan.topology.network.tree import NODE_LAYER, Layer, NetworkTree, build_tree
 
 FILLS: tuple[Fill, ...] = ("BestFit", "LargestFirst", "LeastFree", "Balanced")
 

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bayplan.topology.bandwidth import inter_socket, nvlink, pcie
-from bayplan.topology.builder import MachineBuilder
-from bayplan.topology.machine import Gpu, Machine
-from bayplan.topology.machinefile import known_machine
-from bayplan.topology.rings import (
+from bayplan.topology.machine.bandwidth import inter_socket, nvlink, pcie
+from bayplan.topology.machine.builder import MachineBuilder
+from bayplan.topology.machine.model import Gpu, Machine
+from bayplan.topology.machine.readers.machinefile import known_machine
+from bayplan.topology.machine.rings import (
     BUS_FACTORS,
     Matrix,
     all_reduce_seconds,

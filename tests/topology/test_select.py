@@ -12,13 +12,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bayplan.topology.bandwidth import inter_socket, nvlink, pcie
-from bayplan.topology.builder import MachineBuilder
-from bayplan.topology.machine import Gpu, Machine, Nic
-from bayplan.topology.machinefile import known_machine, known_machines
-from bayplan.topology.policies import POLICIES, Asked, best_effort, topology_aware
-from bayplan.topology.rings import ring_model, ring_order
-from bayplan.topology.select import (
+from bayplan.topology.machine.bandwidth import inter_socket, nvlink, pcie
+from bayplan.topology.machine.builder import MachineBuilder
+from bayplan.topology.machine.model import Gpu, Machine, Nic
+from bayplan.topology.machine.policies import POLICIES, Asked, best_effort, topology_aware
+from bayplan.topology.machine.readers.machinefile import known_machine, known_machines
+from bayplan.topology.machine.readers.smi import parse_smi, read_smi
+from bayplan.topology.machine.rings import ring_model, ring_order
+from bayplan.topology.machine.select import (
     Constraints,
     NoSelection,
     Request,
@@ -27,7 +28,6 @@ from bayplan.topology.select import (
     select,
     select_first,
 )
-from bayplan.topology.smi import parse_smi, read_smi
 
 SHARED = Path(__file__).parents[3] / "shared" / "fixtures"
 NEEDS_SHARED = pytest.mark.skipif(

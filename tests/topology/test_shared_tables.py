@@ -13,9 +13,9 @@ import networkx as nx
 import numpy as np
 import pytest
 
-from bayplan.topology.levels import UNKNOWN, Level
-from bayplan.topology.machine import Kind, Machine
-from bayplan.topology.smi import read_smi
+from bayplan.topology.machine.levels import UNKNOWN, Level
+from bayplan.topology.machine.model import Kind, Machine
+from bayplan.topology.machine.readers.smi import read_smi
 
 TABLES = Path(__file__).parents[3] / "shared" / "fixtures" / "nvidia-smi-topo"
 PATHS = sorted(TABLES.glob("*.txt"))

@@ -6,11 +6,11 @@ import networkx as nx
 import pytest
 
 from bayplan.errors import InputError
-from bayplan.topology.levels import Level
-from bayplan.topology.machine import Kind
-from bayplan.topology.policies import pair_scores
-from bayplan.topology.select import Constraints, Request, Selection, select
-from bayplan.topology.smi import parse_smi
+from bayplan.topology.machine.levels import Level
+from bayplan.topology.machine.model import Kind
+from bayplan.topology.machine.policies import pair_scores
+from bayplan.topology.machine.readers.smi import parse_smi
+from bayplan.topology.machine.select import Constraints, Request, Selection, select
 
 WHOLE = """
 \tGPU0\tGPU1\tGPU2\tGPU3\tNIC0\tNIC1\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID

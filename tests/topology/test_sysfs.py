@@ -10,9 +10,17 @@ import pytest
 from nvml_machine import FakeGpu, FakeMachine, FakeNic, FakePort, Written, hgx, write
 
 from bayplan.errors import InputError
-from bayplan.topology.discovery import discover
-from bayplan.topology.machine import Machine
-from bayplan.topology.sysfs import Hca, PciDevice, PciLink, Sysfs, cpu_set, read_cpu, switches
+from bayplan.topology.machine.model import Machine
+from bayplan.topology.machine.readers.discovery import discover
+from bayplan.topology.machine.readers.sysfs import (
+    Hca,
+    PciDevice,
+    PciLink,
+    Sysfs,
+    cpu_set,
+    read_cpu,
+    switches,
+)
 
 
 def sysfs_of(machine: FakeMachine, folder: Path) -> Sysfs:

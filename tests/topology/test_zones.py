@@ -11,10 +11,10 @@ from bayplan.cluster.manifests import load_manifests
 from bayplan.errors import InputError
 from bayplan.snapshot import Snapshot
 from bayplan.testing import make_object
-from bayplan.topology.levels import Level
-from bayplan.topology.machine import Machine
-from bayplan.topology.select import Constraints, NoSelection, Request, Selection, select
-from bayplan.topology.zones import machine_from_zones
+from bayplan.topology.machine.levels import Level
+from bayplan.topology.machine.model import Machine
+from bayplan.topology.machine.readers.zones import machine_from_zones
+from bayplan.topology.machine.select import Constraints, NoSelection, Request, Selection, select
 from bayplan_plugins.gpus.machines import NodeMachines, numa_nodes
 
 

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from bayplan.errors import BayplanError
 from bayplan.nccl import TopologyFileError, needed_topology_file
-from bayplan.topology.machine import Machine
+from bayplan.topology.machine.model import Machine
 from bayplan_dra.driver import metrics
 from bayplan_dra.driver.devices import DRIVER, Inventory
 from bayplan_dra.driver.edits import DeviceFiles

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Literal, Protocol
 import click
 
 from bayplan.errors import InputError
-from bayplan.topology.machine import Machine
-from bayplan.topology.sysfs import Sysfs, cpu_set
+from bayplan.topology.machine.model import Machine
+from bayplan.topology.machine.readers.sysfs import Sysfs, cpu_set
 
 if TYPE_CHECKING:
     from bayplan_dra.driver.app import Watcher
@@ -204,8 +204,12 @@ def _gpus(text: str | None, count: int) -> frozenset[int]:
 
 
 def _machine(machine: str | None, sysfs_root: Path) -> Machine:
-    from bayplan.topology.discovery import discover
-    from bayplan.topology.machinefile import known_machine, known_machines, load_machine
+    from bayplan.topology.machine.readers.discovery import discover
+    from bayplan.topology.machine.readers.machinefile import (
+        known_machine,
+        known_machines,
+        load_machine,
+    )
 
     if machine is None:
         return discover(sysfs_root=sysfs_root)

@@ -19,10 +19,10 @@ import grpc
 
 from bayplan.api.gpus import GPUS
 from bayplan.errors import BayplanError, did_you_mean
-from bayplan.topology.machine import Machine
-from bayplan.topology.rings import ring_model, ring_order
-from bayplan.topology.select import Request, Selection, select
-from bayplan.topology.sysfs import Netdev
+from bayplan.topology.machine.model import Machine
+from bayplan.topology.machine.readers.sysfs import Netdev
+from bayplan.topology.machine.rings import ring_model, ring_order
+from bayplan.topology.machine.select import Request, Selection, select
 from bayplan_dra.driver.config import DeviceConfig
 from bayplan_dra.driver.devices import Inventory, NodeDevice, NumaForm, inventory_of
 from bayplan_dra.driver.edits import DeviceFiles, common_edits

@@ -22,11 +22,11 @@ from bayplan.api.dra import (
     DeviceCounterConsumption,
 )
 from bayplan.errors import BayplanError
-from bayplan.topology.levels import Level
-from bayplan.topology.machine import Gpu, Kind, Machine, Mig, Nic
-from bayplan.topology.search import Constraints
-from bayplan.topology.select import Request, Selection, select
-from bayplan.topology.sysfs import Netdev, cpu_set
+from bayplan.topology.machine.gpu_search import Constraints
+from bayplan.topology.machine.levels import Level
+from bayplan.topology.machine.model import Gpu, Kind, Machine, Mig, Nic
+from bayplan.topology.machine.readers.sysfs import Netdev, cpu_set
+from bayplan.topology.machine.select import Request, Selection, select
 
 __all__ = ["DRIVER", "Inventory", "NodeDevice", "NumaForm", "inventory_of"]
 

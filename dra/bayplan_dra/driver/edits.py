@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bayplan.nccl import TOPOLOGY_PATH, Member, environment
-from bayplan.topology.machine import Machine
-from bayplan.topology.rings import ring_order
+from bayplan.topology.machine.model import Machine
+from bayplan.topology.machine.rings import ring_order
 from bayplan_dra.driver.cdi import Edits
 from bayplan_dra.driver.config import DeviceConfig
 from bayplan_dra.driver.devices import NodeDevice

@@ -19,8 +19,8 @@ from typing import Any, TypeAlias
 import pynvml
 
 from bayplan.errors import BayplanError
-from bayplan.topology.machine import Mig, Nic
-from bayplan.topology.nvml import read_gpus
+from bayplan.topology.machine.model import Mig, Nic
+from bayplan.topology.machine.readers.nvml import read_gpus
 from bayplan_dra.driver.devices import Inventory
 
 __all__ = ["APPLICATION_XIDS", "LinkWatcher", "PortWatcher", "Report", "XidWatcher"]

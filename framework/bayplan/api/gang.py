@@ -14,7 +14,7 @@ MatchPolicy = Literal["once-satisfied", "waiting-and-running", "only-waiting"]
 the gang was complete, nothing any more."""
 
 Fill = Literal["BestFit", "LargestFirst", "LeastFree", "Balanced"]
-"""In which order a domain's parts are filled; see :mod:`bayplan.topology.packing`."""
+"""In which order a domain's parts are filled; see :mod:`bayplan.topology.network.packing`."""
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 from xml.sax.saxutils import escape
 
 from bayplan.errors import InputError
-from bayplan.topology.machine import NVSWITCH, Kind, Link, Machine
+from bayplan.topology.machine.model import NVSWITCH, Kind, Link, Machine
 
 __all__ = ["draw", "write_svg"]
 

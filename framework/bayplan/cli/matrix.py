@@ -8,8 +8,8 @@ from rich.table import Table
 from rich.tree import Tree
 
 from bayplan.naming import counted
-from bayplan.topology.machine import Kind, Link, Machine
-from bayplan.topology.select import Selection
+from bayplan.topology.machine.model import Kind, Link, Machine
+from bayplan.topology.machine.select import Selection
 
 __all__ = ["print_machine"]
 
@@ -120,7 +120,7 @@ def _print_selection(console: Console, machine: Machine, selection: Selection) -
     for reason in selection.why:
         console.print(f"  {escape(reason)}")
     if len(selection.gpus) > 2:
-        from bayplan.topology.rings import ring_order
+        from bayplan.topology.machine.rings import ring_order
 
         order = ring_order(machine.bandwidth, selection.gpus)
         ring = " - ".join(str(gpu) for gpu in (*order, order[0]))

@@ -17,7 +17,7 @@ from bayplan.plugin.decision import Decision
 from bayplan.simulation import Progress, Simulation, resource_use
 from bayplan.snapshot import Snapshot
 from bayplan.snapshot.networks import Networks
-from bayplan.topology.network import Domain
+from bayplan.topology.network.tree import Domain
 
 __all__ = ["print_simulation", "progress", "stdout"]
 

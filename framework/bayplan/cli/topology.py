@@ -16,8 +16,8 @@ from bayplan.errors import InputError
 from bayplan.inputs.documents import read_stdin
 
 if TYPE_CHECKING:
-    from bayplan.topology.machine import Machine
-    from bayplan.topology.select import Selection
+    from bayplan.topology.machine.model import Machine
+    from bayplan.topology.machine.select import Selection
 
 __all__ = ["command"]
 
@@ -93,24 +93,24 @@ def _drawn(machine: Machine, selection: Selection | None, path: Path) -> InputEr
 
 def _load(machine: str | None, smi: str | None, model: str) -> Machine:
     if smi is not None:
-        from bayplan.topology.smi import parse_smi, read_smi
+        from bayplan.topology.machine.readers.smi import parse_smi, read_smi
 
         if smi == "-":
             return parse_smi(read_stdin(), "machine", "standard input", model)
         return read_smi(Path(smi), model)
     if machine is not None:
-        from bayplan.topology.machinefile import known_machine, load_machine
+        from bayplan.topology.machine.readers.machinefile import known_machine, load_machine
 
         if Path(machine).suffix or "/" in machine or os.path.exists(machine):
             return load_machine(Path(machine))
         return known_machine(machine)
-    from bayplan.topology.discovery import discover
+    from bayplan.topology.machine.readers.discovery import discover
 
     return discover()
 
 
 def _select(machine: Machine, count: int) -> Selection:
-    from bayplan.topology.select import NoSelection, Request, select
+    from bayplan.topology.machine.select import NoSelection, Request, select
 
     found = select(machine, machine.usable, Request(count))
     if isinstance(found, NoSelection):

@@ -31,7 +31,7 @@ from bayplan.inputs.documents import Document, iter_documents, read_stdin, read_
 from bayplan.inputs.durations import DURATION_ANNOTATION, parse_duration
 from bayplan.inputs.limits import FILE
 from bayplan.schemas.fieldcheck import FieldNotes, check_fields
-from bayplan.topology.network import TopologyError
+from bayplan.topology.network.tree import TopologyError
 
 __all__ = ["Content", "Manifests", "load_manifests", "object_key"]
 

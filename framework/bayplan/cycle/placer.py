@@ -408,7 +408,7 @@ def lacking(unit: Unit, reserved: Sequence[Reserved]) -> str | None:
 def _sliced(unit: Unit) -> Unit:
     """Return a unit of differing pods whose slices are parts: consecutive ranks together.
 
-    Equal pods are counted instead, node by node (:mod:`bayplan.topology.packing`).
+    Equal pods are counted instead, node by node (:mod:`bayplan.topology.network.packing`).
     """
     gang = unit.gang
     if gang is None or not gang.slices or unit.bound:

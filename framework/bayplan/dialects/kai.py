@@ -6,7 +6,7 @@ from bayplan.api import ApiObject, KaiPodGroup, KaiTopology, Pod
 from bayplan.api.gang import Gang, Gather, Membership, SubGroup
 from bayplan.api.podgroup import KaiSubGroup, TopologyConstraint
 from bayplan.api.selectors import Requirement, Selector
-from bayplan.topology.network import HOSTNAME, Layer
+from bayplan.topology.network.tree import HOSTNAME, Layer
 
 __all__ = ["NAME", "gang_of", "layers_of", "membership_of"]
 

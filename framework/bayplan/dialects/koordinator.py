@@ -20,7 +20,7 @@ from bayplan.errors import did_you_mean
 from bayplan.inputs.durations import parse_duration
 from bayplan.inputs.jsontext import parse_json
 from bayplan.inputs.limits import ANNOTATION
-from bayplan.topology.network import NODE_LAYER, ROOT_LAYER, Layer, TopologyError, chain_of
+from bayplan.topology.network.tree import NODE_LAYER, ROOT_LAYER, Layer, TopologyError, chain_of
 
 __all__ = [
     "NAME",

@@ -13,7 +13,7 @@ from bayplan.api.gang import Fill, Gang, Gather, Membership, Slice
 from bayplan.dialects.reading import is_index
 from bayplan.inputs.jsontext import parse_json
 from bayplan.inputs.limits import ANNOTATION
-from bayplan.topology.network import HOSTNAME, ROOT_LAYER, Layer
+from bayplan.topology.network.tree import HOSTNAME, ROOT_LAYER, Layer
 
 __all__ = ["NAME", "gang_of", "layers_of", "membership_of"]
 

@@ -16,7 +16,7 @@ from typing import Any
 from bayplan.api import ApiObject, ClusterNetworkTopology, Node, ObjectMeta, Quantity
 from bayplan.api.network import ClusterNetworkTopologySpec, NetworkTopologyLayer
 from bayplan.api.node import NodeStatus
-from bayplan.topology.network import NODE_LAYER, TopologyError
+from bayplan.topology.network.tree import NODE_LAYER, TopologyError
 
 __all__ = ["cluster_of", "is_model"]
 

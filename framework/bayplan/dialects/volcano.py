@@ -15,7 +15,7 @@ from bayplan.api.network import HyperNodeMember
 from bayplan.api.podgroup import NetworkTopologySpec, SubGroupPolicy
 from bayplan.api.selectors import EVERYTHING, compile_selector
 from bayplan.dialects.reading import amounts, is_index
-from bayplan.topology.network import NodeSet, TopologyError
+from bayplan.topology.network.tree import NodeSet, TopologyError
 
 __all__ = ["GROUP_ANNOTATION", "NAME", "TASK_ANNOTATION", "gang_of", "membership_of", "sets_of"]
 

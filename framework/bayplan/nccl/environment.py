@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from bayplan.nccl.job import Member
 from bayplan.nccl.topofile import needed_topology_file
-from bayplan.topology.machine import Machine, Nic
+from bayplan.topology.machine.model import Machine, Nic
 
 __all__ = ["TOPOLOGY_PATH", "Variable", "environment"]
 

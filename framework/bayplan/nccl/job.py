@@ -12,10 +12,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from bayplan.topology.fabric import nvlink_port, out_of_machine
-from bayplan.topology.levels import Level
-from bayplan.topology.machine import Machine
-from bayplan.topology.rings import all_reduce_seconds, ring_model, ring_order
+from bayplan.topology.machine.levels import Level
+from bayplan.topology.machine.model import Machine
+from bayplan.topology.machine.rings import all_reduce_seconds, ring_model, ring_order
+from bayplan.topology.network.fabric import nvlink_port, out_of_machine
 
 __all__ = ["JobPlan", "Member", "RingPart", "plan_job"]
 

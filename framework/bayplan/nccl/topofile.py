@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from functools import lru_cache
 
 from bayplan.errors import BayplanError
-from bayplan.topology.bandwidth import pcie
-from bayplan.topology.machine import Kind, Link, Machine
+from bayplan.topology.machine.bandwidth import pcie
+from bayplan.topology.machine.model import Kind, Link, Machine
 
 __all__ = ["TopologyFileError", "needed_topology_file", "topology_file"]
 

@@ -26,7 +26,7 @@ from bayplan.cluster.protocol import Cluster, Event, PatchStatus
 from bayplan.gangs.directory import GangMembers
 from bayplan.snapshot import Snapshot
 from bayplan.snapshot.networks import Networks
-from bayplan.topology.network import NODE_LAYER, ROOT_LAYER, Domain, NetworkTree
+from bayplan.topology.network.tree import NODE_LAYER, ROOT_LAYER, Domain, NetworkTree
 
 __all__ = ["StatusWriter", "detail_status", "phase_of"]
 

@@ -10,7 +10,13 @@ from bayplan.dialects import kai, koordinator, kueue, volcano
 from bayplan.errors import did_you_mean
 from bayplan.snapshot import Snapshot
 from bayplan.snapshot.nvlink import NVLINK_LAYER, NvlinkDomains
-from bayplan.topology.network import Layer, NetworkTree, TopologyError, build_tree, tree_of_sets
+from bayplan.topology.network.tree import (
+    Layer,
+    NetworkTree,
+    TopologyError,
+    build_tree,
+    tree_of_sets,
+)
 
 __all__ = ["Networks"]
 

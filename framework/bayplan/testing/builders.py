@@ -24,7 +24,7 @@ from bayplan.api.objects import KINDS, decode_object, decode_part
 from bayplan.api.pod import ResourceRequirements
 from bayplan.api.podgroup import PodGroupSpec
 from bayplan.schemas.fieldcheck import check_fields
-from bayplan.topology.network import NODE_LAYER
+from bayplan.topology.network.tree import NODE_LAYER
 
 __all__ = ["make_gang", "make_network", "make_node", "make_object", "make_pod"]
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 
 from bayplan.api.dra import Device, DeviceAttribute, DeviceId
-from bayplan.topology.machine import Machine
+from bayplan.topology.machine.model import Machine
 from bayplan_dra.allocator.pools import Pool
 
 __all__ = ["gpu_of_device", "gpus_of_devices"]

@@ -19,7 +19,7 @@ from bayplan.api.gpus import GPU_RESOURCES, named_gpus
 from bayplan.naming import counted
 from bayplan.plugin.hookspecs import IntColumn
 from bayplan.snapshot import Snapshot
-from bayplan.topology.machine import Machine
+from bayplan.topology.machine.model import Machine
 from bayplan_plugins.dynamic_resources.ledger import DeviceLedger
 from bayplan_plugins.gpus.claims import gpus_of_devices
 from bayplan_plugins.gpus.codes import NO_CODE, NodeCodes

@@ -17,8 +17,8 @@ from bayplan.api.numa import Zone
 from bayplan.errors import InputError
 from bayplan.inputs.limits import ANNOTATION
 from bayplan.snapshot import Snapshot
-from bayplan.topology import hami
-from bayplan.topology.machine import Machine
+from bayplan.topology.machine.model import Machine
+from bayplan.topology.machine.readers import hami
 
 __all__ = ["MACHINE", "TOPOLOGY", "NodeMachines", "numa_nodes"]
 
@@ -94,15 +94,15 @@ def _read(source: _Source) -> Machine | str:
 
 
 def _by_name(name: str) -> Machine:
-    from bayplan.topology.machinefile import known_machine
+    from bayplan.topology.machine.readers.machinefile import known_machine
 
     return known_machine(name)
 
 
 def _from_text(text: str, model: str) -> Machine:
     from bayplan.inputs.documents import parse_documents
-    from bayplan.topology.machinefile import machine_from
-    from bayplan.topology.smi import parse_smi
+    from bayplan.topology.machine.readers.machinefile import machine_from
+    from bayplan.topology.machine.readers.smi import parse_smi
 
     if re.search(r"^[^\w\n]*GPU0\s", text, re.MULTILINE):
         return parse_smi(text, "node", model=model)
@@ -126,7 +126,7 @@ def _named(annotation: str, read: Callable[[str], Found], text: str) -> Found:
 
 
 def _from_zones(counts: str) -> Machine:
-    from bayplan.topology.zones import machine_from_zones
+    from bayplan.topology.machine.readers.zones import machine_from_zones
 
     pairs = re.findall(r"\((\d+), (\d+)\)", counts)
     return machine_from_zones("node", {int(node): int(count) for node, count in pairs})

@@ -18,7 +18,7 @@ import numpy as np
 from bayplan.errors import InputError
 from bayplan.inputs.documents import read_text
 from bayplan.naming import counted
-from bayplan.topology.bandwidth import (
+from bayplan.topology.machine.bandwidth import (
     MOST_DIRECT_LINKS,
     Bandwidth,
     inter_socket,
@@ -26,9 +26,9 @@ from bayplan.topology.bandwidth import (
     nvlink,
     pcie,
 )
-from bayplan.topology.builder import MachineBuilder
-from bayplan.topology.levels import UNKNOWN, Level, Levels, implied, is_ultrametric
-from bayplan.topology.machine import Gpu, Machine, MachineError, Nic
+from bayplan.topology.machine.builder import MachineBuilder
+from bayplan.topology.machine.levels import UNKNOWN, Level, Levels, implied, is_ultrametric
+from bayplan.topology.machine.model import Gpu, Machine, MachineError, Nic
 
 __all__ = ["parse_smi", "read_smi"]
 

@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import Any
 
 from bayplan.errors import InputError
-from bayplan.topology.machine import Mig
+from bayplan.topology.machine.model import Mig
 
 __all__ = ["NvmlGpu", "read_driver_version", "read_gpus"]
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
-from bayplan.topology.bandwidth import Bandwidth
-from bayplan.topology.levels import UNKNOWN, Level, Levels
-from bayplan.topology.machine import (
+from bayplan.topology.machine.bandwidth import Bandwidth
+from bayplan.topology.machine.levels import UNKNOWN, Level, Levels
+from bayplan.topology.machine.model import (
     NVSWITCH,
     Gpu,
     Kind,

@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bayplan.api.gang import Fill
-from bayplan.topology.network import NODE_LAYER, Domain, NetworkTree
+from bayplan.topology.network.tree import NODE_LAYER, Domain, NetworkTree
 
 __all__ = ["Capacity", "balance", "distribute"]
 

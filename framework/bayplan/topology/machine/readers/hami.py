@@ -16,7 +16,7 @@ import numpy as np
 
 from bayplan.inputs.jsontext import parse_json
 from bayplan.inputs.limits import ANNOTATION
-from bayplan.topology.bandwidth import (
+from bayplan.topology.machine.bandwidth import (
     MOST_DIRECT_LINKS,
     Bandwidth,
     inter_socket,
@@ -24,9 +24,9 @@ from bayplan.topology.bandwidth import (
     nvlink,
     pcie,
 )
-from bayplan.topology.builder import MachineBuilder
-from bayplan.topology.levels import UNKNOWN, Level, Levels
-from bayplan.topology.machine import MOST_GPUS, Gpu, Machine
+from bayplan.topology.machine.builder import MachineBuilder
+from bayplan.topology.machine.levels import UNKNOWN, Level, Levels
+from bayplan.topology.machine.model import MOST_GPUS, Gpu, Machine
 
 __all__ = [
     "CORDON",

@@ -3,7 +3,7 @@
 ``select`` answers one request on the GPUs that are free. The policy ``ring`` is ours: the fastest
 rings first, then NICs near to the GPUs and on the rails that are wanted, then few NUMA nodes, then
 what is left whole (the largest NVLink groups, NUMA nodes and PCIe switches that remain). The others
-are those of other schedulers (:mod:`bayplan.topology.policies`).
+are those of other schedulers (:mod:`bayplan.topology.machine.policies`).
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from bayplan.naming import counted
-from bayplan.topology.machine import Machine
-from bayplan.topology.policies import POLICIES, Asked, by_policy
-from bayplan.topology.rings import ring_model
-from bayplan.topology.search import NO_CONSTRAINTS, Constraints, Wish, search_of
+from bayplan.topology.machine.gpu_search import NO_CONSTRAINTS, Constraints, Wish, search_of
+from bayplan.topology.machine.model import Machine
+from bayplan.topology.machine.policies import POLICIES, Asked, by_policy
+from bayplan.topology.machine.rings import ring_model
 
 __all__ = [
     "NO_CONSTRAINTS",
@@ -114,7 +114,7 @@ def ring_key(
 ) -> tuple[float, ...]:
     """Return the key by which the policy ``ring`` compares a set; the larger the better.
 
-    The first entry is the bandwidth of the rings; see :mod:`bayplan.topology.criteria`.
+    The first entry is the bandwidth of the rings; see :mod:`bayplan.topology.machine.criteria`.
     """
     return search_of(machine).key(tuple(sorted(free)), gpus, _wish(request))
 

@@ -26,7 +26,7 @@ from bayplan.errors import InputError, did_you_mean
 from bayplan.inputs.documents import Document, parse_documents, read_text
 from bayplan.inputs.validated import validated
 from bayplan.naming import natural_key
-from bayplan.topology.bandwidth import (
+from bayplan.topology.machine.bandwidth import (
     INTER_SOCKET,
     MOST_DIRECT_LINKS,
     Bandwidth,
@@ -36,9 +36,9 @@ from bayplan.topology.bandwidth import (
     nvlink,
     pcie,
 )
-from bayplan.topology.builder import MachineBuilder
-from bayplan.topology.machine import MOST_GPUS, Gpu, Machine, MachineError, Nic, Platform
-from bayplan.topology.sysfs import cpu_set
+from bayplan.topology.machine.builder import MachineBuilder
+from bayplan.topology.machine.model import MOST_GPUS, Gpu, Machine, MachineError, Nic, Platform
+from bayplan.topology.machine.readers.sysfs import cpu_set
 
 __all__ = [
     "MachineFile",
@@ -227,7 +227,7 @@ def known_machines() -> list[str]:
     """Return the names of the machines that bayplan knows."""
     return sorted(
         entry.name.removesuffix(".yaml")
-        for entry in files("bayplan.topology").joinpath("machines").iterdir()
+        for entry in files("bayplan.topology.machine").joinpath("catalog").iterdir()
         if entry.name.endswith(".yaml")
     )
 
@@ -242,7 +242,7 @@ def known_machine(name: str) -> Machine:
         near = did_you_mean(name, known)
         there = ", ".join(known)
         raise InputError(f'there is no machine "{name[:40]}"{near} (there is {there})')
-    text = files("bayplan.topology").joinpath("machines", f"{name}.yaml").read_text("utf-8")
+    text = files("bayplan.topology.machine").joinpath("catalog", f"{name}.yaml").read_text("utf-8")
     return machine_from(parse_documents(text, f"{name}.yaml")[0])
 
 

@@ -13,11 +13,18 @@ from pathlib import Path
 
 from bayplan.errors import InputError
 from bayplan.naming import counted
-from bayplan.topology.bandwidth import NVLINK_SM86, Bandwidth, inter_socket, model_of, nvlink, pcie
-from bayplan.topology.builder import MachineBuilder
-from bayplan.topology.machine import Gpu, Machine, Nic, Platform
-from bayplan.topology.nvml import NvmlGpu, read_driver_version, read_gpus
-from bayplan.topology.sysfs import (
+from bayplan.topology.machine.bandwidth import (
+    NVLINK_SM86,
+    Bandwidth,
+    inter_socket,
+    model_of,
+    nvlink,
+    pcie,
+)
+from bayplan.topology.machine.builder import MachineBuilder
+from bayplan.topology.machine.model import Gpu, Machine, Nic, Platform
+from bayplan.topology.machine.readers.nvml import NvmlGpu, read_driver_version, read_gpus
+from bayplan.topology.machine.readers.sysfs import (
     Cpu,
     Hca,
     PciDevice,

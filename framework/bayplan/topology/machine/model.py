@@ -19,8 +19,8 @@ import numpy as np
 import numpy.typing as npt
 
 from bayplan.errors import BayplanError
-from bayplan.topology.bandwidth import Bandwidth
-from bayplan.topology.levels import UNKNOWN, Level, Levels
+from bayplan.topology.machine.bandwidth import Bandwidth
+from bayplan.topology.machine.levels import UNKNOWN, Level, Levels
 
 if TYPE_CHECKING:
     import networkx as nx

@@ -16,10 +16,10 @@ import numpy as np
 import numpy.typing as npt
 
 from bayplan.naming import counted
-from bayplan.topology.criteria import Criteria, Criterion, Rows, as_rows
-from bayplan.topology.levels import Level
-from bayplan.topology.machine import Machine
-from bayplan.topology.rings import ring_model
+from bayplan.topology.machine.criteria import Criteria, Criterion, Rows, as_rows
+from bayplan.topology.machine.levels import Level
+from bayplan.topology.machine.model import Machine
+from bayplan.topology.machine.rings import ring_model
 
 __all__ = ["NO_CONSTRAINTS", "Constraints", "Search", "Wish", "search_of"]
 

@@ -16,8 +16,8 @@ from itertools import combinations, zip_longest
 import numpy as np
 import numpy.typing as npt
 
-from bayplan.topology.levels import UNKNOWN, Level
-from bayplan.topology.machine import Machine
+from bayplan.topology.machine.levels import UNKNOWN, Level
+from bayplan.topology.machine.model import Machine
 
 __all__ = [
     "POLICIES",

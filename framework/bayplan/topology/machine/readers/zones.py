@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from bayplan.topology.bandwidth import Bandwidth, inter_socket, pcie
-from bayplan.topology.builder import MachineBuilder
-from bayplan.topology.machine import MOST_GPUS, Gpu, Machine
+from bayplan.topology.machine.bandwidth import Bandwidth, inter_socket, pcie
+from bayplan.topology.machine.builder import MachineBuilder
+from bayplan.topology.machine.model import MOST_GPUS, Gpu, Machine
 
 __all__ = ["machine_from_zones"]
 

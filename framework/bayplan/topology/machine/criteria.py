@@ -12,8 +12,8 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from bayplan.topology.levels import UNKNOWN, Level
-from bayplan.topology.machine import Machine
+from bayplan.topology.machine.levels import UNKNOWN, Level
+from bayplan.topology.machine.model import Machine
 
 __all__ = ["Criteria", "Criterion", "Rows", "as_rows"]
 

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from bayplan.topology.bandwidth import Bandwidth, nic_bandwidth
-from bayplan.topology.levels import Level
-from bayplan.topology.machine import Link, Machine
-from bayplan.topology.network import NODE_LAYER, NetworkTree
+from bayplan.topology.machine.bandwidth import Bandwidth, nic_bandwidth
+from bayplan.topology.machine.levels import Level
+from bayplan.topology.machine.model import Link, Machine
+from bayplan.topology.network.tree import NODE_LAYER, NetworkTree
 
 if TYPE_CHECKING:
     import networkx as nx

@@ -14,8 +14,8 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from bayplan.topology.bandwidth import Bandwidth
-from bayplan.topology.machine import Machine
+from bayplan.topology.machine.bandwidth import Bandwidth
+from bayplan.topology.machine.model import Machine
 
 __all__ = [
     "BUS_FACTORS",

@@ -1,0 +1,1 @@
+"""Networks as trees of domains: which nodes are near each other."""
