@@ -32,7 +32,7 @@ from bayplan.topology.machine.readers.machinefile import known_machine, known_ma
 from bayplan.topology.machine.readers.smi import read_smi
 from bayplan.topology.machine.select import NoSelection, Request, select
 from bayplan_benchmarks.workloads import figures, make_node, make_pod, run
-from bayplan_plugins.gpu_topology import GPUTopology
+from bayplan_plugins.gpu_topology.plugin import GPUTopology
 
 __all__ = ["topology"]
 

@@ -26,8 +26,8 @@ from bayplan.api.pod import NodeAffinity as NodeAffinitySpec
 from bayplan.api.pod import PreferredSchedulingTerm
 from bayplan.api.validation import validate_node_affinity
 from bayplan.plugin.hookspecs import IntColumn
-from bayplan_plugins.node_selection import matches_selector, matches_term, required_match
-from bayplan_plugins.node_selection_advice import unmet
+from bayplan_plugins.shared.node_selection import matches_selector, matches_term, required_match
+from bayplan_plugins.shared.node_selection_advice import unmet
 
 __all__ = ["NodeAffinity", "NodeAffinityArgs"]
 

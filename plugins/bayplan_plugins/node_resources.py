@@ -31,7 +31,7 @@ from bayplan import (
 )
 from bayplan.errors import did_you_mean
 from bayplan.plugin.hookspecs import FloatColumn, IntColumn
-from bayplan_plugins.extended_resources import served_by_classes
+from bayplan_plugins.shared.extended_resources import served_by_classes
 
 __all__ = [
     "NodeResourcesBalancedAllocation",

@@ -20,8 +20,8 @@ from bayplan import (
     hookimpl,
 )
 from bayplan.plugin.hookspecs import IntColumn
-from bayplan_plugins.volumes.attachments import Attachments, Volume
-from bayplan_plugins.volumes.lookup import used_by
+from bayplan_plugins.shared.volumes.attachments import Attachments, Volume
+from bayplan_plugins.shared.volumes.lookup import used_by
 
 __all__ = ["NodeVolumeLimits"]
 

@@ -37,7 +37,7 @@ from bayplan.api.selectors import Requirement, Selector, compile_selector
 from bayplan.api.tolerations import tolerated
 from bayplan.plugin.hookspecs import BoolColumn, FloatColumn, IntColumn
 from bayplan.snapshot import PodQuery
-from bayplan_plugins.node_selection import required_match
+from bayplan_plugins.shared.node_selection import required_match
 
 __all__ = ["PodTopologySpread", "PodTopologySpreadArgs"]
 

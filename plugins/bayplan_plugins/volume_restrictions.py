@@ -20,7 +20,13 @@ from bayplan import (
     hookimpl,
 )
 from bayplan.plugin.hookspecs import IntColumn
-from bayplan_plugins.volumes.lookup import ClaimUsers, claim_of, missing_claims, not_found, used_by
+from bayplan_plugins.shared.volumes.lookup import (
+    ClaimUsers,
+    claim_of,
+    missing_claims,
+    not_found,
+    used_by,
+)
 
 __all__ = ["VolumeRestrictions"]
 

@@ -22,7 +22,7 @@ from bayplan import (
 from bayplan.api import PersistentVolume, PersistentVolumeClaim, StorageClass
 from bayplan.api.volumes import class_of
 from bayplan.plugin.hookspecs import BoolColumn
-from bayplan_plugins.volumes.lookup import claim_of, is_delayed, not_found, used_by
+from bayplan_plugins.shared.volumes.lookup import claim_of, is_delayed, not_found, used_by
 
 __all__ = ["VolumeZone"]
 

@@ -48,7 +48,7 @@ def loaded_by(*arguments: str) -> tuple[str, set[str]]:
 def test_a_plain_simulation_loads_no_library_that_it_does_not_use():
     output, loaded = loaded_by("simulate", "-f", "configs/examples/prefer-gather")
     assert "4 of 4 pods have a node" in output
-    assert "bayplan_plugins.gpu_topology" in loaded
+    assert "bayplan_plugins.gpu_topology.plugin" in loaded
     assert sorted(loaded & HEAVY) == []
 
 

@@ -34,7 +34,7 @@ from bayplan.profiles.loading import load_profiles
 from bayplan.snapshot import PodInfo
 from bayplan.testing import make_pod
 from bayplan.topology.machine.readers.machinefile import load_machine
-from bayplan_plugins.gpus import machines
+from bayplan_plugins.gpu_topology import machines
 
 __all__ = ["Finding", "fuzz"]
 

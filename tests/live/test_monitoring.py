@@ -158,10 +158,13 @@ def test_panels_do_not_overlap_and_each_has_a_title_of_its_own() -> None:
 
 
 def test_gpu_counters_are_exported_before_the_first_pod() -> None:
-    script = (
-        "import bayplan.live.app; from prometheus_client import REGISTRY, generate_latest; "
-        "print(generate_latest(REGISTRY).decode())"
-    )
+    script = """
+from prometheus_client import REGISTRY, CollectorRegistry, generate_latest
+from bayplan.live.metrics import LiveMetrics
+from bayplan.testing import Cluster
+LiveMetrics(CollectorRegistry()).watch(Cluster().scheduler)
+print(generate_latest(REGISTRY).decode())
+"""
     shown = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
     )

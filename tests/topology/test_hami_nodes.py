@@ -24,7 +24,7 @@ from bayplan.topology.machine.readers.hami import (
     read_register,
     read_scores,
 )
-from bayplan_plugins.gpus.machines import NodeMachines
+from bayplan_plugins.gpu_topology.machines import NodeMachines
 
 CASES = Path(__file__).parents[3] / "shared" / "fixtures" / "pair_score_cases.json"
 NEEDS_SHARED = pytest.mark.skipif(

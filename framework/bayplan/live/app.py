@@ -16,7 +16,6 @@ from pathlib import Path
 
 from prometheus_client import REGISTRY, CollectorRegistry
 
-import bayplan.metrics  # noqa: F401 - what plugins count is there from the start, at zero
 from bayplan.api import Kind, Pod
 from bayplan.cluster.kubernetes.backend import KubernetesCluster
 from bayplan.cluster.kubernetes.credentials import Credentials

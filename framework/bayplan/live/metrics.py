@@ -171,6 +171,9 @@ class LiveMetrics(Observer):
     def watch(self, scheduler: Scheduler) -> None:
         """Show the state of a scheduler from now on."""
         self._scheduler = scheduler
+        for active in scheduler.profiles.values():
+            for plugin in active.runtime.plugins.values():
+                plugin.declare_metrics()
 
     def instrument(self, runtime: Runtime) -> Runtime:
         """Return a runtime whose hooks are measured where a cycle is sampled."""

@@ -431,6 +431,13 @@ class Plugin(Generic[ArgsT]):
         self.args = args
         self.handle = handle
 
+    def declare_metrics(self) -> None:
+        """Create the plugin's Prometheus metrics, so that their series start at zero.
+
+        A live scheduler calls this before it runs; a simulation does not, and so need not load
+        the Prometheus client.
+        """
+
 
 @dataclass(frozen=True)
 class DomainTrial:

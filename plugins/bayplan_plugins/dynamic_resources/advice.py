@@ -8,7 +8,7 @@ from dataclasses import replace
 from bayplan import NodeRow, Remedy
 from bayplan_dra.allocator import ClaimToAllocate
 from bayplan_plugins.dynamic_resources.ledger import DeviceLedger
-from bayplan_plugins.dynamic_resources.solver import NodeSolver
+from bayplan_plugins.dynamic_resources.node_allocator import NodeSolver
 
 __all__ = ["advice"]
 

@@ -11,6 +11,7 @@ from bayplan.api import StorageClass
 from bayplan.api.volumes import STORAGE, class_of, default_class, is_bound
 from bayplan.errors import did_you_mean
 from bayplan.snapshot import Snapshot
+from bayplan_plugins.shared.volumes.lookup import claim_of, missing_claims, used_by
 from bayplan_plugins.volume_binding.finder import (
     AFFINITY,
     NO_STORAGE,
@@ -18,7 +19,6 @@ from bayplan_plugins.volume_binding.finder import (
     PodVolumes,
     VolumeFinder,
 )
-from bayplan_plugins.volumes.lookup import claim_of, missing_claims, used_by
 
 __all__ = ["advice", "wrong_claims"]
 

@@ -12,10 +12,10 @@ from bayplan.api import PersistentVolume, PersistentVolumeClaim
 from bayplan.api.volumes import SELECTED_NODE, ClaimNeeds, is_bound, is_owned, needs_of
 from bayplan.plugin.hookspecs import BoolColumn, IntColumn
 from bayplan.snapshot import Snapshot
+from bayplan_plugins.shared.volumes.lookup import claim_of, is_delayed, not_found, used_by
 from bayplan_plugins.volume_binding.ledger import Choice, VolumeLedger
 from bayplan_plugins.volume_binding.provisioning import Provisioning
 from bayplan_plugins.volume_binding.table import NO_VOLUME
-from bayplan_plugins.volumes.lookup import claim_of, is_delayed, not_found, used_by
 
 __all__ = [
     "AFFINITY",

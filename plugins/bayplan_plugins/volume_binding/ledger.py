@@ -15,8 +15,8 @@ from bayplan.api import (
 )
 from bayplan.api.volumes import class_of, is_available, is_kept_for, needs_of
 from bayplan.snapshot import Snapshot
+from bayplan_plugins.shared.volumes.labels import LabelRows
 from bayplan_plugins.volume_binding.table import VolumeTable
-from bayplan_plugins.volumes.labels import LabelRows
 
 __all__ = ["Choice", "VolumeLedger"]
 

@@ -8,7 +8,7 @@ from bayplan.api import CSIDriver, CSINode, CSIStorageCapacity, StorageClass
 from bayplan.api.volumes import NO_PROVISIONER, ClaimNeeds
 from bayplan.plugin.hookspecs import BoolColumn
 from bayplan.snapshot import Snapshot
-from bayplan_plugins.volumes.labels import LabelRows
+from bayplan_plugins.shared.volumes.labels import LabelRows
 
 __all__ = ["Provisioning"]
 

@@ -13,7 +13,7 @@ from bayplan.api.pod import NodeSelector
 from bayplan.api.volumes import ClaimNeeds, size_of
 from bayplan.naming import natural_key
 from bayplan.plugin.hookspecs import BoolColumn, IntColumn
-from bayplan_plugins.volumes.labels import LabelRows
+from bayplan_plugins.shared.volumes.labels import LabelRows
 
 __all__ = ["NO_VOLUME", "VolumeTable"]
 

@@ -11,7 +11,7 @@ from bayplan.api import LabelSelector
 from bayplan.api.pod import NodeSelector
 from bayplan.plugin.hookspecs import BoolColumn
 from bayplan.snapshot import Snapshot
-from bayplan_plugins.node_selection import matches_selector
+from bayplan_plugins.shared.node_selection import matches_selector
 
 __all__ = ["LabelRows"]
 

@@ -3,8 +3,8 @@
 For a pod the candidates are nodes and the rules those of kube-scheduler 1.36; for a gang they are
 the network domains that it may have, or the cluster. In each candidate the fewest and least
 important pods are taken out that let the whole unit be placed, tried in the snapshot; candidates
-are compared by what they cost (:class:`~bayplan_plugins.victims.Cost`), then by waste. A gang is
-never taken below its minimum, unless all of it goes and nothing else is cheaper.
+are compared by what they cost (:class:`~bayplan_plugins.preemption.victims.Cost`), then by waste. A
+gang is never taken below its minimum, unless all of it goes and nothing else is cheaper.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from bayplan import (
 )
 from bayplan.naming import short_key
 from bayplan.plugin.decision import Decision
-from bayplan_plugins.victims import Cost, Evictable
+from bayplan_plugins.preemption.victims import Cost, Evictable
 
 __all__ = ["DefaultPreemption", "DefaultPreemptionArgs"]
 

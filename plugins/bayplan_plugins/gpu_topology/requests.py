@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from bayplan import PodInfo
 from bayplan.api.gpus import GpuWish
 from bayplan.dialects import gpu_topology, hami
-from bayplan_plugins.gpus.resources import gpu_count
+from bayplan_plugins.gpu_topology.resources import gpu_count
 
 __all__ = ["PodWish", "claim_wish_of", "job_of", "wish_of"]
 

@@ -12,7 +12,7 @@ from bayplan.api import CSINode, PersistentVolume, PersistentVolumeClaim, Storag
 from bayplan.api.volumes import UsedClaim, class_of
 from bayplan.plugin.hookspecs import IntColumn
 from bayplan.snapshot import Snapshot
-from bayplan_plugins.volumes.lookup import ClaimUsers, claim_of, used_by
+from bayplan_plugins.shared.volumes.lookup import ClaimUsers, claim_of, used_by
 
 __all__ = ["Attachments", "Volume"]
 

@@ -38,10 +38,10 @@ from bayplan.topology.machine.gpu_search import NO_CONSTRAINTS, Constraints
 from bayplan.topology.machine.levels import Level
 from bayplan.topology.machine.model import Machine
 from bayplan.topology.machine.select import RING, NoSelection, Request, Selection, select_first
-from bayplan_plugins.gpus.claims import gpu_of_device
-from bayplan_plugins.gpus.ledger import UNKNOWN, GpuLedger, State
-from bayplan_plugins.gpus.machines import MACHINE
-from bayplan_plugins.gpus.wishes import PodWish, claim_wish_of, wish_of
+from bayplan_plugins.gpu_topology.claims import gpu_of_device
+from bayplan_plugins.gpu_topology.ledger import UNKNOWN, GpuLedger, State
+from bayplan_plugins.gpu_topology.machines import MACHINE
+from bayplan_plugins.gpu_topology.requests import PodWish, claim_wish_of, wish_of
 from bayplan_plugins.node_numa.ledger import UNALIGNED, NumaLedger
 
 if TYPE_CHECKING:
@@ -443,7 +443,7 @@ class GPUTopology(Plugin[GPUTopologyArgs]):
         written |= relaxed
         if self.args.nccl == "annotations":
             # Late, as few profiles ask for it, and it takes time to load.
-            from bayplan_plugins.gpus.nccl import annotations_of
+            from bayplan_plugins.gpu_topology.nccl import annotations_of
 
             written |= annotations_of(*self._job(pod, node.name, gpus.machine, found))
         return written
@@ -455,7 +455,7 @@ class GPUTopology(Plugin[GPUTopologyArgs]):
         gpus = self._ledger.node(node.name)
         if self.args.nccl != "configMap" or found is None or gpus is None:
             return None
-        from bayplan_plugins.gpus.nccl import config_map_of
+        from bayplan_plugins.gpu_topology.nccl import config_map_of
 
         made = config_map_of(pod, *self._job(pod, node.name, gpus.machine, found))
         return Preparation((PutConfigMap(made),))
@@ -475,12 +475,16 @@ class GPUTopology(Plugin[GPUTopologyArgs]):
         spans = wish is not None and wish.multi_node
         return Member(node, machine, found.gpus), others, spans
 
+    def declare_metrics(self) -> None:
+        """Create the ``gpu_scheduler_*`` series."""
+        import bayplan_plugins.gpu_topology.metrics  # noqa: F401 - it creates them
+
     @hookimpl
     def post_bind(self, pod: PodInfo, node: NodeRow, state: CycleState) -> None:
         """Count how well GPUs were chosen."""
         if self._wish(pod) is None:
             return
-        from bayplan import metrics
+        from bayplan_plugins.gpu_topology import metrics
 
         found = state.get(CHOSEN)
         gpus = self._ledger.node(node.name)

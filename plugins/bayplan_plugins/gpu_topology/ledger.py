@@ -21,11 +21,11 @@ from bayplan.plugin.hookspecs import IntColumn
 from bayplan.snapshot import Snapshot
 from bayplan.topology.machine.model import Machine
 from bayplan_plugins.dynamic_resources.ledger import DeviceLedger
-from bayplan_plugins.gpus.claims import gpus_of_devices
-from bayplan_plugins.gpus.codes import NO_CODE, NodeCodes
-from bayplan_plugins.gpus.machines import NodeMachines
-from bayplan_plugins.gpus.resources import gpu_count, shares_gpus
-from bayplan_plugins.gpus.wishes import job_of
+from bayplan_plugins.gpu_topology.claims import gpus_of_devices
+from bayplan_plugins.gpu_topology.codes import NO_CODE, NodeCodes
+from bayplan_plugins.gpu_topology.machines import NodeMachines
+from bayplan_plugins.gpu_topology.requests import job_of
+from bayplan_plugins.gpu_topology.resources import gpu_count, shares_gpus
 
 __all__ = ["UNKNOWN", "GpuLedger", "NodeGpus", "State"]
 

@@ -1,0 +1,153 @@
+"""NodeNUMA: keep pods from nodes whose kubelet would refuse them for want of NUMA alignment."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Iterator
+
+import numpy as np
+
+from bayplan import (
+    NOTES,
+    SKIP,
+    Args,
+    ClusterEvent,
+    CycleState,
+    Handle,
+    NodeRow,
+    NodeView,
+    Plugin,
+    PodInfo,
+    Reads,
+    Refusal,
+    Reject,
+    Remedy,
+    hookimpl,
+)
+from bayplan_plugins.node_numa.demands import demand_of
+from bayplan_plugins.node_numa.hints import Policy
+from bayplan_plugins.node_numa.ledger import UNALIGNED, NumaLedger, NumaNode, Placement
+
+__all__ = ["NodeNUMA", "NodeNUMAArgs"]
+
+
+class NodeNUMAArgs(Args):
+    """NodeNUMA has no arguments: policies and scopes are those of the nodes' kubelets."""
+
+
+class NodeNUMA(Plugin[NodeNUMAArgs]):
+    """Do what the kubelet's Topology Manager does, before the pod is bound.
+
+    It aligns CPUs and memory of guaranteed pods, and every device of a resource that the NUMA
+    nodes report. Devices of resource claims have no hints in the kubelet; constraints of the claims
+    align them.
+    """
+
+    Args = NodeNUMAArgs
+    reads = Reads.NODE | Reads.PODS
+    requeue_on = ClusterEvent.NODE | ClusterEvent.POD_REMOVED | ClusterEvent.OBJECT_CHANGED
+
+    def __init__(self, args: NodeNUMAArgs, handle: Handle) -> None:
+        super().__init__(args, handle)
+        self._ledger = handle.snapshot.shared(NumaLedger, NumaLedger)
+
+    @hookimpl
+    def sign(self, pod: PodInfo) -> Hashable:
+        """What is aligned follows from the spec."""
+        return pod.facts if demand_of(pod).pod else None
+
+    @hookimpl
+    def pre_filter(self, pod: PodInfo) -> object:
+        """Skip pods of which nothing is aligned."""
+        return None if demand_of(pod).pod else SKIP
+
+    @hookimpl
+    def filter(self, pod: PodInfo, nodes: NodeView) -> Iterator[Reject]:
+        """Refuse nodes whose kubelet would refuse the pod."""
+        codes = nodes.pick(self._ledger.codes())
+        aligned = codes[codes != UNALIGNED]
+        if not len(aligned):
+            return
+        for code in np.unique(aligned).tolist():
+            refusal = self._refusal_of(pod, code)
+            if refusal is not None:
+                yield Reject(codes == code, refusal.reasons[0], refusal.resolvable)
+
+    @hookimpl
+    def filter_node(self, pod: PodInfo, node: NodeRow) -> Refusal | None:
+        """Say whether one node's kubelet would refuse the pod."""
+        return self._refusal_of(pod, int(self._ledger.codes()[node.row]))
+
+    def _refusal_of(self, pod: PodInfo, code: int) -> Refusal | None:
+        if code == UNALIGNED or self._ledger.placement(code, pod) is not None:
+            return None
+        numa = self._ledger.kind(code)
+        hopeless = self._ledger.place_empty(pod, numa) is None
+        return Refusal((_reason(numa.policy, numa.scope),), resolvable=not hopeless)
+
+    @hookimpl
+    def reserve(self, pod: PodInfo, node: NodeRow, state: CycleState) -> str | None:
+        """Count what the kubelet would give the pod."""
+        if not demand_of(pod).pod:
+            return None
+        numa = self._ledger.node(node.name)
+        if numa is None:
+            return None
+        placement = self._ledger.place(pod, node.name)
+        if placement is None:
+            return _reason(numa.policy, numa.scope)
+        self._ledger.take(pod, node.name, placement)
+        if placement.taken:
+            state[NOTES] = (*(state.get(NOTES) or ()), _note(numa, placement))
+        return None
+
+    @hookimpl
+    def unreserve(self, pod: PodInfo, node: NodeRow) -> None:
+        """Give it back."""
+        self._ledger.release(pod, node.name)
+
+    @hookimpl
+    def remedies(self, pod: PodInfo, nodes: NodeView) -> Iterable[Remedy]:
+        """Tell what is free on each NUMA node of one that refuses the pod."""
+        for node in nodes:
+            numa = self._ledger.node(node.name)
+            if numa is None or self._ledger.place(pod, node.name) is not None:
+                continue
+            free = self._ledger.free(node.name, numa, pod.uid)
+            need = demand_of(pod).pod
+            told = "; ".join(
+                f"NUMA {number} has "
+                + ", ".join(
+                    f"{_shown(name, free[name][place])} {name}" for name in need if name in free
+                )
+                for place, number in enumerate(numa.ids)
+            )
+            wanted = ", ".join(
+                f"{_shown(name, need[name])} {name}" for name in need if name in free
+            )
+            text = f"would fit on {node.name} if {wanted} could be aligned ({numa.policy}): {told}"
+            yield Remedy(text, node.row, 0.9)
+
+
+def _reason(policy: Policy, scope: str) -> str:
+    return f"node(s) whose Topology Manager ({policy}, {scope} scope) would refuse the pod"
+
+
+def _shown(resource: str, amount: int) -> str:
+    if resource == "cpu":
+        return f"{amount / 1000:g}"
+    if resource == "memory" or resource.startswith("hugepages-"):
+        return f"{amount / 2**30:g}Gi"
+    return str(amount)
+
+
+def _note(numa: NumaNode, placement: Placement) -> str:
+    parts = []
+    for place, number in enumerate(numa.ids):
+        own = [
+            f"{_shown(name, amounts[place])} {name}"
+            for name, amounts in placement.taken.items()
+            if amounts[place]
+        ]
+        if own:
+            parts.append(f"{', '.join(own)} of NUMA {number}")
+    return f"the kubelet would align it ({numa.policy}): {'; '.join(parts)}"

@@ -1,0 +1,1 @@
+"""Which volumes a pod uses, and where they can be reached."""

@@ -1,1 +1,0 @@
-"""What the plugins for volumes share."""
