@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 from click.testing import CliRunner
+from paths import ROOT
 
 from bayplan.cli import cli
 from bayplan.cluster.manifests import load_manifests
@@ -16,7 +17,6 @@ from bayplan.plugin.contract import hook_names
 from bayplan.profiles.loading import POINTS, load_profiles
 from bayplan.topology.machine.readers.machinefile import load_machine
 
-ROOT = Path(__file__).parents[1]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
 COMMAND = re.compile(r"```console\n\$ bayplan ([^\n]*)\n(?!```)(.+?)\n```", re.DOTALL)
 SHOWN = [

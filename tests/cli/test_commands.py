@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from paths import ROOT
 
 from bayplan.cli import cli
 
-ROOT = Path(__file__).parents[2]
 EXAMPLE = str(ROOT / "configs/examples/prefer-gather")
 PENDING = str(ROOT / "configs/examples/pending")
 

@@ -14,11 +14,12 @@ from typing import Any
 from xml.parsers import expat
 
 import pytest
+from paths import SHARED
 
 from bayplan.cli import main
 from bayplan.topology.machine.readers.machinefile import known_machine, known_machines
 
-TABLES = Path(__file__).parents[3] / "shared" / "fixtures" / "nvidia-smi-topo"
+TABLES = SHARED / "fixtures" / "nvidia-smi-topo"
 TABLE = """\
 \tGPU0\tGPU1\tGPU2\tGPU3\tNIC0\tNIC1\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID
 GPU0\t X \tNV12\tSYS\tSYS\tPIX\tSYS\t0-15\t0\t\tN/A

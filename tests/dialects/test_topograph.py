@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from paths import ROOT, SHARED
 
 from bayplan.api import ClusterNetworkTopology, Node
 from bayplan.cluster.manifests import load_manifests
@@ -12,7 +13,7 @@ from bayplan.dialects.topograph import cluster_of
 from bayplan.errors import InputError
 from bayplan_benchmarks.nearness import models, tell
 
-SHARED = Path(__file__).parents[3] / "shared" / "fixtures" / "topograph"
+SHARED = SHARED / "fixtures" / "topograph"
 MODEL = """
 switches:
   core: {switches: [spine-1, spine-2]}
@@ -104,7 +105,7 @@ def test_topographs_own_models_load(name: str, nodes: int, depth: int) -> None:
 def test_random_gangs_are_whole_and_as_near_as_can_be(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(Path(__file__).parents[2])
+    monkeypatch.chdir(ROOT)
     for name, objects in models(64):
         story = tell(objects, 25, seed)
         assert story.broken == 0, name

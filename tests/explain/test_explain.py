@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from paths import ROOT
 from rich.console import Console
 
 from bayplan.api import Pod
@@ -18,7 +19,6 @@ from bayplan.explain.target import Target, target_of
 from bayplan.explain.text import print_explanation
 from bayplan.testing import Cluster, make_node, make_pod
 
-ROOT = Path(__file__).parents[2]
 CASES = Path(__file__).parent / "cases"
 WORKLOADS = str(ROOT / "configs" / "examples" / "workloads")
 

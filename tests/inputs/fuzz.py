@@ -22,6 +22,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from paths import ROOT
+
 from bayplan.api import Pod
 from bayplan.api.objects import KINDS, DecodeError, decode_object
 from bayplan.cluster.apiserver.repeats import read_json, read_yaml
@@ -38,7 +40,6 @@ from bayplan_plugins.gpu_topology import machines
 
 __all__ = ["Finding", "fuzz"]
 
-ROOT = Path(__file__).parents[2]
 SLOWEST = 1.0
 """CPU seconds that one input may take."""
 _TOKENS = (

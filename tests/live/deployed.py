@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from paths import ROOT
 
 Content = dict[str, Any]
 
-ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "configs" / "deploy"
 CRDS = ROOT / "configs" / "crds"
 SCHEDULER = "bayplan-scheduler"

@@ -18,6 +18,7 @@ import pytest
 import yaml
 from click.testing import CliRunner, Result
 from faces import Face, serving
+from paths import ROOT
 
 from bayplan.api import ApiObject, Pod
 from bayplan.cli import cli
@@ -26,7 +27,6 @@ from bayplan.cluster.embedded.assembly import create_in_order
 from bayplan.cluster.manifests import load_manifests
 from bayplan.testing import make_gang, make_node, make_pod
 
-ROOT = Path(__file__).parents[2]
 PROFILE = ROOT / "configs" / "profiles" / "default-scheduler.yaml"
 EXAMPLES = ROOT / "configs" / "examples"
 
@@ -328,7 +328,7 @@ def test_workloads_of_a_snapshot_keep_the_pods_that_they_have(
 def test_daemon_sets_of_a_snapshot_make_pods_on_nodes_that_are_added(
     face: Face, kubeconfig: Path, tmp_path: Path
 ) -> None:
-    daemons = ROOT / "tests" / "cluster" / "daemons.yaml"
+    daemons = ROOT / "tests" / "cluster" / "embedded" / "daemons.yaml"
     create(face, make_node("n1"), *load_manifests([str(daemons)]).objects)
     face.advance(1)
     archive = tmp_path / "cluster.zip"

@@ -9,12 +9,12 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 from fastloop import run_fast
 from msgspec import structs
+from paths import ROOT
 from stage import Stage, stage
 
 from bayplan.api import ApiObject, Job, ObjectMeta, Pod, ResourceClaim
@@ -24,7 +24,7 @@ from bayplan.profiles.loading import ProfileSet, default_profiles
 from bayplan.profiles.settings import LeaderElection
 from bayplan.testing import make_gang, make_node, make_pod
 
-EXAMPLES = Path(__file__).parents[2] / "configs" / "examples"
+EXAMPLES = ROOT / "configs" / "examples"
 
 
 @asynccontextmanager

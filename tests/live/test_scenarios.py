@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from paths import ROOT
 from stage import stage
 
 from bayplan.api import ApiObject, Pod, ResourceClaim
@@ -17,7 +18,6 @@ from bayplan.profiles.finder import PluginFinder
 from bayplan.profiles.loading import ProfileSet, default_profiles, load_profiles
 from bayplan.simulation import Simulation
 
-ROOT = Path(__file__).parents[2]
 CASES = ROOT / "tests" / "scenarios" / "cases"
 EXAMPLES = ROOT / "configs" / "examples"
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
+from paths import SHARED
 
 from bayplan.inputs.documents import parse_documents
 from bayplan.nccl import (
@@ -21,7 +21,7 @@ from bayplan.topology.machine.model import Gpu, Machine, Nic
 from bayplan.topology.machine.readers.machinefile import known_machine, known_machines, machine_from
 from bayplan.topology.machine.readers.smi import read_smi
 
-TABLES = Path(__file__).parents[3] / "shared" / "fixtures" / "nvidia-smi-topo"
+TABLES = SHARED / "fixtures" / "nvidia-smi-topo"
 NEEDS_SHARED = pytest.mark.skipif(
     not TABLES.is_dir(), reason="the shared fixtures are not beside the project"
 )

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from paths import SHARED
 
 from bayplan.inputs.documents import parse_documents
 from bayplan.nccl import TopologyFileError, topology_file
@@ -15,7 +15,7 @@ from bayplan.topology.machine.builder import MachineBuilder
 from bayplan.topology.machine.model import Gpu, Machine, Nic, Platform
 from bayplan.topology.machine.readers.machinefile import known_machine, machine_from
 
-FIXTURES = Path(__file__).parents[3] / "shared" / "fixtures" / "nccl"
+FIXTURES = SHARED / "fixtures" / "nccl"
 NEEDS_SHARED = pytest.mark.skipif(
     not FIXTURES.is_dir(), reason="the shared fixtures are not beside the project"
 )

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 import yaml
 from click.testing import CliRunner
+from paths import ROOT, SHARED
 
 from bayplan.api import Node
 from bayplan.cli import cli
 from bayplan.testing import make_node
 
-ROOT = Path(__file__).parents[2]
-SHARED = ROOT.parent / "shared" / "scenarios"
+SCENARIOS = SHARED / "scenarios"
 EXAMPLE = ROOT / "configs" / "examples" / "prefer-gather"
 
 
@@ -35,9 +35,11 @@ def test_four_pods_gather_in_the_spine_that_fits_them_exactly() -> None:
     assert answer["stats"]["bound"] == 4
 
 
-@pytest.mark.skipif(not SHARED.is_dir(), reason="the shared scenarios are not beside the project")
+@pytest.mark.skipif(
+    not SCENARIOS.is_dir(), reason="the shared scenarios are not beside the project"
+)
 def test_the_shared_scenario_gives_its_expected_placements() -> None:
-    folder = SHARED / "koordinator-prefer-gather"
+    folder = SCENARIOS / "koordinator-prefer-gather"
     expected = json.loads((folder / "expected.json").read_text())
     assert simulate("-f", str(folder / "manifests"))["placements"] == expected["placements"]
 
@@ -118,9 +120,11 @@ def test_one_eviction_makes_room_for_a_job_in_the_spine_that_fits_it() -> None:
     check_preemption(PREEMPT, EXPECTED)
 
 
-@pytest.mark.skipif(not SHARED.is_dir(), reason="the shared scenarios are not beside the project")
+@pytest.mark.skipif(
+    not SCENARIOS.is_dir(), reason="the shared scenarios are not beside the project"
+)
 def test_the_shared_preemption_scenario_happens_as_expected() -> None:
-    folder = SHARED / "koordinator-must-gather-preempt"
+    folder = SCENARIOS / "koordinator-must-gather-preempt"
     expected = json.loads((folder / "expected.json").read_text())
     check_preemption(folder / "manifests", expected)
 
@@ -144,11 +148,13 @@ def test_a_gang_is_explained_by_its_own_name() -> None:
 TABLES = ROOT.parent / "shared" / "fixtures" / "nvidia-smi-topo"
 
 
-@pytest.mark.skipif(not SHARED.is_dir(), reason="the shared scenarios are not beside the project")
+@pytest.mark.skipif(
+    not SCENARIOS.is_dir(), reason="the shared scenarios are not beside the project"
+)
 def test_the_shared_topology_pod_of_hami_gets_four_linked_gpus(tmp_path: Path) -> None:
     node = make_node("linked", "64", "512Gi", labels={"bayplan.dev/machine": "dgx-1v"})
     write_node(tmp_path, node, **{"hami.io/gpu": "8"})
-    answer = simulate("-f", str(SHARED / "hami-topology-pod" / "manifests"), "-f", str(tmp_path))
+    answer = simulate("-f", str(SCENARIOS / "hami-topology-pod" / "manifests"), "-f", str(tmp_path))
     (told,) = answer["annotations"].values()
     assert told["gpu.topology/bandwidth"] == "100"
 

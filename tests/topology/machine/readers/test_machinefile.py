@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from paths import ROOT
 
 from bayplan.errors import InputError
 from bayplan.topology.machine.builder import MachineBuilder
@@ -27,7 +28,7 @@ from bayplan.topology.machine.readers.machinefile import (
     load_machine,
 )
 
-FOLDER = Path(__file__).parents[2] / "configs" / "machines"
+FOLDER = ROOT / "configs" / "machines"
 PCIE = """\
 name: box
 gpu: NVIDIA L40S
@@ -534,7 +535,7 @@ def test_memory_is_told_in_bytes(path: Path) -> None:
 
 # The page --------------------------------------------------------------------------------
 
-DOCS = Path(__file__).parents[2] / "docs"
+DOCS = ROOT / "docs"
 
 
 def test_the_page_describes_every_field() -> None:

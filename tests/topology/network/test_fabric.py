@@ -6,11 +6,11 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from paths import SHARED
 
 from bayplan.inputs.documents import parse_documents
 from bayplan.topology.machine.model import Machine
@@ -29,7 +29,7 @@ from bayplan.topology.network.tree import (
     tree_of_sets,
 )
 
-TABLES = Path(__file__).parents[3] / "shared" / "fixtures" / "nvidia-smi-topo"
+TABLES = SHARED / "fixtures" / "nvidia-smi-topo"
 LAYERS = [Layer("Spine", ("spine",)), Layer("Block", ("block",))]
 
 FAR_NIC = """

@@ -1,6 +1,6 @@
 /*
  * A stand-in for libnvidia-ml.so.1: the functions that bayplan.topology.nvml calls, answered from
- * the text file that NVML_STUB_MACHINE names. tests/topology/nvml_machine.py writes it:
+ * the text file that NVML_STUB_MACHINE names. tests/topology/machine/readers/nvml_machine.py writes it:
  *
  *   init CODE                 nvmlInitWithFlags fails with the code
  *   driver VERSION            of the driver

@@ -11,6 +11,7 @@ import yaml
 from apiserver import ApiServer
 from click.testing import CliRunner
 from msgspec.structs import replace
+from paths import ROOT
 
 from bayplan.topology.machine.readers.machinefile import known_machine
 from bayplan_dra.cel import compile_selector
@@ -19,7 +20,7 @@ from bayplan_dra.driver.devices import DRIVER, inventory_of
 from bayplan_dra.driver.kubernetes_api import KubernetesApi
 from bayplan_dra.driver.publisher import Publisher
 
-PATH = Path(__file__).parents[2] / "configs" / "deploy" / "dra-driver.yaml"
+PATH = ROOT / "configs" / "deploy" / "dra-driver.yaml"
 DOCUMENTS: list[dict[str, Any]] = list(yaml.safe_load_all(PATH.read_text()))
 VERBS = {"GET": "get", "POST": "create", "PUT": "update", "DELETE": "delete"}
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from paths import SHARED
 
 from bayplan.api import Node, ObjectMeta
 from bayplan.snapshot import Snapshot
@@ -26,7 +26,7 @@ from bayplan.topology.machine.readers.hami import (
 )
 from bayplan_plugins.gpu_topology.machines import NodeMachines
 
-CASES = Path(__file__).parents[3] / "shared" / "fixtures" / "pair_score_cases.json"
+CASES = SHARED / "fixtures" / "pair_score_cases.json"
 NEEDS_SHARED = pytest.mark.skipif(
     not CASES.is_file(), reason="the shared fixtures are not beside the project"
 )

@@ -23,6 +23,7 @@ from kubelet import (
     with_uid,
 )
 from msgspec.structs import replace
+from paths import ROOT
 
 from bayplan.api import (
     ApiObject,
@@ -536,7 +537,7 @@ def test_an_api_server_that_fails_delays_publishing_only() -> None:
 
 
 def test_the_example_gets_two_gpus_of_a_group_and_a_nic_beside_them(node: Node) -> None:
-    configs = Path(__file__).parents[2] / "configs"
+    configs = ROOT / "configs"
     paths = [configs / "deploy" / "dra-driver.yaml", configs / "examples" / "driver-gpu-nic"]
     objects = load_manifests([str(path) for path in paths]).objects
     wanted = (DeviceClass, ResourceClaimTemplate, Pod)

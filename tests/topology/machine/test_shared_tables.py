@@ -12,12 +12,13 @@ from pathlib import Path
 import networkx as nx
 import numpy as np
 import pytest
+from paths import SHARED
 
 from bayplan.topology.machine.levels import UNKNOWN, Level
 from bayplan.topology.machine.model import Kind, Machine
 from bayplan.topology.machine.readers.smi import read_smi
 
-TABLES = Path(__file__).parents[3] / "shared" / "fixtures" / "nvidia-smi-topo"
+TABLES = SHARED / "fixtures" / "nvidia-smi-topo"
 PATHS = sorted(TABLES.glob("*.txt"))
 CUBE_MESH = {"NV1": "01 02 13 26 37 45 46 57", "NV2": "03 04 12 15 23 47 56 67"}
 """The NVLinks of a DGX-1 with V100."""

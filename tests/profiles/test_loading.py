@@ -268,7 +268,7 @@ def test_koordinators_config_map_loads(tmp_path: Path) -> None:
         ("extenders:\n- urlPrefix: http://x\n", 4, "extenders are not supported"),
         (
             "profiles:\n- schedulerName: a\n- schedulerName: b\n  plugins: {queueSort: "
-            "{enabled: [{name: 'tests.test_profile:LastComeFirst'}],"
+            "{enabled: [{name: 'tests.profiles.test_loading:LastComeFirst'}],"
             " disabled: [{name: '*'}]}}\n",
             5,
             "all profiles share one queue",

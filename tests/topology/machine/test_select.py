@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from paths import SHARED
 
 from bayplan.topology.machine.bandwidth import inter_socket, nvlink, pcie
 from bayplan.topology.machine.builder import MachineBuilder
@@ -29,7 +30,7 @@ from bayplan.topology.machine.select import (
     select_first,
 )
 
-SHARED = Path(__file__).parents[3] / "shared" / "fixtures"
+SHARED = SHARED / "fixtures"
 NEEDS_SHARED = pytest.mark.skipif(
     not SHARED.is_dir(), reason="the shared fixtures are not beside the project"
 )

@@ -9,11 +9,11 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from paths import SHARED
 
 from bayplan.dialects.hami import wish_of
 from bayplan.topology.machine.bandwidth import inter_socket, nvlink, pcie
@@ -24,7 +24,7 @@ from bayplan.topology.machine.readers.hami import machine_from_scores, read_regi
 from bayplan.topology.machine.readers.machinefile import known_machine
 from bayplan.topology.machine.select import Constraints, NoSelection, Request, Selection, select
 
-CASES = Path(__file__).parents[3] / "shared" / "fixtures" / "pair_score_cases.json"
+CASES = SHARED / "fixtures" / "pair_score_cases.json"
 NEEDS_SHARED = pytest.mark.skipif(
     not CASES.is_file(), reason="the shared fixtures are not beside the project"
 )
