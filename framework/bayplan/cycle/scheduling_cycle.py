@@ -33,12 +33,13 @@ from bayplan.plugin.base import (
 )
 from bayplan.plugin.decision import Decision, Outcome
 from bayplan.profiles.runtime import Runtime
-from bayplan.scheduler.permits import Waits
 from bayplan.snapshot import NodeRow, PodInfo, Snapshot
 
-__all__ = ["NOT_NEEDED", "Cycle", "Reserved", "Result"]
+__all__ = ["NOT_NEEDED", "Cycle", "Reserved", "Result", "Waits"]
 
 NOT_NEEDED = "not needed"
+Waits = Mapping[str, Mapping[str, float]]
+"""For each plugin that asked to wait at Permit, how long for each pod, by key (seconds)."""
 
 
 @dataclass(slots=True)

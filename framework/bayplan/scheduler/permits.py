@@ -11,17 +11,15 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from bayplan.cycle.placer import Reserved
+from bayplan.cycle.scheduling_cycle import Reserved, Waits
 from bayplan.errors import PluginError
 from bayplan.plugin.base import Unit, Wait
 from bayplan.plugin.events import ClusterEvent
 from bayplan.profiles.runtime import HookCall, Runtime
 from bayplan.snapshot import PodInfo, Snapshot
 
-__all__ = ["Ending", "PermitWait", "Permits", "Waits"]
+__all__ = ["Ending", "PermitWait", "Permits"]
 
-Waits = Mapping[str, Mapping[str, float]]
-"""For each plugin that asked to wait, how long for each pod, by key (seconds)."""
 Whom = Unit | PodInfo | str
 Failed = Callable[[PodInfo, PluginError], None]
 
