@@ -14,7 +14,7 @@ from stage import Stage, stage
 
 from bayplan import Args, Handle, Plugin, PodInfo, hookimpl
 from bayplan.api import ApiObject
-from bayplan.cluster.kubernetes.reflector import Health
+from bayplan.cluster.kubernetes.reflector import ReflectorHealth
 from bayplan.live.app import LiveApp
 from bayplan.profiles.loading import Profile, ProfileSet, default_profiles
 from bayplan.profiles.settings import LeaderElection
@@ -290,7 +290,9 @@ def test_an_api_server_that_is_gone_and_comes_back_is_told_in_two_lines(
     async def run() -> int:
         async with ticking(make_node("n")) as made:
             app = await start(made)
-            followed = len([r for r in app.cluster.reflectors if r.health is Health.FOLLOWING])
+            followed = len(
+                [r for r in app.cluster.reflectors if r.health is ReflectorHealth.FOLLOWING]
+            )
             caplog.clear()
             await made.server.stop()
             await happens(lambda: len(app.cluster.problems()) == followed)

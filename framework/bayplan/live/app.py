@@ -21,7 +21,7 @@ from bayplan.cluster.kubernetes.backend import KubernetesCluster
 from bayplan.cluster.kubernetes.credentials import Credentials
 from bayplan.cluster.kubernetes.events import EventRecorder
 from bayplan.cluster.kubernetes.transport import Transport
-from bayplan.cluster.kubernetes.writer import Rate, Writer
+from bayplan.cluster.kubernetes.writer import RateLimiter, Writer
 from bayplan.cluster.protocol import Event
 from bayplan.errors import BayplanError
 from bayplan.inputs.httpserver import allow_many_connections
@@ -95,7 +95,7 @@ class LiveApp:
         client = self._profiles.client_connection
         rate = None
         if client.qps is not None and client.qps > 0:
-            rate = Rate(client.qps, client.burst or _BURST)
+            rate = RateLimiter(client.qps, client.burst or _BURST)
         recorder = EventRecorder(self.transport, "bayplan", self.identity)
         return Writer(self.transport, recorder, rate=rate)
 

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from bayplan.cluster.kubernetes.transport import Transport
-from bayplan.cluster.kubernetes.writer import Rate
+from bayplan.cluster.kubernetes.writer import RateLimiter
 from bayplan.errors import ClusterError, InputError
 
 __all__ = ["Reviews"]
@@ -25,7 +25,7 @@ class Reviews:
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
-        self._rate = Rate(_ASKED_PER_SECOND, _BURST)
+        self._rate = RateLimiter(_ASKED_PER_SECOND, _BURST)
         self._known: OrderedDict[tuple[str, str], tuple[bool, float]] = OrderedDict()
 
     async def allows(self, token: str, path: str) -> bool:

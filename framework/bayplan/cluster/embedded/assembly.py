@@ -23,11 +23,11 @@ from bayplan.api import (
 )
 from bayplan.cluster.embedded.claims import ClaimController
 from bayplan.cluster.embedded.controllers import WorkloadControllers
-from bayplan.cluster.embedded.disruption import DisruptionBudgets
+from bayplan.cluster.embedded.disruption import DisruptionController
 from bayplan.cluster.embedded.kubelet import VirtualKubelet
-from bayplan.cluster.embedded.podgarbage import PodGarbage
+from bayplan.cluster.embedded.pod_gc import PodGarbageCollector
 from bayplan.cluster.embedded.store import MemoryCluster
-from bayplan.cluster.embedded.taints import TaintEviction
+from bayplan.cluster.embedded.taint_eviction import TaintEviction
 from bayplan.cluster.embedded.volcano_jobs import VolcanoJobs
 from bayplan.cluster.embedded.volumes import VolumeController
 from bayplan.errors import InputError
@@ -58,11 +58,11 @@ def start_controllers(cluster: MemoryCluster) -> None:
     VirtualKubelet(cluster)
     WorkloadControllers(cluster)
     VolcanoJobs(cluster)
-    DisruptionBudgets(cluster)
+    DisruptionController(cluster)
     ClaimController(cluster)
     VolumeController(cluster)
     TaintEviction(cluster)
-    PodGarbage(cluster)
+    PodGarbageCollector(cluster)
 
 
 def place_of(type_: type) -> int:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 from msgspec.structs import replace
 
 from bayplan.api import (
-    ApiObject,
     ControllerRevision,
     DaemonSet,
     Deployment,
@@ -23,11 +22,10 @@ from bayplan.api import (
 )
 from bayplan.api.pod import PodSpec, PodTemplate
 from bayplan.api.selectors import NOTHING, compile_selector
+from bayplan.cluster.embedded.owner_references import controller_of, reference_to
+from bayplan.cluster.embedded.store import MemoryCluster
 from bayplan.dialects.reading import is_index
 from bayplan.errors import AlreadyExists, InputError
-
-if TYPE_CHECKING:
-    from bayplan.cluster.embedded.store import MemoryCluster
 
 __all__ = [
     "Children",
@@ -35,10 +33,8 @@ __all__ = [
     "Template",
     "alive",
     "available_at",
-    "controller_of",
     "is_available",
     "is_ready",
-    "reference_to",
     "template_of",
 ]
 
@@ -63,7 +59,7 @@ class Template:
 
 
 @dataclass(frozen=True)
-class Marks:
+class PodOverrides:
     """What a pod has beyond its template."""
 
     name: str = ""
@@ -78,17 +74,6 @@ def template_of(cluster: MemoryCluster, owner: Owner) -> Template:
     if content is None:
         return Template(owner.spec.template)
     return Template(owner.spec.template, content.get("spec", {}).get("template", {}))
-
-
-def reference_to(owner: ApiObject, api_version: str) -> OwnerReference:
-    """Return what names the controller of an object."""
-    meta = owner.metadata
-    return OwnerReference(type(owner).__name__, meta.name, meta.uid, api_version, controller=True)
-
-
-def controller_of(meta: ObjectMeta) -> OwnerReference | None:
-    """Return who controls an object."""
-    return next((r for r in meta.owner_references if r.controller), None)
 
 
 def alive(pod: Pod) -> bool:
@@ -204,7 +189,7 @@ class Children:
         self,
         owner: Owner,
         template: Template,
-        marks: Marks,
+        marks: PodOverrides,
         spec: PodSpec | None = None,
         extra: Content | None = None,
     ) -> Pod | None:

@@ -6,8 +6,6 @@ far as a scheduler and its users can see it.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from bayplan.api import (
     ApiObject,
     ControllerRevision,
@@ -27,10 +25,8 @@ from bayplan.cluster.embedded.deployments import DeploymentController
 from bayplan.cluster.embedded.jobs import JobController
 from bayplan.cluster.embedded.replicasets import ReplicaSetController
 from bayplan.cluster.embedded.statefulsets import StatefulSetController
+from bayplan.cluster.embedded.store import MemoryCluster
 from bayplan.cluster.protocol import WatchEvent, WatchType
-
-if TYPE_CHECKING:
-    from bayplan.cluster.embedded.store import MemoryCluster
 
 __all__ = ["WorkloadControllers"]
 

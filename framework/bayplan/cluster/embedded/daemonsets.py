@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
@@ -21,20 +20,18 @@ from bayplan.api.pod import (
 )
 from bayplan.api.tolerations import tolerated
 from bayplan.api.workloads import DaemonSetStatus, RollingDaemonSet
-from bayplan.cluster.embedded.amounts import amount_of
 from bayplan.cluster.embedded.children import (
     Children,
-    Marks,
+    PodOverrides,
     alive,
     available_at,
     is_available,
     is_ready,
     template_of,
 )
+from bayplan.cluster.embedded.int_or_percent import amount_of
 from bayplan.cluster.embedded.revisions import REVISION_LABEL, Revisions
-
-if TYPE_CHECKING:
-    from bayplan.cluster.embedded.store import MemoryCluster
+from bayplan.cluster.embedded.store import MemoryCluster
 
 __all__ = ["DaemonSetController", "should_continue", "should_run"]
 
@@ -147,7 +144,7 @@ class DaemonSetController:
         template = template_of(self._cluster, owner)
         generation = self._cluster.generation_of(owner)
         labels = {REVISION_LABEL: digest, _GENERATION: str(generation or 1)}
-        marks = Marks(generate_name=f"{owner.metadata.name}-", labels=labels)
+        marks = PodOverrides(generate_name=f"{owner.metadata.name}-", labels=labels)
         pod = self._children.make(owner, template, marks, pinned(template.typed.spec, node))
         if pod is not None:
             text = f"Created pod: {pod.metadata.name}"

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
 from bayplan.api import Deployment, ReplicaSet
 from bayplan.api.workloads import DeploymentStatus, WorkloadCondition
-from bayplan.cluster.embedded.rollouts import Limits
+from bayplan.cluster.embedded.rollouts import RolloutLimits
+from bayplan.cluster.embedded.store import MemoryCluster
 
-if TYPE_CHECKING:
-    from bayplan.cluster.embedded.store import MemoryCluster
-
-__all__ = ["Counts", "progress", "status_of"]
+__all__ = ["DeploymentCounts", "progress", "status_of"]
 
 _AVAILABLE, _PROGRESSING = "Available", "Progressing"
 _DONE, _TIMED_OUT = "NewReplicaSetAvailable", "ProgressDeadlineExceeded"
@@ -22,7 +19,7 @@ _PAUSED, _RESUMED = "DeploymentPaused", "DeploymentResumed"
 
 
 @dataclass(frozen=True)
-class Counts:
+class DeploymentCounts:
     """How many pods a Deployment has, in all and in the wanted template."""
 
     generation: int | None
@@ -41,10 +38,10 @@ class Counts:
 
 def status_of(
     owner: Deployment, sets: list[ReplicaSet], new: ReplicaSet | None, cluster: MemoryCluster
-) -> Counts:
+) -> DeploymentCounts:
     """Count the pods of a Deployment by the statuses of its ReplicaSets."""
     available = sum(one.status.available_replicas or 0 for one in sets)
-    return Counts(
+    return DeploymentCounts(
         cluster.generation_of(owner),
         sum(one.status.replicas for one in sets),
         new.status.replicas if new is not None else 0,
@@ -97,8 +94,8 @@ def _set(conditions: dict[str, WorkloadCondition], wanted: WorkloadCondition) ->
     conditions[wanted.type] = wanted
 
 
-def _availability(owner: Deployment, counts: Counts, stamp: str) -> WorkloadCondition:
-    enough = counts.available >= Limits.of(owner).least
+def _availability(owner: Deployment, counts: DeploymentCounts, stamp: str) -> WorkloadCondition:
+    enough = counts.available >= RolloutLimits.of(owner).least
     return WorkloadCondition(
         _AVAILABLE,
         "True" if enough else "False",
@@ -111,7 +108,7 @@ def _availability(owner: Deployment, counts: Counts, stamp: str) -> WorkloadCond
 
 def _progress(
     owner: Deployment,
-    counts: Counts,
+    counts: DeploymentCounts,
     new: ReplicaSet | None,
     before: WorkloadCondition | None,
     cluster: MemoryCluster,
@@ -146,7 +143,7 @@ def _condition(status: str, reason: str, message: str) -> WorkloadCondition:
     return WorkloadCondition(_PROGRESSING, status, reason, message)
 
 
-def _moves(owner: Deployment, counts: Counts) -> bool:
+def _moves(owner: Deployment, counts: DeploymentCounts) -> bool:
     """Tell whether a rollout has gone on since the last status."""
     old = owner.status
     old_updated = old.updated_replicas or 0

@@ -2,32 +2,31 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from msgspec.structs import replace
 
 from bayplan.api import Deployment, ObjectMeta, ReplicaSet
 from bayplan.api.meta import LabelSelector
 from bayplan.api.workloads import ReplicaSetSpec
-from bayplan.cluster.embedded.children import Children, Template, reference_to, template_of
+from bayplan.cluster.embedded.children import Children, Template, template_of
 from bayplan.cluster.embedded.deployment_status import progress, status_of
+from bayplan.cluster.embedded.owner_references import reference_to
 from bayplan.cluster.embedded.revisions import digest_of
 from bayplan.cluster.embedded.rollouts import (
     DESIRED,
     HISTORY,
     MAXIMUM,
     REVISION,
-    Limits,
+    RolloutLimits,
     new_size,
     number_in,
     old_sizes,
     proportional_sizes,
     revision_of,
 )
+from bayplan.cluster.embedded.store import MemoryCluster
 from bayplan.errors import AlreadyExists
-
-if TYPE_CHECKING:
-    from bayplan.cluster.embedded.store import MemoryCluster
 
 __all__ = ["DeploymentController"]
 
@@ -115,7 +114,7 @@ class DeploymentController:
         if before and number > before:
             history = [*filter(None, own.get(HISTORY, "").split(",")), str(before)]
             wanted[HISTORY] = ",".join(history)
-        limits = Limits.of(owner)
+        limits = RolloutLimits.of(owner)
         wanted.setdefault(DESIRED, str(owner.spec.replicas))
         wanted.setdefault(MAXIMUM, str(limits.most))
         return wanted
@@ -142,7 +141,7 @@ class DeploymentController:
 
     def _scale(self, owner: Deployment, one: ReplicaSet, size: int) -> ReplicaSet:
         """Let a ReplicaSet have a size, and say which one its Deployment wants."""
-        limits = Limits.of(owner)
+        limits = RolloutLimits.of(owner)
         annotations = {
             **one.metadata.annotations,
             DESIRED: str(owner.spec.replicas),

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 from bayplan.api import Job, Pod
-from bayplan.cluster.embedded.children import Children, Marks, alive, template_of
+from bayplan.cluster.embedded.children import Children, PodOverrides, alive, template_of
+from bayplan.cluster.embedded.store import MemoryCluster
 from bayplan.dialects.reading import is_index
-
-if TYPE_CHECKING:
-    from bayplan.cluster.embedded.store import MemoryCluster
 
 __all__ = ["JobController"]
 
@@ -65,7 +62,7 @@ class JobController:
             "controller-uid": owner.metadata.uid,
             **mark,
         }
-        marks = Marks(generate_name=prefix, labels=labels, annotations=mark)
+        marks = PodOverrides(generate_name=prefix, labels=labels, annotations=mark)
         pod = self._children.make(owner, template_of(self._cluster, owner), marks)
         if pod is not None:
             text = f"Created pod: {pod.metadata.name}"

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from msgspec.structs import replace
 
 from bayplan.api import Node, PersistentVolumeClaim, Pod, PodCondition, ResourceClaim
 from bayplan.api.volumes import is_bound, is_owned, used_claims
 from bayplan.cluster.embedded.admission import with_condition
-from bayplan.cluster.embedded.noderoom import NodeRoom
+from bayplan.cluster.embedded.kubelet_admission import KubeletAdmission
+from bayplan.cluster.embedded.store import MemoryCluster
 from bayplan.cluster.protocol import Event, WatchEvent, WatchType
 from bayplan.errors import ClusterError, InputError
 from bayplan.inputs.durations import DURATION_ANNOTATION, parse_duration
-
-if TYPE_CHECKING:
-    from bayplan.cluster.embedded.store import MemoryCluster
 
 __all__ = ["VirtualKubelet"]
 
@@ -28,7 +24,7 @@ class VirtualKubelet:
         self._started: set[str] = set()
         self._told: set[tuple[str, str]] = set()
         self._without_volumes: dict[str, None] = {}
-        self._room = NodeRoom()
+        self._room = KubeletAdmission()
         self._failed: set[str] = set()
         cluster.watch(self.handle)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
@@ -11,15 +10,13 @@ from bayplan.api import Pod, ReplicaSet
 from bayplan.api.workloads import ReplicaSetStatus
 from bayplan.cluster.embedded.children import (
     Children,
-    Marks,
+    PodOverrides,
     alive,
     available_at,
     is_ready,
     template_of,
 )
-
-if TYPE_CHECKING:
-    from bayplan.cluster.embedded.store import MemoryCluster
+from bayplan.cluster.embedded.store import MemoryCluster
 
 __all__ = ["ReplicaSetController"]
 
@@ -41,7 +38,7 @@ class ReplicaSetController:
         missing = owner.spec.replicas - len(living)
         if missing > 0:
             template = template_of(self._cluster, owner)
-            marks = Marks(generate_name=f"{owner.metadata.name}-")
+            marks = PodOverrides(generate_name=f"{owner.metadata.name}-")
             for _ in range(missing):
                 pod = self._children.make(owner, template, marks)
                 if pod is None:

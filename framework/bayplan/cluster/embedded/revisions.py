@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 from msgspec.structs import replace
@@ -12,11 +12,10 @@ from msgspec.structs import replace
 from bayplan.api import ControllerRevision, DaemonSet, ObjectMeta, StatefulSet
 from bayplan.api.objects import decode_part
 from bayplan.api.pod import PodTemplate
-from bayplan.cluster.embedded.children import Children, Template, reference_to, template_of
+from bayplan.cluster.embedded.children import Children, Template, template_of
+from bayplan.cluster.embedded.owner_references import reference_to
+from bayplan.cluster.embedded.store import MemoryCluster
 from bayplan.errors import AlreadyExists
-
-if TYPE_CHECKING:
-    from bayplan.cluster.embedded.store import MemoryCluster
 
 __all__ = ["REVISION_LABEL", "Revisions", "digest_of", "template_in"]
 

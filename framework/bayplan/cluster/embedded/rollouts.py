@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 from bayplan.api import Deployment, ReplicaSet
 from bayplan.api.workloads import RollingDeployment
-from bayplan.cluster.embedded.amounts import amount_of
+from bayplan.cluster.embedded.int_or_percent import amount_of
 
 __all__ = [
     "DESIRED",
     "HISTORY",
     "MAXIMUM",
     "REVISION",
-    "Limits",
+    "RolloutLimits",
     "new_size",
     "number_in",
     "old_sizes",
@@ -31,14 +31,14 @@ Sizes = Iterator[tuple[ReplicaSet, int]]
 
 
 @dataclass(frozen=True)
-class Limits:
+class RolloutLimits:
     """How many pods there may be at most, and how many have to be available."""
 
     most: int
     least: int
 
     @classmethod
-    def of(cls, owner: Deployment) -> Limits:
+    def of(cls, owner: Deployment) -> RolloutLimits:
         """Return the limits of a Deployment."""
         replicas, strategy = owner.spec.replicas, owner.spec.strategy
         if strategy.type == "Recreate":
@@ -72,7 +72,7 @@ def new_size(owner: Deployment, sets: list[ReplicaSet], now: int) -> int:
     wanted = owner.spec.replicas
     if owner.spec.strategy.type == "Recreate" or now >= wanted:
         return wanted
-    room = Limits.of(owner).most - sum(one.spec.replicas for one in sets)
+    room = RolloutLimits.of(owner).most - sum(one.spec.replicas for one in sets)
     return now + max(0, min(room, wanted - now))
 
 
@@ -81,7 +81,7 @@ def old_sizes(owner: Deployment, sets: list[ReplicaSet], new: ReplicaSet) -> Siz
 
     Pods that are not available go first, as nobody misses them.
     """
-    least = Limits.of(owner).least
+    least = RolloutLimits.of(owner).least
     old = [one for one in sets if one.metadata.uid != new.metadata.uid]
     sizes = {one.metadata.uid: one.spec.replicas for one in old}
     waiting = new.spec.replicas - (new.status.available_replicas or 0)
@@ -129,7 +129,7 @@ def _is_saturated(owner: Deployment, new: ReplicaSet) -> bool:
 
 def _shares(owner: Deployment, active: list[ReplicaSet]) -> Sizes:
     """Spread what is added or taken away by the sizes that the ReplicaSets have."""
-    most = Limits.of(owner).most
+    most = RolloutLimits.of(owner).most
     added = most - sum(one.spec.replicas for one in active)
     newest = added > 0
     order = sorted(

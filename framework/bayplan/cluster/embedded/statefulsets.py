@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
@@ -17,13 +16,17 @@ from bayplan.api import (
 )
 from bayplan.api.pod import PersistentVolumeClaimSource, PodSpec, Volume
 from bayplan.api.workloads import StatefulSetStatus
-from bayplan.cluster.embedded.amounts import amount_of
-from bayplan.cluster.embedded.children import Children, Marks, available_at, is_available, is_ready
+from bayplan.cluster.embedded.children import (
+    Children,
+    PodOverrides,
+    available_at,
+    is_available,
+    is_ready,
+)
+from bayplan.cluster.embedded.int_or_percent import amount_of
 from bayplan.cluster.embedded.revisions import REVISION_LABEL, Revisions, template_in
+from bayplan.cluster.embedded.store import MemoryCluster
 from bayplan.dialects.reading import is_index
-
-if TYPE_CHECKING:
-    from bayplan.cluster.embedded.store import MemoryCluster
 
 __all__ = ["StatefulSetController"]
 
@@ -33,7 +36,7 @@ _POD_INDEX = "apps.kubernetes.io/pod-index"
 
 
 @dataclass(frozen=True)
-class _Versions:
+class _RolloutRevisions:
     """The revision that pods had before a rollout, and the one that they get."""
 
     current: ControllerRevision
@@ -63,16 +66,16 @@ class StatefulSetController:
 
     # Revisions ---------------------------------------------------------------------------
 
-    def _versions(self, owner: StatefulSet, pods: Mapping[int, Pod]) -> _Versions:
+    def _versions(self, owner: StatefulSet, pods: Mapping[int, Pod]) -> _RolloutRevisions:
         carried = [pod.metadata.labels.get(REVISION_LABEL, "") for pod in pods.values()]
         prefix = f"{owner.metadata.name}-"
         adopted = next((c.removeprefix(prefix) for c in carried if c.startswith(prefix)), "")
         update = self._revisions.sync(owner, adopted)
         known = {one.metadata.name: one for one in self._children.revisions(owner)}
-        return _Versions(known.get(owner.status.current_revision, update), update)
+        return _RolloutRevisions(known.get(owner.status.current_revision, update), update)
 
     def _version_for(
-        self, owner: StatefulSet, versions: _Versions, ordinal: int
+        self, owner: StatefulSet, versions: _RolloutRevisions, ordinal: int
     ) -> ControllerRevision:
         """Return the revision that a pod is made in."""
         strategy = owner.spec.update_strategy
@@ -85,7 +88,7 @@ class StatefulSetController:
 
     # Pods --------------------------------------------------------------------------------
 
-    def _act(self, owner: StatefulSet, versions: _Versions, pods: dict[int, Pod]) -> None:
+    def _act(self, owner: StatefulSet, versions: _RolloutRevisions, pods: dict[int, Pod]) -> None:
         ordered = owner.spec.pod_management_policy == "OrderedReady"
         start = owner.spec.ordinals.start
         wanted = range(start, start + owner.spec.replicas)
@@ -101,7 +104,7 @@ class StatefulSetController:
             self._roll(owner, versions, pods, wanted)
 
     def _keep_up(
-        self, owner: StatefulSet, versions: _Versions, ordinal: int, pod: Pod | None
+        self, owner: StatefulSet, versions: _RolloutRevisions, ordinal: int, pod: Pod | None
     ) -> bool:
         """Make a pod where there is none; return whether those after it have to wait."""
         if pod is not None and pod.status.phase in ("Failed", "Succeeded"):
@@ -118,7 +121,7 @@ class StatefulSetController:
     def _roll(
         self,
         owner: StatefulSet,
-        versions: _Versions,
+        versions: _RolloutRevisions,
         pods: Mapping[int, Pod],
         wanted: range,
     ) -> None:
@@ -170,7 +173,9 @@ class StatefulSetController:
         extra = {"hostname": name}
         if owner.spec.service_name:
             extra["subdomain"] = owner.spec.service_name
-        if self._children.make(owner, template, Marks(name=name, labels=labels), spec, extra):
+        if self._children.make(
+            owner, template, PodOverrides(name=name, labels=labels), spec, extra
+        ):
             text = f"Create Pod {name} in StatefulSet {owner.metadata.name} successful"
             self._cluster.tell(owner, _COMPONENT, "SuccessfulCreate", text)
 
@@ -204,7 +209,9 @@ class StatefulSetController:
 
     # Status ------------------------------------------------------------------------------
 
-    def _count(self, owner: StatefulSet, versions: _Versions, found: Mapping[int, Pod]) -> None:
+    def _count(
+        self, owner: StatefulSet, versions: _RolloutRevisions, found: Mapping[int, Pod]
+    ) -> None:
         pods = list(found.values())
         living = [p for p in pods if p.metadata.deletion_timestamp is None]
         current, update = versions.current.metadata.name, versions.update.metadata.name
@@ -231,7 +238,7 @@ class StatefulSetController:
             self._cluster.update(replace(owner, status=status))
 
 
-def _used(versions: _Versions, pods: Iterable[Pod]) -> set[str]:
+def _used(versions: _RolloutRevisions, pods: Iterable[Pod]) -> set[str]:
     names = {versions.current.metadata.name, versions.update.metadata.name}
     return names | {pod.metadata.labels.get(REVISION_LABEL, "") for pod in pods}
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import random
 from collections import deque
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar, cast
 
@@ -22,31 +21,19 @@ from bayplan.api import (
     Node,
     PersistentVolumeClaim,
     Pod,
-    PodCondition,
     PriorityClass,
     StorageClass,
     kind_of,
 )
 from bayplan.api.volumes import default_class
-from bayplan.cluster.embedded.admission import with_condition, with_condition_taints, with_spec
-from bayplan.cluster.embedded.claims import write_claim
+from bayplan.cluster.embedded.admission import with_condition_taints, with_spec
 from bayplan.cluster.embedded.clock import VirtualClock
-from bayplan.cluster.embedded.disruption import take_one
-from bayplan.cluster.embedded.volumes import write_volume
+from bayplan.cluster.embedded.faults import WriteFaults
+from bayplan.cluster.embedded.writes import carry_out
 from bayplan.cluster.manifests import object_key
 from bayplan.cluster.protocol import (
-    Bind,
-    BindVolume,
-    CreateClaim,
     Done,
     Event,
-    Evict,
-    PatchPodStatus,
-    PatchStatus,
-    PutConfigMap,
-    ReleaseClaim,
-    ReserveClaim,
-    SelectNode,
     WatchEvent,
     WatchHandler,
     WatchType,
@@ -61,7 +48,7 @@ from bayplan.errors import (
     did_you_mean,
 )
 
-__all__ = ["LONG_AGO", "Faults", "MemoryCluster"]
+__all__ = ["LONG_AGO", "MemoryCluster"]
 
 Obj = TypeVar("Obj", bound=ApiObject)
 Content = dict[str, Any]
@@ -69,25 +56,6 @@ Content = dict[str, Any]
 LONG_AGO = datetime(2000, 1, 1, tzinfo=UTC)
 _SUFFIX_LETTERS = "bcdfghjklmnpqrstvwxz2456789"
 _SYSTEM_PRIORITIES = {"system-cluster-critical": 2000000000, "system-node-critical": 2000001000}
-
-
-@dataclass
-class Faults:
-    """Failures to come, for tests: the next writes of a type that are refused.
-
-    ``refuse`` maps a write type to the errors of its next submissions, in order.
-    """
-
-    refuse: dict[type, deque[ClusterError]] = field(default_factory=dict)
-
-    def fail_next(self, write: type, *errors: ClusterError) -> None:
-        """Refuse the next writes of a type with these errors, one each."""
-        self.refuse.setdefault(write, deque()).extend(errors)
-
-    def take(self, write: Write) -> ClusterError | None:
-        """Return the error that a write has to fail with, if any."""
-        waiting = self.refuse.get(type(write))
-        return waiting.popleft() if waiting else None
 
 
 class MemoryCluster:
@@ -104,7 +72,7 @@ class MemoryCluster:
     ) -> None:
         self.start = start
         self.clock = clock or VirtualClock()
-        self.faults = Faults()
+        self.faults = WriteFaults()
         self.events: list[tuple[float, Event]] = []
         self.reports: dict[tuple[str, str], str] = {}
         self._random = random.Random(seed)  # noqa: S311 - names, not secrets
@@ -254,7 +222,10 @@ class MemoryCluster:
         error = self.faults.take(write)
         if error is None:
             try:
-                self._carry_out(write)
+                if isinstance(write, Event):
+                    self._record(write)
+                else:
+                    carry_out(self, write)
             except ClusterError as exc:
                 error = exc
         if done is not None:
@@ -402,66 +373,3 @@ class MemoryCluster:
 
     def _record(self, event: Event) -> None:
         self.events.append((self.now, event))
-
-    def _carry_out(self, write: Write) -> None:
-        if isinstance(write, Event):
-            self._record(write)
-            return
-        if isinstance(write, PatchStatus):
-            obj = self.get(write.type, write.key)
-            if obj is None:
-                raise NotFound(f"{write.type.__name__} {write.key} does not exist")
-            self._store(replace(obj, status=write.status), WatchType.MODIFIED)
-            return
-        if isinstance(write, PutConfigMap):
-            exists = self.get(type(write.config_map), write.config_map.key) is not None
-            (self.update if exists else self.create)(write.config_map)
-            return
-        if isinstance(write, ReserveClaim | ReleaseClaim | CreateClaim):
-            write_claim(self, write)
-            return
-        if isinstance(write, BindVolume | SelectNode):
-            write_volume(self, write)
-            return
-        pod = self.get(Pod, write.pod)
-        if pod is None:
-            raise NotFound(f"Pod {write.pod} does not exist")
-        if write.uid and pod.metadata.uid != write.uid:
-            raise Conflict(f"Pod {write.pod} was made anew since")
-        if isinstance(write, Bind):
-            if self.get(Node, write.node) is None:
-                raise NotFound(f"Node {write.node} does not exist")
-            self.bind(pod, write)
-        elif isinstance(write, Evict):
-            take_one(self, pod)
-            condition = PodCondition(
-                "DisruptionTarget", "True", "PreemptionByScheduler", write.message, self.timestamp()
-            )
-            pod = self._store(with_condition(pod, condition), WatchType.MODIFIED)
-            self.delete(Pod, pod.key)
-        else:
-            self._patch_status(pod, write)
-
-    def bind(self, pod: Pod, write: Bind) -> None:
-        """Give a pod its node.
-
-        :raises Conflict: when it has one, or is being deleted.
-        """
-        if pod.spec.node_name:
-            raise Conflict(f"Pod {pod.key} is on node {pod.spec.node_name} already")
-        if pod.metadata.deletion_timestamp is not None:
-            raise Conflict(f"Pod {pod.key} is being deleted")
-        condition = PodCondition("PodScheduled", "True", last_transition_time=self.timestamp())
-        pod = with_condition(with_spec(pod, node_name=write.node), condition)
-        if write.annotations:
-            annotations = {**pod.metadata.annotations, **write.annotations}
-            pod = replace(pod, metadata=replace(pod.metadata, annotations=annotations))
-        self._store(pod, WatchType.MODIFIED)
-
-    def _patch_status(self, pod: Pod, write: PatchPodStatus) -> None:
-        condition = replace(write.condition, last_transition_time=self.timestamp())
-        pod = with_condition(pod, condition)
-        if write.nominated_node is not None:
-            status = replace(pod.status, nominated_node_name=write.nominated_node)
-            pod = replace(pod, status=status)
-        self._store(pod, WatchType.MODIFIED)

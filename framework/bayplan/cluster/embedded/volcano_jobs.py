@@ -6,21 +6,17 @@ and its users see them. A pod that ends or is evicted is made anew under its own
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from msgspec.structs import replace
 
 from bayplan.api import ObjectMeta, OwnerReference, Pod, VolcanoJob, VolcanoPodGroup
 from bayplan.api.meta import LabelSelector
 from bayplan.api.podgroup import SubGroupPolicy, VolcanoPodGroupSpec
 from bayplan.api.workloads import VolcanoTask
+from bayplan.cluster.embedded.store import MemoryCluster
 from bayplan.cluster.manifests import object_key
 from bayplan.cluster.protocol import WatchEvent, WatchType
 from bayplan.dialects.volcano import GROUP_ANNOTATION, TASK_ANNOTATION
 from bayplan.errors import AlreadyExists, InputError
-
-if TYPE_CHECKING:
-    from bayplan.cluster.embedded.store import MemoryCluster
 
 __all__ = ["VolcanoJobs"]
 

@@ -6,15 +6,12 @@ its controller for generic ephemeral volumes, and of the provisioners of storage
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from msgspec.structs import replace
 
 from bayplan.api import (
     CSINode,
     Node,
     ObjectMeta,
-    OwnerReference,
     PersistentVolume,
     PersistentVolumeClaim,
     Pod,
@@ -44,14 +41,13 @@ from bayplan.api.volumes import (
     size_of,
     used_claims,
 )
-from bayplan.cluster.protocol import BindVolume, SelectNode, WatchEvent, WatchType
-from bayplan.errors import Conflict, NotFound
+from bayplan.cluster.embedded.owner_references import reference_to as owner_reference_to
+from bayplan.cluster.embedded.store import MemoryCluster
+from bayplan.cluster.embedded.writes import carry_out
+from bayplan.cluster.protocol import SelectNode, WatchEvent, WatchType
 from bayplan.naming import natural_key
 
-if TYPE_CHECKING:
-    from bayplan.cluster.embedded.store import MemoryCluster
-
-__all__ = ["VolumeController", "write_volume"]
+__all__ = ["VolumeController"]
 
 _HOSTNAME = "kubernetes.io/hostname"
 _PROVISIONED_BY = "pv.kubernetes.io/provisioned-by"
@@ -127,7 +123,7 @@ class VolumeController:
                     namespace=meta.namespace,
                     labels=template.metadata.labels,
                     annotations=template.metadata.annotations,
-                    owner_references=(_owner(pod),),
+                    owner_references=(owner_reference_to(pod, "v1"),),
                 )
                 self._cluster.create(PersistentVolumeClaim(made, template.spec))
 
@@ -297,7 +293,7 @@ class VolumeController:
             return None
         where = self._cluster.get(Node, node) if node else None
         if node and where is None:
-            write_volume(self._cluster, SelectNode(claim.key, claim.metadata.uid, ""))
+            carry_out(self._cluster, SelectNode(claim.key, claim.metadata.uid, ""))
             return None
         name = f"pvc-{claim.metadata.uid}"
         known = self._cluster.get(PersistentVolume, name)
@@ -341,57 +337,3 @@ class VolumeController:
 
 def _claiming(pod: Pod) -> list[Volume]:
     return [v for v in pod.spec.volumes if v.persistent_volume_claim or v.ephemeral]
-
-
-def _owner(pod: Pod) -> OwnerReference:
-    return OwnerReference("Pod", pod.metadata.name, pod.metadata.uid, "v1", controller=True)
-
-
-# What a scheduler writes ---------------------------------------------------------------------
-
-
-def write_volume(cluster: MemoryCluster, write: BindVolume | SelectNode) -> None:
-    """Carry out a scheduler's write to a volume or a claim.
-
-    :raises ClusterError: when it cannot be done.
-    """
-    claim = cluster.get(PersistentVolumeClaim, write.claim)
-    if claim is None:
-        raise NotFound(f"PersistentVolumeClaim {write.claim} does not exist")
-    if write.uid and claim.metadata.uid != write.uid:
-        raise Conflict(f"PersistentVolumeClaim {write.claim} was made anew since")
-    if claim.metadata.deletion_timestamp is not None:
-        raise Conflict(f"PersistentVolumeClaim {write.claim} is being deleted")
-    if isinstance(write, BindVolume):
-        _bind_volume(cluster, write.volume, claim)
-    else:
-        _select_node(cluster, write.node, claim)
-
-
-def _bind_volume(cluster: MemoryCluster, name: str, claim: PersistentVolumeClaim) -> None:
-    volume = cluster.get(PersistentVolume, name)
-    if volume is None:
-        raise NotFound(f"PersistentVolume {name} does not exist")
-    if claim.spec.volume_name not in ("", name):
-        raise Conflict(f"claim {claim.key} is bound to {claim.spec.volume_name} already")
-    if is_kept_for(volume, claim):
-        if volume.spec.claim_ref == reference_to(claim):
-            return
-    elif not is_available(volume):
-        raise Conflict(f"PersistentVolume {name} is not available any more")
-    spec = replace(volume.spec, claim_ref=reference_to(claim))
-    cluster.update(replace(volume, spec=spec))
-
-
-def _select_node(cluster: MemoryCluster, node: str, claim: PersistentVolumeClaim) -> None:
-    annotations = dict(claim.metadata.annotations)
-    selected = annotations.pop(SELECTED_NODE, "")
-    if selected == node:
-        return
-    if claim.spec.volume_name:
-        raise Conflict(f"claim {claim.key} is bound to {claim.spec.volume_name} already")
-    if node and selected:
-        raise Conflict(f"claim {claim.key} is to be provisioned for node {selected}")
-    if node:
-        annotations[SELECTED_NODE] = node
-    cluster.update(replace(claim, metadata=replace(claim.metadata, annotations=annotations)))

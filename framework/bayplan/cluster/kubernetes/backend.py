@@ -10,8 +10,8 @@ from typing import TypeVar
 
 from bayplan.api import ApiObject, Kind
 from bayplan.cluster.kubernetes.outages import Outages
-from bayplan.cluster.kubernetes.reflector import Health, Reflector
-from bayplan.cluster.kubernetes.resources import WATCHED, Resource, is_required
+from bayplan.cluster.kubernetes.reflector import Reflector, ReflectorHealth
+from bayplan.cluster.kubernetes.resources import WATCHED, WatchedResource, is_required
 from bayplan.cluster.kubernetes.transport import Transport
 from bayplan.cluster.kubernetes.writer import Writer
 from bayplan.cluster.manifests import object_key
@@ -92,7 +92,7 @@ class KubernetesCluster:
     @staticmethod
     def _is_known(reflector: Reflector) -> bool:
         """Whether a kind was listed, or is one that can be done without and may not be read."""
-        refused = reflector.health is Health.REFUSED and not is_required(reflector.kind)
+        refused = reflector.health is ReflectorHealth.REFUSED and not is_required(reflector.kind)
         return reflector.settled.is_set() or refused
 
     async def settle(self) -> None:
@@ -105,7 +105,7 @@ class KubernetesCluster:
         return [
             reflector.problem or f"{reflector.resource.name}: not listed yet"
             for reflector in self.reflectors
-            if reflector.health not in (Health.FOLLOWING, Health.ABSENT)
+            if reflector.health not in (ReflectorHealth.FOLLOWING, ReflectorHealth.ABSENT)
             and (required is None or is_required(reflector.kind) is required)
         ]
 
@@ -113,13 +113,17 @@ class KubernetesCluster:
     def refused(self) -> list[str]:
         """What the credentials do not allow to follow."""
         return [
-            reflector.problem for reflector in self.reflectors if reflector.health is Health.REFUSED
+            reflector.problem
+            for reflector in self.reflectors
+            if reflector.health is ReflectorHealth.REFUSED
         ]
 
     @property
     def settled_or_refused(self) -> bool:
         """Whether every kind was listed, is not there, or may not be read."""
-        return all(r.settled.is_set() or r.health is Health.REFUSED for r in self.reflectors)
+        return all(
+            r.settled.is_set() or r.health is ReflectorHealth.REFUSED for r in self.reflectors
+        )
 
     @property
     def unreadable(self) -> dict[tuple[str, str], str]:
@@ -174,7 +178,7 @@ class KubernetesCluster:
         """Return everything as it was last seen."""
         return {r.kind: r.objects for r in self.reflectors}
 
-    def resource_of(self, type_: type[ApiObject]) -> Resource | None:
+    def resource_of(self, type_: type[ApiObject]) -> WatchedResource | None:
         """Return where objects of a type are in the API, None for a type that is not followed."""
         reflector = self._by_type.get(type_)
         return reflector.resource if reflector is not None else None

@@ -16,13 +16,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bayplan.api import ApiObject
-from bayplan.cluster.kubernetes.claimwrites import ClaimWrites
+from bayplan.cluster.kubernetes.claim_writes import ClaimWrites
 from bayplan.cluster.kubernetes.events import EventRecorder
-from bayplan.cluster.kubernetes.podwrites import PodWrites
-from bayplan.cluster.kubernetes.resources import Resource
-from bayplan.cluster.kubernetes.statuswrites import StatusWrites
+from bayplan.cluster.kubernetes.pod_writes import PodWrites
+from bayplan.cluster.kubernetes.resources import WatchedResource
+from bayplan.cluster.kubernetes.status_writes import StatusWrites
 from bayplan.cluster.kubernetes.transport import JSON, Requests
-from bayplan.cluster.kubernetes.volumewrites import VolumeWrites
+from bayplan.cluster.kubernetes.volume_writes import VolumeWrites
 from bayplan.cluster.protocol import (
     Bind,
     BindVolume,
@@ -40,7 +40,7 @@ from bayplan.cluster.protocol import (
 )
 from bayplan.errors import ClusterError, InputError, Stopped, Transient
 
-__all__ = ["Rate", "Writer"]
+__all__ = ["RateLimiter", "Writer"]
 
 _FIRST_WAIT = 0.1
 _LONGEST_WAIT = 5.0
@@ -54,7 +54,7 @@ Subject = tuple[str, str]
 
 
 @dataclass(eq=False)
-class _Job:
+class _PendingWrite:
     """A write on its way; ``sent`` says that an attempt may have been carried out."""
 
     write: Write
@@ -64,7 +64,7 @@ class _Job:
 
 
 @dataclass
-class Rate:
+class RateLimiter:
     """A token bucket: ``per_second`` requests on average, ``burst`` at once."""
 
     per_second: float
@@ -94,7 +94,7 @@ class Rate:
         self._at = now
 
 
-class _Fenced(Requests):
+class _FencedRequests(Requests):
     """Requests of which those that change something are refused to whom may not write."""
 
     def __init__(self, inner: Requests, fence: Callable[[], bool]) -> None:
@@ -127,16 +127,16 @@ class Writer:
         transport: Requests,
         recorder: EventRecorder,
         concurrency: int = 32,
-        rate: Rate | None = None,
+        rate: RateLimiter | None = None,
     ) -> None:
         self._recorder = recorder
         self._concurrency = concurrency
         self._rate = rate
-        self._lanes: tuple[deque[_Job], ...] = (deque(), deque(), deque())
-        self._busy: dict[Subject, deque[_Job]] = {}
+        self._lanes: tuple[deque[_PendingWrite], ...] = (deque(), deque(), deque())
+        self._busy: dict[Subject, deque[_PendingWrite]] = {}
         self._workers: set[asyncio.Task[None]] = set()
-        self._retrying: dict[asyncio.TimerHandle, _Job] = {}
-        self._lingering: dict[Subject, tuple[asyncio.TimerHandle, _Job]] = {}
+        self._retrying: dict[asyncio.TimerHandle, _PendingWrite] = {}
+        self._lingering: dict[Subject, tuple[asyncio.TimerHandle, _PendingWrite]] = {}
         self._stopped: Stopped | None = None
         self._random = random.Random()  # noqa: S311 - spreads retries, guards nothing
         self.fence: Callable[[], bool] = lambda: True
@@ -145,13 +145,13 @@ class Writer:
         """Seconds for which a status waits for the next one of its object to take its place."""
         self.dropped_events = 0
         self.retries = 0
-        fenced = _Fenced(transport, lambda: self.fence())
+        fenced = _FencedRequests(transport, lambda: self.fence())
         self._pods = PodWrites(fenced, self._get)
         self._claims = ClaimWrites(fenced, self._get, self._resource)
         self._statuses = StatusWrites(fenced, self._get, self._resource)
         self._volumes = VolumeWrites(fenced, self._resource)
         self.lookup: Callable[[type[Any], str], Any] = lambda type_, key: None
-        self.resource_of: Callable[[type[ApiObject]], Resource | None] = lambda type_: None
+        self.resource_of: Callable[[type[ApiObject]], WatchedResource | None] = lambda type_: None
         self._how: dict[type, Callable[[Any, bool], Awaitable[None]]] = {
             Bind: self._pods.bind,
             Evict: self._pods.evict,
@@ -169,7 +169,7 @@ class Writer:
     def _get(self, type_: type[Any], key: str) -> Any:
         return self.lookup(type_, key)
 
-    def _resource(self, type_: type[ApiObject]) -> Resource | None:
+    def _resource(self, type_: type[ApiObject]) -> WatchedResource | None:
         return self.resource_of(type_)
 
     @property
@@ -198,13 +198,13 @@ class Writer:
         if isinstance(write, Event) and len(self._lanes[2]) >= _MOST_EVENTS:
             self.dropped_events += 1
             return
-        job = _Job(write, done)
+        job = _PendingWrite(write, done)
         if isinstance(write, PatchStatus) and self.linger:
             self._linger(job)
         else:
             self._enqueue(job)
 
-    def _linger(self, job: _Job) -> None:
+    def _linger(self, job: _PendingWrite) -> None:
         """Hold a status back: while a gang starts, its status changes with every member."""
         subject = _subject(job.write)
         assert subject is not None, "statuses have one"
@@ -256,7 +256,7 @@ class Writer:
 
     # The queue -------------------------------------------------------------------------------
 
-    def _enqueue(self, job: _Job) -> None:
+    def _enqueue(self, job: _PendingWrite) -> None:
         subject = _subject(job.write)
         if subject is not None:
             waiting = self._busy.get(subject)
@@ -289,7 +289,7 @@ class Writer:
                 return
             await self._try(job)
 
-    async def _try(self, job: _Job) -> None:
+    async def _try(self, job: _PendingWrite) -> None:
         try:
             if self._rate is not None:
                 delay = self._rate.delay(asyncio.get_running_loop().time())
@@ -321,7 +321,7 @@ class Writer:
         else:
             self._finished(job, None)
 
-    def _again(self, job: _Job, exc: Transient | InputError) -> None:
+    def _again(self, job: _PendingWrite, exc: Transient | InputError) -> None:
         self.retries += 1
         if job.attempts == 1:
             _log.warning("%s of %s: %s; trying again", *_named(job.write), exc)
@@ -341,7 +341,7 @@ class Writer:
         timer = loop.call_later(max(wait, after or 0.0), retry)
         self._retrying[timer] = job
 
-    def _finished(self, job: _Job, error: ClusterError | None) -> None:
+    def _finished(self, job: _PendingWrite, error: ClusterError | None) -> None:
         subject = _subject(job.write)
         if subject is not None:
             waiting = self._busy.pop(subject, None)
@@ -350,7 +350,7 @@ class Writer:
                 self._lanes[_lane(waiting[0].write)].append(waiting.popleft())
         self._answer(job, error)
 
-    def _answer(self, job: _Job, error: ClusterError | None) -> None:
+    def _answer(self, job: _PendingWrite, error: ClusterError | None) -> None:
         if job.done is not None:
             try:
                 job.done(error)
@@ -391,7 +391,9 @@ def _named(write: Write) -> tuple[str, str]:
 
 
 def _superseded(
-    waiting: deque[_Job], job: _Job, answer: Callable[[_Job, ClusterError | None], None]
+    waiting: deque[_PendingWrite],
+    job: _PendingWrite,
+    answer: Callable[[_PendingWrite, ClusterError | None], None],
 ) -> bool:
     """Let a newer status take the place of one that was not sent yet."""
     if not waiting or type(waiting[-1].write) is not type(job.write):

@@ -20,7 +20,7 @@ from bayplan.cluster.apiserver.loading import load_into
 from bayplan.cluster.apiserver.pidfile import beside, held_pid
 from bayplan.cluster.apiserver.server import ApiServer
 from bayplan.cluster.apiserver.store import ServedCluster
-from bayplan.cluster.apiserver.wallclock import WallClock
+from bayplan.cluster.apiserver.wall_clock import WallClock
 from bayplan.cluster.manifests import Manifests
 from bayplan.errors import InputError
 from bayplan.inputs.httpserver import allow_many_connections

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from msgspec.structs import replace
 
 from bayplan.api import Node, Pod, PodCondition
 from bayplan.cluster.embedded.admission import with_condition
+from bayplan.cluster.embedded.store import MemoryCluster
 from bayplan.cluster.protocol import WatchEvent, WatchType
 
-if TYPE_CHECKING:
-    from bayplan.cluster.embedded.store import MemoryCluster
-
-__all__ = ["PodGarbage"]
+__all__ = ["PodGarbageCollector"]
 
 _QUARANTINE = 40.0
 """Seconds between the end of a node and that of the pods it had."""
 
 
-class PodGarbage:
+class PodGarbageCollector:
     """Removes the pods of nodes that were deleted."""
 
     def __init__(self, cluster: MemoryCluster) -> None:

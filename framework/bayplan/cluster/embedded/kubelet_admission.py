@@ -11,12 +11,12 @@ from collections import Counter
 from bayplan.api import Node, Pod, pod_requests
 from bayplan.api.resources import amount_of
 
-__all__ = ["NodeRoom"]
+__all__ = ["KubeletAdmission"]
 
 _PODS = "pods"
 
 
-class NodeRoom:
+class KubeletAdmission:
     """What the admitted pods use, by node. Amounts are in milli for cpu, in units otherwise."""
 
     def __init__(self) -> None:

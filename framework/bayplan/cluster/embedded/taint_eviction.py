@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from bayplan.api import Node, Pod, PodCondition, Taint, Toleration
 from bayplan.api.tolerations import tolerated
 from bayplan.cluster.embedded.admission import with_condition, with_tolerations
+from bayplan.cluster.embedded.store import MemoryCluster
 from bayplan.cluster.protocol import Event, WatchEvent, WatchType
-
-if TYPE_CHECKING:
-    from bayplan.cluster.embedded.store import MemoryCluster
 
 __all__ = ["TaintEviction"]
 
@@ -21,7 +18,7 @@ _REASON = "TaintManagerEviction"
 
 
 @dataclass(frozen=True)
-class _Eviction:
+class _PlannedEviction:
     """An eviction to come: of which pod, since when it is due, and at what time."""
 
     uid: str
@@ -37,7 +34,7 @@ class TaintEviction:
         self._taints: dict[str, tuple[Taint, ...]] = {}
         self._pods: dict[str, dict[str, None]] = {}
         self._nodes: dict[str, str] = {}
-        self._planned: dict[str, _Eviction] = {}
+        self._planned: dict[str, _PlannedEviction] = {}
         cluster.watch(self.handle)
 
     def handle(self, event: WatchEvent) -> None:
@@ -84,12 +81,12 @@ class TaintEviction:
                 self._tell(pod, f"Cancelling deletion of Pod {key}")
             return
         start = planned.start if planned is not None else self._cluster.now
-        wanted = _Eviction(pod.metadata.uid, start, start + seconds)
+        wanted = _PlannedEviction(pod.metadata.uid, start, start + seconds)
         if wanted != planned:
             self._planned[key] = wanted
             self._cluster.clock.call_at(wanted.at, lambda: self._evict(key, wanted))
 
-    def _evict(self, key: str, planned: _Eviction) -> None:
+    def _evict(self, key: str, planned: _PlannedEviction) -> None:
         if self._planned.get(key) != planned:
             return
         del self._planned[key]
