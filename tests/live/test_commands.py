@@ -457,19 +457,17 @@ def test_a_kubeconfig_that_the_environment_names_is_missed(
     assert f"{tmp_path / 'gone'}: there is no such file" in text
 
 
-def test_credentials_that_vanish_are_kept_while_they_are_good(face: Face, tmp_path: Path) -> None:
-    import asyncio
+async def test_credentials_that_vanish_are_kept_while_they_are_good(
+    face: Face, tmp_path: Path
+) -> None:
 
     from bayplan.cluster.kubernetes.credentials import Credentials
 
     path = tmp_path / "kubeconfig"
     face.server.write_kubeconfig(path)
 
-    async def run() -> None:
-        credentials = Credentials(path)
-        before = await credentials.endpoint()
-        path.unlink()
-        credentials._fresh_until = 0.0
-        assert await credentials.endpoint() is before
-
-    asyncio.run(run())
+    credentials = Credentials(path)
+    before = await credentials.endpoint()
+    path.unlink()
+    credentials._fresh_until = 0.0
+    assert await credentials.endpoint() is before

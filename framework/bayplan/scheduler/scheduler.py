@@ -195,6 +195,7 @@ class Scheduler:
     :param tables_per_second: how many decisions a second keep what each plugin said of the nodes,
         for explanations; the newest 1,000 of them are kept.
     :param instrument: wraps the hooks of a profile, to measure them.
+    :param observer: called for every cycle and binding.
     """
 
     def __init__(
@@ -205,6 +206,7 @@ class Scheduler:
         keep_decisions: int = 10_000,
         instrument: Callable[[Runtime], Runtime] | None = None,
         tables_per_second: float = 0.0,
+        observer: Observer | None = None,
     ) -> None:
         self._cluster = cluster
         self._tables: DecisionTables | None = None
@@ -228,7 +230,7 @@ class Scheduler:
         )
         self.holds = self.rooms.holds
         self.statistics = Statistics()
-        self.observer = Observer()
+        self.observer = observer or Observer()
         self.decisions: dict[str, Decision] = {}
         self._keep_decisions = keep_decisions
         self._profiles: dict[str, ProfileAtWork] = {}

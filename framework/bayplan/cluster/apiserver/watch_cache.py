@@ -71,6 +71,11 @@ class ChangeLog:
         """The position after the last change."""
         return self._forgotten + len(self._changes)
 
+    @property
+    def last_version(self) -> int:
+        """The resource version of the last change, 0 when none is kept."""
+        return self._changes[-1].record.version if self._changes else 0
+
     def append(self, change: Change) -> None:
         """Add a change and wake who waits for one."""
         self._changes.append(change)

@@ -107,7 +107,7 @@ class Reflector:
         reader: Reader,
         kind: Kind,
         deliver: Callable[[WatchEvent], None],
-        on_unreadable: Callable[[Kind, str, str], None],
+        on_unreadable: Callable[[Kind, str, str], None] | None,
         outages: Outages,
     ) -> None:
         self.kind = kind
@@ -255,7 +255,8 @@ class Reflector:
             if self.unreadable.get(key) != str(exc):
                 self.unreadable[key] = str(exc)
                 _log.warning("%s %s cannot be used: %s", self.kind.name, key, exc)
-                self._on_unreadable(self.kind, key, str(exc))
+                if self._on_unreadable is not None:
+                    self._on_unreadable(self.kind, key, str(exc))
             used = what_is_used(bytes(raw)) if self.kind.type is Pod else None
             if used is None:
                 # What was known of it does not hold any more.

@@ -12,7 +12,7 @@ from bayplan.cluster.kubernetes.transport import Transport
 from bayplan.cluster.kubernetes.writer import RateLimiter
 from bayplan.errors import ClusterError, InputError
 
-__all__ = ["Reviews"]
+__all__ = ["TokenReviews"]
 
 _REMEMBERED = 256
 _SECONDS = 10.0
@@ -20,7 +20,7 @@ _ASKED_PER_SECOND = 5.0
 _BURST = 20
 
 
-class Reviews:
+class TokenReviews:
     """Delegated authentication and authorization; an answer holds for ten seconds."""
 
     def __init__(self, transport: Transport) -> None:
