@@ -95,16 +95,16 @@ class Election:
             self._changed(False)
 
     async def _acquire(self) -> None:
-        told = ""
+        logged = ""
         while True:
             try:
                 async with asyncio.timeout(self._times.renew_deadline):
                     if await self._try():
                         return
                 self.problem = ""
-                if self.holder not in (told, ""):
-                    told = self.holder
-                    _log.info("stands by: %s holds the lease", told)
+                if self.holder not in (logged, ""):
+                    logged = self.holder
+                    _log.info("stands by: %s holds the lease", logged)
             except (ClusterError, InputError, TimeoutError) as exc:
                 self._note(exc)
             await asyncio.sleep(self._times.retry_period * (1 + 0.2 * random.random()))  # noqa: S311

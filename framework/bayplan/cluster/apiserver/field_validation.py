@@ -111,11 +111,11 @@ class FieldValidation:
         unknown = _unknown(schema, content)
         if unknown:
             meta = content.get("metadata") or {}
-            told = [
+            messages = [
                 f"{_keyed(schema, content, steps)}: field not declared in schema"
                 for steps in unknown
             ]
-            text = told[0] if len(told) == 1 else "errors:\n  " + "\n  ".join(told)
+            text = messages[0] if len(messages) == 1 else "errors:\n  " + "\n  ".join(messages)
             raise ApiError(
                 500,
                 "",

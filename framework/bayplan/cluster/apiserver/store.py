@@ -61,10 +61,6 @@ class ServedCluster(MemoryCluster):
         self._records: dict[type, dict[str, StoredObject]] = {}
         self._logs: dict[type, ChangeLog] = {}
         self._incoming: tuple[Content, ApiObject] | None = None
-        self.real_time: Callable[[], float] | None = None
-        """What the clock follows, None for virtual time."""
-        self.set_alarm: Callable[[float | None], None] | None = None
-        """Told when the next thing is due."""
         self.last: StoredObject | None = None
         """What the last write left of its object."""
         self._observers: list[Observer] = []
@@ -167,25 +163,24 @@ class ServedCluster(MemoryCluster):
         """Let everything happen that follows at this instant."""
         clock = self.clock
         while True:
-            clock.advance(clock.now if self.real_time is None else self.real_time())
+            clock.catch_up()
             if not self.deliver():
                 following = clock.next_time()
                 if following is None or following > clock.now:
                     break
-        if self.set_alarm is not None:
-            self.set_alarm(following)
+        clock.wake_at(following, self.settle)
 
     def budget_problems(self, pod: StoredObject) -> list[str]:
         """Say which disruption budgets keep a pod from being evicted."""
-        told = []
+        messages = []
         for budget in budgets_of(self, pod.obj) if isinstance(pod.obj, Pod) else ():
             if budget.status.disruptions_allowed < 1:
                 healthy, wanted = health(budget, self.list(Pod))
-                told.append(
+                messages.append(
                     f"The disruption budget {budget.metadata.name} needs {wanted} healthy pods "
                     f"and has {healthy} currently"
                 )
-        return told
+        return messages
 
     def store_content(self, resource: Resource, key: str, content: Content) -> None:
         """Replace the JSON of an object where only what is not typed differs."""
@@ -303,7 +298,7 @@ class ServedCluster(MemoryCluster):
 
     # Events ------------------------------------------------------------------------------
 
-    def tell(self, obj: ApiObject, component: str, reason: str, message: str) -> None:
+    def record_event(self, obj: ApiObject, component: str, reason: str, message: str) -> None:
         """Write an event of a controller about an object."""
         self._write_event(self._reference(obj), "Normal", reason, message, component)
 
@@ -324,8 +319,8 @@ class ServedCluster(MemoryCluster):
             "resourceVersion": meta.resource_version,
         }
 
-    def _record(self, event: Event) -> None:
-        super()._record(event)
+    def _keep_event(self, event: Event) -> None:
+        super()._keep_event(event)
         namespace, _, name = event.pod.rpartition("/")
         involved = {"kind": event.about, "namespace": namespace or "default", "name": name}
         pod = self.get(Pod, event.pod) if event.about == "Pod" else None

@@ -1,36 +1,39 @@
-"""The real time as the time of a cluster."""
+"""Real time as the time of a cluster."""
 
 from __future__ import annotations
 
 import asyncio
+import time
+from collections.abc import Callable
 
-from bayplan.cluster.apiserver.store import ServedCluster
+from bayplan.cluster.embedded.clock import VirtualClock
 
 __all__ = ["WallClock"]
 
 
-class WallClock:
-    """Moves the clock of a cluster on, second by second of the real time, in a running loop."""
+class WallClock(VirtualClock):
+    """A clock that follows real time, in the event loop in which its cluster settles."""
 
-    def __init__(self, cluster: ServedCluster) -> None:
-        self._cluster = cluster
-        self._loop = asyncio.get_running_loop()
-        self._origin = self._loop.time() - cluster.clock.now
+    def __init__(self) -> None:
+        super().__init__()
+        self._origin = time.monotonic()
         self._alarm: asyncio.TimerHandle | None = None
-        cluster.real_time, cluster.set_alarm = self._now, self._set_alarm
-        cluster.settle()
+        self._stopped = False
 
-    def stop(self) -> None:
-        """Leave the clock where it is."""
-        self._cluster.real_time = self._cluster.set_alarm = None
-        self._set_alarm(None)
+    def catch_up(self) -> None:
+        """Move to the present time and run all actions due by then."""
+        self.advance(self.now if self._stopped else time.monotonic() - self._origin)
 
-    def _now(self) -> float:
-        return self._loop.time() - self._origin
-
-    def _set_alarm(self, due: float | None) -> None:
+    def wake_at(self, due: float | None, action: Callable[[], None]) -> None:
+        """Call an action at a time (seconds) in the running loop; it replaces the last one."""
         if self._alarm is not None:
             self._alarm.cancel()
-        self._alarm = None
-        if due is not None:
-            self._alarm = self._loop.call_at(self._origin + due, self._cluster.settle)
+            self._alarm = None
+        if due is not None and not self._stopped:
+            left = due - (time.monotonic() - self._origin)
+            self._alarm = asyncio.get_running_loop().call_later(max(0.0, left), action)
+
+    def stop(self) -> None:
+        """Stand still from now on."""
+        self._stopped = True
+        self.wake_at(None, self.catch_up)

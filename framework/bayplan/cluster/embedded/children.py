@@ -1,4 +1,4 @@
-"""What workloads own: pods, ReplicaSets and ControllerRevisions, and how pods are made."""
+"""The objects that workloads own: pods, ReplicaSets, ControllerRevisions; how pods are created."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ Content = dict[str, Any]
 
 @dataclass(frozen=True)
 class Template:
-    """A pod template, typed and as JSON; ``content`` None where the type holds all of it."""
+    """A pod template, typed and as JSON; ``content`` is None when all fields are typed."""
 
     typed: PodTemplate
     content: Content | None = None
@@ -60,7 +60,7 @@ class Template:
 
 @dataclass(frozen=True)
 class PodOverrides:
-    """What a pod has beyond its template."""
+    """Metadata that a pod gets beyond its template's."""
 
     name: str = ""
     generate_name: str = ""
@@ -77,12 +77,12 @@ def template_of(cluster: MemoryCluster, owner: Owner) -> Template:
 
 
 def alive(pod: Pod) -> bool:
-    """Tell whether a pod runs, or may run yet."""
+    """Return whether a pod is pending or running and not being deleted."""
     return pod.status.phase in ("Pending", "Running") and pod.metadata.deletion_timestamp is None
 
 
 def is_ready(pod: Pod) -> bool:
-    """Tell whether a pod runs and is ready; one that says nothing about it is."""
+    """Return whether a pod runs and is ready; a pod without a Ready condition counts as ready."""
     ready = _ready_condition(pod)
     return pod.status.phase == "Running" and (ready is None or ready.status == "True")
 
@@ -92,7 +92,7 @@ def _ready_condition(pod: Pod) -> PodCondition | None:
 
 
 def available_at(cluster: MemoryCluster, pod: Pod, min_ready_seconds: int) -> float | None:
-    """Return the time from which a pod counts as available, None for one that is not ready."""
+    """Return when a pod becomes available (virtual seconds), None when it is not ready."""
     if not is_ready(pod):
         return None
     if not min_ready_seconds:
@@ -103,13 +103,13 @@ def available_at(cluster: MemoryCluster, pod: Pod, min_ready_seconds: int) -> fl
 
 
 def is_available(cluster: MemoryCluster, pod: Pod, min_ready_seconds: int) -> bool:
-    """Tell whether a pod has been ready for long enough."""
+    """Return whether a pod has been ready for minReadySeconds."""
     at = available_at(cluster, pod, min_ready_seconds)
     return at is not None and at <= cluster.now
 
 
 class Children:
-    """The objects that workloads control, by the uid of their controller, oldest first."""
+    """Indexes objects by the uid of their controller, oldest first."""
 
     def __init__(self, cluster: MemoryCluster) -> None:
         self._cluster = cluster
@@ -117,7 +117,7 @@ class Children:
         self._orphans: dict[str, dict[tuple[type, str], Child]] = {}
 
     def changed(self, child: Child, gone: bool) -> OwnerReference | None:
-        """Take note of a child; return who controls it."""
+        """Index a child; return its controller's reference."""
         owner = controller_of(child.metadata)
         key = (type(child), self._cluster.key_of(child))
         orphans = self._orphans.setdefault(child.metadata.namespace, {})
@@ -160,9 +160,9 @@ class Children:
         return found
 
     def adopt(self, owner: Owner) -> None:
-        """Let a workload that is new control what it selects and nobody else controls.
+        """Adopt the orphans that a new workload selects.
 
-        So it gets back what stayed when a workload of its name was deleted with
+        A workload recreated after ``--cascade=orphan`` gets its objects back.
         ``--cascade=orphan``.
         """
         selector = compile_selector(owner.spec.selector) if not isinstance(owner, Job) else NOTHING
@@ -182,7 +182,7 @@ class Children:
                 self.keep(self._cluster.update(replace(child, metadata=meta)))
 
     def keep(self, child: Child) -> None:
-        """Count a child that was just made, before its event comes."""
+        """Index a new child before its watch event arrives."""
         self.changed(child, gone=False)
 
     def make(
@@ -193,10 +193,10 @@ class Children:
         spec: PodSpec | None = None,
         extra: Content | None = None,
     ) -> Pod | None:
-        """Make a pod; return it, None where its name is taken or it is refused.
+        """Create a pod; return None when its name is taken or it is refused.
 
-        :param spec: the pod's spec where it differs from the template's.
-        :param extra: fields of the spec that are not typed.
+        :param spec: the pod's spec, when it differs from the template's.
+        :param extra: untyped fields of the spec.
         """
         typed = template.typed
         meta = ObjectMeta(
@@ -211,7 +211,7 @@ class Children:
         try:
             pod = self._create(wanted, template, extra)
         except AlreadyExists:
-            # A pod of somebody else has the name: a controller waits until it is free.
+            # Another pod has the name: wait until it is free.
             return None
         except InputError as exc:
             self._cluster.report(owner, exc)
@@ -227,13 +227,13 @@ class Children:
         return self._cluster.create_from(pod, content, Pod(spec=template.typed.spec))
 
     def delete(self, pod: Pod) -> None:
-        """End a pod that is not ending yet."""
+        """Delete a pod that is not being deleted yet."""
         if pod.metadata.deletion_timestamp is None:
             self._cluster.delete(Pod, pod.key)
 
 
 def _may_be_of(owner: Owner, child: Child) -> bool:
-    """Tell whether a child could be one that a workload made; StatefulSets know by the name."""
+    """Return whether a workload may adopt a child; StatefulSets decide by its name."""
     if not isinstance(owner, StatefulSet) or not isinstance(child, Pod):
         return True
     head, _, ordinal = child.metadata.name.rpartition("-")

@@ -1,7 +1,7 @@
-"""Claims in the embedded cluster: the claim controller, and what a scheduler writes to claims.
+"""The resource claim controller, as k8s.io/kubernetes pkg/controller/resourceclaim.
 
-The controller makes claims from templates, frees those of pods that have ended, and deletes them
-with their pods, as kube-controller-manager does.
+It creates claims from templates, releases those of finished pods, and deletes them with their
+pods.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _LONGEST_BASE = 57
 
 
 class ClaimController:
-    """Makes, frees and removes the claims of pods."""
+    """Creates, releases and deletes the claims of pods."""
 
     def __init__(self, cluster: MemoryCluster) -> None:
         self._cluster = cluster
@@ -37,7 +37,7 @@ class ClaimController:
         cluster.watch(self.handle)
 
     def handle(self, event: WatchEvent) -> None:
-        """Act on a pod, a template or a claim that changed."""
+        """React to a change of a pod, a template or a claim."""
         obj = event.obj
         if event.type is WatchType.RESYNC:
             self._resync()
@@ -62,7 +62,7 @@ class ClaimController:
             self._make_claims(pod)
 
     def _resync(self) -> None:
-        """Look at everything anew after a lost watch."""
+        """Reconcile everything after a lost watch."""
         alive = {pod.metadata.uid for pod in self._cluster.list(Pod)}
         for claim in self._cluster.list(ResourceClaim):
             owners = [r.uid for r in claim.metadata.owner_references if r.kind == "Pod"]
@@ -120,7 +120,7 @@ class ClaimController:
     # Freeing ---------------------------------------------------------------------------------
 
     def _over(self, pod: Pod) -> None:
-        """Free the claims of a pod that has ended, and delete those that were made for it."""
+        """Release the claims of a finished pod, and delete those created for it."""
         names = [claim.resource_claim_name for claim in pod.spec.resource_claims]
         names += [status.resource_claim_name for status in pod.status.resource_claim_statuses]
         extended = pod.status.extended_resource_claim_status
@@ -160,7 +160,7 @@ class ClaimController:
             self._settle(current)
 
     def _settle(self, claim: ResourceClaim) -> None:
-        """Store a claim; one that is being deleted loses its allocation, then its finalizer."""
+        """Store a claim; free it of its allocation and finalizer when it may go."""
         if _may_go(claim):
             if claim.status.allocation is not None:
                 claim = replace(claim, status=replace(claim.status, allocation=None, devices=()))
@@ -171,6 +171,6 @@ class ClaimController:
 
 
 def _may_go(claim: ResourceClaim) -> bool:
-    """Whether a claim that is being deleted is used by nobody any more."""
+    """Return whether a claim is being deleted and no longer used."""
     marked = claim.metadata.deletion_timestamp is not None
     return marked and not claim.status.reserved_for and bool(claim.metadata.finalizers)

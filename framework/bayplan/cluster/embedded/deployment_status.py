@@ -1,4 +1,4 @@
-"""The status of Deployments: counts, and how a rollout goes on."""
+"""The status of Deployments: replica counts and rollout progress."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PAUSED, _RESUMED = "DeploymentPaused", "DeploymentResumed"
 
 @dataclass(frozen=True)
 class DeploymentCounts:
-    """How many pods a Deployment has, in all and in the wanted template."""
+    """The numbers of a Deployment's pods, in all and with the current template."""
 
     generation: int | None
     replicas: int
@@ -31,7 +31,7 @@ class DeploymentCounts:
     terminating: int
 
     def complete(self, owner: Deployment) -> bool:
-        """Tell whether nothing is left to roll out."""
+        """Return whether the rollout is complete."""
         wanted = owner.spec.replicas
         return self.updated == self.replicas == self.available == wanted
 
@@ -55,7 +55,7 @@ def status_of(
 def progress(
     owner: Deployment, sets: list[ReplicaSet], new: ReplicaSet | None, cluster: MemoryCluster
 ) -> tuple[DeploymentStatus, float | None]:
-    """Return the status of a Deployment, and when its progress deadline will be over."""
+    """Return a Deployment's status, and when its progress deadline expires."""
     counts = status_of(owner, sets, new, cluster)
     old = owner.status
     conditions = {c.type: c for c in old.conditions}
@@ -85,7 +85,7 @@ def progress(
 
 
 def _set(conditions: dict[str, WorkloadCondition], wanted: WorkloadCondition) -> None:
-    """Set a condition; one that says the same already keeps its times."""
+    """Set a condition; an unchanged one keeps its times."""
     before = conditions.get(wanted.type)
     if before is not None and before.status == wanted.status:
         if before.reason == wanted.reason and wanted.reason != "ReplicaSetUpdated":
@@ -113,7 +113,7 @@ def _progress(
     before: WorkloadCondition | None,
     cluster: MemoryCluster,
 ) -> WorkloadCondition | None:
-    """Return what the condition Progressing is to say, None where it may stay."""
+    """Return the new Progressing condition, None when it does not change."""
     reason = before.reason if before is not None else ""
     if owner.spec.paused:
         return _condition("Unknown", _PAUSED, "Deployment is paused")
@@ -134,7 +134,7 @@ def _progress(
 
 
 def _same_template(before: WorkloadCondition | None, name: str) -> bool:
-    """Tell whether a condition is about the ReplicaSet that is rolled out now."""
+    """Return whether a condition is about the current ReplicaSet."""
     about_set = before is not None and before.message.startswith("ReplicaSet ")
     return before is not None and (not about_set or before.message.startswith(f"{name} "))
 
@@ -144,7 +144,7 @@ def _condition(status: str, reason: str, message: str) -> WorkloadCondition:
 
 
 def _moves(owner: Deployment, counts: DeploymentCounts) -> bool:
-    """Tell whether a rollout has gone on since the last status."""
+    """Return whether a rollout has progressed since the last status."""
     old = owner.status
     old_updated = old.updated_replicas or 0
     return (
@@ -158,7 +158,7 @@ def _moves(owner: Deployment, counts: DeploymentCounts) -> bool:
 def _deadline(
     owner: Deployment, condition: WorkloadCondition | None, cluster: MemoryCluster
 ) -> float | None:
-    """Return when a rollout that does not go on has failed, None for one that needs no watch."""
+    """Return when a stalled rollout has failed, None when no deadline applies."""
     seconds = owner.spec.progress_deadline_seconds
     if condition is None or seconds is None or owner.spec.paused:
         return None

@@ -13,7 +13,7 @@ __all__ = ["DisruptionController"]
 
 
 class DisruptionController:
-    """Keeps ``status.disruptionsAllowed`` of all budgets, and takes evictions off it."""
+    """Keeps ``status.disruptionsAllowed`` of all budgets current."""
 
     def __init__(self, cluster: MemoryCluster) -> None:
         self._cluster = cluster
@@ -21,7 +21,7 @@ class DisruptionController:
         cluster.watch(self.handle)
 
     def handle(self, event: WatchEvent) -> None:
-        """Count anew once this instant's events are all known."""
+        """Recount after all events of this instant."""
         interesting = isinstance(event.obj, Pod | PodDisruptionBudget)
         if interesting and not self._waiting and self._cluster.list(PodDisruptionBudget):
             self._waiting = True

@@ -1,6 +1,6 @@
 """PodDisruptionBudgets: how many pods may be evicted now.
 
-All pods that a budget selects count as expected; kube-controller-manager asks their controllers.
+All pods that a budget selects count as expected; Kubernetes asks their controllers instead.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def disruptions_allowed(budget: PodDisruptionBudget, pods: list[Pod]) -> int:
 
 
 def health(budget: PodDisruptionBudget, pods: list[Pod]) -> tuple[int, int]:
-    """Return how many of the pods that a budget selects are healthy, and how many have to be."""
+    """Return how many of a budget's pods are healthy, and how many must be."""
     selector = compile_selector(budget.spec.selector)
     own = [
         pod
@@ -46,7 +46,7 @@ def health(budget: PodDisruptionBudget, pods: list[Pod]) -> tuple[int, int]:
 
 
 def _amount(value: int | str, total: int) -> int:
-    """Return a count, or a percentage of the pods, rounded up."""
+    """Return a count, or a percentage of ``total`` rounded up."""
     if isinstance(value, str):
         return math.ceil(float(value.removesuffix("%")) * total / 100)
     return value
@@ -63,9 +63,9 @@ def budgets_of(store: ObjectStore, pod: Pod) -> list[PodDisruptionBudget]:
 
 
 def take_disruption(store: ObjectStore, pod: Pod) -> None:
-    """Take one disruption off every budget that covers a pod.
+    """Count one disruption against every budget that covers a pod.
 
-    :raises TooManyDisruptions: when one of them allows none; then nothing is taken.
+    :raises TooManyDisruptions: when a budget allows none; then nothing is counted.
     """
     covering = budgets_of(store, pod)
     running = pod.status.phase == "Running" and pod.metadata.deletion_timestamp is None

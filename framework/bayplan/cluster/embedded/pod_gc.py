@@ -1,4 +1,4 @@
-"""Pods of nodes that are gone for good (k8s.io/kubernetes pkg/controller/podgc)."""
+"""The pod garbage collector, as k8s.io/kubernetes pkg/controller/podgc."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from bayplan.cluster.protocol import WatchEvent, WatchType
 __all__ = ["PodGarbageCollector"]
 
 _QUARANTINE = 40.0
-"""Seconds between the end of a node and that of the pods it had."""
+"""Seconds from the deletion of a node to that of its pods."""
 
 
 class PodGarbageCollector:
-    """Removes the pods of nodes that were deleted."""
+    """Deletes the pods of deleted nodes."""
 
     def __init__(self, cluster: MemoryCluster) -> None:
         self._cluster = cluster
         cluster.watch(self.handle)
 
     def handle(self, event: WatchEvent) -> None:
-        """Remember a node that goes."""
+        """Schedule the deletion of the pods of a deleted node."""
         if isinstance(event.obj, Node) and event.type is WatchType.DELETED:
             name = event.obj.metadata.name
             if any(pod.spec.node_name == name for pod in self._cluster.list(Pod)):

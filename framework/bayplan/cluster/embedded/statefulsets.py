@@ -37,14 +37,14 @@ _POD_INDEX = "apps.kubernetes.io/pod-index"
 
 @dataclass(frozen=True)
 class _RolloutRevisions:
-    """The revision that pods had before a rollout, and the one that they get."""
+    """The revisions of a rollout: the one before it, and the one after."""
 
     current: ControllerRevision
     update: ControllerRevision
 
 
 class StatefulSetController:
-    """Makes and replaces the pods of StatefulSets, one after the other or all at once."""
+    """Creates and replaces the pods of StatefulSets, in order or in parallel."""
 
     def __init__(self, cluster: MemoryCluster, children: Children) -> None:
         self._cluster = cluster
@@ -52,7 +52,7 @@ class StatefulSetController:
         self._revisions = Revisions(cluster, children)
 
     def reconcile(self, owner: StatefulSet) -> float | None:
-        """Bring a StatefulSet to its desired state; return when to look again, if ever."""
+        """Reconcile a StatefulSet; return when to do so again, None for never."""
         pods = {_ordinal(pod.metadata.name): pod for pod in self._children.pods(owner)}
         pods.pop(-1, None)
         versions = self._versions(owner, pods)
@@ -77,7 +77,7 @@ class StatefulSetController:
     def _version_for(
         self, owner: StatefulSet, versions: _RolloutRevisions, ordinal: int
     ) -> ControllerRevision:
-        """Return the revision that a pod is made in."""
+        """Return the revision in which to create a pod."""
         strategy = owner.spec.update_strategy
         start = owner.spec.ordinals.start
         if versions.current == versions.update or strategy.type != "RollingUpdate":
@@ -106,7 +106,7 @@ class StatefulSetController:
     def _keep_up(
         self, owner: StatefulSet, versions: _RolloutRevisions, ordinal: int, pod: Pod | None
     ) -> bool:
-        """Make a pod where there is none; return whether those after it have to wait."""
+        """Create a missing pod; return whether the next ordinals have to wait."""
         if pod is not None and pod.status.phase in ("Failed", "Succeeded"):
             if pod.metadata.deletion_timestamp is None:
                 self._end(owner, pod)
@@ -125,7 +125,7 @@ class StatefulSetController:
         pods: Mapping[int, Pod],
         wanted: range,
     ) -> None:
-        """End pods of an old revision, the last first, as many as may be missing at once."""
+        """Delete pods of an old revision, highest ordinal first, up to maxUnavailable at once."""
         rolling = owner.spec.update_strategy.rolling_update
         partition = rolling.partition if rolling is not None else 0
         most = 1
@@ -148,12 +148,12 @@ class StatefulSetController:
                     return
                 continue
             available = is_available(self._cluster, pod, least)
-            # A pod from elsewhere without a revision has the one that is wanted.
+            # An unlabeled pod counts as current.
             if pod.metadata.labels.get(REVISION_LABEL, name) == name:
                 if not available and most == 1:
                     return
                 continue
-            # A pod that is missing anyway costs nothing more.
+            # Replacing an unavailable pod costs nothing.
             if available and missing >= most:
                 return
             missing += available
@@ -177,16 +177,16 @@ class StatefulSetController:
             owner, template, PodOverrides(name=name, labels=labels), spec, extra
         ):
             text = f"Create Pod {name} in StatefulSet {owner.metadata.name} successful"
-            self._cluster.tell(owner, _COMPONENT, "SuccessfulCreate", text)
+            self._cluster.record_event(owner, _COMPONENT, "SuccessfulCreate", text)
 
     def _end(self, owner: StatefulSet, pod: Pod) -> None:
         if pod.metadata.deletion_timestamp is None:
             self._children.delete(pod)
             text = f"Delete Pod {pod.metadata.name} in StatefulSet {owner.metadata.name} successful"
-            self._cluster.tell(owner, _COMPONENT, "SuccessfulDelete", text)
+            self._cluster.record_event(owner, _COMPONENT, "SuccessfulDelete", text)
 
     def _with_claims(self, owner: StatefulSet, spec: PodSpec, pod: str) -> PodSpec:
-        """Make the claims of one pod that do not exist yet; return its spec with them."""
+        """Create the missing volume claims of a pod; return its spec with them."""
         wanted = owner.spec.volume_claim_templates
         if not wanted:
             return spec

@@ -1,4 +1,4 @@
-"""NoExecute taints evict pods, as k8s.io/kubernetes pkg/controller/tainteviction."""
+"""The taint eviction controller, as k8s.io/kubernetes pkg/controller/tainteviction."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _REASON = "TaintManagerEviction"
 
 @dataclass(frozen=True)
 class _PlannedEviction:
-    """An eviction to come: of which pod, since when it is due, and at what time."""
+    """A scheduled eviction: the pod's uid, when the toleration started, and when to evict."""
 
     uid: str
     start: float
@@ -27,7 +27,7 @@ class _PlannedEviction:
 
 
 class TaintEviction:
-    """Evicts pods from nodes with NoExecute taints, now or when their toleration is over."""
+    """Evicts pods from nodes with NoExecute taints once their tolerations expire."""
 
     def __init__(self, cluster: MemoryCluster) -> None:
         self._cluster = cluster
@@ -38,7 +38,7 @@ class TaintEviction:
         cluster.watch(self.handle)
 
     def handle(self, event: WatchEvent) -> None:
-        """Look at the pods of a node whose taints changed, or at a pod that came to one."""
+        """Plan evictions for a node whose taints changed, or for a pod that was bound."""
         obj, gone = event.obj, event.type is WatchType.DELETED
         if isinstance(obj, Node):
             self._node_changed(obj, gone)
@@ -78,7 +78,7 @@ class TaintEviction:
         if seconds is None:
             if planned is not None:
                 del self._planned[key]
-                self._tell(pod, f"Cancelling deletion of Pod {key}")
+                self._record_event(pod, f"Cancelling deletion of Pod {key}")
             return
         start = planned.start if planned is not None else self._cluster.now
         wanted = _PlannedEviction(pod.metadata.uid, start, start + seconds)
@@ -95,7 +95,7 @@ class TaintEviction:
             return
         if pod.metadata.deletion_timestamp is not None:
             return
-        self._tell(pod, f"Marking for deletion Pod {key}")
+        self._record_event(pod, f"Marking for deletion Pod {key}")
         condition = PodCondition(
             "DisruptionTarget",
             "True",
@@ -106,15 +106,15 @@ class TaintEviction:
         self._cluster.update(with_condition(pod, condition))
         self._cluster.delete(Pod, key)
 
-    def _tell(self, pod: Pod, message: str) -> None:
+    def _record_event(self, pod: Pod, message: str) -> None:
         event = Event(pod.key, "Normal", _REASON, message, pod.spec.node_name, component=_COMPONENT)
         self._cluster.submit(event)
 
 
 def tolerated_for(pod: Pod, taints: Iterable[Taint]) -> float | None:
-    """Return for how many seconds a pod bears NoExecute taints, None for ever."""
+    """Return for how many seconds a pod tolerates NoExecute taints, None for forever."""
     seconds: list[int] = []
-    # A cluster without an API server did not let its admission add what every pod has.
+    # Without an API server nothing has added the default tolerations yet.
     tolerations = with_tolerations(pod).spec.tolerations
     for taint in taints:
         bearing = [one for one in tolerations if tolerated(taint, (one,))]

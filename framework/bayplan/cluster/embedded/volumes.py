@@ -1,7 +1,7 @@
-"""Volumes in the embedded cluster: who binds and makes them, and what a scheduler writes.
+"""Volumes in the embedded cluster: binding, provisioning and reclaiming.
 
-The controller does what a scheduler sees of the volume controller of kube-controller-manager, of
-its controller for generic ephemeral volumes, and of the provisioners of storage classes.
+It does what a scheduler sees of three parts of Kubernetes: the persistent volume controller, the
+controller for generic ephemeral volumes, and the provisioners of storage classes.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _DELAYED = "WaitForFirstConsumer"
 
 
 class VolumeController:
-    """Binds claims to volumes, makes volumes and claims, and takes volumes back."""
+    """Binds claims to volumes, provisions volumes, creates ephemeral claims, reclaims volumes."""
 
     def __init__(self, cluster: MemoryCluster) -> None:
         self._cluster = cluster
@@ -67,7 +67,7 @@ class VolumeController:
         cluster.watch(self.handle)
 
     def handle(self, event: WatchEvent) -> None:
-        """Act on a claim, a volume, a class or a pod that changed."""
+        """React to a change of a claim, a volume, a class or a pod."""
         obj, gone = event.obj, event.type is WatchType.DELETED
         if event.type is WatchType.RESYNC:
             self._resync()
@@ -86,7 +86,7 @@ class VolumeController:
                 self._claim(key)
 
     def _resync(self) -> None:
-        """Look at everything anew after a lost watch."""
+        """Reconcile everything after a lost watch."""
         cluster = self._cluster
         for index in (self._unbound, self._free, self._kept):
             index.clear()
@@ -130,7 +130,7 @@ class VolumeController:
     # Claims ----------------------------------------------------------------------------------
 
     def _claim(self, key: str) -> None:
-        """Bring one claim as far as it can get now."""
+        """Bind a claim if that is possible now."""
         claim = self._cluster.get(PersistentVolumeClaim, key)
         if claim is None or claim.metadata.deletion_timestamp is not None:
             return
@@ -147,7 +147,7 @@ class VolumeController:
             self._bind(claim, volume)
 
     def _volume_for(self, claim: PersistentVolumeClaim) -> PersistentVolume | None:
-        """Return the volume that a claim is to get; made for it, where its class says so."""
+        """Return the volume for a claim, provisioned if its class allows it."""
         if claim.spec.volume_name:
             named = self._cluster.get(PersistentVolume, claim.spec.volume_name)
             free = named is not None and (named.spec.claim_ref is None or is_kept_for(named, claim))
@@ -164,7 +164,7 @@ class VolumeController:
         return self._smallest(claim) or (self._provisioned(claim, found, node) if found else None)
 
     def _smallest(self, claim: PersistentVolumeClaim) -> PersistentVolume | None:
-        """Return the smallest volume that any claim may take and that is enough for this one."""
+        """Return the smallest available volume that satisfies a claim."""
         if SELECTED_NODE in claim.metadata.annotations:
             return None
         needs = needs_of(claim)
@@ -174,7 +174,7 @@ class VolumeController:
         return min(fitting, key=lambda v: (size_of(v), natural_key(v.metadata.name)), default=None)
 
     def _check_bound(self, claim: PersistentVolumeClaim) -> None:
-        """Note what became of a claim's volume."""
+        """Check whether a bound claim still has its volume."""
         volume = self._cluster.get(PersistentVolume, claim.spec.volume_name)
         if volume is None:
             self._set_phase(claim.key, "Lost")
@@ -182,7 +182,7 @@ class VolumeController:
             self._bind(claim, volume)
 
     def _bind(self, claim: PersistentVolumeClaim, volume: PersistentVolume) -> None:
-        """Complete a binding on both sides, volume first."""
+        """Bind a claim and a volume to each other, the volume first."""
         spec = replace(volume.spec, claim_ref=reference_to(claim))
         bound = replace(volume, spec=spec, status=PersistentVolumeStatus("Bound"))
         if bound != volume:
@@ -216,7 +216,7 @@ class VolumeController:
     # Volumes ---------------------------------------------------------------------------------
 
     def _volume(self, seen: PersistentVolume) -> None:
-        """Bring one volume as far as it can get now."""
+        """Bind, release or offer a volume, whichever applies now."""
         name = seen.metadata.name
         volume = self._cluster.get(PersistentVolume, name)
         self._free.get(class_of(seen), {}).pop(name, None)
@@ -236,14 +236,14 @@ class VolumeController:
             self._offer(volume)
 
     def _index(self, volume: PersistentVolume) -> None:
-        """Note for whom a volume is."""
+        """Index a volume by the claim it is reserved for, or as available."""
         if volume.spec.claim_ref is not None:
             self._kept.setdefault(volume.spec.claim_ref.key, {})[volume.metadata.name] = None
         elif is_available(volume):
             self._free.setdefault(class_of(volume), {})[volume.metadata.name] = None
 
     def _kept_volume(self, volume: PersistentVolume) -> None:
-        """Bind a volume to the claim that it is kept for; take it back when that is gone."""
+        """Bind a volume to its claim; release it when the claim is gone."""
         reference = volume.spec.claim_ref
         assert reference is not None
         claim = self._cluster.get(PersistentVolumeClaim, reference.key)
@@ -252,7 +252,7 @@ class VolumeController:
         if has in ("", volume.metadata.name):
             self._claim(reference.key)
         elif has and reference.uid and policy == "Retain":
-            # Two were chosen for one claim at once; nothing was written to this one.
+            # Two volumes were chosen for the claim at once; this one is unused.
             spec = replace(volume.spec, claim_ref=None)
             self._cluster.update(replace(volume, spec=spec, status=PersistentVolumeStatus()))
         elif reference.uid:
@@ -267,7 +267,7 @@ class VolumeController:
             self._cluster.update(replace(volume, status=PersistentVolumeStatus("Released")))
 
     def _offer(self, volume: PersistentVolume) -> None:
-        """Give a volume that became free to the first claim that waits for one like it."""
+        """Bind a volume that became available to the first pending claim it satisfies."""
         found = self._cluster.get(StorageClass, class_of(volume))
         if found is not None and found.volume_binding_mode == _DELAYED:
             return
@@ -285,9 +285,9 @@ class VolumeController:
     def _provisioned(
         self, claim: PersistentVolumeClaim, made_by: StorageClass, node: str
     ) -> PersistentVolume | None:
-        """Return a volume made for a claim, None where nobody makes any.
+        """Provision a volume for a claim; return None when its class has no provisioner.
 
-        A node that is gone is taken back, so that the scheduler selects another.
+        When the selected node is gone, clears the selection so that the scheduler selects another.
         """
         if made_by.provisioner == NO_PROVISIONER:
             return None
@@ -314,9 +314,9 @@ class VolumeController:
         return self._cluster.create(PersistentVolume(meta, spec))
 
     def _reach(self, made_by: StorageClass, node: Node | None) -> VolumeNodeAffinity | None:
-        """Return from where a new volume can be reached; None for everywhere.
+        """Return the node affinity of a new volume, None when every node can reach it.
 
-        A driver without a CSINode is one that makes a volume on the node itself.
+        A driver without a CSINode provisions local volumes.
         """
         if node is None:
             terms = made_by.allowed_topologies[:1]
