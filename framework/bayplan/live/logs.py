@@ -1,4 +1,4 @@
-"""Log lines: for people on a console, or as one JSON object each."""
+"""Log formats: text for a console, or JSON lines."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "task
 
 
 class JsonLines(logging.Formatter):
-    """One JSON object per line: ts, level, logger, msg, and what was given as ``extra``."""
+    """Formats a record as one JSON object: ts, level, logger, msg, and the fields of ``extra``."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line."""
+        """Return the record as a line of JSON."""
         moment = datetime.datetime.fromtimestamp(record.created, datetime.UTC)
         line: dict[str, object] = {
             "ts": moment.isoformat(timespec="milliseconds"),
@@ -32,7 +32,7 @@ class JsonLines(logging.Formatter):
 
 
 class _Console(logging.Formatter):
-    """Time, level, message, then what was given as ``extra``."""
+    """Formats a record as time, level, message and the fields of ``extra``."""
 
     def format(self, record: logging.LogRecord) -> str:
         text = super().format(record)

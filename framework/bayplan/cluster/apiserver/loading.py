@@ -1,4 +1,4 @@
-"""Manifest files into a served cluster, with everything that stands in them."""
+"""Load manifest files into a served cluster, with all their fields."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _CRD = "CustomResourceDefinition"
 
 
 def load_into(cluster: ServedCluster, manifests: Manifests) -> dict[str, int]:
-    """Create what manifests hold, and the namespaces that it is in.
+    """Create the objects of manifests, and their namespaces.
 
     :param manifests: loaded in full.
     :return: kinds that the cluster does not serve, with counts.
@@ -81,9 +81,9 @@ def _create(cluster: ServedCluster, resource: Resource, one: Content) -> None:
 
 
 def _check_fields(resource: Resource, one: Content) -> None:
-    """Check the fields of a kind that is served, but not read.
+    """Check the fields of a kind that is served but that bayplan does not read.
 
-    :raises InputError: for fields that are misspelt for sure, and values of the wrong type.
+    :raises InputError: for misspelled fields and values of the wrong type.
     """
     assert one.content is not None
     schema = type_of(resource, str(one.content["apiVersion"]))
@@ -93,7 +93,7 @@ def _check_fields(resource: Resource, one: Content) -> None:
 
 
 def _stored(resource: Resource, content: dict[str, Any]) -> dict[str, Any]:
-    """Return the content of a manifest as it is stored."""
+    """Return the content of a manifest in the stored version."""
     content = without_nulls(content)
     content = pruned(type_of(resource, str(content["apiVersion"])), content)
     convert = resource.incoming(str(content["apiVersion"]).rpartition("/")[2])
