@@ -70,7 +70,7 @@ class ObjectCache:
         """Relist every kind and wait until all lists are in."""
         await self.stop()
         for reflector in self.reflectors:
-            reflector.begin_anew()
+            reflector.relist()
         await self.start()
         while not all(self._is_known(reflector) for reflector in self.reflectors):
             await asyncio.sleep(0.02)

@@ -151,7 +151,7 @@ class Reflector:
                 self.version = ""
                 await self._failed(ClusterError("an error of the scheduler; see its log"))
 
-    def begin_anew(self) -> None:
+    def relist(self) -> None:
         """Make the next ``run`` relist, and ``settled`` wait for it."""
         self.version = ""
         self.settled.clear()
