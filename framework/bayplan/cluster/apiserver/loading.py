@@ -13,7 +13,7 @@ from bayplan.cluster.apiserver.store import ServedCluster
 from bayplan.cluster.apiserver.workload_defaults import with_defaults
 from bayplan.cluster.apiserver.writes import decode, without_nulls
 from bayplan.cluster.embedded.assembly import place_of
-from bayplan.cluster.manifests import Content, Manifests
+from bayplan.cluster.manifests import FullObject, Manifests
 from bayplan.errors import AlreadyExists, InputError
 from bayplan.schemas.problems import record_problems
 
@@ -48,12 +48,12 @@ def load_into(cluster: ServedCluster, manifests: Manifests) -> dict[str, int]:
     return ignored
 
 
-def _place(one: Content) -> tuple[bool, int]:
+def _place(one: FullObject) -> tuple[bool, int]:
     definition = one.content is not None and one.content.get("kind") == _CRD
     return not definition, place_of(type(one.obj))
 
 
-def _resource_of(cluster: ServedCluster, one: Content) -> Resource | None:
+def _resource_of(cluster: ServedCluster, one: FullObject) -> Resource | None:
     if one.obj is not None and cluster.resources.knows(type(one.obj)):
         return cluster.resources.of(type(one.obj))
     if one.content is None:
@@ -63,7 +63,7 @@ def _resource_of(cluster: ServedCluster, one: Content) -> Resource | None:
     return resource if resource is not None and version in resource.versions else None
 
 
-def _create(cluster: ServedCluster, resource: Resource, one: Content) -> None:
+def _create(cluster: ServedCluster, resource: Resource, one: FullObject) -> None:
     if one.content is None:
         assert one.obj is not None
         _ensure_namespace(cluster, resource, one.obj.metadata.namespace)
@@ -80,7 +80,7 @@ def _create(cluster: ServedCluster, resource: Resource, one: Content) -> None:
     _store(cluster, content, obj)
 
 
-def _check_fields(resource: Resource, one: Content) -> None:
+def _check_fields(resource: Resource, one: FullObject) -> None:
     """Check the fields of a kind that is served but that bayplan does not read.
 
     :raises InputError: for misspelled fields and values of the wrong type.
