@@ -96,19 +96,19 @@ def _details(group: str, plural: str, name: str) -> dict[str, Any]:
 
 
 def not_found(group: str, plural: str, name: str) -> ApiError:
-    """Say that there is no such object."""
+    """Return the error for a missing object (404)."""
     text = f'{qualified(group, plural)} "{name}" not found'
     return ApiError(404, "NotFound", text, _details(group, plural, name))
 
 
 def already_exists(group: str, plural: str, name: str) -> ApiError:
-    """Say that the name is taken."""
+    """Return the error for a name that is taken (409)."""
     text = f'{qualified(group, plural)} "{name}" already exists'
     return ApiError(409, "AlreadyExists", text, _details(group, plural, name))
 
 
 def conflict(group: str, plural: str, name: str, why: str = "") -> ApiError:
-    """Say that the object changed meanwhile, or why else it cannot be written now."""
+    """Return the error for a changed object, or another reason not to write it now (409)."""
     why = why or (
         "the object has been modified; please apply your changes to the latest version and try "
         "again"
@@ -118,7 +118,7 @@ def conflict(group: str, plural: str, name: str, why: str = "") -> ApiError:
 
 
 def invalid(group: str, kind: str, name: str, causes: Sequence[Cause]) -> ApiError:
-    """Say what is wrong with an object."""
+    """Return the error for an invalid object, with its causes (422)."""
     messages = [f"{c.field}: {c.message}" if c.field else c.message for c in causes]
     text = messages[0] if len(messages) == 1 else f"[{', '.join(messages)}]"
     details = _details(group, kind, name)
@@ -132,24 +132,24 @@ def invalid(group: str, kind: str, name: str, causes: Sequence[Cause]) -> ApiErr
 
 
 def bad_request(message: str) -> ApiError:
-    """Say that a request makes no sense."""
+    """Return the error for a malformed request (400)."""
     return ApiError(400, "BadRequest", message)
 
 
 def forbidden(message: str, group: str = "", plural: str = "", name: str = "") -> ApiError:
-    """Say that somebody may not do this."""
+    """Return the error for a forbidden request (403)."""
     return ApiError(403, "Forbidden", message, _details(group, plural, name))
 
 
 def method_not_allowed() -> ApiError:
-    """Say that a resource knows no such verb."""
+    """Return the error for a verb that a resource does not have (405)."""
     return ApiError(
         405, "MethodNotAllowed", "the server does not allow this method on the requested resource"
     )
 
 
 def unsupported_media_type(accepted: Sequence[str]) -> ApiError:
-    """Say which content types would do."""
+    """Return the error for a content type that is not accepted (415)."""
     known = ", ".join(accepted)
     text = (
         f"the body of the request was in an unknown format - accepted media types include: {known}"
@@ -158,17 +158,17 @@ def unsupported_media_type(accepted: Sequence[str]) -> ApiError:
 
 
 def expired(message: str) -> ApiError:
-    """Say that a version is too old to be known."""
+    """Return the error for a resource version that is too old (410)."""
     return ApiError(410, "Expired", message)
 
 
 def too_large_version(wanted: int, current: int) -> ApiError:
-    """Say that a version has not come yet."""
+    """Return the error for a resource version in the future (504)."""
     text = f"Too large resource version: {wanted}, current: {current}"
     cause = {"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}
     return ApiError(504, "Timeout", text, {"causes": [cause]}, retry_after=1)
 
 
 def too_many_requests(message: str, retry_after: int | None, **details: Any) -> ApiError:
-    """Say that it may be tried again later."""
+    """Return the error for a request to retry later (429)."""
     return ApiError(429, "TooManyRequests", message, details, retry_after)

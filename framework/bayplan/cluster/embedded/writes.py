@@ -248,7 +248,7 @@ def _select_node(store: ObjectStore, node: str, claim: PersistentVolumeClaim) ->
     if claim.spec.volume_name:
         raise Conflict(f"claim {claim.key} is bound to {claim.spec.volume_name} already")
     if node and selected:
-        raise Conflict(f"claim {claim.key} is to be provisioned for node {selected}")
+        raise Conflict(f"claim {claim.key} is being provisioned for node {selected}")
     if node:
         annotations[SELECTED_NODE] = node
     store.update(replace(claim, metadata=replace(claim.metadata, annotations=annotations)))

@@ -68,7 +68,7 @@ class VolumeWrites:
         if claim.spec.volume_name:
             raise Conflict(f"claim {write.claim} is bound to {claim.spec.volume_name}")
         if selected and write.node:
-            raise Conflict(f"claim {write.claim} is to be used on node {selected}")
+            raise Conflict(f"claim {write.claim} is being provisioned for node {selected}")
         body = {"metadata": {"annotations": {SELECTED_NODE: write.node or None}}}
         await self._patch(claim, write.claim, body)
 
