@@ -25,7 +25,7 @@ from bayplan.api import (
     Pod,
     ResourceClaim,
 )
-from bayplan.cluster.manifests import object_key
+from bayplan.api.object_key import object_key
 from bayplan.cluster.protocol import Bind, Cluster, Done, WatchEvent, WatchType, Write
 from bayplan.cycle.decision_tables import DecisionTables
 from bayplan.cycle.evaluator import Evaluator

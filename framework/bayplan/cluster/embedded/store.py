@@ -27,13 +27,13 @@ from bayplan.api import (
     StorageClass,
     kind_of,
 )
+from bayplan.api.object_key import object_key
 from bayplan.api.volumes import default_class
 from bayplan.cluster.embedded.admission import with_condition, with_condition_taints, with_spec
 from bayplan.cluster.embedded.claims import write_claim
 from bayplan.cluster.embedded.clock import VirtualClock
 from bayplan.cluster.embedded.disruption import take_one
 from bayplan.cluster.embedded.volumes import write_volume
-from bayplan.cluster.manifests import object_key
 from bayplan.cluster.protocol import (
     Bind,
     BindVolume,

@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TypeVar
 
 from bayplan.api import ApiObject, Kind
+from bayplan.api.object_key import object_key
 from bayplan.cluster.kubernetes.outages import Outages
 from bayplan.cluster.kubernetes.reflector import Health, Reflector
 from bayplan.cluster.kubernetes.resources import WATCHED, Resource, is_required
 from bayplan.cluster.kubernetes.transport import Transport
 from bayplan.cluster.kubernetes.writer import Writer
-from bayplan.cluster.manifests import object_key
 from bayplan.cluster.protocol import Done, WatchEvent, WatchHandler, WatchType, Write
 
 __all__ = ["KubernetesCluster"]
