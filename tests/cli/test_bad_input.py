@@ -363,7 +363,7 @@ def test_kinds_that_mean_nothing_to_scheduling_are_passed_over(bayplan: Bayplan)
     [
         ((("A", "B"), ("B", "A"), ("NodeTopologyLayer", "A")), ("cycle: A -> B -> A",)),
         ((("A", "A"), ("NodeTopologyLayer", "A")), ("cycle: A -> A",)),
-        ((("A", "Z"), ("NodeTopologyLayer", "A")), ('"A" hangs on "Z"', "not defined")),
+        ((("A", "Z"), ("NodeTopologyLayer", "A")), ('"A" has the parent "Z"', "not defined")),
         (
             (("A", ""), ("B", "A"), ("C", "A"), ("NodeTopologyLayer", "B")),
             ('"C" is not on the way from "NodeTopologyLayer" to "A"', "one chain"),

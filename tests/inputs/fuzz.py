@@ -119,8 +119,8 @@ def _annotation(text: str, folder: Path) -> None:
     annotations = dict.fromkeys(_POD_KEYS, text)
     pod = make_pod("p", annotations=annotations)
     PodInfo(pod)
-    gpu_topology.wish_of({f"gpu.topology/{name}": text for name in ("policy", "max-nodes")})
-    hami.wish_of(pod.metadata.annotations)
+    gpu_topology.gpu_request_of({f"gpu.topology/{name}": text for name in ("policy", "max-nodes")})
+    hami.gpu_request_of(pod.metadata.annotations)
     with contextlib.suppress(ValueError):
         parse_duration(text)
 

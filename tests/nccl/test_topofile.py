@@ -291,7 +291,9 @@ def test_a_gpu_whose_numa_node_is_not_known_is_named() -> None:
 def test_a_gpu_whose_place_in_the_pcie_tree_is_not_known_is_named() -> None:
     builder = switched(2)
     builder.gpu(Gpu(2, bus_id="0000:01:00.0", numa=0), None, pcie(4))
-    with pytest.raises(TopologyFileError, match="the place of GPU2 in the PCIe tree is not known"):
+    with pytest.raises(
+        TopologyFileError, match="the position of GPU2 in the PCIe tree is not known"
+    ):
         topology_file(builder.build())
 
 

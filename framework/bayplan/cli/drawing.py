@@ -7,7 +7,7 @@ from pathlib import Path
 from xml.sax.saxutils import escape
 
 from bayplan.errors import InputError
-from bayplan.topology.machine.model import NVSWITCH, Kind, Link, Machine
+from bayplan.topology.machine.model import NVSWITCH, LinkKind, Machine, PartKind
 
 __all__ = ["draw", "write_svg"]
 
@@ -19,12 +19,12 @@ _BOX = (78, 30)
 _LETTER = 7.5
 _MARGIN = 20
 _COLORS = {
-    Kind.SOCKET: "#cfd8dc",
-    Kind.NUMA: "#e0e7ec",
-    Kind.ROOT: "#eceff1",
-    Kind.SWITCH: "#fff3d6",
-    Kind.GPU: "#ffffff",
-    Kind.NIC: "#f3e5f5",
+    PartKind.SOCKET: "#cfd8dc",
+    PartKind.NUMA: "#e0e7ec",
+    PartKind.ROOT: "#eceff1",
+    PartKind.SWITCH: "#fff3d6",
+    PartKind.GPU: "#ffffff",
+    PartKind.NIC: "#f3e5f5",
 }
 _STYLE = """text{font:12px sans-serif;text-anchor:middle;fill:#1c2b33}
 .small{font-size:10px;fill:#37474f}.title{font-size:16px;text-anchor:start}
@@ -59,7 +59,7 @@ class _Drawing:
         self._below: dict[str, list[str]] = {}
         self._places: dict[str, tuple[float, float]] = {}
         self._right = float(_MARGIN)
-        roots = [name for name, kind in self._kinds.items() if kind is Kind.SOCKET]
+        roots = [name for name, kind in self._kinds.items() if kind is PartKind.SOCKET]
         depth = 0
         for name in roots:
             depth = max(depth, self._walk(name, None, 0))
@@ -67,7 +67,7 @@ class _Drawing:
         for name in roots:
             self._settle(name, 0)
         for name, kind in self._kinds.items():
-            if name not in self._places and kind in (Kind.GPU, Kind.NIC):
+            if name not in self._places and kind in (PartKind.GPU, PartKind.NIC):
                 self._places[name] = (self._column(name), self._floor)
 
     def _column(self, name: str) -> float:
@@ -81,20 +81,20 @@ class _Drawing:
 
     def _label(self, name: str) -> str:
         kind = self._kinds[name]
-        if kind is Kind.NUMA:
+        if kind is PartKind.NUMA:
             number = self._machine.graph.nodes[name]["numa"]
             return f"NUMA {'?' if number is None else number}"
-        if kind is Kind.ROOT and not name.startswith("pci"):
+        if kind is PartKind.ROOT and not name.startswith("pci"):
             return "PCIe root"
-        return "switch" if kind is Kind.SWITCH else name
+        return "switch" if kind is PartKind.SWITCH else name
 
     def _walk(self, name: str, above: str | None, depth: int) -> int:
         """Collect what is below each part; return the depth of the deepest device."""
         found = []
         for other, edge in self._machine.graph[name].items():
-            if other == above or edge["kind"] is Link.NVLINK:
+            if other == above or edge["kind"] is LinkKind.NVLINK:
                 continue
-            if self._kinds[other] is not Kind.SOCKET:
+            if self._kinds[other] is not PartKind.SOCKET:
                 found.append(other)
         self._below[name] = found
         return max((self._walk(other, name, depth + 1) for other in found), default=depth)
@@ -102,7 +102,7 @@ class _Drawing:
     def _settle(self, name: str, depth: int) -> float:
         below = [self._settle(other, depth + 1) for other in self._below[name]]
         x = (below[0] + below[-1]) / 2 if below else self._column(name)
-        is_device = self._kinds[name] in (Kind.GPU, Kind.NIC)
+        is_device = self._kinds[name] in (PartKind.GPU, PartKind.NIC)
         self._places[name] = (x, self._floor if is_device else _TOP + depth * _LEVEL)
         return x
 
@@ -112,7 +112,7 @@ class _Drawing:
         """Yield the lines of the file."""
         title = _MARGIN * 2 + 10 * len(self._machine.name)
         width = max(400, title, self._right - _GAP + _MARGIN)
-        arcs = [e for e in self._machine.graph.edges(data=True) if e[2]["kind"] is Link.NVLINK]
+        arcs = [e for e in self._machine.graph.edges(data=True) if e[2]["kind"] is LinkKind.NVLINK]
         height = self._floor + (190 if arcs else 70)
         yield (
             f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:g}" height="{height:g}" '
@@ -135,7 +135,7 @@ class _Drawing:
         bottom = self._floor + _BOX[1] / 2
         counts = set()
         for a, b, edge in self._machine.graph.edges(data=True):
-            if edge["kind"] is not Link.NVLINK:
+            if edge["kind"] is not LinkKind.NVLINK:
                 continue
             counts.add(edge["count"])
             if NVSWITCH in (a, b):
@@ -166,13 +166,13 @@ class _Drawing:
         width, height = self._width(name), _BOX[1]
         fill, css = f' fill="{_COLORS[kind]}"', "box"
         small = ""
-        if kind is Kind.GPU:
+        if kind is PartKind.GPU:
             gpu = self._machine.gpus[int(name.removeprefix("GPU"))]
             if gpu.index in self._chosen or gpu.lost:
                 fill = ""
             css = "gpu chosen" if gpu.index in self._chosen else "gpu lost" if gpu.lost else "gpu"
             small = "" if gpu.numa is None else f"NUMA {gpu.numa}"
-        elif kind is Kind.NIC:
+        elif kind is PartKind.NIC:
             nic = next(nic for nic in self._machine.nics if nic.name == name)
             small = f"{nic.rate:g} Gb/s" if nic.rate else ""
         yield (

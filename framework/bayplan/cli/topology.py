@@ -110,9 +110,9 @@ def _load(machine: str | None, smi: str | None, model: str) -> Machine:
 
 
 def _select(machine: Machine, count: int) -> Selection:
-    from bayplan.topology.machine.select import NoSelection, Request, select
+    from bayplan.topology.machine.select import NoSelection, SelectionRequest, select
 
-    found = select(machine, machine.usable, Request(count))
+    found = select(machine, machine.usable, SelectionRequest(count))
     if isinstance(found, NoSelection):
         raise InputError(f"--select {count}: {found.reason}")
     return found

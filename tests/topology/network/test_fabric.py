@@ -16,8 +16,7 @@ from bayplan.inputs.documents import parse_documents
 from bayplan.topology.machine.model import Machine
 from bayplan.topology.machine.readers.machinefile import known_machine, machine_from
 from bayplan.topology.machine.readers.smi import read_smi
-from bayplan.topology.network.fabric import Fabric, LayerLink
-from bayplan.topology.network.fabric import Path as Way
+from bayplan.topology.network.fabric import Fabric, GpuPath, LayerLink
 from bayplan.topology.network.tree import (
     NODE_LAYER,
     Layer,
@@ -79,17 +78,17 @@ def in_domain(domain: str) -> Machine:
 
 def test_within_a_machine_the_path_is_that_of_the_machine() -> None:
     found = fabric(["s1/b1"], {}, known_machine("dgx-1v"))
-    assert found.path("n0", 0, "n0", 3) == Way(50, 0, "NVL")
-    assert found.path("n0", 0, "n0", 1) == Way(25, 0, "NVL")
+    assert found.path("n0", 0, "n0", 3) == GpuPath(50, 0, "NVL")
+    assert found.path("n0", 0, "n0", 1) == GpuPath(25, 0, "NVL")
     # GPU0 and GPU7 have no NVLink; they are on two sockets of a Skylake machine.
     assert found.path("n0", 0, "n0", 7).over == "SYS"
-    assert fabric(["s1/b1"], {}).path("n0", 0, "n0", 7) == Way(450, 0, "NVS")
+    assert fabric(["s1/b1"], {}).path("n0", 0, "n0", 7) == GpuPath(450, 0, "NVS")
 
 
 def test_the_network_limits_nothing_within_a_machine() -> None:
     slow = LayerLink(0.001, 1000)
     found = fabric(["s1/b1"], {NODE_LAYER: slow, "Block": slow, "Spine": slow})
-    assert found.path("n0", 1, "n0", 2) == Way(450, 0, "NVS")
+    assert found.path("n0", 1, "n0", 2) == GpuPath(450, 0, "NVS")
 
 
 # Between machines -------------------------------------------------------------------------------
@@ -110,23 +109,23 @@ def test_a_path_passes_the_layers_up_to_what_both_nodes_are_in(
     other: int, bandwidth: float, latency: float
 ) -> None:
     found = fabric(["s1/b1", "s1/b1", "s1/b2", "s2/b3"], THREE_LAYERS)
-    assert found.path("n0", 0, f"n{other}", 0) == Way(bandwidth, latency, "NET")
+    assert found.path("n0", 0, f"n{other}", 0) == GpuPath(bandwidth, latency, "NET")
 
 
 def test_two_blocks_of_one_name_are_two_places() -> None:
     found = fabric(["s1/b1", "s2/b1"], THREE_LAYERS)
-    assert found.path("n0", 0, "n1", 0) == Way(5, 14, "NET")
+    assert found.path("n0", 0, "n1", 0) == GpuPath(5, 14, "NET")
 
 
 def test_layers_without_a_figure_limit_nothing() -> None:
     found = fabric(["s1/b1", "s2/b2"], {"Block": LayerLink(latency=3)})
-    assert found.path("n0", 0, "n1", 0) == Way(400 / 8, 6, "NET")
+    assert found.path("n0", 0, "n1", 0) == GpuPath(400 / 8, 6, "NET")
 
 
 def test_a_node_outside_of_the_network_is_reached_over_everything() -> None:
     found = fabric(["s1/b1", "-", "-"], THREE_LAYERS)
-    assert found.path("n0", 0, "n1", 0) == Way(5, 1 + 2 + 4 + 1, "NET")
-    assert found.path("n1", 0, "n2", 0) == Way(40, 2, "NET")
+    assert found.path("n0", 0, "n1", 0) == GpuPath(5, 1 + 2 + 4 + 1, "NET")
+    assert found.path("n1", 0, "n2", 0) == GpuPath(40, 2, "NET")
 
 
 def test_sets_of_nodes_are_a_network_too() -> None:
@@ -139,8 +138,8 @@ def test_sets_of_nodes_are_a_network_too() -> None:
     machines = dict.fromkeys(names, known_machine("dgx-h100"))
     links = {"tier-1": LayerLink(12, 3), NODE_LAYER: LayerLink(30, 1)}
     found = Fabric(machines, tree_of_sets(sets, names), names, links)
-    assert found.path("n0", 0, "n1", 0) == Way(30, 2, "NET")
-    assert found.path("n0", 0, "n2", 0) == Way(12, 8, "NET")
+    assert found.path("n0", 0, "n1", 0) == GpuPath(30, 2, "NET")
+    assert found.path("n0", 0, "n2", 0) == GpuPath(12, 8, "NET")
 
 
 PLACES = st.sampled_from(["s1/b1", "s1/b2", "s2/b1", "s2/b3", "-"])
@@ -255,9 +254,9 @@ def test_a_figure_for_a_layer_that_is_not_there_is_refused() -> None:
 
 @pytest.mark.parametrize("figure", [-1.0, float("nan")])
 def test_a_figure_that_no_link_has_is_refused(figure: float) -> None:
-    with pytest.raises(ValueError, match="expected a figure of 0 or more"):
+    with pytest.raises(ValueError, match="expected a number of 0 or more"):
         LayerLink(bandwidth=figure)
-    with pytest.raises(ValueError, match="expected a figure of 0 or more"):
+    with pytest.raises(ValueError, match="expected a number of 0 or more"):
         LayerLink(latency=figure)
 
 
@@ -266,7 +265,7 @@ def test_a_node_that_is_not_in_the_network_has_no_path_over_it() -> None:
     found = Fabric({"n0": dgx, "n1": dgx}, network("s1/b1"), ["n0"], {})
     with pytest.raises(KeyError, match="n1"):
         found.path("n0", 0, "n1", 0)
-    assert found.path("n1", 0, "n1", 1) == Way(450, 0, "NVS")
+    assert found.path("n1", 0, "n1", 1) == GpuPath(450, 0, "NVS")
 
 
 @pytest.mark.parametrize("name", ["cluster", "Block", "s1"])
@@ -274,7 +273,7 @@ def test_a_node_may_have_any_name(name: str) -> None:
     dgx = known_machine("dgx-h100")
     names = [name, "other"]
     found = Fabric(dict.fromkeys(names, dgx), network("s1/b1", "s1/b2"), names, THREE_LAYERS)
-    assert found.path(name, 0, "other", 0) == Way(20, 6, "NET")
+    assert found.path(name, 0, "other", 0) == GpuPath(20, 6, "NET")
 
 
 def test_a_node_whose_machine_is_not_known_has_no_path() -> None:
@@ -292,7 +291,7 @@ def test_sets_that_contain_each_other_are_no_network() -> None:
 @pytest.mark.parametrize(
     ("parents", "message"),
     [
-        ({"Block": "Spine"}, 'layer "Block" hangs on "Spine", which is not defined'),
+        ({"Block": "Spine"}, 'layer "Block" has the parent "Spine", which is not defined'),
         ({"Spine": "Block", "Block": "Spine"}, "the layers form a cycle: Spine -> Block -> Spine"),
         ({"Spine": ""}, 'the layer "Block" is not defined'),
         (

@@ -15,14 +15,20 @@ import numpy as np
 import pytest
 from paths import SHARED
 
-from bayplan.dialects.hami import wish_of
+from bayplan.dialects.hami import gpu_request_of
 from bayplan.topology.machine.bandwidth import inter_socket, nvlink, pcie
 from bayplan.topology.machine.builder import MachineBuilder
 from bayplan.topology.machine.model import Gpu, Machine
-from bayplan.topology.machine.policies import Asked, by_policy, pair_scores
+from bayplan.topology.machine.policies import PolicyRequest, by_policy, pair_scores
 from bayplan.topology.machine.readers.hami import machine_from_scores, read_register, read_scores
 from bayplan.topology.machine.readers.machinefile import known_machine
-from bayplan.topology.machine.select import Constraints, NoSelection, Request, Selection, select
+from bayplan.topology.machine.select import (
+    Constraints,
+    NoSelection,
+    Selection,
+    SelectionRequest,
+    select,
+)
 
 CASES = SHARED / "fixtures" / "pair_score_cases.json"
 NEEDS_SHARED = pytest.mark.skipif(
@@ -61,11 +67,13 @@ def node(numa: Sequence[int], matrix: dict[tuple[int, int], int]) -> Machine:
 
 def fit(machine: Machine, free: Sequence[int], count: int, **annotations: str) -> Any:
     """Return what a pod with these annotations gets of the free GPUs."""
-    wish = wish_of(annotations)
-    assert wish is not None
-    assert not wish.problem
-    constraints = Constraints(same_numa=wish.require_numa)
-    found = select(machine, free, Request(count, constraints=constraints, policy=wish.policy))
+    request = gpu_request_of(annotations)
+    assert request is not None
+    assert not request.problem
+    constraints = Constraints(same_numa=request.require_numa)
+    found = select(
+        machine, free, SelectionRequest(count, constraints=constraints, policy=request.policy)
+    )
     return list(found.gpus) if isinstance(found, Selection) else found
 
 
@@ -127,9 +135,9 @@ def test_used_gpus_do_not_count_when_the_least_connected_is_sought() -> None:
     "policy", ["topology-aware", "binpack,topology-aware", "topology-aware,mutex", "spread, mutex"]
 )
 def test_a_list_of_policies_may_name_topology_awareness_anywhere(policy: str) -> None:
-    wish = wish_of({POLICY: policy})
-    assert wish is not None
-    assert wish.policy == (AWARE if AWARE in policy else "spread")
+    request = gpu_request_of({POLICY: policy})
+    assert request is not None
+    assert request.policy == (AWARE if AWARE in policy else "spread")
     if AWARE in policy:
         assert fit(node([0, 0, 0], MATRIX), range(3), 2, **{POLICY: policy}) == [0, 2]
 
@@ -169,7 +177,7 @@ def visited(machine: Machine, free: Sequence[int], count: int) -> tuple[int, ...
     def one_node(gpus: Sequence[int]) -> bool:
         return len({machine.numa_of[gpu] for gpu in gpus}) == 1
 
-    return by_policy(machine, AWARE, Asked(free, count, frozenset(), one_node))
+    return by_policy(machine, AWARE, PolicyRequest(free, count, frozenset(), one_node))
 
 
 def test_numa_bind_takes_one_node_from_the_highest_index() -> None:
@@ -284,6 +292,6 @@ def test_every_set_of_four_is_looked_at(count: int, sets: int) -> None:
         return False
 
     machine = on_nodes([0, 0, 1, 1])
-    assert by_policy(machine, AWARE, Asked(range(4), count, frozenset(), refuse)) is None
+    assert by_policy(machine, AWARE, PolicyRequest(range(4), count, frozenset(), refuse)) is None
     assert len(seen) == sets
     assert seen == set(itertools.combinations(range(4), count))

@@ -264,7 +264,7 @@ def test_an_asymmetric_pair_is_left_out_and_told() -> None:
 def test_a_score_of_more_nvlinks_than_hami_counts_tells_none(score: int) -> None:
     machine = machine_from_scores("n", registered(3, V100), scores_of({(0, 1): score, (0, 2): 210}))
     assert machine.nvlinks[0].tolist() == [0, 0, 2]
-    assert "GPU0 to GPU1 has a score of more than 18 NVLinks: these are left out" in machine.notes
+    assert "GPU0 to GPU1 has a score of more than 18 NVLinks: these are ignored" in machine.notes
 
 
 @pytest.mark.parametrize("score", [0, -5])

@@ -328,7 +328,7 @@ def test_a_gpu_that_sysfs_does_not_show_has_no_place(found: Found) -> None:
     assert machine.nic_level(0, 0) is Level.PIX
     assert machine.nic_level(1, 1) is None
     assert machine.nvlinks[0, 1] == 18
-    assert any("the place of GPU1 is not known" in note for note in machine.notes)
+    assert any("the position of GPU1 is not known" in note for note in machine.notes)
 
 
 def azure(bridge: tuple[str, ...] = ()) -> FakeMachine:

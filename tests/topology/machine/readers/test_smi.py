@@ -7,10 +7,10 @@ import pytest
 
 from bayplan.errors import InputError
 from bayplan.topology.machine.levels import Level
-from bayplan.topology.machine.model import Kind
+from bayplan.topology.machine.model import PartKind
 from bayplan.topology.machine.policies import pair_scores
 from bayplan.topology.machine.readers.smi import parse_smi
-from bayplan.topology.machine.select import Constraints, Request, Selection, select
+from bayplan.topology.machine.select import Constraints, Selection, SelectionRequest, select
 
 WHOLE = """
 \tGPU0\tGPU1\tGPU2\tGPU3\tNIC0\tNIC1\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID
@@ -123,7 +123,7 @@ def test_a_nic_s_row_tells_of_gpus_that_have_none() -> None:
 
 def test_a_cell_that_is_no_level_is_named_and_the_rest_is_read() -> None:
     machine = parse_smi(WHOLE.replace("GPU1\tNV12\t X \tSYS", "GPU1\tNVX\t X \tNODE"))
-    assert 'GPU1 to GPU0 is "NVX", which is no level: not known' in machine.notes
+    assert 'GPU1 to GPU0 is "NVX", which is not a level: unknown' in machine.notes
     assert machine.label(0, 1) == "NV12"
     assert machine.label(1, 4) == "NODE"
     assert machine.numa_of == (0, 0, 1, 1)
@@ -136,7 +136,7 @@ def test_a_cell_that_is_no_level_is_named_and_the_rest_is_read() -> None:
 def test_more_nvlinks_than_there_are_on_any_gpu_are_not_believed(cell: str) -> None:
     machine = parse_smi(f"\tGPU0\tGPU1\nGPU0\tX\t{cell}\nGPU1\t{cell}\tX\n")
     assert machine.label(0, 1) == "?"
-    assert f'GPU0 to GPU1 is "{cell[:20]}", which is no level: not known' in machine.notes
+    assert f'GPU0 to GPU1 is "{cell[:20]}", which is not a level: unknown' in machine.notes
 
 
 @pytest.mark.parametrize("number", ["9" * 5, "9" * 5000])
@@ -208,14 +208,14 @@ def test_an_nvswitch_does_not_connect_what_is_shown_otherwise(
     assert machine.label(0, 1) == machine.label(1, 0) == shown
     assert machine.label(0, 2) == machine.label(1, 3) == "NV18"
     assert not any("though not shown" in note for note in machine.notes)
-    alone = select(machine, (0, 1), Request(2, constraints=Constraints(nvlink=True)))
+    alone = select(machine, (0, 1), SelectionRequest(2, constraints=Constraints(nvlink=True)))
     assert isinstance(alone, Selection) == shown.startswith("NV")
 
 
 def test_an_nvswitch_connects_gpus_whose_pair_is_not_shown() -> None:
     machine = parse_smi("\n".join(switched().splitlines()[:3]))
     assert machine.label(2, 3) == "NV18"
-    assert any("1 pair of GPUs taken to be connected by NVSwitch" in n for n in machine.notes)
+    assert any("1 pair of GPUs assumed to be connected by NVSwitch" in n for n in machine.notes)
 
 
 def test_hami_scores_a_pair_that_differs_by_direction_0() -> None:
@@ -235,7 +235,7 @@ def kinds_above(text: str, device: str) -> list[str]:
     return [
         graph.nodes[name]["kind"].value
         for name in nx.shortest_path(graph, device, "socket ?")[1:-1]
-        if graph.nodes[name]["kind"] is not Kind.GPU
+        if graph.nodes[name]["kind"] is not PartKind.GPU
     ]
 
 

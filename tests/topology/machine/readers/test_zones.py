@@ -14,7 +14,13 @@ from bayplan.testing import make_object
 from bayplan.topology.machine.levels import Level
 from bayplan.topology.machine.model import Machine
 from bayplan.topology.machine.readers.zones import machine_from_zones
-from bayplan.topology.machine.select import Constraints, NoSelection, Request, Selection, select
+from bayplan.topology.machine.select import (
+    Constraints,
+    NoSelection,
+    Selection,
+    SelectionRequest,
+    select,
+)
 from bayplan_plugins.gpu_topology.machines import NodeMachines, numa_nodes
 
 
@@ -84,10 +90,10 @@ def test_zones_without_gpus_are_a_machine_without_gpus(zones: dict[int, int]) ->
 
 def test_a_job_gets_gpus_of_one_zone_and_is_refused_what_is_not_known() -> None:
     machine = machine_from_zones("n", {0: 2, 1: 4})
-    found = select(machine, range(6), Request(3))
+    found = select(machine, range(6), SelectionRequest(3))
     assert isinstance(found, Selection)
     assert {machine.numa_of[gpu] for gpu in found.gpus} == {1}
-    refused = select(machine, range(6), Request(2, constraints=Constraints(nvlink=True)))
+    refused = select(machine, range(6), SelectionRequest(2, constraints=Constraints(nvlink=True)))
     assert refused == NoSelection("no 2 of 6 free GPUs are connected by NVLink alone")
 
 
