@@ -468,10 +468,14 @@ def test_an_empty_name_is_refused(show: Show, option: str) -> None:
     refused(show(option, ""), f"{option}: expected the name of a file")
 
 
-@pytest.mark.parametrize("name", ["GPU0", "NVSwitch"])
-def test_a_nic_with_a_name_of_another_device_is_refused(show: Show, name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "problem"), [("GPU0", "appears twice"), ("NVSwitch", "is a reserved name")]
+)
+def test_a_nic_with_a_name_of_another_device_is_refused(
+    show: Show, name: str, problem: str
+) -> None:
     Path("box.yaml").write_text(MACHINE.replace("mlx5_0", name))
-    refused(show("--machine", "box.yaml"), "box.yaml:7:", f'"{name}" is ')
+    refused(show("--machine", "box.yaml"), "box.yaml:7:", f'"{name}" {problem}')
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no full device here")

@@ -1,7 +1,7 @@
 """The ``gpu.topology/`` annotations of pods and Jobs.
 
-``policy`` names a preference: nvlink and single-numa are given up, and that is told, where they
-cannot be had. ``require-nvlink`` and ``min-bandwidth`` are not given up.
+``policy`` is a preference: if nvlink or single-numa cannot be met, it is given up and recorded.
+``require-nvlink`` and ``min-bandwidth`` are never given up.
 """
 
 from __future__ import annotations
@@ -29,11 +29,14 @@ _WORDS: Mapping[str, tuple[str, ...]] = {
 }
 _OF_NODES = ("multi-node-policy", "max-nodes", "min-gpus-per-node")
 _OUTPUTS = ("bandwidth", "ring-order", "relaxed")
-"""What bayplan writes itself when it binds a pod."""
+"""The annotations that bayplan writes itself when it binds a pod."""
 
 
 def gpu_request_of(annotations: Mapping[str, str], base: GpuRequest = PLAIN) -> GpuRequest | None:
-    """Return what the annotations ask for beyond ``base``, None where there are none."""
+    """Return the GPU request of a pod's annotations on top of ``base``, None without any.
+
+    A bad annotation yields a request with a ``problem``.
+    """
     own = {
         key.removeprefix(PREFIX): value.strip()
         for key, value in annotations.items()
@@ -57,7 +60,7 @@ def gpu_request_of(annotations: Mapping[str, str], base: GpuRequest = PLAIN) -> 
 
 
 def membership_of(pod: Pod, inherited: Mapping[str, str]) -> Membership | None:
-    """Return the Job of a pod whose annotations, or the Job's, say how its nodes are chosen."""
+    """Return the gang of a pod whose own or Job's annotations say how nodes are chosen."""
     if not _spans_nodes(inherited) and not _spans_nodes(pod.metadata.annotations):
         return None
     for owner in pod.metadata.owner_references:
@@ -67,7 +70,7 @@ def membership_of(pod: Pod, inherited: Mapping[str, str]) -> Membership | None:
 
 
 def gang_of(obj: ApiObject) -> Gang | None:
-    """Return the gang of a Job that says how its nodes are chosen: all pods that run at once."""
+    """Return the gang of a Job that says how its nodes are chosen: all its parallel pods."""
     if not isinstance(obj, Job):
         return None
     if not any(

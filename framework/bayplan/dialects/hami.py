@@ -1,4 +1,4 @@
-"""HAMi: annotations of pods that concern the choice of GPUs.
+"""HAMi: the annotations of pods about the choice of GPUs.
 
 Names as in Project-HAMi/HAMi (pkg/device/nvidia, pkg/scheduler/policy).
 """
@@ -29,10 +29,10 @@ _NAMES = (_GPU_POLICY, _NODE_POLICY, _NUMA_BIND, *_LISTS)
 
 
 def gpu_request_of(annotations: Mapping[str, str]) -> GpuRequest | None:
-    """Return what the annotations ask for, None where there are none.
+    """Return the GPU request of a pod's annotations, None without any.
 
-    Of several GPU policies the first that orders GPUs counts; mutex changes nothing here, where a
-    GPU is never shared.
+    Of several GPU policies, topology-aware counts, else the first that orders GPUs. mutex has no
+    effect because GPUs are never shared here. A bad annotation yields a request with a ``problem``.
     """
     if not any(name in annotations for name in _NAMES):
         return None
@@ -55,7 +55,7 @@ def _read(annotations: Mapping[str, str]) -> GpuRequest:
             "spread": "spread",
             "numa": "pack",
         }
-        # Both filters and keys may be listed; topology-aware decides wherever it stands.
+        # The list may hold filters and sort keys; topology-aware decides wherever it stands.
         request = replace(request, policy=policy["topology-aware" if _AWARE in order else order[0]])
     for name in _words(annotations.get(_NODE_POLICY, "")):
         _check(_NODE_POLICY, name, _NODE_POLICIES)

@@ -250,12 +250,12 @@ def test_an_asymmetric_pair_counts_no_nvlink_and_is_flagged() -> None:
     machine = machine_from_scores("n", read_register(registered([0, 0])), scores)
     assert not machine.nvlinks.any()
     assert pair_scores(machine)[0, 1] == 0
-    (flag,) = [note for note in machine.notes if "left out" in note]
+    (flag,) = [note for note in machine.notes if "ignored" in note]
     assert "420" in flag
     assert "20" in flag
     both_ways = node([0, 0], {(0, 1): 420})
     assert both_ways.label(0, 1) == "NV4"
-    assert not any("left out" in note for note in both_ways.notes)
+    assert not any("ignored" in note for note in both_ways.notes)
 
 
 @NEEDS_SHARED

@@ -325,7 +325,7 @@ def test_a_gpu_that_is_not_known_has_to_say_its_links(path: Path) -> None:
     refused(path, unknown, "box.yaml:2:6", 'gpu: the GPU "Voodoo 2" is not known', "add pcie")
     assert load(path, f"{unknown}pcie: {{generation: 5}}\n").bandwidth[0, 1] == 63
     linked = BRIDGED.replace("NVIDIA A100 80GB PCIe", "Voodoo 2") + "pcie: {generation: 4}\n"
-    refused(path, linked, "box.yaml:2:6", "nvlinkGeneration where it has NVLinks")
+    refused(path, linked, "box.yaml:2:6", "nvlinkGeneration if it has NVLinks")
     assert load(path, f"{linked}nvlinkGeneration: 5\n").bandwidth[0, 1] == 600
 
 

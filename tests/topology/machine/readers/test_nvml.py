@@ -343,7 +343,7 @@ def azure(bridge: tuple[str, ...] = ()) -> FakeMachine:
 def test_gpus_on_domains_of_their_own_are_a_virtual_machine(found: Found) -> None:
     machine = found(azure())
     assert machine.platform.virtual
-    assert any("say nothing about nearness" in note for note in machine.notes)
+    assert any("do not show which devices are near" in note for note in machine.notes)
 
 
 def test_domains_below_root_ports_are_real_as_those_of_grace(found: Found) -> None:

@@ -71,7 +71,7 @@ def test_what_the_kernel_does_not_say_is_unknown(tmp_path: Path) -> None:
     "bus_id", ["", "1b:00.0", "00000000:1b:00.0", "0000:1B:00.0", "0000:1b:00.0\n", "../devices"]
 )
 def test_a_bus_id_of_another_form_is_refused(bus_id: str, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"no PCI bus id; expected one like 0000:1b:00\.0"):
+    with pytest.raises(InputError, match=r"is not a PCI bus id; expected one like 0000:1b:00\.0"):
         Sysfs(tmp_path).pci(bus_id)
 
 
