@@ -355,7 +355,7 @@ def test_a_wrong_api_version_is_refused_with_the_right_one(
 def test_kinds_that_mean_nothing_to_scheduling_are_passed_over(bayplan: Bayplan) -> None:
     answer = simulate(bayplan, f"{NODE}---\n{made('v1', 'ConfigMap')}---\n{pod()}")
     assert answer.status == 0
-    assert answer.err == "note: 1 object of kind ConfigMap (v1) passed over\n"
+    assert answer.err == "note: 1 object of kind ConfigMap (v1) ignored\n"
 
 
 @pytest.mark.parametrize(

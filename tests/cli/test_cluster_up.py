@@ -107,7 +107,7 @@ def test_a_cluster_is_served_until_it_is_told_to_end(folder: Path, end: signal.S
         process.send_signal(end)
         out, err = process.communicate(timeout=60)
         assert (process.returncode, out) == (0, "")
-        assert err == "note: 1 object of kind Thing (nobody.example/v1) passed over\n"
+        assert err == "note: 1 object of kind Thing (nobody.example/v1) ignored\n"
     assert [file.name for file in folder.iterdir()] == ["all.yaml"]
 
 
@@ -129,7 +129,7 @@ def test_a_detached_cluster_serves_when_the_command_returns(folder: Path) -> Non
     with detached(folder, "-f", "all.yaml") as done:
         assert done.returncode == 0
         assert "1 pods, 1 nodes, 1 configmaps" in done.stdout
-        assert done.stderr == "note: 1 object of kind Thing (nobody.example/v1) passed over\n"
+        assert done.stderr == "note: 1 object of kind Thing (nobody.example/v1) ignored\n"
         files = {file.name: stat.S_IMODE(file.stat().st_mode) for file in folder.iterdir()}
         del files["all.yaml"]
         assert files == {
@@ -143,7 +143,7 @@ def test_a_detached_cluster_serves_when_the_command_returns(folder: Path) -> Non
             assert answer.status == 200
         assert "is that of a cluster that runs" in refused(folder, "--detach")
         ended = run(folder, "down")
-        assert (ended.returncode, ended.stdout, ended.stderr) == (0, "# ended\n", "")
+        assert (ended.returncode, ended.stdout, ended.stderr) == (0, "# stopped\n", "")
     assert [file.name for file in folder.iterdir()] == ["all.yaml"]
 
 
@@ -179,14 +179,14 @@ def test_a_detached_cluster_reads_standard_input(folder: Path) -> None:
     with (folder / "all.yaml").open() as manifests:
         subprocess.run(command("-d", "-f", "-"), cwd=folder, stdin=manifests, check=True)
     done = run(folder, "down")
-    assert done.stdout == "# ended\n"
+    assert done.stdout == "# stopped\n"
 
 
 def test_a_cluster_in_the_foreground_ends_alike(folder: Path) -> None:
     with running(folder) as process:
         assert process.stdout is not None
         process.stdout.readline()
-        assert run(folder, "down").stdout == "# ended\n"
+        assert run(folder, "down").stdout == "# stopped\n"
         assert process.wait(timeout=60) == 0
 
 
@@ -197,7 +197,7 @@ def test_what_a_killed_cluster_left_is_removed(folder: Path) -> None:
     (folder / "bayplan.kubeconfig.pid").write_text(f"{os.getpid()}\n")
     assert pid != os.getpid()
     done = run(folder, "down")
-    assert done.stdout == "# was not running; removed what was left\n"
+    assert done.stdout == "# was not running; removed its files\n"
     assert [file.name for file in folder.iterdir()] == ["all.yaml"]
 
 

@@ -59,7 +59,7 @@ def test_manifests_come_from_standard_input() -> None:
 def test_kinds_that_are_passed_over_are_counted() -> None:
     profile = str(ROOT / "configs/examples/koordinator-profile/configmap.yaml")
     result = run("simulate", "-f", EXAMPLE, "-f", profile)
-    assert "note: 1 object of kind ConfigMap (v1) passed over" in result.stderr
+    assert "note: 1 object of kind ConfigMap (v1) ignored" in result.stderr
 
 
 def test_the_report_is_one_page_with_everything(tmp_path: Path) -> None:

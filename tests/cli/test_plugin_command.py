@@ -16,9 +16,9 @@ from bayplan.errors import InputError
     ("name", "why"),
     [
         ("spread-by-rack", "is not a plugin name"),
-        ("NodeName", "there is an installed plugin of that name"),
-        ("HeadReservation", "there is an installed plugin of that name"),
-        ("Coscheduling", 'profiles know "Gang" by it'),
+        ("NodeName", "a plugin of that name is installed"),
+        ("HeadReservation", "a plugin of that name is installed"),
+        ("Coscheduling", 'in profiles it means "Gang"'),
         ("Json", 'its module would hide "json" of Python\'s library'),
         ("Random", 'its module would hide "random" of Python\'s library'),
         ("Numpy", 'its module would hide the installed package "numpy"'),

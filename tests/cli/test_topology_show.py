@@ -288,7 +288,7 @@ def test_the_numa_nodes_of_a_table_have_its_numbers(show: Show) -> None:
 def test_the_gpus_model_goes_with_a_table(show: Show) -> None:
     answer = as_json(show("--smi", "table.txt", "--gpu", "A100-SXM4-80GB", "-o", "json"))
     assert answer["notes"] == ["assumed from the model: 16 GB/s between sockets"]
-    refused(show("--machine", "dgx-1v", "--gpu", "B200"), "--gpu goes with --smi")
+    refused(show("--machine", "dgx-1v", "--gpu", "B200"), "--gpu requires --smi")
 
 
 # What is chosen --------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""A machine as a drawing in SVG: the PCIe tree above, NVLinks below, chosen GPUs filled."""
+"""Draw a machine in SVG: the PCIe tree above, NVLinks below, selected GPUs filled."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _GAP = 14
 _LEVEL = 62
 _TOP = 70
 _BOX = (78, 30)
-"""The least width of a box, and its height."""
+"""The minimum width of a box, and its height, in pixels."""
 _LETTER = 7.5
 _MARGIN = 20
 _COLORS = {
@@ -33,7 +33,7 @@ _STYLE = """text{font:12px sans-serif;text-anchor:middle;fill:#1c2b33}
 
 
 def write_svg(machine: Machine, chosen: Collection[int], path: Path) -> None:
-    """Draw a machine into a file.
+    """Write the drawing of a machine to a file; GPUs in ``chosen`` are filled.
 
     :raises InputError: when the file cannot be written.
     """
@@ -44,12 +44,12 @@ def write_svg(machine: Machine, chosen: Collection[int], path: Path) -> None:
 
 
 def draw(machine: Machine, chosen: Collection[int] = ()) -> str:
-    """Return the drawing; GPUs in ``chosen`` are filled."""
+    """Return the drawing of a machine as SVG text; GPUs in ``chosen`` are filled."""
     return "\n".join(_Drawing(machine, frozenset(chosen)).lines()) + "\n"
 
 
 class _Drawing:
-    """Places of all parts: devices in a row, whatever is above them in its middle."""
+    """The positions of all parts: devices in a row, other parts centered above their children."""
 
     def __init__(self, machine: Machine, chosen: frozenset[int]) -> None:
         self._machine = machine
@@ -57,7 +57,7 @@ class _Drawing:
         graph = machine.graph
         self._kinds = {name: graph.nodes[name]["kind"] for name in graph}
         self._below: dict[str, list[str]] = {}
-        self._places: dict[str, tuple[float, float]] = {}
+        self._positions: dict[str, tuple[float, float]] = {}
         self._right = float(_MARGIN)
         roots = [name for name, kind in self._kinds.items() if kind is PartKind.SOCKET]
         depth = 0
@@ -67,11 +67,11 @@ class _Drawing:
         for name in roots:
             self._settle(name, 0)
         for name, kind in self._kinds.items():
-            if name not in self._places and kind in (PartKind.GPU, PartKind.NIC):
-                self._places[name] = (self._column(name), self._floor)
+            if name not in self._positions and kind in (PartKind.GPU, PartKind.NIC):
+                self._positions[name] = (self._column(name), self._floor)
 
     def _column(self, name: str) -> float:
-        """Return the middle of a new column that is as wide as the part's box."""
+        """Add a column as wide as the part's box, and return its center."""
         left, width = self._right, self._width(name)
         self._right += width + _GAP
         return left + width / 2
@@ -89,7 +89,7 @@ class _Drawing:
         return "switch" if kind is PartKind.SWITCH else name
 
     def _walk(self, name: str, above: str | None, depth: int) -> int:
-        """Collect what is below each part; return the depth of the deepest device."""
+        """Collect the children of each part; return the depth of the deepest device."""
         found = []
         for other, edge in self._machine.graph[name].items():
             if other == above or edge["kind"] is LinkKind.NVLINK:
@@ -103,10 +103,10 @@ class _Drawing:
         below = [self._settle(other, depth + 1) for other in self._below[name]]
         x = (below[0] + below[-1]) / 2 if below else self._column(name)
         is_device = self._kinds[name] in (PartKind.GPU, PartKind.NIC)
-        self._places[name] = (x, self._floor if is_device else _TOP + depth * _LEVEL)
+        self._positions[name] = (x, self._floor if is_device else _TOP + depth * _LEVEL)
         return x
 
-    # Lines -------------------------------------------------------------------------------
+    # SVG ---------------------------------------------------------------------------------
 
     def lines(self) -> Iterator[str]:
         """Yield the lines of the file."""
@@ -124,10 +124,10 @@ class _Drawing:
         yield f'<text class="title" x="20" y="30">{escape(self._machine.name)}</text>'
         for name, others in self._below.items():
             for other in others:
-                (x, y), (u, v) = self._places[name], self._places[other]
+                (x, y), (u, v) = self._positions[name], self._positions[other]
                 yield f'<path class="pcie" d="M{x:g} {y:g} L{u:g} {v:g}"/>'
         yield from self._nvlinks(width)
-        for name in self._places:
+        for name in self._positions:
             yield from self._box(name)
         yield "</svg>"
 
@@ -139,10 +139,10 @@ class _Drawing:
                 continue
             counts.add(edge["count"])
             if NVSWITCH in (a, b):
-                x = self._places[b if a == NVSWITCH else a][0]
+                x = self._positions[b if a == NVSWITCH else a][0]
                 d = f"M{x:g} {bottom:g} L{x:g} {bottom + 70:g}"
             else:
-                x, u = self._places[a][0], self._places[b][0]
+                x, u = self._positions[a][0], self._positions[b][0]
                 dip = bottom + 25 + min(110, abs(u - x) / 4)
                 d = f"M{x:g} {bottom:g} Q{(x + u) / 2:g} {2 * dip - bottom:g} {u:g} {bottom:g}"
             yield f'<path class="nvlink" stroke-width="{_thickness(edge["count"]):g}" d="{d}"/>'
@@ -152,8 +152,8 @@ class _Drawing:
                 f'width="{width - 2 * _MARGIN:g}" height="26" rx="4" fill="#e3f0cc"/>'
             )
             yield f'<text x="{width / 2:g}" y="{bottom + 87:g}">{NVSWITCH}</text>'
-        for place, count in enumerate(sorted(counts)):
-            x, y = _MARGIN + 90 * place, self._floor + 175
+        for position, count in enumerate(sorted(counts)):
+            x, y = _MARGIN + 90 * position, self._floor + 175
             yield (
                 f'<path class="legend" stroke-width="{_thickness(count):g}" '
                 f'd="M{x:g} {y:g} L{x + 30:g} {y:g}"/>'
@@ -162,7 +162,7 @@ class _Drawing:
 
     def _box(self, name: str) -> Iterator[str]:
         kind = self._kinds[name]
-        x, y = self._places[name]
+        x, y = self._positions[name]
         width, height = self._width(name), _BOX[1]
         fill, css = f' fill="{_COLORS[kind]}"', "box"
         small = ""
@@ -186,5 +186,5 @@ class _Drawing:
 
 
 def _thickness(links: int) -> float:
-    """Return a line's width that tells one NVLink from two."""
+    """Return a line width in which one NVLink and two look different."""
     return 0.5 + 0.75 * links

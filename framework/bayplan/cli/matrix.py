@@ -1,4 +1,4 @@
-"""A machine as text: the matrix of nvidia-smi with NUMA and NICs, the tree, the GPUs chosen."""
+"""Print a machine: nvidia-smi's matrix with NUMA and NICs, the PCIe tree, the selected GPUs."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ __all__ = ["print_machine"]
 
 
 def print_machine(machine: Machine, selection: Selection | None) -> None:
-    """Print everything that is known of a machine."""
-    # A row of the matrix is one line, which a narrow terminal lets run over.
+    """Print all known facts about a machine, and the selected GPUs."""
+    # A row of the matrix is one line, which wraps on a narrow terminal.
     console = Console(width=4096, highlight=False, emoji=False)
     chosen = set(selection.gpus) if selection is not None else set()
     console.print(_headline(machine))
@@ -79,7 +79,7 @@ def _tree(machine: Machine, chosen: set[int]) -> Tree:
             add(root, name)
     lost = [name for name in kinds if name not in seen and kinds[name] is not PartKind.NVSWITCH]
     if lost:
-        branch = root.add("[yellow]place not known[/yellow]")
+        branch = root.add("[yellow]position not known[/yellow]")
         for name in lost:
             branch.add(_described(machine, name, kinds[name], chosen))
     return root
