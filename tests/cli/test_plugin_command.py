@@ -30,7 +30,7 @@ from bayplan.errors import InputError
         ("Exception", "Python has a class of that name"),
     ],
 )
-def test_a_name_that_stands_in_the_way_is_refused(name: str, why: str, tmp_path: Path) -> None:
+def test_a_name_in_use_is_refused(name: str, why: str, tmp_path: Path) -> None:
     result = CliRunner().invoke(cli, ["plugin", "new", name, "--into", str(tmp_path)])
     # The command's main turns this into a message and exit status 2.
     assert isinstance(result.exception, InputError)

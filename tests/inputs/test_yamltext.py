@@ -184,7 +184,7 @@ def test_a_bomb_of_aliases_is_refused_before_it_unfolds() -> None:
         one("\n".join(lines), Limits(size=10**6, depth=100, values=10**9))
 
 
-# Places -----------------------------------------------------------------------------------------
+# Positions --------------------------------------------------------------------------------------
 
 TEXT = """\
 a: 1
@@ -207,7 +207,7 @@ b:
         (1, [9], 5, 1, 0),
     ],
 )
-def test_a_place_is_as_near_as_the_path_exists(
+def test_the_position_of_a_path_is_that_of_its_nearest_parent(
     document: int, path: list[str | int], line: int, column: int, steps: int
 ) -> None:
     root = positions(TEXT)[document]
@@ -216,13 +216,13 @@ def test_a_place_is_as_near_as_the_path_exists(
     assert (place.line, place.column, taken) == (line, column, steps)
 
 
-def test_a_place_knows_its_key() -> None:
+def test_a_position_knows_its_key() -> None:
     root = positions(TEXT)[0]
     assert root is not None
     assert root.find(["b"])[0].key == (2, 1)
 
 
-def test_places_end_where_a_text_ends_being_such_yaml() -> None:
+def test_positions_end_where_kubernetes_cannot_read_the_yaml() -> None:
     found = positions("a: 1\n---\nb: 2\n? c: 3\n  d\n")
     assert found[0] is not None
     assert found[1:] == [None]

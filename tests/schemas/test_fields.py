@@ -1,4 +1,4 @@
-"""Unknown fields and wrong types: found in every kind, told with the place and the right name."""
+"""Unknown fields and wrong types: found in every kind, with the position and the right name."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def test_files_that_people_copy_hold_no_unknown_field(path: Path) -> None:
             assert found == []
 
 
-# What is told ------------------------------------------------------------------------------------
+# Notes -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -187,7 +187,7 @@ def test_files_that_people_copy_hold_no_unknown_field(path: Path) -> None:
         ),
     ],
 )
-def test_misspelt_fields_are_refused_with_place_and_right_name(
+def test_misspelt_fields_are_refused_with_position_and_right_name(
     tmp_path: Path, number: int, expected: str
 ) -> None:
     document = (HERE / "typos.yaml").read_text().split("---\n")[number]
@@ -335,12 +335,12 @@ def test_null_means_absent() -> None:
     assert field_problems("v1", "Pod", content) == []
 
 
-def test_kinds_that_nothing_is_known_of_are_accepted() -> None:
+def test_unknown_kinds_are_accepted() -> None:
     assert field_problems("example.com/v1", "Thing", {"anything": [1]}) == []
 
 
 @pytest.mark.parametrize("misspelt", [{}, {"toleration": []}])
-def test_what_aliases_repeat_is_not_looked_at_for_ever(misspelt: dict[str, Any]) -> None:
+def test_values_repeated_by_aliases_are_not_checked_forever(misspelt: dict[str, Any]) -> None:
     env = [{"name": "a", "value": "b"}] * 10_000
     containers = [{"name": "c", "env": env}] * 10_000
     spec = {**misspelt, "containers": containers, "initContainers": containers}
@@ -370,7 +370,7 @@ VALUES = st.recursive(
 
 
 @given(VALUES)
-def test_the_fast_test_agrees_with_the_walk(content: Any) -> None:
+def test_the_fast_checker_agrees_with_the_walk(content: Any) -> None:
     for kind in ("Pod", "Node", "ConfigMap"):
         record = record_of("v1", kind)
         assert record is not None

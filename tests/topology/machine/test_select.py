@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from machine_builders import linked_machine
 from paths import SHARED
 
 from bayplan.topology.machine.bandwidth import inter_socket, nvlink, pcie
@@ -227,27 +228,13 @@ def machines(draw: st.DrawFn) -> tuple[dict[tuple[int, int], int], list[int]]:
     return links, [draw(st.integers(0, 1)) for _ in range(size)]
 
 
-def build(links: dict[tuple[int, int], int], numa: list[int]) -> Machine:
-    builder = MachineBuilder("random", nvlink(3), inter_socket("amd"))
-    for node in sorted(set(numa)):
-        builder.socket(f"socket {node}")
-        builder.numa(f"numa {node}", f"socket {node}", node)
-    for gpu, node in enumerate(numa):
-        builder.root(f"root {gpu}", f"numa {node}")
-        builder.gpu(Gpu(gpu, numa=node), f"root {gpu}", pcie(4))
-    for (a, b), count in links.items():
-        if count:
-            builder.nvlink(a, b, count)
-    return builder.build()
-
-
 @settings(max_examples=60, deadline=None)
 @given(machines(), st.data())
 def test_selection_on_random_machines(
     made: tuple[dict[tuple[int, int], int], list[int]], data: st.DataObject
 ) -> None:
     links, numa = made
-    machine = build(links, numa)
+    machine = linked_machine(links, numa)
     size = len(machine)
     assert (machine.bandwidth == machine.bandwidth.T).all()
     assert (machine.levels == machine.levels.T).all()
@@ -262,7 +249,7 @@ def test_selection_on_random_machines(
     assert ring_key(machine, free, found.gpus, request) == best
     # Another numbering gives a set of the same worth.
     order = data.draw(st.permutations(range(size)))
-    renamed = build(
+    renamed = linked_machine(
         {(min(order[a], order[b]), max(order[a], order[b])): n for (a, b), n in links.items()},
         [numa[order.index(gpu)] for gpu in range(size)],
     )
@@ -271,5 +258,5 @@ def test_selection_on_random_machines(
     # One link more never makes a set slower.
     if size > 1:
         pair = data.draw(st.sampled_from(list(links)))
-        more = build({**links, pair: links[pair] + 1}, numa)
+        more = linked_machine({**links, pair: links[pair] + 1}, numa)
         assert ring_model(more).bandwidth(found.gpus) >= found.bottleneck

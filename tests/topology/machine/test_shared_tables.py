@@ -33,7 +33,7 @@ def table(name: str) -> Machine:
 
 
 def device(machine: Machine, name: str) -> int:
-    """Return the place in the matrices of a device, named as the table names it."""
+    """Return the index of a device in the matrices, by its name in the table."""
     names = [gpu.name for gpu in machine.gpus] + [nic.label for nic in machine.nics]
     return names.index(name)
 
@@ -128,7 +128,7 @@ def test_every_table_has_a_test_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
-def test_every_cell_that_is_shown_is_told_again(path: Path) -> None:
+def test_every_shown_cell_is_reproduced(path: Path) -> None:
     machine = read_smi(path)
     size = len(machine) + len(machine.nics)
     labels = {gpu.name for gpu in machine.gpus} | {nic.label for nic in machine.nics}
@@ -611,7 +611,7 @@ def test_dual_gpu_nv1_has_one_link_and_no_more_is_known_of_it() -> None:
     assert "assumed from the links" in notes(machine)
 
 
-def test_dual_gpu_nv2_has_a_numa_column_that_tells_nothing() -> None:
+def test_dual_gpu_nv2_has_a_numa_column_that_says_nothing() -> None:
     machine = table("dual_gpu_nv2")
     assert links(machine) == {"NV2": "01"}
     assert machine.direct[0, 1] == 2

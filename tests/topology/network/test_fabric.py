@@ -5,16 +5,15 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from machine_builders import gb200_tray, machine_from_yaml
 from paths import SHARED
 
-from bayplan.inputs.documents import parse_documents
 from bayplan.topology.machine.model import Machine
-from bayplan.topology.machine.readers.machinefile import known_machine, machine_from
+from bayplan.topology.machine.readers.machinefile import known_machine
 from bayplan.topology.machine.readers.smi import read_smi
 from bayplan.topology.network.fabric import Fabric, GpuPath, LayerLink
 from bayplan.topology.network.tree import (
@@ -44,12 +43,8 @@ numa:
 """
 
 
-def machine(text: str) -> Machine:
-    return machine_from(parse_documents(text, "machine.yaml")[0])
-
-
 def network(*places: str) -> NetworkTree:
-    """``s1/b1`` is a node in both, ``-`` one outside of the network."""
+    """Return a network; ``s1/b1`` is a node in both domains, ``-`` one outside the network."""
     keys = ("spine", "block")
     inside = [dict(zip(keys, place.split("/"), strict=False)) for place in places]
     return build_tree(LAYERS, [own if len(own) == len(keys) else {} for own in inside])
@@ -60,17 +55,12 @@ def fabric(
     links: Mapping[str, LayerLink],
     of: Machine | Sequence[Machine] | None = None,
 ) -> Fabric:
-    """Return nodes n0, n1 ... at these places; each is a DGX H100 unless said otherwise."""
+    """Return nodes n0, n1 ... at these positions; each is a DGX H100 by default."""
     names = [f"n{index}" for index in range(len(places))]
     if of is None:
         of = known_machine("dgx-h100")
     machines = [of] * len(names) if isinstance(of, Machine) else of
     return Fabric(dict(zip(names, machines, strict=True)), network(*places), names, links)
-
-
-def in_domain(domain: str) -> Machine:
-    tray = known_machine("gb200-nvl72")
-    return replace(tray, gpus=tuple(replace(gpu, nvlink_domain=domain) for gpu in tray.gpus))
 
 
 # Within a machine -------------------------------------------------------------------------------
@@ -112,17 +102,17 @@ def test_a_path_passes_the_layers_up_to_what_both_nodes_are_in(
     assert found.path("n0", 0, f"n{other}", 0) == GpuPath(bandwidth, latency, "NET")
 
 
-def test_two_blocks_of_one_name_are_two_places() -> None:
+def test_two_blocks_of_one_name_are_two_domains() -> None:
     found = fabric(["s1/b1", "s2/b1"], THREE_LAYERS)
     assert found.path("n0", 0, "n1", 0) == GpuPath(5, 14, "NET")
 
 
-def test_layers_without_a_figure_limit_nothing() -> None:
+def test_layers_without_a_link_limit_nothing() -> None:
     found = fabric(["s1/b1", "s2/b2"], {"Block": LayerLink(latency=3)})
     assert found.path("n0", 0, "n1", 0) == GpuPath(400 / 8, 6, "NET")
 
 
-def test_a_node_outside_of_the_network_is_reached_over_everything() -> None:
+def test_a_node_outside_the_network_is_reached_over_all_layers() -> None:
     found = fabric(["s1/b1", "-", "-"], THREE_LAYERS)
     assert found.path("n0", 0, "n1", 0) == GpuPath(5, 1 + 2 + 4 + 1, "NET")
     assert found.path("n1", 0, "n2", 0) == GpuPath(40, 2, "NET")
@@ -177,39 +167,39 @@ def test_the_slower_of_two_nics_counts() -> None:
 
 
 def test_a_nic_of_another_socket_is_reached_through_the_sockets() -> None:
-    found = fabric(["s1/b1"] * 2, {}, machine(FAR_NIC))
+    found = fabric(["s1/b1"] * 2, {}, machine_from_yaml(FAR_NIC))
     assert found.path("n0", 1, "n1", 0).bandwidth == 10, "what NCCL reckons between Skylakes"
 
 
 def test_beyond_pxb_the_pcie_link_of_the_gpu_counts() -> None:
     # The NIC of GPU0 is at PHB: data passes the host, over PCIe 4 as NCCL reckons with it.
-    found = fabric(["s1/b1"] * 2, {}, machine(FAR_NIC))
+    found = fabric(["s1/b1"] * 2, {}, machine_from_yaml(FAR_NIC))
     assert found.path("n0", 0, "n1", 0).bandwidth == 24
     assert found.node_bandwidth("n0", [0, 1]) == 24
 
 
 @pytest.mark.parametrize("nvswitch", ["", "nvswitch: {links: 12}"])
-def test_nvlink_says_nothing_of_the_way_to_a_nic(nvswitch: str) -> None:
-    found = fabric(["s1/b1"] * 2, {}, machine(FAR_NIC + nvswitch))
+def test_nvlink_is_not_on_the_way_to_a_nic(nvswitch: str) -> None:
+    found = fabric(["s1/b1"] * 2, {}, machine_from_yaml(FAR_NIC + nvswitch))
     assert found.path("n0", 1, "n1", 1).bandwidth == 10
 
 
 def test_a_machine_without_nics_reaches_nobody() -> None:
-    alone = machine("{name: m, gpu: A100, numa: [{id: 0, roots: [{gpus: [0]}]}]}")
+    alone = machine_from_yaml("{name: m, gpu: A100, numa: [{id: 0, roots: [{gpus: [0]}]}]}")
     found = fabric(["s1/b1"] * 2, {}, alone)
     assert found.path("n0", 0, "n1", 0).bandwidth == 0
     assert found.node_bandwidth("n0", [0]) == 0
 
 
 @pytest.mark.skipif(not TABLES.is_dir(), reason="the shared fixtures are not beside the project")
-def test_a_nic_of_unknown_rate_is_taken_for_the_slowest_in_use() -> None:
+def test_a_nic_of_unknown_rate_counts_as_the_slowest_in_use() -> None:
     table = read_smi(TABLES / "dgx_h200_8gpu_12nic.txt")
     found = fabric(["s1/b1"] * 2, {}, table)
     assert found.path("n0", 0, "n1", 3).bandwidth == 100 / 8
     assert found.node_bandwidth("n0", range(8)) == 8 * 100 / 8
 
 
-def test_what_gpus_get_out_of_a_node_together() -> None:
+def test_gpus_share_the_nics_out_of_a_node() -> None:
     found = fabric(["s1/b1"] * 2, {}, [known_machine("dgx-h100"), known_machine("dgx-1v")])
     assert found.node_bandwidth("n0", range(8)) == 8 * 50
     assert found.node_bandwidth("n0", [2, 5]) == 2 * 50
@@ -224,7 +214,7 @@ def test_what_gpus_get_out_of_a_node_together() -> None:
 
 
 def test_gpus_of_one_nvlink_domain_need_no_network() -> None:
-    found = fabric(["s1/b1", "s2/b2"], {"Spine": LayerLink(1, 9)}, in_domain("uuid.1"))
+    found = fabric(["s1/b1", "s2/b2"], {"Spine": LayerLink(1, 9)}, gb200_tray("uuid.1"))
     way = found.path("n0", 0, "n1", 3)
     assert (way.bandwidth, way.latency) == (18 * 50, 0)
     assert "uuid.1" in way.over
@@ -232,13 +222,13 @@ def test_gpus_of_one_nvlink_domain_need_no_network() -> None:
 
 def test_one_gpu_of_an_nvlink_domain_has_its_ports_too() -> None:
     text = "{name: m, gpu: H100, nvlinkDomain: u.1, numa: [{id: 0, roots: [{gpus: [0]}]}], %s}"
-    alone = machine(text % "nvswitch: {links: 18}")
+    alone = machine_from_yaml(text % "nvswitch: {links: 18}")
     assert fabric(["s1/b1"] * 2, {}, alone).path("n0", 0, "n1", 0).bandwidth == 18 * 25
 
 
 @pytest.mark.parametrize("domains", [("uuid.1", "uuid.2"), ("uuid.1", ""), ("", "")])
 def test_other_domains_are_reached_over_nics(domains: tuple[str, str]) -> None:
-    machines = [in_domain(domain) for domain in domains]
+    machines = [gb200_tray(domain) for domain in domains]
     way = fabric(["s1/b1"] * 2, {}, machines).path("n0", 0, "n1", 0)
     assert way.over == "NET"
     assert way.bandwidth == 50
@@ -247,13 +237,13 @@ def test_other_domains_are_reached_over_nics(domains: tuple[str, str]) -> None:
 # Models that cannot be used ---------------------------------------------------------------------
 
 
-def test_a_figure_for_a_layer_that_is_not_there_is_refused() -> None:
+def test_a_link_for_an_unknown_layer_is_refused() -> None:
     with pytest.raises(ValueError, match='there is no network layer "Rack"'):
         fabric(["s1/b1"], {"Rack": LayerLink(1), "Block": LayerLink(1)})
 
 
 @pytest.mark.parametrize("figure", [-1.0, float("nan")])
-def test_a_figure_that_no_link_has_is_refused(figure: float) -> None:
+def test_an_impossible_bandwidth_or_latency_is_refused(figure: float) -> None:
     with pytest.raises(ValueError, match="expected a number of 0 or more"):
         LayerLink(bandwidth=figure)
     with pytest.raises(ValueError, match="expected a number of 0 or more"):

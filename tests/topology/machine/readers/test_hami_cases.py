@@ -200,7 +200,7 @@ def test_numa_bind_never_mixes_nodes(numa: list[int], count: int, want: list[int
     assert fit(on_nodes(numa), range(len(numa)), count, **bound) == want
 
 
-def test_numa_bind_that_no_node_can_keep_does_not_fit() -> None:
+def test_numa_bind_that_no_node_can_meet_does_not_fit() -> None:
     bound = {"nvidia.com/numa-bind": "true", POLICY: AWARE}
     refused = fit(on_nodes([0, 1, 0, 1]), range(4), 3, **bound)
     assert refused == NoSelection("no 3 of 4 free GPUs are on one NUMA node")

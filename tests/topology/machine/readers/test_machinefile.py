@@ -73,7 +73,7 @@ def load(path: Path, text: str | bytes) -> Machine:
 
 
 def refused(path: Path, text: str | bytes, where: str, *parts: str) -> None:
-    """Assert that a machine is refused, with the place and what was expected in the message."""
+    """Assert that a machine is refused, with the position and what was expected in the message."""
     with pytest.raises(InputError) as caught:
         load(path, text)
     message = str(caught.value)
@@ -226,7 +226,7 @@ def test_memory_in_a_wrong_unit_is_refused(path: Path, memory: str, expected: st
 
 
 @pytest.mark.parametrize("rate", ["200Gb", "fast", "true", "[200]", ""])
-def test_a_rate_that_is_no_number_is_refused_with_its_unit(path: Path, rate: str) -> None:
+def test_a_rate_that_is_not_a_number_is_refused_with_its_unit(path: Path, rate: str) -> None:
     text = PCIE.replace("[mlx5_0]", f"[{{name: mlx5_0, rate: {rate}}}]")
     expected = "numa.0.roots.0.nics.0.rate: expected a number of Gb/s such as 400"
     with pytest.raises(InputError, match=rf"^box\.yaml:7:\d+: {expected}$"):
@@ -279,9 +279,7 @@ def test_a_number_of_links_that_no_gpu_has_is_refused(
         ("virtual: perhaps", ("8:10", "virtual: expected true or false")),
     ],
 )
-def test_a_platform_that_there_is_not_is_refused(
-    path: Path, line: str, parts: tuple[str, ...]
-) -> None:
+def test_an_unknown_platform_is_refused(path: Path, line: str, parts: tuple[str, ...]) -> None:
     where, *rest = parts
     refused(path, f"{PCIE}{line}\n", f"box.yaml:{where}", *rest)
 
@@ -314,13 +312,13 @@ RDMA = "expected an RDMA name such as mlx5_0: 1 to 64 letters, digits, dots, das
         ("name: box", f"name: {'x' * 64}", "1:7", "name: expected at most 63 characters"),
     ],
 )
-def test_a_value_of_a_wrong_form_names_its_field_and_an_example(
+def test_a_malformed_value_names_its_field_and_an_example(
     path: Path, old: str, new: str, where: str, expected: str
 ) -> None:
     refused(path, PCIE.replace(old, new), f"box.yaml:{where}", expected)
 
 
-def test_a_gpu_that_is_not_known_has_to_say_its_links(path: Path) -> None:
+def test_an_unknown_gpu_has_to_state_its_links(path: Path) -> None:
     unknown = PCIE.replace("NVIDIA L40S", "Voodoo 2")
     refused(path, unknown, "box.yaml:2:6", 'gpu: the GPU "Voodoo 2" is not known', "add pcie")
     assert load(path, f"{unknown}pcie: {{generation: 5}}\n").bandwidth[0, 1] == 63
@@ -329,7 +327,7 @@ def test_a_gpu_that_is_not_known_has_to_say_its_links(path: Path) -> None:
     assert load(path, f"{linked}nvlinkGeneration: 5\n").bandwidth[0, 1] == 600
 
 
-# What hangs together ---------------------------------------------------------------------
+# Connections -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -410,13 +408,11 @@ def test_a_gpu_without_nvlink_has_none(path: Path, line: str, where: str, field:
         ),
     ],
 )
-def test_no_gpu_has_more_nvlinks_than_there_are(
-    path: Path, text: str, where: str, expected: str
-) -> None:
+def test_no_gpu_has_more_than_18_nvlinks(path: Path, text: str, where: str, expected: str) -> None:
     refused(path, text, f"box.yaml:{where}", expected)
 
 
-def test_a_lost_gpu_that_is_not_there_is_refused(path: Path) -> None:
+def test_a_lost_gpu_that_does_not_exist_is_refused(path: Path) -> None:
     text = SWITCHED.replace("links: 12", "links: 12, lost: {7: 0}")
     refused(path, text, "box.yaml:7:33", "nvswitch.lost.7: GPU7 does not exist")
 
@@ -469,9 +465,7 @@ def test_a_lost_gpu_that_is_not_there_is_refused(path: Path) -> None:
         ),
     ],
 )
-def test_what_is_there_twice_is_refused(
-    path: Path, old: str, new: str, where: str, expected: str
-) -> None:
+def test_duplicates_are_refused(path: Path, old: str, new: str, where: str, expected: str) -> None:
     refused(path, PCIE.replace(old, new), f"box.yaml:{where}", expected)
 
 
@@ -494,7 +488,7 @@ def test_a_machine_without_gpus_is_refused(path: Path) -> None:
     refused(path, text, "box.yaml:4:1", "numa: has no GPU below its roots; expected one or more")
 
 
-def test_parts_of_a_tree_hang_on_what_is_there() -> None:
+def test_parts_of_a_tree_need_an_existing_parent() -> None:
     builder = known_builder()
     with pytest.raises(
         MachineError, match='"numa 0" is attached to "socket 1", which does not exist'
@@ -531,7 +525,7 @@ def test_a_gpu_that_lost_its_nvlinks_falls_back_to_pcie(path: Path) -> None:
     assert machine.bandwidth[0].tolist() == [np.inf, 250, 31.5]
 
 
-def test_memory_is_told_in_bytes(path: Path) -> None:
+def test_memory_is_in_bytes(path: Path) -> None:
     assert {gpu.memory for gpu in load(path, f"{PCIE}memory: 48Gi\n").gpus} == {48 * 2**30}
 
 
@@ -598,7 +592,7 @@ def test_a_machine_that_is_not_known_is_refused_with_the_nearest() -> None:
 
 
 @pytest.mark.parametrize("name", FACTS)
-def test_a_known_machine_is_what_its_maker_says(name: str) -> None:
+def test_a_known_machine_is_what_its_vendor_says(name: str) -> None:
     machine = load_machine(FOLDER / f"{name}.yaml")
     gpus, nics, links, best = FACTS[name]
     assert machine.name == name

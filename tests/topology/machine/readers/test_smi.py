@@ -1,4 +1,4 @@
-"""nvidia-smi tables of our own making: what is read, and what is honestly unknown."""
+"""nvidia-smi tables of our own: what is read from them, and what stays unknown."""
 
 from __future__ import annotations
 
@@ -115,13 +115,13 @@ def test_rows_say_which_columns_are_gpus_where_the_header_is_missing() -> None:
     assert machine.label(3, 5) == "NODE"
 
 
-def test_a_nic_s_row_tells_of_gpus_that_have_none() -> None:
+def test_a_nics_row_shows_gpus_without_a_row() -> None:
     machine = parse_smi("GPU0 X SYS SYS PIX\nNIC0 PIX SYS SYS X\n")
     assert (len(machine), len(machine.nics)) == (3, 1)
     assert machine.label(0, 3) == "PIX"
 
 
-def test_a_cell_that_is_no_level_is_named_and_the_rest_is_read() -> None:
+def test_a_cell_that_is_not_a_level_is_named_and_the_rest_is_read() -> None:
     machine = parse_smi(WHOLE.replace("GPU1\tNV12\t X \tSYS", "GPU1\tNVX\t X \tNODE"))
     assert 'GPU1 to GPU0 is "NVX", which is not a level: unknown' in machine.notes
     assert machine.label(0, 1) == "NV12"
@@ -175,7 +175,7 @@ def test_a_nic_with_another_device_s_name_is_refused_with_the_file(name: str) ->
         parse_smi(WHOLE.replace("NIC0: mlx5_2", f"NIC0: {name}"), source="m.txt")
 
 
-def test_a_second_table_is_told_and_not_read() -> None:
+def test_a_second_table_is_noted_and_not_read() -> None:
     machine = parse_smi(WHOLE + WHOLE.replace("NV12", "NV4"))
     assert machine.label(0, 1) == "NV12"
     assert "a second table begins at GPU0: only the first is read" in machine.notes
@@ -226,11 +226,11 @@ def test_hami_scores_a_pair_that_differs_by_direction_0() -> None:
     assert fewer[0, 1] == 420
 
 
-# Places ---------------------------------------------------------------------------------------
+# Positions ------------------------------------------------------------------------------------
 
 
 def kinds_above(text: str, device: str) -> list[str]:
-    """Return what a device hangs on, from its switch to its NUMA node."""
+    """Return the kinds of the parts above a device, from its switch to its NUMA node."""
     graph = parse_smi(text).graph
     return [
         graph.nodes[name]["kind"].value
@@ -280,7 +280,7 @@ def test_a_nic_is_for_storage_only_where_all_of_its_levels_are_known() -> None:
 # Bandwidth ------------------------------------------------------------------------------------
 
 
-def test_the_gpus_model_tells_how_fast_a_link_is() -> None:
+def test_the_gpus_model_sets_the_speed_of_links() -> None:
     unknown, known = parse_smi(switched()), parse_smi(switched(), model="NVIDIA-B200")
     assert (unknown.link.wire, known.link.wire) == (25, 50)
     assert known.bandwidth[0, 3] == 900
@@ -288,13 +288,13 @@ def test_the_gpus_model_tells_how_fast_a_link_is() -> None:
     assert "assumed from the model: 22 GB/s between sockets" in known.notes
 
 
-def test_a_model_that_is_not_known_is_told() -> None:
+def test_an_unknown_model_is_noted() -> None:
     machine = parse_smi(switched(), model="Voodoo2")
     assert 'the GPU "Voodoo2" is not known: its links are assumed' in machine.notes
     assert machine.link.wire == 25
 
 
-def test_what_is_assumed_of_bandwidths_is_told() -> None:
+def test_assumed_bandwidths_are_noted() -> None:
     notes = parse_smi(WHOLE).notes
     assert notes == (
         "assumed from the links: NVLink 3 (25 GB/s a link), PCIe 4, 16 GB/s between sockets",
