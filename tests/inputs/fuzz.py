@@ -1,9 +1,9 @@
-"""Mutated annotations, bodies, profiles, machines and manifests: an answer each, and soon.
+"""Mutated annotations, bodies, profiles, machines and manifests: each gets an answer, and soon.
 
     python tests/inputs/fuzz.py --inputs 100000 --seed 1
 
-prints each input that raises something else than an answer or takes longer than a second, and the
-peak of memory at the end. The tests run a few of them.
+It prints each input that raises an unexpected error or takes longer than a second, and finally the
+peak memory. The tests run a few inputs.
 """
 
 from __future__ import annotations
@@ -22,8 +22,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from paths import ROOT
-
 from bayplan.api import Node, ObjectMeta, Pod
 from bayplan.api.objects import KINDS, DecodeError, decode_object
 from bayplan.cluster.apiserver.repeats import read_json, read_yaml
@@ -40,6 +38,8 @@ from bayplan.topology.machine.readers.machinefile import load_machine
 from bayplan_plugins.gpu_topology import machines
 
 __all__ = ["Finding", "fuzz"]
+
+_ROOT = Path(__file__).parents[2]
 
 SLOWEST = 1.0
 """CPU seconds that one input may take."""
@@ -176,7 +176,7 @@ def _seeds() -> dict[str, list[str]]:
     """Return valid texts of each kind, to start from."""
 
     def texts(*patterns: str) -> list[str]:
-        return [path.read_text() for pattern in patterns for path in sorted(ROOT.glob(pattern))]
+        return [path.read_text() for pattern in patterns for path in sorted(_ROOT.glob(pattern))]
 
     machine_files = texts(
         "configs/machines/*.yaml", "framework/bayplan/topology/machine/catalog/*.yaml"
