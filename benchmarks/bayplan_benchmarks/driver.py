@@ -1,4 +1,4 @@
-"""How fast the node driver prepares claims, over its socket as the kubelet calls it."""
+"""The time in which the node driver prepares claims, through its socket, as for the kubelet."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _ROUNDS = 5
 
 
 class _Api:
-    """An API server in which claim N has the GPU of that number."""
+    """An API server where claim N has GPU N."""
 
     def owner(self, node: str) -> Owner:
         return Owner(node, "uid")
@@ -116,4 +116,4 @@ def _measured(root: Path, claims: int) -> BenchmarkResult:
     return BenchmarkResult({"claims": claims}, figures)
 
 
-driver = Benchmark("The node driver: claims prepared at once, over its socket.", (1,), 64, _run)
+driver = Benchmark("the node driver: claims prepared at once, through its socket", (1,), 64, _run)
