@@ -107,9 +107,9 @@ def test_random_gangs_are_whole_and_as_near_as_can_be(
 ) -> None:
     monkeypatch.chdir(ROOT)
     for name, objects in models(64):
-        story = run_jobs(objects, 25, seed)
-        assert story.broken == 0, name
-        assert story.nearest == story.placed > 0, name
+        found = run_jobs(objects, 25, seed)
+        assert found.broken == 0, name
+        assert found.nearest == found.placed > 0, name
 
 
 def test_a_model_without_blocks_is_not_a_model() -> None:

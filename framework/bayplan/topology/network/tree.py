@@ -291,30 +291,7 @@ def tree_of_sets(sets: Sequence[NodeSet], names: Sequence[str]) -> NetworkTree:
     by_name = {one.name: one for one in sets}
     _check_cycles(by_name)
     notes: list[str] = []
-    parent_of: dict[str, str] = {}
-    row_of = {name: row for row, name in enumerate(names)}
-    home: dict[int, str] = {}
-    for one in sorted(sets, key=lambda s: (s.tier, natural_key(s.name))):
-        for child in one.sets:
-            if child not in by_name:
-                notes.append(f'set "{one.name}" names "{child}", which does not exist')
-                continue
-            if by_name[child].tier >= one.tier:
-                raise TopologyError(
-                    f'"{one.name}" of tier {one.tier} has the member "{child}" of tier '
-                    f"{by_name[child].tier}; a member's tier has to be lower"
-                )
-            first = parent_of.setdefault(child, one.name)
-            if first != one.name:
-                notes.append(f'"{child}" is in "{first}" and in "{one.name}": the first counts')
-        for node in one.nodes:
-            row = row_of.get(node)
-            if row is None:
-                notes.append(f'set "{one.name}" names node "{node}", which does not exist')
-                continue
-            first = home.setdefault(row, one.name)
-            if first != one.name:
-                notes.append(f'node "{node}" is in "{first}" and in "{one.name}": the first counts')
+    parent_of, home = _owners(sets, by_name, names, notes)
     root = Domain((), "")
     domains: dict[str, Domain] = {}
     members: dict[tuple[str, ...], list[int]] = {(): []}
@@ -344,6 +321,45 @@ def tree_of_sets(sets: Sequence[NodeSet], names: Sequence[str]) -> NetworkTree:
         for tier in tiers
     }
     return NetworkTree(root, aliases, members, outside, notes)
+
+
+def _owners(
+    sets: Sequence[NodeSet],
+    by_name: Mapping[str, NodeSet],
+    names: Sequence[str],
+    notes: list[str],
+) -> tuple[dict[str, str], dict[int, str]]:
+    """Return the set that owns each set, by name, and each node, by row.
+
+    Notes members that do not exist, and members that several sets claim.
+
+    :raises TopologyError: when the tier of a member is not below that of its set.
+    """
+    parent_of: dict[str, str] = {}
+    row_of = {name: row for row, name in enumerate(names)}
+    home: dict[int, str] = {}
+    for one in sorted(sets, key=lambda s: (s.tier, natural_key(s.name))):
+        for child in one.sets:
+            if child not in by_name:
+                notes.append(f'set "{one.name}" names "{child}", which does not exist')
+                continue
+            if by_name[child].tier >= one.tier:
+                raise TopologyError(
+                    f'"{one.name}" of tier {one.tier} has the member "{child}" of tier '
+                    f"{by_name[child].tier}; a member's tier has to be lower"
+                )
+            first = parent_of.setdefault(child, one.name)
+            if first != one.name:
+                notes.append(f'"{child}" is in "{first}" and in "{one.name}": the first counts')
+        for node in one.nodes:
+            row = row_of.get(node)
+            if row is None:
+                notes.append(f'set "{one.name}" names node "{node}", which does not exist')
+                continue
+            first = home.setdefault(row, one.name)
+            if first != one.name:
+                notes.append(f'node "{node}" is in "{first}" and in "{one.name}": the first counts')
+    return parent_of, home
 
 
 def _check_cycles(by_name: Mapping[str, NodeSet]) -> None:
