@@ -21,6 +21,7 @@ from bayplan.api.gang import Gather
 from bayplan.cycle.decision_tables import DecisionTables
 from bayplan.cycle.evaluation import Evaluation
 from bayplan.cycle.evaluator import Evaluator
+from bayplan.gangs.completeness import missing_role, needs_no_minimum
 from bayplan.plugin.base import NOTES, CycleState, DomainTrial, Placement, Placements, Unit
 from bayplan.plugin.decision import PodDecision
 from bayplan.profiles.runtime import Runtime, guard
@@ -395,13 +396,13 @@ def lacking(unit: Unit, reserved: Sequence[Reserved]) -> str | None:
         return None
     if len(reserved) < unit.min_placed:
         return f"{len(reserved)} of {unit.min_placed} members have a node"
-    if unit.satisfied and gang.match_policy == "once-satisfied":
+    if needs_no_minimum(gang, unit.satisfied):
         return None
-    for role, least in gang.roles:
-        have = sum(one.pod.role == role for one in reserved)
-        have += sum(pod.role == role for pod, _ in unit.bound)
-        if have < least:
-            return f'{have} of {least} members of role "{role}" have a node'
+    placed = [*(one.pod for one in reserved), *(pod for pod, _ in unit.bound)]
+    missing = missing_role(gang, placed)
+    if missing is not None:
+        role, have, least = missing
+        return f'{have} of {least} members of role "{role}" have a node'
     return None
 
 

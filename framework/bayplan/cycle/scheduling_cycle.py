@@ -22,6 +22,7 @@ from bayplan.cycle.placer import (
     lacking,
 )
 from bayplan.errors import PluginError
+from bayplan.gangs.completeness import has_minimum
 from bayplan.plugin.base import (
     CycleState,
     DomainTrial,
@@ -343,7 +344,7 @@ def _shortfall(unit: Unit, attempt: Attempt) -> str:
     """Say how far a gang came, and who stopped it."""
     fit, last = _placed(attempt), attempt.failed[-1].pod
     have, need = fit + len(unit.bound), unit.min_placed + len(unit.bound)
-    if unit.satisfied and unit.gang is not None and have >= unit.gang.min_member:
+    if unit.satisfied and unit.gang is not None and has_minimum(unit.gang, have):
         return f'Gang "{unit.key}" runs with {have} members; {last} is beyond those it needs.'
     if have >= need:
         return (

@@ -12,6 +12,7 @@ from bayplan.api import Pod
 from bayplan.cycle.scheduling_cycle import NOT_NEEDED
 from bayplan.errors import PluginError
 from bayplan.explain.suggestions import Diagnosis, Suggestion
+from bayplan.gangs.completeness import has_minimum
 from bayplan.naming import counted, short_key
 from bayplan.plugin.base import DomainTrial, PreemptionTrial
 from bayplan.plugin.decision import Decision, Finalist, PodDecision
@@ -316,7 +317,7 @@ class _About:
         # What holds all of them back is no matter of single members.
         if not held or len(held) == len(gang.pending):
             return ""
-        if len(gang.pending) + len(gang.bound) < gang.gang.min_member:
+        if not has_minimum(gang.gang, gang.present):
             return ""
         return f"would be tried once {_counted_members(len(held))} no longer held back: {held[0]}"
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from bayplan.api import Pod, ReplicaSet
 from bayplan.errors import InputError, did_you_mean
-from bayplan.gangs.directory import rank_order
+from bayplan.gangs.completeness import rank_order
 from bayplan.naming import natural_key
 from bayplan.scheduler.scheduler import Scheduler
 from bayplan.snapshot import PodInfo

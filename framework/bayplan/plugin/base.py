@@ -15,6 +15,7 @@ import numpy.typing as npt
 import pydantic
 import pydantic.alias_generators
 
+from bayplan.gangs.completeness import still_needed
 from bayplan.plugin.events import ClusterEvent
 
 if TYPE_CHECKING:
@@ -257,10 +258,8 @@ class Unit:
         """How many of the pending pods have to be placed together."""
         if self.gang is None:
             return len(self.pods)
-        if self.satisfied and self.gang.match_policy == "once-satisfied":
-            return min(1, len(self.pods))
-        counted = 0 if self.gang.match_policy == "only-waiting" else len(self.bound)
-        return max(min(1, len(self.pods)), self.gang.min_member - counted)
+        needed = still_needed(self.gang, len(self.bound), self.satisfied)
+        return max(min(1, len(self.pods)), needed)
 
 
 Plan = Callable[[Sequence["PodInfo"], Mapping[int, int]], Sequence[int]]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 
+from bayplan.gangs.completeness import has_minimum
 from bayplan.gangs.directory import GangDirectory
 
 __all__ = ["Patience"]
@@ -33,8 +34,8 @@ class Patience:
         first = key not in self._since
         since = self._since.setdefault(key, now)
         members.overdue = members.overdue and not first
-        if members.gang.wait is not None and (first or members.gang.wait != members.waited):
-            members.waited = members.gang.wait
+        if members.gang.wait is not None and (first or members.gang.wait != members.timeout):
+            members.timeout = members.gang.wait
             heapq.heappush(self._due, (since + members.gang.wait, key))
 
     def overdue(self, now: float) -> list[str]:
@@ -43,7 +44,7 @@ class Patience:
         while (at := self.next_time()) is not None and at <= now:
             _, key = heapq.heappop(self._due)
             members = self._gangs.all()[key]
-            over = members.waited is not None and at >= self._since[key] + members.waited
+            over = members.timeout is not None and at >= self._since[key] + members.timeout
             if over and not members.overdue:
                 members.overdue = True
                 found.append(key)
@@ -61,4 +62,4 @@ class Patience:
         members = self._gangs.all().get(key)
         if members is None or members.gang is None or key not in self._since:
             return False
-        return len(members.pending) + len(members.bound) < members.gang.min_member
+        return not has_minimum(members.gang, members.present)

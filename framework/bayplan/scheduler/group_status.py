@@ -23,6 +23,7 @@ from bayplan.api import (
 from bayplan.api.network import ClusterNetworkTopologyStatus, TopologyDetail, TopologyInfo
 from bayplan.api.podgroup import ConditionedStatus, GroupCondition, PodGroupStatus
 from bayplan.cluster.protocol import Cluster, Event, PatchStatus
+from bayplan.gangs.completeness import has_minimum
 from bayplan.gangs.directory import GangMembers
 from bayplan.snapshot import Snapshot
 from bayplan.snapshot.networks import Networks
@@ -117,19 +118,21 @@ class StatusWriter:
 
 def phase_of(members: GangMembers) -> str:
     """Return Koordinator's phase of a gang."""
-    least = members.gang.min_member if members.gang is not None else 1
+    gang = members.gang
+    if gang is None:
+        return "Pending"
     succeeded, failed = members.count_ended("Succeeded"), members.count_ended("Failed")
-    if succeeded >= least:
+    if has_minimum(gang, succeeded):
         return "Finished"
-    if failed and failed + members.running + succeeded >= least:
+    if failed and has_minimum(gang, failed + members.running + succeeded):
         return "Failed"
-    if members.running + succeeded >= least:
+    if has_minimum(gang, members.running + succeeded):
         return "Running"
-    if len(members.bound) >= least:
+    if has_minimum(gang, len(members.bound)):
         return "Scheduled"
     if members.bound:
         return "Scheduling"
-    if len(members.pending) >= least:
+    if has_minimum(gang, len(members.pending)):
         return "PreScheduling"
     return "Pending"
 
@@ -139,7 +142,7 @@ def _conditioned(
 ) -> ConditionedStatus:
     gang = members.gang
     assert gang is not None, "checked by the caller"
-    complete = len(members.bound) >= gang.min_member
+    complete = has_minimum(gang, len(members.bound))
     if isinstance(group, NativePodGroup):
         if not complete and not message:
             return group.status
@@ -153,7 +156,7 @@ def _conditioned(
         condition = GroupCondition("Scheduled", "True" if complete else "False")
     else:
         reason = "NotEnoughResources"
-        if len(members.pending) + len(members.bound) < gang.min_member:
+        if not has_minimum(gang, members.present):
             reason = "NotEnoughTasks"
         condition = GroupCondition("Unschedulable", "True", reason, message)
     conditions = (condition,)
@@ -162,7 +165,7 @@ def _conditioned(
         phase = "Pending"
         if complete:
             phase = "Running"
-        if members.count_ended("Succeeded") >= gang.min_member:
+        if has_minimum(gang, members.count_ended("Succeeded")):
             phase = "Completed"
     return ConditionedStatus(
         phase,

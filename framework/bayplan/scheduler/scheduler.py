@@ -214,8 +214,7 @@ class Scheduler:
         self._announcer = Announcer(cluster)
         self.snapshot = Snapshot()
         self._statuses = StatusWriter(cluster, self.snapshot)
-        self.gangs = GangDirectory()
-        self.gangs.on_change = self._statuses.changed
+        self.gangs = GangDirectory(self._statuses.changed)
         self._patience = Patience(self.gangs)
         self._definitions = GangDefinitions(self.gangs, self.snapshot)
         self.rooms = RoomMaker(
@@ -441,13 +440,13 @@ class Scheduler:
         if not deleted and same_definition(old, obj):
             # A status, perhaps our own: it can tell that a gang was complete, and nothing else.
             self.snapshot.set_object(key, obj)
-            self._definitions.take(obj, deleted)
+            self._definitions.update(obj, deleted)
             return
         if deleted:
             self.snapshot.delete_object(key, obj)
         else:
             self.snapshot.set_object(key, obj)
-        changed = self._definitions.take(obj, deleted)
+        changed = self._definitions.update(obj, deleted)
         if isinstance(obj, Job):
             self._job_changed(old if isinstance(old, Job) else None, obj, deleted)
         if changed:

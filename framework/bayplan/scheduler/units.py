@@ -6,7 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from bayplan.api.gang import Gang, SubGroup
-from bayplan.gangs.directory import GangDirectory, rank_order
+from bayplan.gangs.completeness import rank_order
+from bayplan.gangs.directory import GangDirectory
 from bayplan.plugin.base import Unit
 from bayplan.scheduler.nominator import Hold
 from bayplan.snapshot import PodInfo
