@@ -22,7 +22,15 @@ from bayplan.cycle.decision_tables import DecisionTables
 from bayplan.cycle.evaluation import Evaluation
 from bayplan.cycle.evaluator import Evaluator
 from bayplan.gangs.completeness import missing_role, needs_no_minimum
-from bayplan.plugin.base import NOTES, CycleState, DomainTrial, Placement, Placements, Unit
+from bayplan.plugin.base import (
+    NOTES,
+    CycleState,
+    DomainState,
+    DomainTrial,
+    Placement,
+    Placements,
+    Unit,
+)
 from bayplan.plugin.decision import PodDecision
 from bayplan.profiles.runtime import Runtime, guard
 from bayplan.snapshot import NodeRow, PodInfo, Snapshot
@@ -135,6 +143,7 @@ class Placer:
                             _size(placement, self._snapshot),
                             placement.offered,
                             part.min_placed,
+                            state=DomainState.CHOSEN,
                         )
                     )
                     yield from self.ways(part, placement, attempt, state)

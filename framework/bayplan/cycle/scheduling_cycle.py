@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import numpy as np
@@ -25,6 +25,7 @@ from bayplan.errors import PluginError
 from bayplan.gangs.completeness import has_minimum
 from bayplan.plugin.base import (
     CycleState,
+    DomainState,
     DomainTrial,
     Placement,
     Placements,
@@ -36,9 +37,8 @@ from bayplan.plugin.decision import Decision, Outcome
 from bayplan.profiles.runtime import Runtime
 from bayplan.snapshot import NodeRow, PodInfo, Snapshot
 
-__all__ = ["NOT_NEEDED", "Cycle", "Reserved", "Result", "Waits"]
+__all__ = ["Cycle", "Reserved", "Result", "Waits"]
 
-NOT_NEEDED = "not needed"
 Waits = Mapping[str, Mapping[str, float]]
 """For each plugin that asked to wait at Permit, how long for each pod, by key (seconds)."""
 
@@ -150,21 +150,21 @@ class Cycle:
                 tried.append(self._trial_record(unit, attempt))
             if attempt.reserved:
                 if not self._score_placements:
-                    spared = [
+                    unused = [
                         other
                         for other in offered[index + 1 :]
                         if not placement.exact or other.name != placement.name
                     ]
-                    tried += [_not_needed(place, unit, self._snapshot) for place in spared]
+                    tried += [self._untried(place, unit, DomainState.NOT_USED) for place in unused]
                     return attempt, tried
                 if best is None or attempt.score > best.score:
                     best = attempt
             elif not placement.exact and (closest is None or _placed(attempt) > _placed(closest)):
                 closest = attempt
             if self._placer.work > WORK:
-                note = f"not tried: the search ended after {WORK} tentative placements"
                 tried += [
-                    _not_needed(place, unit, self._snapshot, note) for place in offered[index + 1 :]
+                    self._untried(place, unit, DomainState.NOT_TRIED)
+                    for place in offered[index + 1 :]
                 ]
                 break
         if best is not None:
@@ -226,13 +226,22 @@ class Cycle:
     def _trial_record(self, unit: Unit, attempt: Attempt) -> DomainTrial:
         placement = attempt.placement
         nodes = _size(placement, self._snapshot)
-        refusal = None
-        if not attempt.reserved:
-            refusal = attempt.refusal[1] if attempt.refusal else ""
-            if attempt.failed:
-                refusal = f"{attempt.failed[-1].pod}: {attempt.failed[-1].message}"
         name = placement.name or ("the nodes held for it" if placement.exact else "cluster")
-        return DomainTrial(name, nodes, placement.offered, unit.min_placed, refusal)
+        trial = DomainTrial(name, nodes, placement.offered, unit.min_placed)
+        if attempt.reserved:
+            return replace(trial, state=DomainState.CHOSEN)
+        refusal = attempt.refusal[1] if attempt.refusal else ""
+        if attempt.failed:
+            refusal = f"{attempt.failed[-1].pod}: {attempt.failed[-1].message}"
+        return replace(trial, refusal=refusal)
+
+    def _untried(self, placement: Placement, unit: Unit, state: DomainState) -> DomainTrial:
+        nodes = _size(placement, self._snapshot)
+        why = ""
+        if state is DomainState.NOT_TRIED:
+            why = f"the search ended after {WORK} tentative placements"
+        needed = unit.min_placed
+        return DomainTrial(placement.name, nodes, placement.offered, needed, why, state=state)
 
     def _accept(self, unit: Unit, attempt: Attempt, decision: Decision) -> None:
         decision.outcome = Outcome.WAITING if attempt.waits else Outcome.PLACED
@@ -257,10 +266,7 @@ class Cycle:
             message = attempt.refusal[1]
         if unit.gang is not None and attempt.failed:
             message = f"{message} {_shortfall(unit, attempt)}"
-            if any(
-                trial.refusal and trial.refusal.startswith("not tried")
-                for trial in decision.domains
-            ):
+            if any(trial.state is DomainState.NOT_TRIED for trial in decision.domains):
                 message += f" The search ended after {WORK} tentative placements."
             for pod_decision in attempt.pods.values():
                 pod_decision.node = None
@@ -360,10 +366,3 @@ def _placed(attempt: Attempt) -> int:
 
 def _size(placement: Placement, snapshot: Snapshot) -> int:
     return len(snapshot.nodes) if placement.rows is None else len(placement.rows)
-
-
-def _not_needed(
-    placement: Placement, unit: Unit, snapshot: Snapshot, note: str = NOT_NEEDED
-) -> DomainTrial:
-    size = _size(placement, snapshot)
-    return DomainTrial(placement.name, size, placement.offered, unit.min_placed, note)

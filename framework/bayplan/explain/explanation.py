@@ -9,12 +9,11 @@ from typing import Any
 from msgspec.structs import replace
 
 from bayplan.api import Pod
-from bayplan.cycle.scheduling_cycle import NOT_NEEDED
 from bayplan.errors import PluginError
 from bayplan.explain.suggestions import Diagnosis, Suggestion
 from bayplan.gangs.completeness import has_minimum
 from bayplan.naming import counted, short_key
-from bayplan.plugin.base import DomainTrial, PreemptionTrial
+from bayplan.plugin.base import DomainState, DomainTrial, PreemptionTrial
 from bayplan.plugin.decision import Decision, Finalist, PodDecision
 from bayplan.scheduler.scheduler import ProfileAtWork, Scheduler
 from bayplan.snapshot import PodInfo
@@ -133,17 +132,14 @@ def _refusal_json(refusal: tuple[str, str] | None) -> dict[str, str]:
 
 
 def _domain_json(trial: DomainTrial) -> dict[str, Any]:
-    state = "chosen" if trial.refusal is None else "refused"
-    if trial.refusal == NOT_NEEDED:
-        state = "not used"
     return _filled(
         {
             "name": trial.name,
-            "state": state,
+            "state": trial.state.value,
             "nodes": trial.nodes,
             "offered": trial.offered,
             "needed": trial.needed,
-            "reason": "" if state != "refused" else trial.refusal,
+            "reason": trial.refusal,
         }
     )
 
@@ -372,15 +368,13 @@ def domain_lines(domains: Sequence[DomainTrial], size: int) -> list[str]:
         offers = "" if trial.offered is None else f"offers {counted(trial.offered, 'slot')}"
         over = f"{max(0, (trial.offered or size) - size)} left over"
         fits = ", ".join(part for part in (offers, over) if part)
-        if trial.refusal is None:
-            lines.append(f"chosen    {trial.name}: {fits}")
-        elif trial.refusal == NOT_NEEDED:
-            lines.append(f"not used  {trial.name}: {fits}")
+        if trial.state in (DomainState.CHOSEN, DomainState.NOT_USED):
+            lines.append(f"{trial.state.value:<9} {trial.name}: {fits}")
         else:
-            why = trial.refusal
-            if offers and not why.startswith("offers"):
-                why = f"{offers}, {why}" if why else offers
-            lines.append(f"refused   {trial.name}: {why}")
+            # One that offers too few says so itself.
+            short = trial.offered is not None and trial.offered < trial.needed
+            why = ", ".join(part for part in ("" if short else offers, trial.refusal) if part)
+            lines.append(f"{trial.state.value:<9} {trial.name}: {why}")
     hidden = len(lines) - _MANY_DOMAINS
     if hidden > 1:
         lines = [*lines[:_MANY_DOMAINS], f"… {hidden} more domains"]

@@ -29,6 +29,7 @@ __all__ = [
     "SKIP",
     "Args",
     "CycleState",
+    "DomainState",
     "DomainTrial",
     "Handle",
     "Normalize",
@@ -438,19 +439,33 @@ class Plugin(Generic[ArgsT]):
         """
 
 
+class DomainState(Enum):
+    """What became of a domain that a unit was considered for."""
+
+    CHOSEN = "chosen"
+    REFUSED = "refused"
+    NOT_USED = "not used"
+    """A better domain holds the unit."""
+    NOT_TRIED = "not tried"
+    """The search ended before."""
+
+
 @dataclass(frozen=True)
 class DomainTrial:
-    """One domain that a unit was considered for: what it offers, why it was refused if it was.
+    """One domain that a unit was considered for, and why it was refused if it was.
 
-    ``rows`` are the domain's node rows, where they are worth keeping.
+    ``nodes`` is how many nodes it has, ``offered`` how many members it has room for (None where
+    nobody counted), ``needed`` how many have to be placed. ``refusal`` says why it was refused.
+    ``rows`` are its node rows, where they are worth keeping.
     """
 
     name: str
     nodes: int
     offered: int | None
     needed: int
-    refusal: str | None = None
+    refusal: str = ""
     rows: Rows | None = field(default=None, compare=False, repr=False)
+    state: DomainState = DomainState.REFUSED
 
 
 @dataclass(frozen=True)
