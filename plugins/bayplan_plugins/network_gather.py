@@ -99,7 +99,7 @@ class NetworkGather(Plugin[NetworkGatherArgs]):
 
     @hookimpl
     def placement_generate(
-        self, unit: Unit, nodes: NodeView, within: Placement
+        self, unit: Unit, nodes: NodeView, parent: Placement
     ) -> Placements | None:
         """Offer the domains that can hold the unit, the smallest waste first."""
         gang = unit.gang
@@ -112,7 +112,7 @@ class NetworkGather(Plugin[NetworkGatherArgs]):
         except TopologyError as exc:
             end = "" if str(exc).endswith("?") else "."
             return Placements(reason=f'gang "{unit.key}": {exc}{end}')
-        return _Search(self, unit, gang, tree, nodes, within).run()
+        return _Search(self, unit, gang, tree, nodes, parent).run()
 
     @hookimpl
     def relax(self, unit: Unit) -> Iterator[tuple[str, Unit]]:
@@ -158,7 +158,7 @@ class NetworkGather(Plugin[NetworkGatherArgs]):
         """Return the networks of the cluster and of the profile."""
         if self._networks is None:
             layers = [Layer(one.name, one.label_keys) for one in self.args.layers]
-            self._networks = Networks(self.handle.snapshot, layers)
+            self._networks = Networks.of(self.handle.snapshot, layers)
         return self._networks
 
     def _tree(self, layers: Sequence[str], gang: Gang) -> NetworkTree:
@@ -199,15 +199,15 @@ class _Search:
         gang: Gang,
         tree: NetworkTree,
         nodes: NodeView,
-        within: Placement,
+        parent: Placement,
     ) -> None:
         self._handle = plugin.handle
         self._unit, self._gang, self._tree, self._nodes = unit, gang, tree, nodes
         self._fill: Fill = gang.fill or plugin.args.fill
         self._allowed: BoolColumn | None = None
-        if within.rows is not None:
+        if parent.rows is not None:
             self._allowed = np.zeros(len(nodes), dtype=np.bool_)
-            self._allowed[within.rows] = True
+            self._allowed[parent.rows] = True
         self._multiples = {_layer(tree, one.layer): one.size for one in gang.slices}
         self._size, self._least = len(unit.pods), unit.min_placed
         kinds: dict[object, list[PodInfo]] = {}

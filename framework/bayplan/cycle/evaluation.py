@@ -64,7 +64,7 @@ class Evaluation:
             row = int(rows[self.total[rows].argmax()])
         return row if self.total[row] != NOWHERE else None
 
-    def hopeless(self) -> BoolColumn:
+    def unresolvable(self) -> BoolColumn:
         """Return the mask of nodes where no preemption can help."""
         mask = np.zeros(len(self.feasible), dtype=np.bool_)
         if self.refusal is not None:
@@ -107,15 +107,15 @@ class Evaluation:
             if not count:
                 continue
             removed.append((column.call.name, count))
-            hopeless = np.zeros(decision.nodes, dtype=np.bool_)
+            unresolvable = np.zeros(decision.nodes, dtype=np.bool_)
             for (reason, resolvable), mask in column.refusals.items():
                 here = mask & left
                 number = int(here.sum())
                 if number:
                     refused.append((column.call.name, reason, number))
                 if not resolvable:
-                    hopeless |= here
-            decision.unresolvable += int(hopeless.sum())
+                    unresolvable |= here
+            decision.unresolvable += int(unresolvable.sum())
             left &= ~column.mask
         decision.refused, decision.removed = tuple(refused), tuple(removed)
 

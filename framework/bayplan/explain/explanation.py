@@ -15,7 +15,8 @@ from bayplan.gangs.completeness import has_minimum
 from bayplan.naming import counted, short_key
 from bayplan.plugin.base import DomainState, DomainTrial, PreemptionTrial
 from bayplan.plugin.decision import Decision, Finalist, PodDecision
-from bayplan.scheduler.scheduler import ProfileAtWork, Scheduler
+from bayplan.scheduler.active_profiles import ActiveProfile
+from bayplan.scheduler.scheduler import Scheduler
 from bayplan.snapshot import PodInfo
 
 __all__ = [
@@ -338,7 +339,7 @@ def _counted_members(number: int) -> str:
     return f"{number} member{'s'[: number != 1]} {'is' if number == 1 else 'are'}"
 
 
-def _diagnosis(scheduler: Scheduler, profile: ProfileAtWork) -> Diagnosis:
+def _diagnosis(scheduler: Scheduler, profile: ActiveProfile) -> Diagnosis:
     return Diagnosis(profile.runtime, profile.evaluator, profile.cycle, scheduler.snapshot)
 
 

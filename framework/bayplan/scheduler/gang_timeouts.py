@@ -1,4 +1,4 @@
-"""How long gangs wait for members that do not come, as their waiting time says."""
+"""The scheduling timeout of gangs whose members do not come."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import heapq
 from bayplan.gangs.completeness import has_minimum
 from bayplan.gangs.directory import GangDirectory
 
-__all__ = ["Patience"]
+__all__ = ["GangTimeouts"]
 
 
-class Patience:
-    """Marks gangs ``overdue`` whose members are missing for longer than the gang allows.
+class GangTimeouts:
+    """Marks gangs ``overdue`` when members are missing for longer than the gang allows.
 
-    Nothing is held while members are missing, so nothing has to be given back: an overdue gang is
-    told of, and runs all the same when its members come. Times are in seconds.
+    A gang holds nothing while members are missing, so nothing has to be given back: its status
+    says that it is overdue, and it still runs when its members come. Times are in seconds.
     """
 
     def __init__(self, gangs: GangDirectory) -> None:
@@ -22,11 +22,14 @@ class Patience:
         self._since: dict[str, float] = {}
         self._due: list[tuple[float, str]] = []
 
+    def __len__(self) -> int:
+        return len(self._since)
+
     def watch(self, key: str, now: float) -> None:
-        """Count the time of a gang that has a waiting member, from the first one on."""
+        """Start a gang's timeout when its first member comes; called again after each change."""
         members = self._gangs.all().get(key)
         if members is None or not members.pending:
-            # The next gang of that name, or the next member, has all the time again.
+            # The next member, or gang of that name, starts the timeout again.
             self._since.pop(key, None)
             return
         if members.gang is None:
@@ -39,7 +42,7 @@ class Patience:
             heapq.heappush(self._due, (since + members.gang.wait, key))
 
     def overdue(self, now: float) -> list[str]:
-        """Return the gangs whose time is over since the last call, and mark them."""
+        """Mark the gangs whose timeout ended since the last call, and return their keys."""
         found = []
         while (at := self.next_time()) is not None and at <= now:
             _, key = heapq.heappop(self._due)
@@ -51,14 +54,14 @@ class Patience:
         return found
 
     def next_time(self) -> float | None:
-        """Return when the next gang may be overdue, None when none waits for members."""
+        """Return when the next gang may be overdue, None when no gang waits for members."""
         while self._due and not self._is_short(self._due[0][1]):
-            # Complete or gone; should members go, its time starts anew with the next one.
+            # Complete or gone. If members go, the timeout starts again with the next one.
             self._since.pop(heapq.heappop(self._due)[1], None)
         return self._due[0][0] if self._due else None
 
     def _is_short(self, key: str) -> bool:
-        """Whether a gang has fewer members than it needs."""
+        """Tell whether a gang has fewer members than it needs."""
         members = self._gangs.all().get(key)
         if members is None or members.gang is None or key not in self._since:
             return False

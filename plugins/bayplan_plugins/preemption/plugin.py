@@ -137,7 +137,7 @@ class DefaultPreemption(Plugin[DefaultPreemptionArgs]):
         rows = {
             self.handle.snapshot.nodes.row_of[node]
             for info, node in placed
-            if self.handle.is_spared(info) and node in self.handle.snapshot.nodes.row_of
+            if self.handle.in_eviction_cooldown(info) and node in self.handle.snapshot.nodes.row_of
         }
         evictable = Evictable(Unit(pod.key, (pod,)), self.handle)
         for row in sorted(rows):
@@ -156,7 +156,7 @@ class DefaultPreemption(Plugin[DefaultPreemptionArgs]):
             share = most * self.args.min_candidate_nodes_percentage // 100
             most = max(1, share, self.args.min_candidate_nodes_absolute)
         by_row: dict[int, list[PodInfo]] = {}
-        hopeless = self.handle.hopeless(unit.pods[0]) if unit.gang is None else None
+        hopeless = self.handle.unresolvable(unit.pods[0]) if unit.gang is None else None
         for row, on_node in enumerate(snapshot.nodes.pods):
             if hopeless is not None and hopeless[row]:
                 continue
