@@ -91,7 +91,7 @@ class Evaluator:
             return self._fresh(pod, view)
         signature = tuple([sign(pod, view) for sign in self._signs])
         try:
-            # Taken out, so that nothing half done is kept when a plugin raises.
+            # Popped, so that nothing half done is cached when a plugin raises.
             kept = self._kept.pop(signature, None)
         except TypeError:
             raise self._unhashable(pod, view) from None
@@ -132,7 +132,7 @@ class Evaluator:
             guard(call, hash, call(pod, view))
         return TypeError("a signature changed while it was read")
 
-    # In full -----------------------------------------------------------------------------
+    # From scratch -----------------------------------------------------------------------------
 
     def _fresh(self, pod: PodInfo, view: NodeView) -> Evaluation:
         table = self._snapshot.nodes
@@ -204,7 +204,7 @@ class Evaluator:
     def _survivors_before(
         self, column: FilterColumn, result: Evaluation, size: int
     ) -> Iterable[int]:
-        """Rows that no column-wise filter refuses: only those are worth a per-node call."""
+        """Return the rows that no column-wise filter refuses; only these get a per-node call."""
         refused = np.zeros(size, dtype=np.bool_)
         for other in result.filters:
             if other is not column and other.vector is not None and len(other.mask) == size:
@@ -246,7 +246,7 @@ class Evaluator:
     def _count(self, score: ScoreColumn, pod: PodInfo, view: NodeView, result: Evaluation) -> None:
         """Normalise a column over the feasible nodes.
 
-        :raises PluginError: for scores of feasible nodes that are not in 0..100 then.
+        :raises PluginError: when the normalised score of a feasible node is outside 0..100.
         """
         if score.bounds is None and len(view):
             score.bounds = (float(score.raw.min()), float(score.raw.max()))
@@ -283,7 +283,7 @@ class Evaluator:
         score.counted = by_maximum(score.raw, top, score.kind is Normalize.MAX_REVERSED)
 
     def _check_range(self, score: ScoreColumn, feasible: BoolColumn) -> None:
-        """Raise for the first feasible node whose score is not in 0..100."""
+        """Raise PluginError for the first feasible node whose score is outside 0..100."""
         by_itself = score.kind in (Normalize.NONE, Normalize.HOOK)
         column = score.counted if by_itself else score.raw
         wrong = (column < 0) | (column > MAX_SCORE) if by_itself else column < 0
@@ -301,7 +301,7 @@ class Evaluator:
     # By changed rows ---------------------------------------------------------------------
 
     def _refresh(self, kept: Evaluation, pod: PodInfo, view: NodeView) -> bool:
-        """Bring a kept evaluation up to date; False when it is better computed anew."""
+        """Bring a cached evaluation up to date; return False to compute it from scratch instead."""
         table = self._snapshot.nodes
         changes = table.changes
         if kept.epoch != table.epoch or kept.node_version != table.node_version:
@@ -337,7 +337,7 @@ class Evaluator:
         if clusterwide:
             columns: list[FilterColumn | ScoreColumn] = [*kept.filters, *kept.scores]
             if any(column.vector is None for column in columns):
-                # Other rows may have become candidates that no per-node hook has seen.
+                # Other rows may be feasible now that no per-node hook has seen.
                 return False
             self._combine_filters(kept, len(view))
             return True
@@ -346,7 +346,7 @@ class Evaluator:
         return True
 
     def _prepare(self, hook: str, kept: Evaluation, pod: PodInfo, view: NodeView) -> bool:
-        """Prepare again the plugins that look beyond a row; False where one changed its mind."""
+        """Run a hook again for plugins that read beyond a row; False if an answer changed."""
         for call in self._clusterwide[hook]:
             answer = call.call(pod, view, kept.state)
             was_skipped = call.name in kept.skipped[hook]

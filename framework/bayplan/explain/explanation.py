@@ -34,7 +34,7 @@ _MANY_DOMAINS = 12
 
 @dataclass(frozen=True)
 class Filtered:
-    """A plugin that took nodes out, how many, and for which reasons, with counts."""
+    """A plugin that removed nodes: how many, how many were left, and the reasons with counts."""
 
     plugin: str
     removed: int
@@ -46,10 +46,10 @@ class Filtered:
 class Explanation:
     """Everything that is known of one pod's placement.
 
-    ``of`` is for how many pods this one stands. ``state`` is Running (it has a node), Waiting
-    (placed, and held back at Permit), Pending, or Ended. ``decided`` is None where this process
-    did not decide; ``now`` says that filters and finalists are those of a decision that would be
-    made now. Times are in seconds of the cluster's clock.
+    ``of`` is how many pods this one stands for. ``state`` is Running (it has a node), Waiting
+    (placed and held back at Permit), Pending or Ended. ``decided`` is None when this process did
+    not decide. ``now`` says that filters and finalists are those of a decision made now. Times are
+    in seconds of the cluster's clock.
     """
 
     pod: str
@@ -83,7 +83,7 @@ class Explanation:
     waits_until: float | None = None
 
     def as_json(self) -> dict[str, Any]:
-        """Return a JSON object without what is empty."""
+        """Return a JSON object without empty fields."""
         plain = {
             "pod": self.pod,
             "unit": self.unit,
@@ -155,7 +155,7 @@ def _filled(plain: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def why_pending(scheduler: Scheduler, pod: Pod) -> str:
-    """Return what a pod without a node is told."""
+    """Return the reason that a pod without a node was given."""
     condition = next((c for c in pod.status.conditions if c.type == "PodScheduled"), None)
     if condition is not None:
         return condition.message
@@ -241,7 +241,7 @@ class _About:
         return Explanation(self.pod.key, self.unit, gang, state, **{**fields, **self._fields})
 
     def _choice(self) -> None:
-        """Add why the pod has its node: as it was decided, or as it would be decided now."""
+        """Add why the pod has its node: as it was decided, or would be decided now."""
         decision, own = self.decision, self.own
         if decision is None or own is None or own.node is None:
             self._as_of_now()
@@ -262,7 +262,7 @@ class _About:
             self._as_of_now()
 
     def _as_of_now(self) -> None:
-        """Add what would be decided if the pod came now, without its own place."""
+        """Add what would be decided if the pod were not there and came now."""
         profile = self.scheduler.profile_of(self.pod)
         if profile is None:
             return
@@ -305,13 +305,13 @@ class _About:
         }
 
     def _gated(self) -> str:
-        """Say which members of a gang are held back, where the others alone are too few."""
+        """Say which gated members keep back a gang whose other members are too few."""
         queued = self.scheduler.queue.units.get(self.unit)
         gang = self.scheduler.gangs.all().get(self.unit)
         if queued is None or gang is None or gang.gang is None:
             return ""
         held = [reason for _, reason in queued.gated.values()]
-        # What holds all of them back is no matter of single members.
+        # When all members are gated, the gang's own gate says why.
         if not held or len(held) == len(gang.pending):
             return ""
         if not has_minimum(gang.gang, gang.present):
@@ -344,9 +344,9 @@ def _diagnosis(scheduler: Scheduler, profile: ActiveProfile) -> Diagnosis:
 
 
 def _unit_of(scheduler: Scheduler, pod: Pod) -> str:
-    for key, unit in scheduler.queue.units.items():
-        if pod.key in unit.pods:
-            return key
+    queued = scheduler.queue.unit_key(pod.key)
+    if queued is not None:
+        return queued
     for key, decision in scheduler.decisions.items():
         if pod.key in decision.pods:
             return key
@@ -354,7 +354,7 @@ def _unit_of(scheduler: Scheduler, pod: Pod) -> str:
 
 
 def _bottleneck(decision: Decision) -> str:
-    """Say which member of a gang has the fewest nodes, where they differ."""
+    """Name the member of a gang with the fewest feasible nodes, if members differ in that."""
     tightest = min(decision.pods.values(), key=lambda own: own.feasible, default=None)
     if tightest is None or tightest.feasible == max(o.feasible for o in decision.pods.values()):
         return ""
@@ -363,7 +363,7 @@ def _bottleneck(decision: Decision) -> str:
 
 
 def domain_lines(domains: Sequence[DomainTrial], size: int) -> list[str]:
-    """Return a line for each domain that was weighed for a unit of ``size`` pods."""
+    """Return a line for each domain that was considered for a unit of ``size`` pods."""
     lines = []
     for trial in domains:
         offers = "" if trial.offered is None else f"offers {counted(trial.offered, 'slot')}"
@@ -372,7 +372,7 @@ def domain_lines(domains: Sequence[DomainTrial], size: int) -> list[str]:
         if trial.state in (DomainState.CHOSEN, DomainState.NOT_USED):
             lines.append(f"{trial.state.value:<9} {trial.name}: {fits}")
         else:
-            # One that offers too few says so itself.
+            # The refusal of a domain that offers too few says so.
             short = trial.offered is not None and trial.offered < trial.needed
             why = ", ".join(part for part in ("" if short else offers, trial.refusal) if part)
             lines.append(f"{trial.state.value:<9} {trial.name}: {why}")

@@ -1,9 +1,8 @@
-"""A profile at work: its plugins, registered with pluggy and compiled into call tuples.
+"""The hooks of a profile: its plugins, registered with pluggy and compiled into call tuples.
 
-pluggy checks the contract (names and arguments of hooks) and collects the implementations; this
-is the one module that touches its untyped side. Calls go through frozen tuples in the order that
-the profile gives for each extension point, so that a call costs nanoseconds and an exception
-carries the plugin's name.
+pluggy checks the contract (names and arguments of hooks) and collects the implementations. This is
+the only module that touches its untyped side. A hook is a tuple of calls in the order that the
+profile gives, so that a call costs nanoseconds and an exception carries the plugin's name.
 """
 
 from __future__ import annotations
@@ -43,11 +42,11 @@ class HookCall:
     weight: int = 1
 
     def __call__(self, *args: Any) -> Any:
-        """Call the plugin (``call``, where nanoseconds do not count)."""
+        """Call the plugin; hot paths use ``call`` itself."""
         return self.call(*args)
 
     def failed(self, cause: BaseException) -> PluginError:
-        """Return the error for what the plugin raised, or for an answer that cannot be used."""
+        """Return the error for what the plugin raised, or for an unusable answer."""
         return failure(self.name, self.hook, cause, self.function)
 
 
@@ -56,14 +55,14 @@ Hook = tuple[HookCall, ...]
 
 @dataclass(frozen=True, slots=True)
 class Spellings:
-    """A plugin's Filter or Score over columns and per node; one of them may be missing."""
+    """A plugin's Filter or Score over columns and per node; one spelling may be None."""
 
     vector: HookCall | None
     per_node: HookCall | None
 
     @property
     def call(self) -> HookCall:
-        """Either spelling."""
+        """The spelling over columns, or else the one per node."""
         call = self.vector or self.per_node
         assert call is not None
         return call
@@ -123,7 +122,7 @@ class Runtime:
         return copied
 
     def spellings(self, vector: str, per_node: str) -> list[Spellings]:
-        """Join the two spellings of each plugin, column-wise ones first, in profile order."""
+        """Pair the two spellings of each plugin; plugins with a column-wise one come first."""
         vectors, singles = self.by_plugin(vector), self.by_plugin(per_node)
         names = dict.fromkeys([*vectors, *singles])
         return [Spellings(vectors.get(name), singles.get(name)) for name in names]
@@ -151,8 +150,8 @@ def _guarded(
 ) -> Callable[..., Any]:
     """Return a function that takes all arguments and passes on those at ``picks``.
 
-    One and two arguments are spelled out: they are most hooks, and a list costs as much again as
-    the call.
+    One and two arguments are spelled out: most hooks take no more, and building a list doubles the
+    cost of a call.
     """
     good, description = ANSWERS.get(hook, (None, ""))
 
