@@ -84,42 +84,48 @@ def guard(call: HookCall, function: Callable[P, T], *args: P.args, **kwargs: P.k
 class Runtime:
     """The compiled hooks of one profile.
 
-    :param points: for each hook, the plugins in order with their weights.
-    :param plugins: the plugin classes' instances by name.
-    :raises pluggy.PluginValidationError: for a class that ``check_class`` has not passed.
+    :param plugins: the plugins by name.
+    :param hooks: the calls of every hook, in order.
     """
 
-    def __init__(
-        self,
+    def __init__(self, plugins: Mapping[str, AnyPlugin], hooks: Mapping[str, Hook]) -> None:
+        self.plugins = plugins
+        self.hooks = hooks
+
+    @classmethod
+    def compiled(
+        cls,
         plugins: Mapping[str, AnyPlugin],
         points: Mapping[str, Sequence[tuple[str, int]]],
-    ) -> None:
-        self.plugins = dict(plugins)
+    ) -> Runtime:
+        """Return the runtime of some plugins.
+
+        :param points: for each hook, the plugins in order with their weights; a hook that is not
+            named has all plugins, with weight 1.
+        :raises pluggy.PluginValidationError: for a class that ``check_class`` has not passed.
+        """
         manager = pluggy.PluginManager(hookspecs.PROJECT)
         manager.add_hookspecs(hookspecs)
-        for name, plugin in self.plugins.items():
+        for name, plugin in plugins.items():
             manager.register(plugin, name=name)
         manager.check_pending()
-        self.hooks: dict[str, Hook] = {}
+        hooks: dict[str, Hook] = {}
         for hook, arguments in hook_names().items():
             found = {impl.plugin_name: impl for impl in getattr(manager.hook, hook).get_hookimpls()}
-            self.hooks[hook] = tuple(
-                _compile(self.plugins[name], name, hook, found[name], arguments, weight)
-                for name, weight in points.get(hook, [(name, 1) for name in self.plugins])
+            hooks[hook] = tuple(
+                _compile(plugins[name], name, hook, found[name], arguments, weight)
+                for name, weight in points.get(hook, [(name, 1) for name in plugins])
                 if name in found
             )
+        return cls(dict(plugins), hooks)
 
     def __getitem__(self, hook: str) -> Hook:
         return self.hooks[hook]
 
     def with_calls(self, change: Callable[[HookCall], HookCall]) -> Runtime:
         """Return the same runtime with every call replaced, as tracing does."""
-        copied = object.__new__(Runtime)
-        copied.plugins = self.plugins
-        copied.hooks = {
-            hook: tuple(change(call) for call in calls) for hook, calls in self.hooks.items()
-        }
-        return copied
+        changed = {hook: tuple(change(one) for one in calls) for hook, calls in self.hooks.items()}
+        return Runtime(self.plugins, changed)
 
     def spellings(self, vector: str, per_node: str) -> list[Spellings]:
         """Pair the two spellings of each plugin; plugins with a column-wise one come first."""

@@ -92,7 +92,7 @@ class Scheduler:
                 plugins[name] = cls(profile.args[name], handle)
             except PLUGIN_RAISES as exc:
                 raise failure(name, "__init__", exc, cls.__init__) from exc
-        return Runtime(plugins, profile.points)
+        return Runtime.compiled(plugins, profile.points)
 
     def handle_for(self, plugin: str, profile: str) -> Handle:
         """Return what a plugin sees of the scheduler.

@@ -162,7 +162,7 @@ class NodeTable:
     # Adding, removing and changing nodes -----------------------------------------------------------
 
     def apply(self, changed: Mapping[str, Node | None]) -> dict[str, PodInfo]:
-        """Add, replace or (None) remove nodes; return the removed nodes' pods, by key."""
+        """Add, replace or (None) remove nodes; return the pods of removed nodes by key."""
         present = set(self.row_of)
         gone = {name for name, node in changed.items() if node is None and name in present}
         new = {name for name, node in changed.items() if node is not None and name not in present}

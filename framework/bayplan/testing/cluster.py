@@ -215,7 +215,7 @@ def runtime_of(
         made = plugin(checked, handle)
     except PLUGIN_RAISES as exc:
         raise failure(plugin.__name__, "__init__", exc, plugin.__init__) from exc
-    return Runtime({plugin.__name__: made}, {})
+    return Runtime.compiled({plugin.__name__: made}, {})
 
 
 def _with_plugins(profile: Profile, plugins: Mapping[PluginOrName, Mapping[str, Any]]) -> Profile:
