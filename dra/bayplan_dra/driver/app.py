@@ -13,19 +13,19 @@ from bayplan.errors import BayplanError
 from bayplan.nccl import TopologyFileError, needed_topology_file
 from bayplan.topology.machine.model import Machine
 from bayplan_dra.driver import metrics
-from bayplan_dra.driver.devices import DRIVER, Inventory
-from bayplan_dra.driver.edits import DeviceFiles
 from bayplan_dra.driver.files import folder, write_atomically
-from bayplan_dra.driver.health import Health
-from bayplan_dra.driver.preparer import ClaimApi, Folders, Preparer
-from bayplan_dra.driver.publisher import Owner, Publisher, SliceApi
-from bayplan_dra.driver.services import (
+from bayplan_dra.driver.kubelet.services import (
     KubeletServer,
     claim_handlers,
     health_handler,
     registration_handler,
 )
-from bayplan_dra.driver.sockets import Sockets
+from bayplan_dra.driver.kubelet.sockets import Sockets
+from bayplan_dra.driver.prepare.edits import DeviceFiles
+from bayplan_dra.driver.prepare.preparer import ClaimApi, Folders, Preparer
+from bayplan_dra.driver.publish.devices import DRIVER, Inventory
+from bayplan_dra.driver.publish.health import Health
+from bayplan_dra.driver.publish.publisher import Owner, Publisher, SliceApi
 
 __all__ = ["DriverApi", "NodeDriver", "Watcher", "watch", "write_topology_file"]
 

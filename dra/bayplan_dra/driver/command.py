@@ -104,13 +104,13 @@ def command(
 ) -> None:
     """Publish this node's GPUs and NICs, and prepare them when the kubelet asks."""
     from bayplan_dra.driver.app import NodeDriver, write_topology_file
-    from bayplan_dra.driver.deviceplugin import DevicePlugin, split
-    from bayplan_dra.driver.devices import DRIVER
-    from bayplan_dra.driver.edits import DeviceFiles
-    from bayplan_dra.driver.health import Health
+    from bayplan_dra.driver.kubelet.deviceplugin import DevicePlugin, split
+    from bayplan_dra.driver.kubelet.sockets import Sockets
     from bayplan_dra.driver.kubernetes_api import KubernetesApi
-    from bayplan_dra.driver.sockets import Sockets
-    from bayplan_dra.driver.watchers import LinkWatcher, PortWatcher, XidWatcher
+    from bayplan_dra.driver.prepare.edits import DeviceFiles
+    from bayplan_dra.driver.publish.devices import DRIVER
+    from bayplan_dra.driver.publish.health import Health
+    from bayplan_dra.driver.publish.watchers import LinkWatcher, PortWatcher, XidWatcher
 
     stopped = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -20,7 +20,7 @@ from bayplan.api.meta import ObjectMeta
 from bayplan.api.objects import KINDS, DecodeError, decode_object
 from bayplan.errors import AlreadyExists, ClusterError, Conflict, InputError, NotFound
 from bayplan.schemas import field_problems
-from bayplan_dra.driver.publisher import Owner
+from bayplan_dra.driver.publish.publisher import Owner
 
 __all__ = ["KubernetesApi"]
 

@@ -18,9 +18,9 @@ from pathlib import Path
 from bayplan.api import ResourceClaim
 from bayplan.testing import make_object
 from bayplan.topology.machine.readers.machinefile import known_machine
-from bayplan_dra.driver.devices import DRIVER, inventory_of
-from bayplan_dra.driver.edits import DeviceFiles
-from bayplan_dra.driver.preparer import Folders, PrepareError, Preparer
+from bayplan_dra.driver.prepare.edits import DeviceFiles
+from bayplan_dra.driver.prepare.preparer import Folders, PrepareError, Preparer
+from bayplan_dra.driver.publish.devices import DRIVER, inventory_of
 
 INVENTORY = inventory_of(known_machine("dgx-h100"))
 CLAIMS = 12

@@ -20,15 +20,15 @@ from bayplan.cluster.embedded.store import MemoryCluster
 from bayplan.topology.machine.model import Machine
 from bayplan.topology.machine.readers.machinefile import known_machine
 from bayplan_dra.driver.app import NodeDriver
-from bayplan_dra.driver.devices import DRIVER, inventory_of
-from bayplan_dra.driver.edits import DeviceFiles
-from bayplan_dra.driver.health import Health
-from bayplan_dra.driver.preparer import Folders, Preparer
+from bayplan_dra.driver.kubelet.sockets import Sockets
+from bayplan_dra.driver.prepare.edits import DeviceFiles
+from bayplan_dra.driver.prepare.preparer import Folders, Preparer
 from bayplan_dra.driver.proto import dra_pb2 as dra
 from bayplan_dra.driver.proto import health_pb2 as health
 from bayplan_dra.driver.proto import registration_pb2 as registration
-from bayplan_dra.driver.publisher import Owner
-from bayplan_dra.driver.sockets import Sockets
+from bayplan_dra.driver.publish.devices import DRIVER, inventory_of
+from bayplan_dra.driver.publish.health import Health
+from bayplan_dra.driver.publish.publisher import Owner
 
 SERVICE = "k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin"
 

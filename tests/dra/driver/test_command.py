@@ -21,9 +21,9 @@ from bayplan.cli import main
 from bayplan.testing import make_object
 from bayplan.topology.machine.readers.machinefile import known_machine
 from bayplan_dra.driver.command import command
-from bayplan_dra.driver.devices import DRIVER, inventory_of
 from bayplan_dra.driver.kubernetes_api import KubernetesApi
-from bayplan_dra.driver.publisher import Owner, Publisher
+from bayplan_dra.driver.publish.devices import DRIVER, inventory_of
+from bayplan_dra.driver.publish.publisher import Owner, Publisher
 
 
 @pytest.fixture

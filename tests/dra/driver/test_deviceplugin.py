@@ -20,11 +20,11 @@ from bayplan.errors import BayplanError
 from bayplan.testing import Cluster, assert_placed, make_node, make_pod
 from bayplan.topology.machine.model import Machine, Mig
 from bayplan.topology.machine.readers.machinefile import known_machine
-from bayplan_dra.driver.deviceplugin import DevicePlugin, refuse_shared, split
-from bayplan_dra.driver.devices import DRIVER, inventory_of
-from bayplan_dra.driver.edits import DeviceFiles
-from bayplan_dra.driver.health import Health
+from bayplan_dra.driver.kubelet.deviceplugin import DevicePlugin, refuse_shared, split
+from bayplan_dra.driver.prepare.edits import DeviceFiles
 from bayplan_dra.driver.proto import deviceplugin_pb2 as api
+from bayplan_dra.driver.publish.devices import DRIVER, inventory_of
+from bayplan_dra.driver.publish.health import Health
 
 MACHINE = known_machine("dgx-1v")
 ALL = [f"gpu-{index}" for index in range(8)]

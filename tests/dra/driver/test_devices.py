@@ -21,8 +21,8 @@ from bayplan.topology.machine.builder import MachineBuilder
 from bayplan.topology.machine.model import Gpu, Machine, Mig, Nic, Platform
 from bayplan.topology.machine.readers.machinefile import known_machine, known_machines
 from bayplan.topology.machine.readers.sysfs import Sysfs
-from bayplan_dra.driver.devices import DRIVER, Inventory, inventory_of
-from bayplan_dra.driver.publisher import Owner, Publisher, specs_of
+from bayplan_dra.driver.publish.devices import DRIVER, Inventory, inventory_of
+from bayplan_dra.driver.publish.publisher import Owner, Publisher, specs_of
 
 NUMA = "resource.kubernetes.io/numaNode"
 GIB = 2**30

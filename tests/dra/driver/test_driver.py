@@ -40,8 +40,8 @@ from bayplan.errors import BayplanError, ClusterError
 from bayplan.testing import Cluster, assert_placed, make_node, make_object, make_pod
 from bayplan.topology.machine.readers.machinefile import known_machine
 from bayplan_dra.driver.app import NodeDriver
-from bayplan_dra.driver.devices import DRIVER
-from bayplan_dra.driver.preparer import PrepareError
+from bayplan_dra.driver.prepare.preparer import PrepareError
+from bayplan_dra.driver.publish.devices import DRIVER
 
 MACHINE = known_machine("dgx-h100")
 

@@ -23,11 +23,16 @@ from bayplan.cluster.embedded.store import MemoryCluster
 from bayplan.testing import make_node
 from bayplan.topology.machine.readers.discovery import discover
 from bayplan_dra.driver.app import NodeDriver
-from bayplan_dra.driver.devices import Inventory, inventory_of
-from bayplan_dra.driver.edits import DeviceFiles
-from bayplan_dra.driver.health import Health
-from bayplan_dra.driver.sockets import Sockets
-from bayplan_dra.driver.watchers import APPLICATION_XIDS, LinkWatcher, PortWatcher, XidWatcher
+from bayplan_dra.driver.kubelet.sockets import Sockets
+from bayplan_dra.driver.prepare.edits import DeviceFiles
+from bayplan_dra.driver.publish.devices import Inventory, inventory_of
+from bayplan_dra.driver.publish.health import Health
+from bayplan_dra.driver.publish.watchers import (
+    APPLICATION_XIDS,
+    LinkWatcher,
+    PortWatcher,
+    XidWatcher,
+)
 
 XID = pynvml.nvmlEventTypeXidCriticalError
 DOUBLE_BIT = pynvml.nvmlEventTypeDoubleBitEccError

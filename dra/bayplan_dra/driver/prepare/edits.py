@@ -9,9 +9,9 @@ from pathlib import Path
 from bayplan.nccl import TOPOLOGY_PATH, Member, environment
 from bayplan.topology.machine.model import Machine
 from bayplan.topology.machine.rings import ring_order
-from bayplan_dra.driver.cdi import Edits
 from bayplan_dra.driver.config import DeviceConfig
-from bayplan_dra.driver.devices import NodeDevice
+from bayplan_dra.driver.prepare.cdi import Edits
+from bayplan_dra.driver.publish.devices import NodeDevice
 
 __all__ = ["DeviceFiles", "common_edits"]
 

@@ -16,12 +16,12 @@ from typing import Any
 import grpc
 
 from bayplan.errors import BayplanError
-from bayplan_dra.driver.health import Health
-from bayplan_dra.driver.preparer import Preparer
+from bayplan_dra.driver.kubelet.sockets import MOST_PATH
+from bayplan_dra.driver.prepare.preparer import Preparer
 from bayplan_dra.driver.proto import dra_pb2 as dra
 from bayplan_dra.driver.proto import health_pb2 as health
 from bayplan_dra.driver.proto import registration_pb2 as registration
-from bayplan_dra.driver.sockets import MOST_PATH
+from bayplan_dra.driver.publish.health import Health
 
 __all__ = [
     "VERSIONS",

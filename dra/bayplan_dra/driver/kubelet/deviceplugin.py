@@ -24,11 +24,11 @@ from bayplan.topology.machine.readers.sysfs import Netdev
 from bayplan.topology.machine.rings import ring_model, ring_order
 from bayplan.topology.machine.select import Request, Selection, select
 from bayplan_dra.driver.config import DeviceConfig
-from bayplan_dra.driver.devices import Inventory, NodeDevice, NumaForm, inventory_of
-from bayplan_dra.driver.edits import DeviceFiles, common_edits
-from bayplan_dra.driver.health import DeviceHealth, Health
+from bayplan_dra.driver.kubelet.services import KubeletServer, serve
+from bayplan_dra.driver.prepare.edits import DeviceFiles, common_edits
 from bayplan_dra.driver.proto import deviceplugin_pb2 as api
-from bayplan_dra.driver.services import KubeletServer, serve
+from bayplan_dra.driver.publish.devices import Inventory, NodeDevice, NumaForm, inventory_of
+from bayplan_dra.driver.publish.health import DeviceHealth, Health
 
 __all__ = ["DevicePlugin", "refuse_shared", "split"]
 

@@ -17,7 +17,7 @@ import msgspec
 from bayplan.api.dra import Device, DeviceTaint, ResourcePool, ResourceSlice, ResourceSliceSpec
 from bayplan.api.meta import ObjectMeta, OwnerReference
 from bayplan.errors import BayplanError, NotFound
-from bayplan_dra.driver.devices import Inventory
+from bayplan_dra.driver.publish.devices import Inventory
 
 __all__ = ["Owner", "Publisher", "SliceApi", "dropped_fields", "specs_of"]
 

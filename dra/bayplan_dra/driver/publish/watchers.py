@@ -21,7 +21,7 @@ import pynvml
 from bayplan.errors import BayplanError
 from bayplan.topology.machine.model import Mig, Nic
 from bayplan.topology.machine.readers.nvml import read_gpus
-from bayplan_dra.driver.devices import Inventory
+from bayplan_dra.driver.publish.devices import Inventory
 
 __all__ = ["APPLICATION_XIDS", "LinkWatcher", "PortWatcher", "Report", "XidWatcher"]
 

@@ -16,12 +16,12 @@ from typing import Protocol
 from bayplan.api import ResourceClaim
 from bayplan.api.dra import AllocatedDevice
 from bayplan.errors import BayplanError, ClusterError
-from bayplan_dra.driver.cdi import CdiFolder, device_id, spec_text
-from bayplan_dra.driver.checkpoint import Checkpoint, PreparedClaim, PreparedDevice, is_uid
 from bayplan_dra.driver.config import config_of
-from bayplan_dra.driver.devices import Inventory, NodeDevice
-from bayplan_dra.driver.edits import DeviceFiles, common_edits
 from bayplan_dra.driver.files import locked
+from bayplan_dra.driver.prepare.cdi import CdiFolder, device_id, spec_text
+from bayplan_dra.driver.prepare.checkpoint import Checkpoint, PreparedClaim, PreparedDevice, is_uid
+from bayplan_dra.driver.prepare.edits import DeviceFiles, common_edits
+from bayplan_dra.driver.publish.devices import Inventory, NodeDevice
 
 __all__ = ["ClaimApi", "Folders", "PrepareError", "Preparer"]
 
