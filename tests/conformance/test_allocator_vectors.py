@@ -6,9 +6,10 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from vectors import Case, cases, comparable, decode
+from vectors import cases, comparable, decode
+from worlds import World
 
-from bayplan_dra.allocator import AllocationError, Allocator, Failure, NodeError
+from bayplan_dra.allocator import AllocationError, Failure, NodeError
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -38,26 +39,25 @@ REASONS = (
 
 def test_in_the_references_order_the_answer_is_the_references(case: dict[str, Any]) -> None:
     given = decode(case)
-    allocator = Allocator(given.inventory, given.classes.get, strict_reference=True)
     before = given.state.copy()
     error = case.get("error")
     if error:
         expected = NodeError if case.get("errorIsNodeLocal") else AllocationError
         with pytest.raises(expected) as raised:
-            allocator.allocate(given.claims, given.node, given.state)
+            given.allocate(strict=True)
         (reason,) = [text for text in REASONS if text in error]
         assert reason in str(raised.value)
         return
-    found = allocator.allocate(given.claims, given.node, given.state)
+    found = given.allocate(strict=True)
     got = Counter() if isinstance(found, Failure) else Counter(map(comparable, found))
     assert got == Counter(map(comparable, case["results"] or ()))
     assert given.state == before
 
 
-def why_not(given: Case, allocator: Allocator) -> str:
+def why_not(given: World) -> str:
     """Return the reason why there is no allocation where the reference has none either."""
     try:
-        found = allocator.allocate(given.claims, given.node, given.state)
+        found = given.allocate()
     except AllocationError as exc:
         return str(exc)
     return found.reason if isinstance(found, Failure) else ""
@@ -67,13 +67,12 @@ def test_by_default_everything_is_allocated_that_the_reference_allocates(
     case: dict[str, Any],
 ) -> None:
     given = decode(case)
-    allocator = Allocator(given.inventory, given.classes.get)
     before = given.state.copy()
     wanted = case["results"]
     if wanted:
-        found = allocator.allocate(given.claims, given.node, given.state)
+        found = given.allocate()
         assert not isinstance(found, Failure)
         assert len(found) >= len(wanted)
     elif given.claims:
-        assert why_not(given, allocator)
+        assert why_not(given)
     assert given.state == before

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bayplan.api.dra import DeviceAttribute
 from bayplan_dra.allocator.model import PoolDevice
-from bayplan_dra.allocator.requests import Constraint
+from bayplan_dra.allocator.requests import AttributeConstraint
 
 __all__ = ["AttributeTracker", "attribute_values"]
 
@@ -39,7 +39,7 @@ class AttributeTracker:
 
     __slots__ = ("_constraint", "_states")
 
-    def __init__(self, constraint: Constraint) -> None:
+    def __init__(self, constraint: AttributeConstraint) -> None:
         self._constraint = constraint
         self._states: list[frozenset[Value]] = []
 

@@ -23,7 +23,7 @@ from bayplan_dra.allocator.model import (
     TimedOut,
 )
 from bayplan_dra.allocator.pools import Pool
-from bayplan_dra.allocator.requests import ClaimToAllocate, Request, Wanted
+from bayplan_dra.allocator.requests import ClaimRequest, ClaimToAllocate, Wanted
 from bayplan_dra.allocator.results import Choice
 from bayplan_dra.allocator.usage import CounterKey, Usage, counter_needs
 
@@ -171,7 +171,7 @@ class Reference:
                 undo()
         return done
 
-    def _any_way(self, claim: int, request: int, options: Request) -> bool:
+    def _any_way(self, claim: int, request: int, options: ClaimRequest) -> bool:
         for way in options.ways:
             try:
                 if self._one(claim, request, way, 0, 0):

@@ -23,10 +23,10 @@ from bayplan_dra.cel import CelError, CompileError, EvaluationError, Program, co
 
 __all__ = [
     "BLOCKING_EFFECTS",
+    "AttributeConstraint",
+    "ClaimRequest",
     "ClaimToAllocate",
-    "Constraint",
-    "Request",
-    "Selector",
+    "RequestSelector",
     "Wanted",
     "prepare",
     "tolerated",
@@ -37,7 +37,7 @@ Classes = Callable[[str], DeviceClass | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Selector:
+class RequestSelector:
     """An expression, and where it stands: in which class ("" for the claim), request and place."""
 
     expression: str
@@ -76,7 +76,7 @@ class Wanted:
 
     name: str
     device_class: DeviceClass
-    selectors: tuple[Selector, ...]
+    selectors: tuple[RequestSelector, ...]
     count: int | None
     admin: bool
     tolerations: tuple[Toleration, ...]
@@ -119,7 +119,7 @@ class Wanted:
 
 
 @dataclass(frozen=True, eq=False)
-class Request:
+class ClaimRequest:
     """A request: one way to meet it, or several in the order of preference."""
 
     name: str
@@ -133,7 +133,7 @@ class Request:
 
 
 @dataclass(frozen=True)
-class Constraint:
+class AttributeConstraint:
     """matchAttribute, or with ``distinct`` distinctAttribute, over some requests or all."""
 
     attribute: str
@@ -152,8 +152,8 @@ class ClaimToAllocate:
     """A claim without its status, ready to be allocated."""
 
     claim: ResourceClaim
-    requests: tuple[Request, ...]
-    constraints: tuple[Constraint, ...]
+    requests: tuple[ClaimRequest, ...]
+    constraints: tuple[AttributeConstraint, ...]
     config: tuple[DeviceConfiguration, ...] = field(default=())
 
     @property
@@ -169,7 +169,7 @@ class ClaimToAllocate:
         return meta.annotations.get(POD_CLAIM_NAME, meta.name)
 
 
-def _holds(selector: Selector, program: Program, device: PoolDevice, title: str) -> bool:
+def _holds(selector: RequestSelector, program: Program, device: PoolDevice, title: str) -> bool:
     try:
         result = program.result(device.view)
     except EvaluationError as exc:
@@ -230,11 +230,11 @@ def prepare(claim: ResourceClaim, classes: Classes, features: Features) -> Claim
                 )
                 for sub in request.first_available
             )
-            requests.append(Request(request.name, ways, prioritized=True))
+            requests.append(ClaimRequest(request.name, ways, prioritized=True))
         else:
             exactly = request.exactly or ExactDeviceRequest()
             way = _wanted(exactly, request.name, where, classes, features)
-            requests.append(Request(request.name, (way,), prioritized=False))
+            requests.append(ClaimRequest(request.name, (way,), prioritized=False))
     constraints = tuple(
         _constraint(index, c.match_attribute, c.distinct_attribute, c.requests, title)
         for index, c in enumerate(devices.constraints)
@@ -288,14 +288,14 @@ def _wanted(
 
 def _selectors(
     selectors: Sequence[DeviceSelector], owner: str, request: str, where: str
-) -> Sequence[Selector]:
+) -> Sequence[RequestSelector]:
     found = []
     for index, selector in enumerate(selectors):
         if selector.cel is None or not selector.cel.expression:
             raise AllocationError(
                 f"{where}, selector #{index}: CEL expression empty (unsupported selector type?)"
             )
-        found.append(Selector(selector.cel.expression, owner, request, index))
+        found.append(RequestSelector(selector.cel.expression, owner, request, index))
     return found
 
 
@@ -305,11 +305,11 @@ def _constraint(
     distinct: str | None,
     requests: Sequence[str],
     title: str,
-) -> Constraint:
+) -> AttributeConstraint:
     if match is not None:
-        return Constraint(match, False, frozenset(requests))
+        return AttributeConstraint(match, False, frozenset(requests))
     if distinct is not None:
-        return Constraint(distinct, True, frozenset(requests))
+        return AttributeConstraint(distinct, True, frozenset(requests))
     raise AllocationError(
         f"{title}, constraint #{index}: empty constraint (unsupported constraint type?)"
     )

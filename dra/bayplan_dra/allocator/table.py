@@ -29,7 +29,7 @@ __all__ = [
     "TOPOLOGY",
     "AttributeIndex",
     "DeviceTable",
-    "Filtered",
+    "FilteredDevices",
     "Group",
     "bits",
 ]
@@ -66,7 +66,7 @@ class Group(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Filtered:
+class FilteredDevices:
     """What the unchanging part of a request leaves of a table.
 
     ``of_class`` passed the class's selectors, ``matching`` the request's too; of these
@@ -114,7 +114,7 @@ class DeviceTable:
                     self.shareable |= 1 << number
         self._attributes: dict[str, AttributeIndex] = {}
         self._groups: dict[Sequence[str], tuple[Group, ...]] = {}
-        self._filtered: dict[Wanted, Filtered] = {}
+        self._filtered: dict[Wanted, FilteredDevices] = {}
         self.shapes: dict[object, int] = {}
 
     def __len__(self) -> int:
@@ -185,7 +185,7 @@ class DeviceTable:
             for mask in by_value.values():
                 yield Group(level, mask, partition=False)
 
-    def filtered(self, wanted: Wanted, title: str = "claim") -> Filtered:
+    def filtered(self, wanted: Wanted, title: str = "claim") -> FilteredDevices:
         """Return which devices a request may have, whatever is in use.
 
         :raises AllocationError: for an expression that is no CEL.
@@ -195,7 +195,7 @@ class DeviceTable:
             found = self._filtered[wanted] = self._filter(wanted, title)
         return found
 
-    def _filter(self, wanted: Wanted, title: str) -> Filtered:
+    def _filter(self, wanted: Wanted, title: str) -> FilteredDevices:
         of_class = matching = tolerated = capable = 0
         consumed: dict[int, Mapping[str, Amount]] = {}
         errors: dict[str, None] = {}
@@ -224,7 +224,7 @@ class DeviceTable:
                 capable |= bit
                 if self.shareable & bit:
                     consumed[number] = takes
-        return Filtered(
+        return FilteredDevices(
             self.usable, of_class, matching, tolerated, capable, consumed, tuple(errors)
         )
 

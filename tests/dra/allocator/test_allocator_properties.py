@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from worlds import World, random_world
 
 from bayplan.api import ResourceClaim
@@ -17,16 +18,16 @@ from bayplan_dra.allocator import (
     AllocatedState,
     AllocationError,
     DeviceId,
-    DeviceTable,
     Failure,
     Held,
     NodeError,
     PoolDevice,
+    allocated_ids,
     prepare,
 )
 from bayplan_dra.allocator.attributes import attribute_values
-from bayplan_dra.allocator.model import allocated_ids
-from bayplan_dra.allocator.search import cost_of
+from bayplan_dra.allocator.cost import cost_of
+from bayplan_dra.allocator.requests import AttributeConstraint
 from bayplan_dra.allocator.usage import Usage, counter_needs
 
 SEEDS = st.integers(min_value=0, max_value=10**9)
@@ -34,7 +35,7 @@ SEEDS = st.integers(min_value=0, max_value=10**9)
 
 def allocate(world: World, strict: bool = False) -> list[AllocationResult] | None:
     try:
-        found = world.allocator(strict).allocate(world.claims, world.node, world.state)
+        found = world.allocate(strict)
     except (AllocationError, NodeError):
         return None
     return None if isinstance(found, Failure) else found
@@ -43,8 +44,6 @@ def allocate(world: World, strict: bool = False) -> list[AllocationResult] | Non
 def with_allocations(
     claims: Sequence[ResourceClaim], found: Sequence[AllocationResult]
 ) -> list[ResourceClaim]:
-    from msgspec.structs import replace
-
     return [
         replace(claim, status=replace(claim.status, allocation=allocation))
         for claim, allocation in zip(claims, found, strict=True)
@@ -64,7 +63,7 @@ def test_it_allocates_whenever_the_plain_search_does(seed: int) -> None:
     if ours is not None and plain is None:
         # Beyond the plain search only by being lenient where that one gives up altogether.
         with pytest.raises(AllocationError):
-            world.allocator(True).allocate(world.claims, world.node, world.state)
+            world.solve(strict=True)
 
 
 @settings(max_examples=150, deadline=None)
@@ -163,7 +162,7 @@ def test_what_is_taken_and_released_leaves_the_state_as_it_was(seed: int) -> Non
 
 def every_solution(world: World) -> Iterator[int]:
     """Yield, as sets of table indices in use, all complete allocations there are."""
-    table = DeviceTable(world.inventory.pools(world.node), world.inventory.features)
+    table = world.table()
     used = table.in_use(world.state)
     ready = [prepare(c, world.classes.get, world.inventory.features) for c in world.claims]
     wanted = [(claim, request.ways[0]) for claim in ready for request in claim.requests]
@@ -185,10 +184,9 @@ def every_solution(world: World) -> Iterator[int]:
             yield used | sum(1 << table.index[device.id] for device in flat)
 
 
-def meets(constraint: object, parts: Sequence[tuple[str, Sequence[PoolDevice]]]) -> bool:
-    from bayplan_dra.allocator.requests import Constraint
-
-    assert isinstance(constraint, Constraint)
+def meets(
+    constraint: AttributeConstraint, parts: Sequence[tuple[str, Sequence[PoolDevice]]]
+) -> bool:
     values = [
         attribute_values(device.attribute(constraint.attribute))
         for name, part in parts
@@ -207,7 +205,7 @@ def meets(constraint: object, parts: Sequence[tuple[str, Sequence[PoolDevice]]])
 def test_the_choice_breaks_as_little_as_any_choice_could(seed: int) -> None:
     world = random_world(seed, rich=False)
     found = allocate(world)
-    table = DeviceTable(world.inventory.pools(world.node), world.inventory.features)
+    table = world.table()
     groups = table.groups(TOPOLOGY)
     best = min((cost_of(groups, used) for used in every_solution(world)), default=None)
     if found is None:
