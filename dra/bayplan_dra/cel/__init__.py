@@ -27,7 +27,7 @@ from bayplan_dra.cel.frame import COST_LIMIT
 from bayplan_dra.cel.values import go_type
 
 if TYPE_CHECKING:
-    from bayplan_dra.cel.compiler import Source
+    from bayplan_dra.cel.compiler import CompiledExpression
 
 __all__ = [
     "COST_LIMIT",
@@ -53,7 +53,7 @@ class Program:
     share one result.
     """
 
-    def __init__(self, expression: str, source: Source) -> None:
+    def __init__(self, expression: str, source: CompiledExpression) -> None:
         self.expression = expression
         self.reads = source.reads
         self._run = source.run

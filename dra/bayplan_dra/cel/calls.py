@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from bayplan_dra.cel import types as t
+from bayplan_dra.cel.compiled import Compiled
 from bayplan_dra.cel.errors import EvaluationError
 from bayplan_dra.cel.frame import BUDGET, Frame, Run, size_of, spend
 from bayplan_dra.cel.library import Overload
-from bayplan_dra.cel.types import CelType
 from bayplan_dra.cel.values import NONE, DomainMap, Optional, Uint, equal, go_type, no_such_key
 
 __all__ = [
-    "Compiled",
     "as_bool",
     "as_key",
     "dispatch",
@@ -22,16 +21,6 @@ __all__ = [
     "get_field",
     "try_get",
 ]
-
-
-class Compiled(NamedTuple):
-    """A node's type, its function, and its cost; ``constant`` where the value is known."""
-
-    type: CelType
-    run: Run
-    cost: int
-    constant: bool = False
-    value: Any = None
 
 
 def as_bool(value: Any) -> bool:
