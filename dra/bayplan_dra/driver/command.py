@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import re
 import signal
 import threading
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +15,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 import click
 
 from bayplan.errors import InputError
+from bayplan.logs import set_up_logging
 from bayplan.topology.machine.model import Machine
 from bayplan.topology.machine.readers.sysfs import Sysfs, cpu_set
 
@@ -120,7 +119,7 @@ def command(
     if no_driver and plugin_gpus is None:
         raise InputError("there is nothing to do without --device-plugin", "--no-driver")
     address = _address(listen)
-    _log_as(log_format)
+    set_up_logging(log_format, _log_level())
     found = _machine(machine, sysfs_root)
     netdevs = Sysfs(sysfs_root).netdevs() if machine is None else ()
     ours, theirs = split(found, _gpus(plugin_gpus, len(found)), numa_node, cpus, netdevs)
@@ -225,30 +224,9 @@ def _address(text: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
-class _JsonLines(logging.Formatter):
-    def format(self, record: logging.LogRecord) -> str:
-        at = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
-        content = {"time": f"{at}Z", "level": record.levelname, "message": record.getMessage()}
-        for name in ("claim", "error"):
-            value = getattr(record, name, "")
-            if value:
-                content[name] = value
-        return json.dumps(content)
-
-
-class _Console(logging.Formatter):
-    def format(self, record: logging.LogRecord) -> str:
-        error = getattr(record, "error", "")
-        text = f"{record.levelname.lower():7} {record.getMessage()}"
-        return " ".join((f"{text}: {error}" if error else text).splitlines())
-
-
-def _log_as(kind: str) -> None:
-    handler = logging.StreamHandler()
-    handler.setFormatter(_JsonLines() if kind == "json" else _Console())
-    logger = logging.getLogger("bayplan")
-    logger.handlers = [handler]
+def _log_level() -> str:
+    """Return the level that the environment asks for."""
     level = os.environ.get("BAYPLAN_LOG", "INFO").upper()
     if level not in logging.getLevelNamesMapping():
         raise InputError(f'expected a level such as DEBUG or WARNING, got "{level}"', "BAYPLAN_LOG")
-    logger.setLevel(level)
+    return level

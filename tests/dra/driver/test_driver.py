@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import threading
 from collections.abc import Iterator
@@ -37,6 +38,7 @@ from bayplan.api import Node as NodeObject
 from bayplan.cluster.embedded.claims import ClaimController
 from bayplan.cluster.manifests import load_manifests
 from bayplan.errors import BayplanError, ClusterError
+from bayplan.logs import set_up_logging
 from bayplan.testing import Cluster, assert_placed, make_node, make_object, make_pod
 from bayplan.topology.machine.readers.machinefile import known_machine
 from bayplan_dra.driver.app import NodeDriver
@@ -340,11 +342,18 @@ def test_a_claim_that_was_given_other_devices_is_prepared_anew(node: Node) -> No
     assert given.device_name == "gpu-5"
 
 
-def test_an_error_that_nobody_thought_of_is_an_answer_for_its_own_claim(node: Node) -> None:
+@pytest.mark.parametrize("form", ["console", "json"])
+def test_an_unexpected_error_is_an_answer_for_its_own_claim_and_a_traceback_in_the_log(
+    node: Node, form: str
+) -> None:
     claim = node.bind("p", "one")
     node.api.failing = RecursionError("too deep")
+    stream = io.StringIO()
+    set_up_logging(form, stream=stream)
     answer = node.kubelet.prepare(claim)[claim.metadata.name]
     assert answer.error == "the driver failed: RecursionError; its log says more"
+    assert "Traceback (most recent call last):" in stream.getvalue()
+    assert "RecursionError: too deep" in stream.getvalue()
 
 
 def test_a_node_made_anew_gets_slices_of_its_own() -> None:

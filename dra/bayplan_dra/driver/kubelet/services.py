@@ -204,7 +204,8 @@ def _guarded(
     seconds = time.monotonic() - started
     level = logging.WARNING if error else logging.INFO
     name = f"{claim.namespace}/{claim.name}"
-    log.log(level, "%s %s", what, name, extra={"claim": claim.uid, "error": error})
+    extra = {"claim": claim.uid, "error": error} if error else {"claim": claim.uid}
+    log.log(level, "%s %s", what, name, extra=extra)
     observe(what, error, seconds)
     return error
 
