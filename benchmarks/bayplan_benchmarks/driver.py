@@ -78,10 +78,10 @@ def _measured(root: Path, claims: int) -> BenchmarkResult:
     from bayplan_dra.driver.prepare.edits import DeviceFiles
     from bayplan_dra.driver.proto import dra_pb2 as dra
     from bayplan_dra.driver.publish.devices import DRIVER, inventory_of
-    from bayplan_dra.driver.publish.health import Health
+    from bayplan_dra.driver.publish.health import HealthTracker
 
     sockets = Sockets(root / "r", root / "p")
-    health = Health(DRIVER, _NODE)
+    health = HealthTracker(DRIVER, _NODE)
     inventory = inventory_of(_machine(claims))
     driver = NodeDriver(_NODE, inventory, _Api(), health, DeviceFiles(None), sockets, root / "c")
     driver.start()

@@ -1,4 +1,4 @@
-"""bayplan dra-driver: the driver of this node."""
+"""``bayplan dra-driver``: the driver of this node, and its device plugin."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ _FOLDER = click.Path(path_type=Path, file_okay=False)
 _FILE = click.Path(path_type=Path, dir_okay=False)
 
 
-class Service(Protocol):
-    """What the command runs: the driver, or the device plugin."""
+class DriverService(Protocol):
+    """Something that the command runs: the driver, or the device plugin."""
 
     def start(self) -> None:
-        """Serve, in the background."""
+        """Serve in the background."""
 
     def ready(self) -> str:
-        """Say why it is not ready; "" if it is."""
+        """Return why it is not ready; "" if it is."""
 
     def stop(self) -> None:
-        """Finish."""
+        """Stop serving."""
 
 
 @click.command(name="dra-driver")
@@ -54,22 +54,22 @@ class Service(Protocol):
     type=_FOLDER,
     default=Path("/"),
     show_default=True,
-    help="Where the host's /dev, /proc/driver and /sys are seen.",
+    help="Where the host's /dev, /proc/driver and /sys are mounted.",
 )
-@click.option("--kubeconfig", type=_FILE, help="Without it, the pod's service account.")
+@click.option("--kubeconfig", type=_FILE, help="Default: the pod's service account.")
 @click.option("--context", default="", help="The kubeconfig's context.")
 @click.option("--plugins-dir", type=_FOLDER, default=Path("/var/lib/kubelet/plugins"))
 @click.option("--registry-dir", type=_FOLDER, default=Path("/var/lib/kubelet/plugins_registry"))
 @click.option("--cdi-dir", type=_FOLDER, default=Path("/var/run/cdi"))
 @click.option("--pod-uid", envvar="POD_UID", default="", help="For rolling updates.")
 @click.option("--numa-node", type=click.Choice(["int", "list"]), default="int", show_default=True)
-@click.option("--cpus", is_flag=True, help="Publish the CPUs of each NUMA node as well.")
+@click.option("--cpus", is_flag=True, help="Also publish the CPUs of each NUMA node.")
 @click.option(
     "--taint-effect",
     type=click.Choice(["NoSchedule", "NoExecute"]),
     default="NoSchedule",
     show_default=True,
-    help="Of devices that are not well.",
+    help="Effect of the taint on unhealthy devices.",
 )
 @click.option(
     "--device-plugin",
@@ -77,7 +77,7 @@ class Service(Protocol):
     metavar="GPUS",
     help='Offer these GPUs, such as "0-3" or "all", as nvidia.com/gpu instead.',
 )
-@click.option("--no-driver", is_flag=True, help="Only offer --device-plugin's GPUs.")
+@click.option("--no-driver", is_flag=True, help="Only run the device plugin.")
 @click.option("--device-plugins-dir", type=_FOLDER, default=Path("/var/lib/kubelet/device-plugins"))
 @click.option("--listen", default="127.0.0.1:9450", show_default=True, help="Probes and metrics.")
 @click.option("--log-format", type=click.Choice(["console", "json"]), default="console")
@@ -108,7 +108,7 @@ def command(
     from bayplan_dra.driver.kubernetes_api import KubernetesApi
     from bayplan_dra.driver.prepare.edits import DeviceFiles
     from bayplan_dra.driver.publish.devices import DRIVER
-    from bayplan_dra.driver.publish.health import Health
+    from bayplan_dra.driver.publish.health import HealthTracker
     from bayplan_dra.driver.publish.watchers import LinkWatcher, PortWatcher, XidWatcher
 
     stopped = threading.Event()
@@ -125,10 +125,10 @@ def command(
     ours, theirs = split(found, _gpus(plugin_gpus, len(found)), numa_node, cpus, netdevs)
     files = DeviceFiles(None if machine is not None else host_root)
     sockets = Sockets(registry_dir, plugins_dir, pod_uid)
-    driver_health = Health(DRIVER, node, taint_effect)
-    plugin_health = Health(DRIVER, node)
+    driver_health = HealthTracker(DRIVER, node, taint_effect)
+    plugin_health = HealthTracker(DRIVER, node)
     plugin_health.set_devices(theirs.devices)
-    services: list[Service] = []
+    services: list[DriverService] = []
     if not no_driver:
         api = KubernetesApi(kubeconfig, context)
         services.append(NodeDriver(node, ours, api, driver_health, files, sockets, cdi_dir))
@@ -147,7 +147,7 @@ def command(
         log.info("the device plugin of %s offers %s", node, ", ".join(theirs.devices))
 
     def report(device: str, cause: str, text: str) -> bool:
-        # A device is of one of them; the other passes it over.
+        # Each device belongs to one of them; the other ignores it.
         news = driver_health.report(device, cause, text)
         return plugin_health.report(device, cause, text) or news
 
@@ -160,12 +160,12 @@ def command(
 
 
 def _serve(
-    services: Sequence[Service],
+    services: Sequence[DriverService],
     watchers: Sequence[Watcher],
     address: tuple[str, int],
     stopped: threading.Event,
 ) -> None:
-    """Run until ``stopped``, and end all of them then."""
+    """Run until ``stopped`` is set, then stop everything that was started."""
     from bayplan_dra.driver.app import watch
     from bayplan_dra.driver.web import WebServer
 
@@ -173,7 +173,7 @@ def _serve(
         return "; ".join(problem for one in services if (problem := one.ready()))
 
     web = WebServer(*address, ready)
-    started: list[Service] = []
+    started: list[DriverService] = []
     threads: list[threading.Thread] = []
     try:
         for service in services:
@@ -192,7 +192,11 @@ def _serve(
 
 
 def _gpus(text: str | None, count: int) -> frozenset[int]:
-    """Return the GPUs that a list such as 0-3,6 names."""
+    """Return the GPUs in a list such as 0-3,6.
+
+    :param count: the number of GPUs of the machine.
+    :raises InputError: for anything else.
+    """
     if text is None:
         return frozenset()
     if text == "all":

@@ -210,7 +210,9 @@ def test_an_interrupt_stops_a_long_evaluation() -> None:
     assert len(asked) == 4
 
 
-def test_devices_that_agree_on_what_is_read_share_one_result() -> None:
+def test_devices_that_agree_on_what_is_read_share_one_result(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     program = compile_selector(f'{ATTR}.model == "H100" && device.driver == "{DRIVER}"')
     assert program.reads == {("attribute", f"{DRIVER}/model"), ("driver", "")}
     evaluated: list[CelDevice] = []
@@ -220,7 +222,7 @@ def test_devices_that_agree_on_what_is_read_share_one_result() -> None:
         evaluated.append(device)
         return plain(device)
 
-    program.matches = counting  # type: ignore[method-assign]
+    monkeypatch.setattr(program, "matches", counting)
     devices = [
         CelDevice(
             DRIVER,

@@ -22,12 +22,12 @@ from bayplan.topology.machine.readers.machinefile import known_machine
 from bayplan_dra.driver.app import NodeDriver
 from bayplan_dra.driver.kubelet.sockets import Sockets
 from bayplan_dra.driver.prepare.edits import DeviceFiles
-from bayplan_dra.driver.prepare.preparer import Folders, Preparer
+from bayplan_dra.driver.prepare.preparer import ClaimApi, Folders, Preparer
 from bayplan_dra.driver.proto import dra_pb2 as dra
 from bayplan_dra.driver.proto import health_pb2 as health
 from bayplan_dra.driver.proto import registration_pb2 as registration
 from bayplan_dra.driver.publish.devices import DRIVER, inventory_of
-from bayplan_dra.driver.publish.health import Health
+from bayplan_dra.driver.publish.health import HealthTracker
 from bayplan_dra.driver.publish.publisher import Owner
 
 SERVICE = "k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin"
@@ -110,7 +110,7 @@ def make_driver(
         node,
         inventory_of(machine),
         api,
-        Health(DRIVER, node),
+        HealthTracker(DRIVER, node),
         DeviceFiles(None),
         Sockets(root / "registry", root / "plugins", pod_uid),
         root / "cdi",
@@ -118,7 +118,7 @@ def make_driver(
     )
 
 
-def make_preparer(root: Path, api: EmbeddedApi) -> Preparer:
+def make_preparer(root: Path, api: ClaimApi) -> Preparer:
     """Return what prepares claims of the node n, a DGX H100."""
     inventory = inventory_of(known_machine("dgx-h100"))
     folders = Folders(root / "plugin", root / "cdi")

@@ -24,7 +24,7 @@ from bayplan_dra.driver.kubelet.deviceplugin import DevicePlugin, refuse_shared,
 from bayplan_dra.driver.prepare.edits import DeviceFiles
 from bayplan_dra.driver.proto import deviceplugin_pb2 as api
 from bayplan_dra.driver.publish.devices import DRIVER, inventory_of
-from bayplan_dra.driver.publish.health import Health
+from bayplan_dra.driver.publish.health import HealthTracker
 
 MACHINE = known_machine("dgx-1v")
 ALL = [f"gpu-{index}" for index in range(8)]
@@ -138,7 +138,7 @@ class Node:
     ) -> DevicePlugin:
         """Start a plugin for all GPUs of a machine."""
         inventory = inventory_of(machine)
-        self.health = Health(DRIVER, "n")
+        self.health = HealthTracker(DRIVER, "n")
         self.health.set_devices(inventory.devices)
         plugin = DevicePlugin(
             inventory, self.health, files or DeviceFiles(None), folder=self.folder, **more
@@ -243,7 +243,7 @@ def test_the_options_are_those_registered(node: Node) -> None:
 def test_a_path_too_long_for_a_socket_is_refused(tmp_path: Path) -> None:
     folder = tmp_path / ("d" * 100)
     plugin = DevicePlugin(
-        inventory_of(MACHINE), Health(DRIVER, "n"), DeviceFiles(None), folder=folder
+        inventory_of(MACHINE), HealthTracker(DRIVER, "n"), DeviceFiles(None), folder=folder
     )
     with pytest.raises(BayplanError, match="at most 107"):
         plugin.start()
@@ -466,7 +466,7 @@ def test_a_sick_gpu_is_refused_by_name(node: Node) -> None:
     node.health.report("gpu-2", "xid", "Xid 79: fell off the bus")
     with pytest.raises(grpc.RpcError) as error:
         node.kubelet.allocate(["gpu-1", "gpu-2"])
-    text = 'GPU "gpu-2" is not well: Xid 79: fell off the bus'
+    text = 'GPU "gpu-2" is unhealthy: Xid 79: fell off the bus'
     assert refusal(error) == (grpc.StatusCode.FAILED_PRECONDITION, text)
     node.health.report("gpu-2", "xid", "")
     assert node.kubelet.allocate(["gpu-1", "gpu-2"])
@@ -489,7 +489,7 @@ def test_each_gpu_belongs_to_the_driver_or_to_the_plugin(own: frozenset[int]) ->
 
 def test_a_plugin_offers_its_share_only(node: Node) -> None:
     _, own = split(MACHINE, frozenset({2, 3}))
-    plugin = DevicePlugin(own, Health(DRIVER, "n"), DeviceFiles(None), folder=node.folder)
+    plugin = DevicePlugin(own, HealthTracker(DRIVER, "n"), DeviceFiles(None), folder=node.folder)
     plugin.start()
     with node.kubelet.lists() as lists:
         assert next(lists) == {"gpu-2": "Healthy", "gpu-3": "Healthy"}
@@ -506,5 +506,5 @@ def test_a_gpu_that_is_not_there_cannot_be_the_plugins() -> None:
 def test_a_gpu_in_both_is_refused_by_name() -> None:
     ours = inventory_of(MACHINE, gpus=frozenset({0, 1, 2}))
     theirs = inventory_of(MACHINE, gpus=frozenset({2, 3}))
-    with pytest.raises(BayplanError, match=r"GPU2 would be given out by the DRA driver and"):
+    with pytest.raises(BayplanError, match=r"GPU2 would be offered by the DRA driver and"):
         refuse_shared(ours, theirs)

@@ -21,7 +21,7 @@ from bayplan.topology.machine.builder import MachineBuilder
 from bayplan.topology.machine.model import Gpu, Machine, Mig, Nic, Platform
 from bayplan.topology.machine.readers.machinefile import known_machine, known_machines
 from bayplan.topology.machine.readers.sysfs import Sysfs
-from bayplan_dra.driver.publish.devices import DRIVER, Inventory, inventory_of
+from bayplan_dra.driver.publish.devices import DRIVER, NodeInventory, inventory_of
 from bayplan_dra.driver.publish.publisher import Owner, Publisher, specs_of
 
 NUMA = "resource.kubernetes.io/numaNode"
@@ -61,7 +61,7 @@ def small(
     return builder.build()
 
 
-def attributes(inventory: Inventory, name: str) -> dict[str, object]:
+def attributes(inventory: NodeInventory, name: str) -> dict[str, object]:
     return {
         key: next(v for v in msgspec.structs.astuple(value) if v is not None)
         for key, value in inventory.devices[name].device.attributes.items()
@@ -214,7 +214,7 @@ def pools(cluster: MemoryCluster) -> set[tuple[int, int]]:
 def test_a_node_without_devices_publishes_one_empty_slice() -> None:
     cluster = MemoryCluster()
     _, publisher = publisher_on(cluster)
-    publisher.publish(Inventory(small(), {}), {})
+    publisher.publish(NodeInventory(small(), {}), {})
     (found,) = cluster.list(ResourceSlice)
     assert found.spec.devices == ()
 

@@ -299,14 +299,13 @@ def test_every_device_of_a_cdi_file_edits_something(node: Node) -> None:
 
 def test_nothing_is_prepared_after_the_kubelet_has_given_up(node: Node) -> None:
     claim = node.bind("p", "one")
-    preparer = make_preparer(node.root / "own", node.api)
 
     class Slow:
         def claim(self, namespace: str, name: str) -> ResourceClaim | None:
             preparer.unprepare(claim.metadata.uid)
             return claim
 
-    preparer._claims = Slow()
+    preparer = make_preparer(node.root / "own", Slow())
     with pytest.raises(PrepareError, match="does not wait for this any more"):
         preparer.prepare("default", claim.metadata.name, claim.metadata.uid)
     assert preparer.checkpoint.claims() == {}

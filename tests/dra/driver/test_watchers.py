@@ -25,8 +25,8 @@ from bayplan.topology.machine.readers.discovery import discover
 from bayplan_dra.driver.app import NodeDriver
 from bayplan_dra.driver.kubelet.sockets import Sockets
 from bayplan_dra.driver.prepare.edits import DeviceFiles
-from bayplan_dra.driver.publish.devices import Inventory, inventory_of
-from bayplan_dra.driver.publish.health import Health
+from bayplan_dra.driver.publish.devices import NodeInventory, inventory_of
+from bayplan_dra.driver.publish.health import HealthTracker
 from bayplan_dra.driver.publish.watchers import (
     APPLICATION_XIDS,
     LinkWatcher,
@@ -50,10 +50,10 @@ class Watcher(Protocol):
 
 @dataclass(frozen=True)
 class Node:
-    inventory: Inventory
+    inventory: NodeInventory
     files: Written
     news: News
-    health: Health
+    health: HealthTracker
 
     def sick(self) -> dict[str, set[str]]:
         """Return the causes of all problems, by device."""
@@ -109,7 +109,7 @@ def node_of(nvml: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Node
         monkeypatch.setenv("NVML_STUB_MACHINE", str(files.stub))
         monkeypatch.setenv("NVML_STUB_NEWS", str(news.path))
         inventory = inventory_of(discover("here", files.sysfs, files.cpuinfo))
-        health = Health("dra.example", "here")
+        health = HealthTracker("dra.example", "here")
         health.set_devices(inventory.devices)
         return Node(inventory, files, news, health)
 
@@ -317,9 +317,9 @@ def test_another_error_is_logged_and_makes_no_gpu_sick(
         node.news.tell("error", 0, 0)
         node.news.event(0, XID, 62)
         node.becomes({"gpu-0": {"xid"}, "gpu-1": {"xid"}})
-    said = [one.getMessage() for one in caplog.records if "cannot be asked" in one.getMessage()]
-    assert len(said) == 1
-    assert said[0].startswith("GPU 0 cannot be asked how it is")
+    texts = [one.getMessage() for one in caplog.records]
+    (failure,) = [text for text in texts if "cannot be queried" in text]
+    assert failure.startswith("GPU 0 cannot be queried: ")
 
 
 # NVLinks -----------------------------------------------------------------------------------
