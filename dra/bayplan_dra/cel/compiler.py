@@ -152,7 +152,7 @@ class _Compiler:
         return Compiled(t.optional_of(part), lambda f: try_get(a(f), b(f)), cost)
 
     def _access(self, operand: Compiled, field: str, optional: bool, at: Position) -> Compiled:
-        """Read a field of a map, or of what is only known at run time."""
+        """Read a field of a map, or of a value whose type is only known at run time."""
         base = unwrapped(operand.type)
         if base.name not in ("map", "dyn"):
             raise compile_error(at, f"type '{operand.type}' does not support field selection")
@@ -343,7 +343,7 @@ class _Compiler:
             try:
                 return constant(kind, run(self._folding))
             except (EvaluationError, CostExceeded):
-                # It fails when it is reached, which may be never.
+                # It fails if it is evaluated, which may never happen.
                 pass
         return Compiled(kind, run, cost)
 

@@ -19,7 +19,6 @@ DeviceRead = tuple[str, str]
 
 _ATTRIBUTES = t.map_of(t.STRING, t.map_of(t.STRING, t.DYN))
 _CAPACITY = t.map_of(t.STRING, t.map_of(t.STRING, t.QUANTITY))
-_MISSING: Any = object()
 
 
 class DeviceAccess:
@@ -123,43 +122,9 @@ class DeviceAccess:
         """Read one attribute or capacity with a single access."""
         kind = t.DYN if table == "attributes" else t.QUANTITY
         self._reads.add(("attribute" if table == "attributes" else "capacity", key))
-        if table == "attributes":
-
-            def read(f: Frame) -> Any:
-                try:
-                    return f[DEVICE].flat[key]
-                except KeyError:
-                    return _MISSING
-
-        else:
-
-            def read(f: Frame) -> Any:
-                return f[DEVICE].flat_capacity.get(key, _MISSING)
-
         if optional:
-
-            def optional_entry(f: Frame) -> Any:
-                value = read(f)
-                return NONE if value is _MISSING else Optional(value, True)
-
-            return Compiled(t.optional_of(kind), optional_entry, 3)
-        if table == "attributes":
-
-            def attribute(f: Frame) -> Any:
-                try:
-                    return f[DEVICE].flat[key]
-                except KeyError:
-                    raise no_such_key(name) from None
-
-            return Compiled(kind, attribute, 3)
-
-        def capacity(f: Frame) -> Any:
-            try:
-                return f[DEVICE].flat_capacity[key]
-            except KeyError:
-                raise no_such_key(name) from None
-
-        return Compiled(kind, capacity, 3)
+            return Compiled(t.optional_of(kind), _optional_entry(table, key), 3)
+        return Compiled(kind, _required_entry(table, key, name), 3)
 
     def _presence(self, table: str, key: str) -> Compiled:
         """Tell whether one attribute or capacity is there."""
@@ -194,3 +159,43 @@ class DeviceAccess:
         if node.optional:
             return Compiled(t.optional_of(kind), lambda f: Optional(run(f), True), 2)
         return Compiled(kind, run, 2)
+
+
+def _required_entry(table: str, key: str, name: str) -> Run:
+    if table == "attributes":
+
+        def attribute(f: Frame) -> Any:
+            try:
+                return f[DEVICE].flat[key]
+            except KeyError:
+                raise no_such_key(name) from None
+
+        return attribute
+
+    def capacity(f: Frame) -> Any:
+        try:
+            return f[DEVICE].flat_capacity[key]
+        except KeyError:
+            raise no_such_key(name) from None
+
+    return capacity
+
+
+def _optional_entry(table: str, key: str) -> Run:
+    if table == "attributes":
+
+        def attribute(f: Frame) -> Optional:
+            try:
+                return Optional(f[DEVICE].flat[key], True)
+            except KeyError:
+                return NONE
+
+        return attribute
+
+    def capacity(f: Frame) -> Optional:
+        try:
+            return Optional(f[DEVICE].flat_capacity[key], True)
+        except KeyError:
+            return NONE
+
+    return capacity

@@ -85,7 +85,7 @@ class MacroCompiler:
         return self._transform(node, 2) if len(args) in (3, 4) and two else None
 
     def _range(self, node: Node, variables: int) -> tuple[Compiled, list[CelType]]:
-        """Compile what a macro iterates over; return the types of its variables, too."""
+        """Compile what a macro iterates over; return it with the types of its variables."""
         found = self._visit(node)
         kind = found.type
         if kind.name == "list":

@@ -1,7 +1,7 @@
 """CEL's syntax: text to a tree of nodes.
 
-The grammar is cel-python's; optional access (``a.?b``, ``a[?b]``) and optional entries of lists
-and maps, which it lacks, are added to it.
+The grammar is cel-python's, extended by optional access (``a.?b``, ``a[?b]``) and optional entries
+of lists and maps.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ opt_mapinit : "?" expr ":" expr
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Where a node begins; line and column count from 1."""
+    """The start of a node; line and column count from 1."""
 
     line: int = 1
     column: int = 1
@@ -99,7 +99,7 @@ class Index:
 
 @dataclass(frozen=True, slots=True)
 class FunctionCall:
-    """A function, operator (``_+_``) or macro; ``target`` is what stands before the dot."""
+    """A function, operator (``_+_``) or macro; ``target`` is the expression before the dot."""
 
     function: str
     target: Node | None
@@ -229,7 +229,7 @@ class _TreeReader:
         self._lines = text.split("\n")
 
     def read(self, tree: Tree, depth: int) -> Node:
-        # Levels that do nothing have one child; only real nesting counts.
+        # A level of precedence without an operator has one child; only real nesting counts.
         while len(tree.children) == 1 and tree.data in _TRANSPARENT:
             tree = tree.children[0]
         if depth > _DEEPEST:
@@ -264,7 +264,7 @@ class _TreeReader:
         return FunctionCall(_OPERATORS[left.data], None, args, self._after(left))
 
     def _after(self, tree: Tree) -> Position:
-        """Return where the operator behind an operand stands."""
+        """Return the position of the operator after an operand."""
         line, column = tree.meta.end_line, tree.meta.end_column
         rest = self._lines[line - 1][column - 1 :] if line <= len(self._lines) else ""
         return Position(line, column + len(rest) - len(rest.lstrip()))
@@ -362,7 +362,7 @@ def _at(tree: Tree) -> Position:
 
 
 def _before(name: Any) -> Position:
-    """Return where the dot before a field stands."""
+    """Return the position of the dot before a field."""
     return Position(name.line or 1, max(1, (name.column or 2) - 1))
 
 
@@ -414,7 +414,7 @@ _SIMPLE = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v"
 
 
 def _body(text: str) -> tuple[str, bool]:
-    """Return what stands between the quotes, and whether it is raw."""
+    """Return the text between the quotes, and whether it is raw."""
     raw = text[:1] in "rR"
     if raw:
         text = text[1:]
