@@ -37,7 +37,7 @@ REASONS = (
 )
 
 
-def test_in_the_references_order_the_answer_is_the_references(case: dict[str, Any]) -> None:
+def test_strict_reference_gives_the_references_answer(case: dict[str, Any]) -> None:
     given = decode(case)
     before = given.state.copy()
     error = case.get("error")
@@ -55,7 +55,7 @@ def test_in_the_references_order_the_answer_is_the_references(case: dict[str, An
 
 
 def why_not(given: World) -> str:
-    """Return the reason why there is no allocation where the reference has none either."""
+    """Return why there is no allocation."""
     try:
         found = given.allocate()
     except AllocationError as exc:
@@ -63,7 +63,7 @@ def why_not(given: World) -> str:
     return found.reason if isinstance(found, Failure) else ""
 
 
-def test_by_default_everything_is_allocated_that_the_reference_allocates(
+def test_by_default_we_allocate_whatever_the_reference_allocates(
     case: dict[str, Any],
 ) -> None:
     given = decode(case)

@@ -30,7 +30,7 @@ FEATURES = {
 
 
 def cases(config: pytest.Config, option: str, shared: str, own: str) -> list[Any]:
-    """Return the cases as pytest parameters; a file that is not there is one skipped case."""
+    """Return the cases as pytest parameters; a missing file is one skipped case."""
     found = _read(HERE / own, "own")
     given = config.getoption(option, default=None)
     beside = SHARED / shared
@@ -83,7 +83,7 @@ def _device(text: str) -> DeviceId:
 
 
 def comparable(allocation: AllocationResult | dict[str, Any]) -> object:
-    """Return what two equal allocations have in common: orders and share ids do not count."""
+    """Return an allocation in a form that can be compared: order and share ids do not count."""
     plain = _plain(allocation)
     devices = plain.get("devices", {})
     results = []

@@ -21,6 +21,8 @@ from bayplan.topology.machine.readers.sysfs import Sysfs, cpu_set
 
 if TYPE_CHECKING:
     from bayplan_dra.driver.app import Watcher
+    from bayplan_dra.driver.publish.devices import NodeInventory
+    from bayplan_dra.driver.publish.health import HealthTracker
 
 __all__ = ["command"]
 
@@ -109,11 +111,8 @@ def command(
     from bayplan_dra.driver.prepare.edits import DeviceFiles
     from bayplan_dra.driver.publish.devices import DRIVER
     from bayplan_dra.driver.publish.health import HealthTracker
-    from bayplan_dra.driver.publish.watchers import LinkWatcher, PortWatcher, XidWatcher
 
-    stopped = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stopped.set())
+    stopped = _stop_on_signals()
     if not re.fullmatch(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?", node):
         raise InputError(f'expected the name of a node, got "{node}"', "--node")
     if no_driver and plugin_gpus is None:
@@ -145,18 +144,36 @@ def command(
         )
         services.append(plugin)
         log.info("the device plugin of %s offers %s", node, ", ".join(theirs.devices))
-
-    def report(device: str, cause: str, text: str) -> bool:
-        # Each device belongs to one of them; the other ignores it.
-        news = driver_health.report(device, cause, text)
-        return plugin_health.report(device, cause, text) or news
-
-    watchers: list[Watcher] = []
+    watchers: Sequence[Watcher] = ()
     if machine is None:
         every = replace(ours, devices={**ours.devices, **theirs.devices})
-        watchers = [XidWatcher(every, report), LinkWatcher(every, report)]
-        watchers.append(PortWatcher(every, report, sysfs_root))
+        watchers = _watchers(every, (driver_health, plugin_health), sysfs_root)
     _serve(services, watchers, address, stopped)
+
+
+def _stop_on_signals() -> threading.Event:
+    """Return an event that is set at SIGTERM or SIGINT."""
+    stopped = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stopped.set())
+    return stopped
+
+
+def _watchers(
+    inventory: NodeInventory, trackers: Sequence[HealthTracker], sysfs_root: Path
+) -> Sequence[Watcher]:
+    """Return the watchers of all devices; they report to all trackers."""
+    from bayplan_dra.driver.publish.watchers import LinkWatcher, PortWatcher, XidWatcher
+
+    def report(device: str, cause: str, text: str) -> bool:
+        # Each device belongs to one tracker; the others ignore it.
+        return any(tracker.report(device, cause, text) for tracker in trackers)
+
+    return (
+        XidWatcher(inventory, report),
+        LinkWatcher(inventory, report),
+        PortWatcher(inventory, report, sysfs_root),
+    )
 
 
 def _serve(

@@ -1,4 +1,4 @@
-"""The allocator on cases that are hard, or that once went wrong."""
+"""The allocator on hard cases, and on cases that once went wrong."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def chosen(found: Solved | Failure) -> dict[str, list[str]]:
 
 
 @pytest.mark.parametrize("count", [8, 16])
-def test_an_unsatisfiable_match_over_equal_devices_is_seen_at_once(count: int) -> None:
+def test_an_unsatisfiable_match_over_equal_devices_takes_no_steps(count: int) -> None:
     devices = [{"name": f"d{i}", "attributes": {"pair": {"int": i // 2}}} for i in range(count)]
     made = offering(devices)
     request = claim(
@@ -78,7 +78,7 @@ def test_an_unsatisfiable_match_over_equal_devices_is_seen_at_once(count: int) -
     assert found.steps == 0
 
 
-def test_the_eighth_partition_is_missed_without_trying_all_orders() -> None:
+def test_a_missing_eighth_partition_is_found_out_in_few_steps() -> None:
     uses = [{"counterSet": "gpu", "counters": {"memory": {"value": 10}}}]
     devices = [{"name": f"p{i}", "consumesCounters": uses} for i in range(8)]
     made = offering(devices, {"gpu": {"memory": 70}})
@@ -89,7 +89,7 @@ def test_the_eighth_partition_is_missed_without_trying_all_orders() -> None:
     assert len(chosen(solve(made, claim("c", [wanted(count=7)])))["r"]) == 7
 
 
-def test_four_requests_of_four_over_64_devices_with_two_constraints() -> None:
+def test_four_requests_of_four_devices_of_64_take_few_steps() -> None:
     devices = [topology_device(i, "gpu", i // 8, i // 16, None) for i in range(64)]
     made = offering(devices)
     request = claim(
@@ -105,7 +105,7 @@ def test_four_requests_of_four_over_64_devices_with_two_constraints() -> None:
     assert found.steps < 100
 
 
-def test_many_alternatives_that_cannot_be_met_together_end_soon() -> None:
+def test_many_impossible_alternatives_take_few_steps() -> None:
     made = offering([{"name": f"d{i}"} for i in range(31)])
     ways = [{"name": f"s{i}", "deviceClassName": "any"} for i in range(8)]
     requests = [{"name": f"r{i}", "firstAvailable": ways} for i in range(32)]
@@ -114,7 +114,7 @@ def test_many_alternatives_that_cannot_be_met_together_end_soon() -> None:
     assert found.steps < 100
 
 
-def test_a_search_that_is_given_up_says_so() -> None:
+def test_an_interrupted_search_fails() -> None:
     made = offering([{"name": f"d{i}"} for i in range(4)])
     found = world(made, claim("c", [wanted(count=2)])).solve(interrupt=lambda: True)
     assert not isinstance(found, Failure), "too small to be interrupted"
@@ -139,7 +139,7 @@ def test_a_search_that_is_given_up_says_so() -> None:
     assert found.steps <= MOST_STEPS
 
 
-def test_devices_that_take_from_two_counter_sets_are_not_taken_for_each_other() -> None:
+def test_devices_that_consume_two_counter_sets_are_not_alike() -> None:
     def device(name: str, one: int, two: int, kind: str) -> dict[str, Any]:
         uses = [
             {"counterSet": "s1", "counters": {"x": {"value": one}}},
@@ -163,7 +163,7 @@ def test_devices_that_take_from_two_counter_sets_are_not_taken_for_each_other() 
     assert found["r1"] == ["a"]
 
 
-def test_a_matched_value_may_be_any_of_a_lists() -> None:
+def test_any_value_of_a_list_can_match() -> None:
     devices = [
         {"name": "d0", "attributes": {"rails": {"strings": ["a", "b"]}}},
         {"name": "d1", "attributes": {"rails": {"strings": ["b", "c"]}}},
@@ -175,7 +175,7 @@ def test_a_matched_value_may_be_any_of_a_lists() -> None:
     assert chosen(solve(made, request))["r"] == ["d0", "d2", "d3"]
 
 
-def test_two_drivers_may_name_their_pools_and_counters_alike() -> None:
+def test_drivers_can_use_the_same_names_for_pools_and_counters() -> None:
     inventory = Inventory()
     uses = [{"counterSet": "s", "counters": {"m": {"value": 5}}}]
     shared = [{"name": "s", "counters": {"m": {"value": 5}}}]
@@ -200,7 +200,7 @@ def test_quantities_are_compared_by_amount_not_by_spelling() -> None:
     assert result.consumed_capacity["memory"].units == 2**30
 
 
-def test_a_partition_comes_from_the_gpu_that_is_divided_already() -> None:
+def test_a_partition_comes_from_a_gpu_that_is_already_divided() -> None:
     def parts(gpu: int) -> list[dict[str, Any]]:
         uses = [{"counterSet": f"gpu-{gpu}", "counters": {"slices": {"value": 1}}}]
         return [{"name": f"gpu-{gpu}-{i}", "consumesCounters": uses} for i in range(4)]

@@ -56,19 +56,19 @@ def held_by(claims: Sequence[ResourceClaim]) -> list[Held]:
 
 @settings(max_examples=150, deadline=None)
 @given(SEEDS)
-def test_it_allocates_whenever_the_plain_search_does(seed: int) -> None:
+def test_it_allocates_whenever_the_reference_does(seed: int) -> None:
     world = random_world(seed)
     plain, ours = allocate(world, strict=True), allocate(world)
     assert plain is None or ours is not None
     if ours is not None and plain is None:
-        # Beyond the plain search only by being lenient where that one gives up altogether.
+        # Only where the reference refuses the claims altogether.
         with pytest.raises(AllocationError):
             world.solve(strict=True)
 
 
 @settings(max_examples=150, deadline=None)
 @given(SEEDS)
-def test_an_allocation_changes_nothing_that_it_was_given(seed: int) -> None:
+def test_an_allocation_does_not_change_its_input(seed: int) -> None:
     world = random_world(seed)
     before = world.state.copy()
     claims = list(world.claims)
@@ -81,7 +81,7 @@ def test_an_allocation_changes_nothing_that_it_was_given(seed: int) -> None:
 
 @settings(max_examples=150, deadline=None)
 @given(SEEDS)
-def test_no_device_is_given_twice_and_nothing_is_overdrawn(seed: int) -> None:
+def test_no_device_is_allocated_twice_and_nothing_is_overdrawn(seed: int) -> None:
     world = random_world(seed)
     found = allocate(world)
     if found is None:
@@ -145,7 +145,7 @@ def test_every_request_and_every_constraint_is_met(seed: int) -> None:
 
 @settings(max_examples=150, deadline=None)
 @given(SEEDS)
-def test_what_is_taken_and_released_leaves_the_state_as_it_was(seed: int) -> None:
+def test_releasing_undoes_taking(seed: int) -> None:
     world = random_world(seed)
     found = allocate(world)
     if found is None:
@@ -202,7 +202,7 @@ def meets(
 
 @settings(max_examples=150, deadline=None)
 @given(SEEDS)
-def test_the_choice_breaks_as_little_as_any_choice_could(seed: int) -> None:
+def test_no_choice_breaks_less(seed: int) -> None:
     world = random_world(seed, rich=False)
     found = allocate(world)
     table = world.table()

@@ -1,4 +1,4 @@
-"""Random devices and claims, small enough for a plain search to know the answer."""
+"""Nodes with devices and claims, written by hand or random, and the allocator's answer."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NUMA_NODE = "resource.kubernetes.io/numaNode"
 
 @dataclass
 class World:
-    """A node, what it offers, what is taken, and what is asked."""
+    """A node, its devices, what is allocated, and the claims to allocate."""
 
     inventory: Inventory
     classes: dict[str, DeviceClass]
@@ -111,7 +111,7 @@ def topology_device(
 
 
 def random_world(seed: int, most_devices: int = 8, rich: bool = True) -> World:
-    """Return a world in which the plain search needs few steps.
+    """Return a world that is small enough for the reference.
 
     :param rich: with shared counters, shared capacity, taints, alternatives and admin access.
     """

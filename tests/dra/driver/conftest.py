@@ -6,6 +6,7 @@ import logging
 from collections.abc import Iterator
 
 import pytest
+from driver_stage import DriverNode, short_folder, template
 
 
 @pytest.fixture(autouse=True)
@@ -15,3 +16,22 @@ def own_logging() -> Iterator[None]:
     before = logger.handlers[:], logger.level, logger.propagate
     yield
     logger.handlers[:], logger.level, logger.propagate = before
+
+
+@pytest.fixture
+def node() -> Iterator[DriverNode]:
+    """A node with a driver, and templates for two GPUs with a NIC, and for one GPU."""
+    with short_folder() as root:
+        made = DriverNode(root)
+        made.cluster.add(template("two", gpu=2, nic=1), template("one", gpu=1))
+        yield made
+        made.driver.stop()
+
+
+@pytest.fixture
+def resyncing_node() -> Iterator[DriverNode]:
+    """A node whose driver checks its slices all the time."""
+    with short_folder() as root:
+        made = DriverNode(root, resync_seconds=0.05)
+        yield made
+        made.driver.stop()

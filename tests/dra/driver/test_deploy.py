@@ -1,4 +1,4 @@
-"""The manifests that install the node driver: they allow what it calls, and no more."""
+"""The manifests that install the node driver: they allow exactly what it calls."""
 
 from __future__ import annotations
 

@@ -210,7 +210,7 @@ def _check(devices: Iterable[Device], inventory: NodeInventory) -> None:
         for use in device.consumes_counters:
             if not use.counters.keys() <= counters.get(use.counter_set, {}).keys():
                 raise BayplanError(
-                    f"device {device.name} draws on counters of {use.counter_set}, which has none"
+                    f"device {device.name} consumes counters that {use.counter_set} does not have"
                 )
 
 
