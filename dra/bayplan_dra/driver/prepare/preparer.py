@@ -144,7 +144,7 @@ class Preparer:
         """Write a claim, unless another has one of its devices: then return that one."""
         with self._alone():
             if not wanted() or self._undone.get(made.uid, 0) != begun:
-                raise PrepareError("the kubelet does not wait for this any more")
+                raise PrepareError("the kubelet no longer waits for this")
             prepared = self.checkpoint.claims()
             prepared.pop(made.uid, None)
             other = _holder(made, prepared, inventory)
@@ -213,7 +213,7 @@ class Preparer:
             raise PrepareError(f"claim {namespace}/{name} does not exist")
         if claim.metadata.uid != uid:
             raise PrepareError(
-                f"claim {namespace}/{name} is another one by now: its UID is {claim.metadata.uid}"
+                f"claim {namespace}/{name} was recreated: its UID is now {claim.metadata.uid}"
             )
         if claim.status.allocation is None:
             raise PrepareError(f"claim {namespace}/{name} is not allocated")
@@ -241,7 +241,7 @@ class Preparer:
         for name, share in dict.fromkeys((one.device, one.share_id or "") for one in results):
             device = inventory.devices.get(name)
             if device is None:
-                raise PrepareError(f"device {name} is not on this node (any more)")
+                raise PrepareError(f"device {name} is not, or no longer, on this node")
             own = [one for one in results if (one.device, one.share_id or "") == (name, share)]
             requests = tuple(dict.fromkeys(one.request.partition("/")[0] for one in own))
             found.append((device, frozenset(requests)))

@@ -116,14 +116,14 @@ def test_the_example_gets_two_gpus_of_a_group_and_a_nic_near_them(node: DriverNo
 def test_a_recreated_claim_with_the_same_name_is_refused(node: DriverNode) -> None:
     claim = node.bind("p", "one")
     answer = node.kubelet.prepare(with_uid(claim, "older"))[claim.metadata.name]
-    assert f"is another one by now: its UID is {claim.metadata.uid}" in answer.error
+    assert f"was recreated: its UID is now {claim.metadata.uid}" in answer.error
 
 
 @pytest.mark.parametrize(
     ("field", "value", "message"),
     [
         ("pool", "m", "is of pool m, this is n"),
-        ("device", "gpu-77", "device gpu-77 is not on this node (any more)"),
+        ("device", "gpu-77", "device gpu-77 is not, or no longer, on this node"),
         ("driver", "other.example.com", f"has no device of {DRIVER}"),
     ],
 )
@@ -211,7 +211,7 @@ def test_nothing_is_prepared_after_the_kubelet_has_given_up(node: DriverNode) ->
             return claim
 
     preparer = make_preparer(node.root / "own", Slow())
-    with pytest.raises(PrepareError, match="does not wait for this any more"):
+    with pytest.raises(PrepareError, match="no longer waits for this"):
         preparer.prepare("default", claim.metadata.name, claim.metadata.uid)
     assert preparer.checkpoint.claims() == {}
 
