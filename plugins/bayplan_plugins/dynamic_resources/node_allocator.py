@@ -11,17 +11,15 @@ from bayplan.api.node import Node
 from bayplan_dra.allocator import (
     AllocatedState,
     AllocationError,
+    Allocator,
     Choice,
     ClaimToAllocate,
     DeviceTable,
     Failure,
     NodeError,
-    Reference,
     Score,
     Solved,
     Task,
-    TimedOut,
-    solve,
 )
 from bayplan_plugins.dynamic_resources.ledger import DeviceLedger
 
@@ -73,6 +71,7 @@ class NodeSolver:
         self._ledger = ledger
         self._levels = tuple(levels)
         self._strict = strict
+        self._allocator = Allocator(self._levels, strict)
         self._timeout = timeout
         self._by_node: dict[str, _Kept] = {}
         self._limit = _SPARE
@@ -97,9 +96,9 @@ class NodeSolver:
             kept = self._by_node[name] = _Kept(version, table)
         found = kept.answers.get(key)
         if found is None:
-            found = self._solve(claims, node, table, self._ledger.state, score)
+            found = self._solve(claims, table, self._ledger.state, score)
             if found.choices is None and not found.timed_out:
-                empty = self._solve(claims, node, table, AllocatedState(), score)
+                empty = self._solve(claims, table, AllocatedState(), score)
                 hopeless = empty.choices is None
                 found = Answer(None, found.reason, hopeless=hopeless)
             kept.answers[key] = found
@@ -117,7 +116,7 @@ class NodeSolver:
         self, claims: Sequence[ClaimToAllocate], node: Node, state: AllocatedState
     ) -> Answer:
         """Return what a node could give if so much were in use."""
-        return self._solve(claims, node, self._ledger.table(node), state, None)
+        return self._solve(claims, self._ledger.table(node), state, None)
 
     def together(
         self,
@@ -129,9 +128,8 @@ class NodeSolver:
         nodes = {node.metadata.name: node for _, node in tasks}
         if len(nodes) == 1:
             (node,) = nodes.values()
-            return self._solve(
-                [claim for claim, _ in tasks], node, self._ledger.table(node), state, score
-            )
+            claims = [claim for claim, _ in tasks]
+            return self._solve(claims, self._ledger.table(node), state, score)
         tables = {name: self._ledger.table(node) for name, node in nodes.items()}
         pools = [pool for table in tables.values() for pool in table.pools]
         joint = DeviceTable(pools, self._ledger.inventory.features)
@@ -140,28 +138,33 @@ class NodeSolver:
             for name, table in tables.items()
         }
         made = [Task(claim, visible[node.metadata.name]) for claim, node in tasks]
-        return self._run(joint, made, state, score)
+        interrupt = self._interrupt()
+        try:
+            solved = self._allocator.allocate_across(made, joint, state, interrupt, score)
+        except AllocationError as exc:
+            return Answer(None, str(exc), hopeless=True)
+        return _scored_answer(solved, score)
 
     def _solve(
         self,
         claims: Sequence[ClaimToAllocate],
-        node: Node,
         table: DeviceTable,
         state: AllocatedState,
         score: Score | None,
     ) -> Answer:
-        if self._strict:
-            return self._by_reference(claims, node, state)
-        tasks = [Task(claim, table.all) for claim in claims]
-        if score is not None:
-            return self._run(table, tasks, state, score)
+        if self._strict or score is not None:
+            try:
+                solved = self._allocator.allocate(claims, table, state, self._interrupt(), score)
+            except (AllocationError, NodeError) as exc:
+                return Answer(None, str(exc), hopeless=True)
+            return _answer(solved) if self._strict else _scored_answer(solved, score)
         try:
             key = self._ledger.shapes.key(table, claims, state, self._levels)
         except AllocationError as exc:
             return Answer(None, str(exc), hopeless=True)
         known = self._known.get(key)
         if known is None:
-            solved = solve(table, tasks, state, self._levels, self._interrupt())
+            solved = self._allocator.allocate(claims, table, state, self._interrupt())
             if len(self._known) >= _MOST_KEPT:
                 self._known.clear()
             self._known[key] = (table, solved)
@@ -170,36 +173,6 @@ class NodeSolver:
         if isinstance(solved, Failure) or origin is table:
             return _answer(solved)
         return _answer(_moved(solved, origin, table))
-
-    def _run(
-        self,
-        table: DeviceTable,
-        tasks: Sequence[Task],
-        state: AllocatedState,
-        score: Score | None,
-    ) -> Answer:
-        try:
-            solved = solve(table, tasks, state, self._levels, self._interrupt(), score)
-        except AllocationError as exc:
-            return Answer(None, str(exc), hopeless=True)
-        if score is not None and isinstance(solved, Solved):
-            if score([choice for own in solved.choices for choice in own]) == -math.inf:
-                return Answer(None, _FORBIDDEN)
-        return _answer(solved)
-
-    def _by_reference(
-        self, claims: Sequence[ClaimToAllocate], node: Node, state: AllocatedState
-    ) -> Answer:
-        ledger = self._ledger
-        pools = ledger.inventory.pools(node)
-        search = Reference(claims, pools, state, ledger.inventory.features, self._interrupt())
-        try:
-            found = search.run()
-        except TimedOut as exc:
-            return Answer(None, str(exc), timed_out=True)
-        except (AllocationError, NodeError) as exc:
-            return Answer(None, str(exc), hopeless=True)
-        return Answer(found, "" if found is not None else "no combination of devices fits")
 
     def _interrupt(self) -> Callable[[], bool]:
         until = time.monotonic() + self._timeout
@@ -210,6 +183,14 @@ def _answer(solved: Solved | Failure) -> Answer:
     if isinstance(solved, Failure):
         return Answer(None, solved.reason, timed_out=solved.timed_out)
     return Answer(solved.choices, "", solved.broken, solved.preferences)
+
+
+def _scored_answer(solved: Solved | Failure, score: Score | None) -> Answer:
+    """Return the answer, unless a plugin forbids even the best choice."""
+    if score is not None and isinstance(solved, Solved):
+        if score([choice for own in solved.choices for choice in own]) == -math.inf:
+            return Answer(None, _FORBIDDEN)
+    return _answer(solved)
 
 
 def _moved(solved: Solved, origin: DeviceTable, table: DeviceTable) -> Solved:
