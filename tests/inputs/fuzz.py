@@ -26,8 +26,8 @@ from paths import ROOT
 
 from bayplan.api import Pod
 from bayplan.api.objects import KINDS, DecodeError, decode_object
-from bayplan.cluster.apiserver.repeats import read_json, read_yaml
-from bayplan.cluster.apiserver.status import ApiError
+from bayplan.cluster.apiserver.api_errors import ApiError
+from bayplan.cluster.apiserver.request_bodies import read_json, read_yaml
 from bayplan.cluster.manifests import load_manifests
 from bayplan.dialects import gpu_topology, hami
 from bayplan.errors import InputError

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from bayplan.api import Pod
-from bayplan.cluster.embedded.disruption import DisruptionBudgets
+from bayplan.cluster.embedded.disruption import DisruptionController
 from bayplan.cluster.embedded.kubelet import VirtualKubelet
 from bayplan.cluster.protocol import Evict
 from bayplan.errors import ClusterError
@@ -99,7 +99,7 @@ def test_equal_priority_is_no_victim() -> None:
 def test_a_budget_that_allows_one_lets_one_go() -> None:
     cluster = Cluster([make_node("n", cpu=4), budget("web", "web", minAvailable=1)])
     VirtualKubelet(cluster.api)
-    DisruptionBudgets(cluster.api)
+    DisruptionController(cluster.api)
     cluster.add(*(low(f"web-{i}", "n", labels={"app": "web"}) for i in range(2)))
     cluster.advance(1)
     cluster.add(urgent("first"), urgent("second"))
@@ -115,7 +115,7 @@ def test_a_budget_that_allows_one_lets_one_go() -> None:
 def test_a_refused_eviction_harms_nobody_else() -> None:
     cluster = Cluster([make_node("n", cpu=4), budget("web", "web", maxUnavailable=0)])
     VirtualKubelet(cluster.api)
-    DisruptionBudgets(cluster.api)
+    DisruptionController(cluster.api)
     cluster.add(low("web", "n", labels={"app": "web"}), low("batch", "n"))
     cluster.advance(1)
     cluster.add(urgent(cpu="4"))

@@ -9,21 +9,18 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
-from bayplan.cluster.apiserver.repeats import Body, Repeated
-from bayplan.cluster.apiserver.status import ApiError, Cause, bad_request, invalid
+from bayplan.cluster.apiserver.api_errors import ApiError, Cause, bad_request, invalid
+from bayplan.cluster.apiserver.request_bodies import Body, Repeated
+from bayplan.cluster.apiserver.resources import Resource
 from bayplan.schemas.catalog import ListOf, MapOf, Record, Scalar, Type, record_of
 from bayplan.schemas.checkers import Budget, test_of
 from bayplan.schemas.problems import Step, Walk, record_problems
 
-if TYPE_CHECKING:
-    from bayplan.cluster.apiserver.calls import Call
-    from bayplan.cluster.apiserver.resources import Resource
-
-__all__ = ["FieldValidation", "pruned", "read_mode", "schema_of", "subresource_kind", "type_of"]
+__all__ = ["FieldValidation", "pruned", "read_mode", "subresource_kind", "type_of"]
 
 Content = dict[str, Any]
 
@@ -103,26 +100,28 @@ class FieldValidation:
         self._warn(found)
         return _without(content, unknown)
 
-    def applied(self, call: Call, schema: Record | None, content: Content) -> None:
-        """Check a configuration that is applied.
+    def applied(self, name: str, schema: Record | None, content: Content) -> None:
+        """Check a configuration for server-side apply.
 
+        :param name: the object's name in the URL, for a configuration without one.
+        :param content: an object with apiVersion and kind.
         :raises ApiError: 500 for unknown fields, whatever the mode; 400 for keys that stand
             twice, in strict mode.
         """
         unknown = _unknown(schema, content)
         if unknown:
             meta = content.get("metadata") or {}
-            told = [
+            messages = [
                 f"{_keyed(schema, content, steps)}: field not declared in schema"
                 for steps in unknown
             ]
-            text = told[0] if len(told) == 1 else "errors:\n  " + "\n  ".join(told)
+            text = messages[0] if len(messages) == 1 else "errors:\n  " + "\n  ".join(messages)
             raise ApiError(
                 500,
                 "",
                 f"failed to create typed patch object ({meta.get('namespace', '')}/"
-                f"{meta.get('name', call.name)}; {call.api_version}, "
-                f"Kind={call.resource.kind}): {text}",
+                f"{meta.get('name', name)}; {content['apiVersion']}, "
+                f"Kind={content['kind']}): {text}",
             )
         lines = self.body.lines if self.body is not None else ()
         if lines and self.mode == "Strict":
@@ -331,11 +330,6 @@ _SUBRESOURCES = {
     "eviction": ("policy/v1", "Eviction"),
     "scale": ("autoscaling/v1", "Scale"),
 }
-
-
-def schema_of(call: Call) -> Record | None:
-    """Return the type of what a call is about, None where nothing is known of it."""
-    return type_of(call.resource, call.api_version)
 
 
 def type_of(resource: Resource, api_version: str) -> Record | None:

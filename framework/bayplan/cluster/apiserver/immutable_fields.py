@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from bayplan.cluster.apiserver.status import Cause, invalid
+from bayplan.cluster.apiserver.api_errors import Cause, invalid
 
 __all__ = ["check_pod_update"]
 

@@ -1,18 +1,15 @@
-"""NoExecute taints evict pods, as k8s.io/kubernetes pkg/controller/tainteviction."""
+"""The taint eviction controller, as k8s.io/kubernetes pkg/controller/tainteviction."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from bayplan.api import Node, Pod, PodCondition, Taint, Toleration
 from bayplan.api.tolerations import tolerated
 from bayplan.cluster.embedded.admission import with_condition, with_tolerations
+from bayplan.cluster.embedded.store import MemoryCluster
 from bayplan.cluster.protocol import Event, WatchEvent, WatchType
-
-if TYPE_CHECKING:
-    from bayplan.cluster.embedded.store import MemoryCluster
 
 __all__ = ["TaintEviction"]
 
@@ -21,8 +18,8 @@ _REASON = "TaintManagerEviction"
 
 
 @dataclass(frozen=True)
-class _Eviction:
-    """An eviction to come: of which pod, since when it is due, and at what time."""
+class _PlannedEviction:
+    """A scheduled eviction: the pod's uid, when the toleration started, and when to evict."""
 
     uid: str
     start: float
@@ -30,18 +27,18 @@ class _Eviction:
 
 
 class TaintEviction:
-    """Evicts pods from nodes with NoExecute taints, now or when their toleration is over."""
+    """Evicts pods from nodes with NoExecute taints once their tolerations expire."""
 
     def __init__(self, cluster: MemoryCluster) -> None:
         self._cluster = cluster
         self._taints: dict[str, tuple[Taint, ...]] = {}
         self._pods: dict[str, dict[str, None]] = {}
         self._nodes: dict[str, str] = {}
-        self._planned: dict[str, _Eviction] = {}
+        self._planned: dict[str, _PlannedEviction] = {}
         cluster.watch(self.handle)
 
     def handle(self, event: WatchEvent) -> None:
-        """Look at the pods of a node whose taints changed, or at a pod that came to one."""
+        """Plan evictions for a node whose taints changed, or for a pod that was bound."""
         obj, gone = event.obj, event.type is WatchType.DELETED
         if isinstance(obj, Node):
             self._node_changed(obj, gone)
@@ -81,15 +78,15 @@ class TaintEviction:
         if seconds is None:
             if planned is not None:
                 del self._planned[key]
-                self._tell(pod, f"Cancelling deletion of Pod {key}")
+                self._record_event(pod, f"Cancelling deletion of Pod {key}")
             return
         start = planned.start if planned is not None else self._cluster.now
-        wanted = _Eviction(pod.metadata.uid, start, start + seconds)
+        wanted = _PlannedEviction(pod.metadata.uid, start, start + seconds)
         if wanted != planned:
             self._planned[key] = wanted
             self._cluster.clock.call_at(wanted.at, lambda: self._evict(key, wanted))
 
-    def _evict(self, key: str, planned: _Eviction) -> None:
+    def _evict(self, key: str, planned: _PlannedEviction) -> None:
         if self._planned.get(key) != planned:
             return
         del self._planned[key]
@@ -98,7 +95,7 @@ class TaintEviction:
             return
         if pod.metadata.deletion_timestamp is not None:
             return
-        self._tell(pod, f"Marking for deletion Pod {key}")
+        self._record_event(pod, f"Marking for deletion Pod {key}")
         condition = PodCondition(
             "DisruptionTarget",
             "True",
@@ -109,15 +106,15 @@ class TaintEviction:
         self._cluster.update(with_condition(pod, condition))
         self._cluster.delete(Pod, key)
 
-    def _tell(self, pod: Pod, message: str) -> None:
+    def _record_event(self, pod: Pod, message: str) -> None:
         event = Event(pod.key, "Normal", _REASON, message, pod.spec.node_name, component=_COMPONENT)
         self._cluster.submit(event)
 
 
 def tolerated_for(pod: Pod, taints: Iterable[Taint]) -> float | None:
-    """Return for how many seconds a pod bears NoExecute taints, None for ever."""
+    """Return for how many seconds a pod tolerates NoExecute taints, None for forever."""
     seconds: list[int] = []
-    # A cluster without an API server did not let its admission add what every pod has.
+    # Without an API server nothing has added the default tolerations yet.
     tolerations = with_tolerations(pod).spec.tolerations
     for taint in taints:
         bearing = [one for one in tolerations if tolerated(taint, (one,))]

@@ -1,4 +1,4 @@
-"""Counts of pods that may be percentages, as rollouts have them."""
+"""Pod counts that may be percentages, as in rollout strategies."""
 
 from __future__ import annotations
 

@@ -9,10 +9,10 @@ from typing import Any
 import msgspec
 
 from bayplan.cluster.kubernetes.transport import Transport
-from bayplan.cluster.kubernetes.writer import Rate
+from bayplan.cluster.kubernetes.writer import RateLimiter
 from bayplan.errors import ClusterError, InputError
 
-__all__ = ["Reviews"]
+__all__ = ["TokenReviews"]
 
 _REMEMBERED = 256
 _SECONDS = 10.0
@@ -20,12 +20,12 @@ _ASKED_PER_SECOND = 5.0
 _BURST = 20
 
 
-class Reviews:
+class TokenReviews:
     """Delegated authentication and authorization; an answer holds for ten seconds."""
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
-        self._rate = Rate(_ASKED_PER_SECOND, _BURST)
+        self._rate = RateLimiter(_ASKED_PER_SECOND, _BURST)
         self._known: OrderedDict[tuple[str, str], tuple[bool, float]] = OrderedDict()
 
     async def allows(self, token: str, path: str) -> bool:

@@ -20,8 +20,8 @@ from bayplan.api.dra import (
     AllocationResult,
     ConsumerReference,
 )
-from bayplan.cluster.kubernetes.podwrites import Lookup, pod_path
-from bayplan.cluster.kubernetes.resources import Resource
+from bayplan.cluster.kubernetes.pod_writes import Lookup, pod_path
+from bayplan.cluster.kubernetes.resources import WatchedResource
 from bayplan.cluster.kubernetes.transport import MERGE_PATCH, STRATEGIC_PATCH, Requests
 from bayplan.cluster.protocol import CreateClaim, ReleaseClaim, ReserveClaim
 from bayplan.errors import AlreadyExists, ClusterError, Conflict, NotFound
@@ -45,7 +45,7 @@ class ClaimWrites:
         self,
         transport: Requests,
         lookup: Lookup,
-        resource_of: Callable[[type[ApiObject]], Resource | None],
+        resource_of: Callable[[type[ApiObject]], WatchedResource | None],
     ) -> None:
         self._transport = transport
         self._lookup = lookup
@@ -210,7 +210,7 @@ class ClaimWrites:
         assert isinstance(claim, ResourceClaim), "the path is that of claims"
         return claim
 
-    def _resource(self) -> Resource:
+    def _resource(self) -> WatchedResource:
         resource = self._resource_of(ResourceClaim)
         assert resource is not None, "claims are followed"
         return resource

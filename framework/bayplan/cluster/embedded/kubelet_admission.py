@@ -1,7 +1,7 @@
-"""What a kubelet admits: a pod for which the node has room, whoever put it there.
+"""Kubelet admission: a pod starts only if its node has enough resources.
 
-Schedulers that do not know of each other may put too much on a node; the API server takes every
-binding, and the kubelet refuses what came last (k8s.io/kubernetes pkg/kubelet/lifecycle).
+Independent schedulers may overcommit a node. The API server accepts every binding; the kubelet
+rejects the last pods (k8s.io/kubernetes pkg/kubelet/lifecycle).
 """
 
 from __future__ import annotations
@@ -11,20 +11,20 @@ from collections import Counter
 from bayplan.api import Node, Pod, pod_requests
 from bayplan.api.resources import amount_of
 
-__all__ = ["NodeRoom"]
+__all__ = ["KubeletAdmission"]
 
 _PODS = "pods"
 
 
-class NodeRoom:
-    """What the admitted pods use, by node. Amounts are in milli for cpu, in units otherwise."""
+class KubeletAdmission:
+    """Tracks what admitted pods use on each node: milli-CPU for cpu, units otherwise."""
 
     def __init__(self) -> None:
         self._used: dict[str, Counter[str]] = {}
         self._admitted: dict[str, tuple[str, dict[str, int]]] = {}
 
     def refusal(self, pod: Pod, node: Node) -> tuple[str, str] | None:
-        """Admit a pod, or return the reason and message with which it fails."""
+        """Admit a pod and return None, or return the reason and message of its rejection."""
         if pod.metadata.uid in self._admitted:
             return None
         needs = {**pod_requests(pod.spec).effective, _PODS: 1}
@@ -34,7 +34,7 @@ class NodeRoom:
             quantity = offered.get(resource)
             room = amount_of(resource, quantity) if quantity is not None else 0
             if quantity is None and (resource == _PODS or "/" in resource):
-                # The kubelet passes over extended resources that its node does not have.
+                # The kubelet ignores extended resources that its node does not have.
                 continue
             if used[resource] + amount > room:
                 return (
@@ -46,12 +46,12 @@ class NodeRoom:
         return None
 
     def count(self, pod: Pod) -> None:
-        """Count a pod that runs already."""
+        """Track a pod that already runs."""
         if pod.metadata.uid not in self._admitted:
             self._take(pod, {**pod_requests(pod.spec).effective, _PODS: 1})
 
     def release(self, uid: str) -> None:
-        """Give back what a pod used that has ended or is gone."""
+        """Release the resources of a finished or deleted pod."""
         admitted = self._admitted.pop(uid, None)
         if admitted is not None:
             self._used[admitted[0]].subtract(admitted[1])

@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 
 from bayplan.api import ApiObject
-from bayplan.cluster.kubernetes.podwrites import Lookup
-from bayplan.cluster.kubernetes.resources import Resource
+from bayplan.cluster.kubernetes.pod_writes import Lookup
+from bayplan.cluster.kubernetes.resources import WatchedResource
 from bayplan.cluster.kubernetes.transport import MERGE_PATCH, Requests
 from bayplan.cluster.protocol import PatchStatus, PutConfigMap
 from bayplan.errors import AlreadyExists, NotFound
@@ -28,7 +28,7 @@ class StatusWrites:
         self,
         transport: Requests,
         lookup: Lookup,
-        resource_of: Callable[[type[ApiObject]], Resource | None],
+        resource_of: Callable[[type[ApiObject]], WatchedResource | None],
     ) -> None:
         self._transport = transport
         self._lookup = lookup

@@ -119,8 +119,8 @@ def conflict(group: str, plural: str, name: str, why: str = "") -> ApiError:
 
 def invalid(group: str, kind: str, name: str, causes: Sequence[Cause]) -> ApiError:
     """Say what is wrong with an object."""
-    told = [f"{c.field}: {c.message}" if c.field else c.message for c in causes]
-    text = told[0] if len(told) == 1 else f"[{', '.join(told)}]"
+    messages = [f"{c.field}: {c.message}" if c.field else c.message for c in causes]
+    text = messages[0] if len(messages) == 1 else f"[{', '.join(messages)}]"
     details = _details(group, kind, name)
     details["causes"] = [
         {"reason": c.reason, "message": c.message, **({"field": c.field} if c.field else {})}

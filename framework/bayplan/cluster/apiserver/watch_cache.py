@@ -10,14 +10,14 @@ from typing import Any
 import msgspec
 
 from bayplan.api import ApiObject
-from bayplan.cluster.apiserver.status import expired, too_large_version
+from bayplan.cluster.apiserver.api_errors import expired, too_large_version
 
-__all__ = ["Change", "Log", "Record"]
+__all__ = ["Change", "ChangeLog", "StoredObject"]
 
 Convert = Callable[[dict[str, Any]], dict[str, Any]]
 
 
-class Record:
+class StoredObject:
     """One state of an object: typed, as JSON, and encoded. Nobody changes it."""
 
     __slots__ = ("_encoded", "_others", "content", "key", "obj", "version")
@@ -49,12 +49,12 @@ class Change:
     """One watch event; ``before`` is the state that it replaced."""
 
     type: str
-    record: Record
-    before: Record | None
+    record: StoredObject
+    before: StoredObject | None
 
 
 @dataclass
-class Log:
+class ChangeLog:
     """The changes of one resource, the oldest forgotten beyond a limit.
 
     :param compacted: the last version whose change was forgotten; who knows less has to list.
@@ -70,6 +70,11 @@ class Log:
     def end(self) -> int:
         """The position after the last change."""
         return self._forgotten + len(self._changes)
+
+    @property
+    def last_version(self) -> int:
+        """The resource version of the last change, 0 when none is kept."""
+        return self._changes[-1].record.version if self._changes else 0
 
     def append(self, change: Change) -> None:
         """Add a change and wake who waits for one."""

@@ -1,7 +1,7 @@
-"""Counters and histograms for what happens several times per pod.
+"""Counters and histograms that are cheap enough to be updated several times per pod.
 
-prometheus-client guards each number with a lock, which costs a few microseconds an observation;
-everything here happens in one thread. What is shown is the same.
+prometheus-client takes a lock for each observation, which costs a few microseconds. All of this
+runs in one thread and needs none. The exported text is the same.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
-__all__ = ["Count", "Spread"]
+__all__ = ["LabeledCounter", "LabeledHistogram"]
 
 Labels = tuple[str, ...]
 
 
-class Count(Collector):
-    """A counter by labels; ``name`` without the suffix ``_total``."""
+class LabeledCounter(Collector):
+    """A counter with labels; ``name`` has no suffix ``_total``."""
 
     def __init__(
         self, name: str, text: str, labels: Sequence[str], registry: CollectorRegistry
@@ -30,11 +30,11 @@ class Count(Collector):
         registry.register(self)
 
     def add(self, labels: Labels, amount: float = 1.0) -> None:
-        """Count up."""
+        """Increase the counter of these label values."""
         self._values[labels] = self._values.get(labels, 0.0) + amount
 
     def collect(self) -> Iterable[CounterMetricFamily]:
-        """Return the counter as it is now."""
+        """Yield the counter's current values."""
         name, text, labels = self._family
         family = CounterMetricFamily(name, text, labels=labels)
         for values, value in self._values.items():
@@ -42,8 +42,8 @@ class Count(Collector):
         yield family
 
 
-class Spread(Collector):
-    """A histogram by labels; ``bounds`` are the upper ends of its buckets, without infinity."""
+class LabeledHistogram(Collector):
+    """A histogram with labels; ``bounds`` are the upper bounds of its buckets, without +Inf."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class Spread(Collector):
         registry.register(self)
 
     def observe(self, labels: Labels, value: float) -> None:
-        """Add a value."""
+        """Count a value in its bucket."""
         row = self._counts.get(labels) or self._row(labels)
         row[bisect_left(self._bounds, value)] += 1
         self._sums[labels] += value
@@ -73,7 +73,7 @@ class Spread(Collector):
         return row
 
     def collect(self) -> Iterable[HistogramMetricFamily]:
-        """Return the histogram as it is now."""
+        """Yield the histogram's current values."""
         name, text, labels = self._family
         family = HistogramMetricFamily(name, text, labels=labels)
         names = [*map(floatToGoString, self._bounds), "+Inf"]

@@ -19,7 +19,7 @@ from bayplan.api.volumes import (
     is_kept_for,
     reference_to,
 )
-from bayplan.cluster.kubernetes.resources import Resource
+from bayplan.cluster.kubernetes.resources import WatchedResource
 from bayplan.cluster.kubernetes.transport import MERGE_PATCH, Requests
 from bayplan.cluster.protocol import BindVolume, SelectNode
 from bayplan.errors import Conflict
@@ -36,7 +36,7 @@ class VolumeWrites:
     """
 
     def __init__(
-        self, transport: Requests, resource_of: Callable[[type[ApiObject]], Resource | None]
+        self, transport: Requests, resource_of: Callable[[type[ApiObject]], WatchedResource | None]
     ) -> None:
         self._transport = transport
         self._resource_of = resource_of
@@ -94,7 +94,7 @@ class VolumeWrites:
         path = self._resource(type(obj)).path(key)
         await self._transport.request("PATCH", path, content, MERGE_PATCH)
 
-    def _resource(self, type_: type[ApiObject]) -> Resource:
+    def _resource(self, type_: type[ApiObject]) -> WatchedResource:
         resource = self._resource_of(type_)
         assert resource is not None, "volumes are followed"
         return resource

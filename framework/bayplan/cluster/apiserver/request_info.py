@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from urllib.parse import unquote
 
-from bayplan.cluster.apiserver.fieldvalidation import FieldValidation
+from bayplan.cluster.apiserver.api_errors import bad_request, method_not_allowed
+from bayplan.cluster.apiserver.field_validation import FieldValidation, type_of
 from bayplan.cluster.apiserver.resources import Resource, Resources
-from bayplan.cluster.apiserver.status import bad_request, method_not_allowed
+from bayplan.schemas import Record
 
-__all__ = ["Call", "PathNotFound", "read_call"]
+__all__ = ["PathNotFound", "RequestInfo", "parse_request"]
 
 _WITH_NAME = {"GET": "get", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
 _WITHOUT_NAME = {"GET": "list", "POST": "create", "DELETE": "deletecollection"}
@@ -21,7 +22,7 @@ class PathNotFound(Exception):
 
 
 @dataclass(frozen=True)
-class Call:
+class RequestInfo:
     """A verb on a resource, or on one object of it, or on a part of that.
 
     :param fields: how the fields of what is written are checked.
@@ -52,6 +53,11 @@ class Call:
         )
 
     @property
+    def schema(self) -> Record | None:
+        """The type of the resource's objects in this version, None when it is not known."""
+        return type_of(self.resource, self.api_version)
+
+    @property
     def dry_run(self) -> bool:
         """Whether nothing is to be stored."""
         return self.params.get("dryRun") == "All"
@@ -71,7 +77,9 @@ class Call:
         return self.params.get(name, "") in ("1", "true")
 
 
-def read_call(resources: Resources, method: str, path: str, params: Mapping[str, str]) -> Call:
+def parse_request(
+    resources: Resources, method: str, path: str, params: Mapping[str, str]
+) -> RequestInfo:
     """Read a request under /api or /apis.
 
     :raises PathNotFound: where there is nothing.
@@ -96,7 +104,7 @@ def read_call(resources: Resources, method: str, path: str, params: Mapping[str,
     verb = _verb(method, name, subresource, params)
     if verb == "create" and resource.namespaced and not namespace:
         raise method_not_allowed()
-    return Call(verb, resource, group, version, params, namespace, name, subresource)
+    return RequestInfo(verb, resource, group, version, params, namespace, name, subresource)
 
 
 def _grouped(steps: list[str]) -> tuple[str, str, list[str]]:

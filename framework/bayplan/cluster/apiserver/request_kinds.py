@@ -7,14 +7,21 @@ from typing import Any, TypeVar
 import msgspec
 
 from bayplan.api.meta import ApiStruct
-from bayplan.cluster.apiserver.status import bad_request
+from bayplan.cluster.apiserver.api_errors import bad_request
 
-__all__ = ["Binding", "DeleteOptions", "Eviction", "Preconditions", "Scale", "read_body"]
+__all__ = [
+    "BindingBody",
+    "DeleteOptions",
+    "EvictionBody",
+    "Preconditions",
+    "ScaleBody",
+    "read_body",
+]
 
 Body = TypeVar("Body")
 
 
-class Meta(ApiStruct, frozen=True):
+class BodyMetadata(ApiStruct, frozen=True):
     """As much of metadata as these bodies have."""
 
     name: str = ""
@@ -23,19 +30,19 @@ class Meta(ApiStruct, frozen=True):
     annotations: dict[str, str] | None = None
 
 
-class Target(ApiStruct, frozen=True):
+class BindingTarget(ApiStruct, frozen=True):
     """The node of a binding."""
 
     kind: str = "Node"
     name: str = ""
 
 
-class Binding(ApiStruct, frozen=True):
+class BindingBody(ApiStruct, frozen=True):
     """v1 Binding."""
 
     kind: str = "Binding"
-    metadata: Meta = Meta()
-    target: Target = Target()
+    metadata: BodyMetadata = BodyMetadata()
+    target: BindingTarget = BindingTarget()
 
 
 class Preconditions(ApiStruct, frozen=True):
@@ -54,24 +61,24 @@ class DeleteOptions(ApiStruct, frozen=True):
     dry_run: list[str] | None = None
 
 
-class Eviction(ApiStruct, frozen=True):
+class EvictionBody(ApiStruct, frozen=True):
     """policy/v1 Eviction."""
 
-    metadata: Meta = Meta()
+    metadata: BodyMetadata = BodyMetadata()
     delete_options: DeleteOptions | None = None
 
 
-class ScaleSpec(ApiStruct, frozen=True):
+class ScaleBodySpec(ApiStruct, frozen=True):
     """spec of a scale."""
 
     replicas: int = 0
 
 
-class Scale(ApiStruct, frozen=True):
+class ScaleBody(ApiStruct, frozen=True):
     """autoscaling/v1 Scale."""
 
-    metadata: Meta = Meta()
-    spec: ScaleSpec = ScaleSpec()
+    metadata: BodyMetadata = BodyMetadata()
+    spec: ScaleBodySpec = ScaleBodySpec()
 
 
 def read_body(type_: type[Body], body: Any) -> Body:
@@ -82,7 +89,7 @@ def read_body(type_: type[Body], body: Any) -> Body:
     try:
         return msgspec.convert(_present(body or {}), type_)
     except msgspec.ValidationError as exc:
-        raise bad_request(f"expected a {type_.__name__}: {exc}") from None
+        raise bad_request(f"expected a {type_.__name__.removesuffix('Body')}: {exc}") from None
 
 
 def _present(value: Any) -> Any:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from bayplan.api import Namespace
-from bayplan.cluster.apiserver.history import Change, Record
 from bayplan.cluster.apiserver.resources import Resource
 from bayplan.cluster.apiserver.store import ServedCluster
+from bayplan.cluster.apiserver.watch_cache import Change, StoredObject
 from bayplan.errors import NotFound
 
 __all__ = ["FOREGROUND", "GarbageCollector", "NamespaceEnd"]
@@ -125,7 +125,7 @@ class NamespaceEnd:
             elif not any(r.key in self._cluster.records(kind) for kind, r in contents):
                 self._ask()
 
-    def _delete(self, resource: Resource, record: Record) -> None:
+    def _delete(self, resource: Resource, record: StoredObject) -> None:
         if record.obj.metadata.deletion_timestamp is None:
             try:
                 self._cluster.delete(resource.type, record.key)

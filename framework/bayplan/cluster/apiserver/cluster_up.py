@@ -20,7 +20,7 @@ from bayplan.cluster.apiserver.loading import load_into
 from bayplan.cluster.apiserver.pidfile import beside, held_pid
 from bayplan.cluster.apiserver.server import ApiServer
 from bayplan.cluster.apiserver.store import ServedCluster
-from bayplan.cluster.apiserver.wallclock import WallClock
+from bayplan.cluster.apiserver.wall_clock import WallClock
 from bayplan.cluster.manifests import Manifests
 from bayplan.errors import InputError
 from bayplan.inputs.httpserver import allow_many_connections
@@ -68,12 +68,13 @@ async def _serve(
         loop.add_signal_handler(number, ended.set)
     allow_many_connections(loop)
     # Versions of a cluster that was served before must be older than any of this one.
+    clock = WallClock()
     cluster = ServedCluster(
-        secrets.randbits(64), start=datetime.now(UTC), first_version=int(time.time())
+        secrets.randbits(64), clock, start=datetime.now(UTC), first_version=int(time.time())
     )
     token = secrets.token_urlsafe(24)
     server = ApiServer(start_all(cluster), port, {token: None})
-    clock = WallClock(cluster)
+    cluster.settle()
     ignored = load_into(cluster, manifests)
     try:
         await _start(server)

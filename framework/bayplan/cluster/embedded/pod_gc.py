@@ -1,33 +1,29 @@
-"""Pods of nodes that are gone for good (k8s.io/kubernetes pkg/controller/podgc)."""
+"""The pod garbage collector, as k8s.io/kubernetes pkg/controller/podgc."""
 
 from __future__ import annotations
-
-from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
 from bayplan.api import Node, Pod, PodCondition
 from bayplan.cluster.embedded.admission import with_condition
+from bayplan.cluster.embedded.store import MemoryCluster
 from bayplan.cluster.protocol import WatchEvent, WatchType
 
-if TYPE_CHECKING:
-    from bayplan.cluster.embedded.store import MemoryCluster
-
-__all__ = ["PodGarbage"]
+__all__ = ["PodGarbageCollector"]
 
 _QUARANTINE = 40.0
-"""Seconds between the end of a node and that of the pods it had."""
+"""Seconds from the deletion of a node to that of its pods."""
 
 
-class PodGarbage:
-    """Removes the pods of nodes that were deleted."""
+class PodGarbageCollector:
+    """Deletes the pods of deleted nodes."""
 
     def __init__(self, cluster: MemoryCluster) -> None:
         self._cluster = cluster
         cluster.watch(self.handle)
 
     def handle(self, event: WatchEvent) -> None:
-        """Remember a node that goes."""
+        """Schedule the deletion of the pods of a deleted node."""
         if isinstance(event.obj, Node) and event.type is WatchType.DELETED:
             name = event.obj.metadata.name
             if any(pod.spec.node_name == name for pod in self._cluster.list(Pod)):
