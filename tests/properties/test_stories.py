@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from bayplan.api import Node, Pod, PodGroup
+from bayplan.api.object_key import object_key
 from bayplan.cluster.embedded.controllers import WorkloadControllers
 from bayplan.cluster.embedded.disruption import DisruptionController
 from bayplan.cluster.embedded.kubelet import VirtualKubelet
-from bayplan.cluster.manifests import object_key
 from bayplan.snapshot import PodInfo
 from bayplan.testing import (
     Cluster,

@@ -30,14 +30,20 @@ from bayplan import (
     hookimpl,
 )
 from bayplan.api.dra import Device, DeviceId
-from bayplan.api.gpus import GPUS, GpuWish
+from bayplan.api.gpus import GPUS, GpuRequest
 from bayplan.cluster.protocol import PutConfigMap
 from bayplan.naming import counted
 from bayplan.plugin.hookspecs import BoolColumn, FloatColumn, IntColumn
 from bayplan.topology.machine.gpu_search import NO_CONSTRAINTS, Constraints
 from bayplan.topology.machine.levels import Level
 from bayplan.topology.machine.model import Machine
-from bayplan.topology.machine.select import RING, NoSelection, Request, Selection, select_first
+from bayplan.topology.machine.select import (
+    RING,
+    NoSelection,
+    Selection,
+    SelectionRequest,
+    select_first,
+)
 from bayplan_plugins.gpu_topology.claims import gpu_of_device
 from bayplan_plugins.gpu_topology.ledger import UNKNOWN, GpuLedger, State
 from bayplan_plugins.gpu_topology.machines import MACHINE
@@ -101,14 +107,14 @@ class GPUTopology(Plugin[GPUTopologyArgs]):
             self._latest = (pod, wish_of(pod))
         return self._latest[1]
 
-    def _request(self, pod: PodInfo, wish: PodWish) -> tuple[Request, ...]:
+    def _request(self, pod: PodInfo, wish: PodWish) -> tuple[SelectionRequest, ...]:
         """Return the requests to try, the strictest first."""
         asked = wish.wish
         hard = Constraints(asked.require_numa, asked.require_nvlink, asked.min_bandwidth)
         rails: frozenset[int] = frozenset()
         if wish.multi_node and wish.job:
             rails = self._ledger.job_rails(wish.job, pod.uid)
-        last = Request(
+        last = SelectionRequest(
             wish.count,
             constraints=hard,
             policy=asked.policy,
@@ -235,7 +241,7 @@ class GPUTopology(Plugin[GPUTopologyArgs]):
         return None
 
     def _refusal(
-        self, state: State | None, requests: Sequence[Request], wish: PodWish
+        self, state: State | None, requests: Sequence[SelectionRequest], wish: PodWish
     ) -> Refusal | None:
         """Return why nodes in some state are refused."""
         if state is None:
@@ -279,7 +285,7 @@ class GPUTopology(Plugin[GPUTopologyArgs]):
             reason = f"node(s) other than {where}, where the job has fewer than {least} GPUs yet"
             yield Reject(other, reason, resolvable=False)
 
-    def _answer(self, state: State, requests: Sequence[Request]) -> _Answer:
+    def _answer(self, state: State, requests: Sequence[SelectionRequest]) -> _Answer:
         key = (state.machine.shape, state.free, state.most, *requests)
         known = self._answers.get(key)
         if known is None:
@@ -288,7 +294,7 @@ class GPUTopology(Plugin[GPUTopologyArgs]):
                 self._answers.clear()
         return known
 
-    def _solve(self, state: State, requests: Sequence[Request]) -> _Answer:
+    def _solve(self, state: State, requests: Sequence[SelectionRequest]) -> _Answer:
         found = select_first(state.machine, state.free, requests)
         if isinstance(found, Selection):
             return _Answer(found, _points(state.machine, state.free, found))
@@ -564,24 +570,24 @@ def _within(state: State, nodes: frozenset[int]) -> State:
     return State(state.machine, free, most)
 
 
-def _is_hard(wish: GpuWish) -> bool:
+def _is_hard(wish: GpuRequest) -> bool:
     """Tell whether anything is asked that a node of an unknown machine cannot be known to have."""
     asked = (wish.require_nvlink, wish.require_numa, wish.min_bandwidth, *_names(wish))
     return any(asked)
 
 
-def _names(wish: GpuWish) -> tuple[object, ...]:
+def _names(wish: GpuRequest) -> tuple[object, ...]:
     """Return what is said of certain GPUs, which nodes of one shape do not share."""
     named = (wish.uuids, wish.not_uuids, wish.models, wish.not_models)
     return named if any(named) else ()
 
 
-def _named(wish: GpuWish) -> str:
+def _named(wish: GpuRequest) -> str:
     """Return the annotations that say which GPUs may be taken."""
     return ", ".join(name for name, weaker in _weaker(wish) if _names(weaker) != _names(wish))
 
 
-def _eligible(machine: Machine, wish: GpuWish) -> tuple[int, ...]:
+def _eligible(machine: Machine, wish: GpuRequest) -> tuple[int, ...]:
     """Return the usable GPUs that the pod may have by their uuid and model."""
     if not _names(wish):
         return machine.usable
@@ -614,7 +620,7 @@ def _notes(found: Selection) -> Iterator[str]:
         yield f"gave up: {found.relaxed}"
 
 
-def _weaker(wish: GpuWish) -> Iterator[tuple[str, GpuWish]]:
+def _weaker(wish: GpuRequest) -> Iterator[tuple[str, GpuRequest]]:
     """Yield weaker wishes, each with the name of what it does without."""
     if wish.min_bandwidth:
         name = f"gpu.topology/min-bandwidth {wish.min_bandwidth:g}"

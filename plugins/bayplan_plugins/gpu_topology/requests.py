@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from bayplan import PodInfo
-from bayplan.api.gpus import GpuWish
+from bayplan.api.gpus import GpuRequest
 from bayplan.dialects import gpu_topology, hami
 from bayplan_plugins.gpu_topology.resources import gpu_count
 
@@ -20,7 +20,7 @@ class PodWish:
     """
 
     count: int
-    wish: GpuWish
+    wish: GpuRequest
     job: str = ""
     multi_node: bool = False
 
@@ -46,7 +46,7 @@ def wish_of(pod: PodInfo) -> PodWish | None:
     return PodWish(count, wish, job_of(pod), wish.spans_nodes or pod.gang is not None)
 
 
-def claim_wish_of(pod: PodInfo) -> GpuWish | None:
+def claim_wish_of(pod: PodInfo) -> GpuRequest | None:
     """Return what a pod's annotations ask of the GPUs of its claims; None for nothing."""
     if not pod.spec.resource_claims or not pod.annotations:
         return None
@@ -62,7 +62,7 @@ def claim_wish_of(pod: PodInfo) -> GpuWish | None:
     return wish if any(asks) else None
 
 
-def _of(pod: PodInfo) -> GpuWish:
+def _of(pod: PodInfo) -> GpuRequest:
     """Read the ecosystems' annotations; what those of gpu.topology/ say wins."""
-    theirs = hami.wish_of(pod.annotations) or gpu_topology.PLAIN
-    return gpu_topology.wish_of(pod.annotations, theirs) or theirs
+    theirs = hami.gpu_request_of(pod.annotations) or gpu_topology.PLAIN
+    return gpu_topology.gpu_request_of(pod.annotations, theirs) or theirs
