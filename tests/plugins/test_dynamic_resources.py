@@ -632,7 +632,7 @@ def test_a_gang_that_does_not_fit_leaves_no_device_taken() -> None:
     )
     assert made.schedule() == {}
     assert ledger(made).state.devices == set()
-    assert ledger(made).flights == {}
+    assert not ledger(made).in_flight
     made.add(pod("p", "one"))
     assert made.schedule() == {"p": "a"}
 
@@ -1025,7 +1025,7 @@ def test_a_pod_that_ended_unseen_leaves_no_device_taken() -> None:
     made.api.delete(Pod, "default/p", grace=0)
     made.api.resume_watch()
     made.schedule()
-    assert ledger(made).flights == {}
+    assert not ledger(made).in_flight
     made.add(pod("q", resources=resources))
     made.schedule()
     made.advance(20)

@@ -100,7 +100,7 @@ class GpuLedger:
         self._listeners: list[Callable[[str], None]] = []
         snapshot.on_pod(self._on_pod)
         snapshot.on_object(NodeResourceTopology, self._on_report)
-        self._devices.on_devices(self._on_devices)
+        self._devices.devices.on_change(self._on_devices)
         for pod, node in snapshot.placed.values():
             self._on_pod(pod, node, True)
 
@@ -216,10 +216,10 @@ class GpuLedger:
         if gpus is None or row is None:
             return
         node = self._snapshot.nodes.nodes[row]
-        pools = self._devices.inventory.pools(node)
+        pools = self._devices.devices.pools(node)
         devices = gpus_of_devices(pools, gpus.machine) if pools else {}
         offered = frozenset(devices.values())
-        claimed = {gpu for one, gpu in devices.items() if self._devices.is_claimed(one, name)}
+        claimed = {gpu for one, gpu in devices.items() if self._devices.usage.is_claimed(one, name)}
         # A device plugin that has more GPUs than no slice offers has some of the same.
         apart = _plugin_gpus(node) <= len(set(gpus.machine.usable) - offered)
         elsewhere = offered if apart else frozenset(claimed)
@@ -234,7 +234,7 @@ class GpuLedger:
             listener(name)
         busy = gpus.busy() if gpus.devices else ()
         held = frozenset(one for one, gpu in gpus.devices.items() if gpu in busy)
-        self._devices.set_outside(name, held)
+        self._devices.usage.set_unclaimed(name, held)
 
     # Nodes -----------------------------------------------------------------------------------
 
@@ -266,7 +266,7 @@ class GpuLedger:
         known = self._nodes.get(name)
         if isinstance(machine, str) or not _plugin_gpus(node):
             if self._nodes.pop(name, None) is not None:
-                self._devices.set_outside(name, frozenset())
+                self._devices.usage.set_unclaimed(name, frozenset())
             return
         if known is not None and known.machine is machine:
             known.offered = _plugin_gpus(node)
