@@ -114,13 +114,13 @@ class Finding:
 def _annotation(text: str, folder: Path) -> None:
     """Read a text as every annotation of nodes and pods."""
     for kind in (machines.TOPOLOGY, machines.MACHINE):
-        machines._read((kind, text, "")[: 3 if kind == machines.TOPOLOGY else 2])
-    machines._read(("annotations of HAMi", text, text, text))
+        machines.read_machine((kind, text, "")[: 3 if kind == machines.TOPOLOGY else 2])
+    machines.read_machine(("annotations of HAMi", text, text, text))
     annotations = dict.fromkeys(_POD_KEYS, text)
     pod = make_pod("p", annotations=annotations)
     PodInfo(pod)
-    gpu_topology.wish_of({f"gpu.topology/{name}": text for name in ("policy", "max-nodes")})
-    hami.wish_of(pod.metadata.annotations)
+    gpu_topology.request_of({f"gpu.topology/{name}": text for name in ("policy", "max-nodes")})
+    hami.request_of(pod.metadata.annotations)
     with contextlib.suppress(ValueError):
         parse_duration(text)
 

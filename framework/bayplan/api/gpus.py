@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["GPUS", "GPU_RESOURCES", "GpuWish", "NodeOrder", "named_gpus"]
+__all__ = ["GPUS", "GPU_RESOURCES", "GpuRequest", "NodeOrder", "named_gpus"]
 
 GPUS = "bayplan.dev/gpus"
 """The annotation that names a pod's GPUs by index, such as "0,1,2,3"."""
@@ -25,7 +25,7 @@ def named_gpus(annotations: Mapping[str, str]) -> tuple[int, ...]:
 
 
 @dataclass(frozen=True)
-class GpuWish:
+class GpuRequest:
     """How a pod's GPUs are to be chosen.
 
     ``policy`` is "ring" or one of ``topology.policies.POLICIES``. ``prefer_nvlink`` and

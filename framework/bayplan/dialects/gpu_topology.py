@@ -12,15 +12,15 @@ from dataclasses import replace
 
 from bayplan.api import ApiObject, Job, Pod
 from bayplan.api.gang import Gang, Membership
-from bayplan.api.gpus import GpuWish, NodeOrder
+from bayplan.api.gpus import GpuRequest, NodeOrder
 from bayplan.dialects.reading import is_index
 from bayplan.errors import did_you_mean
 
-__all__ = ["NAME", "PLAIN", "PREFIX", "gang_of", "membership_of", "wish_of"]
+__all__ = ["NAME", "PLAIN", "PREFIX", "gang_of", "membership_of", "request_of"]
 
 NAME = "gpu.topology"
 PREFIX = "gpu.topology/"
-PLAIN = GpuWish()
+PLAIN = GpuRequest()
 _POLICIES = ("best-effort", "nvlink", "single-numa", "spread")
 _NODE_ORDERS: tuple[NodeOrder, ...] = ("pack", "spread", "best-fit")
 _WORDS: Mapping[str, tuple[str, ...]] = {
@@ -32,7 +32,7 @@ _OUTPUTS = ("bandwidth", "ring-order", "relaxed")
 """What bayplan writes itself when it binds a pod."""
 
 
-def wish_of(annotations: Mapping[str, str], base: GpuWish = PLAIN) -> GpuWish | None:
+def request_of(annotations: Mapping[str, str], base: GpuRequest = PLAIN) -> GpuRequest | None:
     """Return what the annotations ask for beyond ``base``, None where there are none."""
     own = {
         key.removeprefix(PREFIX): value.strip()
@@ -42,18 +42,18 @@ def wish_of(annotations: Mapping[str, str], base: GpuWish = PLAIN) -> GpuWish | 
     asked = {name: value for name, value in own.items() if name not in _OUTPUTS}
     if not asked:
         return None
-    wish = base
+    request = base
     for name, value in asked.items():
         read = _READERS.get(name)
         if read is None:
             near = did_you_mean(name, _READERS)
-            return GpuWish(problem=f"there is no annotation {PREFIX}{name}{near}")
+            return GpuRequest(problem=f"there is no annotation {PREFIX}{name}{near}")
         try:
-            wish = read(wish, value)
+            request = read(request, value)
         except ValueError as exc:
             near = did_you_mean(value[:40], _WORDS.get(name, ()))
-            return GpuWish(problem=f'annotation {PREFIX}{name}: {exc}, got "{value[:40]}"{near}')
-    return wish
+            return GpuRequest(problem=f'annotation {PREFIX}{name}: {exc}, got "{value[:40]}"{near}')
+    return request
 
 
 def membership_of(pod: Pod, inherited: Mapping[str, str]) -> Membership | None:
@@ -84,18 +84,18 @@ def _spans_nodes(annotations: Mapping[str, str]) -> bool:
     return any(f"{PREFIX}{name}" in annotations for name in _OF_NODES)
 
 
-def _policy(wish: GpuWish, value: str) -> GpuWish:
+def _policy(request: GpuRequest, value: str) -> GpuRequest:
     if value not in _POLICIES:
         raise ValueError(f"expected one of {', '.join(_POLICIES)}")
     return replace(
-        wish,
+        request,
         policy="spread" if value == "spread" else "ring",
         prefer_nvlink=value == "nvlink",
         prefer_numa=value == "single-numa",
     )
 
 
-def _min_bandwidth(wish: GpuWish, value: str) -> GpuWish:
+def _min_bandwidth(request: GpuRequest, value: str) -> GpuRequest:
     expected = "expected a number of GB/s above 0"
     try:
         number = float(value)
@@ -103,19 +103,19 @@ def _min_bandwidth(wish: GpuWish, value: str) -> GpuWish:
         raise ValueError(expected) from None
     if not math.isfinite(number) or number <= 0:
         raise ValueError(expected)
-    return replace(wish, min_bandwidth=number)
+    return replace(request, min_bandwidth=number)
 
 
-def _require_nvlink(wish: GpuWish, value: str) -> GpuWish:
+def _require_nvlink(request: GpuRequest, value: str) -> GpuRequest:
     if value not in ("true", "false"):
         raise ValueError('expected "true" or "false"')
-    return replace(wish, require_nvlink=value == "true")
+    return replace(request, require_nvlink=value == "true")
 
 
-def _node_order(wish: GpuWish, value: str) -> GpuWish:
+def _node_order(request: GpuRequest, value: str) -> GpuRequest:
     for order in _NODE_ORDERS:
         if value == order:
-            return replace(wish, node_order=order)
+            return replace(request, node_order=order)
     raise ValueError(f"expected one of {', '.join(_NODE_ORDERS)}")
 
 
@@ -125,11 +125,11 @@ def _count(value: str) -> int:
     return int(value)
 
 
-_READERS: Mapping[str, Callable[[GpuWish, str], GpuWish]] = {
+_READERS: Mapping[str, Callable[[GpuRequest, str], GpuRequest]] = {
     "policy": _policy,
     "min-bandwidth": _min_bandwidth,
     "require-nvlink": _require_nvlink,
     "multi-node-policy": _node_order,
-    "max-nodes": lambda wish, value: replace(wish, max_nodes=_count(value)),
-    "min-gpus-per-node": lambda wish, value: replace(wish, min_gpus_per_node=_count(value)),
+    "max-nodes": lambda request, value: replace(request, max_nodes=_count(value)),
+    "min-gpus-per-node": lambda request, value: replace(request, min_gpus_per_node=_count(value)),
 }

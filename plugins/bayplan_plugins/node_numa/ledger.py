@@ -19,11 +19,11 @@ from bayplan.errors import did_you_mean
 from bayplan.plugin.hookspecs import IntColumn
 from bayplan.snapshot import Snapshot
 from bayplan.snapshot.pods import SpecFacts
-from bayplan_plugins.gpu_topology.codes import NO_CODE, NodeCodes
 from bayplan_plugins.gpu_topology.ledger import GpuLedger
 from bayplan_plugins.gpu_topology.machines import numa_nodes
 from bayplan_plugins.node_numa.demands import Demand, demand_of
 from bayplan_plugins.node_numa.hints import Amounts, Policy, affinity, fill
+from bayplan_plugins.shared.node_codes import NO_CODE, NodeCodes
 
 __all__ = ["UNALIGNED", "NumaLedger", "NumaNode", "Placement"]
 

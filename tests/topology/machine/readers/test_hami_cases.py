@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from paths import SHARED
 
-from bayplan.dialects.hami import wish_of
+from bayplan.dialects.hami import request_of
 from bayplan.topology.machine.bandwidth import inter_socket, nvlink, pcie
 from bayplan.topology.machine.builder import MachineBuilder
 from bayplan.topology.machine.model import Gpu, Machine
@@ -61,11 +61,11 @@ def node(numa: Sequence[int], matrix: dict[tuple[int, int], int]) -> Machine:
 
 def fit(machine: Machine, free: Sequence[int], count: int, **annotations: str) -> Any:
     """Return what a pod with these annotations gets of the free GPUs."""
-    wish = wish_of(annotations)
-    assert wish is not None
-    assert not wish.problem
-    constraints = Constraints(same_numa=wish.require_numa)
-    found = select(machine, free, Request(count, constraints=constraints, policy=wish.policy))
+    request = request_of(annotations)
+    assert request is not None
+    assert not request.problem
+    constraints = Constraints(same_numa=request.require_numa)
+    found = select(machine, free, Request(count, constraints=constraints, policy=request.policy))
     return list(found.gpus) if isinstance(found, Selection) else found
 
 
@@ -127,9 +127,9 @@ def test_used_gpus_do_not_count_when_the_least_connected_is_sought() -> None:
     "policy", ["topology-aware", "binpack,topology-aware", "topology-aware,mutex", "spread, mutex"]
 )
 def test_a_list_of_policies_may_name_topology_awareness_anywhere(policy: str) -> None:
-    wish = wish_of({POLICY: policy})
-    assert wish is not None
-    assert wish.policy == (AWARE if AWARE in policy else "spread")
+    request = request_of({POLICY: policy})
+    assert request is not None
+    assert request.policy == (AWARE if AWARE in policy else "spread")
     if AWARE in policy:
         assert fit(node([0, 0, 0], MATRIX), range(3), 2, **{POLICY: policy}) == [0, 2]
 
