@@ -1,6 +1,6 @@
 """Which machine each node is, by its annotations, labels and NUMA zones.
 
-Read in this order: the annotation ``bayplan.dev/topology`` (what ``nvidia-smi topo -m`` prints, or a
+Read in this order: the annotation ``bayplan.dev/topology`` (output of ``nvidia-smi topo -m``, or a
 machine in YAML), the annotation or label ``bayplan.dev/machine`` (a machine that bayplan knows, by
 name), HAMi's annotations, and the NodeResourceTopology with the node's name.
 """
