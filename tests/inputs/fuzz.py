@@ -36,7 +36,7 @@ from bayplan.profiles.loading import load_profiles
 from bayplan.snapshot import PodInfo
 from bayplan.testing import make_pod
 from bayplan.topology.machine.readers.machinefile import load_machine
-from bayplan_plugins.gpu_topology import machines
+from bayplan_plugins.shared.gpus import machines
 
 __all__ = ["Finding", "fuzz"]
 

@@ -25,7 +25,7 @@ from bayplan.testing import (
     make_pod,
 )
 from bayplan.topology.machine.readers.hami import REGISTER
-from bayplan_plugins.gpu_topology.ledger import GpuLedger
+from bayplan_plugins.shared.gpus.ledger import GpuLedger
 
 MACHINE = "bayplan.dev/machine"
 DRIVER = "gpu.nvidia.com"

@@ -11,10 +11,10 @@ from bayplan import NodeRow, NodeView, PodInfo, Remedy
 from bayplan.plugin.hookspecs import BoolColumn
 from bayplan.topology.machine.select import Selection
 from bayplan_plugins.gpu_topology.job_limits import JobLimits
-from bayplan_plugins.gpu_topology.ledger import GpuLedger
-from bayplan_plugins.gpu_topology.machines import MACHINE
 from bayplan_plugins.gpu_topology.requests import PodGpuRequest, weaker_requests
 from bayplan_plugins.gpu_topology.selection import GpuSelector
+from bayplan_plugins.shared.gpus.ledger import GpuLedger
+from bayplan_plugins.shared.gpus.machines import MACHINE
 
 __all__ = ["GpuAdvice"]
 

@@ -9,8 +9,8 @@ import numpy as np
 from bayplan import NodeView, PodInfo, Reject
 from bayplan.naming import counted
 from bayplan.plugin.hookspecs import FloatColumn
-from bayplan_plugins.gpu_topology.ledger import GpuLedger
 from bayplan_plugins.gpu_topology.requests import PodGpuRequest
+from bayplan_plugins.shared.gpus.ledger import GpuLedger
 
 __all__ = ["JobLimits"]
 

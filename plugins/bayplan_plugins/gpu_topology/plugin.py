@@ -1,7 +1,7 @@
 """GPUTopology: which GPUs of a node a pod gets, and which node can give the best ones now.
 
-:mod:`.ledger` knows who holds which GPU, :mod:`.selection` selects, :mod:`.job_limits` looks at the
-job's nodes together.
+:mod:`bayplan_plugins.shared.gpus` knows who holds which GPU, :mod:`.selection` selects, and
+:mod:`.job_limits` looks at the job's nodes together.
 """
 
 from __future__ import annotations
@@ -42,9 +42,7 @@ from bayplan.topology.machine.model import Machine
 from bayplan.topology.machine.select import RING, NoSelection, Selection, select_first
 from bayplan_plugins.gpu_topology.advice import GpuAdvice
 from bayplan_plugins.gpu_topology.annotations import RELAXED, gpu_annotations, selection_notes
-from bayplan_plugins.gpu_topology.claims import gpu_of_device
 from bayplan_plugins.gpu_topology.job_limits import JobLimits
-from bayplan_plugins.gpu_topology.ledger import UNKNOWN, GpuLedger, GpuState
 from bayplan_plugins.gpu_topology.requests import (
     PodGpuRequest,
     claim_request_of,
@@ -53,6 +51,8 @@ from bayplan_plugins.gpu_topology.requests import (
 )
 from bayplan_plugins.gpu_topology.selection import GpuSelector
 from bayplan_plugins.node_numa.ledger import NumaLedger
+from bayplan_plugins.shared.gpus.claims import gpu_of_device
+from bayplan_plugins.shared.gpus.ledger import UNKNOWN, GpuLedger, GpuState
 
 if TYPE_CHECKING:
     from bayplan.nccl import Member

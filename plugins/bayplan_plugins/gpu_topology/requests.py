@@ -9,7 +9,8 @@ from bayplan import PodInfo
 from bayplan.api.gpus import GpuRequest
 from bayplan.dialects import gpu_topology, hami
 from bayplan.topology.machine.model import Machine
-from bayplan_plugins.gpu_topology.resources import gpu_count
+from bayplan_plugins.shared.gpus.jobs import job_of
+from bayplan_plugins.shared.gpus.resources import gpu_count
 
 __all__ = [
     "PodGpuRequest",
@@ -17,7 +18,6 @@ __all__ = [
     "claim_request_of",
     "eligible_gpus",
     "has_hard_constraints",
-    "job_of",
     "names_gpus",
     "pod_request_of",
     "weaker_requests",
@@ -35,16 +35,6 @@ class PodGpuRequest:
     options: GpuRequest
     job: str = ""
     multi_node: bool = False
-
-
-def job_of(pod: PodInfo) -> str:
-    """Return the key of the pod's gang, else of its controller; "" for neither."""
-    if pod.gang is not None:
-        return pod.gang
-    for owner in pod.pod.metadata.owner_references:
-        if owner.controller:
-            return f"{pod.namespace}/{owner.kind}/{owner.name}"
-    return ""
 
 
 def pod_request_of(pod: PodInfo) -> PodGpuRequest | None:

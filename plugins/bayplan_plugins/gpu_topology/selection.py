@@ -14,7 +14,6 @@ from bayplan.topology.machine.gpu_search import Constraints
 from bayplan.topology.machine.levels import Level
 from bayplan.topology.machine.model import Machine
 from bayplan.topology.machine.select import NoSelection, Request, Selection, select_first
-from bayplan_plugins.gpu_topology.ledger import UNKNOWN, GpuLedger, GpuState
 from bayplan_plugins.gpu_topology.requests import (
     PodGpuRequest,
     annotations_naming_gpus,
@@ -23,6 +22,7 @@ from bayplan_plugins.gpu_topology.requests import (
     names_gpus,
 )
 from bayplan_plugins.node_numa.ledger import UNALIGNED, NumaLedger
+from bayplan_plugins.shared.gpus.ledger import UNKNOWN, GpuLedger, GpuState
 
 __all__ = ["GpuSelector", "SelectionResult"]
 

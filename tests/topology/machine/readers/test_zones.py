@@ -15,7 +15,7 @@ from bayplan.topology.machine.levels import Level
 from bayplan.topology.machine.model import Machine
 from bayplan.topology.machine.readers.zones import machine_from_zones
 from bayplan.topology.machine.select import Constraints, NoSelection, Request, Selection, select
-from bayplan_plugins.gpu_topology.machines import NodeMachines, numa_nodes
+from bayplan_plugins.shared.gpus.machines import NodeMachines, numa_nodes
 
 
 def zone(name: str, type_: str = "Node", **resources: str) -> dict[str, Any]:

@@ -7,7 +7,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-__all__ = ["JobShares", "PodShare"]
+from bayplan import PodInfo
+
+__all__ = ["JobShares", "PodShare", "job_of"]
 
 
 class PodShare(NamedTuple):
@@ -85,3 +87,13 @@ class JobShares:
             return frozenset()
         own = totals.pods.get(but, _NOTHING).rails
         return frozenset(rail for rail, count in totals.rails.items() if count > (rail in own))
+
+
+def job_of(pod: PodInfo) -> str:
+    """Return the key of the pod's gang, else of its controller; "" for neither."""
+    if pod.gang is not None:
+        return pod.gang
+    for owner in pod.pod.metadata.owner_references:
+        if owner.controller:
+            return f"{pod.namespace}/{owner.kind}/{owner.name}"
+    return ""

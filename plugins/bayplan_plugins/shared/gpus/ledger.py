@@ -19,11 +19,10 @@ from bayplan.plugin.hookspecs import IntColumn
 from bayplan.snapshot import Snapshot
 from bayplan.topology.machine.model import Machine
 from bayplan_plugins.dynamic_resources.ledger import DeviceLedger
-from bayplan_plugins.gpu_topology.claims import gpus_of_devices
-from bayplan_plugins.gpu_topology.jobs import JobShares, PodShare
-from bayplan_plugins.gpu_topology.machines import NodeMachines
-from bayplan_plugins.gpu_topology.requests import job_of
-from bayplan_plugins.gpu_topology.resources import gpu_count, shares_gpus
+from bayplan_plugins.shared.gpus.claims import gpus_of_devices
+from bayplan_plugins.shared.gpus.jobs import JobShares, PodShare, job_of
+from bayplan_plugins.shared.gpus.machines import NodeMachines
+from bayplan_plugins.shared.gpus.resources import gpu_count, shares_gpus
 from bayplan_plugins.shared.node_codes import NO_CODE, NodeCodes
 
 __all__ = ["UNKNOWN", "GpuLedger", "GpuState", "NodeGpus"]
