@@ -196,7 +196,7 @@ def test_the_policy_is_read_from_older_reports_and_from_the_node(
 
 
 @pytest.mark.parametrize("policy", ["single-numa", "single-numa-nod", "Restricted-", "strict"])
-def test_a_policy_that_there_is_not_aligns_nothing_and_is_told(policy: str) -> None:
+def test_an_unknown_policy_aligns_nothing_and_is_reported(policy: str) -> None:
     cluster = cluster_of(*TWO, policy=policy)
     cluster.add(pod("p", container("9")))
     assert_placed(cluster, p="n")
