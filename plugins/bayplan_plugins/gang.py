@@ -23,6 +23,7 @@ from bayplan import (
 )
 from bayplan.api import Job, ReplicaSet, StatefulSet, VolcanoJob
 from bayplan.api.gang import Gang as GangDefinition
+from bayplan.gangs.completeness import missing_role, needs_no_minimum, still_needed
 from bayplan.gangs.directory import GangMembers
 
 __all__ = ["Gang"]
@@ -64,17 +65,15 @@ class Gang(Plugin[Args]):
         gang = members.gang
         if gang is None:
             return f'waiting for PodGroup "{key}", which does not exist'
-        counted = len(members.bound)
-        if gang.match_policy == "only-waiting":
-            counted = 0
-        elif gang.match_policy == "once-satisfied" and (members.satisfied or gang.satisfied):
+        if needs_no_minimum(gang, members.satisfied):
             return None
+        counted = gang.min_member - still_needed(gang, len(members.bound), members.satisfied)
         need, have = gang.min_member, counted + len(members.pending)
         if have >= need:
             return _missing_role(gang, members)
         overdue = ""
         if members.overdue:
-            overdue = f", for longer than the {members.waited:g} s that it allows"
+            overdue = f", for longer than the {members.timeout:g} s that it allows"
         possible = self._possible(members)
         if possible < need:
             return (
@@ -145,9 +144,9 @@ class Gang(Plugin[Args]):
 
 
 def _missing_role(gang: GangDefinition, members: GangMembers) -> str | None:
-    for role, least in gang.roles:
-        have = sum(other.role == role for other in members.pending.values())
-        have += sum(other.role == role for other, _ in members.bound.values())
-        if have < least:
-            return f'gang "{gang.key}" is waiting for role "{role}": {have} of {least} exist'
-    return None
+    existing = [*members.pending.values(), *(pod for pod, _ in members.bound.values())]
+    missing = missing_role(gang, existing)
+    if missing is None:
+        return None
+    role, have, least = missing
+    return f'gang "{gang.key}" is waiting for role "{role}": {have} of {least} exist'

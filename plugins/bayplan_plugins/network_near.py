@@ -65,7 +65,7 @@ class NetworkNear(Plugin[Args]):
 
     def _tree(self) -> NetworkTree | None:
         if self._networks is None:
-            self._networks = Networks(self.handle.snapshot)
+            self._networks = Networks.of(self.handle.snapshot)
         return next(iter(self._networks.trees().values()), None)
 
     def _existing(self, pod: PodInfo) -> IntColumn:

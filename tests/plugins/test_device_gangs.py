@@ -140,7 +140,7 @@ def test_a_pod_of_higher_priority_gets_the_device_of_a_lower_one() -> None:
     made.schedule()
     made.add(pod("high", "two", priority=100))
     made.schedule()
-    assert [e.pod for e in made.scheduler.rooms.evicted] == ["default/low"]
+    assert [e.pod for e in made.scheduler.evictor.evicted] == ["default/low"]
     made.advance(30)
     assert made.placements() == {"high": "a"}
     assert devices(made, "high") == ["gpu-0", "gpu-1"]
@@ -165,7 +165,7 @@ def test_nobody_is_evicted_where_that_frees_no_device() -> None:
     made.schedule()
     made.add(pod("high", "two", priority=100))
     made.schedule()
-    assert list(made.scheduler.rooms.evicted) == []
+    assert list(made.scheduler.evictor.evicted) == []
     assert "Preemption is not helpful" in message(made, "high")
 
 
@@ -209,7 +209,7 @@ def test_nobody_is_evicted_for_devices_of_a_claim_that_outlives_its_pods() -> No
     made.add(pod("high", "one", priority=100))
     made.schedule()
     made.advance(60)
-    assert list(made.scheduler.rooms.evicted) == []
+    assert list(made.scheduler.evictor.evicted) == []
     assert made.placements() == {"low": "a"}
 
 
@@ -221,7 +221,7 @@ def test_a_pod_whose_devices_get_ready_may_lose_its_place_to_a_higher_priority()
     made.add(pod("high", "one", priority=100))
     made.schedule()
     assert made.api.get(Pod, "default/low") is not None
-    assert list(made.scheduler.rooms.evicted) == []
+    assert list(made.scheduler.evictor.evicted) == []
     made.advance(30)
     holders = [
         reference.name
@@ -303,5 +303,5 @@ def test_members_that_share_a_claim_hold_its_share_once() -> None:
     made.add(gang, *(pod(f"g-{i}", from_claim="mine", gang="g") for i in range(2)))
     made.add(pod("g-2", gang="g", resources=big))
     made.schedule()
-    assert list(made.scheduler.holds.all()), "two of three places are held"
+    assert list(made.scheduler.nominator.all()), "two of three places are held"
     assert ledger(made).state.capacity == {DeviceId(GPU, "a", "gpu-0"): {"m": 30}}

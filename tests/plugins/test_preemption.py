@@ -20,7 +20,7 @@ from bayplan.testing import (
 
 
 def evicted(cluster: Cluster) -> list[str]:
-    return [one.pod.removeprefix("default/") for one in cluster.scheduler.rooms.evicted]
+    return [one.pod.removeprefix("default/") for one in cluster.scheduler.evictor.evicted]
 
 
 def pod(cluster: Cluster, name: str) -> Pod:
@@ -130,7 +130,7 @@ def test_a_write_that_fails_ends_the_nomination() -> None:
     cluster.api.faults.fail_next(Evict, ClusterError("the server is busy"))
     cluster.add(urgent())
     cluster.schedule()
-    assert not list(cluster.scheduler.holds.all())
+    assert not list(cluster.scheduler.nominator.all())
     assert cluster.advance(120)["urgent"] == "n", "it is tried again later"
 
 

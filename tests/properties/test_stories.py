@@ -172,7 +172,7 @@ class Story:
             for pod in self.cluster.api.list(Pod)
             if pod.spec.node_name and pod.status.phase in ("Pending", "Running")
         }
-        held = self.cluster.scheduler.holds
+        held = self.cluster.scheduler.nominator
         assert {key: node for key, (_, node) in placed.items() if key not in held} == real
 
 

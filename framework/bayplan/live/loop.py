@@ -14,6 +14,7 @@ from collections.abc import Callable
 
 from bayplan.cluster.kubernetes.backend import KubernetesCluster
 from bayplan.cluster.protocol import Cluster, Done, WatchHandler, Write
+from bayplan.cycle.decision_tables import DecisionTables
 from bayplan.errors import BayplanError
 from bayplan.profiles.loading import ProfileSet
 from bayplan.profiles.runtime import Runtime
@@ -52,7 +53,7 @@ class LiveScheduler:
         self._cluster = cluster
         self._instrument = instrument
         self._on_built = on_built
-        self._observer = observer or Observer()
+        self._observer = observer
         self._wanted: ProfileSet | None = None
         self._wake = cluster.changed
         self.leads: Callable[[], bool] = lambda: True
@@ -69,10 +70,10 @@ class LiveScheduler:
         scheduler = Scheduler(
             self._port,
             profiles,
+            tables=DecisionTables(lambda: self._port.now, TABLES_PER_SECOND),
             instrument=self._instrument,
-            tables_per_second=TABLES_PER_SECOND,
+            observer=self._observer,
         )
-        scheduler.observer = self._observer
         self._on_built(scheduler)
         return scheduler
 

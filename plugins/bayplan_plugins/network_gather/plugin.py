@@ -83,7 +83,7 @@ class NetworkGather(Plugin[NetworkGatherArgs]):
 
     @hookimpl
     def placement_generate(
-        self, unit: Unit, nodes: NodeView, within: Placement
+        self, unit: Unit, nodes: NodeView, parent: Placement
     ) -> Placements | None:
         """Offer the domains that can hold the unit, the one that wastes least first."""
         gang = unit.gang
@@ -96,7 +96,7 @@ class NetworkGather(Plugin[NetworkGatherArgs]):
         except TopologyError as exc:
             end = "" if str(exc).endswith("?") else "."
             return Placements(reason=f'gang "{unit.key}": {exc}{end}')
-        return DomainSearch(self.handle, self.args.fill, unit, gang, tree, nodes, within).run()
+        return DomainSearch(self.handle, self.args.fill, unit, gang, tree, nodes, parent).run()
 
     @hookimpl
     def relax(self, unit: Unit) -> Iterator[tuple[str, Unit]]:
@@ -143,7 +143,7 @@ class NetworkGather(Plugin[NetworkGatherArgs]):
         """Return the networks of the cluster and of the profile."""
         if self._networks is None:
             layers = [Layer(one.name, one.label_keys) for one in self.args.layers]
-            self._networks = Networks(self.handle.snapshot, layers)
+            self._networks = Networks.of(self.handle.snapshot, layers)
         return self._networks
 
     def _tree(self, layers: Sequence[str], gang: Gang) -> NetworkTree:

@@ -134,7 +134,7 @@ class DefaultPreemption(Plugin[DefaultPreemptionArgs]):
         rows = {
             self.handle.snapshot.nodes.row_of[node]
             for info, node in placed
-            if self.handle.is_spared(info) and node in self.handle.snapshot.nodes.row_of
+            if self.handle.in_eviction_cooldown(info) and node in self.handle.snapshot.nodes.row_of
         }
         evictable = Evictable(Unit(pod.key, (pod,)), self.handle)
         for row in sorted(rows):
@@ -153,7 +153,7 @@ class DefaultPreemption(Plugin[DefaultPreemptionArgs]):
             share = most * self.args.min_candidate_nodes_percentage // 100
             most = max(1, share, self.args.min_candidate_nodes_absolute)
         by_row: dict[int, list[PodInfo]] = {}
-        unresolvable = self.handle.hopeless(unit.pods[0]) if unit.gang is None else None
+        unresolvable = self.handle.unresolvable(unit.pods[0]) if unit.gang is None else None
         for row, on_node in enumerate(snapshot.nodes.pods):
             if unresolvable is not None and unresolvable[row]:
                 continue

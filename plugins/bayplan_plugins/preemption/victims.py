@@ -88,7 +88,7 @@ class Evictable:
 
     def is_free(self, pod: PodInfo) -> bool:
         """Tell whether a pod costs nothing: it is terminating, or only nominated."""
-        return pod.terminating or self._handle.is_held(pod)
+        return pod.terminating or self._handle.is_nominated(pod)
 
     def _may_go(self, pod: PodInfo) -> bool:
         if pod.key in self._own or pod.priority >= self.priority:
@@ -97,7 +97,7 @@ class Evictable:
             return True
         if not may_be_evicted(pod.pod):
             return False
-        if self._handle.is_spared(pod):
+        if self._handle.in_eviction_cooldown(pod):
             self.in_cooldown[pod.key] = pod
             return False
         return self._gang_allows(pod)
@@ -130,7 +130,7 @@ class Evictable:
         if not self._protect and all(
             other.priority < self.priority
             and may_be_evicted(other.pod)
-            and not self._handle.is_spared(other)
+            and not self._handle.in_eviction_cooldown(other)
             for other in members
         ):
             return True
