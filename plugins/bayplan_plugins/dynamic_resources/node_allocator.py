@@ -11,17 +11,15 @@ from bayplan.api.node import Node
 from bayplan_dra.allocator import (
     AllocatedState,
     AllocationError,
+    Allocator,
     Choice,
     ClaimToAllocate,
     DeviceTable,
     Failure,
     NodeError,
-    Reference,
     Score,
     Solved,
     Task,
-    TimedOut,
-    solve,
 )
 from bayplan_plugins.dynamic_resources.node_devices import NodeDevices
 
@@ -83,6 +81,7 @@ class NodeAllocator:
         self._state = state
         self._levels = tuple(levels)
         self._strict = strict
+        self._allocator = Allocator(self._levels, strict)
         self._timeout = timeout
         self._by_node: dict[str, _Cached] = {}
         self._limit = _SPARE
@@ -107,9 +106,9 @@ class NodeAllocator:
             cached = self._by_node[name] = _Cached(version, table)
         found = cached.results.get(key)
         if found is None:
-            found = self._solve(claims, node, table, self._state, score)
+            found = self._solve(claims, table, self._state, score)
             if found.choices is None and not found.timed_out:
-                empty = self._solve(claims, node, table, AllocatedState(), score)
+                empty = self._solve(claims, table, AllocatedState(), score)
                 unresolvable = empty.choices is None
                 found = NodeAllocation(None, found.reason, unresolvable=unresolvable)
             cached.results[key] = found
@@ -127,7 +126,7 @@ class NodeAllocator:
         self, claims: Sequence[ClaimToAllocate], node: Node, state: AllocatedState
     ) -> NodeAllocation:
         """Return what claims would get on a node if ``state`` were in use; not cached."""
-        return self._solve(claims, node, self._devices.table(node), state, None)
+        return self._solve(claims, self._devices.table(node), state, None)
 
     def together(
         self,
@@ -139,9 +138,8 @@ class NodeAllocator:
         nodes = {node.metadata.name: node for _, node in tasks}
         if len(nodes) == 1:
             (node,) = nodes.values()
-            return self._solve(
-                [claim for claim, _ in tasks], node, self._devices.table(node), state, score
-            )
+            claims = [claim for claim, _ in tasks]
+            return self._solve(claims, self._devices.table(node), state, score)
         tables = {name: self._devices.table(node) for name, node in nodes.items()}
         pools = [pool for table in tables.values() for pool in table.pools]
         joint = DeviceTable(pools, self._devices.features)
@@ -150,28 +148,33 @@ class NodeAllocator:
             for name, table in tables.items()
         }
         made = [Task(claim, visible[node.metadata.name]) for claim, node in tasks]
-        return self._run(joint, made, state, score)
+        interrupt = self._interrupt()
+        try:
+            solved = self._allocator.allocate_across(made, joint, state, interrupt, score)
+        except AllocationError as exc:
+            return NodeAllocation(None, str(exc), unresolvable=True)
+        return _unless_forbidden(solved, score)
 
     def _solve(
         self,
         claims: Sequence[ClaimToAllocate],
-        node: Node,
         table: DeviceTable,
         state: AllocatedState,
         score: Score | None,
     ) -> NodeAllocation:
-        if self._strict:
-            return self._by_reference(claims, node, state)
-        tasks = [Task(claim, table.all) for claim in claims]
-        if score is not None:
-            return self._run(table, tasks, state, score)
+        if self._strict or score is not None:
+            try:
+                solved = self._allocator.allocate(claims, table, state, self._interrupt(), score)
+            except (AllocationError, NodeError) as exc:
+                return NodeAllocation(None, str(exc), unresolvable=True)
+            return _allocation(solved) if self._strict else _unless_forbidden(solved, score)
         try:
             key = self._devices.shapes.key(table, claims, state, self._levels)
         except AllocationError as exc:
             return NodeAllocation(None, str(exc), unresolvable=True)
         known = self._known.get(key)
         if known is None:
-            solved = solve(table, tasks, state, self._levels, self._interrupt())
+            solved = self._allocator.allocate(claims, table, state, self._interrupt())
             if len(self._known) >= _MOST_CACHED:
                 self._known.clear()
             self._known[key] = (table, solved)
@@ -181,38 +184,17 @@ class NodeAllocator:
             return _allocation(solved)
         return _allocation(_moved_to(solved, origin, table))
 
-    def _run(
-        self,
-        table: DeviceTable,
-        tasks: Sequence[Task],
-        state: AllocatedState,
-        score: Score | None,
-    ) -> NodeAllocation:
-        try:
-            solved = solve(table, tasks, state, self._levels, self._interrupt(), score)
-        except AllocationError as exc:
-            return NodeAllocation(None, str(exc), unresolvable=True)
-        if score is not None and isinstance(solved, Solved):
-            if score([choice for own in solved.choices for choice in own]) == -math.inf:
-                return NodeAllocation(None, _FORBIDDEN)
-        return _allocation(solved)
-
-    def _by_reference(
-        self, claims: Sequence[ClaimToAllocate], node: Node, state: AllocatedState
-    ) -> NodeAllocation:
-        pools = self._devices.pools(node)
-        search = Reference(claims, pools, state, self._devices.features, self._interrupt())
-        try:
-            found = search.run()
-        except TimedOut as exc:
-            return NodeAllocation(None, str(exc), timed_out=True)
-        except (AllocationError, NodeError) as exc:
-            return NodeAllocation(None, str(exc), unresolvable=True)
-        return NodeAllocation(found, "" if found is not None else "no combination of devices fits")
-
     def _interrupt(self) -> Callable[[], bool]:
         until = time.monotonic() + self._timeout
         return lambda: time.monotonic() > until
+
+
+def _unless_forbidden(solved: Solved | Failure, score: Score | None) -> NodeAllocation:
+    """Return the result, unless a plugin forbids even the best choice."""
+    if score is not None and isinstance(solved, Solved):
+        if score([choice for own in solved.choices for choice in own]) == -math.inf:
+            return NodeAllocation(None, _FORBIDDEN)
+    return _allocation(solved)
 
 
 def _allocation(solved: Solved | Failure) -> NodeAllocation:

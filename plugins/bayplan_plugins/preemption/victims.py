@@ -11,7 +11,7 @@ from bayplan.api import PodDisruptionBudget
 from bayplan.api.gang import Gang
 from bayplan.api.selectors import Selector, compile_selector
 from bayplan.dialects import may_be_evicted
-from bayplan.gangs.directory import rank_order
+from bayplan.gangs.completeness import has_minimum, rank_order
 from bayplan.naming import natural_key
 
 __all__ = ["Evictable", "EvictionCost"]
@@ -154,7 +154,7 @@ class Evictable:
             if gang is None:
                 continue
             members = self.members(key)
-            if gang.whole or len(members) - count < gang.min_member:
+            if gang.whole or not has_minimum(gang, len(members) - count):
                 chosen |= {pod.key: pod for pod in members}
         return list(chosen.values())
 
@@ -167,7 +167,8 @@ class Evictable:
             gang = self._handle.gang(key).gang
             members = self.members(key)
             left = sum(pod.key not in gone for pod in members)
-            ended += gang is not None and left < gang.min_member <= len(members)
+            if gang is not None and has_minimum(gang, len(members)):
+                ended += not has_minimum(gang, left)
         return ended
 
     # Costs -------------------------------------------------------------------------------

@@ -13,18 +13,18 @@ from typing import Any
 
 import grpc
 import pytest
-from kubelet import eventually, short_folder
+from driver_stage import eventually, short_folder
 
 from bayplan.api import Pod
 from bayplan.errors import BayplanError
 from bayplan.testing import Cluster, assert_placed, make_node, make_pod
 from bayplan.topology.machine.model import Machine, Mig
 from bayplan.topology.machine.readers.machinefile import known_machine
-from bayplan_dra.driver.deviceplugin import DevicePlugin, refuse_shared, split
-from bayplan_dra.driver.devices import DRIVER, inventory_of
-from bayplan_dra.driver.edits import DeviceFiles
-from bayplan_dra.driver.health import Health
+from bayplan_dra.driver.kubelet.deviceplugin import DevicePlugin, refuse_shared, split
+from bayplan_dra.driver.prepare.edits import DeviceFiles
 from bayplan_dra.driver.proto import deviceplugin_pb2 as api
+from bayplan_dra.driver.publish.devices import DRIVER, inventory_of
+from bayplan_dra.driver.publish.health import HealthTracker
 
 MACHINE = known_machine("dgx-1v")
 ALL = [f"gpu-{index}" for index in range(8)]
@@ -34,7 +34,7 @@ SECONDS = 60.0
 SERVICE = "/v1beta1.DevicePlugin"
 
 
-class Kubelet:
+class PluginKubelet:
     """Takes registrations, and calls the plugin that has registered."""
 
     def __init__(self, folder: Path) -> None:
@@ -45,7 +45,7 @@ class Kubelet:
         self.awake.set()
 
     def start(self) -> None:
-        """Remove all sockets, as at every start, and listen."""
+        """Remove all sockets, as every kubelet does at its start, and listen."""
         self.registrations = queue.Queue()
         for socket in self.folder.glob("*.sock"):
             socket.unlink()
@@ -124,12 +124,12 @@ class Kubelet:
         return list(self.call("Allocate", request, api.AllocateResponse).container_responses)
 
 
-class Node:
-    """A kubelet, and a device plugin that it knows."""
+class PluginNode:
+    """A kubelet and a device plugin."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.kubelet = Kubelet(folder)
+        self.kubelet = PluginKubelet(folder)
         self.kubelet.start()
         self._plugin: DevicePlugin | None = None
 
@@ -138,7 +138,7 @@ class Node:
     ) -> DevicePlugin:
         """Start a plugin for all GPUs of a machine."""
         inventory = inventory_of(machine)
-        self.health = Health(DRIVER, "n")
+        self.health = HealthTracker(DRIVER, "n")
         self.health.set_devices(inventory.devices)
         plugin = DevicePlugin(
             inventory, self.health, files or DeviceFiles(None), folder=self.folder, **more
@@ -154,9 +154,9 @@ class Node:
 
 
 @pytest.fixture
-def node() -> Iterator[Node]:
+def node() -> Iterator[PluginNode]:
     with short_folder() as folder:
-        found = Node(folder)
+        found = PluginNode(folder)
         yield found
         found.stop()
 
@@ -173,7 +173,7 @@ def refusal(error: pytest.ExceptionInfo[grpc.RpcError]) -> tuple[grpc.StatusCode
 # Registration --------------------------------------------------------------------------------
 
 
-def test_it_registers_at_start(node: Node) -> None:
+def test_it_registers_at_start(node: PluginNode) -> None:
     plugin = node.run()
     request = node.kubelet.registered()
     assert (request.version, request.endpoint) == ("v1beta1", "bayplan-gpu.sock")
@@ -183,12 +183,12 @@ def test_it_registers_at_start(node: Node) -> None:
     assert plugin.registered.wait(SECONDS)
 
 
-def test_it_registers_the_resource_that_it_is_told(node: Node) -> None:
+def test_it_registers_the_resource_that_it_is_given(node: PluginNode) -> None:
     node.run(resource="example.com/gpu")
     assert node.kubelet.registered().resource_name == "example.com/gpu"
 
 
-def test_it_waits_for_a_kubelet_that_is_not_there_yet(node: Node) -> None:
+def test_it_waits_for_the_kubelet(node: PluginNode) -> None:
     node.kubelet.stop()
     plugin = node.run()
     assert not plugin.registered.is_set()
@@ -198,7 +198,7 @@ def test_it_waits_for_a_kubelet_that_is_not_there_yet(node: Node) -> None:
         assert next(lists) == ALL_WELL
 
 
-def test_it_registers_again_when_the_kubelet_restarts(node: Node) -> None:
+def test_it_registers_again_when_the_kubelet_restarts(node: PluginNode) -> None:
     plugin = node.run()
     node.kubelet.registered()
     for _ in range(2):
@@ -210,7 +210,7 @@ def test_it_registers_again_when_the_kubelet_restarts(node: Node) -> None:
     assert plugin.registered.wait(SECONDS)
 
 
-def test_it_listens_again_where_only_its_own_socket_was_removed(node: Node) -> None:
+def test_it_listens_again_when_its_socket_was_removed(node: PluginNode) -> None:
     node.run()
     node.kubelet.registered()
     (node.folder / "bayplan-gpu.sock").unlink()
@@ -219,7 +219,7 @@ def test_it_listens_again_where_only_its_own_socket_was_removed(node: Node) -> N
         assert next(lists) == ALL_WELL
 
 
-def test_a_kubelet_that_refuses_is_asked_again(node: Node) -> None:
+def test_a_refused_registration_is_retried(node: PluginNode) -> None:
     node.kubelet.refusal = "unsupported version"
     plugin = node.run()
     eventually(lambda: "kubelet.sock: unsupported version" in plugin.registration_error)
@@ -230,7 +230,7 @@ def test_a_kubelet_that_refuses_is_asked_again(node: Node) -> None:
     assert plugin.registration_error == ""
 
 
-def test_the_options_are_those_registered(node: Node) -> None:
+def test_the_options_are_those_registered(node: PluginNode) -> None:
     node.run()
     empty = api.Empty()
     options = node.kubelet.call("GetDevicePluginOptions", empty, api.DevicePluginOptions)
@@ -240,17 +240,17 @@ def test_the_options_are_those_registered(node: Node) -> None:
     assert answer == api.PreStartContainerResponse()
 
 
-def test_a_path_too_long_for_a_socket_is_refused(tmp_path: Path) -> None:
+def test_a_socket_path_that_is_too_long_is_refused(tmp_path: Path) -> None:
     folder = tmp_path / ("d" * 100)
     plugin = DevicePlugin(
-        inventory_of(MACHINE), Health(DRIVER, "n"), DeviceFiles(None), folder=folder
+        inventory_of(MACHINE), HealthTracker(DRIVER, "n"), DeviceFiles(None), folder=folder
     )
     with pytest.raises(BayplanError, match="at most 107"):
         plugin.start()
     plugin.stop()
 
 
-def test_stopping_ends_the_streams(node: Node) -> None:
+def test_stopping_ends_the_streams(node: PluginNode) -> None:
     plugin = node.run()
     node.kubelet.registered()
     with node.kubelet.lists() as lists:
@@ -261,7 +261,7 @@ def test_stopping_ends_the_streams(node: Node) -> None:
     assert not plugin.registered.is_set()
 
 
-def test_a_kubelet_that_does_not_answer_does_not_hold_up_the_end(node: Node) -> None:
+def test_a_kubelet_that_does_not_answer_does_not_delay_stopping(node: PluginNode) -> None:
     node.kubelet.awake.clear()
     plugin = node.run()
     eventually(lambda: plugin.registration_error)
@@ -269,24 +269,24 @@ def test_a_kubelet_that_does_not_answer_does_not_hold_up_the_end(node: Node) -> 
     assert not (node.folder / "bayplan-gpu.sock").exists()
 
 
-# What there is -------------------------------------------------------------------------------
+# What is offered -----------------------------------------------------------------------------
 
 
-def test_gpus_are_listed_with_their_numa_nodes(node: Node) -> None:
+def test_gpus_are_listed_with_their_numa_nodes(node: PluginNode) -> None:
     node.run()
     with node.kubelet.devices() as lists:
         listed = {one.ID: [place.ID for place in one.topology.nodes] for one in next(lists)}
     assert listed == {name: [index // 4] for index, name in enumerate(ALL)}
 
 
-def test_gpus_are_named_by_uuid_where_that_is_known(node: Node) -> None:
+def test_gpus_are_named_by_uuid_if_it_is_known(node: PluginNode) -> None:
     node.run(with_uuids(MACHINE))
     with node.kubelet.lists() as lists:
         assert next(lists) == {f"GPU-{index}": "Healthy" for index in range(8)}
 
 
-def test_gpus_that_cannot_be_had_whole_are_not_listed(
-    node: Node, caplog: pytest.LogCaptureFixture
+def test_gpus_in_mig_instances_and_lost_gpus_are_not_listed(
+    node: PluginNode, caplog: pytest.LogCaptureFixture
 ) -> None:
     gpus = list(MACHINE.gpus)
     gpus[0] = replace(gpus[0], mig=(Mig("MIG-0", 1, 0),))
@@ -299,7 +299,7 @@ def test_gpus_that_cannot_be_had_whole_are_not_listed(
     assert "GPU0 is not offered: it is in MIG instances" in caplog.text
 
 
-def test_a_sick_gpu_is_told_of_and_when_it_is_well_again(node: Node) -> None:
+def test_the_list_follows_the_health_of_gpus(node: PluginNode) -> None:
     node.run()
     with node.kubelet.lists() as lists:
         assert next(lists) == ALL_WELL
@@ -309,7 +309,7 @@ def test_a_sick_gpu_is_told_of_and_when_it_is_well_again(node: Node) -> None:
         assert next(lists) == ALL_WELL
 
 
-def test_what_does_not_change_the_list_is_not_told(node: Node) -> None:
+def test_an_unchanged_list_is_not_sent(node: PluginNode) -> None:
     node.run()
     with node.kubelet.lists() as lists:
         assert next(lists) == ALL_WELL
@@ -322,13 +322,13 @@ def test_what_does_not_change_the_list_is_not_told(node: Node) -> None:
 # Which GPUs ----------------------------------------------------------------------------------
 
 
-def test_four_of_eight_are_a_quad(node: Node) -> None:
+def test_four_of_eight_are_a_quad(node: PluginNode) -> None:
     node.run()
     assert node.kubelet.preferred(4, ALL) in QUADS
 
 
 @pytest.mark.parametrize("must", [[5], [1, 2], [0, 4]])
-def test_gpus_that_must_be_included_are(node: Node, must: list[int]) -> None:
+def test_required_gpus_are_included(node: PluginNode, must: list[int]) -> None:
     node.run()
     chosen = node.kubelet.preferred(4, ALL, [f"gpu-{index}" for index in must])
     assert len(chosen) == 4
@@ -337,18 +337,18 @@ def test_gpus_that_must_be_included_are(node: Node, must: list[int]) -> None:
         assert chosen in QUADS
 
 
-def test_only_gpus_that_are_free_are_chosen(node: Node) -> None:
+def test_only_gpus_that_are_free_are_chosen(node: PluginNode) -> None:
     node.run()
     free = ["gpu-7", "gpu-3", "gpu-0", "gpu-1"]
     assert node.kubelet.preferred(2, free) == {0, 3}
 
 
-def test_where_no_set_can_be_had_the_first_ones_are_taken(node: Node) -> None:
+def test_the_first_gpus_are_taken_if_no_set_is_possible(node: PluginNode) -> None:
     node.run()
     assert node.kubelet.preferred(4, ["gpu-6", "gpu-1"], ["gpu-1"]) == {1, 6}
 
 
-def test_unknown_gpus_cannot_be_preferred(node: Node) -> None:
+def test_unknown_gpus_cannot_be_preferred(node: PluginNode) -> None:
     node.run()
     with pytest.raises(grpc.RpcError) as error:
         node.kubelet.preferred(2, [*ALL, "gpu-99"])
@@ -364,8 +364,8 @@ def test_unknown_gpus_cannot_be_preferred(node: Node) -> None:
         (1, ["gpu-0", "gpu-1"], "expected 2 GPUs or more, got 1"),
     ],
 )
-def test_counts_that_cannot_be_are_refused(
-    node: Node, count: int, must: list[str], text: str
+def test_impossible_counts_are_refused(
+    node: PluginNode, count: int, must: list[str], text: str
 ) -> None:
     node.run()
     with pytest.raises(grpc.RpcError) as error:
@@ -376,7 +376,7 @@ def test_counts_that_cannot_be_are_refused(
 # What containers get -------------------------------------------------------------------------
 
 
-def test_a_container_gets_its_ring_and_its_environment(node: Node) -> None:
+def test_a_container_gets_its_ring_and_its_environment(node: PluginNode) -> None:
     node.run(with_uuids(MACHINE))
     (given,) = node.kubelet.allocate(["GPU-3", "GPU-1", "GPU-0", "GPU-2"])
     assert dict(given.annotations) == {
@@ -390,7 +390,7 @@ def test_a_container_gets_its_ring_and_its_environment(node: Node) -> None:
     assert not given.mounts
 
 
-def test_the_order_is_that_of_the_ring_where_the_numbers_are_not(node: Node) -> None:
+def test_gpus_are_in_the_order_of_their_ring(node: PluginNode) -> None:
     node.run(with_uuids(MACHINE))
     (given,) = node.kubelet.allocate([f"GPU-{index}" for index in (0, 1, 4, 5, 6, 7)])
     order = given.annotations["gpu.topology/ring-order"].split(",")
@@ -401,7 +401,7 @@ def test_the_order_is_that_of_the_ring_where_the_numbers_are_not(node: Node) -> 
 
 
 @pytest.mark.parametrize("count", [1, 2, 4, 8])
-def test_a_container_is_told_what_the_scheduler_writes_on_pods(node: Node, count: int) -> None:
+def test_a_container_gets_the_annotations_of_the_scheduler(node: PluginNode, count: int) -> None:
     labels = {"bayplan.dev/machine": "dgx-1v"}
     machine_node = make_node("n", cpu=64, labels=labels, gpu=8)
     cluster = Cluster([machine_node, make_pod("p", gpu=count)])
@@ -415,7 +415,7 @@ def test_a_container_is_told_what_the_scheduler_writes_on_pods(node: Node, count
     assert dict(given.annotations).items() <= pod.metadata.annotations.items()
 
 
-def test_without_uuids_gpus_are_named_by_number(node: Node) -> None:
+def test_gpus_without_uuids_are_named_by_index(node: PluginNode) -> None:
     node.run()
     (given,) = node.kubelet.allocate(["gpu-6"])
     assert given.envs["NVIDIA_VISIBLE_DEVICES"] == "6"
@@ -423,7 +423,7 @@ def test_without_uuids_gpus_are_named_by_number(node: Node) -> None:
     assert dict(given.annotations) == {"bayplan.dev/gpus": "6", "gpu.topology/ring-order": "6"}
 
 
-def test_the_topology_file_is_mounted_read_only(node: Node) -> None:
+def test_the_topology_file_is_mounted_read_only(node: PluginNode) -> None:
     node.run(topology_file="/run/own/nccl-topo.xml")
     (given,) = node.kubelet.allocate(ALL)
     (mount,) = given.mounts
@@ -432,7 +432,7 @@ def test_the_topology_file_is_mounted_read_only(node: Node) -> None:
     assert mount.read_only
 
 
-def test_device_files_are_those_that_are_there(node: Node, tmp_path: Path) -> None:
+def test_only_existing_device_files_are_given(node: PluginNode, tmp_path: Path) -> None:
     (tmp_path / "dev").mkdir()
     for name in ("nvidia0", "nvidia1", "nvidia2", "nvidiactl", "nvidia-uvm"):
         (tmp_path / "dev" / name).touch()
@@ -444,7 +444,7 @@ def test_device_files_are_those_that_are_there(node: Node, tmp_path: Path) -> No
     assert {one.permissions for one in given.devices} == {"rw"}
 
 
-def test_each_container_gets_its_own_and_the_same_again(node: Node) -> None:
+def test_each_container_gets_its_own_gpus_repeatably(node: PluginNode) -> None:
     node.run()
     first = node.kubelet.allocate(["gpu-0", "gpu-3"], ["gpu-5"], [])
     assert [one.annotations["bayplan.dev/gpus"] for one in first[:2]] == ["0,3", "5"]
@@ -452,7 +452,7 @@ def test_each_container_gets_its_own_and_the_same_again(node: Node) -> None:
     assert node.kubelet.allocate(["gpu-3", "gpu-0"], ["gpu-5"], []) == first
 
 
-def test_an_unknown_gpu_is_refused_by_name(node: Node) -> None:
+def test_an_unknown_gpu_is_refused_by_name(node: PluginNode) -> None:
     node.run()
     with pytest.raises(grpc.RpcError) as error:
         node.kubelet.allocate(["gpu-1"], ["GPU-nobody"])
@@ -461,12 +461,12 @@ def test_an_unknown_gpu_is_refused_by_name(node: Node) -> None:
     assert 'there is no GPU "GPU-nobody" here' in text
 
 
-def test_a_sick_gpu_is_refused_by_name(node: Node) -> None:
+def test_an_unhealthy_gpu_is_refused_by_name(node: PluginNode) -> None:
     node.run()
     node.health.report("gpu-2", "xid", "Xid 79: fell off the bus")
     with pytest.raises(grpc.RpcError) as error:
         node.kubelet.allocate(["gpu-1", "gpu-2"])
-    text = 'GPU "gpu-2" is not well: Xid 79: fell off the bus'
+    text = 'GPU "gpu-2" is unhealthy: Xid 79: fell off the bus'
     assert refusal(error) == (grpc.StatusCode.FAILED_PRECONDITION, text)
     node.health.report("gpu-2", "xid", "")
     assert node.kubelet.allocate(["gpu-1", "gpu-2"])
@@ -487,9 +487,9 @@ def test_each_gpu_belongs_to_the_driver_or_to_the_plugin(own: frozenset[int]) ->
     }
 
 
-def test_a_plugin_offers_its_share_only(node: Node) -> None:
+def test_a_plugin_offers_only_its_share(node: PluginNode) -> None:
     _, own = split(MACHINE, frozenset({2, 3}))
-    plugin = DevicePlugin(own, Health(DRIVER, "n"), DeviceFiles(None), folder=node.folder)
+    plugin = DevicePlugin(own, HealthTracker(DRIVER, "n"), DeviceFiles(None), folder=node.folder)
     plugin.start()
     with node.kubelet.lists() as lists:
         assert next(lists) == {"gpu-2": "Healthy", "gpu-3": "Healthy"}
@@ -498,7 +498,7 @@ def test_a_plugin_offers_its_share_only(node: Node) -> None:
     plugin.stop()
 
 
-def test_a_gpu_that_is_not_there_cannot_be_the_plugins() -> None:
+def test_an_unknown_gpu_cannot_be_the_plugins() -> None:
     with pytest.raises(BayplanError, match="GPU9 is not there: the machine has 8 GPUs"):
         split(MACHINE, frozenset({1, 9}))
 
@@ -506,5 +506,5 @@ def test_a_gpu_that_is_not_there_cannot_be_the_plugins() -> None:
 def test_a_gpu_in_both_is_refused_by_name() -> None:
     ours = inventory_of(MACHINE, gpus=frozenset({0, 1, 2}))
     theirs = inventory_of(MACHINE, gpus=frozenset({2, 3}))
-    with pytest.raises(BayplanError, match=r"GPU2 would be given out by the DRA driver and"):
+    with pytest.raises(BayplanError, match=r"GPU2 would be offered by the DRA driver and"):
         refuse_shared(ours, theirs)

@@ -1,8 +1,8 @@
-"""The kubelet's device plugin (v1beta1), for nodes whose GPUs are not asked for by claims.
+"""The kubelet's device plugin (v1beta1), for GPUs that pods request without claims.
 
-The kubelet counts GPUs and chooses among them; this one tells it which sets have the fastest rings,
-and gives containers what the driver gives to those of claims. A node may have both, over GPUs of
-their own each (``split``).
+The kubelet counts the GPUs and chooses among them. The plugin tells it which sets have the fastest
+rings, and gives containers the same environment as the driver. A node may run both, each over its
+own GPUs (``split``).
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from bayplan.topology.machine.readers.sysfs import Netdev
 from bayplan.topology.machine.rings import ring_model, ring_order
 from bayplan.topology.machine.select import Request, Selection, select
 from bayplan_dra.driver.config import DeviceConfig
-from bayplan_dra.driver.devices import Inventory, NodeDevice, NumaForm, inventory_of
-from bayplan_dra.driver.edits import DeviceFiles, common_edits
-from bayplan_dra.driver.health import DeviceHealth, Health
+from bayplan_dra.driver.kubelet.services import KubeletServer, serve
+from bayplan_dra.driver.prepare.edits import DeviceFiles, common_edits
 from bayplan_dra.driver.proto import deviceplugin_pb2 as api
-from bayplan_dra.driver.services import KubeletServer, serve
+from bayplan_dra.driver.publish.devices import NodeDevice, NodeInventory, NumaForm, inventory_of
+from bayplan_dra.driver.publish.health import DeviceHealth, HealthTracker
 
 __all__ = ["DevicePlugin", "refuse_shared", "split"]
 
@@ -43,7 +43,7 @@ _LOOK_SECONDS = 1.0
 _REGISTER_SECONDS = 1.0
 _GRACE_SECONDS = 0.5
 _IDLE_SECONDS = 5.0
-"""How often a stream looks whether the kubelet is still there."""
+"""How often a stream checks whether the kubelet is still there."""
 _OPTIONS = api.DevicePluginOptions(get_preferred_allocation_available=True)
 _DEFAULTS = DeviceConfig()
 log = logging.getLogger("bayplan.driver")
@@ -55,14 +55,12 @@ def split(
     numa: NumaForm = "int",
     cpus: bool = False,
     netdevs: Sequence[Netdev] = (),
-) -> tuple[Inventory, Inventory]:
-    """Return the devices of the DRA driver, and those of the device plugin: GPUs only.
+) -> tuple[NodeInventory, NodeInventory]:
+    """Return the devices of the DRA driver and those of the device plugin, which has only GPUs.
 
-    :param plugin_gpus: the GPUs of the plugin, by index; the driver gets all else.
-    :param numa: as in ``inventory_of``, for the driver.
-    :param cpus: likewise.
-    :param netdevs: likewise.
-    :raises BayplanError: for a GPU that is not there, or would be in both.
+    :param plugin_gpus: the GPUs of the plugin, by index; the driver gets everything else.
+    :param numa: as in ``inventory_of``, for the driver; ``cpus`` and ``netdevs`` likewise.
+    :raises BayplanError: for a GPU that does not exist, or would be in both.
     """
     there = frozenset(gpu.index for gpu in machine.gpus)
     for gpu in sorted(plugin_gpus - there):
@@ -75,10 +73,10 @@ def split(
     return driver, plugin
 
 
-def refuse_shared(driver: Inventory, plugin: Inventory) -> None:
-    """Check that no GPU is given out twice.
+def refuse_shared(driver: NodeInventory, plugin: NodeInventory) -> None:
+    """Check that no GPU is offered twice.
 
-    :raises BayplanError: naming the first GPU that both have, whole or a part of it.
+    :raises BayplanError: naming the first GPU that both have, as a whole or in part.
     """
     ours, theirs = (
         {device.gpu for device in inventory.devices.values() if device.gpu is not None}
@@ -86,13 +84,13 @@ def refuse_shared(driver: Inventory, plugin: Inventory) -> None:
     )
     for gpu in sorted(ours & theirs):
         raise BayplanError(
-            f"{plugin.machine.gpus[gpu].name} would be given out by the DRA driver and by the "
+            f"{plugin.machine.gpus[gpu].name} would be offered by the DRA driver and by the "
             "device plugin; each GPU belongs to one of them"
         )
 
 
-def _whole_gpus(inventory: Inventory) -> list[NodeDevice]:
-    """Return the GPUs that a container can have whole; one in MIG instances is not."""
+def _whole_gpus(inventory: NodeInventory) -> list[NodeDevice]:
+    """Return the GPUs that a container can have as a whole: those without MIG instances."""
     return [
         device
         for device in inventory.devices.values()
@@ -101,7 +99,7 @@ def _whole_gpus(inventory: Inventory) -> list[NodeDevice]:
 
 
 class _Refused(BayplanError):
-    """A call cannot be answered: why."""
+    """A call is refused; ``code`` is the gRPC status."""
 
     def __init__(self, text: str, code: grpc.StatusCode = grpc.StatusCode.INVALID_ARGUMENT) -> None:
         super().__init__(text)
@@ -110,10 +108,10 @@ class _Refused(BayplanError):
 
 @dataclass(frozen=True)
 class _Answers:
-    """What the kubelet is answered. GPUs are named by their uuid where that is known."""
+    """The answers to the kubelet. GPUs are named by their uuid where it is known."""
 
-    inventory: Inventory
-    health: Health
+    inventory: NodeInventory
+    health: HealthTracker
     files: DeviceFiles
     config: DeviceConfig
     topology_file: str
@@ -125,7 +123,7 @@ class _Answers:
         return {machine.gpus[_index(one)].uuid or one.name: one for one in found}
 
     def options(self, request: api.Empty) -> api.DevicePluginOptions:
-        """Tell what the kubelet is to ask."""
+        """Return which optional calls the plugin supports."""
         return _OPTIONS
 
     def started(self, request: api.PreStartContainerRequest) -> api.PreStartContainerResponse:
@@ -133,7 +131,7 @@ class _Answers:
         return api.PreStartContainerResponse()
 
     def devices(self, states: Iterable[DeviceHealth]) -> api.ListAndWatchResponse:
-        """List all GPUs, those with a problem as not healthy."""
+        """List all GPUs; those with a problem are unhealthy."""
         sick = {one.name for one in states if one.problem}
         found = []
         for name, device in self._gpus.items():
@@ -145,7 +143,10 @@ class _Answers:
         return api.ListAndWatchResponse(devices=found)
 
     def preferred(self, request: api.PreferredAllocationRequest) -> api.PreferredAllocationResponse:
-        """Choose, for each container, among the GPUs that are free."""
+        """Choose among the free GPUs for each container.
+
+        :raises _Refused: for an unknown GPU, or a size that cannot be.
+        """
         return api.PreferredAllocationResponse(
             container_responses=[
                 api.ContainerPreferredAllocationResponse(deviceIDs=self._chosen(one))
@@ -168,7 +169,10 @@ class _Answers:
         return names[: wanted.allocation_size]
 
     def allocated(self, request: api.AllocateRequest) -> api.AllocateResponse:
-        """Say what each container gets with its GPUs; nothing is kept."""
+        """Return what each container gets with its GPUs; nothing is stored.
+
+        :raises _Refused: for an unknown or unhealthy GPU.
+        """
         _, states = self.health.wait(-1, 0.0)
         problems = {one.name: one.problem for one in states if one.problem}
         return api.AllocateResponse(
@@ -184,16 +188,16 @@ class _Answers:
         devices = [self._named(name) for name in names]
         for name, device in zip(names, devices, strict=True):
             if device.name in problems:
-                text = f'GPU "{name}" is not well: {problems[device.name]}'
+                text = f'GPU "{name}" is unhealthy: {problems[device.name]}'
                 raise _Refused(text, grpc.StatusCode.FAILED_PRECONDITION)
         if not devices:
             return api.ContainerAllocateResponse()
         machine = self.inventory.machine
         gpus = sorted(_index(device) for device in devices)
         order = ring_order(machine.bandwidth, gpus)
-        # As if all were of one request, so that they are named.
-        told = [(device, frozenset({_RESOURCE})) for device in devices]
-        common = common_edits(machine, told, self.config, self.topology_file)
+        # As if all answered one request, so that they are named.
+        own = [(device, frozenset({_RESOURCE})) for device in devices]
+        common = common_edits(machine, own, self.config, self.topology_file)
         # NVIDIA's runtime adds the driver's libraries for the GPUs named, in this order.
         visible = ",".join(machine.gpus[gpu].uuid or str(gpu) for gpu in order)
         paths = (path for one in devices for path in self.files.of(one, machine).device_files)
@@ -223,7 +227,7 @@ def _index(device: NodeDevice) -> int:
 
 
 def _annotations(machine: Machine, gpus: Sequence[int], order: Sequence[int]) -> dict[str, str]:
-    """Return the words that the scheduler writes on pods of the same GPUs."""
+    """Return the annotations that the scheduler writes on pods with the same GPUs."""
     found = {
         GPUS: ",".join(str(gpu) for gpu in gpus),
         _RING_ORDER: ",".join(str(gpu) for gpu in order),
@@ -239,13 +243,13 @@ def _handler(answers: _Answers, ended: threading.Event) -> grpc.GenericRpcHandle
     def watch(
         request: api.Empty, context: grpc.ServicerContext
     ) -> Iterator[api.ListAndWatchResponse]:
-        version, told = -1, None
+        version, sent = -1, None
         while not ended.is_set() and context.is_active():
             version, states = answers.health.wait(version, _IDLE_SECONDS)
             listed = answers.devices(states)
-            if listed != told:
+            if listed != sent:
                 yield listed
-            told = listed
+            sent = listed
 
     stream = grpc.unary_stream_rpc_method_handler(
         watch,
@@ -280,20 +284,19 @@ def _unary(function: Callable[[Any], Any], request_type: Any) -> grpc.RpcMethodH
 
 
 class DevicePlugin:
-    """Offers a node's whole GPUs to its kubelet, and stays registered when that restarts.
+    """Offers a node's whole GPUs to its kubelet, and registers again when the kubelet restarts.
 
-    ``registered`` is set while the kubelet knows the plugin, as far as can be seen;
-    ``registration_error`` says why it did not take it.
-
-    :param health: must have been told of the devices; others in it are passed over.
+    :param health: must know the devices; others in it are ignored.
     :param topology_file: the host's path of NCCL's topology file, "" for none.
-    :param instance: tells instances apart that overlap in an update, such as the pod's UID.
+    :param instance: distinguishes instances that overlap in an update, such as the pod's UID.
+    :ivar registered: set while the kubelet knows the plugin, as far as can be seen.
+    :ivar registration_error: why the kubelet refused it; "" for no error.
     """
 
     def __init__(
         self,
-        inventory: Inventory,
-        health: Health,
+        inventory: NodeInventory,
+        health: HealthTracker,
         files: DeviceFiles,
         config: DeviceConfig = _DEFAULTS,
         folder: Path = _FOLDER,
@@ -314,7 +317,7 @@ class DevicePlugin:
         self._thread = threading.Thread(target=self._watch, name="device plugin", daemon=True)
 
     def start(self) -> None:
-        """Listen; registering goes on in the background, whether the kubelet is there or not.
+        """Listen, and register in the background once there is a kubelet.
 
         :raises BayplanError: when the socket cannot be used.
         """
@@ -326,13 +329,13 @@ class DevicePlugin:
         self._thread.start()
 
     def ready(self) -> str:
-        """Say why the plugin is not ready; "" if it is."""
+        """Return why the plugin is not ready; "" if it is."""
         if self.registered.is_set():
             return ""
         return f"the device plugin is not registered {self.registration_error}".rstrip()
 
     def stop(self) -> None:
-        """End all streams, and stop, within two seconds."""
+        """End all streams and stop, within two seconds."""
         self._stopped.set()
         if self._thread.ident is not None:
             self._thread.join()
@@ -347,8 +350,8 @@ class DevicePlugin:
             self._stopped.wait(_LOOK_SECONDS)
 
     def _look(self) -> None:
-        """Listen and register anew where a kubelet has started: it removes all sockets first."""
-        # Ours is looked at last: a new kubelet has removed it by the time that its own is there.
+        """Listen and register again after the kubelet started: it first removes all sockets."""
+        # Check ours last: a new kubelet has removed it by the time its own exists.
         kubelet = _identity(self._kubelet)
         if self._server is None or not self._socket.exists():
             self._listen()
@@ -385,7 +388,7 @@ class DevicePlugin:
             resource_name=self._resource,
             options=_OPTIONS,
         )
-        # A pool that is shared would wait longer and longer between tries.
+        # A shared pool would back off between attempts.
         options = [("grpc.use_local_subchannel_pool", 1)]
         with grpc.insecure_channel(f"unix:{self._kubelet}", options) as channel:
             register = channel.unary_unary(
@@ -401,12 +404,12 @@ class DevicePlugin:
 
     def _failed(self, text: str) -> None:
         if text != self.registration_error:
-            log.warning("not registered with the kubelet, trying on: %s", text)
+            log.warning("not registered with the kubelet, retrying: %s", text)
         self.registration_error = text
 
 
 def _identity(path: Path) -> tuple[int, int] | None:
-    """Return what tells a file from a later one of its name; inode numbers are used again."""
+    """Return what distinguishes a file from a later one of that name; inodes are reused."""
     try:
         found = path.stat()
     except FileNotFoundError:

@@ -1,7 +1,8 @@
-"""A kubelet of tests: it finds the driver by its socket, and calls it as the real one does."""
+"""A stage for the driver: a kubelet that calls it over its sockets, a cluster with a scheduler."""
 
 from __future__ import annotations
 
+import json
 import shutil
 import tempfile
 import threading
@@ -15,27 +16,31 @@ from typing import Any
 import grpc
 from msgspec.structs import replace
 
-from bayplan.api import Node, ResourceClaim, ResourceSlice
+from bayplan.api import ApiObject, Node, Pod, ResourceClaim, ResourceSlice
+from bayplan.api.dra import AllocationResult
+from bayplan.cluster.embedded.claims import ClaimController
 from bayplan.cluster.embedded.store import MemoryCluster
+from bayplan.testing import Cluster, assert_placed, make_node, make_object, make_pod
 from bayplan.topology.machine.model import Machine
 from bayplan.topology.machine.readers.machinefile import known_machine
 from bayplan_dra.driver.app import NodeDriver
-from bayplan_dra.driver.devices import DRIVER, inventory_of
-from bayplan_dra.driver.edits import DeviceFiles
-from bayplan_dra.driver.health import Health
-from bayplan_dra.driver.preparer import Folders, Preparer
+from bayplan_dra.driver.kubelet.sockets import Sockets
+from bayplan_dra.driver.prepare.edits import DeviceFiles
+from bayplan_dra.driver.prepare.preparer import ClaimApi, Folders, Preparer
 from bayplan_dra.driver.proto import dra_pb2 as dra
 from bayplan_dra.driver.proto import health_pb2 as health
 from bayplan_dra.driver.proto import registration_pb2 as registration
-from bayplan_dra.driver.publisher import Owner
-from bayplan_dra.driver.sockets import Sockets
+from bayplan_dra.driver.publish.devices import DRIVER, inventory_of
+from bayplan_dra.driver.publish.health import HealthTracker
+from bayplan_dra.driver.publish.publisher import Owner
 
+MACHINE = known_machine("dgx-h100")
 SERVICE = "k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin"
 
 
 @dataclass
 class EmbeddedApi:
-    """The driver's view of an embedded cluster. Counts what is written."""
+    """The driver's API over an embedded cluster; records writes, and fails on demand."""
 
     cluster: MemoryCluster
     lock: threading.RLock = field(default_factory=threading.RLock)
@@ -84,7 +89,7 @@ class EmbeddedApi:
 
 
 def eventually(check: Callable[[], Any], seconds: float = 60.0) -> Any:
-    """Return the first true answer of a check."""
+    """Call a check until its result is true; return that."""
     until = time.monotonic() + seconds
     while not (found := check()):
         assert time.monotonic() < until, "it did not happen in time"
@@ -94,7 +99,7 @@ def eventually(check: Callable[[], Any], seconds: float = 60.0) -> Any:
 
 @contextmanager
 def short_folder() -> Iterator[Path]:
-    """Make a folder whose path is short enough for sockets."""
+    """Make a temporary folder whose path is short enough for sockets."""
     path = Path(tempfile.mkdtemp(prefix="bd-", dir="/tmp"))
     try:
         yield path
@@ -110,7 +115,7 @@ def make_driver(
         node,
         inventory_of(machine),
         api,
-        Health(DRIVER, node),
+        HealthTracker(DRIVER, node),
         DeviceFiles(None),
         Sockets(root / "registry", root / "plugins", pod_uid),
         root / "cdi",
@@ -118,16 +123,16 @@ def make_driver(
     )
 
 
-def make_preparer(root: Path, api: EmbeddedApi) -> Preparer:
-    """Return what prepares claims of the node n, a DGX H100."""
-    inventory = inventory_of(known_machine("dgx-h100"))
+def make_preparer(root: Path, api: ClaimApi) -> Preparer:
+    """Return a preparer for the node n, a DGX H100."""
+    inventory = inventory_of(MACHINE)
     folders = Folders(root / "plugin", root / "cdi")
     (root / "plugin").mkdir(parents=True)
     return Preparer(DRIVER, "n", folders, lambda: inventory, api, DeviceFiles(None))
 
 
 class Kubelet:
-    """Calls a driver that has registered in a folder."""
+    """A kubelet: finds the driver by its socket in the registry, and calls it."""
 
     def __init__(self, registry: Path) -> None:
         self._registry = registry
@@ -161,7 +166,7 @@ class Kubelet:
         return {one.metadata.name: answer.claims[one.metadata.uid] for one in claims}
 
     def unprepare(self, *claims: ResourceClaim, service: str = SERVICE) -> dict[str, str]:
-        """Undo it; return the errors by claim name."""
+        """Unprepare claims; return the errors by claim name."""
         request = dra.NodeUnprepareResourcesRequest(claims=[_claim(one) for one in claims])
         with grpc.insecure_channel(f"unix:{self.endpoint}") as channel:
             call = _call(
@@ -200,5 +205,121 @@ def _claim(claim: ResourceClaim) -> dra.Claim:
 
 
 def with_uid(claim: ResourceClaim, uid: str) -> ResourceClaim:
-    """Return the claim as another of its name."""
+    """Return another claim of the same name."""
     return replace(claim, metadata=replace(claim.metadata, uid=uid))
+
+
+def device_class() -> ApiObject:
+    """Return the class of all devices of the driver."""
+    expression = f'device.driver == "{DRIVER}"'
+    return make_object(
+        {
+            "apiVersion": "resource.k8s.io/v1",
+            "kind": "DeviceClass",
+            "metadata": {"name": "bayplan"},
+            "spec": {"selectors": [{"cel": {"expression": expression}}]},
+        }
+    )
+
+
+def template(name: str, config: Any = None, **counts: int) -> ApiObject:
+    """Return a template that asks for the given number of devices of each type."""
+    requests = []
+    for kind, count in counts.items():
+        expression = f'device.attributes["{DRIVER}"].type == "{kind}"'
+        exactly = {
+            "deviceClassName": "bayplan",
+            "count": count,
+            "selectors": [{"cel": {"expression": expression}}],
+        }
+        requests.append({"name": kind, "exactly": exactly})
+    devices: dict[str, Any] = {"requests": requests}
+    if config is not None:
+        devices["config"] = [{"opaque": {"driver": DRIVER, "parameters": config}}]
+    return make_object(
+        {
+            "apiVersion": "resource.k8s.io/v1",
+            "kind": "ResourceClaimTemplate",
+            "metadata": {"name": name, "namespace": "default"},
+            "spec": {"spec": {"devices": devices}},
+        }
+    )
+
+
+def claim_pod(name: str, wanted: str) -> Pod:
+    """Return a pod with a claim of a template."""
+    claims = [{"name": "own", "resourceClaimTemplateName": wanted}]
+    return make_pod(name, spec={"resourceClaims": claims})
+
+
+class DriverNode:
+    """A node with a driver on it, in a cluster with a scheduler.
+
+    :param more: arguments of the driver.
+    """
+
+    def __init__(self, root: Path, **more: Any) -> None:
+        self.root = root
+        self.cluster = Cluster([make_node("n", cpu=64), device_class()])
+        ClaimController(self.cluster.api)
+        self.api = EmbeddedApi(self.cluster.api)
+        self.kubelet = Kubelet(root / "registry")
+        self.driver = self.start(**more)
+
+    def start(self, **more: Any) -> NodeDriver:
+        """Start a driver, and let the kubelet register it."""
+        driver = make_driver(self.root, MACHINE, self.api, **more)
+        driver.start()
+        eventually(driver.published.is_set)
+        self.kubelet.register()
+        return driver
+
+    def claim_of(self, pod: str) -> ResourceClaim:
+        """Return the claim of a pod."""
+        (found,) = [
+            one
+            for one in self.cluster.api.list(ResourceClaim)
+            if any(owner.name == pod for owner in one.metadata.owner_references)
+        ]
+        return found
+
+    def bind(self, name: str, wanted: str) -> ResourceClaim:
+        """Let the scheduler give a pod its node and its devices; return its claim."""
+        with self.api.lock:
+            self.cluster.add(claim_pod(name, wanted))
+            assert_placed(self.cluster, **{name.replace("-", "_"): "n"})
+            return self.claim_of(name)
+
+    def reallocate(self, claim: ResourceClaim, allocation: AllocationResult | None) -> None:
+        """Replace a claim's allocation."""
+        status = replace(claim.status, allocation=allocation)
+        meta = replace(claim.metadata, resource_version="")
+        with self.api.lock:
+            self.cluster.api.update(replace(claim, status=status, metadata=meta))
+
+    def slices(self) -> list[ResourceSlice]:
+        """Return all slices."""
+        with self.api.lock:
+            return self.cluster.api.list(ResourceSlice)
+
+    def cdi(self) -> dict[str, Any]:
+        """Return the CDI files by the claim's UID."""
+        return {
+            path.stem.partition("_")[2]: json.loads(path.read_text())
+            for path in (self.root / "cdi").iterdir()
+        }
+
+
+def devices_of(claim: ResourceClaim) -> list[str]:
+    """Return the names of a claim's devices, sorted."""
+    assert claim.status.allocation is not None
+    return sorted(one.device for one in claim.status.allocation.devices.results)
+
+
+def with_result(claim: ResourceClaim, **fields: Any) -> AllocationResult:
+    """Return the allocation of a claim with other fields in its only result."""
+    allocation = claim.status.allocation
+    assert allocation is not None
+    (result,) = allocation.devices.results
+    devices = replace(allocation.devices, results=(replace(result, **fields),))
+    return replace(allocation, devices=devices)

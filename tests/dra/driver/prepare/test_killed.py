@@ -1,4 +1,4 @@
-"""The driver's state after it was killed, at instants that nobody chose."""
+"""The driver's state after it was killed at random moments."""
 
 from __future__ import annotations
 

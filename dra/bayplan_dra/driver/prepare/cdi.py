@@ -1,6 +1,6 @@
 """CDI files: what a container runtime adds to a container that gets a device.
 
-One file for each claim, with a device of its own for every device of the claim, so that no two
+There is one file for each claim, with a CDI device for every device of the claim, so that no two
 claims share a name (Container Device Interface, version 0.6.0).
 """
 
@@ -28,7 +28,7 @@ class Edits:
     mounts: Mapping[str, str] = field(default_factory=dict)
 
     def content(self) -> dict[str, Any]:
-        """Return them as CDI's containerEdits."""
+        """Return the edits as CDI's containerEdits."""
         found: dict[str, Any] = {}
         if self.environment:
             found["env"] = [f"{name}={value}" for name, value in sorted(self.environment.items())]
@@ -47,12 +47,16 @@ class Edits:
 
 
 def device_id(driver: str, uid: str, device: str) -> str:
-    """Return the name by which a runtime finds a device of a claim."""
+    """Return the CDI name of a claim's device."""
     return f"{driver}/claim={uid}-{device}"
 
 
 def spec_text(driver: str, uid: str, common: Edits, devices: Mapping[str, Edits]) -> str:
-    """Return a claim's CDI file."""
+    """Return the text of a claim's CDI file.
+
+    :param common: what every container of the claim gets.
+    :param devices: what a container gets with each device, by its name.
+    """
     content = {
         "cdiVersion": _VERSION,
         "kind": f"{driver}/claim",
@@ -66,31 +70,31 @@ def spec_text(driver: str, uid: str, common: Edits, devices: Mapping[str, Edits]
 
 
 def _marked(name: str, edits: Edits) -> dict[str, Any]:
-    """Return a device's edits with its name; a runtime refuses a device that edits nothing."""
+    """Return a device's edits with its name: runtimes refuse a device that edits nothing."""
     variable = f"BAYPLAN_DEVICE_{name.upper().replace('-', '_')}"
     return replace(edits, environment={**edits.environment, variable: name}).content()
 
 
 class CdiFolder:
-    """The CDI files of a driver, in a folder that it shares with others."""
+    """The CDI files of a driver, in a folder that other drivers use, too."""
 
     def __init__(self, path: Path, driver: str) -> None:
         self._path = folder(path, 0o755)
         self._prefix = f"{driver}-claim_"
 
     def write(self, uid: str, text: str) -> None:
-        """Write a claim's file, unless it is there as it should be."""
+        """Write a claim's file, unless it is already there."""
         path = self._file(uid)
         content = text.encode()
         if not path.exists() or path.read_bytes() != content:
             write_atomically(path, content, 0o644)
 
     def remove(self, uid: str) -> None:
-        """Remove a claim's file; none is fine."""
+        """Remove a claim's file; a missing file is fine."""
         remove(self._file(uid))
 
     def keep_only(self, uids: Iterable[str]) -> None:
-        """Remove the files of all other claims, and what was left half written."""
+        """Remove the files of all other claims, and incomplete ones."""
         kept = {self._file(uid) for uid in uids}
         for path in self._path.glob(f"{self._prefix}*"):
             if path not in kept and path.name.endswith((".json", TEMPORARY)):

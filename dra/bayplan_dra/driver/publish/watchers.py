@@ -1,7 +1,7 @@
-"""Who notices that devices become sick, and well again: GPUs by NVML, ports of NICs by sysfs.
+"""Watch the devices' health: GPUs through NVML, ports of NICs through sysfs.
 
-Each watcher runs in a thread of its own until it is told to stop. What cannot be asked is logged
-and asked again; it makes no device sick, nor well.
+Each watcher runs in a thread of its own until it is stopped. A failed query is logged and retried;
+it does not change a device's health.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ import pynvml
 from bayplan.errors import BayplanError
 from bayplan.topology.machine.model import Mig, Nic
 from bayplan.topology.machine.readers.nvml import read_gpus
-from bayplan_dra.driver.devices import Inventory
+from bayplan_dra.driver.publish.devices import NodeInventory
 
 __all__ = ["APPLICATION_XIDS", "LinkWatcher", "PortWatcher", "Report", "XidWatcher"]
 
 Report: TypeAlias = Callable[[str, str, str], bool]
-"""Takes a device, the cause of its problem and a text, which is "" when the problem is over; says
-whether that was news. To tell it the same again does no harm."""
+"""Called with a device, the cause of its problem and a text, "" when the problem is over; returns
+whether this changed anything. Repeated reports are harmless."""
 APPLICATION_XIDS = frozenset({13, 31, 43, 45, 68, 109})
-"""Xids that a faulty application is enough for."""
+"""Xids that a faulty application can cause."""
 _RECOVERY_CHANGED = 154
-"""The Xid by which the driver says that it wants another recovery than before, or none."""
+"""The Xid that announces a change of the recovery action that the driver wants."""
 _RECOVERIES = {
     1: "a reset of the GPU",
     2: "a reboot of the node",
@@ -41,47 +41,47 @@ _RECOVERIES = {
     6: "a reset of the GPU's PCIe bus",
     7: "a reboot of the system",
 }
-"""What nvmlDeviceGpuRecoveryAction_t asks for; 0 is nothing."""
+"""The values of nvmlDeviceGpuRecoveryAction_t; 0 is no action."""
 _GONE = (
     pynvml.NVML_ERROR_GPU_IS_LOST,
     pynvml.NVML_ERROR_RESET_REQUIRED,
     pynvml.NVML_ERROR_NOT_FOUND,
     pynvml.NVML_ERROR_GPU_NOT_FOUND,
 )
-"""Errors that say of a GPU that it cannot be used. Others may pass."""
+"""Errors that mean that a GPU cannot be used; others may be temporary."""
 _ANY_INSTANCE = 0xFFFFFFFF
-_ROUNDS_BEFORE_ANEW = 10
+_ROUNDS_BEFORE_REOPENING = 10
 _PAUSE = 0.01
 """Seconds between two waits for events."""
 _ACTIVE = "4:"
-"""What the state of a port that carries data begins with."""
+"""How the state of a port that carries data begins."""
 log = logging.getLogger("bayplan.driver")
 
 
 class XidWatcher:
-    """Watches for what the driver says of GPUs; a GPU's problems are those of its MIG instances.
+    """Watches the GPUs' events and state; a GPU's problems are also those of its MIG instances.
 
-    Causes: ``xid``, an Xid that is no application's; ``ecc``, a double-bit error of memory; both
-    of one MIG instance only where the event names it. ``recovery``, while the driver wants one, as
-    after a restart of this process with a GPU that waits for its reset. ``lost``, while the GPU
-    does not answer.
+    Causes: ``xid``, an Xid that no application caused, and ``ecc``, a double-bit memory error (for
+    one MIG instance only if the event names it); ``recovery``, while the driver wants a recovery
+    action, for instance when this process starts and a GPU waits for its reset; ``lost``, while the
+    GPU does not answer.
 
-    No event tells of a reset. ``xid`` and ``ecc`` end when the driver wanted a recovery and wants
-    none any more, or when a GPU that was lost answers again and none is wanted. Where neither
-    happens, as after an Xid that asks for nothing or with a driver that knows no recoveries, they
-    stay until this process is restarted. A GPU is not reset while a process has it open, and this
-    watcher has all GPUs open: who resets one stops it first.
+    There is no event for a reset. ``xid`` and ``ecc`` end when the driver no longer wants a
+    recovery action that it wanted before, or when a lost GPU answers again and no action is wanted.
+    If neither happens, as after an Xid that needs no action or with a driver that knows no actions,
+    they stay until this process restarts. A GPU cannot be reset while a process has it open, and
+    this watcher has all GPUs open: stop it first.
 
-    While a GPU does not answer, NVML is closed and opened every tenth time, as it finds a GPU that
-    came back only then. Events of other GPUs can be missed in that moment; a recovery is not.
+    While a GPU does not answer, NVML is reopened every tenth time, because it finds a GPU that came
+    back only then. Events of other GPUs may be lost in that moment; recovery actions are not.
 
     :param ignored: Xids to ignore besides ``APPLICATION_XIDS``.
-    :param seconds: the longest wait for an event, and how far apart GPUs are asked how they are.
+    :param seconds: the longest wait for an event, and the interval at which GPUs are queried.
     """
 
     def __init__(
         self,
-        inventory: Inventory,
+        inventory: NodeInventory,
         report: Report,
         ignored: Iterable[int] = (),
         seconds: float = 1.0,
@@ -92,12 +92,12 @@ class XidWatcher:
         self._seconds = seconds
 
     def run(self, stopped: threading.Event) -> None:
-        """Watch until stopped, which takes no longer than a wait for an event."""
+        """Watch until ``stopped`` is set; returns within one wait for an event."""
         if self._gpus:
             _repeat("GPUs", lambda: self._watch(stopped), self._seconds, stopped)
 
     def _watch(self, stopped: threading.Event) -> None:
-        """Watch with NVML opened as often as needed, but not many times in a moment."""
+        """Watch, reopening NVML as needed, but not in quick succession."""
         lasted = self._seconds
         while lasted >= self._seconds and not stopped.is_set():
             started = time.monotonic()
@@ -105,19 +105,19 @@ class XidWatcher:
             lasted = time.monotonic() - started
 
     def _session(self, stopped: threading.Event) -> None:
-        """Watch until other GPUs answer than at first, or NVML should look for those that don't."""
+        """Watch until the set of GPUs that answer changes, or NVML has to be reopened."""
         with _nvml():
             for gpu in self._gpus:
                 gpu.handle = None
-            answering = self._look()
-            rounds = 0 if len(answering) == len(self._gpus) else _ROUNDS_BEFORE_ANEW
+            answering = self._check()
+            rounds = 0 if len(answering) == len(self._gpus) else _ROUNDS_BEFORE_REOPENING
             with _event_set() as events:
                 for gpu in answering:
                     _register(gpu, events)
                 while not stopped.is_set():
                     well = self._wait(events, stopped)
                     rounds -= 1
-                    if self._look() != answering or rounds == 0:
+                    if self._check() != answering or rounds == 0:
                         return
                     if not well:
                         raise BayplanError("NVML says that a GPU is lost, but all answer")
@@ -125,14 +125,16 @@ class XidWatcher:
     # Events ------------------------------------------------------------------------------
 
     def _wait(self, events: Any, stopped: threading.Event) -> bool:
-        """Take events until the next round; return False at once when a GPU is lost."""
+        """Handle events until the next round; return False at once when a GPU is lost."""
         until = time.monotonic() + self._seconds
         while (left := until - time.monotonic()) > 0 and not stopped.is_set():
             try:
                 event = pynvml.nvmlEventSetWait_v2(events, max(1, round(1000 * left)))
             except pynvml.NVMLError as exc:
                 if exc.value == pynvml.NVML_ERROR_TIMEOUT:
-                    stopped.wait(_PAUSE)  # it may come early, and at once where all is unsupported
+                    stopped.wait(
+                        _PAUSE
+                    )  # it may time out early, and at once without supported events
                     continue
                 if exc.value == pynvml.NVML_ERROR_GPU_IS_LOST:
                     return False
@@ -144,17 +146,17 @@ class XidWatcher:
         gpu = self._gpu_of(event.device)
         xid = int(event.eventData)
         if gpu is None:
-            log.warning("event %d of type %#x is of no known GPU", xid, event.eventType)
+            log.warning("event %d of type %#x has no known GPU", xid, event.eventType)
         elif event.eventType == pynvml.nvmlEventTypeDoubleBitEccError:
             devices = gpu.named(event.gpuInstanceId, event.computeInstanceId)
-            self._tell(devices, "ecc", "double-bit error of memory")
+            self._report_all(devices, "ecc", "double-bit error of memory")
         elif xid in self._ignored:
             log.info("%s: Xid %d is ignored", gpu.name, xid)
         else:
             devices = gpu.named(event.gpuInstanceId, event.computeInstanceId)
-            self._tell(devices, "xid", f"Xid {xid}")
+            self._report_all(devices, "xid", f"Xid {xid}")
 
-    def _gpu_of(self, handle: Any) -> _Gpu | None:
+    def _gpu_of(self, handle: Any) -> _WatchedGpu | None:
         address = _address(handle)
         for gpu in self._gpus:
             if gpu.handle is not None and _address(gpu.handle) == address:
@@ -166,11 +168,11 @@ class XidWatcher:
 
     # State -------------------------------------------------------------------------------
 
-    def _look(self) -> list[_Gpu]:
-        """Ask all GPUs how they are; return those that answer."""
+    def _check(self) -> list[_WatchedGpu]:
+        """Query all GPUs; return those that answer."""
         return [gpu for gpu in self._gpus if self._answers(gpu)]
 
-    def _answers(self, gpu: _Gpu) -> bool:
+    def _answers(self, gpu: _WatchedGpu) -> bool:
         try:
             if gpu.handle is None:
                 gpu.handle = _handle(gpu)
@@ -178,33 +180,33 @@ class XidWatcher:
         except pynvml.NVMLError as exc:
             if exc.value in _GONE:
                 gpu.lost = True
-                self._tell(gpu.devices, "lost", f"NVML: {exc}")
+                self._report_all(gpu.devices, "lost", f"NVML: {exc}")
             elif str(exc) != gpu.error:
-                log.warning("%s cannot be asked how it is: %s", gpu.name, exc)
+                log.warning("%s cannot be queried: %s", gpu.name, exc)
             gpu.error = str(exc)
             return False
         gpu.error = ""
         if gpu.lost:
-            self._tell(gpu.devices, "lost", "")
+            self._report_all(gpu.devices, "lost", "")
             gpu.lost, gpu.recovering = False, True
         if wanted:
             gpu.recovering = True
             what = _RECOVERIES.get(wanted, f"recovery {wanted}")
-            self._tell(gpu.devices, "recovery", f"the driver wants {what}")
+            self._report_all(gpu.devices, "recovery", f"the driver wants {what}")
         elif gpu.recovering:
             gpu.recovering = False
             for cause in ("recovery", "xid", "ecc"):
-                self._tell(gpu.devices, cause, "")
+                self._report_all(gpu.devices, cause, "")
         return True
 
-    def _tell(self, devices: Iterable[str], cause: str, text: str) -> None:
+    def _report_all(self, devices: Iterable[str], cause: str, text: str) -> None:
         for device in devices:
-            _tell(self._report, device, cause, text)
+            _report_and_log(self._report, device, cause, text)
 
 
 @dataclass(eq=False)
-class _Gpu:
-    """A GPU that is watched: its devices, and how it was when it was last asked."""
+class _WatchedGpu:
+    """A GPU that is watched: its devices, and its state when it was last queried."""
 
     index: int
     uuid: str
@@ -216,11 +218,11 @@ class _Gpu:
 
     @property
     def name(self) -> str:
-        """What a log calls it."""
+        """The GPU's name in logs."""
         return f"GPU {self.index}"
 
     def named(self, gpu_instance: int, compute_instance: int) -> list[str]:
-        """Return the devices that an event is of: the instances that it names, or else all."""
+        """Return the devices of an event: the MIG instances that it names, or else all."""
         found = [
             name
             for name, mig in self.devices.items()
@@ -231,12 +233,12 @@ class _Gpu:
         return found or list(self.devices)
 
 
-def _gpus(inventory: Inventory) -> list[_Gpu]:
-    found: dict[int, _Gpu] = {}
+def _gpus(inventory: NodeInventory) -> list[_WatchedGpu]:
+    found: dict[int, _WatchedGpu] = {}
     for device in inventory.devices.values():
         if device.gpu is not None:
             known = inventory.machine.gpus[device.gpu]
-            gpu = found.setdefault(known.index, _Gpu(known.index, known.uuid))
+            gpu = found.setdefault(known.index, _WatchedGpu(known.index, known.uuid))
             gpu.devices[device.name] = device.mig
     return list(found.values())
 
@@ -261,18 +263,18 @@ def _event_set() -> Iterator[Any]:
             pynvml.nvmlEventSetFree(events)
 
 
-def _register(gpu: _Gpu, events: Any) -> None:
-    """Let an event set have what a GPU supports of the events; one with none is only asked."""
+def _register(gpu: _WatchedGpu, events: Any) -> None:
+    """Register for the events that a GPU supports; one without any is only queried."""
     wanted = pynvml.nvmlEventTypeXidCriticalError | pynvml.nvmlEventTypeDoubleBitEccError
     try:
         types = wanted & pynvml.nvmlDeviceGetSupportedEventTypes(gpu.handle)
         pynvml.nvmlDeviceRegisterEvents(gpu.handle, types, events)
     except pynvml.NVMLError as exc:
-        log.warning("%s tells of no events: %s", gpu.name, exc)
+        log.warning("%s reports no events: %s", gpu.name, exc)
 
 
-def _handle(gpu: _Gpu) -> Any:
-    """Return the handle of a GPU by its uuid: indices move up when another GPU is gone."""
+def _handle(gpu: _WatchedGpu) -> Any:
+    """Return the handle of a GPU by its uuid: indices change when another GPU is gone."""
     if gpu.uuid:
         return pynvml.nvmlDeviceGetHandleByUUID(gpu.uuid)
     return pynvml.nvmlDeviceGetHandleByIndex(gpu.index)
@@ -283,12 +285,12 @@ def _address(handle: Any) -> int | None:
 
 
 def _wanted_recovery(handle: Any) -> int:
-    """Return the recovery that the driver wants for a GPU; 0 where it wants none or does not say.
+    """Return the recovery action that the driver wants for a GPU; 0 for none or unknown.
 
     :raises NVMLError: when the GPU does not answer.
     """
     with _unless_unsupported():
-        pynvml.nvmlDeviceGetMemoryInfo(handle)  # asks the GPU, in every version of the driver
+        pynvml.nvmlDeviceGetMemoryInfo(handle)  # queries the GPU, in every version of the driver
     with _unless_unsupported():
         field_id = pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION
         value = pynvml.nvmlDeviceGetFieldValues(handle, [field_id])[0]
@@ -300,7 +302,7 @@ def _wanted_recovery(handle: Any) -> int:
 
 @contextmanager
 def _unless_unsupported() -> Iterator[None]:
-    """Do without an answer of a driver or GPU that does not know the question."""
+    """Ignore errors of a driver or GPU that does not support a query."""
     try:
         yield
     except pynvml.NVMLError as exc:
@@ -316,14 +318,14 @@ def _unless_unsupported() -> Iterator[None]:
 class LinkWatcher:
     """Compares the active NVLinks of each GPU with the most that it had since the start.
 
-    A GPU with fewer is sick with cause ``nvlink``, which its MIG instances are not: they have no
-    NVLinks. A GPU that is lost or not found is left as it was. NVML is opened each time, so that a
-    GPU that came back is found; that costs little where an ``XidWatcher`` has it open.
+    A GPU with fewer is unhealthy with cause ``nvlink``; its MIG instances, which have no NVLinks,
+    are not. The health of a GPU that is lost or not found does not change. NVML is opened each time
+    to find GPUs that came back, which is cheap while an ``XidWatcher`` has it open.
 
-    :param seconds: between two looks.
+    :param seconds: the interval between two checks.
     """
 
-    def __init__(self, inventory: Inventory, report: Report, seconds: float = 1.0) -> None:
+    def __init__(self, inventory: NodeInventory, report: Report, seconds: float = 1.0) -> None:
         self._gpus = [
             (device.name, inventory.machine.gpus[device.gpu])
             for device in inventory.devices.values()
@@ -334,11 +336,11 @@ class LinkWatcher:
         self._seconds = seconds
 
     def run(self, stopped: threading.Event) -> None:
-        """Watch until stopped, which takes no longer than a look."""
+        """Watch until ``stopped`` is set; returns within one check."""
         if self._gpus:
-            _repeat("NVLinks", self._look, self._seconds, stopped)
+            _repeat("NVLinks", self._check, self._seconds, stopped)
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         found = [gpu for gpu in read_gpus() if not gpu.lost]
         by_uuid = {gpu.uuid: gpu.links for gpu in found}
         by_index = {gpu.index: gpu.links for gpu in found}
@@ -347,21 +349,21 @@ class LinkWatcher:
             if links is not None:
                 most = self._most[device] = max(links, self._most.get(device, 0))
                 text = f"{links} of {most} NVLinks are active" if links < most else ""
-                _tell(self._report, device, "nvlink", text)
+                _report_and_log(self._report, device, "nvlink", text)
 
 
 class PortWatcher:
-    """Reads the state of the NICs' ports: one that is not active is a problem, cause ``port``.
+    """Reads the state of the NICs' ports: a port that is not active is a problem, cause ``port``.
 
-    So is a port that is not there any more, as while a NIC's firmware is reset.
+    So is a port that has disappeared, for instance while a NIC's firmware is reset.
 
     :param sysfs_root: where sysfs is mounted.
-    :param seconds: between two looks.
+    :param seconds: the interval between two checks.
     """
 
     def __init__(
         self,
-        inventory: Inventory,
+        inventory: NodeInventory,
         report: Report,
         sysfs_root: Path = Path("/sys"),
         seconds: float = 1.0,
@@ -377,11 +379,11 @@ class PortWatcher:
         self._seconds = seconds
 
     def run(self, stopped: threading.Event) -> None:
-        """Watch until stopped, which takes no longer than a look."""
+        """Watch until ``stopped`` is set; returns within one check."""
         if self._nics:
-            _repeat("ports of NICs", self._look, self._seconds, stopped)
+            _repeat("ports of NICs", self._check, self._seconds, stopped)
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         for device, nic in self._nics.items():
             try:
                 text = self._problem(nic)
@@ -391,7 +393,7 @@ class PortWatcher:
                 self._errors[device] = str(exc)
             else:
                 self._errors.pop(device, None)
-                _tell(self._report, device, "port", text)
+                _report_and_log(self._report, device, "port", text)
 
     def _problem(self, nic: Nic) -> str:
         port = self._root / "class" / "infiniband" / nic.name / "ports" / str(nic.port)
@@ -404,24 +406,24 @@ class PortWatcher:
         return f"port {nic.port} of {nic.name} is {state.partition(':')[2].strip() or 'unknown'}"
 
 
-def _tell(report: Report, device: str, cause: str, text: str) -> None:
+def _report_and_log(report: Report, device: str, cause: str, text: str) -> None:
     if report(device, cause, text):
         if text:
-            log.warning("%s is sick: %s", device, text, extra={"cause": cause})
+            log.warning("%s is unhealthy: %s", device, text, extra={"cause": cause})
         else:
-            log.info("%s is over its problem with %s", device, cause)
+            log.info("%s has recovered", device, extra={"cause": cause})
 
 
-def _repeat(what: str, look: Callable[[], None], seconds: float, stopped: threading.Event) -> None:
-    """Look again and again, so many seconds apart; what goes wrong is logged when it is new."""
-    said = ""
+def _repeat(what: str, check: Callable[[], None], seconds: float, stopped: threading.Event) -> None:
+    """Call ``check`` every few seconds until stopped; an error is logged when it is new."""
+    logged = ""
     while not stopped.is_set():
         error = ""
         try:
-            look()
-        except Exception as exc:  # a thread that ended would see nothing any more
+            check()
+        except Exception as exc:  # the thread has to survive any error
             error = f"{type(exc).__name__}: {exc}"
-        if error and error != said:
+        if error and error != logged:
             log.warning("%s cannot be watched: %s", what, error)
-        said = error
+        logged = error
         stopped.wait(seconds)

@@ -1,7 +1,7 @@
 """What the driver has prepared, on disk: one file for each claim, named after its UID.
 
-A file is written before the kubelet is answered and survives any kill and a reboot. Damage to one
-concerns one claim only.
+A file is written before the kubelet gets its answer, and survives a kill or a reboot. Damage to a
+file affects only its own claim.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _VERSION = 1
 
 
 class PreparedDevice(msgspec.Struct, frozen=True):
-    """A device of a claim, with the requests (base names) that it answers."""
+    """A device of a claim, with the requests that it answers (without their alternatives)."""
 
     name: str
     requests: tuple[str, ...]
@@ -39,23 +39,24 @@ class PreparedClaim(msgspec.Struct, frozen=True):
     spec: str
 
 
-class _File(msgspec.Struct):
+class _CheckpointFile(msgspec.Struct):
     version: int
     checksum: int
     claim: msgspec.Raw
 
 
 def is_uid(text: str) -> bool:
-    """Tell whether a text is one that a UID can be, and so a file's name."""
+    """Tell whether a text can be a UID, and so a file's name."""
     return re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9-]{0,62}", text) is not None
 
 
 class Checkpoint:
-    """All prepared claims of a driver on a node, also those of another instance of it.
+    """All prepared claims of a driver on a node, including those of other instances.
 
-    Not to be used by two at a time: see ``files.locked``. ``damaged`` tells of files that make no
-    sense, which are kept aside under another name; ``unread`` are the UIDs of those that the disk
-    does not give, or that a newer driver has written, which are left alone.
+    Callers have to hold a lock, see ``files.locked``.
+
+    :ivar damaged: messages about damaged files, which are kept with another suffix.
+    :ivar unread: by UID, why a file cannot be read: a disk error, or a newer driver wrote it.
     """
 
     def __init__(self, path: Path) -> None:
@@ -65,7 +66,7 @@ class Checkpoint:
         self.unread: dict[str, str] = {}
 
     def clean(self) -> None:
-        """Remove what a killed process left half written."""
+        """Remove files that a killed process left incomplete."""
         for path in self._path.glob(f"*{TEMPORARY}"):
             remove(path)
 
@@ -80,18 +81,21 @@ class Checkpoint:
         return found
 
     def get(self, uid: str) -> PreparedClaim | None:
-        """Return a prepared claim."""
+        """Return a prepared claim, None if there is none or its file cannot be read."""
         path = self._file(uid)
         return self._read(path) if path.exists() else None
 
     def put(self, claim: PreparedClaim) -> None:
-        """Write a claim; after this it is not lost."""
+        """Write a claim durably.
+
+        :raises OSError: when the disk fails.
+        """
         raw = msgspec.json.encode(claim)
-        content = msgspec.json.encode(_File(_VERSION, zlib.crc32(raw), msgspec.Raw(raw)))
+        content = msgspec.json.encode(_CheckpointFile(_VERSION, zlib.crc32(raw), msgspec.Raw(raw)))
         write_atomically(self._file(claim.uid), content)
 
     def remove(self, uid: str) -> None:
-        """Forget a claim; none is fine."""
+        """Remove a claim; an unknown one is fine."""
         remove(self._file(uid))
         self._known.pop(uid, None)
 
@@ -113,7 +117,7 @@ class Checkpoint:
         if known is not None and known[0] == changed:
             return known[1]
         try:
-            file = msgspec.json.decode(content, type=_File)
+            file = msgspec.json.decode(content, type=_CheckpointFile)
             if file.version > _VERSION:
                 self.unread[path.stem] = f"{path}: its version is {file.version}"
                 return None

@@ -1,4 +1,4 @@
-"""The services that the kubelet calls, over unix sockets: registration, claims, health."""
+"""The services that the kubelet calls over unix sockets: registration, claims, health."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from typing import Any
 import grpc
 
 from bayplan.errors import BayplanError
-from bayplan_dra.driver.health import Health
-from bayplan_dra.driver.preparer import Preparer
+from bayplan_dra.driver.kubelet.sockets import MOST_PATH
+from bayplan_dra.driver.prepare.preparer import Preparer
 from bayplan_dra.driver.proto import dra_pb2 as dra
 from bayplan_dra.driver.proto import health_pb2 as health
 from bayplan_dra.driver.proto import registration_pb2 as registration
-from bayplan_dra.driver.sockets import MOST_PATH
+from bayplan_dra.driver.publish.health import HealthTracker
 
 __all__ = [
     "VERSIONS",
@@ -33,19 +33,22 @@ __all__ = [
 ]
 
 VERSIONS = ("v1.DRAPlugin", "v1beta1.DRAPlugin", "v1alpha1.DRAResourceHealth")
-"""In the order of preference: the kubelet takes the first that it knows."""
+"""In order of preference: the kubelet takes the first that it knows."""
 _PACKAGES = ("k8s.io.kubelet.pkg.apis.dra.v1", "k8s.io.kubelet.pkg.apis.dra.v1beta1")
 _WORKERS = 16
 _MOST_STREAMS = 4
-"""Streams of health at once: each keeps a worker from the claims."""
+"""Concurrent streams of health: each occupies a worker."""
 _NUMBERS = itertools.count()
 _HEALTH_SECONDS = 10.0
-"""How often all devices are told of, changed or not; the kubelet takes 30 s for silence."""
+"""How often the health of all devices is sent; the kubelet times out after 30 s."""
 log = logging.getLogger("bayplan.driver")
 
 
 class KubeletServer:
-    """A gRPC server on a unix socket that only root and the driver's user can open."""
+    """A gRPC server on a unix socket that only root and the driver's user can open.
+
+    :raises BayplanError: when the path is too long for a socket.
+    """
 
     def __init__(self, path: Path, handlers: Sequence[grpc.GenericRpcHandler]) -> None:
         if len(str(path).encode()) > MOST_PATH:
@@ -59,9 +62,11 @@ class KubeletServer:
         self._server.add_generic_rpc_handlers(tuple(handlers))
 
     def start(self) -> None:
-        """Listen, in the place of whoever did before.
+        """Listen, replacing the socket of a previous instance.
 
-        The socket gets its name when it serves, and keeps it if another instance takes it over.
+        The socket gets its name once it serves, so there is always one that answers.
+
+        :raises BayplanError: when the socket cannot be used.
         """
         temporary = self.path.with_name(f".{os.getpid()}-{next(_NUMBERS)}")
         temporary.unlink(missing_ok=True)
@@ -76,7 +81,7 @@ class KubeletServer:
         self._own = _identity(self.path)
 
     def stop(self, grace: float) -> None:
-        """Take no more calls, and give those under way so many seconds."""
+        """Refuse new calls, and give running ones ``grace`` seconds."""
         self._server.stop(grace).wait()
         if self._own is not None and _identity(self.path) == self._own:
             self.path.unlink(missing_ok=True)
@@ -93,14 +98,17 @@ def _identity(path: Path) -> tuple[int, int] | None:
 def serve(
     service: str, methods: dict[str, grpc.RpcMethodHandler[Any, Any]]
 ) -> grpc.GenericRpcHandler:
-    """Return the handler of a service."""
+    """Return the handler of a service, given its methods by name."""
     return grpc.method_handlers_generic_handler(service, methods)
 
 
 def registration_handler(
-    driver: str, endpoint: Path, told: Callable[[str], None]
+    driver: str, endpoint: Path, answered: Callable[[str], None]
 ) -> grpc.GenericRpcHandler:
-    """Return the service by which the kubelet learns of the driver; ``told`` gets its answer."""
+    """Return the service by which the kubelet learns of the driver.
+
+    :param answered: called with the kubelet's error, "" when it registered the driver.
+    """
 
     def info(request: registration.InfoRequest, context: object) -> registration.PluginInfo:
         return registration.PluginInfo(
@@ -113,7 +121,7 @@ def registration_handler(
     def status(
         request: registration.RegistrationStatus, context: object
     ) -> registration.RegistrationStatusResponse:
-        told("" if request.plugin_registered else request.error or "no reason given")
+        answered("" if request.plugin_registered else request.error or "no reason given")
         return registration.RegistrationStatusResponse()
 
     return serve(
@@ -130,9 +138,10 @@ def claim_handlers(
 ) -> list[Any]:
     """Return the services that prepare claims: v1 and v1beta1, which have the same messages.
 
-    A kubelet that has given up unprepares: nothing may be prepared for it after that.
+    A kubelet that has given up unprepares the claim: it must not be prepared after that.
 
-    :param observe: told of every claim: what was done, the error or "", and the seconds.
+    :param observe: called for every claim with the operation, the error or "", and the seconds.
+    :param stopped: set when the driver stops; claims are refused then.
     """
 
     def prepare(request: dra.NodePrepareResourcesRequest, context: grpc.ServicerContext) -> Any:
@@ -168,7 +177,7 @@ def _prepared(
 
     def run() -> None:
         if not wanted():
-            raise BayplanError("the call has ended, or the driver ends")
+            raise BayplanError("the call was cancelled, or the driver is stopping")
         found = preparer.prepare(claim.namespace, claim.name, claim.uid, wanted)
         for one in found.devices:
             device = dra.Device(
@@ -191,7 +200,7 @@ def _guarded(
     observe: Callable[[str, str, float], None],
     run: Callable[[], None],
 ) -> str:
-    """Run for one claim; return what went wrong, which is no reason to fail the other claims."""
+    """Run for one claim; return its error, so that the other claims of the call go on."""
     started = time.monotonic()
     error = ""
     try:
@@ -204,13 +213,14 @@ def _guarded(
     seconds = time.monotonic() - started
     level = logging.WARNING if error else logging.INFO
     name = f"{claim.namespace}/{claim.name}"
-    log.log(level, "%s %s", what, name, extra={"claim": claim.uid, "error": error})
+    extra = {"claim": claim.uid, "error": error} if error else {"claim": claim.uid}
+    log.log(level, "%s %s", what, name, extra=extra)
     observe(what, error, seconds)
     return error
 
 
-def health_handler(state: Health, stopped: threading.Event) -> Any:
-    """Return the service that tells the kubelet of the devices' health, at every change."""
+def health_handler(state: HealthTracker, stopped: threading.Event) -> Any:
+    """Return the service that sends the devices' health to the kubelet at every change."""
 
     def watch(
         request: health.NodeWatchResourcesRequest, context: grpc.ServicerContext

@@ -1,7 +1,6 @@
 """Where the driver listens, and where the kubelet looks for it.
 
-Instances of one driver that overlap during a rolling update have sockets of their own, told apart
-by the UID of their pods.
+Instances that overlap during a rolling update have separate sockets, named after their pods' UIDs.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from bayplan.errors import BayplanError
 __all__ = ["MOST_PATH", "Sockets"]
 
 MOST_PATH = 107
-"""Bytes of a unix socket's path: 108 with the zero that ends it."""
+"""Bytes that a unix socket's path may have: 108 with the terminating zero."""
 
 
 @dataclass(frozen=True)
@@ -31,14 +30,20 @@ class Sockets:
         return self.plugins / driver
 
     def service(self, driver: str) -> Path:
-        """Return the socket that serves claims."""
+        """Return the socket that serves claims.
+
+        :raises BayplanError: when the path is too long.
+        """
         names = ["dra.sock"]
         if self.pod_uid:
             names = [f"dra-{self.pod_uid}.sock", f"dra-{_hash(self.pod_uid, 8)}.sock"]
         return _short_enough(self.folder(driver), names)
 
     def registration(self, driver: str) -> Path:
-        """Return the socket by which the kubelet finds the driver."""
+        """Return the socket by which the kubelet finds the driver.
+
+        :raises BayplanError: when the path is too long.
+        """
         names = [f"{driver}-reg.sock"]
         if self.pod_uid:
             both = f"{driver}\0{self.pod_uid}"

@@ -1,4 +1,4 @@
-"""Devices become sick and well again: the stub library through pynvml, and a sysfs tree."""
+"""Devices become unhealthy and recover: the stub library through pynvml, and a sysfs tree."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Protocol
 import nvml_machine
 import pynvml
 import pytest
-from kubelet import EmbeddedApi, eventually, short_folder
+from driver_stage import EmbeddedApi, eventually, short_folder
 from nvml_machine import FakeLink, FakeMachine, FakePort, News, Written, hgx
 
 from bayplan.api import ResourceSlice
@@ -23,11 +23,16 @@ from bayplan.cluster.embedded.store import MemoryCluster
 from bayplan.testing import make_node
 from bayplan.topology.machine.readers.discovery import discover
 from bayplan_dra.driver.app import NodeDriver
-from bayplan_dra.driver.devices import Inventory, inventory_of
-from bayplan_dra.driver.edits import DeviceFiles
-from bayplan_dra.driver.health import Health
-from bayplan_dra.driver.sockets import Sockets
-from bayplan_dra.driver.watchers import APPLICATION_XIDS, LinkWatcher, PortWatcher, XidWatcher
+from bayplan_dra.driver.kubelet.sockets import Sockets
+from bayplan_dra.driver.prepare.edits import DeviceFiles
+from bayplan_dra.driver.publish.devices import NodeInventory, inventory_of
+from bayplan_dra.driver.publish.health import HealthTracker
+from bayplan_dra.driver.publish.watchers import (
+    APPLICATION_XIDS,
+    LinkWatcher,
+    PortWatcher,
+    XidWatcher,
+)
 
 XID = pynvml.nvmlEventTypeXidCriticalError
 DOUBLE_BIT = pynvml.nvmlEventTypeDoubleBitEccError
@@ -35,7 +40,7 @@ LOST = pynvml.NVML_ERROR_GPU_IS_LOST
 NOT_FOUND = pynvml.NVML_ERROR_NOT_FOUND
 UNKNOWN = pynvml.NVML_ERROR_UNKNOWN
 SOON = 0.02
-"""Seconds between two looks, where a test is not about time."""
+"""Seconds between two checks, where a test is not about time."""
 DEADLINE = 60.0
 
 
@@ -44,11 +49,11 @@ class Watcher(Protocol):
 
 
 @dataclass(frozen=True)
-class Node:
-    inventory: Inventory
+class WatchedNode:
+    inventory: NodeInventory
     files: Written
     news: News
-    health: Health
+    health: HealthTracker
 
     def sick(self) -> dict[str, set[str]]:
         """Return the causes of all problems, by device."""
@@ -60,7 +65,7 @@ class Node:
         return {one.name: one.problem for one in devices if one.problem}
 
     def becomes(self, sick: dict[str, set[str]]) -> None:
-        """Wait until just these devices have just these problems."""
+        """Wait until exactly these devices have exactly these problems."""
         deadline = time.monotonic() + DEADLINE
         version = -1
         while self.sick() != sick and time.monotonic() < deadline:
@@ -71,7 +76,7 @@ class Node:
         return self.files.sysfs / "class/infiniband" / name / f"ports/{port}/state"
 
     def set_port(self, name: str, state: str, port: int = 1) -> None:
-        """Let a port have another state; a watcher sees the old or the new, as in sysfs."""
+        """Change a port's state; a watcher reads the old or the new one, as in sysfs."""
         whole = self.files.sysfs / "state"
         whole.write_text(f"{state}\n")
         whole.replace(self.port(name, port))
@@ -93,20 +98,20 @@ def nvml(stub_library: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         assert ctypes.c_int.in_dll(library, count).value == 0, f"{count} are left open"
 
 
-Nodes = Callable[[FakeMachine], Node]
+WatchedNodes = Callable[[FakeMachine], WatchedNode]
 
 
 @pytest.fixture
-def node_of(nvml: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Nodes:
-    def find(machine: FakeMachine) -> Node:
+def node_of(nvml: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> WatchedNodes:
+    def find(machine: FakeMachine) -> WatchedNode:
         files = nvml_machine.write(machine, tmp_path)
         news = News(tmp_path / "news")
         monkeypatch.setenv("NVML_STUB_MACHINE", str(files.stub))
         monkeypatch.setenv("NVML_STUB_NEWS", str(news.path))
         inventory = inventory_of(discover("here", files.sysfs, files.cpuinfo))
-        health = Health("dra.example", "here")
+        health = HealthTracker("dra.example", "here")
         health.set_devices(inventory.devices)
-        return Node(inventory, files, news, health)
+        return WatchedNode(inventory, files, news, health)
 
     return find
 
@@ -127,15 +132,15 @@ def running(*watchers: Watcher) -> Iterator[None]:
             assert not thread.is_alive()
 
 
-def xids(node: Node, *ignored: int) -> XidWatcher:
+def xids(node: WatchedNode, *ignored: int) -> XidWatcher:
     return XidWatcher(node.inventory, node.health.report, ignored, SOON)
 
 
-def links(node: Node) -> LinkWatcher:
+def links(node: WatchedNode) -> LinkWatcher:
     return LinkWatcher(node.inventory, node.health.report, SOON)
 
 
-def ports(node: Node) -> PortWatcher:
+def ports(node: WatchedNode) -> PortWatcher:
     return PortWatcher(node.inventory, node.health.report, node.files.sysfs, SOON)
 
 
@@ -148,7 +153,7 @@ def with_mig(machine: FakeMachine, gpu: int) -> FakeMachine:
 # Xids --------------------------------------------------------------------------------------
 
 
-def test_an_xid_makes_its_gpu_alone_sick(node_of: Nodes) -> None:
+def test_an_xid_makes_only_its_gpu_unhealthy(node_of: WatchedNodes) -> None:
     node = node_of(hgx(4))
     with running(XidWatcher(node.inventory, node.health.report)):
         node.news.event(2, XID, 79)
@@ -157,7 +162,7 @@ def test_an_xid_makes_its_gpu_alone_sick(node_of: Nodes) -> None:
 
 
 @pytest.mark.parametrize("xid", [*sorted(APPLICATION_XIDS), 154, 14])
-def test_an_ignored_xid_makes_no_device_sick(xid: int, node_of: Nodes) -> None:
+def test_an_ignored_xid_makes_no_device_unhealthy(xid: int, node_of: WatchedNodes) -> None:
     node = node_of(hgx())
     with running(xids(node, 14)):
         node.news.event(0, XID, xid)
@@ -165,7 +170,7 @@ def test_an_ignored_xid_makes_no_device_sick(xid: int, node_of: Nodes) -> None:
         node.becomes({"gpu-1": {"xid"}})
 
 
-def test_an_xid_after_others_is_still_seen(node_of: Nodes) -> None:
+def test_several_xids_in_a_row_are_all_seen(node_of: WatchedNodes) -> None:
     node = node_of(hgx(4))
     with running(xids(node)):
         for gpu in range(4):
@@ -173,14 +178,14 @@ def test_an_xid_after_others_is_still_seen(node_of: Nodes) -> None:
         node.becomes({f"gpu-{gpu}": {"xid"} for gpu in range(4)})
 
 
-def test_an_event_of_a_mig_instance_makes_that_one_sick(node_of: Nodes) -> None:
+def test_an_event_of_a_mig_instance_makes_only_that_one_unhealthy(node_of: WatchedNodes) -> None:
     node = node_of(with_mig(hgx(), 1))
     with running(xids(node)):
         node.news.event(1, XID, 94, mig=(2, 1))
         node.becomes({"gpu-1-mig-2-1": {"xid"}})
 
 
-def test_an_event_of_a_gpu_instance_makes_all_in_it_sick(node_of: Nodes) -> None:
+def test_an_event_of_a_gpu_instance_makes_all_in_it_unhealthy(node_of: WatchedNodes) -> None:
     node = node_of(with_mig(hgx(), 1))
     with running(xids(node)):
         node.news.event(1, XID, 94, mig=(2, 0xFFFFFFFF))
@@ -188,8 +193,8 @@ def test_an_event_of_a_gpu_instance_makes_all_in_it_sick(node_of: Nodes) -> None
 
 
 @pytest.mark.parametrize("mig", [nvml_machine.NO_MIG, (5, 0)])
-def test_an_event_of_no_known_instance_makes_the_whole_gpu_sick(
-    mig: tuple[int, int], node_of: Nodes
+def test_an_event_of_an_unknown_instance_makes_the_whole_gpu_unhealthy(
+    mig: tuple[int, int], node_of: WatchedNodes
 ) -> None:
     node = node_of(with_mig(hgx(), 1))
     with running(xids(node)):
@@ -198,14 +203,14 @@ def test_an_event_of_no_known_instance_makes_the_whole_gpu_sick(
         node.becomes({name: {"xid"} for name in parts})
 
 
-def test_a_double_bit_error_makes_a_gpu_sick(node_of: Nodes) -> None:
+def test_a_double_bit_error_makes_a_gpu_unhealthy(node_of: WatchedNodes) -> None:
     node = node_of(hgx())
     with running(xids(node)):
         node.news.event(0, DOUBLE_BIT)
         node.becomes({"gpu-0": {"ecc"}})
 
 
-def test_gpus_are_watched_for_what_they_support(node_of: Nodes) -> None:
+def test_gpus_are_watched_for_the_events_that_they_support(node_of: WatchedNodes) -> None:
     machine = hgx(3).with_gpu(0, extra=(f"events {XID}",)).with_gpu(1, extra=("events 0",))
     node = node_of(machine)
     with running(xids(node)):
@@ -218,7 +223,7 @@ def test_gpus_are_watched_for_what_they_support(node_of: Nodes) -> None:
 # Recovery ----------------------------------------------------------------------------------
 
 
-def test_an_xid_is_over_when_the_driver_wants_no_recovery_any_more(node_of: Nodes) -> None:
+def test_an_xid_is_over_when_the_driver_no_longer_wants_a_recovery(node_of: WatchedNodes) -> None:
     node = node_of(hgx())
     with running(xids(node)):
         node.news.event(0, XID, 95)
@@ -231,7 +236,7 @@ def test_an_xid_is_over_when_the_driver_wants_no_recovery_any_more(node_of: Node
         node.becomes({})
 
 
-def test_an_xid_stays_while_the_driver_says_nothing_of_a_reset(node_of: Nodes) -> None:
+def test_an_xid_stays_while_the_driver_wants_no_recovery_for_it(node_of: WatchedNodes) -> None:
     node = node_of(hgx(3).with_gpu(0, extra=("action 0",)))
     with running(xids(node)):
         node.news.event(0, XID, 95)
@@ -242,7 +247,7 @@ def test_an_xid_stays_while_the_driver_says_nothing_of_a_reset(node_of: Nodes) -
         node.becomes({"gpu-0": {"xid"}, "gpu-1": {"xid"}})
 
 
-def test_a_gpu_that_waits_for_its_reset_is_sick_from_the_start(node_of: Nodes) -> None:
+def test_a_gpu_that_waits_for_its_reset_is_unhealthy_from_the_start(node_of: WatchedNodes) -> None:
     node = node_of(hgx().with_gpu(1, extra=("action 4",)))
     with running(xids(node)):
         node.becomes({"gpu-1": {"recovery"}})
@@ -251,7 +256,7 @@ def test_a_gpu_that_waits_for_its_reset_is_sick_from_the_start(node_of: Nodes) -
 # Lost GPUs ---------------------------------------------------------------------------------
 
 
-def test_a_lost_gpu_is_sick_until_it_answers_again(node_of: Nodes) -> None:
+def test_a_lost_gpu_is_unhealthy_until_it_answers_again(node_of: WatchedNodes) -> None:
     node = node_of(with_mig(hgx(), 0))
     parts = ("gpu-0", "gpu-0-mig-1-0", "gpu-0-mig-2-0", "gpu-0-mig-2-1")
     with running(xids(node)):
@@ -265,7 +270,7 @@ def test_a_lost_gpu_is_sick_until_it_answers_again(node_of: Nodes) -> None:
         node.becomes({name: {"xid"} for name in parts})
 
 
-def test_a_gpu_that_comes_back_in_need_of_a_reset_stays_sick(node_of: Nodes) -> None:
+def test_a_gpu_that_comes_back_but_needs_a_reset_stays_unhealthy(node_of: WatchedNodes) -> None:
     node = node_of(hgx())
     with running(xids(node)):
         node.news.event(0, XID, 79)
@@ -279,7 +284,7 @@ def test_a_gpu_that_comes_back_in_need_of_a_reset_stays_sick(node_of: Nodes) -> 
         node.becomes({})
 
 
-def test_the_other_gpus_are_watched_while_one_is_lost(node_of: Nodes) -> None:
+def test_the_other_gpus_are_watched_while_one_is_lost(node_of: WatchedNodes) -> None:
     node = node_of(hgx(3))
     with running(xids(node)):
         node.news.tell("error", 1, LOST)
@@ -288,21 +293,21 @@ def test_the_other_gpus_are_watched_while_one_is_lost(node_of: Nodes) -> None:
         node.becomes({"gpu-1": {"lost"}, "gpu-2": {"xid"}})
 
 
-def test_a_gpu_that_nvml_no_longer_finds_is_lost(node_of: Nodes) -> None:
+def test_a_gpu_that_nvml_no_longer_finds_is_lost(node_of: WatchedNodes) -> None:
     node = node_of(hgx())
     with running(xids(node)):
         node.news.tell("handle", 0, NOT_FOUND)
         node.news.tell("error", 0, LOST)
         node.becomes({"gpu-0": {"lost"}})
-        node.news.tell("error", 0, 0)  # its old handle would answer, but NVML has been opened anew
+        node.news.tell("error", 0, 0)  # its old handle would answer, but NVML was reopened
         node.news.event(1, XID, 48)
         node.becomes({"gpu-0": {"lost"}, "gpu-1": {"xid"}})
         node.news.tell("handle", 0, 0)
         node.becomes({"gpu-1": {"xid"}})
 
 
-def test_another_error_is_logged_and_makes_no_gpu_sick(
-    node_of: Nodes, caplog: pytest.LogCaptureFixture
+def test_another_error_is_logged_and_makes_no_gpu_unhealthy(
+    node_of: WatchedNodes, caplog: pytest.LogCaptureFixture
 ) -> None:
     node = node_of(hgx())
     node.news.tell("error", 0, UNKNOWN)
@@ -312,17 +317,17 @@ def test_another_error_is_logged_and_makes_no_gpu_sick(
         node.news.tell("error", 0, 0)
         node.news.event(0, XID, 62)
         node.becomes({"gpu-0": {"xid"}, "gpu-1": {"xid"}})
-    said = [one.getMessage() for one in caplog.records if "cannot be asked" in one.getMessage()]
-    assert len(said) == 1
-    assert said[0].startswith("GPU 0 cannot be asked how it is")
+    texts = [one.getMessage() for one in caplog.records]
+    (failure,) = [text for text in texts if "cannot be queried" in text]
+    assert failure.startswith("GPU 0 cannot be queried: ")
 
 
 # NVLinks -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("compute", "states"), [(80, "call"), (90, "field")])
-def test_a_gpu_with_fewer_nvlinks_is_sick_until_they_are_back(
-    compute: int, states: str, node_of: Nodes
+def test_a_gpu_with_fewer_nvlinks_is_unhealthy_until_they_are_back(
+    compute: int, states: str, node_of: WatchedNodes
 ) -> None:
     machine = hgx()
     for gpu in range(2):
@@ -338,7 +343,7 @@ def test_a_gpu_with_fewer_nvlinks_is_sick_until_they_are_back(
         node.becomes({})
 
 
-def test_links_that_were_down_at_the_start_count_once_they_are_up(node_of: Nodes) -> None:
+def test_links_that_were_down_at_the_start_count_once_they_are_up(node_of: WatchedNodes) -> None:
     node = node_of(hgx().with_gpu(0, links=(FakeLink("0000:05:00.0", state=0),) * 2))
     watcher = links(node)
     watcher.run(Rounds(1))
@@ -350,7 +355,7 @@ def test_links_that_were_down_at_the_start_count_once_they_are_up(node_of: Nodes
     assert node.texts() == {"gpu-0": "0 of 1 NVLinks are active"}
 
 
-def test_mig_instances_do_not_suffer_from_nvlinks(node_of: Nodes) -> None:
+def test_lost_nvlinks_do_not_affect_mig_instances(node_of: WatchedNodes) -> None:
     node = node_of(with_mig(hgx(), 0))
     watcher = links(node)
     watcher.run(Rounds(1))
@@ -360,7 +365,7 @@ def test_mig_instances_do_not_suffer_from_nvlinks(node_of: Nodes) -> None:
 
 
 @pytest.mark.parametrize("how", ["error", "handle"])
-def test_the_nvlinks_of_a_lost_gpu_are_left_as_they_were(how: str, node_of: Nodes) -> None:
+def test_a_lost_gpu_keeps_the_state_of_its_nvlinks(how: str, node_of: WatchedNodes) -> None:
     node = node_of(hgx())
     watcher = links(node)
     watcher.run(Rounds(1))
@@ -379,7 +384,7 @@ def test_the_nvlinks_of_a_lost_gpu_are_left_as_they_were(how: str, node_of: Node
 # Ports -------------------------------------------------------------------------------------
 
 
-def test_a_port_makes_its_nic_sick_while_it_is_down(node_of: Nodes) -> None:
+def test_a_nic_is_unhealthy_while_its_port_is_down(node_of: WatchedNodes) -> None:
     node = node_of(hgx())
     with running(ports(node)):
         node.set_port("mlx5_1", "1: DOWN")
@@ -390,8 +395,8 @@ def test_a_port_makes_its_nic_sick_while_it_is_down(node_of: Nodes) -> None:
 
 
 @pytest.mark.parametrize("state", ["1: DOWN", "2: INIT", "3: ARMED", "5: ACTIVE_DEFER", ""])
-def test_a_port_that_is_not_active_at_the_start_makes_its_nic_sick(
-    state: str, node_of: Nodes
+def test_a_nic_is_unhealthy_if_its_port_is_not_active_at_the_start(
+    state: str, node_of: WatchedNodes
 ) -> None:
     node = node_of(hgx())
     node.set_port("mlx5_0", state)
@@ -399,7 +404,7 @@ def test_a_port_that_is_not_active_at_the_start_makes_its_nic_sick(
     assert node.sick() == {"nic-mlx5-0": {"port"}}
 
 
-def test_the_port_that_was_found_counts(node_of: Nodes) -> None:
+def test_only_the_discovered_port_counts(node_of: WatchedNodes) -> None:
     machine = hgx(1)
     nic = replace(machine.nics[0], ports=(FakePort(state="1: DOWN"), FakePort()))
     node = node_of(replace(machine, nics=(nic,)))
@@ -412,7 +417,7 @@ def test_the_port_that_was_found_counts(node_of: Nodes) -> None:
     assert node.texts() == {"nic-mlx5-0": "port 2 of mlx5_0 is DOWN"}
 
 
-def test_a_port_that_is_gone_makes_its_nic_sick_until_it_is_back(node_of: Nodes) -> None:
+def test_a_nic_is_unhealthy_while_its_port_is_gone(node_of: WatchedNodes) -> None:
     node = node_of(hgx())
     watcher = ports(node)
     node.port("mlx5_0").unlink()
@@ -423,8 +428,8 @@ def test_a_port_that_is_gone_makes_its_nic_sick_until_it_is_back(node_of: Nodes)
     assert node.sick() == {}
 
 
-def test_a_port_that_cannot_be_read_is_logged_once_and_the_others_are_watched(
-    node_of: Nodes, caplog: pytest.LogCaptureFixture
+def test_an_unreadable_port_is_logged_once_and_the_others_are_watched(
+    node_of: WatchedNodes, caplog: pytest.LogCaptureFixture
 ) -> None:
     node = node_of(hgx())
     node.port("mlx5_0").unlink()
@@ -439,7 +444,7 @@ def test_a_port_that_cannot_be_read_is_logged_once_and_the_others_are_watched(
 
 
 class Rounds(threading.Event):
-    """Stops a watcher at the end of a number of looks; ``waits`` are in seconds."""
+    """Stops a watcher after a number of checks; ``waits`` are in seconds."""
 
     def __init__(self, count: int) -> None:
         super().__init__()
@@ -453,7 +458,7 @@ class Rounds(threading.Event):
         return self.is_set()
 
 
-def all_of(node: Node, seconds: float) -> list[Watcher]:
+def all_of(node: WatchedNode, seconds: float) -> list[Watcher]:
     inventory, report = node.inventory, node.health.report
     return [
         XidWatcher(inventory, report, seconds=seconds),
@@ -462,7 +467,7 @@ def all_of(node: Node, seconds: float) -> list[Watcher]:
     ]
 
 
-def test_all_watch_at_once_and_stop(node_of: Nodes) -> None:
+def test_all_watchers_run_at_once_and_stop(node_of: WatchedNodes) -> None:
     node = node_of(hgx(3))
     watchers = all_of(node, 1.0)
     watchers[1].run(Rounds(1))
@@ -473,8 +478,8 @@ def test_all_watch_at_once_and_stop(node_of: Nodes) -> None:
         node.becomes({"gpu-0": {"xid"}, "gpu-1": {"nvlink"}, "nic-mlx5-2": {"port"}})
 
 
-def test_a_watcher_without_nvml_pauses_and_logs_once(
-    node_of: Nodes, caplog: pytest.LogCaptureFixture
+def test_a_watcher_without_nvml_retries_and_logs_once(
+    node_of: WatchedNodes, caplog: pytest.LogCaptureFixture
 ) -> None:
     node = node_of(hgx())
     node.files.stub.write_text(f"init {pynvml.NVML_ERROR_DRIVER_NOT_LOADED}\n")
@@ -488,7 +493,7 @@ def test_a_watcher_without_nvml_pauses_and_logs_once(
     assert node.sick() == {}
 
 
-def test_a_watcher_starts_before_nvml_does(node_of: Nodes) -> None:
+def test_a_watcher_can_start_before_nvml(node_of: WatchedNodes) -> None:
     node = node_of(hgx())
     machine = node.files.stub.rename(node.files.stub.with_name("later"))
     node.files.stub.write_text(f"init {pynvml.NVML_ERROR_DRIVER_NOT_LOADED}\n")
@@ -498,7 +503,7 @@ def test_a_watcher_starts_before_nvml_does(node_of: Nodes) -> None:
         node.becomes({"gpu-0": {"xid"}})
 
 
-def test_an_error_of_whoever_is_told_does_not_end_a_watcher(node_of: Nodes) -> None:
+def test_an_error_in_the_report_does_not_end_a_watcher(node_of: WatchedNodes) -> None:
     node = node_of(hgx())
     node.set_port("mlx5_0", "1: DOWN")
     failures = iter([RuntimeError("not now")])
@@ -515,20 +520,20 @@ def test_an_error_of_whoever_is_told_does_not_end_a_watcher(node_of: Nodes) -> N
 # The driver's version ----------------------------------------------------------------------
 
 
-def test_gpus_carry_the_version_of_the_driver(node_of: Nodes) -> None:
+def test_gpus_carry_the_version_of_the_driver(node_of: WatchedNodes) -> None:
     node = node_of(replace(hgx(), driver="580.65.06"))
     assert node.inventory.machine.platform.driver == "580.65.06"
     version = node.inventory.devices["gpu-0"].device.attributes["driverVersion"]
     assert version.version == "580.65.6"
 
 
-def test_a_driver_that_tells_no_version_has_none(node_of: Nodes) -> None:
+def test_an_unknown_driver_version_is_not_published(node_of: WatchedNodes) -> None:
     node = node_of(hgx())
     assert node.inventory.machine.platform.driver == ""
     assert "driverVersion" not in node.inventory.devices["gpu-0"].device.attributes
 
 
-def test_an_xid_and_a_port_reach_the_slice_and_leave_it(node_of: Nodes) -> None:
+def test_an_xid_and_a_port_reach_the_slice_and_leave_it(node_of: WatchedNodes) -> None:
     node = node_of(hgx(4))
     cluster = MemoryCluster()
     cluster.create(make_node("here"))

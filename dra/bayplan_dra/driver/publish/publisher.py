@@ -1,9 +1,9 @@
-"""Keeps a node's ResourceSlices as its devices are.
+"""Keeps a node's ResourceSlices in step with its devices.
 
-A pool is the node; its slices are numbered, and named so by the API server (``generateName``
-begins with the number). What is as it should be is not written. A change of one slice keeps the
-pool's generation; any other raises it, so that a scheduler waits until all slices are there. The
-rules are those of Kubernetes' own publisher (k8s.io/dynamic-resource-allocation/resourceslice).
+The node is the pool. Its slices are numbered: their ``generateName`` begins with the number. Slices
+that are already right are not written. A change of a single slice keeps the pool's generation; any
+other change raises it, so that schedulers wait until all slices are there. These are the rules of
+Kubernetes' own publisher (k8s.io/dynamic-resource-allocation/resourceslice).
 """
 
 from __future__ import annotations
@@ -17,36 +17,36 @@ import msgspec
 from bayplan.api.dra import Device, DeviceTaint, ResourcePool, ResourceSlice, ResourceSliceSpec
 from bayplan.api.meta import ObjectMeta, OwnerReference
 from bayplan.errors import BayplanError, NotFound
-from bayplan_dra.driver.devices import Inventory
+from bayplan_dra.driver.publish.devices import NodeInventory
 
 __all__ = ["Owner", "Publisher", "SliceApi", "dropped_fields", "specs_of"]
 
 _MOST_DEVICES = 64
-"""Devices of a slice in which any has taints, counters or lists; without these 128 were allowed,
-but a device that gets a taint is not to move others to another slice."""
+"""Devices of a slice that has taints, counters or lists. Without these, 128 are allowed, but a
+device that gets a taint should not move others to another slice."""
 _MOST_COUNTER_SETS = 8
 _LAST_GENERATION = 2**62
 
 
 class SliceApi(Protocol):
-    """What the publisher asks of the API server; errors are ``ClusterError``."""
+    """The publisher's requests to the API server; errors are ``ClusterError``."""
 
     def slices(self, driver: str, node: str) -> list[ResourceSlice]:
         """Return the slices of a driver on a node."""
 
     def create(self, obj: ResourceSlice) -> ResourceSlice:
-        """Create a slice; return it as it is stored."""
+        """Create a slice; return it as stored."""
 
     def update(self, obj: ResourceSlice) -> ResourceSlice:
-        """Replace a slice, unless it changed meanwhile; return it as it is stored."""
+        """Replace a slice, unless it changed meanwhile; return it as stored."""
 
     def delete(self, obj: ResourceSlice) -> None:
-        """Delete this very slice, by uid."""
+        """Delete a slice, unless another one has its name now."""
 
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """The node that slices go with."""
+    """The node that owns the slices."""
 
     name: str
     uid: str
@@ -54,9 +54,9 @@ class Owner:
 
 @dataclass
 class Publisher:
-    """Publishes the devices of one node. Not to be called by two threads at a time.
+    """Publishes the devices of one node. Not safe for concurrent calls.
 
-    ``warnings`` hold what the last call could not publish as it was meant.
+    :ivar warnings: what the last call could not publish, or the API server dropped.
     """
 
     api: SliceApi
@@ -66,11 +66,11 @@ class Publisher:
     _dropped: dict[int, list[str]] = field(default_factory=dict)
     _stored: dict[int, tuple[Any, Any]] = field(default_factory=dict)
 
-    def publish(self, inventory: Inventory, taints: dict[str, tuple[DeviceTaint, ...]]) -> int:
-        """Make the API server's slices those of the inventory; return how many were written.
+    def publish(self, inventory: NodeInventory, taints: dict[str, tuple[DeviceTaint, ...]]) -> int:
+        """Make the API server's slices match the inventory; return how many were written.
 
         :param taints: by device name.
-        :raises BayplanError: for devices of one name, or counters that there are not.
+        :raises BayplanError: for a device with an unknown counter.
         :raises ClusterError: when the API server refuses.
         """
         devices = [
@@ -99,7 +99,7 @@ class Publisher:
         agree = len(pools) == 1 and {count for _, count in pools} == {len(wanted)}
         generation = max((number for number, _ in pools), default=0)
         if generation >= _LAST_GENERATION:
-            # Nothing could come after it.
+            # There is no generation after it.
             for obj in kept.values():
                 self._delete(obj)
             kept, generation, agree = {}, 0, False
@@ -113,11 +113,11 @@ class Publisher:
         return len(changed)
 
     def _owns(self, obj: ResourceSlice) -> bool:
-        """Tell whether a slice goes with this node, not with an older one of its name."""
+        """Tell whether this node owns the slice, not an older node of that name."""
         return any(one.uid == self.owner.uid for one in obj.metadata.owner_references)
 
     def _is_right(self, number: int, obj: ResourceSlice, spec: ResourceSliceSpec) -> bool:
-        """Tell whether a slice is as it is wanted, or as the API server made it of that."""
+        """Tell whether a slice is as wanted, or as the API server stored it when it was written."""
         now, wanted = _content(obj.spec), _content(spec)
         return bool(now == wanted or self._stored.get(number) == (wanted, now))
 
@@ -160,9 +160,9 @@ class Publisher:
 
 
 def specs_of(
-    driver: str, node: str, devices: Sequence[Device], inventory: Inventory
+    driver: str, node: str, devices: Sequence[Device], inventory: NodeInventory
 ) -> list[ResourceSliceSpec]:
-    """Return the slices' specs in order: counters first, then devices; one empty one for none."""
+    """Return the slices' specs: counters first, then devices; without any, one empty spec."""
     pool = ResourcePool(node)
     sets = inventory.counters
     found = [
@@ -176,7 +176,7 @@ def specs_of(
 
 
 def dropped_fields(wanted: ResourceSliceSpec, stored: ResourceSliceSpec) -> list[str]:
-    """Say which fields the API server did not keep, as it does where a feature is off."""
+    """Return messages about fields that the API server dropped because a feature is off."""
     kept = {device.name: device for device in stored.devices}
     gates = {
         "consumes_counters": "DRAPartitionableDevices",
@@ -203,18 +203,19 @@ def dropped_fields(wanted: ResourceSliceSpec, stored: ResourceSliceSpec) -> list
     return found
 
 
-def _check(devices: Iterable[Device], inventory: Inventory) -> None:
+def _check(devices: Iterable[Device], inventory: NodeInventory) -> None:
+    """Check that there are all counters that devices consume."""
     counters = {one.name: one.counters for one in inventory.counters}
     for device in devices:
         for use in device.consumes_counters:
             if not use.counters.keys() <= counters.get(use.counter_set, {}).keys():
                 raise BayplanError(
-                    f"device {device.name} draws on counters of {use.counter_set}, which has none"
+                    f"device {device.name} consumes counters that {use.counter_set} does not have"
                 )
 
 
 def _by_number(slices: Iterable[ResourceSlice]) -> dict[int, list[ResourceSlice]]:
-    """Return slices by the number that their names begin with; -1 for those without."""
+    """Return slices by the number that their names begin with; -1 for those without one."""
     found: dict[int, list[ResourceSlice]] = {}
     for obj in slices:
         head = obj.metadata.name.partition("-")[0]
@@ -227,7 +228,7 @@ def _by_number(slices: Iterable[ResourceSlice]) -> dict[int, list[ResourceSlice]
 
 
 def _obsolete(existing: dict[int, list[ResourceSlice]], count: int) -> list[ResourceSlice]:
-    """Return the slices that are beyond those wanted, or there twice."""
+    """Return the slices beyond the first ``count``, and duplicates."""
     found = []
     for number, slices in existing.items():
         slices.sort(key=lambda obj: (-obj.spec.pool.generation, obj.metadata.name))
@@ -236,7 +237,7 @@ def _obsolete(existing: dict[int, list[ResourceSlice]], count: int) -> list[Reso
 
 
 def _content(spec: ResourceSliceSpec) -> Any:
-    """Return what a slice says besides its pool; times of taints are the API server's."""
+    """Return what a slice says apart from its pool; the API server sets the times of taints."""
     devices = tuple(
         msgspec.structs.replace(
             device,

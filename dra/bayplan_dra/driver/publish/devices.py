@@ -1,8 +1,8 @@
 """A machine's GPUs, MIG instances, NICs and CPUs as devices of a ResourceSlice.
 
 Attributes that Kubernetes defines are in its domain (``resource.kubernetes.io``: pcieRoot,
-pciBusID, numaNode), all others in the driver's. A GPU and its MIG instances draw on one counter
-set, so that whoever has a part of a GPU keeps others from having it whole.
+pciBusID, numaNode), all others in the driver's. A GPU and its MIG instances consume one counter
+set, so that nobody gets a whole GPU of which a part is allocated.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from bayplan.topology.machine.model import Gpu, Kind, Machine, Mig, Nic
 from bayplan.topology.machine.readers.sysfs import Netdev, cpu_set
 from bayplan.topology.machine.select import Request, Selection, select
 
-__all__ = ["DRIVER", "Inventory", "NodeDevice", "NumaForm", "inventory_of"]
+__all__ = ["DRIVER", "NodeDevice", "NodeInventory", "NumaForm", "inventory_of"]
 
 DRIVER = "dra.bayplan.dev"
 NumaForm: TypeAlias = Literal["int", "list"]
@@ -44,8 +44,8 @@ _MOST_TEXT = 64
 class NodeDevice:
     """A device as it is published, and what it is on the machine.
 
-    ``gpu``, ``nic`` and ``numa`` are indices of the machine, of which one is set, or none for a NIC
-    that is no part of its topology; a MIG instance has its GPU's ``gpu``.
+    One of ``gpu``, ``nic`` and ``numa`` is set, an index of the machine; none for a NIC that is not
+    in its topology. A MIG instance has the ``gpu`` of its GPU.
     """
 
     device: Device
@@ -61,8 +61,11 @@ class NodeDevice:
 
 
 @dataclass(frozen=True)
-class Inventory:
-    """All devices of a machine by name, and the counters that they share."""
+class NodeInventory:
+    """All devices of a machine by name, and the counters that they share.
+
+    :ivar left_out: the GPUs that are not published, with the reason.
+    """
 
     machine: Machine
     devices: Mapping[str, NodeDevice]
@@ -76,14 +79,14 @@ def inventory_of(
     cpus: bool = False,
     gpus: frozenset[int] | None = None,
     netdevs: Sequence[Netdev] = (),
-) -> Inventory:
+) -> NodeInventory:
     """Return the devices of a machine.
 
-    :param numa: whether numaNode is the NUMA node, or the list of it and those of its socket.
+    :param numa: "int" publishes the NUMA node, "list" also the others of its socket.
     :param cpus: publish the CPUs of each NUMA node as a device that can be shared.
     :param gpus: the GPUs to publish, by index; None for all.
-    :param netdevs: Ethernet NICs without RDMA, which are no part of the machine's topology.
-    :raises BayplanError: when two devices would get one name.
+    :param netdevs: Ethernet NICs without RDMA, which are not in the machine's topology.
+    :raises BayplanError: when two devices would get the same name.
     """
     own = [gpu for gpu in machine.gpus if gpus is None or gpu.index in gpus]
     groups = _nvlink_groups(machine, [gpu.index for gpu in own if not gpu.lost])
@@ -108,7 +111,7 @@ def inventory_of(
         names = [one.name for one in found]
         twice = next(name for name in names if names.count(name) > 1)
         raise BayplanError(f"two devices of the machine would be named {twice}")
-    return Inventory(machine, devices, tuple(counters), lost)
+    return NodeInventory(machine, devices, tuple(counters), lost)
 
 
 def _gpu_device(
@@ -197,7 +200,7 @@ def _netdev_device(netdev: Netdev, near: Mapping[int, tuple[int, ...]]) -> NodeD
 
 
 def _cpu_devices(machine: Machine) -> Iterator[NodeDevice]:
-    """Yield the CPUs of each NUMA node, of which many claims can have a share."""
+    """Yield the CPUs of each NUMA node, which claims can share."""
     for number, cpus in machine.platform.numa_cpus:
         count = len(cpu_set(cpus))
         attributes = {
@@ -211,7 +214,7 @@ def _cpu_devices(machine: Machine) -> Iterator[NodeDevice]:
 
 
 def _of_gpu(gpu: Gpu, machine: Machine) -> dict[str, DeviceAttribute]:
-    """Return what a GPU and its MIG instances have in common."""
+    """Return the attributes that a GPU and its MIG instances have in common."""
     attributes = {}
     if gpu.model:
         attributes["productName"] = _text(gpu.model)
@@ -228,7 +231,7 @@ def _of_gpu(gpu: Gpu, machine: Machine) -> dict[str, DeviceAttribute]:
 def _place(
     bus_id: str, root: str, numa: int | None, near: Mapping[int, tuple[int, ...]]
 ) -> dict[str, DeviceAttribute]:
-    """Return where a device is, in the attributes that Kubernetes defines."""
+    """Return a device's place in the attributes that Kubernetes defines."""
     attributes = {}
     if _BUS_ID.fullmatch(bus_id):
         attributes[f"{_STANDARD}/pciBusID"] = _text(bus_id)
@@ -241,7 +244,7 @@ def _place(
 
 
 def _socket_mates(machine: Machine) -> dict[int, tuple[int, ...]]:
-    """Return, for each NUMA node, itself and then the others of its socket."""
+    """Return, for each NUMA node, itself followed by the others of its socket."""
     found: dict[int, tuple[int, ...]] = {}
     graph = machine.graph
     for socket in (node for node in graph if graph.nodes[node]["kind"] is Kind.SOCKET):
@@ -254,10 +257,10 @@ def _socket_mates(machine: Machine) -> dict[int, tuple[int, ...]]:
 
 
 def _nvlink_groups(machine: Machine, gpus: Sequence[int]) -> dict[int, dict[int, int]]:
-    """Return disjoint groups of some GPUs that are rings over NVLink: by size, the group of a GPU.
+    """Return disjoint groups of GPUs that form rings over NVLink: by size, the group of each GPU.
 
-    Groups are nested, those of 2 in those of 4 and these in those of 8, so that taking one breaks
-    as few as can be; the best come first.
+    Groups of 2 are nested in groups of 4, and those in groups of 8, so that taking one breaks as
+    few as possible; the best come first.
     """
     found: dict[int, dict[int, int]] = {}
     parents = [list(gpus)]
@@ -307,7 +310,7 @@ def _label(name: str) -> str:
 
 
 def _semantic(version: str) -> str:
-    """Return a driver's version, such as 580.65.06, as a semantic one: 580.65.6."""
+    """Return a driver's version, such as 580.65.06, as a semantic version: 580.65.6."""
     parts = [part for part in version.split(".") if part.isdigit()][:3]
     return ".".join(str(int(part)) for part in (*parts, "0", "0")[:3]) if parts else ""
 

@@ -1,4 +1,4 @@
-"""Which devices are sick, why, and since when; everybody who waits for a change is told."""
+"""Which devices are unhealthy, why, and since when; waiters are notified of every change."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Literal
 
 from bayplan.api.dra import DeviceTaint
 
-__all__ = ["DeviceHealth", "Health", "Problem"]
+__all__ = ["DeviceHealth", "DeviceProblem", "HealthTracker"]
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
-    """What is wrong with a device: ``cause`` is the key of its taint, such as xid."""
+class DeviceProblem:
+    """What is wrong with a device; ``cause`` is the key of its taint, such as xid."""
 
     cause: str
     text: str
@@ -23,7 +23,7 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class DeviceHealth:
-    """A device's health; ``problem`` "" is well, ``since`` in Unix seconds."""
+    """A device's health; ``problem`` is "" for a healthy one, ``since`` is in Unix seconds."""
 
     pool: str
     name: str
@@ -31,10 +31,11 @@ class DeviceHealth:
     since: float
 
 
-class Health:
-    """The health of a node's devices. Safe to use from many threads.
+class HealthTracker:
+    """The health of a node's devices. Thread-safe.
 
-    :param effect: of the taints of sick devices.
+    :param effect: of the taints of unhealthy devices.
+    :param now: returns the time in Unix seconds.
     """
 
     def __init__(
@@ -50,19 +51,19 @@ class Health:
         self._now = now
         self._changed = threading.Condition()
         self._version = 0
-        self._devices: dict[str, tuple[dict[str, Problem], float]] = {}
+        self._devices: dict[str, tuple[dict[str, DeviceProblem], float]] = {}
 
     def set_devices(self, names: Iterable[str]) -> None:
-        """Say which devices there are; new ones are well."""
+        """Set which devices there are; new ones are healthy."""
         with self._changed:
             now = self._now()
             self._devices = {name: self._devices.get(name, ({}, now)) for name in names}
-            self._tell()
+            self._notify()
 
     def report(self, device: str, cause: str, text: str) -> bool:
-        """Say that a device has a problem, or with an empty text that it is over.
+        """Record that a device has a problem, or with an empty text that it is over.
 
-        :returns: whether that was news.
+        :returns: whether this changed anything.
         """
         with self._changed:
             known, _ = self._devices.get(device, ({}, 0.0))
@@ -71,17 +72,17 @@ class Health:
                 return False
             after = {key: value for key, value in known.items() if key != cause}
             if text:
-                after[cause] = Problem(cause, text)
+                after[cause] = DeviceProblem(cause, text)
             self._devices[device] = (after, self._now())
-            self._tell()
+            self._notify()
             return True
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         self._version += 1
         self._changed.notify_all()
 
     def taints(self) -> dict[str, tuple[DeviceTaint, ...]]:
-        """Return the taints of sick devices, by name."""
+        """Return the taints of unhealthy devices, by name."""
         with self._changed:
             return {
                 name: tuple(
@@ -93,7 +94,10 @@ class Health:
             }
 
     def wait(self, version: int, seconds: float) -> tuple[int, list[DeviceHealth]]:
-        """Wait until something changed since ``version``, or so long; return all devices."""
+        """Wait until something changes, or time is up; return the new version and all devices.
+
+        :param version: the version that the caller knows; -1 returns at once.
+        """
         with self._changed:
             self._changed.wait_for(lambda: self._version != version, seconds)
             return self._version, [
@@ -102,10 +106,10 @@ class Health:
             ]
 
     def wake(self) -> None:
-        """Make everybody who waits look again."""
+        """Wake all waiters."""
         with self._changed:
-            self._tell()
+            self._notify()
 
 
-def _text(problems: Mapping[str, Problem]) -> str:
+def _text(problems: Mapping[str, DeviceProblem]) -> str:
     return "; ".join(problem.text for problem in problems.values())

@@ -1,4 +1,4 @@
-"""What containers get with the devices of a claim: device files, and CUDA's and NCCL's words."""
+"""What containers get with a claim: device files, and the environment for CUDA and NCCL."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from pathlib import Path
 from bayplan.nccl import TOPOLOGY_PATH, Member, environment
 from bayplan.topology.machine.model import Machine
 from bayplan.topology.machine.rings import ring_order
-from bayplan_dra.driver.cdi import Edits
 from bayplan_dra.driver.config import DeviceConfig
-from bayplan_dra.driver.devices import NodeDevice
+from bayplan_dra.driver.prepare.cdi import Edits
+from bayplan_dra.driver.publish.devices import NodeDevice
 
 __all__ = ["DeviceFiles", "common_edits"]
 
@@ -20,16 +20,16 @@ _MIG_MINOR = re.compile(r"gpu(\d+)/gi(\d+)(?:/ci(\d+))?/access (\d+)")
 
 
 class DeviceFiles:
-    """The files in /dev of this machine's devices; none for a machine that is only described.
+    """The files in /dev of this machine's devices; a simulated machine has none.
 
-    :param root: what "/" is; None for a described machine.
+    :param root: where the host's "/" is mounted; None for a simulated machine.
     """
 
     def __init__(self, root: Path | None) -> None:
         self._root = root
 
     def of(self, device: NodeDevice, machine: Machine) -> Edits:
-        """Return the device files of one device, as far as they are there."""
+        """Return the device files of one device that exist."""
         if self._root is None:
             return Edits()
         names: list[str] = []
@@ -49,7 +49,7 @@ class DeviceFiles:
         return self._root / path.lstrip("/")
 
     def _capabilities(self, minor: int, device: NodeDevice) -> list[str]:
-        """Return the files that allow the use of a MIG instance (/proc/driver/nvidia-caps)."""
+        """Return the files that grant access to a MIG instance (/proc/driver/nvidia-caps)."""
         assert device.mig is not None
         listing = self._at("/proc/driver/nvidia-caps/mig-minors")
         text = listing.read_text("utf-8") if listing.exists() else ""
@@ -80,10 +80,10 @@ def common_edits(
 ) -> Edits:
     """Return what every container of a claim gets, whichever of its devices it uses.
 
-    GPUs are named where all of them answer one request, because a container may be given the
-    devices of some requests only.
+    CUDA_VISIBLE_DEVICES is set only if all GPUs answer one request, because a container may get
+    the devices of some requests only.
 
-    :param devices: with the requests that each answers.
+    :param devices: each with the requests that it answers.
     :param topology_file: the host's path of NCCL's topology file, "" for none.
     """
     found: dict[str, str] = {}
@@ -92,7 +92,7 @@ def common_edits(
     gpus = sorted({one.gpu for one in own if one.gpu is not None})
     requests = {names for one, names in devices if one.gpu is not None}
     found["NVIDIA_VISIBLE_DEVICES"] = ",".join(_uuid(machine, one) for one in own)
-    # One GPU has no order; naming it would hide those of another claim.
+    # A single GPU has no order, and naming it would hide the GPUs of another claim.
     if len(own) > 1 and len(requests) == 1 and config.visible_devices != "none":
         visible = _visible(machine, own, gpus, config)
         if visible:
@@ -100,20 +100,20 @@ def common_edits(
             found["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
     if gpus and config.nccl.environment:
         member = Member("", machine, tuple(gpus))
-        told = {one.name: one.value for one in environment(member, spans_nodes=True)}
+        for_nccl = {one.name: one.value for one in environment(member, spans_nodes=True)}
         nics = [machine.nics[one.nic] for one, _ in devices if one.nic is not None]
         if nics and config.nccl.nics == "claim":
-            told["NCCL_IB_HCA"] = "=" + ",".join(f"{nic.name}:{nic.port}" for nic in nics)
-        told.pop("NCCL_TOPO_FILE", None)
+            for_nccl["NCCL_IB_HCA"] = "=" + ",".join(f"{nic.name}:{nic.port}" for nic in nics)
+        for_nccl.pop("NCCL_TOPO_FILE", None)
         if topology_file and config.nccl.topology_file:
-            told["NCCL_TOPO_FILE"] = TOPOLOGY_PATH
+            for_nccl["NCCL_TOPO_FILE"] = TOPOLOGY_PATH
             mounts[topology_file] = TOPOLOGY_PATH
-        found |= told
+        found |= for_nccl
     return Edits(found if gpus else {}, (), mounts)
 
 
 def _uuid(machine: Machine, device: NodeDevice) -> str:
-    """Return how NVIDIA's container runtime, which adds the libraries, names a device."""
+    """Return the name of a device for NVIDIA's container runtime, which adds the libraries."""
     assert device.gpu is not None
     if device.mig is not None:
         return device.mig.uuid
@@ -123,12 +123,12 @@ def _uuid(machine: Machine, device: NodeDevice) -> str:
 def _visible(
     machine: Machine, own: Sequence[NodeDevice], gpus: Sequence[int], config: DeviceConfig
 ) -> str:
-    """Return GPUs in the order of their ring, or MIG instances, by uuid or by place."""
+    """Return GPUs in the order of their ring, or MIG instances, by uuid or index."""
     instances = [one.mig.uuid for one in own if one.mig is not None]
     if instances:
         return ",".join(instances) if len(instances) == len(own) else ""
     order = ring_order(machine.bandwidth, tuple(gpus))
     if config.visible_devices == "uuid" and all(machine.gpus[gpu].uuid for gpu in gpus):
         return ",".join(machine.gpus[gpu].uuid for gpu in order)
-    # A container numbers the GPUs that it sees anew.
+    # A container numbers the GPUs that it sees from 0.
     return ",".join(str(gpus.index(gpu)) for gpu in order)

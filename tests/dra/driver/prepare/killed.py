@@ -1,7 +1,7 @@
-"""A program that prepares and unprepares claims in a child, and kills that at random instants.
+"""A program that prepares and unprepares claims in a child, and kills it at random moments.
 
-Usage: killed.py FOLDER SEED KILLS CALLS: as many kills and answered calls at least. Prints one JSON
-object with what it saw; ``wrong`` is to be empty.
+Usage: killed.py FOLDER SEED KILLS CALLS, with the least number of kills and of answered calls.
+Prints one JSON object with what it saw; ``wrong`` should be empty.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from pathlib import Path
 from bayplan.api import ResourceClaim
 from bayplan.testing import make_object
 from bayplan.topology.machine.readers.machinefile import known_machine
-from bayplan_dra.driver.devices import DRIVER, inventory_of
-from bayplan_dra.driver.edits import DeviceFiles
-from bayplan_dra.driver.preparer import Folders, PrepareError, Preparer
+from bayplan_dra.driver.prepare.edits import DeviceFiles
+from bayplan_dra.driver.prepare.preparer import Folders, PrepareError, Preparer
+from bayplan_dra.driver.publish.devices import DRIVER, inventory_of
 
 INVENTORY = inventory_of(known_machine("dgx-h100"))
 CLAIMS = 12
-"""Claims 0 to 3 and 8 to 11 are given the same devices."""
+"""Claims 0 to 3 and 8 to 11 have the same devices."""
 
 
 class Claims:
-    """Claims that are all allocated from the beginning."""
+    """An API server whose claims are all allocated."""
 
     def claim(self, namespace: str, name: str) -> ResourceClaim:
         number = int(name)
@@ -52,7 +52,7 @@ def make_preparer(root: Path) -> Preparer:
 
 
 def work(root: Path, seed: int, out: int) -> None:
-    """Prepare and unprepare until killed; tell of each call before and after it."""
+    """Prepare and unprepare until killed; write a line before and after each call."""
     draw = random.Random(seed)
     preparer = make_preparer(root)
     preparer.recover()
@@ -72,7 +72,7 @@ def work(root: Path, seed: int, out: int) -> None:
 
 
 def killed_at_random(root: Path, seed: int, after: float) -> list[str]:
-    """Let a child work, kill it so many seconds after its first word, return what it said."""
+    """Let a child work, kill it ``after`` seconds from its first line, and return its lines."""
     inward, outward = os.pipe()
     child = os.fork()
     if not child:
@@ -116,7 +116,7 @@ def main() -> None:
 
 
 def disagreements(root: Path, preparer: Preparer, prepared: dict[str, bool | None]) -> list[str]:
-    """Compare the disk with what was answered; what was under way may be either."""
+    """Compare the disk with the answers; a call without an answer may have either result."""
     claims = preparer.checkpoint.claims()
     found = []
     for uid, expected in prepared.items():

@@ -1,7 +1,7 @@
-"""Prepares the devices of claims, and undoes it: each claim once, whatever is killed in between.
+"""Prepares and unprepares the devices of claims: each claim once, whatever is killed in between.
 
-A claim is in the checkpoint before its CDI file is there, and out of it after that is gone. So at
-start every claim of the checkpoint gets its CDI file again, and every other CDI file goes.
+A claim is written to the checkpoint before its CDI file, and removed from it after that. So at
+start, every claim of the checkpoint gets its CDI file again, and all other CDI files are removed.
 """
 
 from __future__ import annotations
@@ -16,43 +16,44 @@ from typing import Protocol
 from bayplan.api import ResourceClaim
 from bayplan.api.dra import AllocatedDevice
 from bayplan.errors import BayplanError, ClusterError
-from bayplan_dra.driver.cdi import CdiFolder, device_id, spec_text
-from bayplan_dra.driver.checkpoint import Checkpoint, PreparedClaim, PreparedDevice, is_uid
 from bayplan_dra.driver.config import config_of
-from bayplan_dra.driver.devices import Inventory, NodeDevice
-from bayplan_dra.driver.edits import DeviceFiles, common_edits
 from bayplan_dra.driver.files import locked
+from bayplan_dra.driver.prepare.cdi import CdiFolder, device_id, spec_text
+from bayplan_dra.driver.prepare.checkpoint import Checkpoint, PreparedClaim, PreparedDevice, is_uid
+from bayplan_dra.driver.prepare.edits import DeviceFiles, common_edits
+from bayplan_dra.driver.publish.devices import NodeDevice, NodeInventory
 
 __all__ = ["ClaimApi", "Folders", "PrepareError", "Preparer"]
 
 _LOCK_SECONDS = 20.0
-"""The kubelet waits for 45 s."""
+"""How long to wait for the lock; the kubelet waits for 45 s."""
 _MOST_UNDONE = 4096
 
 
 class PrepareError(BayplanError):
-    """A claim cannot be prepared: why."""
+    """A claim cannot be prepared."""
 
 
 class ClaimApi(Protocol):
-    """What preparing asks of the API server; errors are ``ClusterError``."""
+    """What preparing reads from the API server; errors are ``ClusterError``."""
 
     def claim(self, namespace: str, name: str) -> ResourceClaim | None:
-        """Return a claim, None when there is none."""
+        """Return a claim, None if it does not exist."""
 
 
 @dataclass(frozen=True)
 class Folders:
-    """Where the driver keeps its state (``plugin``) and where CDI files go."""
+    """The folders of the driver's state (``plugin``) and of CDI files."""
 
     plugin: Path
     cdi: Path
 
 
 class Preparer:
-    """Prepares claims on one node. Safe under concurrent calls, also of two processes.
+    """Prepares claims on one node. Safe for concurrent calls, even from two processes.
 
-    :param inventory: returns the devices as they are now.
+    :param inventory: returns the current devices.
+    :param topology_file: the host's path of NCCL's topology file, "" for none.
     """
 
     def __init__(
@@ -60,7 +61,7 @@ class Preparer:
         driver: str,
         node: str,
         folders: Folders,
-        inventory: Callable[[], Inventory],
+        inventory: Callable[[], NodeInventory],
         claims: ClaimApi,
         files: DeviceFiles,
         topology_file: str = "",
@@ -78,7 +79,7 @@ class Preparer:
         self._undone: dict[str, int] = {}
 
     def recover(self) -> list[str]:
-        """Bring CDI files and checkpoint into agreement; return what was damaged.
+        """Make the CDI files agree with the checkpoint; return what is damaged.
 
         :raises BayplanError: when another instance holds the lock for too long.
         """
@@ -98,9 +99,9 @@ class Preparer:
     def prepare(
         self, namespace: str, name: str, uid: str, wanted: Callable[[], bool] = lambda: True
     ) -> PreparedClaim:
-        """Prepare a claim; one that is prepared gets the same answer again.
+        """Prepare a claim; a prepared one gets the same answer again.
 
-        :param wanted: asked before anything is written: whether the caller still waits.
+        :param wanted: tells whether the caller still waits; called before anything is written.
         :raises PrepareError: when it cannot be prepared.
         :raises BayplanError: when the API server or the disk fails.
         """
@@ -113,7 +114,7 @@ class Preparer:
         except ClusterError:
             if known is None:
                 raise
-            # What was prepared holds, and a node starts its pods again without the API server.
+            # A node can restart its pods without the API server.
             return self._again(known)
         results = self._results(claim, namespace, name, uid)
         assert claim is not None
@@ -136,14 +137,14 @@ class Preparer:
     def _put(
         self,
         made: PreparedClaim,
-        inventory: Inventory,
+        inventory: NodeInventory,
         begun: int,
         wanted: Callable[[], bool],
     ) -> PreparedClaim | None:
-        """Write a claim; return the one that has a device of it instead, if any."""
+        """Write a claim, unless another has one of its devices: then return that one."""
         with self._alone():
             if not wanted() or self._undone.get(made.uid, 0) != begun:
-                raise PrepareError("the kubelet does not wait for this any more")
+                raise PrepareError("the kubelet no longer waits for this")
             prepared = self.checkpoint.claims()
             prepared.pop(made.uid, None)
             other = _holder(made, prepared, inventory)
@@ -164,7 +165,7 @@ class Preparer:
         return known
 
     def _is_stale(self, other: PreparedClaim) -> bool:
-        """Tell whether a prepared claim is gone, or has other devices by now."""
+        """Tell whether a prepared claim is gone or has other devices now."""
         claim = self._claims.claim(other.namespace, other.name)
         if claim is None or claim.metadata.uid != other.uid or claim.status.allocation is None:
             return True
@@ -176,9 +177,11 @@ class Preparer:
         return now.isdisjoint(one.name for one in other.devices)
 
     def unprepare(self, uid: str) -> None:
-        """Undo what was prepared for a claim; nothing is fine.
+        """Undo what was prepared for a claim; an unknown claim is fine.
 
-        :raises BayplanError: when the disk fails.
+        :raises PrepareError: for a name that cannot be a UID.
+        :raises BayplanError: when another instance holds the lock for too long.
+        :raises OSError: when the disk fails.
         """
         if not is_uid(uid):
             raise PrepareError(f'"{uid[:80]}" is no UID')
@@ -191,23 +194,26 @@ class Preparer:
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """Keep other threads, and other instances of the driver, from the files."""
+        """Lock the files against other threads and other instances of the driver."""
         with self._mutex, locked(self._lock, _LOCK_SECONDS):
             yield
 
     def cdi_ids(self, claim: PreparedClaim, device: PreparedDevice) -> list[str]:
-        """Return the names by which the runtime finds a prepared device."""
+        """Return the CDI names by which the runtime finds a prepared device."""
         return [device_id(self.driver, claim.uid, device.name)]
 
     def _results(
         self, claim: ResourceClaim | None, namespace: str, name: str, uid: str
     ) -> list[AllocatedDevice]:
-        """Return what a claim was given of this driver's devices."""
+        """Return the allocated devices of this driver.
+
+        :raises PrepareError: when there are none that this node could prepare.
+        """
         if claim is None:
             raise PrepareError(f"claim {namespace}/{name} does not exist")
         if claim.metadata.uid != uid:
             raise PrepareError(
-                f"claim {namespace}/{name} is another one by now: its UID is {claim.metadata.uid}"
+                f"claim {namespace}/{name} was recreated: its UID is now {claim.metadata.uid}"
             )
         if claim.status.allocation is None:
             raise PrepareError(f"claim {namespace}/{name} is not allocated")
@@ -228,14 +234,14 @@ class Preparer:
         claim: ResourceClaim,
         uid: str,
         results: Sequence[AllocatedDevice],
-        inventory: Inventory,
+        inventory: NodeInventory,
     ) -> PreparedClaim:
         found: list[tuple[NodeDevice, frozenset[str]]] = []
         devices = []
         for name, share in dict.fromkeys((one.device, one.share_id or "") for one in results):
             device = inventory.devices.get(name)
             if device is None:
-                raise PrepareError(f"device {name} is not on this node (any more)")
+                raise PrepareError(f"device {name} is not, or no longer, on this node")
             own = [one for one in results if (one.device, one.share_id or "") == (name, share)]
             requests = tuple(dict.fromkeys(one.request.partition("/")[0] for one in own))
             found.append((device, frozenset(requests)))
@@ -251,8 +257,8 @@ class Preparer:
     def _parameters(self, claim: ResourceClaim, requests: set[str]) -> list[object]:
         """Return this driver's opaque parameters, those of classes before those of the claim.
 
-        :param requests: those that were answered, with the names of their alternatives; what is
-            said of a request holds for each of its alternatives.
+        :param requests: the allocated requests, with the names of their alternatives; parameters
+            of a request apply to each of its alternatives.
         """
         answered = requests | {request.partition("/")[0] for request in requests}
         assert claim.status.allocation is not None
@@ -268,9 +274,9 @@ class Preparer:
 
 
 def _holder(
-    made: PreparedClaim, prepared: dict[str, PreparedClaim], inventory: Inventory
+    made: PreparedClaim, prepared: dict[str, PreparedClaim], inventory: NodeInventory
 ) -> PreparedClaim | None:
-    """Return the claim that has a device of another, or a part of one; None for none."""
+    """Return the prepared claim that holds a device of ``made``, or a part of one."""
     mine = [device for device in made.devices if not device.admin]
     for other in prepared.values():
         theirs = [device for device in other.devices if not device.admin]
@@ -279,7 +285,8 @@ def _holder(
     return None
 
 
-def _collide(one: PreparedDevice, other: PreparedDevice, inventory: Inventory) -> bool:
+def _collide(one: PreparedDevice, other: PreparedDevice, inventory: NodeInventory) -> bool:
+    """Tell whether two claims cannot have these devices at once."""
     if one.name == other.name:
         device = inventory.devices.get(one.name)
         return device is None or not device.device.allow_multiple_allocations

@@ -1,4 +1,4 @@
-"""What is published of a machine, and how its slices follow it."""
+"""The devices of a machine, and how its slices follow them."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from driver_stage import EmbeddedApi
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kubelet import EmbeddedApi
 
 from bayplan.api import ObjectMeta, ResourceSlice
 from bayplan.api.dra import DeviceTaint
@@ -21,8 +21,8 @@ from bayplan.topology.machine.builder import MachineBuilder
 from bayplan.topology.machine.model import Gpu, Machine, Mig, Nic, Platform
 from bayplan.topology.machine.readers.machinefile import known_machine, known_machines
 from bayplan.topology.machine.readers.sysfs import Sysfs
-from bayplan_dra.driver.devices import DRIVER, Inventory, inventory_of
-from bayplan_dra.driver.publisher import Owner, Publisher, specs_of
+from bayplan_dra.driver.publish.devices import DRIVER, NodeInventory, inventory_of
+from bayplan_dra.driver.publish.publisher import Owner, Publisher, specs_of
 
 NUMA = "resource.kubernetes.io/numaNode"
 GIB = 2**30
@@ -61,14 +61,14 @@ def small(
     return builder.build()
 
 
-def attributes(inventory: Inventory, name: str) -> dict[str, object]:
+def attributes(inventory: NodeInventory, name: str) -> dict[str, object]:
     return {
         key: next(v for v in msgspec.structs.astuple(value) if v is not None)
         for key, value in inventory.devices[name].device.attributes.items()
     }
 
 
-def test_a_gpu_says_what_is_known_of_it() -> None:
+def test_a_gpu_has_an_attribute_for_all_that_is_known() -> None:
     found = attributes(inventory_of(small()), "gpu-1")
     assert found == {
         "type": "gpu",
@@ -85,13 +85,13 @@ def test_a_gpu_says_what_is_known_of_it() -> None:
     }
 
 
-def test_a_nic_says_what_is_known_of_it() -> None:
+def test_a_nic_has_an_attribute_for_all_that_is_known() -> None:
     found = attributes(inventory_of(small()), "nic-mlx5-0")
     assert found["rdmaDevice"] == "mlx5_0"
     assert (found["ifName"], found["linkSpeed"], found["rail"]) == ("eth1", 400, 3)
 
 
-def test_an_ethernet_nic_without_rdma_is_published_where_it_is(tmp_path: Path) -> None:
+def test_an_ethernet_nic_without_rdma_is_published_with_its_place(tmp_path: Path) -> None:
     at = tmp_path / "devices" / "pci0000:80" / "0000:81:00.0"
     (at / "net" / "eth5").mkdir(parents=True)
     (at / "numa_node").write_text("1\n")
@@ -130,18 +130,18 @@ def test_the_numa_node_can_be_a_list_with_its_socket() -> None:
 
 
 @pytest.mark.parametrize("form", ["int", "list"])
-def test_a_numa_node_that_is_not_known_is_not_published(form: str) -> None:
+def test_an_unknown_numa_node_is_not_published(form: str) -> None:
     found = inventory_of(small(numa=None), numa="int" if form == "int" else "list")
     assert all(NUMA not in attributes(found, name) for name in found.devices)
 
 
-def test_a_lost_gpu_is_left_out_and_told() -> None:
+def test_a_lost_gpu_is_left_out_and_reported() -> None:
     found = inventory_of(small(lost="NVML: GPU is lost"))
     assert list(found.devices) == ["gpu-1", "nic-mlx5-0"]
     assert found.left_out == ("GPU0: NVML: GPU is lost",)
 
 
-def test_mig_instances_and_their_gpu_draw_on_one_counter_set() -> None:
+def test_mig_instances_and_their_gpu_consume_one_counter_set() -> None:
     instances = (Mig("MIG-a", 1, 0, 40 * GIB), Mig("MIG-b", 2, 0, 40 * GIB))
     found = inventory_of(small(mig=instances))
     (counters,) = found.counters
@@ -173,7 +173,7 @@ def test_nvlink_groups_are_nested_and_of_their_size(name: str) -> None:
     assert bool(members[2]) == (name != "l40s-pcie")
 
 
-def test_groups_are_of_the_gpus_that_are_published() -> None:
+def test_groups_consist_of_published_gpus() -> None:
     found = inventory_of(known_machine("dgx-h100"), gpus=frozenset(range(2, 8)))
     fours = [attributes(found, f"gpu-{index}").get("nvlinkGroup4") for index in range(2, 8)]
     assert sorted(fours, key=str) == [0, 0, 0, 0, None, None]
@@ -189,7 +189,7 @@ def test_a_gpu_and_the_nic_at_its_switch_have_one_root() -> None:
 
 @pytest.mark.parametrize("name", known_machines())
 @pytest.mark.parametrize("numa", ["int", "list"])
-def test_every_slice_is_one_that_the_api_server_takes(name: str, numa: str) -> None:
+def test_the_api_server_accepts_every_slice(name: str, numa: str) -> None:
     found = inventory_of(known_machine(name), "int" if numa == "int" else "list", cpus=True)
     devices = [one.device for one in found.devices.values()]
     for spec in specs_of(DRIVER, "n", devices, found):
@@ -214,7 +214,7 @@ def pools(cluster: MemoryCluster) -> set[tuple[int, int]]:
 def test_a_node_without_devices_publishes_one_empty_slice() -> None:
     cluster = MemoryCluster()
     _, publisher = publisher_on(cluster)
-    publisher.publish(Inventory(small(), {}), {})
+    publisher.publish(NodeInventory(small(), {}), {})
     (found,) = cluster.list(ResourceSlice)
     assert found.spec.devices == ()
 
@@ -233,7 +233,7 @@ def test_many_devices_are_spread_over_slices_of_one_generation() -> None:
     assert pools(cluster) == {(2, 1)}
 
 
-def test_two_slices_of_one_number_become_one() -> None:
+def test_two_slices_with_one_number_become_one() -> None:
     cluster = MemoryCluster()
     _, publisher = publisher_on(cluster)
     publisher.publish(inventory_of(small()), {})
@@ -246,10 +246,10 @@ def test_two_slices_of_one_number_become_one() -> None:
     assert len(cluster.list(ResourceSlice)) == 1
 
 
-def test_a_device_that_draws_on_counters_that_are_not_there_is_refused() -> None:
+def test_a_device_that_consumes_unknown_counters_is_refused() -> None:
     found = inventory_of(small(mig=(Mig("MIG-a", 1, 0, GIB),)))
     _, publisher = publisher_on(MemoryCluster())
-    with pytest.raises(BayplanError, match="device gpu-0 draws on counters of gpu-0"):
+    with pytest.raises(BayplanError, match="gpu-0 consumes counters that gpu-0 does not have"):
         publisher.publish(replace(found, counters=()), {})
 
 
