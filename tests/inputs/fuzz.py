@@ -37,7 +37,7 @@ from bayplan.snapshot import PodInfo, Snapshot
 from bayplan.testing import make_pod
 from bayplan.topology.machine.readers.hami import CORDON, REGISTER, SCORE
 from bayplan.topology.machine.readers.machinefile import load_machine
-from bayplan_plugins.gpu_topology import machines
+from bayplan_plugins.shared.gpus import machines
 
 __all__ = ["Finding", "fuzz"]
 

@@ -432,8 +432,8 @@ def _devices_are_counted(made: Stage, scheduler: Any, pods: dict[str, Pod]) -> I
     counted = {(one.driver, one.pool, one.device) for one in ledger.state.devices}
     if counted != taken and not list(scheduler.nominator.all()):
         yield f"devices: {counted ^ taken}"
-    if ledger.flights:
-        yield f"flights: {list(ledger.flights)}"
+    if ledger.in_flight:
+        yield f"in flight: {[one.uid for one in ledger.in_flight]}"
     uids = {pod.metadata.uid for pod in pods.values()}
     for claim in made.cluster.list(ResourceClaim):
         for user in claim.status.reserved_for:

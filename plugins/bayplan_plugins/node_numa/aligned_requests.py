@@ -1,4 +1,4 @@
-"""What a pod's containers need of NUMA nodes, as far as the kubelet aligns it."""
+"""The requests of a pod that the kubelet aligns to NUMA nodes."""
 
 from __future__ import annotations
 
@@ -11,41 +11,41 @@ from bayplan.api import Container, PodSpec
 from bayplan.api.resources import amount_of
 from bayplan.snapshot.pods import SpecFacts
 
-__all__ = ["Demand", "demand_of"]
+__all__ = ["AlignedRequests", "aligned_requests_of"]
 
 _NATIVE = ("cpu", "memory", "ephemeral-storage", "pods")
 
 
 @dataclass(frozen=True)
-class Demand:
-    """Needs by resource: of the whole pod, and of each container.
+class AlignedRequests:
+    """Requests by resource: of the whole pod, and of each container.
 
-    ``containers`` are in the order in which the kubelet admits them; each with whether it stays,
-    as all but init containers do. Amounts: cpu in milli, everything else in its own unit.
+    ``containers`` are in the order in which the kubelet admits them, each with whether it keeps
+    running (False for init containers that end). CPU is in milli-CPU, the rest in its own unit.
     """
 
     pod: Mapping[str, int]
     containers: tuple[tuple[Mapping[str, int], bool], ...]
 
 
-_known: dict[SpecFacts, Demand] = {}
+_known: dict[SpecFacts, AlignedRequests] = {}
 _MOST_KNOWN = 10_000
 
 
-def demand_of(pod: PodInfo) -> Demand:
-    """Return what the kubelet would align of a pod: devices always, cpu and memory if guaranteed.
+def aligned_requests_of(pod: PodInfo) -> AlignedRequests:
+    """Return what the kubelet aligns: devices always, cpu and memory of guaranteed pods.
 
-    CPUs are given to a container of its own only in whole numbers.
+    A container gets exclusive CPUs only if it requests a whole number of them.
     """
     found = _known.get(pod.facts)
     if found is None:
         if len(_known) >= _MOST_KNOWN:
             _known.clear()
-        found = _known[pod.facts] = _demand(pod.spec)
+        found = _known[pod.facts] = _read(pod.spec)
     return found
 
 
-def _demand(spec: PodSpec) -> Demand:
+def _read(spec: PodSpec) -> AlignedRequests:
     exclusive = _is_guaranteed(spec)
     containers: list[tuple[Mapping[str, int], bool]] = []
     most: Counter[str] = Counter()
@@ -58,11 +58,11 @@ def _demand(spec: PodSpec) -> Demand:
             now.update(needs)
         if needs:
             containers.append((needs, stays))
-    return Demand(dict(most), tuple(containers))
+    return AlignedRequests(dict(most), tuple(containers))
 
 
 def _is_guaranteed(spec: PodSpec) -> bool:
-    """Tell whether every container's requests of cpu and memory are its limits."""
+    """Tell whether every container's requests of cpu and memory equal its limits."""
     for container in (*spec.containers, *spec.init_containers):
         limits, requests = container.resources.limits, container.resources.requests
         for name in ("cpu", "memory"):

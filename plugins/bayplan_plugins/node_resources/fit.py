@@ -1,4 +1,4 @@
-"""NodeResourcesFit and NodeResourcesBalancedAllocation: room on the node, and how it is used.
+"""NodeResourcesFit: room on the node for the pod's requests, and a score for how full it gets.
 
 Formulas: kube-scheduler 1.36, pkg/scheduler/framework/plugins/noderesources. Each is written
 twice, over columns and for one row; integer steps keep both equal to the last bit.
@@ -16,7 +16,6 @@ import pydantic
 from pydantic import Field
 
 from bayplan import (
-    SKIP,
     Args,
     ClusterEvent,
     NodeRow,
@@ -31,25 +30,13 @@ from bayplan import (
 )
 from bayplan.errors import did_you_mean
 from bayplan.plugin.hookspecs import FloatColumn, IntColumn
+from bayplan_plugins.node_resources.resources import NATIVE, ResourceSpec
 from bayplan_plugins.shared.extended_resources import served_by_classes
 
-__all__ = [
-    "NodeResourcesBalancedAllocation",
-    "NodeResourcesBalancedAllocationArgs",
-    "NodeResourcesFit",
-    "NodeResourcesFitArgs",
-]
+__all__ = ["NodeResourcesFit", "NodeResourcesFitArgs"]
 
-_NONE: frozenset[str] = frozenset()
-_NATIVE = ("cpu", "memory", "ephemeral-storage")
+_NO_RESOURCES: frozenset[str] = frozenset()
 _TOO_MANY = "Too many pods"
-
-
-class ResourceSpec(Args):
-    """A resource and its weight in a score, 1 to 100."""
-
-    name: str = Field(min_length=1)
-    weight: int = Field(default=1, ge=1, le=100)
 
 
 class ShapePoint(Args):
@@ -69,7 +56,7 @@ class Ratio(Args):
     def _rising(cls, shape: tuple[ShapePoint, ...]) -> tuple[ShapePoint, ...]:
         steps = [point.utilization for point in shape]
         if any(b <= a for a, b in itertools.pairwise(steps)):
-            raise ValueError("utilization has to rise from point to point")
+            raise ValueError("utilization must rise from point to point")
         return shape
 
 
@@ -104,7 +91,7 @@ class NodeResourcesFitArgs(Args):
 
 
 class NodeResourcesFit(Plugin[NodeResourcesFitArgs]):
-    """Refuse nodes without room for the pod's requests; score by how full they would be."""
+    """Refuse nodes without room for the pod's requests; score by how full they would get."""
 
     Args = NodeResourcesFitArgs
     reads = Reads.NODE | Reads.PODS
@@ -112,36 +99,36 @@ class NodeResourcesFit(Plugin[NodeResourcesFitArgs]):
 
     @hookimpl
     def sign(self, pod: PodInfo) -> Hashable:
-        """Requests are part of the spec; device classes may serve some of them."""
+        """Sign by the spec and by the requests that device classes serve."""
         served = self._served(pod)
         return (pod.facts, served) if served else pod.facts
 
     def _served(self, pod: PodInfo) -> frozenset[str]:
-        """Return the resources that DynamicResources serves where the node offers none."""
+        """Return the requests that DynamicResources serves on nodes that offer none of them."""
         if not pod.facts.wants_devices:
-            return _NONE
+            return _NO_RESOURCES
         calls = self.handle.hook("pre_bind")
         if not any(getattr(call, "name", "") == "DynamicResources" for call in calls):
-            return frozenset()
+            return _NO_RESOURCES
         return served_by_classes(pod.requests, self.handle.snapshot)
 
     @hookimpl
     def filter(self, pod: PodInfo, nodes: NodeView) -> Iterator[Reject]:
-        """Refuse by the number of pods, then by each resource that is short."""
+        """Refuse nodes that are full of pods, then nodes short of each resource."""
         yield Reject(nodes.free("pods") < 1, _TOO_MANY)
         served = self._served(pod)
         for resource, need in self._needs(pod):
             offered = nodes.allocatable(resource)
             short = offered - nodes.used(resource) < need
-            hopeless = offered < need
+            too_small = offered < need
             if resource in served:
-                short, hopeless = short & (offered > 0), hopeless & (offered > 0)
-            yield Reject(short & ~hopeless, f"Insufficient {resource}")
-            yield Reject(hopeless, f"Insufficient {resource}", resolvable=False)
+                short, too_small = short & (offered > 0), too_small & (offered > 0)
+            yield Reject(short & ~too_small, f"Insufficient {resource}")
+            yield Reject(too_small, f"Insufficient {resource}", resolvable=False)
 
     @hookimpl
     def filter_node(self, pod: PodInfo, node: NodeRow) -> Refusal | None:
-        """Say everything that is short on one node."""
+        """Return every resource that one node is short of."""
         reasons = [_TOO_MANY] if node.free("pods") < 1 else []
         resolvable = True
         served = self._served(pod)
@@ -156,7 +143,7 @@ class NodeResourcesFit(Plugin[NodeResourcesFitArgs]):
 
     @hookimpl
     def slots(self, pod: PodInfo, nodes: NodeView) -> IntColumn:
-        """Divide what is free by what one pod needs."""
+        """Divide what is free by what one pod requests."""
         bound = nodes.free("pods")
         served = self._served(pod)
         for resource, need in self._needs(pod):
@@ -167,13 +154,14 @@ class NodeResourcesFit(Plugin[NodeResourcesFitArgs]):
         return bound
 
     def _needs(self, pod: PodInfo) -> Iterable[tuple[str, int]]:
+        """Return the requests that Filter checks: all but the ignored ones."""
         ignored, groups = self.args.ignored_resources, self.args.ignored_resource_groups
         if not ignored and not groups:
             return pod.requests.items()
         return [
             (name, need)
             for name, need in pod.requests.items()
-            if name in _NATIVE or (name not in ignored and name.split("/")[0] not in groups)
+            if name in NATIVE or (name not in ignored and name.split("/")[0] not in groups)
         ]
 
     @hookimpl
@@ -244,7 +232,7 @@ class NodeResourcesFit(Plugin[NodeResourcesFitArgs]):
 
     @hookimpl
     def remedies(self, pod: PodInfo, nodes: NodeView) -> Iterable[Remedy]:
-        """Suggest freeing what is short on a node, where the node is large enough at all."""
+        """Suggest freeing what is short on a node that is large enough."""
         served = self._served(pod)
         for resource, need in self._needs(pod):
             if resource in served:
@@ -274,104 +262,10 @@ class NodeResourcesFit(Plugin[NodeResourcesFitArgs]):
                 yield Remedy(text, node.row, cost, frees=True)
 
 
-class NodeResourcesBalancedAllocationArgs(Args):
-    """Arguments of NodeResourcesBalancedAllocation."""
-
-    resources: tuple[ResourceSpec, ...] = (ResourceSpec(name="cpu"), ResourceSpec(name="memory"))
-
-
-class NodeResourcesBalancedAllocation(Plugin[NodeResourcesBalancedAllocationArgs]):
-    """Prefer nodes whose resources would be used in equal shares.
-
-    Score = 100 * (1 - standard deviation of the used shares), rounded down.
-    """
-
-    Args = NodeResourcesBalancedAllocationArgs
-    reads = Reads.NODE | Reads.PODS
-
-    @hookimpl
-    def sign(self, pod: PodInfo) -> Hashable:
-        """Requests are part of the spec."""
-        return pod.facts
-
-    @hookimpl
-    def pre_score(self, pod: PodInfo) -> object:
-        """Skip pods that request none of the resources."""
-        return None if any(pod.requests.get(r.name) for r in self.args.resources) else SKIP
-
-    @hookimpl
-    def score(self, pod: PodInfo, nodes: NodeView) -> FloatColumn:
-        """Score every node."""
-        shares: list[FloatColumn] = []
-        present: list[IntColumn] = []
-        for name, asked in self._asked(pod):
-            offered = nodes.allocatable(name)
-            used = (nodes.used(name) + asked) / np.maximum(offered, 1)
-            shares.append(np.where(offered > 0, np.minimum(used, 1.0), 0.0))
-            present.append((offered > 0).astype(np.int64))
-        return np.trunc((1 - _deviation(shares, present, len(nodes))) * 100)
-
-    @hookimpl
-    def score_node(self, pod: PodInfo, node: NodeRow) -> float:
-        """Score one node."""
-        shares = []
-        for name, asked in self._asked(pod):
-            offered = node.allocatable(name)
-            if offered:
-                shares.append(min((node.used(name) + asked) / offered, 1.0))
-        if len(shares) == 2:
-            deviation = abs((shares[0] - shares[1]) / 2)
-        elif len(shares) > 2:
-            mean = _sum(shares) / len(shares)
-            squares = _sum([(share - mean) * (share - mean) for share in shares])
-            deviation = math.sqrt(squares / len(shares))
-        else:
-            deviation = 0.0
-        return float(math.trunc((1 - deviation) * 100))
-
-    def _asked(self, pod: PodInfo) -> Iterator[tuple[str, int]]:
-        for resource in self.args.resources:
-            asked = pod.requests.get(resource.name, 0)
-            if asked or resource.name in _NATIVE:
-                yield resource.name, asked
-
-
-def _deviation(
-    shares: Sequence[FloatColumn], present: Sequence[IntColumn], size: int
-) -> FloatColumn:
-    """Return the deviation per node over the resources that the node has."""
-    if not shares:
-        return np.zeros(size)
-    count = sum(present[1:], start=present[0])
-    total = np.zeros(size)
-    for share in shares:
-        total = total + share
-    mean = total / np.maximum(count, 1)
-    squares = np.zeros(size)
-    for share, here in zip(shares, present, strict=True):
-        squares = squares + np.where(here > 0, (share - mean) * (share - mean), 0.0)
-    result = np.sqrt(squares / np.maximum(count, 1))
-    result[count < 2] = 0.0
-    for i in range(len(shares)):
-        for j in range(i + 1, len(shares)):
-            # With exactly two resources half of their difference is the deviation.
-            pair = (count == 2) & (present[i] > 0) & (present[j] > 0)
-            result = np.where(pair, np.abs((shares[i] - shares[j]) / 2), result)
-    return result
-
-
-def _sum(values: Sequence[float]) -> float:
-    # Added in the same order as the columns are, so that both spellings agree to the last bit.
-    total = 0.0
-    for value in values:
-        total += value
-    return total
-
-
 def _scoring_request(pod: PodInfo, resource: str) -> int | None:
-    """Return what scoring takes the pod to ask for; None leaves the resource out."""
+    """Return the request that scoring counts for the pod; None leaves the resource out."""
     asked = pod.facts.scoring_requests.get(resource, 0)
-    if asked == 0 and resource not in _NATIVE:
+    if asked == 0 and resource not in NATIVE:
         return None
     return asked
 

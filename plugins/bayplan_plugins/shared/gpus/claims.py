@@ -1,4 +1,4 @@
-"""Which devices of resource slices are GPUs of a machine."""
+"""Which devices of ResourceSlices are GPUs of a machine."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _BUS_ID = "resource.kubernetes.io/pciBusID"
 
 
 def gpus_of_devices(pools: Iterable[Pool], machine: Machine) -> dict[DeviceId, int]:
-    """Return the GPUs that the devices of a node's pools are, or are a part of, by index."""
+    """Return, for each device that is a GPU or a part of one, the GPU's index."""
     found: dict[DeviceId, int] = {}
     for pool in pools:
         for device in pool.devices:
@@ -26,10 +26,10 @@ def gpus_of_devices(pools: Iterable[Pool], machine: Machine) -> dict[DeviceId, i
 
 
 def gpu_of_device(device: Device, driver: str, machine: Machine) -> int | None:
-    """Return the index of the GPU that a device is: by bus id, uuid, index, or its name's number.
+    """Return the index of a device's GPU: by bus id, uuid, index, or the number in its name.
 
-    A MIG device is a part of the GPU that its ``parentUUID`` names. None for a device that is no
-    GPU, such as a NIC.
+    A MIG device is part of the GPU that its ``parentUUID`` names. None for a device that is no GPU,
+    such as a NIC.
     """
     values = {
         name.removeprefix(f"{driver}/"): attribute for name, attribute in device.attributes.items()

@@ -1,14 +1,12 @@
 """Who holds which GPU of which node.
 
-Every pod with GPUs that is on a node holds certain ones: those that were reserved for it, those
-that its annotation names, or, where nobody says, the first that are free; such a guess gives way to
-whoever names its GPUs later. The ledger follows pods as they come and go; a trial that is undone
-leaves it as it was.
+Every pod with GPUs on a node holds certain ones: those that were reserved for it, those that its
+annotation names, or else the first free ones. Such a guess gives way to a pod that names its GPUs
+later. The ledger follows pods as they come and go, and rolls back with trials.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -21,13 +19,13 @@ from bayplan.plugin.hookspecs import IntColumn
 from bayplan.snapshot import Snapshot
 from bayplan.topology.machine.model import Machine
 from bayplan_plugins.dynamic_resources.ledger import DeviceLedger
-from bayplan_plugins.gpu_topology.claims import gpus_of_devices
-from bayplan_plugins.gpu_topology.codes import NO_CODE, NodeCodes
-from bayplan_plugins.gpu_topology.machines import NodeMachines
-from bayplan_plugins.gpu_topology.requests import job_of
-from bayplan_plugins.gpu_topology.resources import gpu_count, shares_gpus
+from bayplan_plugins.shared.gpus.claims import gpus_of_devices
+from bayplan_plugins.shared.gpus.jobs import JobShares, PodShare, job_of
+from bayplan_plugins.shared.gpus.machines import NodeMachines
+from bayplan_plugins.shared.gpus.resources import gpu_count, shares_gpus
+from bayplan_plugins.shared.node_codes import NO_CODE, NodeCodes
 
-__all__ = ["UNKNOWN", "GpuLedger", "NodeGpus", "State"]
+__all__ = ["UNKNOWN", "GpuLedger", "GpuState", "NodeGpus"]
 
 _UUIDS = "hami.io/vgpu-devices-allocated"
 _TOPOLOGY = "GPU topology"
@@ -37,24 +35,31 @@ UNKNOWN = NO_CODE
 
 
 @dataclass(frozen=True)
-class State:
-    """A machine, its free GPUs, and the most that could ever be free.
+class GpuState:
+    """A machine, its free GPUs by index, and the most that could ever be free.
 
-    Nodes in equal states get equal answers to everything but names.
+    Nodes in equal states are equally good, except for pods that name their GPUs.
     """
 
     machine: Machine
     free: tuple[int, ...]
     most: tuple[int, ...]
 
+    def on_numa_nodes(self, numbers: frozenset[int]) -> GpuState:
+        """Return the state without the GPUs of other NUMA nodes."""
+        own = self.machine.numa_of
+        free = tuple(gpu for gpu in self.free if own[gpu] in numbers)
+        most = tuple(gpu for gpu in self.most if own[gpu] in numbers)
+        return GpuState(self.machine, free, most)
+
 
 @dataclass
 class NodeGpus:
     """The GPUs of one node, by the uid of the pod that holds them.
 
-    ``offered`` is how many its device plugin has in all; ``guessed`` are the holders of which
-    nobody says which GPUs they have. ``devices`` are those that resource slices offer;
-    ``elsewhere`` the GPUs that claims hold, or that only claims can have.
+    ``offered`` is how many its device plugin has in all; ``guessed`` are the holders whose GPUs
+    are not stated anywhere. ``devices`` are those that resource slices offer; ``elsewhere`` the
+    GPUs that claims hold, or that only claims can get.
     """
 
     machine: Machine
@@ -65,24 +70,24 @@ class NodeGpus:
     elsewhere: frozenset[int] = frozenset()
 
     def busy(self, but: str = "") -> set[int]:
-        """Return the GPUs that pods hold; those of ``but`` left out."""
+        """Return the GPUs that pods hold; those of the pod ``but``, by uid, left out."""
         return {gpu for uid, gpus in self.held.items() if uid != but for gpu in gpus}
 
     def free(self, but: str = "") -> tuple[int, ...]:
-        """Return the free GPUs; those of ``but`` count as free."""
+        """Return the free GPUs; those of the pod ``but``, by uid, count as free."""
         busy = self.busy(but) | self.elsewhere
         return tuple(gpu for gpu in self.machine.usable if gpu not in busy)
 
     def room(self, but: str = "") -> int:
-        """Return how many GPUs more the device plugin can give; those of ``but`` count as free."""
+        """Return how many more GPUs the device plugin can give; those of ``but`` count as free."""
         held = sum(len(gpus) for uid, gpus in self.held.items() if uid != but)
         return max(0, min(len(self.free(but)), self.offered - held))
 
 
 class GpuLedger:
-    """The GPUs of a cluster. One for all profiles of a scheduler.
+    """The GPUs of a cluster. All profiles of a scheduler share one.
 
-    It and the ledger of devices tell each other which GPUs are in use.
+    It and the ledger of devices inform each other of the GPUs in use.
     """
 
     def __init__(self, snapshot: Snapshot) -> None:
@@ -92,15 +97,15 @@ class GpuLedger:
         self._sources: dict[str, Node] = {}
         self._pods: dict[str, dict[str, PodInfo]] = {}
         self._remembered: dict[tuple[str, str], tuple[tuple[int, ...], tuple[int, ...]]] = {}
-        self._jobs: dict[str, _Job] = {}
+        self._jobs = JobShares()
         self._devices = snapshot.shared(DeviceLedger, DeviceLedger)
         self._codes = NodeCodes(snapshot, self._code)
-        self._states: list[State] = []
+        self._states: list[GpuState] = []
         self._code_of: dict[tuple[bytes, tuple[int, ...]], int] = {}
         self._listeners: list[Callable[[str], None]] = []
         snapshot.on_pod(self._on_pod)
         snapshot.on_object(NodeResourceTopology, self._on_report)
-        self._devices.on_devices(self._on_devices)
+        self._devices.devices.on_change(self._on_devices)
         for pod, node in snapshot.placed.values():
             self._on_pod(pod, node, True)
 
@@ -118,7 +123,7 @@ class GpuLedger:
             if gpus is not None and pod.uid not in gpus.held:
                 self._settle(pod, node, gpus)
             elif gpus is None:
-                self._enter_job(pod, node, ())
+                self._enter_job(pod, node, frozenset())
         else:
             on_node.pop(pod.uid, None)
             gpus = self._nodes.get(node)
@@ -127,14 +132,14 @@ class GpuLedger:
             self._leave_job(pod)
 
     def _settle(self, pod: PodInfo, node: str, gpus: NodeGpus) -> None:
-        """Find out which GPUs a pod on a node holds, as far as anybody says."""
+        """Find out which GPUs a pod on a node holds, and guess where that is not stated."""
         before, said = self._remembered.pop((pod.uid, node), ((), ()))
         annotated = _annotated(pod, gpus.machine)
         if shares_gpus(pod.requests):
             self._assign(pod, node, gpus, annotated)
             self._move_guessed(node, gpus, annotated)
             return
-        # What another scheduler or device plugin has written since then is newer.
+        # What another scheduler or device plugin wrote since then wins.
         known = before if before and annotated == said else annotated
         others = {uid for uid in gpus.held if uid != pod.uid and uid not in gpus.guessed}
         taken = {gpu for uid in others for gpu in gpus.held[uid]}
@@ -146,7 +151,7 @@ class GpuLedger:
             self._assign(pod, node, gpus, gpus.free(pod.uid)[:count], guessed=True)
 
     def _move_guessed(self, node: str, gpus: NodeGpus, known: Sequence[int]) -> None:
-        """Guess anew for those who were taken to hold GPUs that turn out to be another's."""
+        """Guess again for pods whose guessed GPUs turn out to be another pod's."""
         for uid in [uid for uid in gpus.guessed if not set(known).isdisjoint(gpus.held[uid])]:
             pod = self._pods[node].get(uid)
             if pod is not None:
@@ -154,11 +159,11 @@ class GpuLedger:
                 self._assign(pod, node, gpus, gpus.free(uid)[:count], guessed=True)
 
     def hold(self, pod: PodInfo, node: str, chosen: Sequence[int]) -> None:
-        """Give a pod certain GPUs of its node, instead of those that it was taken to hold."""
+        """Give a pod certain GPUs of its node, instead of those it held."""
         self._assign(pod, node, self._nodes[node], tuple(chosen))
 
     def release(self, pod: PodInfo, node: str) -> None:
-        """Take a pod's GPUs back; it gets them again should it come back to the node."""
+        """Release a pod's GPUs; it gets them again if it comes back to the node."""
         gpus = self._nodes.get(node)
         if gpus is not None:
             self._forget(pod, node, gpus)
@@ -180,7 +185,7 @@ class GpuLedger:
         chosen: tuple[int, ...] | None,
         guessed: bool = False,
     ) -> None:
-        """Change what a pod holds; None for nothing any more. Undone with the trial."""
+        """Change what a pod holds (None: nothing); undone with the trial."""
         before, was_guessed = gpus.held.get(pod.uid), pod.uid in gpus.guessed
 
         def undo() -> None:
@@ -206,21 +211,21 @@ class GpuLedger:
             self._refresh_devices(name)
 
     def on_change(self, listener: Callable[[str], None]) -> None:
-        """Have ``listener`` told of nodes whose free GPUs changed."""
+        """Call ``listener`` with the name of each node whose free GPUs changed."""
         self._listeners.append(listener)
 
     def _refresh_devices(self, name: str) -> None:
-        """Note which GPUs of a node resource slices offer, and which of them claims hold."""
+        """Update which GPUs of a node resource slices offer, and which of them claims hold."""
         gpus = self._nodes.get(name)
         row = self._snapshot.nodes.row_of.get(name)
         if gpus is None or row is None:
             return
         node = self._snapshot.nodes.nodes[row]
-        pools = self._devices.inventory.pools(node)
+        pools = self._devices.devices.pools(node)
         devices = gpus_of_devices(pools, gpus.machine) if pools else {}
         offered = frozenset(devices.values())
-        claimed = {gpu for one, gpu in devices.items() if self._devices.is_claimed(one, name)}
-        # A device plugin that has more GPUs than no slice offers has some of the same.
+        claimed = {gpu for one, gpu in devices.items() if self._devices.usage.is_claimed(one, name)}
+        # If the device plugin has more GPUs than slices leave out, both offer some of the same.
         apart = _plugin_gpus(node) <= len(set(gpus.machine.usable) - offered)
         elsewhere = offered if apart else frozenset(claimed)
         if devices != gpus.devices or elsewhere != gpus.elsewhere:
@@ -228,13 +233,13 @@ class GpuLedger:
             self._held_changed(name, gpus)
 
     def _held_changed(self, name: str, gpus: NodeGpus) -> None:
-        """Tell the ledger of devices what pods hold without a claim."""
+        """Report to the ledger of devices what pods hold without a claim."""
         self._codes.touch(name)
         for listener in self._listeners:
             listener(name)
         busy = gpus.busy() if gpus.devices else ()
         held = frozenset(one for one, gpu in gpus.devices.items() if gpu in busy)
-        self._devices.set_outside(name, held)
+        self._devices.usage.set_unclaimed(name, held)
 
     # Nodes -----------------------------------------------------------------------------------
 
@@ -247,9 +252,9 @@ class GpuLedger:
         self._codes.touch(obj.metadata.name)
 
     def node(self, name: str) -> NodeGpus | None:
-        """Return a node's GPUs; None where no device plugin has any.
+        """Return a node's GPUs.
 
-        None as well where its machine is not known (see ``problem``).
+        None if no device plugin has any, or if the machine is unknown (see ``problem``).
         """
         row = self._snapshot.nodes.row_of.get(name)
         if row is None:
@@ -266,7 +271,7 @@ class GpuLedger:
         known = self._nodes.get(name)
         if isinstance(machine, str) or not _plugin_gpus(node):
             if self._nodes.pop(name, None) is not None:
-                self._devices.set_outside(name, frozenset())
+                self._devices.usage.set_unclaimed(name, frozenset())
             return
         if known is not None and known.machine is machine:
             known.offered = _plugin_gpus(node)
@@ -277,11 +282,11 @@ class GpuLedger:
         self._settle_all(name, self._nodes[name], known)
 
     def problem(self, name: str) -> str:
-        """Return what is wrong with what a node says of its machine; "" for nothing."""
+        """Return what is wrong with a node's description of its machine; "" for nothing."""
         return self._snapshot.problems.get((name, _TOPOLOGY), "")
 
     def _settle_all(self, name: str, gpus: NodeGpus, before: NodeGpus | None) -> None:
-        """Find out what the pods of a node hold of a machine that is new to it."""
+        """Find out what the pods of a node hold, after its machine changed."""
         pods = self._pods.get(name, {})
         for uid, pod in pods.items():
             held = before.held.get(uid, ()) if before is not None else ()
@@ -292,62 +297,46 @@ class GpuLedger:
             ):
                 continue
             self._assign(pod, name, gpus, held)
-        # Whoever says which GPUs it holds comes before those that get what is left.
+        # Pods that name their GPUs come first; the others get what is left.
         for pod in sorted(pods.values(), key=lambda pod: not _annotated(pod, gpus.machine)):
             if pod.uid not in gpus.held:
                 self._settle(pod, name, gpus)
 
     # Jobs ------------------------------------------------------------------------------------
 
-    def _enter_job(self, pod: PodInfo, node: str, rails: Iterable[int]) -> None:
-        name = job_of(pod)
-        if name and gpu_count(pod.requests):
-            job = self._jobs.setdefault(name, _Job())
-            job.leave(pod.uid)
-            job.enter(pod.uid, node, gpu_count(pod.requests), frozenset(rails))
+    def _enter_job(self, pod: PodInfo, node: str, rails: frozenset[int]) -> None:
+        name, count = job_of(pod), gpu_count(pod.requests)
+        if name and count:
+            self._jobs.enter(name, pod.uid, PodShare(node, count, rails))
 
     def _leave_job(self, pod: PodInfo) -> None:
-        name = job_of(pod)
-        job = self._jobs.get(name)
-        if job is not None:
-            job.leave(pod.uid)
-            if not job.pods:
-                del self._jobs[name]
+        self._jobs.leave(job_of(pod), pod.uid)
 
     def job_nodes(self, job: str, but: str = "") -> Mapping[str, int]:
         """Return how many GPUs a job's pods hold by node; the pod ``but``, by uid, left out."""
-        known = self._jobs.get(job)
-        if known is None:
-            return {}
-        found = dict(known.nodes)
-        if but in known.pods:
-            node, count, _ = known.pods[but]
-            found[node] -= count
-        return {node: count for node, count in found.items() if count}
+        return self._jobs.nodes(job, but)
 
     def job_rails(self, job: str, but: str = "") -> frozenset[int]:
-        """Return the rails of the NICs near to a job's GPUs; the pod ``but`` left out."""
-        known = self._jobs.get(job)
-        if known is None:
-            return frozenset()
-        own = known.pods[but][2] if but in known.pods else frozenset()
-        return frozenset(rail for rail, count in known.rails.items() if count > (rail in own))
+        """Return the rails of the NICs near a job's GPUs; the pod ``but``, by uid, left out."""
+        return self._jobs.rails(job, but)
 
     def job_gpus(self, job: str, but: str = "") -> Iterable[tuple[str, Machine, Sequence[int]]]:
-        """Yield the nodes of a job with their machines and the GPUs that its pods hold there."""
-        known = self._jobs.get(job)
+        """Yield a job's nodes with their machines and the GPUs that its pods hold there.
+
+        The pod ``but``, by uid, is left out.
+        """
         by_node: dict[str, list[int]] = {}
-        for uid, (node, _, _) in known.pods.items() if known is not None else ():
-            gpus = self._nodes.get(node)
+        for uid, share in self._jobs.pods(job):
+            gpus = self._nodes.get(share.node)
             if uid != but and gpus is not None and gpus.held.get(uid):
-                by_node.setdefault(node, []).extend(gpus.held[uid])
+                by_node.setdefault(share.node, []).extend(gpus.held[uid])
         for node, held in by_node.items():
             yield node, self._nodes[node].machine, held
 
     # States ----------------------------------------------------------------------------------
 
     def codes(self) -> IntColumn:
-        """Return the state of every node row as a number for ``state``; UNKNOWN for no machine."""
+        """Return, per node row, the number of its ``state``; UNKNOWN without a machine."""
         return self._codes.column()
 
     def _code(self, name: str) -> int:
@@ -359,43 +348,22 @@ class GpuLedger:
         code = self._code_of.get(key)
         if code is None:
             code = self._code_of[key] = len(self._states)
-            self._states.append(State(gpus.machine, free, gpus.machine.usable))
+            self._states.append(GpuState(gpus.machine, free, gpus.machine.usable))
         return code
 
-    def state(self, code: int) -> State:
+    def state(self, code: int) -> GpuState:
         """Return the state that a code stands for."""
         return self._states[code]
 
 
-@dataclass
-class _Job:
-    """The pods of a job that have a node: by uid its node, its GPUs' number and their rails."""
-
-    pods: dict[str, tuple[str, int, frozenset[int]]] = field(default_factory=dict)
-    nodes: Counter[str] = field(default_factory=Counter)
-    rails: Counter[int] = field(default_factory=Counter)
-
-    def enter(self, uid: str, node: str, count: int, rails: frozenset[int]) -> None:
-        self.pods[uid] = (node, count, rails)
-        self.nodes[node] += count
-        self.rails.update(rails)
-
-    def leave(self, uid: str) -> None:
-        node, count, rails = self.pods.pop(uid, ("", 0, frozenset()))
-        self.nodes[node] -= count
-        if not self.nodes[node]:
-            del self.nodes[node]
-        self.rails.subtract(rails)
-
-
 def _rails(machine: Machine, gpus: Iterable[int]) -> frozenset[int]:
-    """Return the rails of the NICs that are near to GPUs."""
+    """Return the rails of the NICs near GPUs."""
     nics = (machine.nics[nic] for gpu in gpus for nic in machine.near_nics(gpu))
     return frozenset(nic.rail for nic in nics if nic.rail is not None)
 
 
 def _problem(node: Node, machine: Machine | str) -> str:
-    """Return what cannot be read, or had to be assumed, of a node's machine."""
+    """Return what could not be read, or was assumed, of a node's machine."""
     if isinstance(machine, str):
         return machine
     notes = list(machine.notes)
@@ -413,7 +381,7 @@ def _plugin_gpus(node: Node) -> int:
 
 
 def _annotated(pod: PodInfo, machine: Machine) -> tuple[int, ...]:
-    """Return the GPUs that a pod's annotations name, none where they name none of the machine."""
+    """Return the GPUs of the machine that a pod's annotations name; none if any is not on it."""
     found = named_gpus(pod.annotations)
     if found:
         return found if found[-1] < len(machine) else ()

@@ -1,8 +1,8 @@
-"""Which machine each node is, from what its annotations, labels and NUMA zones say.
+"""Which machine each node is, by its annotations, labels and NUMA zones.
 
-In this order: the annotation ``bayplan.dev/topology`` (what ``nvidia-smi topo -m`` prints, or a
+Read in this order: the annotation ``bayplan.dev/topology`` (output of ``nvidia-smi topo -m``, or a
 machine in YAML), the annotation or label ``bayplan.dev/machine`` (a machine that bayplan knows, by
-name), HAMi's annotations, and a NodeResourceTopology of the node's name.
+name), HAMi's annotations, and the NodeResourceTopology with the node's name.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from bayplan.snapshot import Snapshot
 from bayplan.topology.machine.model import Machine
 from bayplan.topology.machine.readers import hami
 
-__all__ = ["MACHINE", "TOPOLOGY", "NodeMachines", "numa_nodes"]
+__all__ = ["MACHINE", "TOPOLOGY", "NodeMachines", "numa_nodes", "read_machine"]
 
 MACHINE = "bayplan.dev/machine"
 TOPOLOGY = "bayplan.dev/topology"
@@ -33,24 +33,24 @@ Found = TypeVar("Found")
 
 
 class NodeMachines:
-    """Machines by node; nodes that say the same share one machine."""
+    """Machines by node; nodes with equal descriptions share one machine."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
         self._known: dict[_Source, Machine | str] = {}
 
     def of(self, node: Node) -> Machine | str:
-        """Return a node's machine, or why it is not known."""
+        """Return a node's machine; a text says why it is unknown ("": nothing describes it)."""
         source = self._source(node)
         if source is None:
             return ""
         found = self._known.get(source)
         if found is None:
-            found = self._known[source] = _read(source)
+            found = self._known[source] = read_machine(source)
         return found
 
     def _source(self, node: Node) -> _Source | None:
-        """Return what the node says of its machine: the kind, and its texts."""
+        """Return what describes the node's machine: its kind, and the texts; None for nothing."""
         annotations, labels = node.metadata.annotations, node.metadata.labels
         if TOPOLOGY in annotations:
             return (TOPOLOGY, annotations[TOPOLOGY], labels.get(_PRODUCT, ""))
@@ -80,7 +80,11 @@ def numa_nodes(topology: NodeResourceTopology) -> dict[int, Zone]:
     return found
 
 
-def _read(source: _Source) -> Machine | str:
+def read_machine(source: _Source) -> Machine | str:
+    """Return the machine that texts describe, or what is wrong with them.
+
+    :param source: the kind, such as ``TOPOLOGY``, and the texts that its reader takes.
+    """
     kind, *texts = source
     try:
         for text in texts:
@@ -90,7 +94,7 @@ def _read(source: _Source) -> Machine | str:
         return f"{kind}: {exc}"
 
 
-# Machines are few; what reads them (networkx) is worth loading only when there is one.
+# Readers (and networkx) are loaded only when a machine has to be read.
 
 
 def _by_name(name: str) -> Machine:

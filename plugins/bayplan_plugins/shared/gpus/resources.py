@@ -1,4 +1,4 @@
-"""How many whole GPUs are requested."""
+"""Which resources request GPUs, and how many."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from bayplan.api.gpus import GPU_RESOURCES
 __all__ = ["gpu_count", "shares_gpus"]
 
 _SHARES = ("nvidia.com/gpumem", "nvidia.com/gpumem-percentage", "nvidia.com/gpucores")
-"""With one of these HAMi gives parts of GPUs, which are not counted here."""
+"""Resources with which HAMi gives out shares of GPUs, which are not counted here."""
 
 
 def gpu_count(requests: Mapping[str, int]) -> int:
-    """Return how many whole GPUs are requested; 0 for parts of GPUs."""
+    """Return how many whole GPUs are requested; 0 for shares of GPUs."""
     if shares_gpus(requests):
         return 0
     return sum(requests.get(name, 0) for name in GPU_RESOURCES)
 
 
 def shares_gpus(requests: Mapping[str, int]) -> bool:
-    """Tell whether parts of GPUs are requested."""
+    """Tell whether shares of GPUs are requested."""
     return any(name in requests for name in _SHARES)

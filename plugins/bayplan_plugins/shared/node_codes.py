@@ -1,4 +1,4 @@
-"""A number for every node's state, so that nodes in equal states are judged once."""
+"""A number for every node's state, so that nodes in equal states are evaluated once."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NO_CODE = -1
 
 
 class NodeCodes:
-    """The codes of all node rows; only those of nodes that changed are asked for again.
+    """The codes of all node rows; recomputed only for nodes that changed.
 
     :param code: returns the code of a node by name, NO_CODE where it has none.
     """
@@ -29,11 +29,11 @@ class NodeCodes:
         self._dirty: set[str] = set()
 
     def touch(self, name: str) -> None:
-        """Note that a node's code may be another now, though the snapshot did not change."""
+        """Mark a node's code as stale, though the snapshot did not change."""
         self._dirty.add(name)
 
     def column(self) -> IntColumn:
-        """Return the codes by row; read only."""
+        """Return the codes by row (int64); do not change them."""
         table = self._snapshot.nodes
         epoch = (table.epoch, len(table))
         if epoch != self._epoch:
