@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import tomllib
 from pathlib import Path
 
@@ -77,12 +78,21 @@ def test_no_modules_import_each_other_in_a_circle(graph: grimp.ImportGraph) -> N
 
 @pytest.mark.parametrize("source", SOURCES, ids=PACKAGES)
 def test_an_init_only_re_exports(source: Path) -> None:
-    allowed = (ast.Import, ast.ImportFrom, ast.Assign, ast.AnnAssign, ast.If)
     for file in source.rglob("__init__.py"):
         if file == ROOT / "framework" / "bayplan" / "__init__.py":
             continue  # It imports its names when they are first used.
         for statement in ast.parse(file.read_text()).body:
-            docstring = isinstance(statement, ast.Expr) and isinstance(
-                statement.value, ast.Constant
-            )
-            assert docstring or isinstance(statement, allowed), f"{file}:{statement.lineno}"
+            re_export = ast.Expr | ast.Import | ast.ImportFrom | ast.Assign
+            assert isinstance(statement, re_export), f"{file}:{statement.lineno}"
+
+
+def test_the_answers_of_contributing_are_where_it_says() -> None:
+    page = (ROOT / "CONTRIBUTING.md").read_text()
+    _, _, section = page.partition("## Where is ...?")
+    rows = [line for line in section.split("\n## ")[0].splitlines() if "`" in line]
+    assert len(rows) == 10
+    for place, name in re.findall(r"`([\w/.]+)`(?: \(`(\w+)`\))?", "\n".join(rows)):
+        homes = [*(source.parent / place for source in SOURCES), SOURCES[0] / place]
+        found = [home for home in homes if home.exists()]
+        assert found, place
+        assert not name or f"def {name}(" in found[0].read_text(), (place, name)
