@@ -78,7 +78,7 @@ def run_jobs(cluster_objects: list[ApiObject], jobs: int, seed: int = 0) -> JobS
         cluster.create(obj)
     cluster.deliver()
     scheduler.step()
-    tree = Networks(scheduler.snapshot).trees()["default"]
+    tree = Networks.of(scheduler.snapshot).trees()["default"]
     layers = list(tree.layers)
     stream = JobStream()
     running: list[tuple[str, int]] = []

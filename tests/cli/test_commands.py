@@ -93,7 +93,7 @@ def test_explain_shows_the_finalists_of_a_plain_pod(tmp_path: Path) -> None:
     # The gang takes node-5 to node-8; node-0 is the first of the others.
     assert "default/p is on node-0" in text
     assert "→ node-0" in text
-    assert "NodeResourcesFit took out 4, 8 left" in text
+    assert "NodeResourcesFit removed 4, 8 left" in text
 
 
 def test_explain_of_a_pod_that_was_placed_by_hand() -> None:

@@ -24,8 +24,8 @@ from typing import Any
 
 from bayplan.api import Node, ObjectMeta, Pod
 from bayplan.api.objects import KINDS, DecodeError, decode_object
-from bayplan.cluster.apiserver.repeats import read_json, read_yaml
-from bayplan.cluster.apiserver.status import ApiError
+from bayplan.cluster.apiserver.api_errors import ApiError
+from bayplan.cluster.apiserver.request_bodies import read_json, read_yaml
 from bayplan.cluster.manifests import load_manifests
 from bayplan.dialects import gpu_topology, hami
 from bayplan.errors import InputError
@@ -35,7 +35,7 @@ from bayplan.snapshot import PodInfo, Snapshot
 from bayplan.testing import make_pod
 from bayplan.topology.machine.readers.hami import CORDON, REGISTER, SCORE
 from bayplan.topology.machine.readers.machinefile import load_machine
-from bayplan_plugins.gpu_topology import machines
+from bayplan_plugins.shared.gpus import machines
 
 __all__ = ["Finding", "fuzz"]
 

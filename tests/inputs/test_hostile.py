@@ -9,9 +9,9 @@ import fuzz
 import pytest
 
 from bayplan.api import Node
+from bayplan.cluster.apiserver.api_errors import ApiError
 from bayplan.cluster.apiserver.patches import json_patch
-from bayplan.cluster.apiserver.repeats import read_json, read_yaml
-from bayplan.cluster.apiserver.status import ApiError
+from bayplan.cluster.apiserver.request_bodies import read_json, read_yaml
 from bayplan.cluster.manifests import load_manifests
 from bayplan.errors import InputError
 from bayplan.inputs.durations import parse_duration

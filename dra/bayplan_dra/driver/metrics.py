@@ -19,17 +19,17 @@ _FAILURES = Counter("bayplan_driver_publish_failures", "Tries to publish that fa
 
 
 def claim_done(operation: str, error: str, seconds: float) -> None:
-    """Count a claim that was prepared or unprepared."""
+    """Count a claim that was prepared or unprepared; ``error`` is "" for success."""
     _CALLS.labels(operation, "error" if error else "ok").observe(seconds)
 
 
 def published(devices: int, sick: int, written: int) -> None:
-    """Note what is published; ``written`` slices had to be."""
+    """Record a successful publish: devices, those with a taint, and slices written."""
     _DEVICES.set(devices)
     _SICK.set(sick)
     _WRITES.inc(written)
 
 
 def publish_failed() -> None:
-    """Count a try to publish that failed."""
+    """Count a failed attempt to publish."""
     _FAILURES.inc()

@@ -12,7 +12,7 @@ import click
 from bayplan.naming import counted
 
 if TYPE_CHECKING:
-    from bayplan.cluster.apiserver.up import Served
+    from bayplan.cluster.apiserver.cluster_up import Served
 
 __all__ = ["command"]
 
@@ -73,7 +73,7 @@ def up(paths: tuple[str, ...], port: int, kubeconfig: Path, detach: bool) -> Non
         own = ["--port", str(port), "--kubeconfig", str(kubeconfig)]
         start([*files, *own], kubeconfig, reads_input="-" in paths)
         return
-    from bayplan.cluster.apiserver.up import serve
+    from bayplan.cluster.apiserver.cluster_up import serve
     from bayplan.cluster.manifests import load_manifests
 
     def ready(served: Served) -> None:

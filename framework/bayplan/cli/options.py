@@ -180,11 +180,12 @@ def _simulate(
 ) -> tuple[Simulation, Manifests]:
     loaded = profiles(config, plugins_dir)
     manifests = load_manifests(paths)
-    simulation = Simulation(loaded, seed, until, explained=bool(record))
-    for profile in simulation.scheduler.profiles.values():
-        profile.cycle.record(record)
-        if trace is not None:
-            profile.evaluator.trace(trace, lambda line: click.echo(line, err=True))
+    traced = None
+    if trace is not None:
+        from bayplan.cycle.evaluator import Trace
+
+        traced = Trace(trace, lambda line: click.echo(line, err=True))
+    simulation = Simulation(loaded, seed, until, record, traced)
     simulation.create(manifests.objects)
     simulation.run(progress)
     _check_admitted(simulation, record)
@@ -212,9 +213,7 @@ def simulate_objects(
     """
     with contextlib.redirect_stdout(sys.stderr):
         loaded = profiles(config, plugins_dir)
-        simulation = Simulation(loaded, until=until, explained=bool(record))
-        for profile in simulation.scheduler.profiles.values():
-            profile.cycle.record(record)
+        simulation = Simulation(loaded, until=until, explained=record)
         simulation.create(objects)
         simulation.run()
         _check_admitted(simulation, record)

@@ -150,7 +150,7 @@ class _ClusterTree:
         self._table = self._snapshot.nodes
         self._names = frozenset(self._table.names)
         self._placements = placements
-        self._nominated = simulation.scheduler.holds
+        self._nominated = simulation.scheduler.nominator
         self._large = len(self._table) > _MANY_NODES
         self._pending = len(simulation.pending())
         self._victims: dict[str, list[str]] = {}
@@ -172,7 +172,7 @@ class _ClusterTree:
         nodes = counted(len(self._table), "node")
         waiting = f", {self._pending} pending" if self._pending else ""
         root = Tree(f"[bold]cluster[/bold]  {nodes}, {counted(pods, 'pod')}{waiting}")
-        networks = Networks(self._snapshot)
+        networks = Networks.of(self._snapshot)
         network = next(iter(networks.trees().values()), None)
         for name, problem in networks.problems.items():
             root.add(f"[yellow]network {escape(name)}: {escape(problem)}[/yellow]")

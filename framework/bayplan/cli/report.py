@@ -6,6 +6,7 @@ from html import escape
 from pathlib import Path
 
 from bayplan.errors import InputError
+from bayplan.plugin.base import DomainState, DomainTrial
 from bayplan.plugin.decision import Decision
 from bayplan.simulation import Simulation, resource_use
 
@@ -91,10 +92,16 @@ def _domains(decision: Decision) -> list[str]:
             escape(decision.unit),
             escape(trial.name),
             "" if trial.offered is None else str(trial.offered),
-            "<b>chosen</b>" if trial.refusal is None else escape(trial.refusal),
+            _verdict(trial),
         )
         for trial in decision.domains
     ]
+
+
+def _verdict(trial: DomainTrial) -> str:
+    if trial.state is DomainState.CHOSEN:
+        return "<b>chosen</b>"
+    return escape(trial.refusal or trial.state.value)
 
 
 def _pending(pending: dict[str, tuple[str, str | None]]) -> str:

@@ -94,8 +94,8 @@ def command(
     """
     from bayplan.cli.options import check_readable, profiles
     from bayplan.live.app import Options, run
-    from bayplan.live.logs import set_up_logging
     from bayplan.live.web import Address, parse_address
+    from bayplan.logs import set_up_logging
 
     if (tls_cert_file is None) != (tls_private_key_file is None):
         raise InputError("--tls-cert-file and --tls-private-key-file belong together")

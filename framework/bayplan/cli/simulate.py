@@ -63,8 +63,8 @@ def command(
     unwritten = None
     if report is not None and not page_only:
         unwritten = _written(simulation, report)
-    for profile in simulation.profiles.profiles:
-        for note in profile.notes:
+    for active in simulation.scheduler.profiles.values():
+        for note in active.profile.notes:
             click.echo(f"note: {note}", err=True)
     for note in simulation.problems():
         click.echo(f"note: {note}", err=True)

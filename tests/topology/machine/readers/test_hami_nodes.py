@@ -24,7 +24,7 @@ from bayplan.topology.machine.readers.hami import (
     read_register,
     read_scores,
 )
-from bayplan_plugins.gpu_topology.machines import NodeMachines
+from bayplan_plugins.shared.gpus.machines import NodeMachines
 
 CASES = SHARED / "fixtures" / "pair_score_cases.json"
 NEEDS_SHARED = pytest.mark.skipif(
