@@ -389,7 +389,7 @@ def _literal_value(token: lark.Token) -> Any:
             return Uint(_within(number, 0, 2**64))
         if token.type == "FLOAT_LIT":
             if text.endswith(".") or math.isinf(float(text)):
-                raise ValueError("is no double")
+                raise ValueError("is not a double")
             return float(text)
         if token.type == "BYTES_LIT":
             return _bytes(text[1:])
@@ -437,7 +437,7 @@ def _unescape(match: re.Match[str]) -> str:
         raise ValueError(f"unknown escape {match[0]}")
     code = int(digits, 16)
     if code > 0x10FFFF or 0xD800 <= code < 0xE000:
-        raise ValueError(f"{match[0]} is no character")
+        raise ValueError(f"{match[0]} is not a character")
     return chr(code)
 
 
