@@ -169,7 +169,7 @@ def _measure(nodes: int, pods: int) -> BenchmarkResult:
     found["gangsOf4Bound"] = racks.bound
     preempt = _preempt(max(2, 100 * nodes // _NODES))
     found["preemptSeconds"] = round(preempt.seconds, 4)
-    found["preemptVictims"] = len(preempt.scheduler.rooms.evicted)
+    found["preemptVictims"] = len(preempt.scheduler.evictor.evicted)
     whole = _whole(max(2, 512 * nodes // _NODES))
     found["fullClusterSeconds"] = round(whole.seconds, 4)
     found["fullClusterBound"] = whole.bound

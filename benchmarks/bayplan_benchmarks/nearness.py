@@ -78,7 +78,7 @@ def tell(cluster_objects: list[ApiObject], jobs: int, seed: int = 0) -> Story:
         cluster.create(obj)
     cluster.deliver()
     scheduler.step()
-    tree = Networks(scheduler.snapshot).trees()["default"]
+    tree = Networks.of(scheduler.snapshot).trees()["default"]
     layers = list(tree.layers)
     story = Story()
     running: list[tuple[str, int]] = []

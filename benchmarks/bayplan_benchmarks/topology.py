@@ -30,7 +30,7 @@ from bayplan.topology.machine.builder import MachineBuilder
 from bayplan.topology.machine.model import Gpu, Machine, Nic
 from bayplan.topology.machine.readers.machinefile import known_machine, known_machines
 from bayplan.topology.machine.readers.smi import read_smi
-from bayplan.topology.machine.select import NoSelection, Request, select
+from bayplan.topology.machine.select import NoSelection, SelectionRequest, select
 from bayplan_benchmarks.workloads import figures, make_node, make_pod, run
 from bayplan_plugins.gpu_topology.plugin import GPUTopology
 
@@ -83,7 +83,7 @@ def milliseconds(make: Callable[[], Machine], count: int) -> float:
     for _ in range(_ROUNDS):
         machine = make()
         started = time.perf_counter()
-        found = select(machine, range(len(machine)), Request(count))
+        found = select(machine, range(len(machine)), SelectionRequest(count))
         times.append((time.perf_counter() - started) * 1e3)
         assert not isinstance(found, NoSelection)
     return median(times)
@@ -96,7 +96,7 @@ def every_count() -> tuple[float, int]:
     done = 0
     for machine in machines:
         for count in range(1, len(machine) + 1):
-            select(machine, range(len(machine)), Request(count))
+            select(machine, range(len(machine)), SelectionRequest(count))
             done += 1
     return time.perf_counter() - started, done
 

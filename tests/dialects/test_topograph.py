@@ -112,5 +112,5 @@ def test_random_gangs_are_whole_and_as_near_as_can_be(
         assert story.nearest == story.placed > 0, name
 
 
-def test_a_model_without_blocks_is_no_model() -> None:
+def test_a_model_without_blocks_is_not_a_model() -> None:
     assert len(cluster_of({"switches": {}, "blocks": []})) == 1

@@ -24,19 +24,20 @@ from typing import Any
 
 from paths import ROOT
 
-from bayplan.api import Pod
+from bayplan.api import Node, ObjectMeta, Pod
 from bayplan.api.objects import KINDS, DecodeError, decode_object
-from bayplan.cluster.apiserver.repeats import read_json, read_yaml
-from bayplan.cluster.apiserver.status import ApiError
+from bayplan.cluster.apiserver.api_errors import ApiError
+from bayplan.cluster.apiserver.request_bodies import read_json, read_yaml
 from bayplan.cluster.manifests import load_manifests
 from bayplan.dialects import gpu_topology, hami
 from bayplan.errors import InputError
 from bayplan.inputs.durations import parse_duration
 from bayplan.profiles.loading import load_profiles
-from bayplan.snapshot import PodInfo
+from bayplan.snapshot import PodInfo, Snapshot
 from bayplan.testing import make_pod
+from bayplan.topology.machine.readers.hami import CORDON, REGISTER, SCORE
 from bayplan.topology.machine.readers.machinefile import load_machine
-from bayplan_plugins.gpu_topology import machines
+from bayplan_plugins.shared.gpus import machines
 
 __all__ = ["Finding", "fuzz"]
 
@@ -113,14 +114,15 @@ class Finding:
 
 def _annotation(text: str, folder: Path) -> None:
     """Read a text as every annotation of nodes and pods."""
-    for kind in (machines.TOPOLOGY, machines.MACHINE):
-        machines._read((kind, text, "")[: 3 if kind == machines.TOPOLOGY else 2])
-    machines._read(("annotations of HAMi", text, text, text))
+    of_hami = (SCORE, REGISTER, CORDON)
+    for keys in ((machines.TOPOLOGY,), (machines.MACHINE,), of_hami):
+        meta = ObjectMeta(name="n", annotations=dict.fromkeys(keys, text))
+        machines.NodeMachines(Snapshot()).of(Node(meta))
     annotations = dict.fromkeys(_POD_KEYS, text)
     pod = make_pod("p", annotations=annotations)
     PodInfo(pod)
-    gpu_topology.wish_of({f"gpu.topology/{name}": text for name in ("policy", "max-nodes")})
-    hami.wish_of(pod.metadata.annotations)
+    gpu_topology.gpu_request_of({f"gpu.topology/{name}": text for name in ("policy", "max-nodes")})
+    hami.gpu_request_of(pod.metadata.annotations)
     with contextlib.suppress(ValueError):
         parse_duration(text)
 

@@ -73,29 +73,26 @@ async def ask(path: Path | None) -> bytes:
         await transport.close()
 
 
-def test_a_token_that_was_rotated_is_read_again_when_the_old_one_is_refused(
+async def test_a_token_that_was_rotated_is_read_again_when_the_old_one_is_refused(
     tmp_path: Path,
 ) -> None:
-    async def run() -> None:
-        async with serving() as server:
-            token = tmp_path / "token"
-            token.write_text("old")
-            path = kubeconfig(
-                tmp_path, {"tokenFile": str(token)}, server=f"http://127.0.0.1:{server.port}"
-            )
-            transport = Transport(Credentials(path))
-            server.accepted = "old"
+    async with serving() as server:
+        token = tmp_path / "token"
+        token.write_text("old")
+        path = kubeconfig(
+            tmp_path, {"tokenFile": str(token)}, server=f"http://127.0.0.1:{server.port}"
+        )
+        transport = Transport(Credentials(path))
+        server.accepted = "old"
+        await transport.request("GET", "/version")
+        token.write_text("new")
+        server.accepted = "new"
+        await transport.request("GET", "/version")
+        assert server.shown == ["old", "old", "new"]
+        server.accepted = "another"
+        with pytest.raises(Unauthorized):
             await transport.request("GET", "/version")
-            token.write_text("new")
-            server.accepted = "new"
-            await transport.request("GET", "/version")
-            assert server.shown == ["old", "old", "new"]
-            server.accepted = "another"
-            with pytest.raises(Unauthorized):
-                await transport.request("GET", "/version")
-            await transport.close()
-
-    asyncio.run(run())
+        await transport.close()
 
 
 PLUGIN = """#!/bin/sh
@@ -120,27 +117,26 @@ def exec_user(tmp_path: Path, script: str) -> dict[str, Any]:
     }
 
 
-def test_an_exec_plugin_is_asked_and_asked_again_when_its_token_is_over(tmp_path: Path) -> None:
-    async def run() -> None:
-        async with serving() as server:
-            user = exec_user(tmp_path, PLUGIN)
-            path = kubeconfig(tmp_path, user, server=f"http://127.0.0.1:{server.port}")
-            transport = Transport(Credentials(path))
-            server.accepted = "token-1"
-            await transport.request("GET", "/version")
-            server.accepted = "token-2"
-            await transport.request("GET", "/version")
-            assert server.shown[-1] == "token-2"
-            await transport.close()
+async def test_an_exec_plugin_is_asked_and_asked_again_when_its_token_is_over(
+    tmp_path: Path,
+) -> None:
+    async with serving() as server:
+        user = exec_user(tmp_path, PLUGIN)
+        path = kubeconfig(tmp_path, user, server=f"http://127.0.0.1:{server.port}")
+        transport = Transport(Credentials(path))
+        server.accepted = "token-1"
+        await transport.request("GET", "/version")
+        server.accepted = "token-2"
+        await transport.request("GET", "/version")
+        assert server.shown[-1] == "token-2"
+        await transport.close()
 
-    asyncio.run(run())
 
-
-def test_an_exec_plugin_that_fails_says_so(tmp_path: Path) -> None:
+async def test_an_exec_plugin_that_fails_says_so(tmp_path: Path) -> None:
     user = exec_user(tmp_path, "#!/bin/sh\necho 'log in first' >&2\nexit 3\n")
     path = kubeconfig(tmp_path, user, server="http://127.0.0.1:1")
     with pytest.raises(InputError, match="log in first") as caught:
-        asyncio.run(ask(path))
+        await ask(path)
     assert str(path) in str(caught.value)
 
 
@@ -191,30 +187,27 @@ def demanding(folder: Path) -> ssl.SSLContext:
 
 
 @needs_openssl
-def test_a_client_certificate_is_shown_and_the_servers_is_checked(tmp_path: Path) -> None:
+async def test_a_client_certificate_is_shown_and_the_servers_is_checked(tmp_path: Path) -> None:
     certificates(tmp_path)
 
-    async def run() -> None:
-        async with serving(demanding(tmp_path)) as server:
-            url = f"https://127.0.0.1:{server.port}"
-            user = {"client-certificate": "client.crt", "client-key": "client.key"}
-            authority = {"certificate-authority": "ca.crt"}
-            path = kubeconfig(tmp_path, user, server=url, **authority)
-            assert b"true" in await ask(path)
-            path = kubeconfig(tmp_path, {"token": "t"}, server=url, **authority)
-            assert b"false" in await ask(path)
-            path = kubeconfig(tmp_path, {"token": "t"}, server=url)
-            with pytest.raises(Exception, match="certificate verify failed"):
-                await ask(path)
-            skip = {"insecure-skip-tls-verify": True}
-            path = kubeconfig(tmp_path, {"token": "t"}, server=url, **skip)
-            assert b"false" in await ask(path)
-
-    asyncio.run(run())
+    async with serving(demanding(tmp_path)) as server:
+        url = f"https://127.0.0.1:{server.port}"
+        user = {"client-certificate": "client.crt", "client-key": "client.key"}
+        authority = {"certificate-authority": "ca.crt"}
+        path = kubeconfig(tmp_path, user, server=url, **authority)
+        assert b"true" in await ask(path)
+        path = kubeconfig(tmp_path, {"token": "t"}, server=url, **authority)
+        assert b"false" in await ask(path)
+        path = kubeconfig(tmp_path, {"token": "t"}, server=url)
+        with pytest.raises(Exception, match="certificate verify failed"):
+            await ask(path)
+        skip = {"insecure-skip-tls-verify": True}
+        path = kubeconfig(tmp_path, {"token": "t"}, server=url, **skip)
+        assert b"false" in await ask(path)
 
 
 @needs_openssl
-def test_inside_of_a_cluster_the_service_account_is_taken(
+async def test_inside_of_a_cluster_the_service_account_is_taken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     certificates(tmp_path)
@@ -224,39 +217,33 @@ def test_inside_of_a_cluster_the_service_account_is_taken(
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("KUBECONFIG", raising=False)
 
-    async def run() -> None:
-        async with serving(demanding(tmp_path)) as server:
-            monkeypatch.setitem(os.environ, "KUBERNETES_SERVICE_HOST", "127.0.0.1")
-            monkeypatch.setitem(os.environ, "KUBERNETES_SERVICE_PORT", str(server.port))
-            await ask(None)
-            assert [token.removeprefix("bearer ") for token in server.shown] == ["account"]
-
-    asyncio.run(run())
+    async with serving(demanding(tmp_path)) as server:
+        monkeypatch.setitem(os.environ, "KUBERNETES_SERVICE_HOST", "127.0.0.1")
+        monkeypatch.setitem(os.environ, "KUBERNETES_SERVICE_PORT", str(server.port))
+        await ask(None)
+        assert [token.removeprefix("bearer ") for token in server.shown] == ["account"]
 
 
-def test_without_any_cluster_it_says_what_to_give(
+async def test_without_any_cluster_it_says_what_to_give(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("KUBECONFIG", raising=False)
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     with pytest.raises(InputError, match="give --kubeconfig FILE"):
-        asyncio.run(ask(None))
+        await ask(None)
 
 
-def test_who_is_cancelled_as_the_credentials_are_read_ends(
+async def test_who_is_cancelled_as_the_credentials_are_read_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def run() -> bool:
-        async def read(settings: Any) -> float:
-            settings.host = "http://127.0.0.1:1"
-            task.cancel()
-            return 60.0
+    async def read(settings: Any) -> float:
+        settings.host = "http://127.0.0.1:1"
+        task.cancel()
+        return 60.0
 
-        credentials = Credentials(kubeconfig(tmp_path, {"token": "t"}))
-        monkeypatch.setattr(credentials, "_read", read)
-        task = asyncio.create_task(credentials.authorization())
-        await asyncio.wait((task,))
-        return task.cancelled()
-
-    assert asyncio.run(run())
+    credentials = Credentials(kubeconfig(tmp_path, {"token": "t"}))
+    monkeypatch.setattr(credentials, "_read", read)
+    task = asyncio.create_task(credentials.authorization())
+    await asyncio.wait((task,))
+    assert task.cancelled()

@@ -1,4 +1,4 @@
-"""The ``bayplan`` command. Each subcommand's module is imported when it is called."""
+"""The ``bayplan`` command. The module of a subcommand is imported when it is called."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ __all__ = ["cli", "main"]
 
 _COMMANDS = {
     "simulate": ("simulate", "Place the pods of manifest files on an embedded cluster."),
-    "explain": ("explain", "Say why a pod is where it is, or why it is pending."),
+    "explain": ("explain", "Explain why a pod is where it is, or why it is pending."),
     "run": ("run", "Schedule a Kubernetes cluster."),
-    "snapshot": ("snapshot", "Write what a scheduler sees of a cluster into a file."),
-    "topology": ("topology", "Look at a machine: GPUs, NICs, NVLink, PCIe and NUMA."),
+    "snapshot": ("snapshot", "Save a cluster, as a scheduler sees it, to a file."),
+    "topology": ("topology", "Show a machine: GPUs, NICs, NVLink, PCIe and NUMA."),
     "plugin": ("plugin", "List, create and check plugins."),
     "cluster": ("cluster", "Run an embedded cluster that kubectl can talk to."),
-    "bench": ("bench", "Measure speed on this machine."),
+    "bench": ("bench", "Measure performance on this machine."),
 }
 _ELSEWHERE = {"dra-driver": "Publish a node's devices, and prepare them for the kubelet."}
-"""Commands of other packages, which name them as entry points of the group bayplan.commands."""
+"""Commands of other packages: entry points of the group bayplan.commands."""
 _TEXTS = {name: text for name, (_, text) in _COMMANDS.items()} | _ELSEWHERE
 
 
-class _Lazy(click.Group):
-    """A group that knows its commands' names and imports one only to run it."""
+class _LazyGroup(click.Group):
+    """A group that imports a command only to run it."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(_TEXTS)
@@ -68,14 +68,14 @@ def _loaded(name: str) -> click.Command:
     return command
 
 
-@click.group(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="bayplan")
 def cli() -> None:
     """Schedule AI jobs by hardware and network topology."""
 
 
 def main() -> None:
-    """Run the command line; exit status 2 for what a person can mend, with a message."""
+    """Run the command line; errors that a user can fix end with a message and exit status 2."""
     try:
         try:
             cli()
@@ -85,11 +85,11 @@ def main() -> None:
         print(f"bayplan: {exc}", file=sys.stderr)
         sys.exit(2)
     except BrokenPipeError:
-        # The reader (head, less) has seen enough.
+        # The reader (head, less) has closed the pipe.
         sys.stderr.close()
         sys.exit(0)
     except OSError as exc:
         print(f"bayplan: {exc.filename or 'standard output'}: {exc.strerror}", file=sys.stderr)
-        # What is left in its buffer cannot be written either; Python would complain when it ends.
+        # The rest of the buffer cannot be written either; Python would report that at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         sys.exit(2)

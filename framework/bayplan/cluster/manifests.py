@@ -20,6 +20,7 @@ from bayplan.api import (
     decode_object,
     kind_of,
 )
+from bayplan.api.object_key import object_key
 from bayplan.api.objects import DecodeError, Kind, decode_text
 from bayplan.api.validation import validate
 from bayplan.cluster.archive import is_archive, read_archive
@@ -33,22 +34,22 @@ from bayplan.inputs.limits import FILE
 from bayplan.schemas.fieldcheck import FieldNotes, check_fields
 from bayplan.topology.network.tree import TopologyError
 
-__all__ = ["Content", "Manifests", "load_manifests", "object_key"]
+__all__ = ["Content", "Manifests", "load_manifests"]
 
 _SUFFIXES = (".yaml", ".yml", ".json")
 _OTHERS = (
     *("CronJob", "Endpoints", "Event", "LimitRange", "ResourceQuota", "Secret", "ServiceAccount"),
     *("ResourceClass", "ResourceClaimParameters", "ResourceClassParameters"),
 )
-"""Kinds that do not matter here, and that look like misspelt ones."""
+"""Kinds that are skipped although they look like misspelled ones."""
 
 
 @dataclass
 class Manifests:
-    """The objects of some files, in order, and the kinds that were passed over, with counts.
+    """The objects of some files, in order, and the skipped kinds with their counts.
 
-    ``contents`` is everything in full, where that was asked for; ``field_notes`` are of fields that
-    are ignored, ``replaced`` says which objects of a snapshot had to be replaced.
+    ``contents`` is every object in full, if asked for; ``field_notes`` name ignored fields;
+    ``replaced`` names the objects of a snapshot that had to be replaced.
     """
 
     objects: list[ApiObject] = field(default_factory=list)
@@ -58,15 +59,15 @@ class Manifests:
     replaced: list[str] = field(default_factory=list)
 
     def notes(self) -> list[str]:
-        """Return what the user should know of fields and objects."""
+        """Return notes for the user about ignored fields and skipped objects."""
         return [*self.field_notes.texts(), *self.replaced]
 
 
 @dataclass(slots=True, eq=False)
 class Entry:
-    """One object as it stands in a document, at a path inside it.
+    """One object in a document, and its path there.
 
-    ``content`` is JSON text for an object of a snapshot, which nobody wrote by hand.
+    ``content`` is JSON text for an object of a snapshot.
     """
 
     document: Document
@@ -74,18 +75,18 @@ class Entry:
     content: Any
 
     def where(self, steps: str = "") -> str:
-        """Return the place of the object, or of the JSON path ``steps`` inside it."""
+        """Return the place of the object, or of a JSON path in it."""
         return self.where_at(_steps(steps))
 
     def where_at(self, steps: Sequence[str | int]) -> str:
-        """Return the place of what some steps inside the object lead to."""
+        """Return the place of the value at these steps in the object."""
         place = self.document.where([*self.path, *steps])
         return f"{place} (document {self.document.index})"
 
 
 @dataclass(frozen=True)
 class Content:
-    """What stands in a manifest; ``obj`` is None for a kind that bayplan does not read."""
+    """An object in full; ``obj`` is None for a kind that bayplan does not read."""
 
     content: dict[str, Any] | None
     obj: ApiObject | None
@@ -93,23 +94,17 @@ class Content:
 
     @property
     def where(self) -> str:
-        """The place in the file; it takes a look at the whole file."""
+        """The place in the file; finding it parses the file again."""
         return self.entry.where()
-
-
-def object_key(obj: ApiObject) -> str:
-    """Return ``namespace/name``, or ``name`` for objects without a namespace."""
-    meta = obj.metadata
-    return f"{meta.namespace}/{meta.name}" if kind_of(obj).namespaced else meta.name
 
 
 def load_manifests(paths: Sequence[str], in_full: bool = False) -> Manifests:
     """Load files, folders, archives of ``bayplan snapshot`` and ``-`` (standard input).
 
-    An object of a file that an archive holds, too, is applied to it.
+    A file's object that an archive also holds is applied to the archive's.
 
-    :param in_full: whether to keep what bayplan does not read, too.
-    :raises InputError: for anything that cannot be read, and for two objects of one name.
+    :param in_full: whether to keep fields and kinds that bayplan does not read.
+    :raises InputError: for anything that cannot be read, and for duplicate objects.
     """
     loader = _Loader(Manifests(contents=[] if in_full else None))
     with _without_collections():
@@ -124,7 +119,7 @@ def load_manifests(paths: Sequence[str], in_full: bool = False) -> Manifests:
             for document in iter_documents(text, source, FILE):
                 found = True
                 loader.load(document)
-                # What it held is gone before the collector could look at it.
+                # Freed before the collector could look at it.
                 del document
             if not found:
                 raise InputError("holds no objects", source)
@@ -133,7 +128,7 @@ def load_manifests(paths: Sequence[str], in_full: bool = False) -> Manifests:
 
 @contextmanager
 def _without_collections() -> Iterator[None]:
-    """Pause the garbage collector, which would look at all objects again and again."""
+    """Pause the garbage collector, which would walk all objects over and over."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -170,7 +165,7 @@ def _texts(paths: Iterable[str]) -> Iterable[tuple[str, str]]:
 
 
 def _entries(document: Document) -> Iterable[Entry]:
-    """Yield the objects of a document; a List (as kubectl get writes it) holds several."""
+    """Yield the objects of a document; a List, as kubectl get writes it, holds several."""
     content = document.content
     if isinstance(content, dict) and str(content.get("kind", "")).endswith("List"):
         items = content.get("items")
@@ -185,7 +180,7 @@ def _entries(document: Document) -> Iterable[Entry]:
 
 
 class _Head(msgspec.Struct, rename="camel"):
-    """What says which kind an object is."""
+    """The fields that identify an object."""
 
     api_version: Any = None
     kind: Any = None
@@ -195,7 +190,7 @@ _read_head = msgspec.json.Decoder(_Head).decode
 
 
 class _Loader:
-    """Turns entries into objects, and knows what was there before."""
+    """Turns entries into objects and finds duplicates."""
 
     def __init__(self, result: Manifests) -> None:
         self._result = result
@@ -206,9 +201,9 @@ class _Loader:
         self._changed: dict[tuple[type, str] | None, Content] = {}
 
     def load(self, document: Document) -> None:
-        """Take in the objects of a document.
+        """Add the objects of a document.
 
-        :raises InputError: for one that cannot be used.
+        :raises InputError: for an object that cannot be used.
         """
         for entry in _entries(document):
             if isinstance(entry.content, dict) and is_model(entry.content):
@@ -217,12 +212,12 @@ class _Loader:
                 self._load(entry)
 
     def archives_end(self) -> None:
-        """What was loaded so far comes from archives: later objects are applied to it."""
+        """Apply all later objects to those loaded so far, which come from archives."""
         self._loading_archives = False
         self._seen = {}
 
     def finish(self) -> Manifests:
-        """Return everything, with what was applied in the place of what an archive held."""
+        """Return all objects; changed ones replace those of the archives."""
         result = self._result
         if not self._changed:
             return result
@@ -253,7 +248,7 @@ class _Loader:
         try:
             version = head.api_version.rpartition("/")[2]
             if raw:
-                # What was read from a cluster may be newer than what is known here.
+                # A cluster's objects may have fields newer than our schemas.
                 obj = decode_text(kind, version, content)
             else:
                 ignored = check_fields(kind, content)
@@ -320,7 +315,7 @@ class _Loader:
         self._changed[key] = Content(content, new, entry)
 
     def _load_model(self, entry: Entry) -> None:
-        """Take over the nodes of a topograph model, and their network."""
+        """Add the nodes of a topograph model and their network."""
         try:
             made = cluster_of(entry.content)
         except TopologyError as exc:

@@ -1,4 +1,4 @@
-"""One module per ecosystem; each turns its labels, annotations and objects into bayplan's words."""
+"""One module per ecosystem: it translates labels, annotations and objects into bayplan's terms."""
 
 from __future__ import annotations
 
@@ -33,18 +33,19 @@ _READERS: tuple[Callable[[ApiObject], Gang | None], ...] = (
 
 
 def membership_of(pod: Pod, inherited: Mapping[str, str] = _NOTHING) -> Membership:
-    """Return the pod's gang and rank, as whichever ecosystem's manifest states them.
+    """Return the pod's gang and rank, as the ecosystem of its manifest defines them.
 
-    A pod that two ecosystems put into gangs has a problem that names both. ``inherited`` are the
-    annotations of its Job that hold for it.
+    A pod that two ecosystems put into gangs gets a problem that names both.
+
+    :param inherited: the annotations that the pod takes over from its Job.
     """
     found = [(d.NAME, member) for d in _DIALECTS if (member := d.membership_of(pod)) is not None]
     claims = [(name, member) for name, member in found if member.gang is not None]
     if len(claims) > 1:
-        told = " and ".join(f'{name} ("{member.gang}")' for name, member in claims)
-        return Membership(claims[0][1].gang, problem=f"two systems claim it for a gang: {told}")
+        both = " and ".join(f'{name} ("{member.gang}")' for name, member in claims)
+        return Membership(claims[0][1].gang, problem=f"two systems claim it for a gang: {both}")
     if not claims:
-        # A Job that says how its nodes are to be chosen is placed as a whole, unless a group is.
+        # A Job that says how its nodes are chosen is a gang, unless a pod group already is.
         job = gpu_topology.membership_of(pod, inherited)
         claims = [(gpu_topology.NAME, job)] if job is not None else []
     member = claims[0][1] if claims else found[0][1] if found else _NONE
@@ -58,7 +59,11 @@ def membership_of(pod: Pod, inherited: Mapping[str, str] = _NOTHING) -> Membersh
 
 
 def gang_of(obj: ApiObject, workloads: Mapping[str, Workload] | None = None) -> Gang | None:
-    """Return the gang that an object describes, None for any other object."""
+    """Return the gang that an object describes, None if it describes none.
+
+    :param workloads: the Workloads by key, from whose templates Kubernetes' pod groups take
+        policies.
+    """
     for read in _READERS:
         gang = read(obj)
         if gang is not None:
@@ -74,7 +79,7 @@ _NOT_PREEMPTIBLE = (
 
 
 def may_be_evicted(pod: Pod) -> bool:
-    """Tell whether a pod's labels or annotations allow that it makes room for others."""
+    """Tell whether a pod's labels and annotations allow its preemption."""
     labels, annotations = pod.metadata.labels, pod.metadata.annotations
     return not any(
         labels.get(key) == value or annotations.get(key) == value for key, value in _NOT_PREEMPTIBLE

@@ -14,8 +14,8 @@ from typing import Any
 import aiohttp
 
 from bayplan.api import ApiObject, Kind
-from bayplan.cluster.kubernetes.backend import KubernetesCluster
 from bayplan.cluster.kubernetes.credentials import Credentials
+from bayplan.cluster.kubernetes.object_cache import ObjectCache
 from bayplan.cluster.kubernetes.resources import SNAPSHOT
 from bayplan.cluster.kubernetes.transport import Transport
 from bayplan.errors import BayplanError, Forbidden, NotFound
@@ -54,32 +54,32 @@ async def read_cluster(kubeconfig: Path | None, context: str = "") -> ClusterVie
     credentials = Credentials(kubeconfig, context)
     await credentials.endpoint()
     transport = Transport(credentials)
-    cluster = KubernetesCluster(transport, None, kinds=SNAPSHOT)
+    cache = ObjectCache(transport, SNAPSHOT)
     # What the followers would log is told once, at the end.
     logging.getLogger("bayplan.cluster").addHandler(logging.NullHandler())
     try:
         # A server that is not there is no reason to wait: somebody sits in front of this.
         await transport.request("GET", "/version", seconds=_PROBE_SECONDS)
-        await cluster.start()
-        await _listed(cluster, credentials.source)
-        objects = {kind: list(found.values()) for kind, found in cluster.objects().items()}
-        unreadable = [f"{kind} {key}: {why}" for (kind, key), why in cluster.unreadable.items()]
-        return ClusterView(transport.url, objects, [*cluster.problems(), *unreadable])
+        await cache.start()
+        await _listed(cache, credentials.source)
+        objects = {kind: list(found.values()) for kind, found in cache.objects().items()}
+        unreadable = [f"{kind} {key}: {why}" for (kind, key), why in cache.unreadable.items()]
+        return ClusterView(transport.url, objects, [*cache.problems(), *unreadable])
     finally:
-        await cluster.stop()
+        await cache.stop()
         await transport.close()
 
 
-async def _listed(cluster: KubernetesCluster, source: str) -> None:
+async def _listed(cache: ObjectCache, source: str) -> None:
     """Wait for all lists; what the credentials do not allow is left out, but pods and nodes."""
     try:
         async with asyncio.timeout(_SECONDS):
-            while not cluster.settled_or_refused:
+            while not cache.settled_or_refused:
                 await asyncio.sleep(0.02)
     except TimeoutError:
-        problems = "\n  ".join(cluster.problems())
+        problems = "\n  ".join(cache.problems())
         raise BayplanError(f"{source}: no answer in {_SECONDS:g} s\n  {problems}") from None
-    needed = [r for r in cluster.reflectors if r.kind.name in ("Pod", "Node") and not r.kind.group]
+    needed = [r for r in cache.reflectors if r.kind.name in ("Pod", "Node") and not r.kind.group]
     refused = [reflector.problem for reflector in needed if not reflector.settled.is_set()]
     if refused:
         raise BayplanError("\n  ".join([f"{source} may not read the cluster:", *refused]))

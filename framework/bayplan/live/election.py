@@ -33,28 +33,28 @@ __all__ = ["Election"]
 _log = logging.getLogger("bayplan.election")
 
 
-class _Spec(msgspec.Struct, rename="camel"):
+class _LeaseSpec(msgspec.Struct, rename="camel"):
     holder_identity: str | None = None
     lease_transitions: int | None = None
     acquire_time: str | None = None
     renew_time: str | None = None
 
 
-class _Meta(msgspec.Struct, rename="camel"):
+class _LeaseMeta(msgspec.Struct, rename="camel"):
     resource_version: str = ""
 
 
 class _Lease(msgspec.Struct):
-    metadata: _Meta = msgspec.field(default_factory=_Meta)
-    spec: _Spec = msgspec.field(default_factory=_Spec)
+    metadata: _LeaseMeta = msgspec.field(default_factory=_LeaseMeta)
+    spec: _LeaseSpec = msgspec.field(default_factory=_LeaseSpec)
 
 
 class Election:
     """One candidate for a Lease.
 
     :param identity: who we are; unique among the candidates.
-    :param changed: told whether we lead now, from the loop.
-    :param annotations: what the lease says of its holder.
+    :param changed: called from the loop with whether this process leads now.
+    :param annotations: returns the annotations of the lease, which describe its holder.
     :param clock: seconds that never jump back; None for the machine's since it was started.
     """
 
@@ -64,7 +64,7 @@ class Election:
         settings: LeaderElection,
         identity: str,
         changed: Callable[[bool], None],
-        annotations: dict[str, str] | None = None,
+        annotations: Callable[[], dict[str, str]] = dict,
         clock: Callable[[], float] | None = None,
     ) -> None:
         self._transport = transport
@@ -74,7 +74,7 @@ class Election:
         self.identity = identity
         self._times = settings
         self._changed = changed
-        self._annotations = annotations or {}
+        self._annotations = annotations
         self._seen: tuple[str, float] = ("", 0.0)
         self._now = clock or _since_boot
         self._renewed = 0.0
@@ -95,16 +95,16 @@ class Election:
             self._changed(False)
 
     async def _acquire(self) -> None:
-        told = ""
+        logged = ""
         while True:
             try:
                 async with asyncio.timeout(self._times.renew_deadline):
                     if await self._try():
                         return
                 self.problem = ""
-                if self.holder not in (told, ""):
-                    told = self.holder
-                    _log.info("stands by: %s holds the lease", told)
+                if self.holder not in (logged, ""):
+                    logged = self.holder
+                    _log.info("stands by: %s holds the lease", logged)
             except (ClusterError, InputError, TimeoutError) as exc:
                 self._note(exc)
             await asyncio.sleep(self._times.retry_period * (1 + 0.2 * random.random()))  # noqa: S311
@@ -192,9 +192,9 @@ class Election:
             "metadata": {
                 "name": self._name,
                 "namespace": self._namespace,
-                "annotations": self._annotations,
+                "annotations": self._annotations(),
             },
-            "spec": self._spec(self.identity, round(self._times.lease_duration), _Spec()),
+            "spec": self._spec(self.identity, round(self._times.lease_duration), _LeaseSpec()),
         }
         await self._transport.request("POST", self._root, msgspec.json.encode(body))
 
@@ -202,7 +202,7 @@ class Election:
         body = {
             "metadata": {
                 "resourceVersion": lease.metadata.resource_version,
-                "annotations": self._annotations,
+                "annotations": self._annotations(),
             },
             "spec": self._spec(holder, seconds, lease.spec),
         }
@@ -213,7 +213,7 @@ class Election:
             "application/merge-patch+json",
         )
 
-    def _spec(self, holder: str, seconds: int, before: _Spec) -> dict[str, Any]:
+    def _spec(self, holder: str, seconds: int, before: _LeaseSpec) -> dict[str, Any]:
         now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
         same = before.holder_identity == holder
         return {

@@ -16,7 +16,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from bayplan.cycle.scheduling_cycle import Result
-from bayplan.live.tallies import Count, Spread
+from bayplan.live.collectors import LabeledCounter, LabeledHistogram
 from bayplan.plugin.base import Unit
 from bayplan.plugin.decision import Outcome
 from bayplan.profiles.runtime import HookCall, Runtime
@@ -32,7 +32,7 @@ _ATTEMPT_BUCKETS = tuple(0.001 * 2**n for n in range(15))
 _POINT_BUCKETS = tuple(0.0001 * 2**n for n in range(12))
 _PLUGIN_BUCKETS = tuple(0.00001 * 1.5**n for n in range(20))
 _POD_BUCKETS = tuple(0.01 * 2**n for n in range(20))
-_RESULTS = {
+RESULT_LABELS = {
     Outcome.PLACED: "scheduled",
     Outcome.WAITING: "scheduled",
     Outcome.UNSCHEDULABLE: "unschedulable",
@@ -57,7 +57,7 @@ _POINTS = {
     "placement_generate": "PlacementGenerate",
     "placement_score": "PlacementScore",
 }
-_QUEUES = {
+QUEUE_LABELS = {
     Place.ACTIVE: "active",
     Place.BACKOFF: "backoff",
     Place.UNSCHEDULABLE: "unschedulable",
@@ -82,41 +82,41 @@ class LiveMetrics(Observer):
         self._sample = _Sample()
         self._cycles = 0
         self._scheduler: Scheduler | None = None
-        self._attempts = Count(
+        self._attempts = LabeledCounter(
             "scheduler_schedule_attempts",
             "Number of attempts to schedule pods, by the result.",
             ["result", "profile"],
             registry,
         )
-        self._attempt_seconds = Spread(
+        self._attempt_seconds = LabeledHistogram(
             "scheduler_scheduling_attempt_duration_seconds",
             "Scheduling attempt latency in seconds (scheduling algorithm + binding).",
             ["result", "profile"],
             _ATTEMPT_BUCKETS,
             registry,
         )
-        self._algorithm_seconds = Spread(
+        self._algorithm_seconds = LabeledHistogram(
             "scheduler_scheduling_algorithm_duration_seconds",
             "Scheduling algorithm latency in seconds.",
             [],
             _ATTEMPT_BUCKETS,
             registry,
         )
-        self._point_seconds = Spread(
+        self._point_seconds = LabeledHistogram(
             "scheduler_framework_extension_point_duration_seconds",
             "Latency for running all plugins of a specific extension point.",
             ["extension_point", "status", "profile"],
             _POINT_BUCKETS,
             registry,
         )
-        self._plugin_seconds = Spread(
+        self._plugin_seconds = LabeledHistogram(
             "scheduler_plugin_execution_duration_seconds",
             "Duration for running a plugin at a specific extension point.",
             ["plugin", "extension_point", "status"],
             _PLUGIN_BUCKETS,
             registry,
         )
-        self._pod_seconds = Spread(
+        self._pod_seconds = LabeledHistogram(
             "scheduler_pod_scheduling_sli_duration_seconds",
             "E2e latency for a pod being scheduled, from the time the pod enters the scheduling "
             "queue, and might involve multiple scheduling attempts.",
@@ -124,33 +124,33 @@ class LiveMetrics(Observer):
             _POD_BUCKETS,
             registry,
         )
-        self._pod_attempts = Spread(
+        self._pod_attempts = LabeledHistogram(
             "scheduler_pod_scheduling_attempts",
             "Number of attempts to successfully schedule a pod.",
             [],
             (1, 2, 4, 8, 16),
             registry,
         )
-        self._preemptions = Count(
+        self._preemptions = LabeledCounter(
             "scheduler_preemption_attempts",
             "Total preemption attempts in the cluster till now",
             [],
             registry,
         )
-        self._victims = Spread(
+        self._victims = LabeledHistogram(
             "scheduler_preemption_victims",
             "Number of selected preemption victims",
             [],
             tuple(2**n for n in range(7)),
             registry,
         )
-        self._requests = Count(
+        self._requests = LabeledCounter(
             "rest_client_requests",
             "Number of HTTP requests, partitioned by status code, method, and host.",
             ["code", "method", "host"],
             registry,
         )
-        self._request_seconds = Spread(
+        self._request_seconds = LabeledHistogram(
             "rest_client_request_duration_seconds",
             "Request latency in seconds. Broken down by verb, and host.",
             ["verb", "host"],
@@ -164,7 +164,7 @@ class LiveMetrics(Observer):
             ["name"],
             registry=registry,
         )
-        registry.register(_State(lambda: self._scheduler))
+        registry.register(_SchedulerState(lambda: self._scheduler))
 
     # Following a scheduler -------------------------------------------------------------------
 
@@ -206,7 +206,7 @@ class LiveMetrics(Observer):
 
     def ended(self, profile: str, unit: Unit, result: Result, seconds: float) -> None:
         """Count an attempt, for each pod of its unit."""
-        label = _RESULTS[result.decision.outcome]
+        label = RESULT_LABELS[result.decision.outcome]
         labels = (label, profile)
         self._attempts.add(labels, len(unit.pods))
         self._attempt_seconds.observe(labels, seconds)
@@ -244,7 +244,7 @@ class LiveMetrics(Observer):
         self._leader.labels(name).set(leading)
 
 
-class _State(Collector):
+class _SchedulerState(Collector):
     """What is now: pods in the queue, and what the scheduler's cache holds."""
 
     def __init__(self, scheduler: Callable[[], Scheduler | None]) -> None:
@@ -288,7 +288,7 @@ class _State(Collector):
 def _pending(scheduler: Scheduler) -> dict[str, int]:
     counts = dict.fromkeys(("active", "backoff", "unschedulable", "gated"), 0)
     for unit in scheduler.queue.units.values():
-        counts[_QUEUES[unit.place]] += len(unit.ready)
+        counts[QUEUE_LABELS[unit.place]] += len(unit.ready)
         counts["gated"] += len(unit.gated)
     return counts
 

@@ -55,33 +55,37 @@ class CycleLog(Observer):
 
     def __init__(self, dry_run: bool = False) -> None:
         self._verb = "would be bound" if dry_run else "bound"
-        self._told: OrderedDict[str, str] = OrderedDict()
+        self._logged: OrderedDict[str, str] = OrderedDict()
 
     def ended(self, profile: str, unit: Unit, result: Result, seconds: float) -> None:
         """Log why a unit was not placed, or what it waits for."""
         decision = result.decision
         if decision.outcome is Outcome.PLACED:
-            self._told.pop(decision.unit, None)
+            self._logged.pop(decision.unit, None)
         elif decision.outcome is Outcome.WAITING:
             nodes = {reserved.pod.key: reserved.node for reserved in result.reserved}
-            self._tell(decision, decision.message, logging.INFO, {"nodes": _listed(nodes)})
+            self._log_once(decision, decision.message, logging.INFO, {"nodes": _listed(nodes)})
         else:
             level = logging.ERROR if decision.outcome is Outcome.ERROR else logging.INFO
             why = f"not placed: {_why(decision)}"
-            self._tell(decision, why, level, {"pods": len(unit.pods)})
+            self._log_once(decision, why, level, {"pods": len(unit.pods)})
 
     def given_up(self, decision: Decision) -> None:
         """Log why a unit that had its nodes was not bound."""
         level = logging.ERROR if decision.outcome is Outcome.ERROR else logging.INFO
-        self._tell(decision, f"not bound: {_why(decision)}", level, {"pods": len(decision.pods)})
+        self._log_once(
+            decision, f"not bound: {_why(decision)}", level, {"pods": len(decision.pods)}
+        )
 
-    def _tell(self, decision: Decision, why: str, level: int, more: Mapping[str, object]) -> None:
-        if self._told.get(decision.unit) == why:
+    def _log_once(
+        self, decision: Decision, why: str, level: int, more: Mapping[str, object]
+    ) -> None:
+        if self._logged.get(decision.unit) == why:
             return
-        self._told[decision.unit] = why
-        self._told.move_to_end(decision.unit)
-        if len(self._told) > _REMEMBERED:
-            self._told.popitem(last=False)
+        self._logged[decision.unit] = why
+        self._logged.move_to_end(decision.unit)
+        if len(self._logged) > _REMEMBERED:
+            self._logged.popitem(last=False)
         extra = {"unit": decision.unit, "cycle": decision.cycle, **more}
         _log.log(level, "%s", why, extra=extra)
 

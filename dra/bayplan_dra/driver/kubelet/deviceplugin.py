@@ -22,7 +22,7 @@ from bayplan.errors import BayplanError, did_you_mean
 from bayplan.topology.machine.model import Machine
 from bayplan.topology.machine.readers.sysfs import Netdev
 from bayplan.topology.machine.rings import ring_model, ring_order
-from bayplan.topology.machine.select import Request, Selection, select
+from bayplan.topology.machine.select import Selection, SelectionRequest, select
 from bayplan_dra.driver.config import DeviceConfig
 from bayplan_dra.driver.kubelet.services import KubeletServer, serve
 from bayplan_dra.driver.prepare.edits import DeviceFiles, common_edits
@@ -164,7 +164,7 @@ class _Answers:
         if wanted.allocation_size < least:
             raise _Refused(f"expected {least} GPUs or more, got {wanted.allocation_size}")
         required = frozenset(gpu for gpu, name in name_of.items() if name in must)
-        asked = Request(wanted.allocation_size, required)
+        asked = SelectionRequest(wanted.allocation_size, required)
         found = select(self.inventory.machine, name_of, asked)
         if isinstance(found, Selection):
             return [name_of[gpu] for gpu in found.gpus]

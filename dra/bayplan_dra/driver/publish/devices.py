@@ -24,9 +24,9 @@ from bayplan.api.dra import (
 from bayplan.errors import BayplanError
 from bayplan.topology.machine.gpu_search import Constraints
 from bayplan.topology.machine.levels import Level
-from bayplan.topology.machine.model import Gpu, Kind, Machine, Mig, Nic
+from bayplan.topology.machine.model import Gpu, Machine, Mig, Nic, PartKind
 from bayplan.topology.machine.readers.sysfs import Netdev, cpu_set
-from bayplan.topology.machine.select import Request, Selection, select
+from bayplan.topology.machine.select import Selection, SelectionRequest, select
 
 __all__ = ["DRIVER", "NodeDevice", "NodeInventory", "NumaForm", "inventory_of"]
 
@@ -247,9 +247,9 @@ def _socket_mates(machine: Machine) -> dict[int, tuple[int, ...]]:
     """Return, for each NUMA node, itself followed by the others of its socket."""
     found: dict[int, tuple[int, ...]] = {}
     graph = machine.graph
-    for socket in (node for node in graph if graph.nodes[node]["kind"] is Kind.SOCKET):
+    for socket in (node for node in graph if graph.nodes[node]["kind"] is PartKind.SOCKET):
         below = (graph.nodes[node] for node in graph.neighbors(socket))
-        numbers = [one["numa"] for one in below if one["kind"] is Kind.NUMA]
+        numbers = [one["numa"] for one in below if one["kind"] is PartKind.NUMA]
         known = sorted({number for number in numbers if number is not None})
         for number in known:
             found[number] = (number, *(other for other in known if other != number))
@@ -278,7 +278,7 @@ def _nvlink_groups(machine: Machine, gpus: Sequence[int]) -> dict[int, dict[int,
 
 
 def _ring_of(machine: Machine, free: Sequence[int], size: int) -> tuple[int, ...]:
-    request = Request(size, constraints=Constraints(nvlink=True))
+    request = SelectionRequest(size, constraints=Constraints(nvlink=True))
     chosen = select(machine, free, request) if len(free) >= size else None
     return chosen.gpus if isinstance(chosen, Selection) else ()
 

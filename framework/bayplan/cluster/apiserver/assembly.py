@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from bayplan.cluster.apiserver.garbage_collector import GarbageCollector, NamespaceEnd
 from bayplan.cluster.apiserver.job_status import JobStatus
-from bayplan.cluster.apiserver.lifecycle import GarbageCollector, NamespaceEnd
 from bayplan.cluster.apiserver.store import ServedCluster
 from bayplan.cluster.embedded.assembly import start_controllers
 

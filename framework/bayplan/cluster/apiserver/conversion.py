@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bayplan.api.dra_versions import as_v1
-
-if TYPE_CHECKING:
-    from bayplan.cluster.apiserver.resources import Resource
 
 __all__ = ["converter", "core_event", "new_event"]
 
@@ -16,15 +13,15 @@ Content = dict[str, Any]
 _DEVICE_NAME = "name"
 
 
-def converter(resource: Resource, source: str, target: str) -> Callable[[Content], Content]:
-    """Return what turns one version of a resource's objects into another."""
-    api_version = resource.api_version(target)
+def converter(group: str, source: str, target: str) -> Callable[[Content], Content]:
+    """Return the function that converts objects of an API group from one version to another."""
+    api_version = f"{group}/{target}" if group else target
 
     def convert(content: Content) -> Content:
-        content = as_v1(source, content) if resource.group == "resource.k8s.io" else content
-        if resource.group == "autoscaling":
+        content = as_v1(source, content) if group == "resource.k8s.io" else content
+        if group == "autoscaling":
             content = {k: _AUTOSCALERS[target](v) if k == "spec" else v for k, v in content.items()}
-        if resource.group == "resource.k8s.io" and target == "v1beta1":
+        if group == "resource.k8s.io" and target == "v1beta1":
             content = {k: _as_v1beta1(v) if k == "spec" else v for k, v in content.items()}
         return {**content, "apiVersion": api_version}
 

@@ -12,11 +12,11 @@ import msgspec
 
 from bayplan.api import KINDS, Kind
 from bayplan.api.meta import ApiStruct
-from bayplan.cluster.apiserver.history import Change
-from bayplan.cluster.apiserver.overlay import plain
-from bayplan.cluster.apiserver.resources import Column, Resource, make_type
-from bayplan.cluster.apiserver.status import Cause, invalid
+from bayplan.cluster.apiserver.api_errors import Cause, invalid
+from bayplan.cluster.apiserver.resources import PrinterColumn, Resource, make_type
 from bayplan.cluster.apiserver.store import ServedCluster
+from bayplan.cluster.apiserver.unknown_fields import plain
+from bayplan.cluster.apiserver.watch_cache import Change
 from bayplan.schemas.crd import record_of_schema
 
 __all__ = ["CustomResources", "check_definition"]
@@ -178,10 +178,10 @@ def _resource(spec: _Spec, old: Resource | None) -> Resource:
         categories=names.categories,
         singular=names.singular or names.kind.lower(),
         columns=tuple(
-            Column(c.name, c.json_path, c.type, bool(c.priority))
+            PrinterColumn(c.name, c.json_path, c.type, bool(c.priority))
             for c in stored.additional_printer_columns
         )
-        or (Column("Age", ".metadata.creationTimestamp", "date"),),
+        or (PrinterColumn("Age", ".metadata.creationTimestamp", "date"),),
         selectable=tuple(field.json_path.lstrip(".") for field in stored.selectable_fields),
         known=kind,
         schemas={

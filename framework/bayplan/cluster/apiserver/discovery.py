@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from bayplan.cluster.apiserver.metrics_api import RESOURCES as USAGE
 from bayplan.cluster.apiserver.openapi import openapi_index, openapi_v3
 from bayplan.cluster.apiserver.resources import SCALED, Resource, Resources
-from bayplan.cluster.apiserver.usage import RESOURCES as USAGE
 
 __all__ = ["VERSION", "discover", "openapi"]
 

@@ -6,9 +6,9 @@ import random
 from dataclasses import dataclass, field
 from enum import Enum
 
-from bayplan.cluster.apiserver.calls import Call
+from bayplan.cluster.apiserver.request_info import RequestInfo
 
-__all__ = ["Fault", "FaultKind", "Faults", "WatchFault"]
+__all__ = ["Fault", "FaultKind", "ServerFaults", "WatchFault"]
 
 
 class FaultKind(Enum):
@@ -38,9 +38,9 @@ class Fault:
     times: int | None = None
     share: float = 1.0
 
-    def concerns(self, call: Call) -> bool:
+    def concerns(self, info: RequestInfo) -> bool:
         """Return whether it is for calls of this sort."""
-        return self.verb in ("", call.verb) and self.resource in ("", call.target)
+        return self.verb in ("", info.verb) and self.resource in ("", info.target)
 
 
 class WatchFault(Enum):
@@ -57,7 +57,7 @@ class WatchFault(Enum):
 
 
 @dataclass
-class Faults:
+class ServerFaults:
     """The failures to come.
 
     :param seed: seeds the choice among calls that fail in part.
@@ -107,10 +107,10 @@ class Faults:
         self.planned.clear()
         self.latency, self.drop_watches_every = 0.0, None
 
-    def take(self, call: Call) -> Fault | None:
+    def take(self, info: RequestInfo) -> Fault | None:
         """Return what goes wrong with a call, if anything."""
         for fault in self.planned:
-            if not fault.concerns(call) or fault.times == 0:
+            if not fault.concerns(info) or fault.times == 0:
                 continue
             if fault.share < 1.0 and self._random.random() >= fault.share:
                 continue

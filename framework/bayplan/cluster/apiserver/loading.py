@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from bayplan.api import ApiObject, Namespace, ObjectMeta
-from bayplan.cluster.apiserver.fieldvalidation import pruned, type_of
+from bayplan.cluster.apiserver.api_errors import ApiError
+from bayplan.cluster.apiserver.field_validation import pruned, type_of
 from bayplan.cluster.apiserver.metadata import check_metadata
 from bayplan.cluster.apiserver.resources import Resource
-from bayplan.cluster.apiserver.status import ApiError
 from bayplan.cluster.apiserver.store import ServedCluster
 from bayplan.cluster.apiserver.workload_defaults import with_defaults
 from bayplan.cluster.apiserver.writes import decode, without_nulls

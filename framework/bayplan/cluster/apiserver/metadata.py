@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from bayplan.cluster.apiserver.api_errors import Cause, invalid
 from bayplan.cluster.apiserver.resources import Resource
 from bayplan.cluster.apiserver.selectors import at_path
-from bayplan.cluster.apiserver.status import Cause, invalid
 
 __all__ = ["check_metadata"]
 

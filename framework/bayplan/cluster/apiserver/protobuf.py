@@ -10,8 +10,8 @@ import base64
 from collections.abc import Iterator
 from typing import Any
 
-from bayplan.cluster.apiserver.status import bad_request, unsupported_media_type
-from bayplan.cluster.apiserver.wire import AMOUNT, META, QUANTITY, ROOT, Schema
+from bayplan.cluster.apiserver.api_errors import bad_request, unsupported_media_type
+from bayplan.cluster.apiserver.protobuf_schemas import AMOUNT, META, QUANTITY, ROOT, Schema
 
 __all__ = ["MEDIA_TYPE", "decode_protobuf"]
 

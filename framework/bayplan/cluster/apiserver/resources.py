@@ -12,15 +12,15 @@ from bayplan.api import KINDS, ApiObject, ControllerRevision, Kind
 from bayplan.api.configmap import ConfigMap
 from bayplan.api.meta import ApiStruct, ObjectMeta
 from bayplan.cluster.apiserver.conversion import converter
-from bayplan.schemas import Record
+from bayplan.schemas import RecordType
 
-__all__ = ["SCALED", "Column", "Resource", "Resources", "make_type"]
+__all__ = ["SCALED", "PrinterColumn", "Resource", "Resources", "make_type"]
 
 Convert = Callable[[dict[str, Any]], dict[str, Any]]
 
 
 @dataclass(frozen=True)
-class Column:
+class PrinterColumn:
     """A printer column of a CRD: where its cells come from."""
 
     name: str
@@ -51,10 +51,10 @@ class Resource:
     short_names: tuple[str, ...] = ()
     categories: tuple[str, ...] = ()
     singular: str = ""
-    columns: tuple[Column, ...] = ()
+    columns: tuple[PrinterColumn, ...] = ()
     selectable: tuple[str, ...] = ()
     known: Kind | None = None
-    schemas: Mapping[str, Record] = field(default_factory=dict, hash=False)
+    schemas: Mapping[str, RecordType] = field(default_factory=dict, hash=False)
     inert: str = ""
     verbs: tuple[str, ...] = field(
         default=(
@@ -84,11 +84,13 @@ class Resource:
 
     def outgoing(self, version: str) -> Convert | None:
         """Return what turns a stored object into a version, None where nothing has to be done."""
-        return None if version == self.versions[0] else converter(self, self.versions[0], version)
+        stored = self.versions[0]
+        return None if version == stored else converter(self.group, stored, version)
 
     def incoming(self, version: str) -> Convert | None:
         """Return what turns a version into a stored object, None where nothing has to be done."""
-        return None if version == self.versions[0] else converter(self, version, self.versions[0])
+        stored = self.versions[0]
+        return None if version == stored else converter(self.group, version, stored)
 
 
 def make_type(name: str) -> type[ApiObject]:

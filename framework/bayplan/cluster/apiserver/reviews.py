@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from bayplan.cluster.apiserver.access import Access, Role, authorize, authorize_path
-from bayplan.cluster.apiserver.status import ApiError, bad_request
+from bayplan.cluster.apiserver.api_errors import ApiError, bad_request
+from bayplan.cluster.apiserver.rbac import Access, Role, authorize, authorize_path
 
 __all__ = ["REVIEWS", "review"]
 

@@ -13,12 +13,12 @@ from msgspec.structs import replace
 
 from bayplan.api import ApiObject, Kind, Namespace, Node, ObjectMeta, Pod
 from bayplan.cluster.apiserver.defaults import pod_defaults
-from bayplan.cluster.apiserver.history import Change, Log, Record
-from bayplan.cluster.apiserver.overlay import overlay, plain
 from bayplan.cluster.apiserver.resources import Resource, Resources
+from bayplan.cluster.apiserver.unknown_fields import overlay, plain
+from bayplan.cluster.apiserver.watch_cache import Change, ChangeLog, StoredObject
 from bayplan.cluster.embedded.admission import with_tolerations
 from bayplan.cluster.embedded.clock import VirtualClock
-from bayplan.cluster.embedded.disruption import budgets_of, health
+from bayplan.cluster.embedded.disruption_budgets import budgets_of, health
 from bayplan.cluster.embedded.store import LONG_AGO, MemoryCluster
 from bayplan.cluster.protocol import Event, WatchType
 from bayplan.errors import AlreadyExists, InputError
@@ -58,14 +58,10 @@ class ServedCluster(MemoryCluster):
         self.resources = Resources(without)
         self.history = history
         self._version = self._first_version = first_version
-        self._records: dict[type, dict[str, Record]] = {}
-        self._logs: dict[type, Log] = {}
+        self._records: dict[type, dict[str, StoredObject]] = {}
+        self._logs: dict[type, ChangeLog] = {}
         self._incoming: tuple[Content, ApiObject] | None = None
-        self.real_time: Callable[[], float] | None = None
-        """What the clock follows, None for virtual time."""
-        self.set_alarm: Callable[[float | None], None] | None = None
-        """Told when the next thing is due."""
-        self.last: Record | None = None
+        self.last: StoredObject | None = None
         """What the last write left of its object."""
         self._observers: list[Observer] = []
         for name in ("default", "kube-node-lease", "kube-public", "kube-system"):
@@ -90,15 +86,15 @@ class ServedCluster(MemoryCluster):
         resource = self.resources.of(type(obj))
         return resource.key(obj.metadata.namespace, obj.metadata.name)
 
-    def records(self, resource: Resource) -> dict[str, Record]:
+    def records(self, resource: Resource) -> dict[str, StoredObject]:
         """Return the state of all objects of a resource, by key."""
         return self._records.setdefault(resource.type, {})
 
-    def log(self, resource: Resource) -> Log:
+    def log(self, resource: Resource) -> ChangeLog:
         """Return the changes of a resource."""
         log = self._logs.get(resource.type)
         if log is None:
-            log = self._logs[resource.type] = Log(self.history, self._first_version)
+            log = self._logs[resource.type] = ChangeLog(self.history, self._first_version)
         return log
 
     def observe(self, handler: Observer) -> None:
@@ -111,11 +107,11 @@ class ServedCluster(MemoryCluster):
                 handler(resource, Change("ADDED", record, None))
         self._observers.append(handler)
 
-    def logs(self) -> list[Log]:
+    def logs(self) -> list[ChangeLog]:
         """Return the changes of all resources that have any."""
         return list(self._logs.values())
 
-    def state_at(self, resource: Resource, version: int) -> dict[str, Record]:
+    def state_at(self, resource: Resource, version: int) -> dict[str, StoredObject]:
         """Return the state of all objects of a resource as it was at a version.
 
         :raises ApiError: 410 or 504, for a version that is forgotten or has not come yet.
@@ -149,7 +145,7 @@ class ServedCluster(MemoryCluster):
         finally:
             self._incoming = None
 
-    def rehearse(self, obj: ApiObject) -> Record:
+    def rehearse(self, obj: ApiObject) -> StoredObject:
         """Return what ``create`` would make of an object.
 
         :raises AlreadyExists: when the name is taken.
@@ -161,31 +157,30 @@ class ServedCluster(MemoryCluster):
             raise AlreadyExists(f"{resource.kind} {key} exists already")
         meta = replace(obj.metadata, uid=self._new_uid(obj), creation_timestamp=self.timestamp())
         admitted = self._admit(replace(obj, metadata=meta))
-        return Record(key, admitted, self._content(resource, admitted, None), self._version)
+        return StoredObject(key, admitted, self._content(resource, admitted, None), self._version)
 
     def settle(self) -> None:
         """Let everything happen that follows at this instant."""
         clock = self.clock
         while True:
-            clock.advance(clock.now if self.real_time is None else self.real_time())
+            clock.catch_up()
             if not self.deliver():
                 following = clock.next_time()
                 if following is None or following > clock.now:
                     break
-        if self.set_alarm is not None:
-            self.set_alarm(following)
+        clock.wake_at(following, self.settle)
 
-    def budget_problems(self, pod: Record) -> list[str]:
+    def budget_problems(self, pod: StoredObject) -> list[str]:
         """Say which disruption budgets keep a pod from being evicted."""
-        told = []
+        messages = []
         for budget in budgets_of(self, pod.obj) if isinstance(pod.obj, Pod) else ():
             if budget.status.disruptions_allowed < 1:
                 healthy, wanted = health(budget, self.list(Pod))
-                told.append(
+                messages.append(
                     f"The disruption budget {budget.metadata.name} needs {wanted} healthy pods "
                     f"and has {healthy} currently"
                 )
-        return told
+        return messages
 
     def store_content(self, resource: Resource, key: str, content: Content) -> None:
         """Replace the JSON of an object where only what is not typed differs."""
@@ -233,7 +228,7 @@ class ServedCluster(MemoryCluster):
         records = self.records(resource)
         key = self.key_of(stored)
         before = records.get(key)
-        record = Record(key, stored, self._content(resource, stored, before), self._version)
+        record = StoredObject(key, stored, self._content(resource, stored, before), self._version)
         records[key] = record
         self._changed(resource, Change(type_.value, record, before))
         return stored
@@ -244,7 +239,7 @@ class ServedCluster(MemoryCluster):
         removed = super()._remove(obj)
         if before is not None:
             content = self._content(resource, removed, before)
-            record = Record(before.key, removed, content, self._version)
+            record = StoredObject(before.key, removed, content, self._version)
             del self.records(resource)[before.key]
             self._changed(resource, Change("DELETED", record, before))
         return removed
@@ -258,7 +253,7 @@ class ServedCluster(MemoryCluster):
         for handler in self._observers:
             handler(resource, change)
 
-    def _content(self, resource: Resource, obj: ApiObject, before: Record | None) -> Content:
+    def _content(self, resource: Resource, obj: ApiObject, before: StoredObject | None) -> Content:
         incoming, self._incoming = self._incoming, None
         came = incoming is not None and type(incoming[1]) is type(obj)
         if incoming is not None and came:
@@ -303,7 +298,7 @@ class ServedCluster(MemoryCluster):
 
     # Events ------------------------------------------------------------------------------
 
-    def tell(self, obj: ApiObject, component: str, reason: str, message: str) -> None:
+    def record_event(self, obj: ApiObject, component: str, reason: str, message: str) -> None:
         """Write an event of a controller about an object."""
         self._write_event(self._reference(obj), "Normal", reason, message, component)
 
@@ -324,8 +319,8 @@ class ServedCluster(MemoryCluster):
             "resourceVersion": meta.resource_version,
         }
 
-    def _record(self, event: Event) -> None:
-        super()._record(event)
+    def _keep_event(self, event: Event) -> None:
+        super()._keep_event(event)
         namespace, _, name = event.pod.rpartition("/")
         involved = {"kind": event.about, "namespace": namespace or "default", "name": name}
         pod = self.get(Pod, event.pod) if event.about == "Pod" else None
@@ -364,7 +359,7 @@ class ServedCluster(MemoryCluster):
         assert resource is not None
         return resource
 
-    def create_content(self, resource: Resource, content: Content) -> Record:
+    def create_content(self, resource: Resource, content: Content) -> StoredObject:
         """Create an object of a kind that bayplan does not read, from its JSON."""
         obj = msgspec.convert(content, resource.type)
         with self.carrying(content, obj):

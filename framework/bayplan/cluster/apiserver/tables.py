@@ -6,17 +6,17 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from bayplan.cluster.apiserver.cells import NONE
-from bayplan.cluster.apiserver.columns import Field, fields_of
-from bayplan.cluster.apiserver.history import Record
+from bayplan.cluster.apiserver.printer_cells import NONE
+from bayplan.cluster.apiserver.printer_columns import TableColumn, fields_of
 from bayplan.cluster.apiserver.resources import Resource
+from bayplan.cluster.apiserver.watch_cache import StoredObject
 
 __all__ = ["table"]
 
 
 def table(
     resource: Resource,
-    records: list[Record],
+    records: list[StoredObject],
     meta: Mapping[str, Any],
     now: datetime,
     include: str = "",
@@ -50,7 +50,7 @@ def table(
     }
 
 
-def _cell(field: Field, record: Record, now: datetime) -> Any:
+def _cell(field: TableColumn, record: StoredObject, now: datetime) -> Any:
     """Return a cell; objects whose schema nobody checks may hold anything."""
     try:
         return field.cell(record.content, now)
@@ -58,7 +58,7 @@ def _cell(field: Field, record: Record, now: datetime) -> Any:
         return NONE
 
 
-def _included(record: Record, include: str) -> Any:
+def _included(record: StoredObject, include: str) -> Any:
     if include == "None":
         return None
     if include == "Object":

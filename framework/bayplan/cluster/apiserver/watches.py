@@ -11,19 +11,19 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
-from bayplan.cluster.apiserver.calls import Call
-from bayplan.cluster.apiserver.faults import Faults, WatchFault
-from bayplan.cluster.apiserver.history import Change, Record
+from bayplan.cluster.apiserver.api_errors import ApiError, bad_request, expired
+from bayplan.cluster.apiserver.faults import ServerFaults, WatchFault
 from bayplan.cluster.apiserver.reads import convert_for, selection
-from bayplan.cluster.apiserver.status import ApiError, bad_request, expired
+from bayplan.cluster.apiserver.request_info import RequestInfo
 from bayplan.cluster.apiserver.store import ServedCluster
+from bayplan.cluster.apiserver.watch_cache import Change, StoredObject
 
 __all__ = ["Watch", "WatchSettings"]
 
 _BATCH = 512
 _INITIAL_END = {"k8s.io/initial-events-end": "true"}
 
-Encode = Callable[[Record], bytes]
+Encode = Callable[[StoredObject], bytes]
 
 
 @dataclass
@@ -43,8 +43,8 @@ class Watch:
     """
 
     cluster: ServedCluster
-    call: Call
-    faults: Faults
+    info: RequestInfo
+    faults: ServerFaults
     settings: WatchSettings
     encode: Encode | None = None
     ending: asyncio.Event = field(default_factory=asyncio.Event)
@@ -54,25 +54,25 @@ class Watch:
     _sent: int = 0
 
     def __post_init__(self) -> None:
-        self._matches = selection(self.call)
-        self._log = self.cluster.log(self.call.resource)
-        convert, version = convert_for(self.call), self.call.api_version
+        self._matches = selection(self.info)
+        self._log = self.cluster.log(self.info.resource)
+        convert, version = convert_for(self.info), self.info.api_version
         self._encode = self.encode or (lambda record: record.encoded(version, convert))
         self._first = self._start()
 
     def _start(self) -> list[bytes]:
         """Find where to start; return what is sent before the first change."""
-        text = self.call.params.get("resourceVersion", "")
-        initial = self.call.truth("sendInitialEvents")
+        text = self.info.params.get("resourceVersion", "")
+        initial = self.info.truth("sendInitialEvents")
         if text in ("", "0") or initial:
             self._position = self._log.end
-            records = self.cluster.records(self.call.resource)
+            records = self.cluster.records(self.info.resource)
             first = [
                 self._line("ADDED", records[key])
                 for key in sorted(records)
                 if self._matches is None or self._matches(records[key].content)
             ]
-            if initial and self.call.truth("allowWatchBookmarks"):
+            if initial and self.info.truth("allowWatchBookmarks"):
                 first.append(self._bookmark(_INITIAL_END))
             return first
         if not text.isdecimal():
@@ -87,7 +87,7 @@ class Watch:
         """Send changes until the client, the server or the time allowed ends it."""
         changed = self._log.listen()
         loop = asyncio.get_running_loop()
-        seconds = self.call.number("timeoutSeconds") or self.settings.timeout
+        seconds = self.info.number("timeoutSeconds") or self.settings.timeout
         end = loop.time() + seconds
         try:
             if self._first:
@@ -105,13 +105,13 @@ class Watch:
                     async with asyncio.timeout(max(wait, 0)):
                         await changed.wait()
                     continue
-                if self.call.truth("allowWatchBookmarks") and self._position == self._log.end:
+                if self.info.truth("allowWatchBookmarks") and self._position == self._log.end:
                     await response.write(self._bookmark())
         finally:
             self._log.leave(changed)
 
     def _goes_on(self) -> bool:
-        served = self.cluster.resources.knows(self.call.resource.type)
+        served = self.cluster.resources.knows(self.info.resource.type)
         return not self.ending.is_set() and (served or self._position < self._log.end)
 
     async def _send_changes(self, response: web.StreamResponse) -> bool:
@@ -166,22 +166,22 @@ class Watch:
         assert before is not None
         return (self._line("DELETED", _as_of(before, change.record)),)
 
-    def _line(self, type_: str, record: Record) -> bytes:
+    def _line(self, type_: str, record: StoredObject) -> bytes:
         return _line(type_.encode(), self._encode(record))
 
     def _bookmark(self, annotations: dict[str, str] | None = None) -> bytes:
         meta: dict[str, Any] = {"resourceVersion": str(self.cluster.version)}
         if annotations:
             meta["annotations"] = annotations
-        resource = self.call.resource
-        content = {"kind": resource.kind, "apiVersion": self.call.api_version, "metadata": meta}
+        resource = self.info.resource
+        content = {"kind": resource.kind, "apiVersion": self.info.api_version, "metadata": meta}
         return _line(b"BOOKMARK", msgspec.json.encode(content))
 
 
-def _as_of(before: Record, after: Record) -> Record:
+def _as_of(before: StoredObject, after: StoredObject) -> StoredObject:
     """Return an object as it was, with the version at which it left the selection."""
     meta = {**before.content["metadata"], "resourceVersion": str(after.version)}
-    return Record(before.key, before.obj, {**before.content, "metadata": meta}, after.version)
+    return StoredObject(before.key, before.obj, {**before.content, "metadata": meta}, after.version)
 
 
 def _line(type_: bytes, content: bytes) -> bytes:

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from bayplan.api import KINDS, Kind, Pod
-from bayplan.cluster.kubernetes.podwrites import Lookup, rfc3339
+from bayplan.cluster.kubernetes.pod_writes import Lookup, rfc3339
 from bayplan.cluster.kubernetes.transport import MERGE_PATCH, Requests
 from bayplan.cluster.protocol import Event
 from bayplan.errors import AlreadyExists, NotFound

@@ -16,11 +16,11 @@ from typing import Protocol
 import msgspec
 
 from bayplan.api import ApiObject, Kind, ObjectMeta, Pod
+from bayplan.api.object_key import object_key
 from bayplan.api.objects import DecodeError
 from bayplan.cluster.kubernetes.outages import Outages
-from bayplan.cluster.kubernetes.resources import Resource, is_required, what_is_used
+from bayplan.cluster.kubernetes.resources import WatchedResource, is_required, what_is_used
 from bayplan.cluster.kubernetes.transport import error_of
-from bayplan.cluster.manifests import object_key
 from bayplan.cluster.protocol import WatchEvent, WatchType
 from bayplan.errors import (
     ClusterError,
@@ -32,7 +32,7 @@ from bayplan.errors import (
     Unauthorized,
 )
 
-__all__ = ["Health", "Reader", "Reflector"]
+__all__ = ["Reader", "Reflector", "ReflectorHealth"]
 
 _PAGE = 500
 _FIRST_WAIT = 0.2
@@ -44,7 +44,7 @@ _WATCH_SECONDS = (240, 480)
 _log = logging.getLogger("bayplan.cluster")
 
 
-class Health(Enum):
+class ReflectorHealth(Enum):
     """How a reflector does."""
 
     STARTING = "starting"
@@ -107,13 +107,13 @@ class Reflector:
         reader: Reader,
         kind: Kind,
         deliver: Callable[[WatchEvent], None],
-        on_unreadable: Callable[[Kind, str, str], None],
+        on_unreadable: Callable[[Kind, str, str], None] | None,
         outages: Outages,
     ) -> None:
         self.kind = kind
         self.objects: dict[str, ApiObject] = {}
         self.unreadable: dict[str, str] = {}
-        self.health = Health.STARTING
+        self.health = ReflectorHealth.STARTING
         self.problem = ""
         self.settled = asyncio.Event()
         self.relists = 0
@@ -122,12 +122,12 @@ class Reflector:
         self._deliver = deliver
         self._on_unreadable = on_unreadable
         self._outages = outages
-        self._resource = Resource(kind, kind.versions[0])
+        self._resource = WatchedResource(kind, kind.versions[0])
         self._wait = _FIRST_WAIT
         self._random = random.Random()  # noqa: S311 - spreads retries, guards nothing
 
     @property
-    def resource(self) -> Resource:
+    def resource(self) -> WatchedResource:
         """The kind in the version that the server has."""
         return self._resource
 
@@ -172,7 +172,7 @@ class Reflector:
     async def _all_pages(self) -> tuple[dict[str, ApiObject], str]:
         versions = self.kind.versions
         for position, version in enumerate(versions):
-            self._resource = Resource(self.kind, version)
+            self._resource = WatchedResource(self.kind, version)
             try:
                 return await self._pages(_PAGE)
             except NotFound:
@@ -255,7 +255,8 @@ class Reflector:
             if self.unreadable.get(key) != str(exc):
                 self.unreadable[key] = str(exc)
                 _log.warning("%s %s cannot be used: %s", self.kind.name, key, exc)
-                self._on_unreadable(self.kind, key, str(exc))
+                if self._on_unreadable is not None:
+                    self._on_unreadable(self.kind, key, str(exc))
             used = what_is_used(bytes(raw)) if self.kind.type is Pod else None
             if used is None:
                 # What was known of it does not hold any more.
@@ -286,12 +287,12 @@ class Reflector:
 
     def _followed(self) -> None:
         told_with_others = self._outages.ended(self._resource.name)
-        if self.health is not Health.FOLLOWING:
-            if self.health is Health.ABSENT:
+        if self.health is not ReflectorHealth.FOLLOWING:
+            if self.health is ReflectorHealth.ABSENT:
                 _log.info("%s: installed now", self._resource.name)
-            elif self.health is not Health.STARTING and not told_with_others:
+            elif self.health is not ReflectorHealth.STARTING and not told_with_others:
                 _log.info("%s: followed again", self._resource.name)
-            self.health = Health.FOLLOWING
+            self.health = ReflectorHealth.FOLLOWING
         self.problem = ""
         self.settled.set()
 
@@ -301,15 +302,15 @@ class Reflector:
         for key in list(self.objects):
             self._gone(key)
         self._outages.ended(self._resource.name)
-        if self.health is not Health.ABSENT:
+        if self.health is not ReflectorHealth.ABSENT:
             _log.info("%s: not installed", self._resource.name)
-        self.health, self.problem = Health.ABSENT, str(exc)
+        self.health, self.problem = ReflectorHealth.ABSENT, str(exc)
         self.settled.set()
         await asyncio.sleep(_ABSENT_WAIT * (1 + self._random.random() / 4))
 
     async def _failed(self, exc: ClusterError | InputError) -> None:
         refused = isinstance(exc, Forbidden | Unauthorized | InputError)
-        health = Health.REFUSED if refused else Health.BROKEN
+        health = ReflectorHealth.REFUSED if refused else ReflectorHealth.BROKEN
         if isinstance(exc, Transient):
             self._outages.began(self._resource.name, str(exc))
         else:

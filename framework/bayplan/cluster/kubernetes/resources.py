@@ -11,7 +11,7 @@ from bayplan.api import KINDS, ApiObject, DaemonSet, Deployment, Kind, Node, Obj
 from bayplan.api.configmap import ConfigMap
 from bayplan.api.objects import DecodeError, decode_json
 
-__all__ = ["SNAPSHOT", "WATCHED", "Resource", "is_required", "what_is_used"]
+__all__ = ["SNAPSHOT", "WATCHED", "WatchedResource", "is_required", "what_is_used"]
 
 _FIRST = (Node,)
 _LAST = (Pod,)
@@ -41,7 +41,7 @@ def is_required(kind: Kind) -> bool:
 
 
 @dataclass(frozen=True)
-class Resource:
+class WatchedResource:
     """A kind in one of its versions."""
 
     kind: Kind

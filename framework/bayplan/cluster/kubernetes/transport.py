@@ -61,7 +61,7 @@ class _Status(msgspec.Struct):
     details: _Details | None = None
 
 
-class _Who(Protocol):
+class _Authenticator(Protocol):
     async def endpoint(self) -> Endpoint: ...
     async def authorization(self, refused: str | None = None) -> str | None: ...
 
@@ -94,7 +94,7 @@ class Transport:
     :param observe: told (method, status code or "error", seconds) of each request.
     """
 
-    def __init__(self, who: _Who, observe: Observer | None = None) -> None:
+    def __init__(self, who: _Authenticator, observe: Observer | None = None) -> None:
         self._who = who
         self._observe = observe
         self._session: aiohttp.ClientSession | None = None
