@@ -24,7 +24,7 @@ __all__ = [
     "Amount",
     "DeviceId",
     "Features",
-    "Held",
+    "HeldDevice",
     "NodeError",
     "PoolDevice",
     "TimedOut",
@@ -115,7 +115,7 @@ class AllocatedState:
         capacity = {key: dict(amounts) for key, amounts in self.capacity.items()}
         return AllocatedState(set(self.devices), dict(self.shared), capacity)
 
-    def take(self, claim_devices: Iterable[Held]) -> None:
+    def take(self, claim_devices: Iterable[HeldDevice]) -> None:
         """Add allocated devices."""
         for held in claim_devices:
             if held.consumed is None:
@@ -126,7 +126,7 @@ class AllocatedState:
             for name, amount in held.consumed.items():
                 amounts[name] = amounts.get(name, 0) + amount
 
-    def release(self, claim_devices: Iterable[Held]) -> None:
+    def release(self, claim_devices: Iterable[HeldDevice]) -> None:
         """Undo ``take``."""
         for held in claim_devices:
             if held.consumed is None:
@@ -144,14 +144,14 @@ class AllocatedState:
                     del self.capacity[held.id]
 
 
-class Held(NamedTuple):
+class HeldDevice(NamedTuple):
     """A device that a claim holds; exclusively, unless ``consumed`` says what its share takes."""
 
     id: DeviceId
     consumed: Mapping[str, Amount] | None = None
 
 
-def allocated_ids(claim: ResourceClaim) -> list[Held]:
+def allocated_ids(claim: ResourceClaim) -> list[HeldDevice]:
     """Return the devices that a claim's allocation holds; admin access does not hold devices."""
     allocation = claim.status.allocation
     if allocation is None:
@@ -163,5 +163,5 @@ def allocated_ids(claim: ResourceClaim) -> list[Held]:
         consumed = None
         if one.share_id is not None:
             consumed = {name: q.number for name, q in one.consumed_capacity.items()}
-        held.append(Held(DeviceId(one.driver, one.pool, one.device), consumed))
+        held.append(HeldDevice(DeviceId(one.driver, one.pool, one.device), consumed))
     return held

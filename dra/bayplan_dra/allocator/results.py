@@ -106,8 +106,8 @@ def _claim_config(
     found = []
     for one in claim.config:
         names = set(one.requests)
-        meant = [name for name in used if not names or names & {name, name.partition("/")[0]}]
-        copies = len(meant) if repeat else min(1, len(meant))
+        applies_to = [name for name in used if not names or names & {name, name.partition("/")[0]}]
+        copies = len(applies_to) if repeat else min(1, len(applies_to))
         found += [DeviceConfiguration(one.requests, one.opaque, "FromClaim")] * copies
     return found
 

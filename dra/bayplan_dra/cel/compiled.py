@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from bayplan_dra.cel.errors import CompileError
 from bayplan_dra.cel.frame import FIRST_LOCAL, Run
-from bayplan_dra.cel.syntax import Position
+from bayplan_dra.cel.syntax import SourcePosition
 from bayplan_dra.cel.types import CelType
 
 __all__ = ["Compiled", "Scope", "compile_error", "constant", "no_overload", "unwrapped"]
@@ -69,12 +69,12 @@ def unwrapped(kind: CelType) -> CelType:
     return kind.parts[0] if kind.name == "optional_type" else kind
 
 
-def compile_error(at: Position, message: str) -> CompileError:
+def compile_error(at: SourcePosition, message: str) -> CompileError:
     """Return an error with its place."""
     return CompileError(message, at.line, at.column)
 
 
-def no_overload(name: str, types: Sequence[CelType], at: Position) -> CompileError:
+def no_overload(name: str, types: Sequence[CelType], at: SourcePosition) -> CompileError:
     """Return the error of a function that does not take arguments of these types."""
     applied = ", ".join(str(kind) for kind in types)
     return compile_error(at, f"found no matching overload for '{name}' applied to '({applied})'")

@@ -36,8 +36,8 @@ from bayplan_dra.cel.syntax import (
     Logical,
     MapLiteral,
     Node,
-    Position,
     Select,
+    SourcePosition,
 )
 from bayplan_dra.cel.types import CelType
 from bayplan_dra.cel.values import TypeName, Uint
@@ -151,7 +151,9 @@ class _Compiler:
             return Compiled(part, lambda f: get(a(f), b(f)), cost)
         return Compiled(t.optional_of(part), lambda f: try_get(a(f), b(f)), cost)
 
-    def _access(self, operand: Compiled, field: str, optional: bool, at: Position) -> Compiled:
+    def _access(
+        self, operand: Compiled, field: str, optional: bool, at: SourcePosition
+    ) -> Compiled:
         """Read a field of a map, or of a value whose type is only known at run time."""
         base = unwrapped(operand.type)
         if base.name not in ("map", "dyn"):

@@ -31,8 +31,8 @@ __all__ = [
     "Logical",
     "MapLiteral",
     "Node",
-    "Position",
     "Select",
+    "SourcePosition",
     "parse",
 ]
 
@@ -54,7 +54,7 @@ opt_mapinit : "?" expr ":" expr
 
 
 @dataclass(frozen=True, slots=True)
-class Position:
+class SourcePosition:
     """The start of a node; line and column count from 1."""
 
     line: int = 1
@@ -66,7 +66,7 @@ class Literal:
     """A constant."""
 
     value: Any
-    at: Position
+    at: SourcePosition
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class Identifier:
     """A name."""
 
     name: str
-    at: Position
+    at: SourcePosition
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ class Select:
     operand: Node
     field: str
     optional: bool
-    at: Position
+    at: SourcePosition
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ class Index:
     operand: Node
     key: Node
     optional: bool
-    at: Position
+    at: SourcePosition
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ class FunctionCall:
     function: str
     target: Node | None
     args: tuple[Node, ...]
-    at: Position
+    at: SourcePosition
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +113,7 @@ class Logical:
 
     any_of: bool
     args: tuple[Node, ...]
-    at: Position
+    at: SourcePosition
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +123,7 @@ class Conditional:
     condition: Node
     then: Node
     otherwise: Node
-    at: Position
+    at: SourcePosition
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +140,7 @@ class ListLiteral:
     """``[a, b]``."""
 
     entries: tuple[LiteralEntry, ...]
-    at: Position
+    at: SourcePosition
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +148,7 @@ class MapLiteral:
     """``{k: v}``."""
 
     entries: tuple[LiteralEntry, ...]
-    at: Position
+    at: SourcePosition
 
 
 Node: TypeAlias = (
@@ -263,11 +263,11 @@ class _TreeReader:
         args = (self.read(left.children[0], depth), self.read(right, depth))
         return FunctionCall(_OPERATORS[left.data], None, args, self._after(left))
 
-    def _after(self, tree: Tree) -> Position:
+    def _after(self, tree: Tree) -> SourcePosition:
         """Return the position of the operator after an operand."""
         line, column = tree.meta.end_line, tree.meta.end_column
         rest = self._lines[line - 1][column - 1 :] if line <= len(self._lines) else ""
-        return Position(line, column + len(rest) - len(rest.lstrip()))
+        return SourcePosition(line, column + len(rest) - len(rest.lstrip()))
 
     def _unary(self, tree: Tree, depth: int) -> Node:
         sign, operand = tree.children
@@ -357,13 +357,13 @@ def _line_column(tree: Tree) -> tuple[int, int]:
     return tree.meta.line, tree.meta.column
 
 
-def _at(tree: Tree) -> Position:
-    return Position(*_line_column(tree))
+def _at(tree: Tree) -> SourcePosition:
+    return SourcePosition(*_line_column(tree))
 
 
-def _before(name: Any) -> Position:
+def _before(name: Any) -> SourcePosition:
     """Return the position of the dot before a field."""
-    return Position(name.line or 1, max(1, (name.column or 2) - 1))
+    return SourcePosition(name.line or 1, max(1, (name.column or 2) - 1))
 
 
 # Literals ------------------------------------------------------------------------------------
@@ -389,7 +389,7 @@ def _literal_value(token: lark.Token) -> Any:
             return Uint(_within(number, 0, 2**64))
         if token.type == "FLOAT_LIT":
             if text.endswith(".") or math.isinf(float(text)):
-                raise ValueError("is no double")
+                raise ValueError("is not a double")
             return float(text)
         if token.type == "BYTES_LIT":
             return _bytes(text[1:])
@@ -437,7 +437,7 @@ def _unescape(match: re.Match[str]) -> str:
         raise ValueError(f"unknown escape {match[0]}")
     code = int(digits, 16)
     if code > 0x10FFFF or 0xD800 <= code < 0xE000:
-        raise ValueError(f"{match[0]} is no character")
+        raise ValueError(f"{match[0]} is not a character")
     return chr(code)
 
 

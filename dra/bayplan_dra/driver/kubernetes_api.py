@@ -125,9 +125,9 @@ class KubernetesApi:
         except (urllib3.exceptions.HTTPError, kubernetes.config.ConfigException, OSError) as exc:
             raise ClusterError(f"{what}: {_short(str(exc))}") from None
         except (ValueError, RecursionError):
-            raise ClusterError(f"{what}: the answer is no JSON ({answer.status})") from None
+            raise ClusterError(f"{what}: the answer is not JSON ({answer.status})") from None
         if not isinstance(content, dict):
-            raise ClusterError(f"{what}: the answer is no JSON object ({answer.status})")
+            raise ClusterError(f"{what}: the answer is not a JSON object ({answer.status})")
         if not 200 <= answer.status < 300:
             raise _error(what, answer.status, content)
         return content

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 
 from bayplan.api import ResourceClaim
-from bayplan_dra.allocator import Held
+from bayplan_dra.allocator import HeldDevice
 from bayplan_plugins.dynamic_resources.device_usage import DeviceUsage
 
 __all__ = ["AllocatedDevices"]
@@ -20,7 +20,7 @@ class AllocatedDevices:
 
     def __init__(self, usage: DeviceUsage) -> None:
         self._usage = usage
-        self._held: dict[str, list[Held]] = {}
+        self._held: dict[str, list[HeldDevice]] = {}
         self._first_seen: dict[str, tuple[int, str]] = {}
         self._seen = 0
         self._consumers: dict[str, frozenset[str]] = {}
@@ -40,18 +40,18 @@ class AllocatedDevices:
             self._first_seen[uid] = (self._seen, claim.key)
         self._set_consumers(uid, frozenset(r.uid for r in claim.status.reserved_for))
 
-    def forget(self, uid: str) -> list[Held]:
+    def forget(self, uid: str) -> list[HeldDevice]:
         """Drop a claim that is gone; return what it held."""
         self._first_seen.pop(uid, None)
         self._set_consumers(uid, frozenset())
         self._owners.pop(uid, None)
         return self._held.pop(uid, [])
 
-    def held(self, uid: str) -> list[Held]:
+    def held(self, uid: str) -> list[HeldDevice]:
         """Return what a claim holds."""
         return self._held.get(uid, [])
 
-    def set_held(self, uid: str, held: list[Held]) -> None:
+    def set_held(self, uid: str, held: list[HeldDevice]) -> None:
         """Record what a claim holds."""
         self._held[uid] = held
 

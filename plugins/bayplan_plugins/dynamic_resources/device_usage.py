@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 
 from bayplan.api.dra import DeviceId
-from bayplan_dra.allocator import AllocatedState, Held
+from bayplan_dra.allocator import AllocatedState, HeldDevice
 
 __all__ = ["DeviceUsage"]
 
@@ -18,13 +18,13 @@ class DeviceUsage:
     :param on_change: called with the devices whose holders changed.
     """
 
-    def __init__(self, on_change: Callable[[Iterable[Held]], None]) -> None:
+    def __init__(self, on_change: Callable[[Iterable[HeldDevice]], None]) -> None:
         self.state = AllocatedState()
         self._on_change = on_change
         self._holders: dict[DeviceId, int] = {}
         self._unclaimed: dict[str, frozenset[DeviceId]] = {}
 
-    def hold(self, held: Collection[Held]) -> None:
+    def hold(self, held: Collection[HeldDevice]) -> None:
         """Count one more holder of each device, or of each share of one."""
         for one in held:
             if one.consumed is not None:
@@ -36,7 +36,7 @@ class DeviceUsage:
                 self.state.devices.add(one.id)
         self._on_change(held)
 
-    def release(self, held: Collection[Held]) -> None:
+    def release(self, held: Collection[HeldDevice]) -> None:
         """Undo ``hold``."""
         for one in held:
             if one.consumed is not None:
@@ -63,9 +63,9 @@ class DeviceUsage:
             return
         # Listeners ask ``is_claimed`` while the two steps run.
         self._unclaimed[node] = before | devices
-        self.hold([Held(one) for one in devices - before])
+        self.hold([HeldDevice(one) for one in devices - before])
         self._unclaimed[node] = devices
-        self.release([Held(one) for one in before - devices])
+        self.release([HeldDevice(one) for one in before - devices])
 
     def is_claimed(self, device: DeviceId, node: str) -> bool:
         """Tell whether a claim holds a device of a node, or a share of it."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from bayplan import PodInfo
 from bayplan.api.dra import AllocationResult
-from bayplan_dra.allocator import Choice, ClaimToAllocate, Held
+from bayplan_dra.allocator import Choice, ClaimToAllocate, HeldDevice
 from bayplan_plugins.dynamic_resources.device_usage import DeviceUsage
 
 __all__ = ["InFlightAllocation", "InFlightAllocations"]
@@ -33,10 +33,10 @@ class InFlightAllocation:
         return self.claim.claim.metadata.uid
 
     @property
-    def held(self) -> list[Held]:
+    def held(self) -> list[HeldDevice]:
         """The devices that are held; those with admin access are not."""
         return [
-            Held(choice.device.id, choice.consumed)
+            HeldDevice(choice.device.id, choice.consumed)
             for choice in self.choices
             if not choice.wanted.admin
         ]

@@ -13,7 +13,7 @@ from bayplan import PodInfo
 from bayplan.api import DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice
 from bayplan.api.dra import EXTENDED_RESOURCE_CLAIM
 from bayplan.snapshot import Snapshot
-from bayplan_dra.allocator import Held, allocated_ids
+from bayplan_dra.allocator import HeldDevice, allocated_ids
 from bayplan_plugins.dynamic_resources.allocated_devices import AllocatedDevices
 from bayplan_plugins.dynamic_resources.claim_specs import ClaimSpecs
 from bayplan_plugins.dynamic_resources.device_classes import DeviceClasses
@@ -60,7 +60,7 @@ class DeviceLedger:
         self.trial_holds.withdraw(pod.uid)
         self.in_flight.add(allocation, pod)
 
-    def holders(self) -> list[tuple[str, list[Held]]]:
+    def holders(self) -> list[tuple[str, list[HeldDevice]]]:
         """Return the claims that hold devices, by key, with what they hold."""
         return [
             (claim.key, held)

@@ -8,7 +8,7 @@ from bayplan.api import DeviceTaintRule, ResourceSlice
 from bayplan.api.dra import Device, DeviceId
 from bayplan.api.node import Node
 from bayplan.snapshot import Snapshot
-from bayplan_dra.allocator import DeviceTable, Held, Inventory
+from bayplan_dra.allocator import DeviceTable, HeldDevice, Inventory
 from bayplan_dra.allocator.pools import Pool, PoolKey
 from bayplan_dra.allocator.shape import Shapes
 
@@ -77,7 +77,7 @@ class NodeDevices:
         for listener in self._listeners:
             listener(nodes)
 
-    def touch_holders(self, held: Iterable[Held]) -> None:
+    def touch_holders(self, held: Iterable[HeldDevice]) -> None:
         """Mark the nodes that can use these devices as stale, because their holders changed."""
         nodes: set[str] | None = set()
         for one in held:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from bayplan_dra.allocator import Held
+from bayplan_dra.allocator import HeldDevice
 from bayplan_plugins.dynamic_resources.device_usage import DeviceUsage
 
 __all__ = ["TrialHolds"]
@@ -17,7 +17,7 @@ __all__ = ["TrialHolds"]
 _MOST_PODS = 4096
 _MOST_NODES = 4
 """Pods whose last choices are remembered, and the nodes for each of them."""
-HeldByClaim = Mapping[str, Sequence[Held]]
+HeldByClaim = Mapping[str, Sequence[HeldDevice]]
 
 
 class TrialHolds:
@@ -36,13 +36,13 @@ class TrialHolds:
         """Tell whether a claim's devices count as free, because its pod was taken out."""
         return claim in self._freed
 
-    def free(self, claim: str, held: Sequence[Held]) -> None:
+    def free(self, claim: str, held: Sequence[HeldDevice]) -> None:
         """Count a claim's devices as free."""
         if claim not in self._freed:
             self._freed[claim] = None
             self._usage.release(held)
 
-    def undo_free(self, claim: str, held: Sequence[Held]) -> None:
+    def undo_free(self, claim: str, held: Sequence[HeldDevice]) -> None:
         """Count a claim's devices as used again."""
         if claim in self._freed:
             del self._freed[claim]

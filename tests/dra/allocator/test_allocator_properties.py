@@ -19,7 +19,7 @@ from bayplan_dra.allocator import (
     AllocationError,
     DeviceId,
     Failure,
-    Held,
+    HeldDevice,
     NodeError,
     PoolDevice,
     allocated_ids,
@@ -50,7 +50,7 @@ def with_allocations(
     ]
 
 
-def held_by(claims: Sequence[ResourceClaim]) -> list[Held]:
+def held_by(claims: Sequence[ResourceClaim]) -> list[HeldDevice]:
     return [held for claim in claims for held in allocated_ids(claim)]
 
 

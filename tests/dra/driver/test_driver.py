@@ -163,8 +163,12 @@ def test_the_kubelet_gets_every_change_of_health(node: DriverNode) -> None:
     with node.kubelet.health() as answers:
         assert {one.health for one in next(answers).values()} == {1}
         node.driver.health.report("gpu-3", "xid", "Xid 79")
-        sick = next(answers)["gpu-3"]
-        assert (sick.health, sick.message, sick.device.pool_name) == (2, "Xid 79", "n")
+        unhealthy = next(answers)["gpu-3"]
+        assert (unhealthy.health, unhealthy.message, unhealthy.device.pool_name) == (
+            2,
+            "Xid 79",
+            "n",
+        )
         node.driver.health.report("gpu-3", "xid", "")
         assert next(answers)["gpu-3"].health == 1
 

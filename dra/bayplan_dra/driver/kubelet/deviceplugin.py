@@ -132,10 +132,12 @@ class _Answers:
 
     def devices(self, states: Iterable[DeviceHealth]) -> api.ListAndWatchResponse:
         """List all GPUs; those with a problem are unhealthy."""
-        sick = {one.name for one in states if one.problem}
+        unhealthy = {one.name for one in states if one.problem}
         found = []
         for name, device in self._gpus.items():
-            listed = api.Device(ID=name, health="Unhealthy" if device.name in sick else "Healthy")
+            listed = api.Device(
+                ID=name, health="Unhealthy" if device.name in unhealthy else "Healthy"
+            )
             numa = self.inventory.machine.gpus[_index(device)].numa
             if numa is not None:
                 listed.topology.nodes.add(ID=numa)

@@ -103,10 +103,11 @@ class Preparer:
 
         :param wanted: tells whether the caller still waits; called before anything is written.
         :raises PrepareError: when it cannot be prepared.
-        :raises BayplanError: when the API server or the disk fails.
+        :raises BayplanError: when the API server fails, or another instance holds the lock.
+        :raises OSError: when the disk fails.
         """
         if not is_uid(uid):
-            raise PrepareError(f'"{uid[:80]}" is no UID')
+            raise PrepareError(f'"{uid[:80]}" is not a UID')
         begun = self._undone.get(uid, 0)
         known = self._known(uid)
         try:
@@ -184,7 +185,7 @@ class Preparer:
         :raises OSError: when the disk fails.
         """
         if not is_uid(uid):
-            raise PrepareError(f'"{uid[:80]}" is no UID')
+            raise PrepareError(f'"{uid[:80]}" is not a UID')
         with self._alone():
             self._undone[uid] = self._undone.pop(uid, 0) + 1
             if len(self._undone) > _MOST_UNDONE:

@@ -163,10 +163,10 @@ def test_a_typo_in_a_claims_configuration_is_named(
     assert message in node.kubelet.prepare(claim)[claim.metadata.name].error
 
 
-def test_a_name_that_is_no_uid_touches_no_file(node: DriverNode) -> None:
+def test_a_name_that_is_not_a_uid_touches_no_file(node: DriverNode) -> None:
     claim = with_uid(node.bind("p", "one"), "../../etc/passwd")
-    assert "is no UID" in node.kubelet.prepare(claim)[claim.metadata.name].error
-    assert "is no UID" in node.kubelet.unprepare(claim)[claim.metadata.name]
+    assert "is not a UID" in node.kubelet.prepare(claim)[claim.metadata.name].error
+    assert "is not a UID" in node.kubelet.unprepare(claim)[claim.metadata.name]
 
 
 def test_an_unreachable_api_server_is_an_answer(node: DriverNode) -> None:

@@ -254,15 +254,15 @@ def test_a_device_that_consumes_unknown_counters_is_refused() -> None:
 
 
 @settings(max_examples=40, deadline=None, derandomize=True)
-@given(counts=st.lists(st.integers(1, 150), min_size=1, max_size=6), sick=st.integers(0, 149))
-def test_slices_agree_whatever_was_published_before(counts: list[int], sick: int) -> None:
+@given(counts=st.lists(st.integers(1, 150), min_size=1, max_size=6), unhealthy=st.integers(0, 149))
+def test_slices_agree_whatever_was_published_before(counts: list[int], unhealthy: int) -> None:
     cluster = MemoryCluster()
     _, publisher = publisher_on(cluster)
     whole = inventory_of(ALL)
     highest = 0
     for count in counts:
         devices = dict(list(whole.devices.items())[:count])
-        taints = {f"gpu-{sick}": (DeviceTaint("x", "NoSchedule"),)}
+        taints = {f"gpu-{unhealthy}": (DeviceTaint("x", "NoSchedule"),)}
         publisher.publish(replace(whole, devices=devices), taints)
         slices = cluster.list(ResourceSlice)
         ((generation, size),) = pools(cluster)

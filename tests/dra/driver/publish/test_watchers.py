@@ -55,7 +55,7 @@ class WatchedNode:
     news: News
     health: HealthTracker
 
-    def sick(self) -> dict[str, set[str]]:
+    def unhealthy(self) -> dict[str, set[str]]:
         """Return the causes of all problems, by device."""
         taints = self.health.taints()
         return {name: {one.key.partition("/")[2] for one in taints[name]} for name in taints}
@@ -64,13 +64,13 @@ class WatchedNode:
         _, devices = self.health.wait(-1, 0)
         return {one.name: one.problem for one in devices if one.problem}
 
-    def becomes(self, sick: dict[str, set[str]]) -> None:
+    def becomes(self, unhealthy: dict[str, set[str]]) -> None:
         """Wait until exactly these devices have exactly these problems."""
         deadline = time.monotonic() + DEADLINE
         version = -1
-        while self.sick() != sick and time.monotonic() < deadline:
+        while self.unhealthy() != unhealthy and time.monotonic() < deadline:
             version, _ = self.health.wait(version, deadline - time.monotonic())
-        assert self.sick() == sick
+        assert self.unhealthy() == unhealthy
 
     def port(self, name: str, port: int = 1) -> Path:
         return self.files.sysfs / "class/infiniband" / name / f"ports/{port}/state"
@@ -349,7 +349,7 @@ def test_links_that_were_down_at_the_start_count_once_they_are_up(node_of: Watch
     watcher.run(Rounds(1))
     node.news.tell("link", 0, 0, 1)
     watcher.run(Rounds(1))
-    assert node.sick() == {}
+    assert node.unhealthy() == {}
     node.news.tell("link", 0, 0, 0)
     watcher.run(Rounds(1))
     assert node.texts() == {"gpu-0": "0 of 1 NVLinks are active"}
@@ -361,7 +361,7 @@ def test_lost_nvlinks_do_not_affect_mig_instances(node_of: WatchedNodes) -> None
     watcher.run(Rounds(1))
     node.news.tell("link", 0, 0, 0)
     watcher.run(Rounds(1))
-    assert node.sick() == {"gpu-0": {"nvlink"}}
+    assert node.unhealthy() == {"gpu-0": {"nvlink"}}
 
 
 @pytest.mark.parametrize("how", ["error", "handle"])
@@ -375,10 +375,10 @@ def test_a_lost_gpu_keeps_the_state_of_its_nvlinks(how: str, node_of: WatchedNod
         node.news.tell(how, gpu, LOST)
     node.news.tell("link", 0, 0, 1)
     watcher.run(Rounds(1))
-    assert node.sick() == {"gpu-0": {"nvlink"}}
+    assert node.unhealthy() == {"gpu-0": {"nvlink"}}
     node.news.tell(how, 0, 0)
     watcher.run(Rounds(1))
-    assert node.sick() == {}
+    assert node.unhealthy() == {}
 
 
 # Ports -------------------------------------------------------------------------------------
@@ -401,7 +401,7 @@ def test_a_nic_is_unhealthy_if_its_port_is_not_active_at_the_start(
     node = node_of(hgx())
     node.set_port("mlx5_0", state)
     ports(node).run(Rounds(1))
-    assert node.sick() == {"nic-mlx5-0": {"port"}}
+    assert node.unhealthy() == {"nic-mlx5-0": {"port"}}
 
 
 def test_only_the_discovered_port_counts(node_of: WatchedNodes) -> None:
@@ -410,7 +410,7 @@ def test_only_the_discovered_port_counts(node_of: WatchedNodes) -> None:
     node = node_of(replace(machine, nics=(nic,)))
     watcher = ports(node)
     watcher.run(Rounds(1))
-    assert node.sick() == {}
+    assert node.unhealthy() == {}
     node.set_port("mlx5_0", "4: ACTIVE", 1)
     node.set_port("mlx5_0", "1: DOWN", 2)
     watcher.run(Rounds(1))
@@ -425,7 +425,7 @@ def test_a_nic_is_unhealthy_while_its_port_is_gone(node_of: WatchedNodes) -> Non
     assert node.texts() == {"nic-mlx5-0": "port 1 of mlx5_0 is not there"}
     node.set_port("mlx5_0", "4: ACTIVE")
     watcher.run(Rounds(1))
-    assert node.sick() == {}
+    assert node.unhealthy() == {}
 
 
 def test_an_unreadable_port_is_logged_once_and_the_others_are_watched(
@@ -436,7 +436,7 @@ def test_an_unreadable_port_is_logged_once_and_the_others_are_watched(
     node.port("mlx5_0").mkdir()  # reading a folder is an error to root, too
     node.set_port("mlx5_1", "1: DOWN")
     ports(node).run(Rounds(3))
-    assert node.sick() == {"nic-mlx5-1": {"port"}}
+    assert node.unhealthy() == {"nic-mlx5-1": {"port"}}
     assert len([one for one in caplog.records if "cannot be read" in one.getMessage()]) == 1
 
 
@@ -490,7 +490,7 @@ def test_a_watcher_without_nvml_retries_and_logs_once(
         assert rounds.waits == [7.0] * 3
         assert [one.levelno for one in caplog.records] == [logging.WARNING]
         assert "cannot be watched" in caplog.text
-    assert node.sick() == {}
+    assert node.unhealthy() == {}
 
 
 def test_a_watcher_can_start_before_nvml(node_of: WatchedNodes) -> None:
@@ -514,7 +514,7 @@ def test_an_error_in_the_report_does_not_end_a_watcher(node_of: WatchedNodes) ->
         return node.health.report(device, cause, text)
 
     PortWatcher(node.inventory, report, node.files.sysfs).run(Rounds(2))
-    assert node.sick() == {"nic-mlx5-0": {"port"}}
+    assert node.unhealthy() == {"nic-mlx5-0": {"port"}}
 
 
 # The driver's version ----------------------------------------------------------------------
