@@ -34,7 +34,7 @@ from bayplan.inputs.limits import FILE
 from bayplan.schemas.fieldcheck import FieldNotes, check_fields
 from bayplan.topology.network.tree import TopologyError
 
-__all__ = ["Content", "Manifests", "load_manifests"]
+__all__ = ["FullObject", "Manifests", "load_manifests"]
 
 _SUFFIXES = (".yaml", ".yml", ".json")
 _OTHERS = (
@@ -54,7 +54,7 @@ class Manifests:
 
     objects: list[ApiObject] = field(default_factory=list)
     ignored: dict[str, int] = field(default_factory=dict)
-    contents: list[Content] | None = None
+    contents: list[FullObject] | None = None
     field_notes: FieldNotes = field(default_factory=FieldNotes)
     replaced: list[str] = field(default_factory=list)
 
@@ -64,7 +64,7 @@ class Manifests:
 
 
 @dataclass(slots=True, eq=False)
-class Entry:
+class ManifestEntry:
     """One object in a document, and its path there.
 
     ``content`` is JSON text for an object of a snapshot.
@@ -85,12 +85,12 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class Content:
+class FullObject:
     """An object in full; ``obj`` is None for a kind that bayplan does not read."""
 
     content: dict[str, Any] | None
     obj: ApiObject | None
-    entry: Entry
+    entry: ManifestEntry
 
     @property
     def where(self) -> str:
@@ -164,7 +164,7 @@ def _texts(paths: Iterable[str]) -> Iterable[tuple[str, str]]:
             yield str(file), read_text(file, FILE)
 
 
-def _entries(document: Document) -> Iterable[Entry]:
+def _entries(document: Document) -> Iterable[ManifestEntry]:
     """Yield the objects of a document; a List, as kubectl get writes it, holds several."""
     content = document.content
     if isinstance(content, dict) and str(content.get("kind", "")).endswith("List"):
@@ -174,9 +174,9 @@ def _entries(document: Document) -> Iterable[Entry]:
             for index, item in enumerate(items):
                 if isinstance(item, dict) and kind and "kind" not in item:
                     item = {"kind": kind, "apiVersion": content.get("apiVersion"), **item}
-                yield Entry(document, ("items", index), item)
+                yield ManifestEntry(document, ("items", index), item)
             return
-    yield Entry(document, (), content)
+    yield ManifestEntry(document, (), content)
 
 
 class _Head(msgspec.Struct, rename="camel"):
@@ -196,9 +196,9 @@ class _Loader:
         self._result = result
         self._loading_archives = True
         self._seen: dict[tuple[type, str], str] = {}
-        self._archived: dict[tuple[type, str], tuple[Entry, ApiObject]] = {}
+        self._archived: dict[tuple[type, str], tuple[ManifestEntry, ApiObject]] = {}
         self._changes = SnapshotChanges(result.replaced)
-        self._changed: dict[tuple[type, str] | None, Content] = {}
+        self._changed: dict[tuple[type, str] | None, FullObject] = {}
 
     def load(self, document: Document) -> None:
         """Add the objects of a document.
@@ -234,7 +234,7 @@ class _Loader:
             ]
         return result
 
-    def _load(self, entry: Entry) -> None:
+    def _load(self, entry: ManifestEntry) -> None:
         content = entry.content
         raw = isinstance(content, msgspec.Raw)
         head = _head_of(entry)
@@ -243,7 +243,7 @@ class _Loader:
             label = f"{head.kind} ({head.api_version})"
             self._result.ignored[label] = self._result.ignored.get(label, 0) + 1
             if self._result.contents is not None:
-                self._result.contents.append(Content(_plain(entry), None, entry))
+                self._result.contents.append(FullObject(_plain(entry), None, entry))
             return
         try:
             version = head.api_version.rpartition("/")[2]
@@ -261,7 +261,7 @@ class _Loader:
             raise _error(kind, entry, exc) from None
         self._add(obj, None if self._result.contents is None else _plain(entry), entry)
 
-    def _kind(self, head: _Head, entry: Entry) -> Kind | None:
+    def _kind(self, head: _Head, entry: ManifestEntry) -> Kind | None:
         """Return the kind of an object; None for one that bayplan does not read."""
         group, _, version = head.api_version.rpartition("/")
         kind = KINDS.get((group, head.kind))
@@ -288,7 +288,7 @@ class _Loader:
             )
         return kind
 
-    def _add(self, obj: ApiObject, content: dict[str, Any] | None, entry: Entry) -> None:
+    def _add(self, obj: ApiObject, content: dict[str, Any] | None, entry: ManifestEntry) -> None:
         key = (type(obj), object_key(obj))
         if obj.metadata.name and key in self._seen:
             first = self._seen[key]
@@ -302,9 +302,9 @@ class _Loader:
             return
         self._result.objects.append(obj)
         if self._result.contents is not None:
-            self._result.contents.append(Content(content, obj, entry))
+            self._result.contents.append(FullObject(content, obj, entry))
 
-    def _change(self, key: tuple[type, str], entry: Entry) -> None:
+    def _change(self, key: tuple[type, str], entry: ManifestEntry) -> None:
         """Apply an object of a file to that of an archive."""
         archived, old = self._archived[key]
         kind = kind_of(old)
@@ -312,9 +312,9 @@ class _Loader:
             new, content = self._changes.change(kind, key, old, _plain(archived), _plain(entry))
         except DecodeError as exc:
             raise _error(kind, entry, exc) from None
-        self._changed[key] = Content(content, new, entry)
+        self._changed[key] = FullObject(content, new, entry)
 
-    def _load_model(self, entry: Entry) -> None:
+    def _load_model(self, entry: ManifestEntry) -> None:
         """Add the nodes of a topograph model and their network."""
         try:
             made = cluster_of(entry.content)
@@ -326,7 +326,7 @@ class _Loader:
             self._add(obj, None, entry)
 
 
-def _head_of(entry: Entry) -> _Head:
+def _head_of(entry: ManifestEntry) -> _Head:
     content = entry.content
     if isinstance(content, msgspec.Raw):
         try:
@@ -348,13 +348,13 @@ def _head_of(entry: Entry) -> _Head:
     return head
 
 
-def _plain(entry: Entry) -> dict[str, Any]:
+def _plain(entry: ManifestEntry) -> dict[str, Any]:
     content = entry.content
     plain: dict[str, Any] = content
     return msgspec.json.decode(content) if isinstance(content, msgspec.Raw) else plain
 
 
-def _error(kind: Kind, entry: Entry, exc: DecodeError | TopologyError) -> InputError:
+def _error(kind: Kind, entry: ManifestEntry, exc: DecodeError | TopologyError) -> InputError:
     meta = _plain(entry).get("metadata")
     name = meta.get("name", "") if isinstance(meta, dict) else ""
     message = exc.message if isinstance(exc, DecodeError) else str(exc)

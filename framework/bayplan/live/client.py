@@ -1,4 +1,4 @@
-"""What commands ask of a cluster: everything that is in it, or what its scheduler says."""
+"""What commands read: a whole cluster, or an explanation from its scheduler."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ _PROBE_SECONDS = 10.0
 
 
 class ClusterView:
-    """Everything that a scheduler reads of a cluster, at one instant.
+    """Everything that a scheduler reads of a cluster, at one point in time.
 
-    ``left_out`` says what could not be read, and why.
+    ``left_out`` lists what could not be read, and why.
     """
 
     def __init__(
@@ -49,16 +49,16 @@ class ClusterView:
 async def read_cluster(kubeconfig: Path | None, context: str = "") -> ClusterView:
     """Read a cluster once.
 
-    :raises BayplanError: when it cannot be reached, or refuses pods or nodes.
+    :raises BayplanError: when it cannot be reached, or its pods or nodes cannot be read.
     """
     credentials = Credentials(kubeconfig, context)
     await credentials.endpoint()
     transport = Transport(credentials)
     cache = ObjectCache(transport, SNAPSHOT)
-    # What the followers would log is told once, at the end.
+    # Problems are reported once, at the end, instead of in the log.
     logging.getLogger("bayplan.cluster").addHandler(logging.NullHandler())
     try:
-        # A server that is not there is no reason to wait: somebody sits in front of this.
+        # Fail at once when there is no server: a person is waiting.
         await transport.request("GET", "/version", seconds=_PROBE_SECONDS)
         await cache.start()
         await _listed(cache, credentials.source)
@@ -71,7 +71,7 @@ async def read_cluster(kubeconfig: Path | None, context: str = "") -> ClusterVie
 
 
 async def _listed(cache: ObjectCache, source: str) -> None:
-    """Wait for all lists; what the credentials do not allow is left out, but pods and nodes."""
+    """Wait for all lists; skip what the credentials do not allow, except pods and nodes."""
     try:
         async with asyncio.timeout(_SECONDS):
             while not cache.settled_or_refused:
@@ -88,11 +88,11 @@ async def _listed(cache: ObjectCache, source: str) -> None:
 async def ask_scheduler(
     kubeconfig: Path | None, context: str, pod: str, lease: LeaderElection, output: str = "table"
 ) -> tuple[str | None, str]:
-    """Return what the running scheduler says of a pod, or None, and why it could not be asked.
+    """Return the running scheduler's explanation of a pod, or None, and why it could not be asked.
 
-    Its address is in the Lease that it holds.
+    The scheduler's address is in its Lease.
 
-    :raises ClusterError: when the API server cannot be asked, or the scheduler knows no such pod.
+    :raises ClusterError: when the API server fails, or the scheduler knows no such pod.
     :raises InputError: when the credentials cannot be used.
     """
     credentials = Credentials(kubeconfig, context)

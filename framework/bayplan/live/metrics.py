@@ -1,7 +1,7 @@
 """The live scheduler's metrics, under the names that kube-scheduler's dashboards use.
 
-Names, labels and buckets are those of k8s.io/kubernetes pkg/scheduler/metrics; plugins and
-extension points are measured in one cycle of ten, as there.
+Names, labels and buckets are those of k8s.io/kubernetes pkg/scheduler/metrics. As there, plugins
+and extension points are measured in one of ten cycles.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ QUEUE_LABELS = {
 
 @dataclass
 class _Sample:
-    """What the hooks of one cycle took, in seconds; ``on`` says whether they are measured."""
+    """The durations of one cycle's hooks in seconds; ``on`` says whether they are measured."""
 
     on: bool = False
     points: dict[str, float] = field(default_factory=dict)
@@ -76,7 +76,7 @@ class _Sample:
 
 
 class LiveMetrics(Observer):
-    """Counts what schedulers do; ``watch`` names the one whose queue and cache are shown."""
+    """Counts what schedulers do; ``watch`` sets the one whose queue and cache are exported."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._sample = _Sample()
@@ -169,14 +169,14 @@ class LiveMetrics(Observer):
     # Following a scheduler -------------------------------------------------------------------
 
     def watch(self, scheduler: Scheduler) -> None:
-        """Show the state of a scheduler from now on."""
+        """Export the state of a scheduler from now on."""
         self._scheduler = scheduler
         for active in scheduler.profiles.values():
             for plugin in active.runtime.plugins.values():
                 plugin.declare_metrics()
 
     def instrument(self, runtime: Runtime) -> Runtime:
-        """Return a runtime whose hooks are measured where a cycle is sampled."""
+        """Return a runtime whose hooks are measured in sampled cycles."""
         return runtime.with_calls(self._timed)
 
     def _timed(self, call: HookCall) -> HookCall:
@@ -200,7 +200,7 @@ class LiveMetrics(Observer):
         return replace(call, call=timed)
 
     def begins(self) -> None:
-        """Measure the hooks of one cycle of ten."""
+        """Start a cycle; measure the hooks of one in ten."""
         self._cycles += 1
         self._sample.on = self._cycles % _SAMPLE == 0
 
@@ -227,7 +227,7 @@ class LiveMetrics(Observer):
         self._sample.plugins.clear()
 
     def bound(self, pod: PodInfo, node: str, cycle: int, attempts: int, seconds: float) -> None:
-        """Observe how long a pod waited."""
+        """Count a binding and how long its pod waited."""
         self._pod_attempts.observe((), attempts)
         label = str(attempts) if attempts < 16 else "16+"
         self._pod_seconds.observe((label,), seconds)
@@ -240,18 +240,18 @@ class LiveMetrics(Observer):
         self._request_seconds.observe((method, host), seconds)
 
     def leads(self, name: str, leading: bool) -> None:
-        """Tell whether the lease of this name is ours."""
+        """Export whether this process holds the lease of this name."""
         self._leader.labels(name).set(leading)
 
 
 class _SchedulerState(Collector):
-    """What is now: pods in the queue, and what the scheduler's cache holds."""
+    """Exports the current state: pods in the queue, and the contents of the scheduler's cache."""
 
     def __init__(self, scheduler: Callable[[], Scheduler | None]) -> None:
         self._scheduler = scheduler
 
     def collect(self) -> Iterable[GaugeMetricFamily]:
-        """Return the gauges."""
+        """Yield the gauges."""
         pending = GaugeMetricFamily(
             "scheduler_pending_pods",
             "Number of pending pods, by the queue type. 'active' means number of pods in "

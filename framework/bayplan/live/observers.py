@@ -1,4 +1,4 @@
-"""Several observers as one, and the one that writes the log."""
+"""Observers: several combined, and one that logs."""
 
 from __future__ import annotations
 
@@ -21,36 +21,36 @@ _log = logging.getLogger("bayplan.scheduler")
 
 
 class Observers(Observer):
-    """Tells several observers."""
+    """Passes every call on to several observers."""
 
     def __init__(self, observers: Sequence[Observer]) -> None:
         self._observers = tuple(observers)
 
     def begins(self) -> None:
-        """Tell all of a cycle's begin."""
+        """A cycle begins."""
         for observer in self._observers:
             observer.begins()
 
     def ended(self, profile: str, unit: Unit, result: Result, seconds: float) -> None:
-        """Tell all of a cycle's end."""
+        """A cycle of a profile ended after so many seconds."""
         for observer in self._observers:
             observer.ended(profile, unit, result, seconds)
 
     def given_up(self, decision: Decision) -> None:
-        """Tell all of a unit that gave its nodes back."""
+        """A unit that had its nodes gave them back."""
         for observer in self._observers:
             observer.given_up(decision)
 
     def bound(self, pod: PodInfo, node: str, cycle: int, attempts: int, seconds: float) -> None:
-        """Tell all of a binding."""
+        """A pod was bound."""
         for observer in self._observers:
             observer.bound(pod, node, cycle, attempts, seconds)
 
 
 class CycleLog(Observer):
-    """Logs what became of pods; the same refusal of a unit is logged once.
+    """Logs decisions and bindings; logs a repeated refusal of a unit once.
 
-    :param dry_run: whether nothing is written, so that "bound" would be wrong.
+    :param dry_run: whether bindings are only decided, not written.
     """
 
     def __init__(self, dry_run: bool = False) -> None:
@@ -58,7 +58,7 @@ class CycleLog(Observer):
         self._logged: OrderedDict[str, str] = OrderedDict()
 
     def ended(self, profile: str, unit: Unit, result: Result, seconds: float) -> None:
-        """Log why a unit was not placed, or what it waits for."""
+        """Log why a unit was not placed, or what it is waiting for."""
         decision = result.decision
         if decision.outcome is Outcome.PLACED:
             self._logged.pop(decision.unit, None)
@@ -95,7 +95,7 @@ class CycleLog(Observer):
 
 
 def _listed(nodes: Mapping[str, str]) -> str:
-    """Return which pod is on which node, the first few of many."""
+    """Return ``pod=node`` pairs, the first few of many."""
     shown = [f"{pod}={node}" for pod, node in list(nodes.items())[:_MOST_NAMED]]
     return ",".join(shown) + (",..." if len(nodes) > _MOST_NAMED else "")
 

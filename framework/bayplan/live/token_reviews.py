@@ -1,4 +1,4 @@
-"""Asks the API server whether somebody else's token may get a path of ours."""
+"""Delegated authentication and authorization: may a bearer token read a path of this process?"""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _BURST = 20
 
 
 class TokenReviews:
-    """Delegated authentication and authorization; an answer holds for ten seconds."""
+    """Asks the API server about tokens; caches an answer for ten seconds."""
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
@@ -29,13 +29,13 @@ class TokenReviews:
         self._known: OrderedDict[tuple[str, str], tuple[bool, float]] = OrderedDict()
 
     async def allows(self, token: str, path: str) -> bool:
-        """Whether the token's user may get a path; False also where nobody can say."""
+        """Return whether the token's user may get a path; False when the API server cannot say."""
         now = time.monotonic()
         known = self._known.get((token, path))
         if known is not None and now - known[1] < _SECONDS:
             return known[0]
         if not self._rate.allows(now):
-            # Whoever tries tokens is not to load the API server.
+            # Guessing tokens must not load the API server.
             return False
         try:
             answer = await self._ask(token, path)

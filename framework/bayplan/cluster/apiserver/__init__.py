@@ -1,4 +1,4 @@
-"""The HTTP face of the embedded cluster: a Kubernetes API server on loopback."""
+"""The embedded cluster as a Kubernetes API server, over HTTP on loopback."""
 
 from bayplan.cluster.apiserver.assembly import start_all
 from bayplan.cluster.apiserver.faults import ServerFaults, WatchFault

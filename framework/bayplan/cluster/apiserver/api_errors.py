@@ -1,4 +1,4 @@
-"""What the API server answers when it refuses: Status objects with the texts of the real one."""
+"""API errors as Status objects, with the messages of the real API server."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Cause:
 
 
 class ApiError(Exception):
-    """A refusal: HTTP status, machine-readable reason, message, and details."""
+    """An error answer: HTTP status, reason, message and details."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class ApiError(Exception):
 
 
 def success(details: Mapping[str, Any] | None = None, code: int = 200) -> dict[str, Any]:
-    """Return the Status object of what went well."""
+    """Return the Status object of a success."""
     content: dict[str, Any] = {
         "kind": "Status",
         "apiVersion": "v1",
@@ -86,7 +86,7 @@ def success(details: Mapping[str, Any] | None = None, code: int = 200) -> dict[s
 
 
 def qualified(group: str, plural: str) -> str:
-    """Return a resource's name as messages have it: ``pods``, ``jobs.batch``."""
+    """Return a resource's name for messages: ``pods``, ``jobs.batch``."""
     return f"{plural}.{group}" if group else plural
 
 

@@ -1,4 +1,4 @@
-"""``bayplan cluster up``: a cluster in real time, served until somebody stops it."""
+"""``bayplan cluster up``: serve a cluster in real time until a signal ends it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ __all__ = ["Served", "serve"]
 
 @dataclass(frozen=True)
 class Served:
-    """What is being served, for people."""
+    """A summary of the served cluster, for the terminal."""
 
     url: str
     objects: dict[str, int]
@@ -42,7 +42,7 @@ def serve(
 ) -> None:
     """Serve a cluster with these objects until SIGINT or SIGTERM.
 
-    :param ready: called once everything is there.
+    :param ready: called once the server listens and all objects exist.
     :raises InputError: when the port is taken, the kubeconfig cannot be written, or an object is
         refused.
     """
@@ -53,7 +53,7 @@ def serve(
 
 
 def _remove_own_log(path: Path) -> None:
-    """Remove the file that standard error goes to, where it is the log of the background."""
+    """Remove the background process's log if standard error goes to it."""
     with contextlib.suppress(OSError):
         if os.path.samestat(os.stat(path), os.fstat(2)):
             path.unlink()
@@ -67,7 +67,7 @@ async def _serve(
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, ended.set)
     allow_many_connections(loop)
-    # Versions of a cluster that was served before must be older than any of this one.
+    # Clients may know versions of an earlier cluster: these must be older than ours.
     clock = WallClock()
     cluster = ServedCluster(
         secrets.randbits(64), clock, start=datetime.now(UTC), first_version=int(time.time())

@@ -1,4 +1,4 @@
-"""delete and deletecollection: graceful, guarded, and with what becomes of owned objects."""
+"""delete and deletecollection, with grace periods, preconditions and propagation."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _KEPT_NAMESPACES = ("default", "kube-public", "kube-system")
 
 
 def delete(cluster: ServedCluster, info: RequestInfo, body: Any) -> Content | StoredObject:
-    """Delete an object; return it while it is still there, else a Status.
+    """Delete an object; return it while it still exists, else a Status.
 
     :raises ApiError: when it is refused.
     """
@@ -59,7 +59,7 @@ def delete(cluster: ServedCluster, info: RequestInfo, body: Any) -> Content | St
 
 
 def _orphan(cluster: ServedCluster, owner: StoredObject) -> None:
-    """Let everything that an object owns belong to nobody."""
+    """Orphan the objects that an object owns."""
     uid = owner.obj.metadata.uid
     for resource in cluster.resources.all():
         for record in list(cluster.records(resource).values()):
@@ -85,7 +85,7 @@ def _check_preconditions(info: RequestInfo, record: StoredObject, wanted: Precon
 
 
 def delete_all(cluster: ServedCluster, info: RequestInfo, body: Any) -> list[StoredObject]:
-    """Delete every object that a call selects; return them.
+    """Delete all objects that a request selects; return them as a list.
 
     :raises ApiError: when it is refused.
     """

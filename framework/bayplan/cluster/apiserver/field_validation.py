@@ -1,7 +1,7 @@
-"""``fieldValidation``: what becomes of fields that a kind does not have, or that stand twice.
+"""``fieldValidation``: unknown and duplicate fields.
 
-Strict refuses them, Warn (the default) tells of them in Warning headers, Ignore says nothing. They
-are never stored. A server-side apply refuses unknown fields in every mode, as the real server does.
+Strict refuses them, Warn (the default) reports them in Warning headers, Ignore says nothing. They
+are never stored. Server-side apply refuses unknown fields in every mode, as the real server does.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ _OPERATION = ("op", "path", "from", "value")
 
 
 def read_mode(verb: str, params: Mapping[str, str]) -> str:
-    """Return the mode that a request asks for.
+    """Return the fieldValidation mode of a request, "Warn" by default.
 
-    :raises ApiError: 422, where there is no such mode.
+    :raises ApiError: 422, for an unknown mode.
     """
     mode = params.get("fieldValidation", "")
     if mode not in _MODES:
@@ -45,9 +45,9 @@ def read_mode(verb: str, params: Mapping[str, str]) -> str:
 
 @dataclass
 class FieldValidation:
-    """How one request's fields are checked, and what there is to warn of.
+    """Checks the fields of one request and collects warnings.
 
-    :param body: what the request carries; None for calls that the server makes itself.
+    :param body: the request's body; None for requests that the server makes itself.
     """
 
     mode: str = "Ignore"
@@ -62,11 +62,11 @@ class FieldValidation:
         content: Any,
         custom: bool = False,
     ) -> Any:
-        """Return the object that a create or an update sends, without unknown fields.
+        """Return the object of a create or an update, without unknown fields.
 
-        :param custom: whether it comes from a CRD; the real server sorts its fields.
-        :raises ApiError: 400, in strict mode, and for a value that no field of a built-in kind can
-            have.
+        :param custom: whether its kind comes from a CRD; the real server sorts these fields.
+        :raises ApiError: 400, for unknown or duplicate fields in strict mode, and for values of the
+            wrong type in a built-in kind.
         """
         if not custom:
             _check_types(api_version, kind, schema, content)
@@ -82,9 +82,9 @@ class FieldValidation:
         return _without(content, unknown)
 
     def patched(self, schema: RecordType | None, content: Any, strategic: bool, patch: Any) -> Any:
-        """Return the object that a patch has made, without unknown fields.
+        """Return the result of a patch, without unknown fields.
 
-        :raises ApiError: 422, in strict mode.
+        :raises ApiError: 422, for unknown or duplicate fields in strict mode.
         """
         unknown = _unknown(schema, content)
         found = [
@@ -105,8 +105,8 @@ class FieldValidation:
 
         :param name: the object's name in the URL, for a configuration without one.
         :param content: an object with apiVersion and kind.
-        :raises ApiError: 500 for unknown fields, whatever the mode; 400 for keys that stand
-            twice, in strict mode.
+        :raises ApiError: 500 for unknown fields in every mode; 400 for duplicate keys in strict
+            mode.
         """
         unknown = _unknown(schema, content)
         if unknown:
@@ -132,7 +132,7 @@ class FieldValidation:
     def _found(
         self, schema: RecordType | None, content: Any, custom: bool
     ) -> tuple[list[str], list[_Steps]]:
-        """Return what is told of an object, and where its unknown fields are."""
+        """Return the messages about an object, and the paths of its unknown fields."""
         unknown = _unknown(schema, content)
         body = self.body
         if body is None:
@@ -145,14 +145,14 @@ class FieldValidation:
         return [*body.lines, *names], unknown
 
     def _in_yaml(self, found: list[str]) -> list[str]:
-        """Return what is told, repeated keys of YAML as one error."""
+        """Return the messages, with the duplicate keys of YAML as one error."""
         count = len(self.body.lines) if self.body is not None else 0
         if not count:
             return found
         return ["\n  ".join(("yaml: unmarshal errors:", *found[:count])), *found[count:]]
 
     def _of_operations(self, patch: Any) -> Iterator[str]:
-        """Tell of a JSON patch what its operations should not have."""
+        """Yield the duplicate and unknown fields in the operations of a JSON patch."""
         tree = self.body.tree if self.body is not None and self.body.tree else patch
         for index, operation in enumerate(tree if isinstance(tree, list) else ()):
             if isinstance(operation, dict):
@@ -170,16 +170,16 @@ class FieldValidation:
 
 _GO = {"boolean": "bool", "bytes": "[]uint8", "integer": "int32", "number": "float64"}
 _MOST_UNKNOWN = 64
-"""Unknown fields of one object that are named; the real server cuts its warnings, too."""
+"""The most unknown fields of an object that are named; the real server limits its warnings, too."""
 _OWN_DECODERS = ("any", "int-or-string", "quantity", "time")
 """Scalars whose values the real server reads in ways of their own."""
 _JSON = {bool: "bool", dict: "object", float: "number", int: "number", list: "array", str: "string"}
 
 
 def _check_types(api_version: str, kind: str, schema: RecordType | None, content: Any) -> None:
-    """Refuse a value of the wrong type as the decoder of the real server does.
+    """Refuse values of the wrong type, with the message of the real server's decoder.
 
-    :raises ApiError: 400, for the first one.
+    :raises ApiError: 400, for the first such value.
     """
     if schema is None:
         return
@@ -198,9 +198,9 @@ def _check_types(api_version: str, kind: str, schema: RecordType | None, content
 
 
 def _at(type_: Type, value: Any, steps: _Steps) -> tuple[str, Type, Any]:
-    """Return the field at a place as Go names it, and the type and the value that are there.
+    """Return the field at a path as Go names it, its type and its value.
 
-    Go leaves out indices and keys, and names the struct that is around the last field.
+    Go leaves out indices and keys, and names the struct around the last field.
     """
     owner, names = "", []
     for step in steps:
@@ -247,7 +247,7 @@ def _sortable(steps: _Steps) -> tuple[tuple[bool, str], ...]:
 
 
 def _keyed(schema: Type | None, content: Any, steps: _Steps) -> str:
-    """Return a place as structured merge has it: items of lists by their keys."""
+    """Return a path as structured-merge-diff writes it, with list items by their keys."""
     text, key = "", ""
     for step in steps:
         if isinstance(step, int):
@@ -266,7 +266,7 @@ def _keyed(schema: Type | None, content: Any, steps: _Steps) -> str:
 
 
 def _without(content: Any, unknown: list[_Steps]) -> Any:
-    """Return an object without what is at these places; the object itself stays as it is."""
+    """Return a copy of an object without the fields at these paths."""
     for steps in unknown:
         content = _removed(content, steps)
     return content
@@ -289,7 +289,7 @@ def _repeated(tree: Any) -> Iterator[str]:
 
 
 def _in_order(type_: Type | None, tree: Any, steps: _Steps) -> Iterator[str]:
-    """Tell of repeated keys and unknown fields in the order in which they stand."""
+    """Yield messages about duplicate and unknown fields, in the order of the document."""
     if isinstance(tree, list):
         items = type_.items if isinstance(type_, ListOf) else None
         for index, item in enumerate(tree):
@@ -321,7 +321,7 @@ def _as_go(value: Any) -> str:
 
 
 def subresource_kind(name: str) -> tuple[str, str] | None:
-    """Return apiVersion and kind of what is sent to a part of an object."""
+    """Return apiVersion and kind of a subresource's body, None when it has none of its own."""
     return _SUBRESOURCES.get(name)
 
 
@@ -333,12 +333,12 @@ _SUBRESOURCES = {
 
 
 def type_of(resource: Resource, api_version: str) -> RecordType | None:
-    """Return the type of a resource's objects, its CRD's where it has one."""
+    """Return the type of a resource's objects, from its CRD if it has one; None when unknown."""
     own = resource.schemas.get(api_version.rpartition("/")[2])
     return own or record_of(api_version, resource.kind)
 
 
 def pruned(schema: RecordType | None, content: Content) -> Content:
-    """Return an object without unknown fields."""
+    """Return a copy of an object without unknown fields."""
     found: Content = _without(content, _unknown(schema, content))
     return found

@@ -1,4 +1,4 @@
-"""From a call to the bytes of its answer, watches apart."""
+"""Request handlers: from a request to its answer, except for watches."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ _NO_CONTAINERS = {
 
 
 def wants_table(accept: str) -> bool:
-    """Return whether a client wants a table.
+    """Return whether a client accepts a Table.
 
-    :raises ApiError: 406, where it takes nothing that is served.
+    :raises ApiError: 406, when it accepts no format that is served.
     """
     kinds = [part.strip() for part in accept.split(",")] if accept else ["*/*"]
     for kind in kinds:
@@ -57,7 +57,7 @@ def wants_table(accept: str) -> bool:
 
 
 def table_of(cluster: ServedCluster, info: RequestInfo) -> Callable[[StoredObject], bytes]:
-    """Return what makes a table of one object."""
+    """Return a function that renders one object as a Table."""
 
     def encode(record: StoredObject) -> bytes:
         meta = {"resourceVersion": str(record.version)}
@@ -76,7 +76,7 @@ def _table(
 def answer(
     cluster: ServedCluster, info: RequestInfo, headers: Mapping[str, str], body: Any
 ) -> tuple[int, bytes]:
-    """Carry out a call; return the HTTP status and the answer.
+    """Carry out a request; return the HTTP status and the body of its answer.
 
     :raises ApiError: when it is refused.
     """

@@ -1,4 +1,4 @@
-"""What of an object may not change any more."""
+"""Immutable fields of pods."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _MUTABLE_WHEN_GATED = ("nodeSelector", "affinity")
 
 
 def check_pod_update(before: Content, after: Content) -> None:
-    """Refuse changes to what is fixed in a pod.
+    """Refuse changes of a pod's immutable fields.
 
-    :raises ApiError: 422, for such a change.
+    :raises ApiError: 422, with the changed fields.
     """
     causes = list(_problems(before.get("spec", {}), after.get("spec", {})))
     if causes:

@@ -1,4 +1,4 @@
-"""The status of Jobs, Kubernetes' and Volcano's, for people and for kubectl."""
+"""The status of Jobs, of Kubernetes and of Volcano."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _PHASES = ("Pending", "Running", "Succeeded", "Failed")
 
 
 class JobStatus:
-    """Counts the pods of Jobs whenever one changes."""
+    """Updates the status of a Job when one of its pods changes."""
 
     def __init__(self, cluster: ServedCluster) -> None:
         self._cluster = cluster

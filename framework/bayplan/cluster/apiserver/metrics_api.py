@@ -1,4 +1,4 @@
-"""What pods and nodes use, for ``kubectl top``: their requests, as nothing is measured."""
+"""metrics.k8s.io for ``kubectl top``: pods and nodes use what they request."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ RESOURCES = [
     }
     for plural, kind, namespaced in (("nodes", "NodeMetrics", False), ("pods", "PodMetrics", True))
 ]
-"""What discovery says of the group."""
+"""The group's resources in API discovery."""
 
 
 def usage(cluster: ServedCluster, path: str, selector: str) -> tuple[str, str, Content] | None:
-    """Return the resource, the namespace and the answer at a path, None where nothing is.
+    """Return the resource, the namespace and the answer at a path, None for other paths.
 
-    :raises ApiError: 404, for a pod or a node that is not there.
+    :raises ApiError: 404, for a pod or a node that does not exist.
     """
     if not path.startswith(f"{_ROOT}/"):
         return None

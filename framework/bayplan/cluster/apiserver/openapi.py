@@ -1,7 +1,6 @@
 """OpenAPI documents: the fields of all kinds, for kubectl and other clients.
 
-They are made of the types that manifests are checked by. Descriptions are those of CRDs; built-in
-kinds have none.
+They are generated from the types that manifests are checked by. Only CRDs have descriptions.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ _SCALARS: dict[str, Content] = {
     "time": {"type": "string", "format": "date-time"},
 }
 _NAMED: dict[str, tuple[str, Content, Content]] = {
-    # scalar: name of its schema, the schema of version 3, that of version 2
+    # scalar: (name of its schema, the schema in version 3, the schema in version 2)
     "quantity": (
         "Quantity",
         {"oneOf": [{"type": "string"}, {"type": "number"}]},
@@ -45,16 +44,16 @@ _GVK = "x-kubernetes-group-version-kind"
 
 
 def openapi_index(group_versions: Iterable[tuple[str, str]]) -> Content:
-    """Return where the documents of version 3 are: one for each (group, version)."""
+    """Return the index of the version 3 documents, one for each (group, version)."""
     paths = [f"apis/{group}/{v}" if group else f"api/{v}" for group, v in group_versions]
     return {"paths": {p: {"serverRelativeURL": f"/openapi/v3/{p}"} for p in paths}}
 
 
 def openapi_v3(resources: Resources, path: str, version: str) -> Content | None:
-    """Return the document of one group's version, None where nothing is served.
+    """Return the version 3 document of a (group, version), None when it is not served.
 
     :param path: such as ``apis/apps/v1``.
-    :param version: the server's.
+    :param version: the server's version.
     """
     steps = path.split("/")
     group, group_version = ("", steps[-1]) if steps[0] == "api" else (steps[1], steps[-1])
@@ -72,7 +71,7 @@ def openapi_v3(resources: Resources, path: str, version: str) -> Content | None:
 
 
 def openapi_v2(resources: Resources, version: str) -> Content:
-    """Return the document of version 2, which is about all groups together."""
+    """Return the version 2 document, which holds all groups."""
     writer = _Writer("#/definitions/", 2)
     definitions: Content = {}
     paths: Content = {}
@@ -93,7 +92,7 @@ def openapi_v2(resources: Resources, version: str) -> Content:
 
 
 def resource_type(resource: Resource, group: str, version: str) -> RecordType:
-    """Return the type of a resource's objects; one with nothing known has open fields."""
+    """Return the type of a resource's objects, open to any field when it is unknown."""
     api_version = f"{group}/{version}" if group else version
     own = resource.schemas.get(version)
     return own or record_of(api_version, resource.kind) or _unknown(resource.kind)
@@ -104,14 +103,14 @@ def _unknown(kind: str) -> RecordType:
 
 
 def schema_name(record: RecordType, group: str, version: str) -> str:
-    """Return the name of a kind's schema; those of CRDs have no package of their own."""
+    """Return the name of a kind's schema; kinds of CRDs have no package."""
     return record.name if "." in record.name else f"{group}.{version}.{record.name}".lstrip(".")
 
 
 def _kinds(
     served: list[tuple[str, Resource]], group: str, version: str, writer: _Writer
 ) -> dict[str, Content]:
-    """Return the schemas of kinds, marked as such."""
+    """Return the schemas of kinds, with x-kubernetes-group-version-kind."""
     found: dict[str, Content] = {}
     for _, resource in served:
         record = resource_type(resource, group, version)
@@ -122,10 +121,10 @@ def _kinds(
 
 
 class _Writer:
-    """Makes schemas of types.
+    """Generates schemas from types.
 
-    :param prefix: what references begin with.
-    :param column: which form of the named scalars is wanted, 1 for version 3 and 2 for version 2.
+    :param prefix: the prefix of references.
+    :param column: the form of scalars: 1 for version 3, 2 for version 2.
     """
 
     def __init__(self, prefix: str, column: int) -> None:
@@ -134,7 +133,7 @@ class _Writer:
         self._column = column
 
     def add(self, records: Iterable[RecordType]) -> None:
-        """Add the types that kinds hold, not the kinds themselves."""
+        """Add the schemas of all types inside kinds, without the kinds themselves."""
         for record in records:
             for field in record.fields.values():
                 self._add(field.type)
@@ -177,7 +176,7 @@ class _Writer:
         if field.merge_key:
             more["x-kubernetes-patch-merge-key"] = field.merge_key
         if more and "$ref" in schema and self._column == 1:
-            # What stands beside a reference is not read.
+            # Fields beside a reference are ignored.
             return {"allOf": [schema], **more}
         return {**schema, **more}
 
@@ -198,9 +197,9 @@ class _Writer:
 def _paths(
     group: str, version: str, served: list[tuple[str, Resource]], swagger: bool = False
 ) -> Iterator[tuple[str, Content]]:
-    """Yield what can be done with one object of each resource.
+    """Yield the operations on one object of each resource.
 
-    Clients look up there whether the server checks fields itself, and the kind of a resource.
+    Clients look up a resource's kind there, and whether the server validates fields.
     """
     prefix = f"/apis/{group}/{version}" if group else f"/api/{version}"
     for plural, resource in served:

@@ -1,4 +1,4 @@
-"""How kubectl's tables show values: ages, states of pods and nodes, amounts."""
+"""Cells of kubectl's tables: ages, states of pods and nodes, amounts."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def duration(seconds: float) -> str:
     """Return a duration as kubectl shows it, in one unit or two."""
     total = max(0, int(seconds))
     steps = (
-        # up to, larger unit, its letter, smaller unit, its letter
+        # (limit, larger unit, its letter, smaller unit, its letter)
         (2 * _MINUTE, 1, "s", 0, ""),
         (10 * _MINUTE, _MINUTE, "m", 1, "s"),
         (3 * _HOUR, _MINUTE, "m", 0, ""),
@@ -72,7 +72,7 @@ def duration(seconds: float) -> str:
 
 
 def age(stamp: Any, now: datetime) -> str:
-    """Return how long ago a time of the API was."""
+    """Return the age of a timestamp, as kubectl shows it."""
     try:
         then = datetime.fromisoformat(str(stamp))
         return duration((now - then).total_seconds())
@@ -120,7 +120,7 @@ def ready_containers(content: Content) -> str:
 
 
 def restarts(content: Content) -> str:
-    """Return how often a pod's containers were started again."""
+    """Return the number of restarts of a pod's containers."""
     statuses = content.get("status", {}).get("containerStatuses", ())
     return str(sum(one.get("restartCount", 0) for one in statuses))
 
@@ -157,7 +157,7 @@ def _items(content: Content, path: str) -> list[Content]:
 
 
 def _shortened(names: list[str], most: int = 3) -> str:
-    """Return some names, and how many there are beyond them."""
+    """Return the first names and the number of the others."""
     more = len(names) - most
     shown = ",".join(names[:most])
     return (f"{shown} + {more} more..." if more > 0 else shown) or NONE
@@ -225,7 +225,7 @@ def involved(content: Content) -> str:
 
 
 def last_seen(content: Content, now: datetime) -> str:
-    """Return when an event happened last."""
+    """Return the LAST SEEN of an event."""
     series = at_path(content, "series.lastObservedTime")
     fields = ("lastTimestamp", "eventTime", "firstTimestamp")
     stamp = series or next((content[f] for f in fields if content.get(f)), None)
@@ -244,7 +244,7 @@ def job_state(content: Content) -> str:
 
 
 def job_time(content: Content, now: datetime) -> str:
-    """Return how long a Job took, or takes."""
+    """Return the DURATION of a Job."""
     start, end = at_path(content, "status.startTime"), at_path(content, "status.completionTime")
     if start is None:
         return ""
@@ -268,7 +268,7 @@ def scale_target(content: Content) -> str:
 
 
 def scale_metrics(content: Content) -> str:
-    """Return the TARGETS of an autoscaler, whose present values nobody knows."""
+    """Return the TARGETS of an autoscaler; present values are unknown."""
     shown = []
     for metric in _items(content, "spec.metrics"):
         resource = metric.get("resource") or {}
@@ -307,7 +307,7 @@ def hosts(content: Content) -> str:
 
 
 def quota(content: Content, limits: bool) -> str:
-    """Return the REQUEST or the LIMIT of a quota, with what is used of it."""
+    """Return the REQUEST or the LIMIT of a quota, as used/hard."""
     hard = at_path(content, "status.hard") or at_path(content, "spec.hard") or {}
     used = at_path(content, "status.used") or {}
     return ", ".join(
@@ -328,7 +328,7 @@ _MODES = {
 
 
 def access_modes(content: Content, part: str) -> str:
-    """Return the access modes of a volume or a claim, shortened."""
+    """Return the ACCESS MODES of a volume or a claim."""
     found = at_path(content, f"{part}.accessModes") or ()
     return ",".join(_MODES.get(str(mode), str(mode)) for mode in found)
 
@@ -357,7 +357,7 @@ def gang_workload(content: Content) -> str:
 
 
 def gang_scheduled(content: Content) -> str:
-    """Return whether a Kubernetes pod group has its place."""
+    """Return whether a Kubernetes pod group is scheduled."""
     return str(_conditions(content).get("PodGroupScheduled", {}).get("status", "Unknown"))
 
 

@@ -1,4 +1,4 @@
-"""The columns that ``kubectl get`` prints, by resource; names as the real API server has them."""
+"""The columns that ``kubectl get`` prints, with the names of the real API server."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Cell = Callable[[Content, datetime], Any]
 
 @dataclass(frozen=True)
 class TableColumn:
-    """A column: its name, and what it shows of an object at a time."""
+    """A column of a table; ``cell`` renders an object's value at a time."""
 
     name: str
     cell: Cell
@@ -58,7 +58,7 @@ def _size(name: str, path: str) -> TableColumn:
 
 
 def _wide(path: str, selector: str = "") -> tuple[TableColumn, ...]:
-    """Return the wide columns of what has a pod template."""
+    """Return the wide columns of a workload."""
     fields = (
         TableColumn("Containers", _of(lambda c: cells.containers(c, path, "name")), wide=True),
         TableColumn("Images", _of(lambda c: cells.containers(c, path, "image")), wide=True),
@@ -347,7 +347,7 @@ _EVENTS = (
 
 
 def fields_of(resource: Resource) -> tuple[TableColumn, ...]:
-    """Return the columns of a resource; those of a CRD that has some come from it."""
+    """Return the columns of a resource, from its CRD if that has some."""
     full = f"{resource.plural}.{resource.group}" if resource.group else resource.plural
     if full == "events":
         return _EVENTS

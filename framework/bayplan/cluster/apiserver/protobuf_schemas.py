@@ -1,4 +1,4 @@
-"""The protobuf shapes of the kinds that kubectl makes itself, as far as it fills them in."""
+"""Protobuf schemas of the kinds that kubectl creates itself, with the fields that it sets."""
 
 from __future__ import annotations
 
@@ -232,4 +232,4 @@ ROOT: Mapping[str, Schema] = {
     "ServiceAccount": {},
     "TokenRequest": {},
 }
-"""What is read, by kind, or by apiVersion and kind where versions differ."""
+"""The schemas by kind, or by apiVersion and kind where versions differ."""

@@ -1,4 +1,4 @@
-"""Who may do what: bearer tokens that stand for users, and rules as RBAC has them."""
+"""Authentication by bearer tokens and authorization by RBAC rules."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Rule:
     def allows(
         self, verb: str, group: str, resource: str, namespace: str = "", name: str = ""
     ) -> bool:
-        """Return whether it allows a verb on a resource such as ``pods/binding``."""
+        """Return whether the rule allows a verb on a resource such as ``pods/binding``."""
         _, _, subresource = resource.partition("/")
         names = {resource, "*", f"*/{subresource}" if subresource else "*"}
         return (
@@ -39,7 +39,7 @@ class Rule:
         )
 
     def allows_path(self, verb: str, path: str) -> bool:
-        """Return whether it allows a verb on a path that is no resource."""
+        """Return whether the rule allows a verb on a non-resource path."""
         return _has(self.verbs, verb) and any(
             path == url or (url.endswith("*") and path.startswith(url[:-1]))
             for url in self.non_resource_urls
@@ -48,7 +48,7 @@ class Rule:
 
 @dataclass(frozen=True)
 class Role:
-    """A user and the rules that hold for it."""
+    """A user and its rules."""
 
     user: str
     rules: tuple[Rule, ...] = ()
@@ -57,7 +57,7 @@ class Role:
     def of(cls, user: str, rules: Iterable[Mapping[str, Any]], namespace: str = "") -> Role:
         """Read the ``rules`` of a Role or ClusterRole manifest.
 
-        :param namespace: where they hold; "" means everywhere.
+        :param namespace: where the rules apply; "" means everywhere.
         """
         return cls(
             user,
@@ -85,17 +85,17 @@ _EVERYTHING = Role("bayplan:admin", (Rule(_ANY, _ANY, _ANY), Rule((), (), _ANY, 
 class Access:
     """The users of a server.
 
-    :param tokens: roles by token, None for one who may do everything; None instead of a mapping
-        lets everybody in.
+    :param tokens: roles by token, with None for an administrator; None instead of a mapping
+        allows everybody everything.
     """
 
     def __init__(self, tokens: Mapping[str, Role | None] | None) -> None:
         self._tokens = tokens
 
     def user(self, token: str) -> Role:
-        """Return who has a token.
+        """Return the user with a token.
 
-        :raises ApiError: 401, when nobody has it.
+        :raises ApiError: 401, for an unknown token.
         """
         if self._tokens is None:
             return _EVERYTHING
@@ -104,7 +104,7 @@ class Access:
         return self._tokens[token] or _EVERYTHING
 
     def named(self, user: str) -> Role | None:
-        """Return the role of a user, None where there is none of this name."""
+        """Return a user's role, None when there is no such user."""
         for role in (self._tokens or {}).values():
             if (role or _EVERYTHING).user == user:
                 return role or _EVERYTHING
@@ -112,7 +112,7 @@ class Access:
 
 
 def authorize(role: Role, verb: str, group: str, resource: str, namespace: str, name: str) -> None:
-    """Check that a user may do this.
+    """Check that a user may use a verb on a resource.
 
     :raises ApiError: 403, otherwise.
     """
@@ -130,7 +130,7 @@ def authorize(role: Role, verb: str, group: str, resource: str, namespace: str, 
 
 
 def authorize_path(role: Role, verb: str, path: str) -> None:
-    """Check that a user may see a path that is no resource.
+    """Check that a user may use a verb on a non-resource path.
 
     :raises ApiError: 403, otherwise.
     """

@@ -1,4 +1,4 @@
-"""get and list: states of objects, filtered, in pages."""
+"""get and list, with selectors and pages."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _TOO_OLD = (
 
 
 class _Token(msgspec.Struct):
-    """What a continue token says: the state that is listed, and the last key that was sent."""
+    """The content of a continue token: the listed version and the last key sent."""
 
     version: int
     after: str
@@ -39,7 +39,7 @@ class _Token(msgspec.Struct):
 
 @dataclass(frozen=True)
 class Page:
-    """A part of a list, as of a version."""
+    """A page of a list, at a resource version."""
 
     records: list[StoredObject]
     version: int
@@ -48,14 +48,14 @@ class Page:
 
 
 def convert_for(info: RequestInfo) -> Convert | None:
-    """Return what turns stored objects into the version that a call wants."""
+    """Return the conversion of stored objects to a request's version, None when none is needed."""
     if info.group == "events.k8s.io":
         return new_event
     return info.resource.outgoing(info.version)
 
 
 def find(cluster: ServedCluster, info: RequestInfo) -> StoredObject:
-    """Return the object that a call names.
+    """Return the object that a request names.
 
     :raises ApiError: 404, when there is none.
     """
@@ -67,9 +67,9 @@ def find(cluster: ServedCluster, info: RequestInfo) -> StoredObject:
 
 
 def selection(info: RequestInfo) -> Predicate | None:
-    """Return what tells the objects that a call wants, None for all.
+    """Return a predicate for the objects that a request selects, None for all.
 
-    :raises ApiError: 400, for a selector that cannot be read.
+    :raises ApiError: 400, for an invalid selector.
     """
     labels = label_predicate(info.params.get("labelSelector", ""))
     fields = field_predicate(info.params.get("fieldSelector", ""), info.resource)
@@ -88,9 +88,9 @@ def selection(info: RequestInfo) -> Predicate | None:
 
 
 def list_page(cluster: ServedCluster, info: RequestInfo) -> Page:
-    """Return what a list call asks for.
+    """Return the page that a list request asks for.
 
-    :raises ApiError: 400, 410 or 504, for parameters that cannot be served.
+    :raises ApiError: 400 for invalid parameters, 410 or 504 for an unavailable version.
     """
     matches = selection(info)
     limit = info.number("limit")
@@ -118,7 +118,7 @@ def list_page(cluster: ServedCluster, info: RequestInfo) -> Page:
 
 
 def _wanted_version(cluster: ServedCluster, info: RequestInfo, limit: int) -> int:
-    """Return the version whose state a list shows: now, unless an exact one is asked for."""
+    """Return the version to list: the current one, unless the request asks for an exact one."""
     text, match = (
         info.params.get("resourceVersion", ""),
         info.params.get("resourceVersionMatch", ""),
@@ -158,7 +158,7 @@ def list_meta(page: Page) -> dict[str, Any]:
 
 
 def encode_list(info: RequestInfo, page: Page) -> bytes:
-    """Return a list as it goes over the wire."""
+    """Return the JSON of a list."""
     meta = list_meta(page)
     head = {"kind": f"{info.resource.kind}List", "apiVersion": info.api_version, "metadata": meta}
     convert = convert_for(info)

@@ -1,4 +1,4 @@
-"""Bodies of requests, and the keys that stand in them more than once."""
+"""Request bodies in JSON and YAML, with their duplicate keys."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ __all__ = ["Body", "Repeated", "read_json", "read_yaml"]
 
 
 class Repeated(dict[str, Any]):
-    """A mapping with a key that stands in it twice or more often; ``pairs`` has all, in order."""
+    """A mapping with duplicate keys; ``pairs`` holds all key-value pairs, in order."""
 
     pairs: list[tuple[str, Any]]
 
 
 @dataclass(frozen=True)
 class Body:
-    """What a request carries.
+    """A request's body.
 
-    :param content: the last value of each key.
-    :param tree: the same with ``Repeated`` mappings, None where no key of a JSON body repeats.
-    :param lines: what the real server says of keys that repeat in a YAML body.
+    :param content: the decoded body, with the last value of each key.
+    :param tree: the same with ``Repeated`` mappings, None when a JSON body has no duplicates.
+    :param lines: the real server's messages about duplicate keys of a YAML body.
     """
 
     content: Any
@@ -35,9 +35,9 @@ class Body:
 
 
 def read_json(text: bytes) -> Body:
-    """Read a body in JSON.
+    """Decode a JSON body.
 
-    :raises ApiError: 400, where it is none.
+    :raises ApiError: 400, when it is invalid.
     """
     try:
         content = parse_json(text, BODY)
@@ -61,9 +61,9 @@ def _mapping(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def read_yaml(text: bytes) -> Body:
-    """Read a body in YAML, of which JSON is a part.
+    """Decode a YAML (or JSON) body.
 
-    :raises ApiError: 400, where it is none.
+    :raises ApiError: 400, when it is invalid.
     """
     repeats: list[tuple[int, str]] = []
     try:

@@ -1,4 +1,4 @@
-"""What a request asks for: a verb on a resource."""
+"""Request info: the verb and the resource of an API request."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _WITHOUT_NAME = {"GET": "list", "POST": "create", "DELETE": "deletecollection"}
 
 
 class PathNotFound(Exception):
-    """There is nothing at this path; the real server answers in plain text."""
+    """Nothing is at this path; the real server answers 404 in plain text."""
 
 
 @dataclass(frozen=True)
 class RequestInfo:
-    """A verb on a resource, or on one object of it, or on a part of that.
+    """A request for a verb on a resource, one of its objects, or a subresource.
 
-    :param fields: how the fields of what is written are checked.
+    :param fields: checks the fields of the body.
     """
 
     verb: str
@@ -40,12 +40,12 @@ class RequestInfo:
 
     @property
     def api_version(self) -> str:
-        """The version that the answer is wanted in, with its group."""
+        """The group and version of the request's path, as apiVersion has it."""
         return f"{self.group}/{self.version}" if self.group else self.version
 
     @property
     def target(self) -> str:
-        """Return ``pods`` or ``pods/binding``, as rules name it."""
+        """The resource as RBAC names it: ``pods`` or ``pods/binding``."""
         return (
             f"{self.resource.plural}/{self.subresource}"
             if self.subresource
@@ -59,13 +59,13 @@ class RequestInfo:
 
     @property
     def dry_run(self) -> bool:
-        """Whether nothing is to be stored."""
+        """Whether the request is a dry run, which stores nothing."""
         return self.params.get("dryRun") == "All"
 
     def number(self, name: str) -> int:
-        """Return a parameter that is a count, 0 without it.
+        """Return a parameter that is a number, 0 when it is missing.
 
-        :raises ApiError: 400, where it is none.
+        :raises ApiError: 400, when it is invalid.
         """
         text = self.params.get(name, "")
         if text and not text.isdecimal():
@@ -73,17 +73,17 @@ class RequestInfo:
         return int(text or 0)
 
     def truth(self, name: str) -> bool:
-        """Return a parameter that is true or false."""
+        """Return a boolean parameter, False when it is missing."""
         return self.params.get(name, "") in ("1", "true")
 
 
 def parse_request(
     resources: Resources, method: str, path: str, params: Mapping[str, str]
 ) -> RequestInfo:
-    """Read a request under /api or /apis.
+    """Parse a request under /api or /apis.
 
-    :raises PathNotFound: where there is nothing.
-    :raises ApiError: 405, for a method that is not for this.
+    :raises PathNotFound: when nothing is at the path.
+    :raises ApiError: 405, for a method that the path does not allow.
     """
     steps = [unquote(step) for step in path.strip("/").split("/")]
     group, version, rest = ("", steps[1], steps[2:]) if steps[0] == "api" else _grouped(steps)

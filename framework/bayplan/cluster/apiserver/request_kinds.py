@@ -1,4 +1,4 @@
-"""The bodies of requests that are no objects to store: bindings, evictions, options, scales."""
+"""Request bodies that are not stored objects: Binding, Eviction, DeleteOptions, Scale."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Body = TypeVar("Body")
 
 
 class BodyMetadata(ApiStruct, frozen=True):
-    """As much of metadata as these bodies have."""
+    """The metadata of these bodies."""
 
     name: str = ""
     uid: str = ""
@@ -46,14 +46,14 @@ class BindingBody(ApiStruct, frozen=True):
 
 
 class Preconditions(ApiStruct, frozen=True):
-    """What has to hold for a deletion."""
+    """Preconditions of a deletion."""
 
     uid: str | None = None
     resource_version: str | None = None
 
 
 class DeleteOptions(ApiStruct, frozen=True):
-    """How to delete."""
+    """meta/v1 DeleteOptions."""
 
     grace_period_seconds: int | None = None
     preconditions: Preconditions | None = None
@@ -69,7 +69,7 @@ class EvictionBody(ApiStruct, frozen=True):
 
 
 class ScaleBodySpec(ApiStruct, frozen=True):
-    """spec of a scale."""
+    """The spec of a Scale."""
 
     replicas: int = 0
 
@@ -82,9 +82,9 @@ class ScaleBody(ApiStruct, frozen=True):
 
 
 def read_body(type_: type[Body], body: Any) -> Body:
-    """Return a body as what it should be; nothing and null mean the defaults.
+    """Convert a body to its type; missing and null fields mean the defaults.
 
-    :raises ApiError: 400, where it is something else.
+    :raises ApiError: 400, when it does not fit.
     """
     try:
         return msgspec.convert(_present(body or {}), type_)

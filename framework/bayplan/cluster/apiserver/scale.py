@@ -18,7 +18,7 @@ Content = dict[str, Any]
 
 
 def scale(cluster: ServedCluster, info: RequestInfo, content_type: str, body: Any) -> Content:
-    """Read or change how many replicas there are to be.
+    """Read or change the number of replicas.
 
     :raises ApiError: when it is refused.
     """

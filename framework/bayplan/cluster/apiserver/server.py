@@ -50,12 +50,12 @@ _TOKEN_PREFIX = "/token/"  # noqa: S105 - a part of paths
 class ApiServer:
     """Serves a cluster on 127.0.0.1.
 
-    Who moves the cluster's clock is not its business. Everything happens in the event loop that
-    ``start`` is called in.
+    The server does not move the cluster's clock. Everything runs in the event loop in which
+    ``start`` is called.
 
-    :param port: 0 takes a free one.
-    :param tokens: who may do what by bearer token, None for one who may do everything; without
-        the mapping everybody may.
+    :param port: the port; 0 for any free one.
+    :param tokens: roles by bearer token, with None for an administrator; without a mapping
+        everybody may do everything.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class ApiServer:
     # Running -----------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Listen; after ``stop`` on the same port, with the same objects.
+        """Start listening; after ``stop``, on the same port with the same objects.
 
         :raises OSError: when the port is taken.
         """
@@ -104,7 +104,7 @@ class ApiServer:
         self.cluster.settle()
 
     async def stop(self) -> None:
-        """End all watches and connections, and refuse new ones."""
+        """Close all watches and connections, and stop listening."""
         runner, self._runner = self._runner, None
         if runner is None:
             return
@@ -122,13 +122,13 @@ class ApiServer:
 
     @property
     def url(self) -> str:
-        """Where the server is."""
+        """The server's URL."""
         return f"http://127.0.0.1:{self.port}"
 
     def write_kubeconfig(self, path: Path, token: str | None = None) -> None:
-        """Write a kubeconfig with a token, by default the first one that may do everything.
+        """Write a kubeconfig with a token, by default the first administrator's.
 
-        kubectl sends no token over plain HTTP, therefore the server's address holds it, too.
+        kubectl sends no token over plain HTTP, so the server's URL contains it, too.
 
         :raises OSError: when it cannot be written.
         """
@@ -140,12 +140,12 @@ class ApiServer:
     # Faults ------------------------------------------------------------------------------
 
     def compact(self) -> None:
-        """Forget the history: every watch and list of an older version gets 410 Gone."""
+        """Drop the watch cache: watches and lists of older versions get 410 Gone."""
         for log in self.cluster.logs():
             log.compact()
 
     def end_watches(self, fault: WatchFault = WatchFault.DROP) -> int:
-        """End all watches that run now, in this way; return how many there are."""
+        """End all current watches with a fault; return their number."""
         self.faults.watch_fault = fault
         self.faults.watches_to_end = len(self._watches)
         self._wake()
@@ -204,9 +204,9 @@ class ApiServer:
         return await self._serve(request, info)
 
     def _user(self, token: str, other: str) -> Role:
-        """Return who asks, or the user that they want to be.
+        """Return the user of a request, after impersonation.
 
-        :raises ApiError: 401 without a token, 403 for a user that does not exist.
+        :raises ApiError: 401 without a token, 403 when impersonation fails.
         """
         user = self._access.user(token)
         if not other:
@@ -310,7 +310,7 @@ async def _body(request: web.BaseRequest) -> Body:
         return Body(None)
     if request.content_type == MEDIA_TYPE:
         return Body(decode_protobuf(content))
-    # Clients send JSON as YAML, too, and what reads both is slow.
+    # Clients also label JSON as YAML, and parsing YAML is slow.
     if "yaml" in request.content_type and content.lstrip()[:1] != b"{":
         return read_yaml(content)
     return read_json(content)
@@ -329,7 +329,7 @@ def _json(
 
 
 def _without_effect(info: RequestInfo, code: int) -> list[str]:
-    """Say of a new object that nothing acts on it; kubectl prints such warnings."""
+    """Return a warning for a new object without effect; kubectl prints it."""
     if code != 201 or not info.resource.inert or info.subresource:
         return []
     return [f"{info.resource.kind} is stored and has no effect here: {info.resource.inert}"]

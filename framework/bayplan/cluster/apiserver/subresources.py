@@ -1,4 +1,4 @@
-"""Parts of objects that have verbs of their own: binding and eviction."""
+"""The subresources pods/binding and pods/eviction."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ Content = dict[str, Any]
 
 
 def bind(cluster: ServedCluster, info: RequestInfo, body: Any) -> Content:
-    """Give a pod its node.
+    """Bind a pod to a node.
 
-    :raises ApiError: 409, where it has one, is going, or is not the pod that was meant.
+    :raises ApiError: 409, when the pod has a node, is being deleted, or is another pod.
     """
     binding = read_body(BindingBody, body)
     meta, target = binding.metadata, binding.target
@@ -77,7 +77,7 @@ def bind(cluster: ServedCluster, info: RequestInfo, body: Any) -> Content:
 
 
 def _check(pod: Pod, uid: str, version: str) -> None:
-    """Refuse what was meant for another pod, or another state of it."""
+    """Check the preconditions of a request about a pod."""
     for text, wanted, found in (
         ("UID", uid, pod.metadata.uid),
         ("ResourceVersion", version, pod.metadata.resource_version),
@@ -91,9 +91,9 @@ def _check(pod: Pod, uid: str, version: str) -> None:
 
 
 def evict(cluster: ServedCluster, info: RequestInfo, body: Any) -> Content:
-    """End a pod if its disruption budgets allow it.
+    """Evict a pod if its disruption budgets allow it.
 
-    :raises ApiError: 429, where they do not.
+    :raises ApiError: 429, when they do not.
     """
     record = find(cluster, info)
     pod = record.obj
@@ -120,7 +120,7 @@ def evict(cluster: ServedCluster, info: RequestInfo, body: Any) -> Content:
 
 
 def _current(pod: Pod) -> Any:
-    """Return metadata that any state of the pod may be replaced by."""
+    """Return a pod's metadata without a version, so that an update always succeeds."""
     return replace(pod.metadata, resource_version="")
 
 

@@ -1,4 +1,4 @@
-"""Tables: what ``kubectl get`` prints, made by the server."""
+"""Tables, as ``kubectl get`` asks for them."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ def table(
     now: datetime,
     include: str = "",
 ) -> dict[str, Any]:
-    """Return the table of some objects.
+    """Return a Table of objects.
 
-    :param include: what rows hold of their objects: None, Object, or (by default) Metadata.
+    :param include: the object in each row: None, Object, or (by default) Metadata.
     """
     fields = fields_of(resource)
     return {
@@ -51,7 +51,7 @@ def table(
 
 
 def _cell(field: TableColumn, record: StoredObject, now: datetime) -> Any:
-    """Return a cell; objects whose schema nobody checks may hold anything."""
+    """Return a cell, "" when an unvalidated object does not fit."""
     try:
         return field.cell(record.content, now)
     except (AttributeError, KeyError, TypeError, ValueError):

@@ -1,4 +1,4 @@
-"""Typed objects know a part of their JSON; this keeps the rest."""
+"""Keep the JSON fields that typed objects do not have."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Content = dict[str, Any]
 
 
 def plain(value: Any) -> Any:
-    """Return typed values as JSON has them."""
+    """Convert typed values to JSON values."""
     return msgspec.to_builtins(value, enc_hook=_quantity)
 
 
@@ -27,9 +27,9 @@ def _quantity(value: Any) -> Any:
 
 
 def overlay(content: Content, before: msgspec.Struct, after: msgspec.Struct) -> Content:
-    """Return ``content`` with those fields that differ between two typed states of it.
+    """Return ``content`` with the fields that differ between two typed states of it.
 
-    What the types do not know stays. Nothing is changed in place, and what did not change is
+    Fields that the types do not have stay. Nothing is changed in place; unchanged parts are
     shared with the result.
     """
     changed: Content = {}
@@ -56,7 +56,7 @@ def _present(value: Any) -> bool:
 
 
 def _marked(value: Any) -> bool:
-    """Whether this is a list of structs that have names or types of their own."""
+    """Return whether a list holds structs with names or types of their own."""
     return isinstance(value, tuple) and all(_mark(item) for item in value)
 
 
@@ -66,7 +66,7 @@ def _mark(item: Any) -> str:
 
 
 def _items(content: Any, old: tuple[Any, ...], new: tuple[Any, ...]) -> list[Any]:
-    """Return the items of a list; those that were there before keep what is not typed."""
+    """Return the items of a list; known ones keep their untyped fields."""
     known: dict[str, tuple[Content, Any]] = {}
     if isinstance(content, list) and len(content) == len(old):
         known = {_mark(o): (c, o) for c, o in zip(content, old, strict=True)}

@@ -1,4 +1,4 @@
-"""What happened to the objects of one resource: what watches resume from."""
+"""The watch cache: the latest changes of each resource, from which watches resume."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Convert = Callable[[dict[str, Any]], dict[str, Any]]
 
 
 class StoredObject:
-    """One state of an object: typed, as JSON, and encoded. Nobody changes it."""
+    """One immutable state of an object: typed, as JSON, and encoded."""
 
     __slots__ = ("_encoded", "_others", "content", "key", "obj", "version")
 
@@ -31,7 +31,7 @@ class StoredObject:
         self._others: dict[str, bytes] | None = None
 
     def encoded(self, version: str = "", convert: Convert | None = None) -> bytes:
-        """Return the object as it goes over the wire, encoded once for all who ask."""
+        """Return the object's encoded JSON, cached."""
         if convert is None:
             if not self._encoded:
                 self._encoded = msgspec.json.encode(self.content)
@@ -46,7 +46,7 @@ class StoredObject:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One watch event; ``before`` is the state that it replaced."""
+    """One watch event; ``before`` is the previous state."""
 
     type: str
     record: StoredObject
@@ -55,9 +55,9 @@ class Change:
 
 @dataclass
 class ChangeLog:
-    """The changes of one resource, the oldest forgotten beyond a limit.
+    """The latest changes of one resource, up to a limit.
 
-    :param compacted: the last version whose change was forgotten; who knows less has to list.
+    :param compacted: the last dropped version; a client that is older must relist.
     """
 
     limit: int
@@ -77,14 +77,14 @@ class ChangeLog:
         return self._changes[-1].record.version if self._changes else 0
 
     def append(self, change: Change) -> None:
-        """Add a change and wake who waits for one."""
+        """Add a change and wake all listeners."""
         self._changes.append(change)
         if len(self._changes) > self.limit + self.limit // 4:
             self._forget(len(self._changes) - self.limit)
         self.wake()
 
     def compact(self) -> None:
-        """Forget everything, as etcd's compaction does."""
+        """Drop all changes, as etcd's compaction does."""
         self._forget(len(self._changes))
 
     def _forget(self, count: int) -> None:
@@ -96,7 +96,7 @@ class ChangeLog:
     def position_after(self, version: int) -> int:
         """Return the position of the first change after a version.
 
-        :raises ApiError: 410, when changes after it were forgotten.
+        :raises ApiError: 410, when changes after it were dropped.
         """
         if version < self.compacted:
             raise expired(f"too old resource version: {version} ({self.compacted})")
@@ -112,7 +112,7 @@ class ChangeLog:
     def since(self, position: int, most: int) -> list[Change]:
         """Return the changes from a position on.
 
-        :raises ApiError: 410, when some of them were forgotten.
+        :raises ApiError: 410, when some of them were dropped.
         """
         start = position - self._forgotten
         if start < 0:
@@ -120,9 +120,9 @@ class ChangeLog:
         return self._changes[start : start + most]
 
     def back(self, version: int, current: int) -> Iterator[Change]:
-        """Yield the changes after a version, the newest first.
+        """Yield the changes after a version, newest first.
 
-        :raises ApiError: 410 or 504, for a version that is forgotten or has not come yet.
+        :raises ApiError: 410 for a version that is too old, 504 for one in the future.
         """
         if version > current:
             raise too_large_version(version, current)
@@ -130,16 +130,16 @@ class ChangeLog:
         return reversed(self._changes[start:])
 
     def listen(self) -> asyncio.Event:
-        """Return an event that is set with every change."""
+        """Return an asyncio event that is set at every change."""
         event = asyncio.Event()
         self._listeners.add(event)
         return event
 
     def leave(self, event: asyncio.Event) -> None:
-        """Forget a listener."""
+        """Remove a listener."""
         self._listeners.discard(event)
 
     def wake(self) -> None:
-        """Set the events of all who listen."""
+        """Set the events of all listeners."""
         for event in self._listeners:
             event.set()

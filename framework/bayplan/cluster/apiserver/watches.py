@@ -1,4 +1,4 @@
-"""watch: the changes of a resource as they come, one JSON object a line."""
+"""watch: a resource's changes as they happen, one JSON object per line."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Encode = Callable[[StoredObject], bytes]
 
 @dataclass
 class WatchSettings:
-    """How watches behave: seconds between bookmarks, and until one ends by itself."""
+    """Settings of watches: seconds between bookmarks, and until a watch ends."""
 
     bookmark_every: float = 60.0
     timeout: float = 1800.0
@@ -38,7 +38,7 @@ class WatchSettings:
 class Watch:
     """One watch of one client.
 
-    :param encode: turns an object into what is sent of it, where it is not the object itself.
+    :param encode: encodes an object, when it is not sent as itself.
     :param ended: set when the server stops.
     """
 
@@ -49,7 +49,7 @@ class Watch:
     encode: Encode | None = None
     ending: asyncio.Event = field(default_factory=asyncio.Event)
     broken: bool = False
-    """Whether the connection is to break instead of ending."""
+    """Whether the connection should break instead of closing."""
     _position: int = 0
     _sent: int = 0
 
@@ -61,7 +61,7 @@ class Watch:
         self._first = self._start()
 
     def _start(self) -> list[bytes]:
-        """Find where to start; return what is sent before the first change."""
+        """Find the start position; return the lines to send before the first change."""
         text = self.info.params.get("resourceVersion", "")
         initial = self.info.truth("sendInitialEvents")
         if text in ("", "0") or initial:
@@ -78,7 +78,7 @@ class Watch:
         if not text.isdecimal():
             raise bad_request(f'invalid resource version "{text}"')
         if int(text) > self.cluster.version:
-            # Of another cluster, which was here before.
+            # A version of an earlier cluster.
             raise expired(f"too old resource version: {text} ({self.cluster.version})")
         self._position = self._log.position_after(int(text))
         return []
@@ -101,7 +101,7 @@ class Watch:
                     continue
                 wait = min(self.settings.bookmark_every, end - loop.time())
                 with contextlib.suppress(asyncio.TimeoutError):
-                    # Not wait_for, which loses a cancellation that comes with a change.
+                    # Not wait_for, which loses a cancellation that arrives together with a change.
                     async with asyncio.timeout(max(wait, 0)):
                         await changed.wait()
                     continue
@@ -134,7 +134,7 @@ class Watch:
         return await self._fail(response)
 
     async def _fail(self, response: web.StreamResponse) -> bool:
-        """End as a fault wants it; return whether there is one."""
+        """End the watch if a fault says so; return whether it ended."""
         if not self.faults.watches_to_end:
             return False
         self.faults.watches_to_end -= 1
@@ -150,7 +150,7 @@ class Watch:
         return True
 
     def _lines(self, change: Change) -> Iterable[bytes]:
-        """Return what a client is told of a change, which depends on what it selects."""
+        """Return the event of a change as the client's selector sees it, None when it does not."""
         matches = self._matches
         if matches is None:
             return (self._line(change.type, change.record),)
@@ -179,7 +179,7 @@ class Watch:
 
 
 def _as_of(before: StoredObject, after: StoredObject) -> StoredObject:
-    """Return an object as it was, with the version at which it left the selection."""
+    """Return the previous state of an object, with the version at which it left the selection."""
     meta = {**before.content["metadata"], "resourceVersion": str(after.version)}
     return StoredObject(before.key, before.obj, {**before.content, "metadata": meta}, after.version)
 

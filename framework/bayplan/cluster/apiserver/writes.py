@@ -1,4 +1,4 @@
-"""create, update, patch and delete, with the checks of the real API server."""
+"""create, update and patch, with the checks of the real API server."""
 
 from __future__ import annotations
 
@@ -56,16 +56,16 @@ _SYSTEM = (
     "namespace",
     "generateName",
 )
-"""Metadata that clients do not write."""
+"""Metadata that clients cannot write."""
 
 
 # Reading what came ---------------------------------------------------------------------------
 
 
 def decode(resource: Resource, content: Content) -> ApiObject:
-    """Return the typed object of stored JSON.
+    """Decode stored JSON to a typed object.
 
-    :raises ApiError: 422, where the API server would refuse it.
+    :raises ApiError: 422, when the API server would refuse it.
     """
     name = str(content["metadata"].get("name") or "")
     if resource.plural == "customresourcedefinitions":
@@ -82,17 +82,17 @@ def decode(resource: Resource, content: Content) -> ApiObject:
 
 
 def _own(info: RequestInfo, body: Any) -> Content:
-    """Return a body in the stored version, as an object of the resource and of nobody else.
+    """Return a body as an object of the resource, in the storage version.
 
-    :raises ApiError: 400, where it is something else.
+    :raises ApiError: 400, when it does not fit.
     """
     return _stored(info, _identified(info, body))
 
 
 def _sent(info: RequestInfo, body: Any) -> Content:
-    """Return what a create or an update sends, in the stored version, its fields checked.
+    """Return the object of a create or an update, validated, in the storage version.
 
-    :raises ApiError: 400, where it is something else, or has unknown fields in strict mode.
+    :raises ApiError: 400, when it is another kind, or has unknown fields in strict mode.
     """
     _identified(info, body)
     kind, custom = info.resource.kind, info.resource.custom
@@ -101,7 +101,7 @@ def _sent(info: RequestInfo, body: Any) -> Content:
 
 
 def _identified(info: RequestInfo, body: Any) -> Content:
-    """Return a body that is an object of the resource, with apiVersion, kind and metadata."""
+    """Return a body as an object of the resource, with apiVersion, kind and metadata."""
     resource = info.resource
     if not isinstance(body, dict):
         raise bad_request("the body of the request is no object")
@@ -127,7 +127,7 @@ def _stored(info: RequestInfo, content: Content) -> Content:
 
 
 def without_nulls(value: Any) -> Any:
-    """Return JSON without what is null, which means absent."""
+    """Return JSON without null fields."""
     if isinstance(value, dict):
         return {key: without_nulls(item) for key, item in value.items() if item is not None}
     if isinstance(value, list):
@@ -192,7 +192,7 @@ def _new_metadata(info: RequestInfo, given: Mapping[str, Any]) -> Content:
 
 
 def _check_namespace(cluster: ServedCluster, info: RequestInfo) -> None:
-    """Refuse objects in a namespace that is not there, or not for long."""
+    """Refuse objects in a missing or terminating namespace."""
     if not info.resource.namespaced:
         return
     resource = cluster.resources.named("", "namespaces")
@@ -212,7 +212,7 @@ def _check_namespace(cluster: ServedCluster, info: RequestInfo) -> None:
 
 
 def update(cluster: ServedCluster, info: RequestInfo, body: Any) -> StoredObject:
-    """Replace an object, or its status.
+    """Update an object or its status.
 
     :raises ApiError: when it is refused.
     """
@@ -229,7 +229,7 @@ def update(cluster: ServedCluster, info: RequestInfo, body: Any) -> StoredObject
 def patch(
     cluster: ServedCluster, info: RequestInfo, content_type: str, body: Any
 ) -> tuple[StoredObject, bool]:
-    """Patch an object, or its status; return it, and whether it was made by that.
+    """Patch an object or its status; return it, and whether it was created.
 
     :raises ApiError: when it is refused.
     """
@@ -251,7 +251,7 @@ def patch(
 
 
 def patched(content_type: str, shown: Content, body: Any) -> Any:
-    """Return an object with a patch of any type applied.
+    """Apply a patch of any type to an object.
 
     :raises ApiError: 400 or 422, for a patch that cannot be applied.
     """
@@ -264,12 +264,12 @@ def patched(content_type: str, shown: Content, body: Any) -> Any:
             return strategic_patch(shown, body)
         return merge_patch(shown, body)
     except (AttributeError, IndexError, TypeError, ValueError) as exc:
-        # Parts of the patch have another shape than what they are for.
+        # The patch has another shape than the object.
         raise bad_request(f"the patch does not fit the object: {exc}") from None
 
 
 def _apply(cluster: ServedCluster, info: RequestInfo, body: Any) -> tuple[StoredObject, bool]:
-    """Apply a configuration, which makes the object where there is none."""
+    """Carry out a server-side apply, which creates a missing object."""
     resource = info.resource
     manager = info.params.get("fieldManager", "")
     if not manager:
@@ -305,7 +305,7 @@ def _apply(cluster: ServedCluster, info: RequestInfo, body: Any) -> tuple[Stored
 def _replace(
     cluster: ServedCluster, info: RequestInfo, current: StoredObject, content: Content
 ) -> StoredObject:
-    """Store a new state, as far as this call may change it."""
+    """Store the new state, as far as the request may change it."""
     resource = info.resource
     meta, old = content["metadata"], current.content["metadata"]
     if meta.get("uid") not in (None, "", old["uid"]):
@@ -329,7 +329,7 @@ def _replace(
         check_pod_update(current.content, content)
     if info.dry_run:
         return StoredObject(current.key, obj, content, current.version)
-    # What is typed must not lose its identity where nothing about it changed.
+    # Unchanged typed parts must keep their identity.
     with cluster.carrying(content, obj):
         cluster.update(obj)
     assert cluster.last is not None
@@ -337,7 +337,7 @@ def _replace(
 
 
 def _merged(info: RequestInfo, current: Content, wanted: Content) -> Content:
-    """Return the current state with those parts of the wanted one that a call may write."""
+    """Return the current state with the parts of the new one that the request may write."""
     resource, sub = info.resource, info.subresource
     if sub not in ("", "status"):
         raise method_not_allowed()

@@ -1,7 +1,7 @@
-"""What a scheduler writes to resource claims, in the order that Kubernetes' controllers expect.
+"""Writes of resource claims, in the order that Kubernetes' controllers expect.
 
-The finalizer comes first, then allocation and reservedFor in one update of the status, both under
-the claim's resourceVersion (KEP-4381, and the dynamicresources plugin of kube-scheduler).
+The finalizer comes first, then allocation and reservedFor in one status update, both guarded by
+the claim's resourceVersion (KEP-4381, and kube-scheduler's dynamicresources plugin).
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ __all__ = ["ClaimWrites"]
 _LETTERS = "bcdfghjklmnpqrstvwxz2456789"
 _LONGEST_BASE = 57
 _ATTEMPTS = 5
-"""How often a claim that changes all the time is tried before its pod is."""
+"""How often a claim that keeps changing is retried before its pod is."""
 
 
 class ClaimWrites:
-    """Writes about claims.
+    """Writes of claims.
 
     :param lookup: returns an object as it was last seen, by type and key, or None.
-    :param resource_of: where claims are in the API.
+    :param resource_of: returns where objects of a type are in the API.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class ClaimWrites:
     # Reserving -------------------------------------------------------------------------------
 
     async def reserve(self, write: ReserveClaim, sent: bool) -> None:
-        """Let a pod use a claim, after giving the claim its allocation where it has none."""
+        """Reserve a claim for a pod; allocate the claim first if it has no allocation."""
         claim = self._lookup(ResourceClaim, write.claim)
         if sent or not isinstance(claim, ResourceClaim):
             claim = await self._read(write.claim)
@@ -70,14 +70,14 @@ class ClaimWrites:
 
     async def _reserve(self, claim: ResourceClaim, write: ReserveClaim) -> None:
         if write.uid and claim.metadata.uid != write.uid:
-            raise _Lost(f"ResourceClaim {write.claim} was made anew since")
+            raise _Lost(f"ResourceClaim {write.claim} was recreated meanwhile")
         if claim.metadata.deletion_timestamp is not None:
             raise _Lost(f"ResourceClaim {write.claim} is being deleted")
         allocation = claim.status.allocation
         status: dict[str, Any] = {}
         if write.allocation is not None and not _same_devices(allocation, write.allocation):
             if allocation is not None:
-                raise _Lost(f"claim {write.claim} got allocated elsewhere in the meantime")
+                raise _Lost(f"claim {write.claim} was allocated elsewhere in the meantime")
             status["allocation"] = _plain(write.allocation)
         elif allocation is None:
             raise _Lost(f"claim {write.claim} lost its allocation in the meantime")
@@ -104,7 +104,7 @@ class ClaimWrites:
     async def _patch(
         self, key: str, uid: str, version: str, body: dict[str, Any], sub: str = ""
     ) -> str:
-        """Patch a claim that is in this version; return the version it has now."""
+        """Patch a claim at a resource version; return its new version."""
         meta = {**body.get("metadata", {}), "uid": uid, "resourceVersion": version}
         content = await self._transport.request(
             "PATCH",
@@ -117,11 +117,11 @@ class ClaimWrites:
     # Releasing -------------------------------------------------------------------------------
 
     async def release(self, write: ReleaseClaim, sent: bool) -> None:
-        """Take a pod out of a claim's reservedFor, and the allocation where nobody is left."""
+        """Remove a pod from a claim's reservedFor; deallocate the claim when no pod is left."""
         for attempt in range(_ATTEMPTS):
             claim = await self._read(write.claim)
             if write.uid and claim.metadata.uid != write.uid:
-                raise Conflict(f"ResourceClaim {write.claim} was made anew since")
+                raise Conflict(f"ResourceClaim {write.claim} was recreated meanwhile")
             left = [r for r in claim.status.reserved_for if r.uid != write.pod_uid]
             if write.deallocate and not left:
                 status: dict[str, Any] = {"allocation": None, "devices": None, "reservedFor": None}
@@ -146,14 +146,14 @@ class ClaimWrites:
     # Creating --------------------------------------------------------------------------------
 
     async def create(self, write: CreateClaim, sent: bool) -> None:
-        """Create the claim of a pod's extended resources, allocate it, and name it in the pod."""
+        """Create and allocate the claim of a pod's extended resources; name it in the pod."""
         namespace, _, name = write.pod.partition("/")
         pod = self._lookup(Pod, write.pod)
         if not isinstance(pod, Pod) or pod.metadata.uid != write.pod_uid:
             raise NotFound(f"Pod {write.pod} does not exist")
         base = f"{name}-extended-resources-"
         base = base if len(base) <= _LONGEST_BASE else f"{base[: _LONGEST_BASE - 1]}-"
-        # The letters follow from the pod, so that a second attempt finds the claim of the first.
+        # The suffix depends only on the pod, so that a retry finds the claim of the first attempt.
         letters = "".join(random.Random(write.pod_uid).choices(_LETTERS, k=5))  # noqa: S311 - a name
         claim = f"{namespace}/{base}{letters}"
         owner = {
@@ -207,12 +207,12 @@ class ClaimWrites:
     async def _read(self, key: str) -> ResourceClaim:
         content = await self._transport.request("GET", self._path(key))
         claim = self._resource().read(content)
-        assert isinstance(claim, ResourceClaim), "the path is that of claims"
+        assert isinstance(claim, ResourceClaim), "the path is a claim's"
         return claim
 
     def _resource(self) -> WatchedResource:
         resource = self._resource_of(ResourceClaim)
-        assert resource is not None, "claims are followed"
+        assert resource is not None, "claims are watched"
         return resource
 
     def _path(self, key: str) -> str:
@@ -224,7 +224,7 @@ def _same_devices(known: AllocationResult | None, wanted: AllocationResult) -> b
 
 
 class _Lost(Conflict):
-    """A conflict that does not go away by reading the claim again."""
+    """A conflict that a retry cannot resolve."""
 
 
 class _AnswerMeta(msgspec.Struct, rename="camel", frozen=True):

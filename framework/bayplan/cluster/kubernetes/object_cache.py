@@ -53,13 +53,13 @@ class ObjectCache:
     # Following --------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Begin to follow everything."""
+        """Start all reflectors."""
         for reflector in self.reflectors:
             task = asyncio.create_task(reflector.run(), name=f"follow {reflector.kind.plural}")
             self._tasks.append(task)
 
     async def stop(self) -> None:
-        """Stop following."""
+        """Stop all reflectors."""
         self._outages.forget()
         for task in self._tasks:
             task.cancel()
@@ -67,27 +67,30 @@ class ObjectCache:
         self._tasks.clear()
 
     async def restart(self) -> None:
-        """List everything anew, and wait for it: what is known then is what is."""
+        """Relist every kind and wait until all lists are in."""
         await self.stop()
         for reflector in self.reflectors:
-            reflector.begin_anew()
+            reflector.relist()
         await self.start()
         while not all(self._is_known(reflector) for reflector in self.reflectors):
             await asyncio.sleep(0.02)
 
     @staticmethod
     def _is_known(reflector: Reflector) -> bool:
-        """Whether a kind was listed, or is one that can be done without and may not be read."""
+        """Return whether a kind is listed, or is optional and forbidden."""
         refused = reflector.health is ReflectorHealth.REFUSED and not is_required(reflector.kind)
         return reflector.settled.is_set() or refused
 
     async def settle(self) -> None:
-        """Wait until every kind was listed, or is known not to be there."""
+        """Wait until every kind is listed or known to be absent."""
         for reflector in self.reflectors:
             await reflector.settled.wait()
 
     def problems(self, required: bool | None = None) -> list[str]:
-        """Return what cannot be followed now; ``required`` selects kinds by whether they are."""
+        """Return the problems of kinds that are not followed now.
+
+        :param required: only of kinds that scheduling needs, or only of others; None for all.
+        """
         return [
             reflector.problem or f"{reflector.resource.name}: not listed yet"
             for reflector in self.reflectors
@@ -97,7 +100,7 @@ class ObjectCache:
 
     @property
     def refused(self) -> list[str]:
-        """What the credentials do not allow to follow."""
+        """The problems of kinds that the credentials may not read."""
         return [
             reflector.problem
             for reflector in self.reflectors
@@ -106,14 +109,14 @@ class ObjectCache:
 
     @property
     def settled_or_refused(self) -> bool:
-        """Whether every kind was listed, is not there, or may not be read."""
+        """Whether every kind is listed, absent, or forbidden."""
         return all(
             r.settled.is_set() or r.health is ReflectorHealth.REFUSED for r in self.reflectors
         )
 
     @property
     def unreadable(self) -> dict[tuple[str, str], str]:
-        """The objects that cannot be read, by kind and key, and why."""
+        """Why objects cannot be decoded, by kind and key."""
         return {
             (reflector.kind.name, key): problem
             for reflector in self.reflectors
@@ -123,7 +126,7 @@ class ObjectCache:
     def watch(self, handler: WatchHandler) -> None:
         """Deliver all objects as ADDED at the next ``deliver``, then every change.
 
-        There is one handler; another one takes its place, and gets everything anew.
+        There is one handler: a new one replaces it and gets all objects.
         """
         self._handler = handler
         self._events.clear()
@@ -133,7 +136,7 @@ class ObjectCache:
         self.changed.set()
 
     def deliver(self, most: int = 1000) -> bool:
-        """Hand out at most so many events; return whether there were any."""
+        """Deliver up to ``most`` events; return whether there were any."""
         handler, events = self._handler, self._events
         if handler is None or not events:
             return False
@@ -142,16 +145,16 @@ class ObjectCache:
             try:
                 handler(event)
             except Exception:
-                # One object that nobody thought of must not end what all others need, nor come
-                # back as the first thing after every restart.
-                assert event.obj is not None, "reflectors send objects"
+                # One bad object must not stop the others, nor come back first after every
+                # restart.
+                assert event.obj is not None, "reflectors deliver objects"
                 name = f"{type(event.obj).__name__} {object_key(event.obj)}"
-                _log.exception("%s could not be taken in", name)
+                _log.exception("%s: its handler failed", name)
         return True
 
     @property
     def undelivered(self) -> int:
-        """How many events wait for ``deliver``."""
+        """The number of events waiting for ``deliver``."""
         return len(self._events)
 
     def get(self, type_: type[Obj], key: str) -> Obj | None:
@@ -161,23 +164,23 @@ class ObjectCache:
         return found if isinstance(found, type_) else None
 
     def objects(self) -> Mapping[Kind, Mapping[str, ApiObject]]:
-        """Return everything as it was last seen."""
+        """Return all objects as they were last seen, by kind and key."""
         return {r.kind: r.objects for r in self.reflectors}
 
     def resource_of(self, type_: type[ApiObject]) -> WatchedResource | None:
-        """Return where objects of a type are in the API, None for a type that is not followed."""
+        """Return where objects of a type are in the API, None for a type that is not watched."""
         reflector = self._by_type.get(type_)
         return reflector.resource if reflector is not None else None
 
     def _received(self, event: WatchEvent) -> None:
-        assert event.obj is not None, "reflectors send objects"
+        assert event.obj is not None, "reflectors deliver objects"
         if self._handler is not None:
             self._events.append(event)
             self.changed.set()
 
 
 def _age(obj: ApiObject) -> tuple[str, int, str]:
-    """Order objects as they came: a list has them by name, and the oldest pods wait longest."""
+    """Sort key by age: lists are sorted by name, and the oldest pods wait longest."""
     version = obj.metadata.resource_version
     number = int(version) if version.isdecimal() else 0
     return obj.metadata.creation_timestamp or "", number, version

@@ -1,4 +1,4 @@
-"""Bindings, evictions and conditions of pods, as requests to the API server."""
+"""Bindings, evictions and statuses of pods, as requests to the API server."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ def rfc3339(moment: datetime.datetime | None = None) -> str:
 
 
 def pod_path(key: str) -> str:
-    """Return the path of a pod, by ``namespace/name``."""
+    """Return the API path of a pod by its key ``namespace/name``."""
     namespace, _, name = key.partition("/")
     return f"/api/v1/namespaces/{namespace}/pods/{name}"
 
 
 class PodWrites:
-    """Writes about pods.
+    """Writes of pods.
 
     :param lookup: returns an object as it was last seen, by type and key, or None.
     """
@@ -46,9 +46,9 @@ class PodWrites:
         self._patched: OrderedDict[str, None] = OrderedDict()
 
     async def bind(self, write: Bind, sent: bool) -> None:
-        """Give a pod its node.
+        """Bind a pod to a node.
 
-        A refusal of a pod that has this very node is none: an earlier attempt got through.
+        A Conflict counts as success when the pod has this node: an earlier attempt succeeded.
         """
         namespace, _, name = write.pod.partition("/")
         body = {
@@ -76,13 +76,13 @@ class PodWrites:
         except NotFound:
             return False
         pod = decode_json(KINDS["", "Pod"], "v1", content)
-        assert isinstance(pod, Pod), "the path is that of pods"
+        assert isinstance(pod, Pod), "the path is a pod's"
         return pod.metadata.uid == write.uid and pod.spec.node_name == write.node
 
     async def evict(self, write: Evict, sent: bool) -> None:
-        """Evict a pod, then say who wanted its place; one that is gone is evicted.
+        """Evict a pod, then set its DisruptionTarget condition.
 
-        The eviction writes a DisruptionTarget condition of its own, so ours comes after it. A
+        The eviction itself sets a DisruptionTarget condition, so ours comes after it. A
         refused eviction leaves no condition behind.
         """
         namespace, _, name = write.pod.partition("/")
@@ -99,14 +99,14 @@ class PodWrites:
         try:
             await self._patch(path, write.uid, {"conditions": [_plain(condition, rfc3339())]})
         except (NotFound, Conflict):
-            # It ended at once.
+            # The pod is gone already.
             return
 
     async def patch_status(self, write: PatchPodStatus, sent: bool) -> None:
-        """Set a condition and the nominated node.
+        """Set a pod's condition and nominated node.
 
-        What a pod had before this process wrote to it is not written again; later, what was last
-        seen may be older than what was last written.
+        An unchanged condition is not written again before this process has patched the pod; after
+        that, the cache may be older than the last patch.
         """
         pod = self._lookup(Pod, write.pod)
         known = pod if isinstance(pod, Pod) and pod.metadata.uid == write.uid else None
@@ -133,7 +133,7 @@ class PodWrites:
 
 
 def _status(write: PatchPodStatus, known: Pod | None) -> dict[str, Any]:
-    """Return the patch; the time of the last transition stays while the condition's status does."""
+    """Return the patch; lastTransitionTime stays while the condition's status does."""
     since = rfc3339()
     for condition in known.status.conditions if known is not None else ():
         if (condition.type, condition.status) == (write.condition.type, write.condition.status):

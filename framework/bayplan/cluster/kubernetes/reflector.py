@@ -1,7 +1,7 @@
-"""Follows all objects of one kind: a list, then a watch from where it ended, for ever.
+"""Reflectors follow all objects of one kind: a list, then a watch from its version, forever.
 
-Nothing is missed: after a break the watch goes on from the last version that was seen, and where
-the server has forgotten that version, a new list is compared with what is known.
+No change is missed: after a break the watch resumes from the last version, and when the server
+has dropped that version, a new list is compared with the known objects.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ _PAGE = 500
 _FIRST_WAIT = 0.2
 _LONGEST_WAIT = 10.0
 _ABSENT_WAIT = 30.0
-"""Seconds after which a kind that is not installed is looked for again."""
+"""Seconds until a kind that is not installed is looked up again."""
 _WATCH_SECONDS = (240, 480)
 
 _log = logging.getLogger("bayplan.cluster")
 
 
 class ReflectorHealth(Enum):
-    """How a reflector does."""
+    """The state of a reflector."""
 
     STARTING = "starting"
     FOLLOWING = "following"
@@ -60,12 +60,12 @@ class Reader(Protocol):
     async def request(
         self, method: str, path: str, *, query: Mapping[str, str] | None = None
     ) -> bytes:
-        """Return the body of an answer."""
+        """Return the body of a successful answer."""
 
     def lines(
         self, path: str, query: Mapping[str, str], begun: Callable[[], None]
     ) -> AsyncIterator[bytes]:
-        """Yield the lines of a watch, after telling of its begin."""
+        """Yield the lines of a watch; call ``begun`` first."""
 
 
 class _ListMeta(msgspec.Struct, rename="camel", frozen=True):
@@ -84,7 +84,7 @@ class _Frame(msgspec.Struct):
 
 
 class _Named(msgspec.Struct):
-    """As much of any object as has to be known to file it."""
+    """The metadata of any object."""
 
     metadata: ObjectMeta = ObjectMeta()
 
@@ -95,11 +95,11 @@ _read_named = msgspec.json.Decoder(_Named)
 
 
 class Reflector:
-    """All objects of one kind, by key, and how they change.
+    """Keeps all objects of one kind, by key.
 
-    :param deliver: told every change, in order.
-    :param on_unreadable: told (kind, key, problem) of an object that cannot be read.
-    :param outages: tells of a server that does not answer, for all kinds together.
+    :param deliver: called with every change, in order.
+    :param on_unreadable: called with (kind, key, problem) of an object that cannot be decoded.
+    :param outages: logs outages of the server for all kinds together.
     """
 
     def __init__(
@@ -128,7 +128,7 @@ class Reflector:
 
     @property
     def resource(self) -> WatchedResource:
-        """The kind in the version that the server has."""
+        """The kind in the version that the server serves."""
         return self._resource
 
     async def run(self) -> None:
@@ -139,20 +139,20 @@ class Reflector:
                     await self._list()
                 await self._watch()
             except NotFound as exc:
-                # What every API server has is not gone because somebody in between says so.
+                # A proxy may answer 404 for a kind that every API server has.
                 await (self._failed(exc) if is_required(self.kind) else self._absent(exc))
             except Gone:
                 self.version = ""
             except (ClusterError, InputError) as exc:
                 await self._failed(exc)
             except Exception:
-                # A mistake of ours with one kind must not end what follows the others.
-                _log.exception("%s: following failed", self._resource.name)
+                # A bug with one kind must not stop the reflectors of the others.
+                _log.exception("%s: the reflector failed", self._resource.name)
                 self.version = ""
                 await self._failed(ClusterError("an error of the scheduler; see its log"))
 
-    def begin_anew(self) -> None:
-        """Have the next ``run`` list everything, and ``settled`` wait for that."""
+    def relist(self) -> None:
+        """Make the next ``run`` relist, and ``settled`` wait for it."""
         self.version = ""
         self.settled.clear()
 
@@ -179,9 +179,9 @@ class Reflector:
                 if position == len(versions) - 1:
                     raise
             except Gone:
-                # The pages took longer than the server keeps their version.
+                # The server dropped the version before the last page.
                 return await self._pages(None)
-        raise AssertionError("a kind has versions")
+        raise AssertionError("every kind has a version")
 
     async def _pages(self, size: int | None) -> tuple[dict[str, ApiObject], str]:
         self.unreadable.clear()
@@ -192,7 +192,7 @@ class Reflector:
             try:
                 page = _read_list.decode(content)
             except msgspec.DecodeError as exc:
-                raise Transient(f"{self._resource.name}: the list is cut off: {exc}") from None
+                raise Transient(f"{self._resource.name}: the list is truncated: {exc}") from None
             for raw in page.items or ():
                 key, obj = self._read(raw)
                 if obj is not None:
@@ -218,7 +218,7 @@ class Reflector:
             try:
                 frame = _read_frame.decode(line)
             except msgspec.DecodeError:
-                raise Transient(f"watch {self._resource.name}: a line is cut off") from None
+                raise Transient(f"watch {self._resource.name}: a line is truncated") from None
             self._frame(frame)
         if asyncio.get_running_loop().time() - began < 1.0 and not seen:
             raise Transient(f"watch {self._resource.name}: ended at once")
@@ -259,7 +259,7 @@ class Reflector:
                     self._on_unreadable(self.kind, key, str(exc))
             used = what_is_used(bytes(raw)) if self.kind.type is Pod else None
             if used is None:
-                # What was known of it does not hold any more.
+                # The last known state is stale.
                 self._gone(key)
             return key, used
         key = object_key(obj)
@@ -297,7 +297,7 @@ class Reflector:
         self.settled.set()
 
     async def _absent(self, exc: NotFound) -> None:
-        """Wait until a kind is installed; objects that were there went with it."""
+        """Drop all objects of a kind that is not installed, and wait."""
         self.version = ""
         for key in list(self.objects):
             self._gone(key)
@@ -325,7 +325,7 @@ class Reflector:
 
 
 def _watch_error(name: str, content: bytes) -> ClusterError:
-    """Return what an ERROR event of a watch stands for."""
+    """Return the error in an ERROR event of a watch."""
     try:
         code = msgspec.json.decode(content, type=_Code).code
     except msgspec.DecodeError:

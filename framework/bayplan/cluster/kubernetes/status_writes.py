@@ -18,10 +18,10 @@ __all__ = ["StatusWrites"]
 
 
 class StatusWrites:
-    """Writes about anything but pods and claims.
+    """Writes of statuses and ConfigMaps.
 
     :param lookup: returns an object as it was last seen, by type and key, or None.
-    :param resource_of: where the objects of a type are in the API.
+    :param resource_of: returns where objects of a type are in the API.
     """
 
     def __init__(
@@ -36,9 +36,9 @@ class StatusWrites:
         self._whole: set[type[ApiObject]] = set()
 
     async def patch(self, write: PatchStatus, sent: bool) -> None:
-        """Write a status, of a kind with a subresource for it or without."""
+        """Write a status, through the status subresource if the kind has one."""
         resource = self._resource_of(write.type)
-        assert resource is not None, "only what is followed is written"
+        assert resource is not None, "only watched kinds have their status written"
         path = resource.path(write.key)
         body = msgspec.json.encode({"status": _all_fields(write.status)})
         if write.type not in self._whole:
@@ -47,14 +47,14 @@ class StatusWrites:
             except NotFound:
                 if self._lookup(write.type, write.key) is None:
                     raise
-                # The object is there, so its CRD has no status subresource.
+                # The object exists, so its CRD has no status subresource.
                 await self._transport.request("PATCH", path, body, MERGE_PATCH)
                 self._whole.add(write.type)
             return
         await self._transport.request("PATCH", path, body, MERGE_PATCH)
 
     async def put_config_map(self, write: PutConfigMap, sent: bool) -> None:
-        """Create a ConfigMap, or replace what it holds."""
+        """Create a ConfigMap, or replace its data."""
         content = write.config_map
         namespace, name = content.metadata.namespace, content.metadata.name
         collection = f"/api/v1/namespaces/{namespace}/configmaps"
@@ -67,7 +67,7 @@ class StatusWrites:
 
 
 def _all_fields(status: msgspec.Struct) -> dict[str, Any]:
-    """Return a status with every field, so that a merge takes away what is not there any more."""
+    """Return a status with all fields, so that a merge patch removes those that are unset."""
     plain = msgspec.to_builtins(status, enc_hook=lambda quantity: quantity.text)
     for field in msgspec.structs.fields(status):
         if field.encode_name not in plain:

@@ -1,7 +1,7 @@
-"""What a scheduler writes to volumes and their claims, as requests to the API server.
+"""Writes of volumes and their claims, as requests to the API server.
 
-Both writes are guarded by the version of the object that was just read, so that nothing that the
-volume controller or a provisioner did meanwhile is overwritten.
+Both writes are guarded by the version of the object just read, so that no concurrent change of
+the volume controller or a provisioner is overwritten.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ Obj = TypeVar("Obj", PersistentVolume, PersistentVolumeClaim)
 
 
 class VolumeWrites:
-    """Writes about volumes.
+    """Writes of volumes.
 
-    :param resource_of: where the objects of a type are in the API.
+    :param resource_of: returns where objects of a type are in the API.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class VolumeWrites:
         self._resource_of = resource_of
 
     async def bind(self, write: BindVolume, sent: bool) -> None:
-        """Keep a volume for a claim; the volume controller completes the binding."""
+        """Reserve a volume for a claim; the volume controller completes the binding."""
         claim = await self._claim(write.claim, write.uid)
         volume = await self._read(PersistentVolume, write.volume)
         if claim.spec.volume_name not in ("", write.volume):
@@ -52,7 +52,7 @@ class VolumeWrites:
         if kept and volume.spec.claim_ref == reference:
             return
         if not kept and not is_available(volume):
-            raise Conflict(f"PersistentVolume {write.volume} is not available any more")
+            raise Conflict(f"PersistentVolume {write.volume} is no longer available")
         annotations = {} if kept else {BOUND_BY_CONTROLLER: "yes"}
         spec = {"claimRef": msgspec.to_builtins(reference)}
         await self._patch(
@@ -60,7 +60,7 @@ class VolumeWrites:
         )
 
     async def select_node(self, write: SelectNode, sent: bool) -> None:
-        """Ask for a volume that the node can use."""
+        """Request a volume that the node can use."""
         claim = await self._claim(write.claim, write.uid)
         selected = claim.metadata.annotations.get(SELECTED_NODE, "")
         if selected == write.node:
@@ -75,7 +75,7 @@ class VolumeWrites:
     async def _claim(self, key: str, uid: str) -> PersistentVolumeClaim:
         claim = await self._read(PersistentVolumeClaim, key)
         if uid and claim.metadata.uid != uid:
-            raise Conflict(f"claim {key} was made anew since")
+            raise Conflict(f"claim {key} was recreated meanwhile")
         if claim.metadata.deletion_timestamp is not None:
             raise Conflict(f"claim {key} is being deleted")
         return claim
@@ -96,5 +96,5 @@ class VolumeWrites:
 
     def _resource(self, type_: type[ApiObject]) -> WatchedResource:
         resource = self._resource_of(type_)
-        assert resource is not None, "volumes are followed"
+        assert resource is not None, "volumes are watched"
         return resource

@@ -1,8 +1,8 @@
-"""The scheduler's writes to an API server: bounded in number, repeated until they are answered.
+"""The writer: carries out the scheduler's writes, with bounded concurrency and retries.
 
-Writes about one object are made in the order in which they came; what places pods goes before
-statuses, and these go before events. A write that may work later is tried again for as long as it
-matters; one that may have been carried out although no answer came is looked up first.
+Writes about one object keep their order. Writes that place pods go before statuses, and these go
+before events. A write that may succeed later is retried while it matters; one that may have been
+carried out without an answer is looked up first.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ Subject = tuple[str, str]
 
 @dataclass(eq=False)
 class _PendingWrite:
-    """A write on its way; ``sent`` says that an attempt may have been carried out."""
+    """A pending write; ``sent`` says that an attempt may have been carried out."""
 
     write: Write
     done: Done | None
@@ -77,7 +77,7 @@ class RateLimiter:
         self._tokens = float(self.burst)
 
     def delay(self, now: float) -> float:
-        """Take a token; return for how many seconds to wait before using it."""
+        """Take a token; return the seconds to wait before using it."""
         self._refill(now)
         self._tokens -= 1
         return max(0.0, -self._tokens / self.per_second)
@@ -182,7 +182,7 @@ class Writer:
 
     @property
     def waiting(self) -> int:
-        """How many writes are not answered yet, events not counted."""
+        """The number of writes without an answer, except events."""
         return (
             len(self._lanes[0])
             + len(self._lanes[1])
@@ -194,11 +194,11 @@ class Writer:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is being written, events included."""
+        """Whether no write is pending, including events."""
         return not self._workers and not self._retrying and not self._lingering
 
     def submit(self, write: Write, done: Done | None = None) -> None:
-        """Carry out a write soon, and tell ``done`` from the loop, never from here."""
+        """Queue a write; ``done`` is called from the loop, never from here."""
         if self._stopped is not None:
             if done is not None:
                 asyncio.get_running_loop().call_soon(done, self._stopped)
@@ -213,9 +213,9 @@ class Writer:
             self._enqueue(job)
 
     def _linger(self, job: _PendingWrite) -> None:
-        """Hold a status back: while a gang starts, its status changes with every member."""
+        """Delay a status: while a gang starts, its status changes with every member."""
         subject = _subject(job.write)
-        assert subject is not None, "statuses have one"
+        assert subject is not None, "statuses have a subject"
         held = self._lingering.get(subject)
         if held is not None:
             self._answer(held[1], None)
@@ -229,7 +229,7 @@ class Writer:
         self._lingering[subject] = (timer, job)
 
     async def drain(self, seconds: float) -> bool:
-        """Wait until everything is written; False when that takes longer than so many seconds."""
+        """Wait until everything is written; return False after ``seconds``."""
         loop = asyncio.get_running_loop()
         until = loop.time() + seconds
         while not self.is_idle:
@@ -243,7 +243,7 @@ class Writer:
         return True
 
     def halt(self, why: str) -> None:
-        """Write nothing any more, from this instant on; what waits is refused."""
+        """Stop writing at once and refuse all pending writes."""
         self._stopped = Stopped(why)
         for worker in self._workers:
             worker.cancel()
@@ -284,12 +284,12 @@ class Writer:
             worker.add_done_callback(self._workers.discard)
 
     def _give_way(self, subject: Subject) -> None:
-        """A status that could not be written yet does not keep a pod from its node."""
+        """Drop a retrying status of a pod that is about to be bound or evicted."""
         for timer, job in list(self._retrying.items()):
             if isinstance(job.write, PatchPodStatus) and _subject(job.write) == subject:
                 timer.cancel()
                 del self._retrying[timer]
-                self._finished(job, Stopped("something about the pod goes before its status"))
+                self._finished(job, Stopped("a binding or eviction of the pod replaces its status"))
 
     async def _work(self) -> None:
         while True:
@@ -333,7 +333,7 @@ class Writer:
     def _again(self, job: _PendingWrite, exc: Transient | InputError) -> None:
         self.retries += 1
         if job.attempts == 1:
-            _log.warning("%s of %s: %s; trying again", *_named(job.write), exc)
+            _log.warning("%s of %s: %s; retrying", *_named(job.write), exc)
         wait = min(_FIRST_WAIT * 2 ** (job.attempts - 1), _LONGEST_WAIT)
         wait *= 0.5 + self._random.random()
         after = exc.retry_after if isinstance(exc, Transient) else None
@@ -364,7 +364,7 @@ class Writer:
             try:
                 job.done(error)
             except Exception:
-                _log.exception("%s: its answer could not be taken in", type(job.write).__name__)
+                _log.exception("%s: the handler of its answer failed", type(job.write).__name__)
         elif error is not None and not isinstance(error, Stopped):
             _log.warning("%s of %s: %s", *_named(job.write), error)
 
@@ -381,7 +381,7 @@ def _lane(write: Write) -> int:
 
 
 def _subject(write: Write) -> Subject | None:
-    """Return the object that a write is about: such writes keep their order."""
+    """Return the object that a write is about, None when its order does not matter."""
     if isinstance(write, Bind | Evict | PatchPodStatus):
         return "Pod", write.pod
     if isinstance(write, ReserveClaim | ReleaseClaim):
@@ -404,7 +404,7 @@ def _superseded(
     job: _PendingWrite,
     answer: Callable[[_PendingWrite, ClusterError | None], None],
 ) -> bool:
-    """Let a newer status take the place of one that was not sent yet."""
+    """Replace a queued status with a newer one of the same object."""
     if not waiting or type(waiting[-1].write) is not type(job.write):
         return False
     last, new = waiting[-1].write, job.write

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import ssl
-import subprocess
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 import pytest
 import yaml
 from aiohttp import web
+from certificates import certificates, needs_openssl
 from kubernetes.aio.config import incluster_config
 
 from bayplan.cluster.kubernetes.credentials import Credentials
@@ -138,45 +138,6 @@ async def test_an_exec_plugin_that_fails_says_so(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="log in first") as caught:
         await ask(path)
     assert str(path) in str(caught.value)
-
-
-def certificates(folder: Path) -> None:
-    """Make an authority, a certificate for 127.0.0.1, and one for a client."""
-
-    def openssl(*arguments: str) -> None:
-        command = ["/usr/bin/env", "openssl", *arguments]
-        subprocess.run(command, check=True, capture_output=True, cwd=folder)
-
-    new = ("req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
-    usage = ("-addext", "keyUsage=critical,keyCertSign,digitalSignature")
-    openssl(*new, "-keyout", "ca.key", "-out", "ca.crt", "-subj", "/CN=ca", *usage)
-    for name, more in (
-        ("server", ("-addext", "subjectAltName=IP:127.0.0.1")),
-        ("client", ("-addext", "extendedKeyUsage=clientAuth")),
-    ):
-        signed = ("-CA", "ca.crt", "-CAkey", "ca.key")
-        openssl(
-            *new,
-            *signed,
-            "-keyout",
-            f"{name}.key",
-            "-out",
-            f"{name}.crt",
-            *more,
-            "-subj",
-            f"/CN={name}",
-            "-addext",
-            "basicConstraints=critical,CA:FALSE",
-        )
-
-
-needs_openssl = pytest.mark.skipif(
-    subprocess.run(
-        ["/bin/sh", "-c", "openssl version | grep -q 'OpenSSL 3'"], check=False
-    ).returncode
-    != 0,
-    reason="openssl 3 is not on this machine",
-)
 
 
 def demanding(folder: Path) -> ssl.SSLContext:
