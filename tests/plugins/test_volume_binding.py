@@ -1,10 +1,9 @@
-"""Pods with volumes on the embedded cluster: where they may run, and who gets which volume."""
+"""VolumeBinding: where pods with volumes may run, and who gets which volume."""
 
 from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +12,36 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
+from volume_builders import (
+    AFFINITY,
+    DRIVER,
+    FAST,
+    HOST,
+    LOCAL,
+    NO_STORAGE,
+    NO_VOLUMES,
+    SELECTED,
+    ZONE,
+    bound,
+    claim,
+    csi_node,
+    disk,
+    exclusive,
+    live,
+    nodes,
+    on,
+    phase,
+    pod,
+    storage,
+    storage_class,
+    volume,
+    volumes_of,
+    with_scratch,
+)
 
 from bayplan import PodInfo
 from bayplan.api import PersistentVolume, PersistentVolumeClaim, Pod
 from bayplan.api.volumes import is_bound
-from bayplan.cluster.embedded.kubelet import VirtualKubelet
 from bayplan.cluster.embedded.volumes import VolumeController
 from bayplan.cluster.protocol import BindVolume, SelectNode
 from bayplan.errors import Conflict, InputError
@@ -28,136 +52,12 @@ from bayplan.testing import (
     assert_pending,
     assert_placed,
     make_gang,
-    make_node,
-    make_object,
     make_pod,
     refusals,
 )
-from bayplan_plugins.node_volume_limits import NodeVolumeLimits
 from bayplan_plugins.volume_binding import VolumeBinding
 from bayplan_plugins.volume_binding.finder import VolumeFinder
 from bayplan_plugins.volume_binding.ledger import VolumeLedger
-from bayplan_plugins.volume_restrictions import VolumeRestrictions
-from bayplan_plugins.volume_zone import VolumeZone
-
-ZONE = "topology.kubernetes.io/zone"
-HOST = "kubernetes.io/hostname"
-SELECTED = "volume.kubernetes.io/selected-node"
-DRIVER = "disks.example.com"
-AFFINITY = "node(s) didn't match PersistentVolume's node affinity"
-NO_VOLUMES = "node(s) didn't find available persistent volumes to bind"
-NO_STORAGE = "node(s) did not have enough free storage"
-FULL = "node(s) exceed max volume count"
-IN_USE = (
-    "node has pod using PersistentVolumeClaim with the same name and ReadWriteOncePod access mode"
-)
-
-
-# Building ------------------------------------------------------------------------------------
-
-
-def obj(kind: str, name: str, version: str = "v1", **content: Any) -> Any:
-    meta = {"name": name, **content.pop("metadata", {})}
-    return make_object({"apiVersion": version, "kind": kind, "metadata": meta, **content})
-
-
-def storage(kind: str, name: str, **content: Any) -> Any:
-    return obj(kind, name, "storage.k8s.io/v1", **content)
-
-
-def storage_class(name: str, provisioner: str = DRIVER, delayed: bool = True, **more: Any) -> Any:
-    mode = "WaitForFirstConsumer" if delayed else "Immediate"
-    content = {"provisioner": provisioner, "volumeBindingMode": mode, **more}
-    return storage("StorageClass", name, **content)
-
-
-LOCAL = storage_class("local", "kubernetes.io/no-provisioner")
-FAST = storage_class("fast")
-
-
-def on(key: str, *values: str) -> dict[str, Any]:
-    term = {"matchExpressions": [{"key": key, "operator": "In", "values": list(values)}]}
-    return {"required": {"nodeSelectorTerms": [term]}}
-
-
-def volume(name: str, node: str = "", size: str = "10Gi", cls: str = "local", **spec: Any) -> Any:
-    metadata = spec.pop("metadata", {})
-    content: dict[str, Any] = {
-        "capacity": {"storage": size},
-        "accessModes": ["ReadWriteOnce"],
-        "storageClassName": cls,
-    }
-    if node:
-        content["nodeAffinity"] = on(HOST, node)
-    return obj("PersistentVolume", name, metadata=metadata, spec={**content, **spec})
-
-
-def claim(name: str, size: str = "10Gi", cls: str | None = "local", **spec: Any) -> Any:
-    metadata = spec.pop("metadata", {})
-    status = spec.pop("status", {})
-    content: dict[str, Any] = {
-        "accessModes": ["ReadWriteOnce"],
-        "resources": {"requests": {"storage": size}},
-        **({"storageClassName": cls} if cls is not None else {}),
-    }
-    spec = {**content, **spec}
-    return obj("PersistentVolumeClaim", name, metadata=metadata, spec=spec, status=status)
-
-
-def bound(name: str, to: str, **spec: Any) -> Any:
-    metadata = {"annotations": {"pv.kubernetes.io/bind-completed": "yes"}}
-    return claim(name, volumeName=to, metadata=metadata, status={"phase": "Bound"}, **spec)
-
-
-def pod(name: str, *claims: str, **more: Any) -> Pod:
-    volumes = [
-        {"name": f"v{index}", "persistentVolumeClaim": {"claimName": one}}
-        for index, one in enumerate(claims)
-    ]
-    return make_pod(name, spec={"volumes": volumes, **more.pop("spec", {})}, **more)
-
-
-def with_scratch(name: str, cls: str = "fast", size: str = "1Gi", **more: Any) -> Pod:
-    wanted = {
-        "accessModes": ["ReadWriteOnce"],
-        "storageClassName": cls,
-        "resources": {"requests": {"storage": size}},
-    }
-    scratch = {"name": "scratch", "ephemeral": {"volumeClaimTemplate": {"spec": wanted}}}
-    return make_pod(name, spec={"volumes": [scratch]}, **more)
-
-
-def csi_node(name: str, count: int | None = None, keys: tuple[str, ...] = ()) -> Any:
-    driver: dict[str, Any] = {"name": DRIVER, "nodeID": name, "topologyKeys": list(keys)}
-    if count is not None:
-        driver["allocatable"] = {"count": count}
-    return storage("CSINode", name, spec={"drivers": [driver]})
-
-
-def nodes(*names: str, **labels: str) -> list[Any]:
-    return [make_node(name, labels={ZONE: labels.get(name, "z")}) for name in names]
-
-
-def live(*objects: Any, **options: Any) -> Cluster:
-    """Return a cluster whose volumes have their controller."""
-    made = Cluster(**options)
-    VolumeController(made.api)
-    VirtualKubelet(made.api)
-    made.add(*objects)
-    return made
-
-
-def volumes_of(made: Cluster) -> dict[str, str]:
-    """Return the volume of every bound claim, by name."""
-    found = made.api.list(PersistentVolumeClaim)
-    return {one.metadata.name: one.spec.volume_name for one in found if is_bound(one)}
-
-
-def phase(made: Cluster, name: str) -> str:
-    found = made.api.get(Pod, f"default/{name}")
-    assert found is not None
-    return found.status.phase
-
 
 # Claims that no node can serve ---------------------------------------------------------------
 
@@ -565,154 +465,6 @@ def test_a_volume_that_somebody_took_meanwhile_is_left_to_them() -> None:
     cluster.add(pod("p", "data"))
     cluster.advance(2)
     assert volumes_of(cluster) == {"data": "pv-2"}
-
-
-# VolumeZone ----------------------------------------------------------------------------------
-
-ELSEWHERE = "node(s) had no available volume zone"
-BETA = "failure-domain.beta.kubernetes.io/zone"
-
-
-@pytest.mark.parametrize(
-    ("labels", "refused"),
-    [
-        ({ZONE: "x"}, ["b"]),
-        ({ZONE: "x__y"}, []),
-        ({ZONE: "x__"}, []),
-        ({BETA: "y"}, ["a"]),
-        ({"topology.kubernetes.io/region": "r"}, ["a", "b"]),
-        ({}, []),
-    ],
-    ids=["zone", "two zones", "nonsense", "the old label", "region", "no label"],
-)
-def test_a_volume_with_zone_labels_is_used_from_there(
-    labels: Mapping[str, str], refused: list[str]
-) -> None:
-    bare = make_node("c")
-    pv = volume("pv", metadata={"labels": dict(labels)})
-    cluster = Cluster([*nodes("a", "b", a="x", b="y"), bare, pv, bound("data", to="pv")])
-    expected = dict.fromkeys(refused, ELSEWHERE)
-    assert refusals(VolumeZone, pod("p", "data"), cluster) == expected
-
-
-@pytest.mark.parametrize(
-    ("made", "reason"),
-    [
-        ([], 'persistentvolumeclaim "data" not found'),
-        ([bound("data", to="pv")], 'persistentvolume "pv" not found'),
-        (
-            [claim("data", cls="")],
-            "PersistentVolumeClaim had no pv name and storageClass name",
-        ),
-        ([claim("data", cls="gone")], 'storageclass.storage.k8s.io "gone" not found'),
-        ([claim("data", cls="now")], "PersistentVolume had no name"),
-    ],
-)
-def test_zones_cannot_be_told_of_claims_without_volumes(made: list[Any], reason: str) -> None:
-    cluster = Cluster([*nodes("a"), storage_class("now", delayed=False), *made])
-    assert refusals(VolumeZone, pod("p", "data"), cluster) == {"a": reason}
-
-
-def test_a_claim_that_is_bound_later_has_no_zone_yet() -> None:
-    cluster = Cluster([*nodes("a"), LOCAL, claim("data")])
-    assert refusals(VolumeZone, pod("p", "data"), cluster) == {}
-
-
-# NodeVolumeLimits ----------------------------------------------------------------------------
-
-
-def disk(name: str, handle: str = "") -> list[Any]:
-    csi = {"driver": DRIVER, "volumeHandle": handle or name}
-    return [volume(f"pv-{name}", csi=csi), bound(name, to=f"pv-{name}")]
-
-
-def test_a_node_takes_as_many_volumes_as_its_driver_says() -> None:
-    disks = [one for index in range(3) for one in disk(f"d{index}")]
-    cluster = Cluster([*nodes("a", "b"), csi_node("a", 2), *disks])
-    cluster.add(pod("first", "d0", "d1", node="a"))
-    assert refusals(NodeVolumeLimits, pod("p", "d2"), cluster) == {"a": FULL}
-    assert refusals(NodeVolumeLimits, pod("p", "d1"), cluster) == {}
-
-
-def test_one_volume_counts_once_on_a_node() -> None:
-    disks = [*disk("d0", "same"), *disk("d1", "same"), *disk("d2")]
-    cluster = Cluster([*nodes("a"), csi_node("a", 2), *disks])
-    cluster.add(pod("first", "d0", node="a"), pod("second", "d1", node="a"))
-    assert refusals(NodeVolumeLimits, pod("p", "d2"), cluster) == {}
-    cluster.add(pod("third", "d2", node="a"))
-    cluster.remove("first")
-    cluster.add(*disk("d3"))
-    assert refusals(NodeVolumeLimits, pod("p", "d3"), cluster) == {"a": FULL}
-    cluster.remove("second")
-    assert refusals(NodeVolumeLimits, pod("p", "d3"), cluster) == {}
-
-
-def test_a_claim_without_a_volume_counts_for_its_class() -> None:
-    cluster = live(*nodes("a", "b"), csi_node("a", 2, keys=(HOST,)), FAST)
-    cluster.add(*(with_scratch(f"p{index}") for index in range(5)))
-    placed = cluster.schedule()
-    assert len(placed) == 5
-    assert Counter(placed.values())["a"] == 2
-
-
-def test_the_limit_holds_for_gangs() -> None:
-    drivers = [csi_node(name, 3, keys=(HOST,)) for name in "ab"]
-    cluster = live(*nodes("a", "b"), *drivers, FAST, make_gang("g", 7))
-    cluster.add(*(with_scratch(f"m-{index}", gang="g") for index in range(7)))
-    assert_pending(cluster, "m-0", f"2 {FULL}", "6 of the 7 members")
-    cluster.api.update(csi_node("b", 4, keys=(HOST,)))
-    assert len(cluster.advance(2)) == 7
-
-
-def test_a_limit_that_changes_holds_at_once() -> None:
-    disks = [one for index in range(2) for one in disk(f"d{index}")]
-    cluster = Cluster([*nodes("a"), csi_node("a", 1), *disks, pod("first", "d0", node="a")])
-    cluster.add(pod("p", "d1"))
-    assert_pending(cluster, "p", f"1 {FULL}")
-    cluster.api.update(csi_node("a", 2))
-    assert cluster.advance(2)["p"] == "a"
-
-
-def test_room_is_made_where_a_limit_is_reached() -> None:
-    disks = [one for index in range(2) for one in disk(f"d{index}")]
-    cluster = Cluster([*nodes("a"), csi_node("a", 1), *disks])
-    cluster.add(pod("low", "d0", node="a", priority=1), pod("high", "d1", priority=10))
-    cluster.schedule()
-    assert cluster.advance(60) == {"high": "a"}
-
-
-# VolumeRestrictions --------------------------------------------------------------------------
-
-
-def exclusive(*more: Any) -> Cluster:
-    pv = volume("pv", accessModes=["ReadWriteOncePod"])
-    data = bound("data", to="pv", accessModes=["ReadWriteOncePod"])
-    return Cluster([*nodes("a", "b"), pv, data, *more])
-
-
-def test_a_claim_for_one_pod_is_used_by_one() -> None:
-    cluster = exclusive(pod("first", "data", node="b"))
-    expected = {"a": IN_USE, "b": IN_USE}
-    assert refusals(VolumeRestrictions, pod("p", "data"), cluster) == expected
-    cluster.add(pod("p", "data"))
-    assert_pending(cluster, "p", f"2 {IN_USE}")
-    cluster.remove("first")
-    assert "p" in cluster.advance(2)
-
-
-def test_a_claim_for_one_pod_ends_in_the_hands_of_the_more_important() -> None:
-    cluster = exclusive(
-        pod("low", "data", node="b", priority=1), make_pod("other", node="a", priority=1)
-    )
-    cluster.add(pod("high", "data", priority=10))
-    cluster.schedule()
-    assert cluster.advance(60) == {"high": "b", "other": "a"}
-
-
-def test_a_gang_cannot_share_a_claim_for_one_pod() -> None:
-    cluster = exclusive(make_gang("g", 2))
-    cluster.add(*(pod(f"m-{index}", "data", gang="g") for index in range(2)))
-    assert_pending(cluster, "m-0", IN_USE, "1 of the 2 members")
 
 
 # What would help -----------------------------------------------------------------------------
