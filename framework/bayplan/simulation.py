@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import count
 from typing import Any
 
 from bayplan.api import (
@@ -18,15 +20,19 @@ from bayplan.api.gpus import GPU_RESOURCES, named_gpus
 from bayplan.cluster.embedded.assembly import create_in_order, start_controllers
 from bayplan.cluster.embedded.store import MemoryCluster
 from bayplan.cluster.protocol import Event
+from bayplan.cycle.decision_tables import DecisionTables
+from bayplan.cycle.evaluator import Trace
 from bayplan.explain.explanation import why_pending
 from bayplan.naming import natural_key
 from bayplan.profiles.loading import ProfileSet
 from bayplan.scheduler.scheduler import Scheduler
+from bayplan.scheduler.virtual_time import VirtualTime
 from bayplan.snapshot import NodeTable
 
 __all__ = ["Simulation", "TimelineEntry", "resource_use"]
 
 _MOST_NAMED = 4
+_STEPS_PER_REPORT = 64
 _TOLD = ("bayplan.dev/", "gpu.topology/")
 _DEFAULT_HORIZON = 600.0
 """Virtual seconds after which a simulation ends by itself; long enough for every backoff."""
@@ -47,37 +53,43 @@ class TimelineEntry:
     message: str
 
 
-@dataclass
 class Simulation:
     """One run: create the objects, let everything happen, ask what became of the pods.
 
     :param until: virtual seconds to run at most.
-    :param explained: whether decisions keep what each plugin said of the nodes.
+    :param explained: pods, by key, that will be explained: their decisions keep what each plugin
+        said of the nodes, and so do the newest others.
+    :param trace: a pod whose evaluations are logged hook by hook.
+    :raises PluginError: when a plugin raises in ``__init__``.
     """
 
-    profiles: ProfileSet
-    seed: int = 0
-    until: float = _DEFAULT_HORIZON
-    explained: bool = False
-    cluster: MemoryCluster = field(init=False)
-    scheduler: Scheduler = field(init=False)
-    wall_seconds: float = 0.0
-
-    def __post_init__(self) -> None:
-        self.cluster = MemoryCluster(self.seed)
-        tables = math.inf if self.explained else 0.0
-        self.scheduler = Scheduler(self.cluster, self.profiles, tables_per_second=tables)
+    def __init__(
+        self,
+        profiles: ProfileSet,
+        seed: int = 0,
+        until: float = _DEFAULT_HORIZON,
+        explained: frozenset[str] = frozenset(),
+        trace: Trace | None = None,
+    ) -> None:
+        self.cluster = MemoryCluster(seed)
+        self.wall_seconds = 0.0
+        """Seconds that ``run`` took by the wall clock."""
+        self._until = until
+        tables = None
+        if explained:
+            tables = DecisionTables(lambda: self.cluster.now, math.inf, always=explained)
+        self.scheduler = Scheduler(self.cluster, profiles, tables=tables, trace=trace)
         start_controllers(self.cluster)
 
     def create(self, objects: Iterable[ApiObject]) -> None:
-        """Create objects; what others refer to comes first, whatever order the files have.
+        """Create objects in any order; those that others refer to are created first.
 
-        What an API server would refuse is left out, and named by ``refused``.
+        An object that an API server would refuse is left out; ``refused`` names it.
         """
         create_in_order(self.cluster, objects)
 
     def annotations(self) -> dict[str, dict[str, str]]:
-        """Return what bound pods are told of their GPUs, by pod."""
+        """Return the annotations about GPUs that bound pods got, by pod."""
         own = {pod.key: pod.metadata.annotations for pod in self.pods() if pod.spec.node_name}
         told = {
             key: {name: text for name, text in found.items() if name.startswith(_TOLD)}
@@ -86,7 +98,7 @@ class Simulation:
         return {key: found for key, found in told.items() if found}
 
     def problems(self) -> list[str]:
-        """Return what could not be read, or had to be assumed; nodes alike in one line."""
+        """Return what could not be read or had to be assumed, equal nodes in one line."""
         nodes: dict[tuple[str, str], list[str]] = {}
         for (node, subject), text in sorted(self.scheduler.snapshot.problems.items()):
             nodes.setdefault((subject, text), []).append(node)
@@ -101,29 +113,18 @@ class Simulation:
         return about_nodes + about_pods
 
     def run(self, progress: Progress | None = None) -> None:
-        """Run until nothing is left to happen, or until the horizon."""
+        """Run until nothing is left to happen, or until the horizon.
+
+        :param progress: called now and then with the number of bound pods and of all pods.
+        """
         started = time.perf_counter()
-        clock = self.cluster.clock
-        while True:
-            self._settle(progress)
-            due = (clock.next_time(idle=False), self.scheduler.next_time())
-            times = [t for t in due if t is not None]
-            if not times or min(times) > self.until:
-                break
-            clock.advance(min(times))
-            self.scheduler.tick()
+        report = partial(self._report, progress, count()) if progress is not None else None
+        VirtualTime(self.cluster, self.scheduler, report).advance(self._until, idle=False)
         self.wall_seconds += time.perf_counter() - started
 
-    def _settle(self, progress: Progress | None) -> None:
-        """Do everything that can be done at this instant."""
-        steps = 0
-        while True:
-            self.cluster.deliver()
-            if not self.scheduler.step() and not self.cluster.deliver():
-                return
-            steps += 1
-            if progress is not None and steps % 64 == 0:
-                progress(self.scheduler.statistics.bound, len(self.cluster.list(Pod)))
+    def _report(self, progress: Progress, steps: Iterator[int]) -> None:
+        if next(steps) % _STEPS_PER_REPORT == 0:
+            progress(self.scheduler.statistics.bound, len(self.cluster.list(Pod)))
 
     # Answers -----------------------------------------------------------------------------
 
@@ -146,9 +147,9 @@ class Simulation:
         return found
 
     def refused(self) -> dict[str, str]:
-        """Return what an API server would not admit, and why, by kind and key.
+        """Return the objects that an API server would not admit, by kind and key, and why.
 
-        Where a controller makes the pods, it is the workload that is named.
+        When a controller makes the pods, the workload is named.
         """
         return {
             f"{kind} {key}": message
@@ -206,7 +207,7 @@ class Simulation:
             "refused": self.refused(),
             "evicted": [
                 {"pod": eviction.pod, "at": eviction.at, "for": eviction.unit}
-                for eviction in self.scheduler.rooms.evicted
+                for eviction in self.scheduler.evictor.evicted
             ],
             "timeline": [
                 {

@@ -134,13 +134,13 @@ ANSWERS: dict[str, Answer] = {
     ],
     "d03c-bad": [
         (
-            'would be tried again once this is mended: annotation gpu.topology/min-bandwidth: expected a number of GB/s above 0, got "lots"',
+            'would be tried again once this is fixed: annotation gpu.topology/min-bandwidth: expected a number of GB/s above 0, got "lots"',
             [],
         ),
     ],
     "d03d-unkpolicy": [
         (
-            'would be tried again once this is mended: annotation gpu.topology/policy: expected one of best-effort, nvlink, single-numa, spread, got "nvlnk"; did you mean "nvlink"?',
+            'would be tried again once this is fixed: annotation gpu.topology/policy: expected one of best-effort, nvlink, single-numa, spread, got "nvlnk"; did you mean "nvlink"?',
             [],
         ),
     ],
@@ -173,7 +173,7 @@ ANSWERS: dict[str, Answer] = {
     ],
     "d08-layer": [
         (
-            'would be tried again once this is mended: gang "default/g": there is no network layer "RakLayer" (RackLayer, NodeTopologyLayer); did you mean "RackLayer"?',
+            'would be tried again once this is fixed: gang "default/g": there is no network layer "RakLayer" (RackLayer, NodeTopologyLayer); did you mean "RackLayer"?',
             [],
         ),
     ],

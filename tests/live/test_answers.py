@@ -40,11 +40,16 @@ W = TypeVar("W", bound=Write)
 class Hand:
     """A cluster that does nothing by itself, and the scheduler on it."""
 
-    def __init__(self, *objects: ApiObject, plugins: Sequence[type[Plugin[Any]]] = ()) -> None:
+    def __init__(
+        self,
+        *objects: ApiObject,
+        plugins: Sequence[type[Plugin[Any]]] = (),
+        observer: Observer | None = None,
+    ) -> None:
         self.now = 0.0
         self.asked: list[tuple[float, Write, Done | None]] = []
         self._handler: WatchHandler | None = None
-        self.scheduler = Scheduler(self, profiles_with(plugins))
+        self.scheduler = Scheduler(self, profiles_with(plugins), observer=observer)
         self.add(*objects)
 
     def watch(self, handler: WatchHandler) -> None:
@@ -322,8 +327,7 @@ def test_a_cycle_that_raises_leaves_its_unit_in_the_queue() -> None:
                 self.failed = True
                 raise BayplanError("the observer fails")
 
-    hand = Hand(make_node("n"), new_pod("p"))
-    hand.scheduler.observer = FailsOnce()
+    hand = Hand(make_node("n"), new_pod("p"), observer=FailsOnce())
     with pytest.raises(BayplanError):
         hand.run()
     hand.advance(20)
@@ -399,7 +403,7 @@ def test_devices_for_a_pod_that_another_scheduler_binds_are_free_again() -> None
     hand.answer(ReserveClaim)
     hand.run()
     assert hand.node_of("p") == "n1"
-    assert not ledger_of(hand).flights
+    assert not ledger_of(hand).in_flight
     assert not ledger_of(hand).state.devices
 
 
@@ -411,7 +415,7 @@ def test_specs_of_claims_that_are_gone_are_forgotten() -> None:
         hand.run()
         hand.remove(pod, claim)
         hand.run()
-    assert len(ledger_of(hand)._specs) < 20
+    assert len(ledger_of(hand).specs) < 20
 
 
 def test_devices_of_nodes_that_are_gone_are_forgotten() -> None:
@@ -428,7 +432,7 @@ def test_devices_of_nodes_that_are_gone_are_forgotten() -> None:
         hand.run()
         hand.remove(pod, claim, slice_, node)
         hand.run()
-    assert len(ledger_of(hand)._tables) < 10
+    assert len(ledger_of(hand).devices) < 10
 
 
 # Volumes ---------------------------------------------------------------------------------
@@ -676,13 +680,13 @@ def test_a_standby_does_not_remember_pods_that_are_gone() -> None:
     hand.add(waiting)
     scheduler = hand.scheduler
     scheduler.stand_by()
-    # What still waits is told of by whoever leads next.
-    assert scheduler._announcer.changed_gates() == ["default/g"]
-    assert list(scheduler._statuses._changed) == ["default/g"]
+    # The next leader reports what still waits.
+    backlog = scheduler.backlog()
+    assert (backlog["gates to record"], backlog["group statuses to write"]) == (1, 1)
     hand.remove(waiting)
     scheduler.stand_by()
-    assert scheduler._announcer.changed_gates() == []
-    assert list(scheduler._statuses._changed) == []
+    backlog = scheduler.backlog()
+    assert (backlog["gates to record"], backlog["group statuses to write"]) == (0, 0)
     assert hand.asked == []
 
 
@@ -702,6 +706,4 @@ def test_gangs_that_ended_are_forgotten() -> None:
     scheduler = hand.scheduler
     assert not scheduler.gangs.all()
     assert not scheduler.queue.units
-    assert not scheduler._patience._since
-    assert not scheduler._announcer._told
-    assert not scheduler._statuses._told
+    assert not any(scheduler.backlog().values())

@@ -418,7 +418,7 @@ def test_a_placed_pod_is_explained_in_full_and_after_a_restart_as_of_now(
     running.until("bound")
     told = bayplan("explain", "default/p", "--kubeconfig", kubeconfig)
     assert "decided at" in told.stdout
-    assert "NodeUnschedulable took out 1, 1 left" in told.stdout
+    assert "NodeUnschedulable removed 1, 1 left" in told.stdout
     assert "Finalists  of 1 feasible node" in told.stdout
     assert "If it were decided now" not in told.stdout
     running.end()

@@ -351,7 +351,7 @@ def violations(made: Stage, foreign: bool) -> Iterator[str]:
     waiting = {key: pod for key, pod in alive.items() if key not in placed}
 
     seen = {key: node for key, (_, node) in scheduler.snapshot.placed.items()}
-    held = {pod.key for hold in scheduler.holds.all() for pod in hold.pods}
+    held = {pod.key for hold in scheduler.nominator.all() for pod in hold.pods}
     seen = {key: node for key, node in seen.items() if key not in held}
     if seen != placed:
         yield f"placed: {set(seen.items()) ^ set(placed.items())}"
@@ -371,12 +371,10 @@ def violations(made: Stage, foreign: bool) -> Iterator[str]:
     for unit in scheduler.queue.units.values():
         if unit.place is Place.IN_FLIGHT:
             yield f"{unit.key}: in flight for ever"
-    for what, number in (
-        ("unconfirmed", scheduler.unconfirmed),
-        ("waiting at Permit", len(scheduler._waiting)),
-        ("being prepared", len(scheduler._preparing._units)),
-        ("being written", leader(made).cluster.writing),
-    ):
+    backlog = scheduler.backlog()
+    unfinished = {what: backlog[what] for what in ("assumed", "at Permit", "being prepared")}
+    unfinished["being written"] = leader(made).cluster.writing
+    for what, number in unfinished.items():
         if number:
             yield f"{what}: {number}"
     yield from _nodes_are_known(made, scheduler)
@@ -432,10 +430,10 @@ def _devices_are_counted(made: Stage, scheduler: Any, pods: dict[str, Pod]) -> I
         for one in claim.status.allocation.devices.results
     }
     counted = {(one.driver, one.pool, one.device) for one in ledger.state.devices}
-    if counted != taken and not list(scheduler.holds.all()):
+    if counted != taken and not list(scheduler.nominator.all()):
         yield f"devices: {counted ^ taken}"
-    if ledger.flights:
-        yield f"flights: {list(ledger.flights)}"
+    if ledger.in_flight:
+        yield f"in flight: {[one.uid for one in ledger.in_flight]}"
     uids = {pod.metadata.uid for pod in pods.values()}
     for claim in made.cluster.list(ResourceClaim):
         for user in claim.status.reserved_for:
@@ -461,7 +459,7 @@ def _pods_are_told(
             continue
         plain = not pod.spec.resource_claims and len(pod.metadata.labels.keys() - {"story"}) == 0
         asked = pod.spec.containers[0].resources.requests["cpu"].milli
-        if plain and asked <= free and not list(scheduler.holds.all()):
+        if plain and asked <= free and not list(scheduler.nominator.all()):
             yield f"{key}: waits ({condition.message}), though a node has room"
 
 

@@ -220,8 +220,8 @@ def test_no_device_has_two_owners_and_the_ledger_says_what_the_api_says(seed: in
     for amounts in state.capacity.values():
         assert all(amount <= 4 for amount in amounts.values())
     ledger = simulation.scheduler.snapshot.shared(DeviceLedger, DeviceLedger)
-    if not list(simulation.scheduler.holds.all()):
-        assert ledger.flights == {}
+    if not list(simulation.scheduler.nominator.all()):
+        assert not ledger.in_flight
         assert ledger.state == state
 
 

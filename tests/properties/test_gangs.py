@@ -239,7 +239,7 @@ def test_victims_are_minimal_and_nobody_is_evicted_in_vain(seed: int) -> None:
     cluster = Cluster([*nodes, NETWORK, *everybody])
     cluster.add(gang_object("job", least, gather), *pods)
     cluster.schedule()
-    victims = {one.pod for one in cluster.scheduler.rooms.evicted}
+    victims = {one.pod for one in cluster.scheduler.evictor.evicted}
     kept = {
         name: [pod for pod in on_node if pod.key not in victims] for name, on_node in low.items()
     }
@@ -280,7 +280,7 @@ def test_a_stream_of_mixed_priorities_settles(seed: int) -> None:
         cluster.add(gang_object(name, len(pods), rules(draw)), *pods)
         cluster.advance(draw.choice([0, 1, 40]))
     cluster.advance(400)
-    evicted = [one.pod for one in cluster.scheduler.rooms.evicted]
+    evicted = [one.pod for one in cluster.scheduler.evictor.evicted]
     # Nobody makes evicted pods anew here, so nobody is evicted twice.
     assert len(set(evicted)) == len(evicted)
     cycles = cluster.scheduler.statistics.cycles
@@ -317,7 +317,7 @@ def test_two_runs_of_one_story_agree(seed: int) -> None:
             pods = small_gang(draw, f"g{index}", 4, priority=draw.choice([1, 10]))
             cluster.add(gang_object(f"g{index}", len(pods), rules(draw)), *pods)
         placements = cluster.advance(100)
-        return placements, cluster.scheduler.rooms.evicted
+        return placements, cluster.scheduler.evictor.evicted
 
     assert story() == story()
 

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from bayplan.api import Node, Pod, PodGroup
+from bayplan.api.object_key import object_key
 from bayplan.cluster.embedded.controllers import WorkloadControllers
 from bayplan.cluster.embedded.disruption import DisruptionController
 from bayplan.cluster.embedded.kubelet import VirtualKubelet
-from bayplan.cluster.manifests import object_key
 from bayplan.snapshot import PodInfo
 from bayplan.testing import (
     Cluster,
@@ -172,7 +172,7 @@ class Story:
             for pod in self.cluster.api.list(Pod)
             if pod.spec.node_name and pod.status.phase in ("Pending", "Running")
         }
-        held = self.cluster.scheduler.holds
+        held = self.cluster.scheduler.nominator
         assert {key: node for key, (_, node) in placed.items() if key not in held} == real
 
 

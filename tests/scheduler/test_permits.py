@@ -406,7 +406,7 @@ def test_a_unit_that_waits_is_not_before_others() -> None:
     cluster.schedule()
     second = cluster.scheduler.pending_unit("default/second")
     assert second is not None
-    assert cluster.scheduler.is_first(second)
+    assert cluster.scheduler.queue.is_first(second.key)
 
 
 @pytest.fixture
@@ -427,8 +427,7 @@ def lines() -> Iterator[list[logging.LogRecord]]:
 def test_the_log_tells_of_a_wait_and_of_its_end(
     gate: type[Gate], lines: list[logging.LogRecord]
 ) -> None:
-    cluster = Cluster([make_node("n")], plugins=[gate])
-    cluster.scheduler.observer = CycleLog()
+    cluster = Cluster([make_node("n")], plugins=[gate], observer=CycleLog())
     cluster.add(make_pod("p"))
     cluster.advance(30)
     waits, ended = lines

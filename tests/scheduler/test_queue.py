@@ -12,17 +12,30 @@ def info(name: str, priority: int = 0, gang: str | None = None) -> PodInfo:
     return PodInfo(make_pod(name, priority=priority, gang=gang))
 
 
-class Queue(UnitQueue):
-    """A queue by priority whose gates are the names in ``closed``."""
+class Rules:
+    """Order by priority; gates hold back the names in ``closed``; ``helpful`` events help."""
 
     def __init__(self) -> None:
         self.closed: set[str] = set()
         self.helpful = ClusterEvent.ANY
-        super().__init__(
-            lambda unit: (-max(pod.priority for pod in unit.pods.values()), unit.added),
-            lambda pod: "closed" if pod.name in self.closed else None,
-            lambda unit, event: bool(event & self.helpful),
-        )
+
+    def gate(self, pod: PodInfo) -> str | None:
+        return "closed" if pod.name in self.closed else None
+
+    def sort_key(self, queued: QueuedUnit) -> tuple[float, ...]:
+        return (-max(pod.priority for pod in queued.pods.values()), queued.added)
+
+    def listens(self, plugins: frozenset[str], event: ClusterEvent) -> bool:
+        return True
+
+    def helps(self, queued: QueuedUnit, event: ClusterEvent, subject: PodInfo | None) -> bool:
+        return bool(event & self.helpful)
+
+
+class Queue(UnitQueue):
+    def __init__(self) -> None:
+        self.rules = Rules()
+        super().__init__(self.rules, lambda pod: pod.gang or pod.key)
 
     def names(self, now: float = 0.0) -> list[str]:
         found = []
@@ -60,7 +73,7 @@ def test_a_refused_unit_waits_for_an_event_and_its_delay() -> None:
     queue.add(info("a"), 0.0)
     refused(queue)
     assert queue.pop(100.0) is None
-    queue.on_event(ClusterEvent.POD_REMOVED, 0.5)
+    queue.on_event(ClusterEvent.POD_REMOVED, None, 0.5)
     # The first delay is one second.
     assert queue.names(0.9) == []
     assert queue.next_time() == 1.0
@@ -71,16 +84,16 @@ def test_an_event_after_the_delay_wakes_at_once() -> None:
     queue = Queue()
     queue.add(info("a"), 0.0)
     refused(queue)
-    queue.on_event(ClusterEvent.POD_REMOVED, 5.0)
+    queue.on_event(ClusterEvent.POD_REMOVED, None, 5.0)
     assert queue.names(5.0) == ["a"]
 
 
 def test_an_event_that_cannot_help_wakes_nobody() -> None:
     queue = Queue()
-    queue.helpful = ClusterEvent.NODE_ADDED
+    queue.rules.helpful = ClusterEvent.NODE_ADDED
     queue.add(info("a"), 0.0)
     refused(queue)
-    queue.on_event(ClusterEvent.POD_REMOVED, 5.0)
+    queue.on_event(ClusterEvent.POD_REMOVED, None, 5.0)
     assert queue.names(5.0) == []
 
 
@@ -91,7 +104,7 @@ def test_delays_double_up_to_the_maximum() -> None:
     for _ in range(6):
         unit = refused(queue, now)
         delays.append(unit.retry_at - now)
-        queue.on_event(ClusterEvent.NODE_ADDED, now)
+        queue.on_event(ClusterEvent.NODE_ADDED, None, now)
         now = unit.retry_at
     assert delays == [1, 2, 4, 8, 10, 10]
 
@@ -106,10 +119,10 @@ def test_without_any_event_a_unit_is_tried_again_after_five_minutes() -> None:
 
 def test_a_gated_pod_is_not_tried_until_its_gate_opens() -> None:
     queue = Queue()
-    queue.closed = {"a"}
+    queue.rules.closed = {"a"}
     queue.add(info("a"), 0.0)
     assert queue.names() == []
-    queue.closed = set()
+    queue.rules.closed = set()
     queue.recheck("default/a", 1.0)
     assert queue.names(1.0) == ["a"]
 
@@ -117,7 +130,7 @@ def test_a_gated_pod_is_not_tried_until_its_gate_opens() -> None:
 def test_a_gate_that_closes_again_holds_the_unit_back() -> None:
     queue = Queue()
     queue.add(info("a"), 0.0)
-    queue.closed = {"a"}
+    queue.rules.closed = {"a"}
     queue.recheck("default/a", 0.0)
     assert queue.names() == []
 

@@ -1,4 +1,4 @@
-"""The answer of a simulation as one HTML page that needs nothing else."""
+"""The result of a simulation as a self-contained HTML page."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from html import escape
 from pathlib import Path
 
 from bayplan.errors import InputError
+from bayplan.plugin.base import DomainState, DomainTrial
 from bayplan.plugin.decision import Decision
 from bayplan.simulation import Simulation, resource_use
 
@@ -29,7 +30,7 @@ _MOST_ROWS = 2000
 
 
 def write_report(simulation: Simulation, path: Path) -> None:
-    """Write the page into a file.
+    """Write the page to a file.
 
     :raises InputError: when the file cannot be written.
     """
@@ -41,7 +42,7 @@ def write_report(simulation: Simulation, path: Path) -> None:
 
 
 def report_page(simulation: Simulation) -> str:
-    """Return the page."""
+    """Return the result of a simulation as an HTML page."""
     placements, pending = simulation.placements(), simulation.pending()
     summary = (
         f"{len(placements)} of {len(simulation.pods())} pods have a node, "
@@ -91,10 +92,16 @@ def _domains(decision: Decision) -> list[str]:
             escape(decision.unit),
             escape(trial.name),
             "" if trial.offered is None else str(trial.offered),
-            "<b>chosen</b>" if trial.refusal is None else escape(trial.refusal),
+            _verdict(trial),
         )
         for trial in decision.domains
     ]
+
+
+def _verdict(trial: DomainTrial) -> str:
+    if trial.state is DomainState.CHOSEN:
+        return "<b>chosen</b>"
+    return escape(trial.refusal or trial.state.value)
 
 
 def _pending(pending: dict[str, tuple[str, str | None]]) -> str:

@@ -20,6 +20,7 @@ from bayplan.api import (
     decode_object,
     kind_of,
 )
+from bayplan.api.object_key import object_key
 from bayplan.api.objects import DecodeError, Kind, decode_text
 from bayplan.api.validation import validate
 from bayplan.cluster.archive import is_archive, read_archive
@@ -33,7 +34,7 @@ from bayplan.inputs.limits import FILE
 from bayplan.schemas.fieldcheck import FieldNotes, check_fields
 from bayplan.topology.network.tree import TopologyError
 
-__all__ = ["FullObject", "Manifests", "load_manifests", "object_key"]
+__all__ = ["FullObject", "Manifests", "load_manifests"]
 
 _SUFFIXES = (".yaml", ".yml", ".json")
 _OTHERS = (
@@ -95,12 +96,6 @@ class FullObject:
     def where(self) -> str:
         """The place in the file; finding it parses the file again."""
         return self.entry.where()
-
-
-def object_key(obj: ApiObject) -> str:
-    """Return ``namespace/name``, or ``name`` for objects without a namespace."""
-    meta = obj.metadata
-    return f"{meta.namespace}/{meta.name}" if kind_of(obj).namespaced else meta.name
 
 
 def load_manifests(paths: Sequence[str], in_full: bool = False) -> Manifests:

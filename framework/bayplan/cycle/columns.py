@@ -1,4 +1,4 @@
-"""What one plugin's Filter or Score says about all nodes, as columns over the rows."""
+"""One plugin's answers to Filter or Score for all nodes, as columns over the rows."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = [
 ]
 
 MAX_SCORE = 100.0
-"""What a score may be at most when it counts, as in kube-scheduler."""
+"""The highest normalised score, as in kube-scheduler."""
 
 Bounds = tuple[float, float] | None
 
@@ -48,7 +48,7 @@ class FilterColumn:
         self.by_pods = Reads.PODS in self.call.plugin.reads
 
     def set_row(self, row: int, refusal: str | Refusal | None, size: int) -> None:
-        """Take over one row's answer."""
+        """Set one row's answer."""
         if self.mask[row]:
             for mask in self.refusals.values():
                 mask[row] = False
@@ -66,10 +66,10 @@ class FilterColumn:
 
 @dataclass(slots=True)
 class ScoreColumn:
-    """One score plugin's scores: as it gave them, and as they count (normalised, not weighted).
+    """One score plugin's scores: ``raw`` as returned, ``counted`` normalised but not weighted.
 
-    ``bounds`` are the least and the largest as it gave them, None where not known. ``strays`` says
-    that the score of some node, feasible or not, does not come to 0..100.
+    ``bounds`` are the lowest and highest raw score, None when not known. ``strays`` says that the
+    score of some node, feasible or not, is outside 0..100 when normalised.
     """
 
     spellings: Spellings
@@ -94,7 +94,7 @@ class ScoreColumn:
         self.weight = self.call.weight
 
     def note(self, low: float, high: float) -> None:
-        """Take note of the least and the largest of some scores that are new."""
+        """Check new scores, given their lowest and highest, for values outside 0..100."""
         scaled = self.kind in (Normalize.MAX, Normalize.MAX_REVERSED)
         if low < 0 or (high > MAX_SCORE and not scaled):
             self.strays = True
@@ -106,9 +106,9 @@ class ScoreColumn:
 
 
 def as_mask(mask: object, size: int) -> BoolColumn:
-    """Return what a plugin gave as a mask.
+    """Return a plugin's mask as an array of booleans.
 
-    :raises ValueError: unless it is one boolean a node.
+    :raises ValueError: unless it has one boolean a node.
     """
     array = np.asarray(mask)
     if array.dtype != np.bool_ or array.shape != (size,):
@@ -120,16 +120,16 @@ def as_mask(mask: object, size: int) -> BoolColumn:
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """Scores, one a node, with the least and the largest of them; None where there is no node."""
+    """Scores, one a node, and their bounds: lowest and highest, None without any node."""
 
     column: FloatColumn
     bounds: Bounds
 
 
 def as_scores(scores: object, size: int) -> Scores:
-    """Return what a plugin gave as scores.
+    """Return a plugin's scores as an array of floats, with their bounds.
 
-    :raises ValueError: unless it is one finite number a node.
+    :raises ValueError: unless it has one finite number a node.
     """
     array = np.asarray(scores)
     if array.shape != (size,):
@@ -146,7 +146,7 @@ def as_scores(scores: object, size: int) -> Scores:
 
 
 def out_of_range(kind: Normalize, score: float, node: str) -> ValueError:
-    """Return what is wrong with a score that does not come to 0..100."""
+    """Return the error for a score that is outside 0..100 when normalised."""
     if kind in (Normalize.MAX, Normalize.MAX_REVERSED):
         return ValueError(
             f"score {score:g} of node {node} is negative, so it has no place in 0..100"
@@ -156,7 +156,7 @@ def out_of_range(kind: Normalize, score: float, node: str) -> ValueError:
 
 
 def by_maximum(raw: FloatColumn, top: float, reverse: bool) -> FloatColumn:
-    """kube-scheduler's DefaultNormalizeScore: in proportion to the maximum, rounded down."""
+    """Scale scores to 0..100 by the maximum, rounded down (DefaultNormalizeScore)."""
     if top == 0:
         return np.full(len(raw), MAX_SCORE if reverse else 0.0)
     scaled = np.floor(MAX_SCORE * raw / top)

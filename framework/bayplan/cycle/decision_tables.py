@@ -1,7 +1,7 @@
-"""Which decisions keep their table: what each plugin took out, and the scores of the best nodes.
+"""Which decisions keep their table: the nodes each plugin removed, and the best nodes' scores.
 
-A table costs more than the decision itself. In a rush of pods only some get one, so that the
-explanation of some does not delay all; and only the newest are kept.
+A table costs more than the decision itself. When many pods come at once only some get one, so
+that explaining a few does not delay all; and only the newest are kept.
 """
 
 from __future__ import annotations
@@ -16,26 +16,32 @@ __all__ = ["DecisionTables"]
 
 
 class DecisionTables:
-    """Hands out tables at a limited rate, and forgets the oldest.
+    """Allows tables at a limited rate, and drops the oldest.
 
     :param now: returns the time in seconds.
     :param per_second: how many tables may be made a second, in the long run; infinity for all.
     :param kept: how many are kept; as many may be made at once.
+    :param always: pods, by key, that get a table in any case and keep it.
     """
 
     def __init__(
-        self, now: Callable[[], float], per_second: float = 100.0, kept: int = 1_000
+        self,
+        now: Callable[[], float],
+        per_second: float = 100.0,
+        kept: int = 1_000,
+        always: frozenset[str] = frozenset(),
     ) -> None:
         self._now = now
+        self._always = always
         self._rate = per_second
         self._most = kept
         self._left = float(kept)
         self._since = now()
         self._kept: deque[PodDecision] = deque()
 
-    def may_make(self) -> bool:
-        """Whether there is time for another table; counts it if so."""
-        if math.isinf(self._rate):
+    def may_make(self, pod: str) -> bool:
+        """Tell whether a pod, by key, gets a table, and count it against the rate."""
+        if math.isinf(self._rate) or pod in self._always:
             return True
         now = self._now()
         self._left = min(float(self._most), self._left + (now - self._since) * self._rate)
@@ -46,7 +52,9 @@ class DecisionTables:
         return True
 
     def keep(self, decision: PodDecision) -> None:
-        """Keep a table until so many newer ones were made."""
+        """Keep a table until ``kept`` newer ones were made."""
+        if decision.pod in self._always:
+            return
         self._kept.append(decision)
         if len(self._kept) > self._most:
             oldest = self._kept.popleft()

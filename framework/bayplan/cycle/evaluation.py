@@ -52,7 +52,7 @@ class Evaluation:
         self.node_version = -1
 
     def best(self, rows: npt.NDArray[np.intp] | None = None) -> int | None:
-        """Return the row of the best feasible node, the first among equals; None without any.
+        """Return the row of the best feasible node, the first among equals; None without one.
 
         ``rows`` limits the choice; the first in its order wins among equals.
         """
@@ -64,8 +64,8 @@ class Evaluation:
             row = int(rows[self.total[rows].argmax()])
         return row if self.total[row] != NOWHERE else None
 
-    def hopeless(self) -> BoolColumn:
-        """Return the mask of nodes where no preemption can help."""
+    def unresolvable(self) -> BoolColumn:
+        """Return the mask of rows where no preemption can help."""
         mask = np.zeros(len(self.feasible), dtype=np.bool_)
         if self.refusal is not None:
             return ~mask
@@ -76,7 +76,7 @@ class Evaluation:
         return mask
 
     def sum_up(self) -> None:
-        """Add the weighted scores of all plugins up, for every node."""
+        """Add up the weighted scores of all plugins for every node."""
         total = np.zeros(len(self.feasible))
         for score in self.scores:
             total += score.weight * score.counted
@@ -84,7 +84,11 @@ class Evaluation:
         self.total = total
 
     def describe(self, names: list[str], finalists: bool) -> PodDecision:
-        """Return the record of this evaluation."""
+        """Return the evaluation as a record.
+
+        :param names: the nodes' names, by row.
+        :param finalists: whether to record the scores of the best nodes.
+        """
         decision = PodDecision(self.pod.key, len(names), pre_filter=self.refusal)
         if self.refusal is not None:
             decision.message = fit_message(len(names), (), self.refusal)
@@ -107,15 +111,15 @@ class Evaluation:
             if not count:
                 continue
             removed.append((column.call.name, count))
-            hopeless = np.zeros(decision.nodes, dtype=np.bool_)
+            unresolvable = np.zeros(decision.nodes, dtype=np.bool_)
             for (reason, resolvable), mask in column.refusals.items():
                 here = mask & left
                 number = int(here.sum())
                 if number:
                     refused.append((column.call.name, reason, number))
                 if not resolvable:
-                    hopeless |= here
-            decision.unresolvable += int(hopeless.sum())
+                    unresolvable |= here
+            decision.unresolvable += int(unresolvable.sum())
             left &= ~column.mask
         decision.refused, decision.removed = tuple(refused), tuple(removed)
 
@@ -130,11 +134,11 @@ class Evaluation:
         )
 
     def _best_rows(self) -> list[int]:
-        """Return the rows of the finalists, the best first, and the first among equals."""
+        """Return the rows of the finalists, best first, in row order among equals."""
         count = min(_FINALISTS, int(self.feasible.sum()))
         if not count:
             return []
-        # Sorting all nodes would cost more than the decision.
+        # Sorting all nodes would cost more than the decision itself.
         least = np.partition(self.total, -count)[-count]
         above = np.flatnonzero(self.total > least)
         above = above[np.argsort(-self.total[above], kind="stable")]

@@ -1,9 +1,9 @@
 """Filter and Score for one pod over all nodes, kept up to date from cycle to cycle.
 
-An evaluation belongs to a pod signature. When the same signature comes again, only the rows that
-changed since are computed again, by the plugin's per-node spelling where it has one; a plugin
-that reads more than the row (``Reads.CLUSTER``) is computed again in full. ``Evaluator(cached=
-False)`` computes everything every time: the plain path, which tests compare with this one.
+An evaluation belongs to a pod signature. When a pod of the same signature comes, only the rows
+that changed since are computed again, by the plugin's per-node spelling where it has one. A plugin
+that reads more than the row (``Reads.CLUSTER``) is computed again in full.
+``Evaluator(cached=False)`` computes everything every time: the plain path, the oracle of tests.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -31,18 +31,37 @@ from bayplan.plugin.hookspecs import BoolColumn
 from bayplan.profiles.runtime import HookCall, Runtime, guard
 from bayplan.snapshot import NodeRow, NodeView, PodInfo, Snapshot
 
-__all__ = ["Evaluator"]
+__all__ = ["Evaluator", "Trace"]
 
 _KEPT_SIGNATURES = 128
 
 
-class Evaluator:
-    """Evaluates pods for one profile on one snapshot."""
+@dataclass(frozen=True)
+class Trace:
+    """A pod, by key, whose evaluations are logged hook by hook; ``log`` gets one line a call."""
 
-    def __init__(self, runtime: Runtime, snapshot: Snapshot, cached: bool = True) -> None:
+    pod: str
+    log: Callable[[str], None]
+
+
+class Evaluator:
+    """Evaluates pods for one profile on one snapshot.
+
+    :param cached: whether evaluations are kept from cycle to cycle; False is the plain path.
+    :param trace: a pod to log, evaluated from scratch each time.
+    """
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        snapshot: Snapshot,
+        cached: bool = True,
+        trace: Trace | None = None,
+    ) -> None:
         self._runtime = runtime
         self._snapshot = snapshot
         self._cached = cached
+        self._trace = trace
         self._kept: OrderedDict[Hashable, Evaluation] = OrderedDict()
         self._signs = tuple(call.call for call in runtime["sign"])
         signing = {call.name for call in runtime["sign"]}
@@ -54,8 +73,6 @@ class Evaluator:
         self._all_sign = asked <= signing
         self._filters = runtime.spellings("filter", "filter_node")
         self._scores = runtime.spellings("score", "score_node")
-        self._traced: str | None = None
-        self._tell: Callable[[str], None] = lambda line: None
         self._normalize = runtime.by_plugin("normalize")
         self._clusterwide = {
             hook: tuple(c for c in runtime[hook] if Reads.CLUSTER in c.plugin.reads)
@@ -68,13 +85,13 @@ class Evaluator:
         :raises PluginError: when a plugin raises.
         """
         view = self._snapshot.view()
-        if self._traced == pod.key:
-            return self._trace(pod, view)
+        if self._trace is not None and self._trace.pod == pod.key:
+            return self._traced(pod, self._trace)
         if not (self._cached and self._all_sign):
             return self._fresh(pod, view)
         signature = tuple([sign(pod, view) for sign in self._signs])
         try:
-            # Taken out, so that nothing half done is kept when a plugin raises.
+            # Popped, so that nothing half done is cached when a plugin raises.
             kept = self._kept.pop(signature, None)
         except TypeError:
             raise self._unhashable(pod, view) from None
@@ -85,11 +102,8 @@ class Evaluator:
             self._kept.popitem(last=False)
         return kept
 
-    def trace(self, pod_key: str, tell: Callable[[str], None]) -> None:
-        """Describe, whenever this pod is evaluated, each hook, its plugin, losses and time."""
-        self._traced, self._tell = pod_key, tell
-
-    def _trace(self, pod: PodInfo, view: NodeView) -> Evaluation:
+    def _traced(self, pod: PodInfo, trace: Trace) -> Evaluation:
+        """Evaluate a pod from scratch and log each hook, its plugin, its losses and its time."""
         calls: list[tuple[str, str, float]] = []
 
         def timed(call: HookCall) -> HookCall:
@@ -102,22 +116,15 @@ class Evaluator:
 
             return replace(call, call=run)
 
-        plain = self._runtime
-        self._runtime = plain.with_calls(timed)
-        self._filters = self._runtime.spellings("filter", "filter_node")
-        self._scores = self._runtime.spellings("score", "score_node")
-        try:
-            result = self._fresh(pod, view)
-        finally:
-            self._runtime = plain
-            self._filters = plain.spellings("filter", "filter_node")
-            self._scores = plain.spellings("score", "score_node")
+        timed_runtime = self._runtime.with_calls(timed)
+        result = Evaluator(timed_runtime, self._snapshot, cached=False).evaluate(pod)
         lost = {c.call.name: int(c.mask.sum()) for c in result.filters}
-        self._tell(f"trace {pod.key}: {len(view)} nodes, {int(result.feasible.sum())} feasible")
+        nodes = len(self._snapshot.nodes)
+        trace.log(f"trace {pod.key}: {nodes} nodes, {int(result.feasible.sum())} feasible")
         for (hook, name), seconds in _summed(calls).items():
             refused = lost.get(name, 0) if hook.startswith("filter") else 0
             losses = f"  refuses {refused} nodes" if refused else ""
-            self._tell(f"  {hook:12} {name:32} {seconds * 1e6:9.1f} us{losses}")
+            trace.log(f"  {hook:12} {name:32} {seconds * 1e6:9.1f} us{losses}")
         return result
 
     def _unhashable(self, pod: PodInfo, view: NodeView) -> Exception:
@@ -125,7 +132,7 @@ class Evaluator:
             guard(call, hash, call(pod, view))
         return TypeError("a signature changed while it was read")
 
-    # In full -----------------------------------------------------------------------------
+    # From scratch -----------------------------------------------------------------------------
 
     def _fresh(self, pod: PodInfo, view: NodeView) -> Evaluation:
         table = self._snapshot.nodes
@@ -197,7 +204,7 @@ class Evaluator:
     def _survivors_before(
         self, column: FilterColumn, result: Evaluation, size: int
     ) -> Iterable[int]:
-        """Rows that no column-wise filter refuses: only those are worth a per-node call."""
+        """Return the rows that no column-wise filter refuses; only these get a per-node call."""
         refused = np.zeros(size, dtype=np.bool_)
         for other in result.filters:
             if other is not column and other.vector is not None and len(other.mask) == size:
@@ -239,7 +246,7 @@ class Evaluator:
     def _count(self, score: ScoreColumn, pod: PodInfo, view: NodeView, result: Evaluation) -> None:
         """Normalise a column over the feasible nodes.
 
-        :raises PluginError: for scores of feasible nodes that are not in 0..100 then.
+        :raises PluginError: when the normalised score of a feasible node is outside 0..100.
         """
         if score.bounds is None and len(view):
             score.bounds = (float(score.raw.min()), float(score.raw.max()))
@@ -276,7 +283,7 @@ class Evaluator:
         score.counted = by_maximum(score.raw, top, score.kind is Normalize.MAX_REVERSED)
 
     def _check_range(self, score: ScoreColumn, feasible: BoolColumn) -> None:
-        """Raise for the first feasible node whose score is not in 0..100."""
+        """Raise PluginError for the first feasible node whose score is outside 0..100."""
         by_itself = score.kind in (Normalize.NONE, Normalize.HOOK)
         column = score.counted if by_itself else score.raw
         wrong = (column < 0) | (column > MAX_SCORE) if by_itself else column < 0
@@ -294,7 +301,7 @@ class Evaluator:
     # By changed rows ---------------------------------------------------------------------
 
     def _refresh(self, kept: Evaluation, pod: PodInfo, view: NodeView) -> bool:
-        """Bring a kept evaluation up to date; False when it is better computed anew."""
+        """Bring a cached evaluation up to date; return False to compute it from scratch instead."""
         table = self._snapshot.nodes
         changes = table.changes
         if kept.epoch != table.epoch or kept.node_version != table.node_version:
@@ -330,7 +337,7 @@ class Evaluator:
         if clusterwide:
             columns: list[FilterColumn | ScoreColumn] = [*kept.filters, *kept.scores]
             if any(column.vector is None for column in columns):
-                # Other rows may have become candidates that no per-node hook has seen.
+                # Other rows may be feasible now that no per-node hook has seen.
                 return False
             self._combine_filters(kept, len(view))
             return True
@@ -339,7 +346,7 @@ class Evaluator:
         return True
 
     def _prepare(self, hook: str, kept: Evaluation, pod: PodInfo, view: NodeView) -> bool:
-        """Prepare again the plugins that look beyond a row; False where one changed its mind."""
+        """Run a hook again for plugins that read beyond a row; False if an answer changed."""
         for call in self._clusterwide[hook]:
             answer = call.call(pod, view, kept.state)
             was_skipped = call.name in kept.skipped[hook]

@@ -1,10 +1,9 @@
 """Ways to place a unit inside a placement: plans first, then a bounded search.
 
-A *way* is an assignment of the unit's members to nodes that every Filter and Reserve has
-accepted. Ways are generated one after the other, each undone when the next is asked for, so that
-a unit of several parts is a backtracking search over the ways of its parts. The search takes
-``STEPS`` tentative placements of a pod at most, and ends with what it has found by then; up to
-that, a unit is refused only if there is no way.
+A *way* gives each member of the unit a node that every Filter and Reserve accepts. Ways are
+generated one by one, and each is undone before the next, so that a unit with several parts is
+placed by backtracking over the ways of its parts. The search stops after ``STEPS`` tentative
+placements. Below that limit a unit is refused only if there is no way to place it.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -21,12 +19,22 @@ from bayplan.api.gang import Gather
 from bayplan.cycle.decision_tables import DecisionTables
 from bayplan.cycle.evaluation import Evaluation
 from bayplan.cycle.evaluator import Evaluator
-from bayplan.plugin.base import NOTES, CycleState, DomainTrial, Placement, Placements, Unit
+from bayplan.cycle.reservations import Reserved, Unreserve
+from bayplan.gangs.completeness import missing_role, needs_no_minimum
+from bayplan.plugin.base import (
+    NOTES,
+    CycleState,
+    DomainState,
+    DomainTrial,
+    Placement,
+    Placements,
+    Unit,
+)
 from bayplan.plugin.decision import PodDecision
 from bayplan.profiles.runtime import Runtime, guard
 from bayplan.snapshot import NodeRow, PodInfo, Snapshot
 
-__all__ = ["EVERYWHERE", "STEPS", "WORK", "Attempt", "Placer", "Reserved", "as_plan", "lacking"]
+__all__ = ["EVERYWHERE", "STEPS", "WORK", "Attempt", "Placer", "SearchBudget", "as_plan", "lacking"]
 
 EVERYWHERE = Placement("", None)
 STEPS = 4_000
@@ -38,19 +46,28 @@ _MOST_SEARCHED = 64
 _REPLANS = 16
 
 
-class Reserved(msgspec.Struct, frozen=True, eq=False):
-    """A pod with the node it was given, held in the snapshot."""
+@dataclass(slots=True)
+class SearchBudget:
+    """What is left of one cycle's search.
 
-    pod: PodInfo
-    node: str
-    state: CycleState
+    ``steps`` counts down the tentative placements of the search, ``placed`` counts up all
+    tentative placements, those of plans included.
+    """
+
+    steps: int = STEPS
+    placed: int = 0
 
 
 @dataclass(slots=True)
 class Attempt:
-    """The unit in one placement: who has a node, who has none, and why."""
+    """One try to put a unit into one placement: who has a node, who has none, and why.
+
+    ``budget`` is shared by the attempts of a cycle. ``closest`` is the way that came furthest: how
+    many pods it placed, all decisions, and the decisions of those that failed.
+    """
 
     placement: Placement
+    budget: SearchBudget
     reserved: list[Reserved] = field(default_factory=list)
     pods: dict[str, PodDecision] = field(default_factory=dict)
     failed: list[PodDecision] = field(default_factory=list)
@@ -66,9 +83,7 @@ class Attempt:
 class Placer:
     """Places units of one profile on one snapshot, within a trial of the snapshot.
 
-    ``steps`` is what is left of the search, ``work`` counts tentative placements; ``unreserve``
-    runs the unreserve hooks; ``recorded`` are the pods, by key, whose finalists are recorded
-    beside those that ``tables`` allows.
+    :param tables: decides which pods get a table of what plugins said; None for none.
     """
 
     def __init__(
@@ -76,32 +91,36 @@ class Placer:
         runtime: Runtime,
         evaluator: Evaluator,
         snapshot: Snapshot,
+        unreserve: Unreserve,
         tables: DecisionTables | None = None,
     ) -> None:
         self._tables = tables
+        self._unreserve = unreserve
         self._runtime = runtime
         self._evaluator = evaluator
         self._snapshot = snapshot
-        self.unreserve: Callable[[Sequence[Reserved]], None] = lambda reserved: None
-        self.recorded: frozenset[str] = frozenset()
-        self.steps = STEPS
-        self.work = 0
 
-    def offers(self, unit: Unit, within: Placement, state: CycleState) -> Placements:
-        """Return the placements that the plugins offer for a unit."""
+    def offers(self, unit: Unit, parent: Placement, state: CycleState) -> Placements:
+        """Return the placements inside ``parent`` that the plugins offer for a unit.
+
+        :raises PluginError: when a plugin fails in ``placement_generate``.
+        """
         if unit.gang is not None:
             view = self._snapshot.view()
             for call in self._runtime["placement_generate"]:
-                answer: Placements | None = call(unit, view, within, state)
+                answer: Placements | None = call(unit, view, parent, state)
                 if answer is not None:
                     guard(call, _check_rows, answer, len(view))
                     return answer
-        return Placements((within,))
+        return Placements((parent,))
 
     def ways(
         self, unit: Unit, placement: Placement, attempt: Attempt, state: CycleState
     ) -> Iterator[None]:
-        """Yield once for every way that is found, with its pods reserved in the snapshot."""
+        """Yield once for each way found, with its pods reserved in the snapshot.
+
+        :raises PluginError: when a plugin fails in a hook up to ``reserve``.
+        """
         if not unit.parts:
             unit = _sliced(unit)
         if not unit.parts:
@@ -116,11 +135,11 @@ class Placer:
                 yield
 
     def _part_ways(
-        self, part: Unit, whole: Unit, within: Placement, attempt: Attempt, state: CycleState
+        self, part: Unit, whole: Unit, parent: Placement, attempt: Attempt, state: CycleState
     ) -> Iterator[None]:
         mark = self._mark(attempt)
         if part.pods:
-            offered = self.offers(part, within, state)
+            offered = self.offers(part, parent, state)
             if len(part.pods) < part.min_placed:
                 attempt.lack = (
                     f'sub-group "{part.key}" has {len(part.pods) + len(part.bound)} of the '
@@ -134,12 +153,13 @@ class Placer:
                             _size(placement, self._snapshot),
                             placement.offered,
                             part.min_placed,
+                            state=DomainState.CHOSEN,
                         )
                     )
                     yield from self.ways(part, placement, attempt, state)
                     self._undo(mark, attempt)
                     attempt.domains.pop()
-                    if self.steps <= 0:
+                    if attempt.budget.steps <= 0:
                         break
             self._record_closest(attempt, part, offered.reason)
         elif part.min_placed == 0:
@@ -168,7 +188,7 @@ class Placer:
         self._undo(mark, attempt)
         if unit.gang is None or len(unit.pods) > _MOST_SEARCHED:
             return
-        if placement.exact or self.steps <= 0:
+        if placement.exact or attempt.budget.steps <= 0:
             return
         if not self._may_fit(unit, placement):
             return
@@ -178,7 +198,7 @@ class Placer:
         self._undo(mark, attempt)
 
     def _fill(self, unit: Unit, placement: Placement, attempt: Attempt) -> bool:
-        """Place the members by plan, or each on the best row; False when too few have one."""
+        """Place the members by plan, or each on its best row; False when too few get one."""
         spare = len(unit.pods) - unit.min_placed
         if placement.plan is None:
             for pod in unit.pods:
@@ -208,7 +228,7 @@ class Placer:
     def _fill_kind(
         self, pods: Sequence[PodInfo], placement: Placement, attempt: Attempt
     ) -> Sequence[PodInfo]:
-        """Place equal pods by plan, and plan anew what a node could not keep; return the rest."""
+        """Place equal pods by plan; plan again where a node refused one. Return the rest."""
         assert placement.plan is not None
         limits: dict[int, int] = {}
         mark = self._mark(attempt)
@@ -228,7 +248,7 @@ class Placer:
                 return left[count:]
             limits[broken] = placed.get(broken, 0)
             if placement.exact:
-                # Only a whole plan keeps its promises; what is placed of it goes back.
+                # An exact plan counts as a whole: undo the part that was placed.
                 self._undo(mark, attempt)
                 left = pods
             else:
@@ -258,9 +278,9 @@ class Placer:
         before = last.get(kind, 0)
         # Equal pods are interchangeable, so they take rows in rising order only.
         for place in places[places >= before].tolist():
-            if self.steps <= 0:
+            if attempt.budget.steps <= 0:
                 return
-            self.steps -= 1
+            attempt.budget.steps -= 1
             mark = self._mark(attempt)
             found = self._evaluator.evaluate(pod)
             if self._reserve(pod, int(rows[place]), found, attempt):
@@ -275,7 +295,7 @@ class Placer:
             self._undo(mark, attempt)
 
     def _may_fit(self, unit: Unit, placement: Placement) -> bool:
-        """Whether enough members could have a slot each, were they alone."""
+        """Whether enough members would find a slot if no other pod of the unit took one."""
         kinds: dict[object, list[PodInfo]] = {}
         for pod in unit.pods:
             kinds.setdefault(pod.facts, []).append(pod)
@@ -288,7 +308,7 @@ class Placer:
         return most >= unit.min_placed
 
     def _share(self, pod: PodInfo) -> float:
-        """Return the largest part that a pod takes of what the largest node offers."""
+        """Return the largest share of the largest node that a pod requests, over all resources."""
         table = self._snapshot.nodes
         return max(
             (
@@ -302,9 +322,7 @@ class Placer:
 
     def _decision(self, pod: PodInfo, found: Evaluation, names: list[str]) -> PodDecision:
         """Return the record of a pod's evaluation, with its table where one is wanted."""
-        if pod.key in self.recorded:
-            return found.describe(names, finalists=True)
-        if self._tables is not None and self._tables.may_make():
+        if self._tables is not None and self._tables.may_make(pod.key):
             decision = found.describe(names, finalists=True)
             self._tables.keep(decision)
             return decision
@@ -314,7 +332,7 @@ class Placer:
         snapshot = self._snapshot
         names = snapshot.nodes.names
         name = names[row]
-        self.work += 1
+        attempt.budget.placed += 1
         decision = self._decision(pod, found, names)
         decision.total = float(found.total[row])
         state = CycleState(found.state)
@@ -326,7 +344,7 @@ class Placer:
                 refusal = call(pod, node, state)
                 if refusal is not None:
                     attempt.refusal = (call.name, refusal)
-                    self.unreserve([reserved])
+                    self._unreserve([reserved])
                     snapshot.remove_pod(pod.key)
                     return False
         decision.notes = state.get(NOTES) or ()
@@ -345,7 +363,10 @@ class Placer:
         attempt.failed.append(decision)
 
     def free_slots(self, pod: PodInfo) -> npt.NDArray[np.int64]:
-        """Return, per row, how many pods like this one fit at most; 0 where it is refused."""
+        """Return, per row, an upper bound of how many such pods fit; 0 where it is refused.
+
+        :raises PluginError: when a plugin fails in Filter, Score or ``slots``.
+        """
         evaluation = self._evaluator.evaluate(pod)
         view = self._snapshot.view()
         unbounded = np.iinfo(np.int64).max
@@ -362,11 +383,11 @@ class Placer:
         return self._snapshot.undo_mark(), len(attempt.reserved), len(attempt.failed)
 
     def _undo(self, mark: tuple[int, int, int], attempt: Attempt) -> None:
-        """Give back all that was reserved since the mark."""
+        """Undo every reservation since the mark."""
         undo, placed, failed = mark
         gone = attempt.reserved[placed:]
         if gone:
-            self.unreserve(gone)
+            self._unreserve(gone)
             del attempt.reserved[placed:]
             for reserved in gone:
                 del attempt.pods[reserved.pod.key]
@@ -376,7 +397,7 @@ class Placer:
         self._snapshot.undo_to(undo)
 
     def _record_closest(self, attempt: Attempt, part: Unit, reason: str = "") -> None:
-        """Remember the way that came furthest, to say why there was none."""
+        """Keep the way that came furthest, to explain why the unit was refused."""
         mark = self._mark(attempt)
         if reason:
             self._fail(part.pods[0], attempt)
@@ -389,19 +410,19 @@ class Placer:
 
 
 def lacking(unit: Unit, reserved: Sequence[Reserved]) -> str | None:
-    """Say what a whole gang lacks when only these members are placed, None for nothing."""
+    """Return what a gang still lacks when only these members are placed; None for nothing."""
     gang = unit.gang
     if gang is None:
         return None
     if len(reserved) < unit.min_placed:
         return f"{len(reserved)} of {unit.min_placed} members have a node"
-    if unit.satisfied and gang.match_policy == "once-satisfied":
+    if needs_no_minimum(gang, unit.satisfied):
         return None
-    for role, least in gang.roles:
-        have = sum(one.pod.role == role for one in reserved)
-        have += sum(pod.role == role for pod, _ in unit.bound)
-        if have < least:
-            return f'{have} of {least} members of role "{role}" have a node'
+    placed = [*(one.pod for one in reserved), *(pod for pod, _ in unit.bound)]
+    missing = missing_role(gang, placed)
+    if missing is not None:
+        role, have, least = missing
+        return f'{have} of {least} members of role "{role}" have a node'
     return None
 
 
@@ -473,7 +494,7 @@ def _lower(
 
 
 def as_plan(places: Mapping[str, int], name: str) -> Placement:
-    """Return the placement that gives each pod, by key, the row that was promised to it."""
+    """Return an exact placement that gives each pod, by key, its nominated row."""
 
     def plan(pods: Sequence[PodInfo], limits: Mapping[int, int]) -> Sequence[int]:
         rows = []

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import numpy as np
@@ -13,17 +13,19 @@ from bayplan.cycle.decision_tables import DecisionTables
 from bayplan.cycle.evaluator import Evaluator
 from bayplan.cycle.placer import (
     EVERYWHERE,
-    STEPS,
     WORK,
     Attempt,
     Placer,
-    Reserved,
+    SearchBudget,
     as_plan,
     lacking,
 )
+from bayplan.cycle.reservations import PluginFailed, Reserved, Unreserve
 from bayplan.errors import PluginError
+from bayplan.gangs.completeness import has_minimum
 from bayplan.plugin.base import (
     CycleState,
+    DomainState,
     DomainTrial,
     Placement,
     Placements,
@@ -35,9 +37,8 @@ from bayplan.plugin.decision import Decision, Outcome
 from bayplan.profiles.runtime import Runtime
 from bayplan.snapshot import NodeRow, PodInfo, Snapshot
 
-__all__ = ["NOT_NEEDED", "Cycle", "Reserved", "Result", "Waits"]
+__all__ = ["Cycle", "Reserved", "Result", "Waits"]
 
-NOT_NEEDED = "not needed"
 Waits = Mapping[str, Mapping[str, float]]
 """For each plugin that asked to wait at Permit, how long for each pod, by key (seconds)."""
 
@@ -46,8 +47,10 @@ Waits = Mapping[str, Mapping[str, float]]
 class Result:
     """A cycle's decision and, where it placed the unit, what it holds in the snapshot.
 
-    ``waits`` says which plugins hold a WAITING unit back, and for how long. ``preemption`` is the
-    room that a plugin found for a unit that has none, ``error`` why the outcome is ERROR.
+    ``waits`` says which plugins hold a WAITING unit back, and for how long. ``preemption`` is what
+    a plugin wants to evict for a unit that does not fit. ``partial`` gives, for a gang that is not
+    strict and did not fit, the node of each member that found one, by pod key. ``error`` is what
+    a plugin raised when the outcome is ERROR.
     """
 
     decision: Decision
@@ -59,32 +62,33 @@ class Result:
 
 
 class Cycle:
-    """Runs cycles of one profile on one snapshot."""
+    """Runs cycles of one profile on one snapshot.
+
+    :param failed: called when a plugin raises in ``unreserve``, where the cycle has to go on.
+    :param tables: decides which pods get a table of what plugins said; None for none.
+    """
 
     def __init__(
         self,
         runtime: Runtime,
         evaluator: Evaluator,
         snapshot: Snapshot,
+        failed: PluginFailed,
         tables: DecisionTables | None = None,
     ) -> None:
         self._runtime = runtime
         self._evaluator = evaluator
         self._snapshot = snapshot
-        self._placer = Placer(runtime, evaluator, snapshot, tables)
-        self._placer.unreserve = self.unreserve
+        self.unreserve = Unreserve(runtime, snapshot, failed)
+        self._placer = Placer(runtime, evaluator, snapshot, self.unreserve, tables)
         self._score_placements = bool(runtime["placement_score"])
-        self.on_plugin_error: Callable[[PodInfo, PluginError], None] = lambda pod, error: None
-        """Told of plugins that raise where a cycle has to go on."""
-
-    def record(self, pods: frozenset[str]) -> None:
-        """Record the finalists of these pods, by key."""
-        self._placer.recorded = pods
 
     def run(self, unit: Unit, number: int, now: float, preempt: bool = True) -> Result:
         """Try to place a unit; a plugin that raises makes the outcome ERROR, never an exception.
 
-        ``preempt`` False leaves the unit as it is when it has no place.
+        :param number: the cycle's number, for the decision.
+        :param now: the time in seconds.
+        :param preempt: whether plugins may preempt pods for a unit that does not fit.
         """
         decision = Decision(unit.key, number, now)
         state = CycleState()
@@ -102,13 +106,12 @@ class Cycle:
             have = len(unit.pods) + len(unit.bound)
             decision.message = f'gang "{unit.key}" has {have} of the {needed} members it needs'
             return Result(decision)
-        self._placer.steps, self._placer.work = STEPS, 0
         offered = self._placements(unit, state)
         if not offered.candidates:
             decision.domains = tuple(offered.refused)
             decision.message = offered.reason
             self._explain_members(unit, decision)
-            # Without any domain something is wrong that no eviction mends.
+            # No eviction helps a unit for which there is no domain at all.
             return self._refused(unit, decision, state, preempt and bool(offered.refused))
         best, tried = self._try_all(unit, offered.candidates, state)
         if unit.gang is not None:
@@ -121,13 +124,13 @@ class Cycle:
         if unit.gang is not None and not unit.gang.strict:
             part = {key: own.node for key, own in best.pods.items() if own.node is not None}
         self._refuse(unit, best, decision)
-        # What a plugin refuses at Permit, no eviction mends.
+        # No eviction helps a unit that a plugin refused at Permit.
         result = self._refused(unit, decision, state, preempt and best.refusal is None)
         result.partial = part
         return result
 
     def _placements(self, unit: Unit, state: CycleState) -> Placements:
-        """Return what is offered, the nodes held for the unit first."""
+        """Return the placements to try, the unit's nominated nodes first."""
         offered = self._placer.offers(unit, EVERYWHERE, state)
         rows = self._snapshot.nodes.row_of
         held = {key: rows[node] for key, node in unit.nominated.items() if node in rows}
@@ -141,45 +144,49 @@ class Cycle:
     ) -> tuple[Attempt, list[DomainTrial]]:
         """Try the placements in order; leave the chosen attempt in the snapshot."""
         tried: list[DomainTrial] = []
+        budget = SearchBudget()
         best: Attempt | None = None
         closest: Attempt | None = None
         for index, placement in enumerate(offered):
-            attempt = self._attempt(unit, placement, state, keep=not self._score_placements)
+            attempt = Attempt(placement, budget)
+            self._try(unit, attempt, state, keep=not self._score_placements)
             if unit.gang is not None and (not placement.exact or attempt.reserved):
                 tried.append(self._trial_record(unit, attempt))
             if attempt.reserved:
                 if not self._score_placements:
-                    spared = [
+                    unused = [
                         other
                         for other in offered[index + 1 :]
                         if not placement.exact or other.name != placement.name
                     ]
-                    tried += [_not_needed(place, unit, self._snapshot) for place in spared]
+                    tried += [self._untried(place, unit, DomainState.NOT_USED) for place in unused]
                     return attempt, tried
                 if best is None or attempt.score > best.score:
                     best = attempt
             elif not placement.exact and (closest is None or _placed(attempt) > _placed(closest)):
                 closest = attempt
-            if self._placer.work > WORK:
-                note = f"not tried: the search ended after {WORK} tentative placements"
+            if budget.placed > WORK:
                 tried += [
-                    _not_needed(place, unit, self._snapshot, note) for place in offered[index + 1 :]
+                    self._untried(place, unit, DomainState.NOT_TRIED)
+                    for place in offered[index + 1 :]
                 ]
                 break
         if best is not None:
-            return self._attempt(unit, best.placement, state, keep=True), tried
-        return closest or Attempt(EVERYWHERE), tried
+            chosen = Attempt(best.placement, budget)
+            self._try(unit, chosen, state, keep=True)
+            return chosen, tried
+        return closest or Attempt(EVERYWHERE, budget), tried
 
-    def _attempt(self, unit: Unit, placement: Placement, state: CycleState, keep: bool) -> Attempt:
-        attempt = Attempt(placement)
+    def _try(self, unit: Unit, attempt: Attempt, state: CycleState, keep: bool) -> None:
+        """Place a unit in the attempt's placement; what is not kept is undone."""
         restore = state.checkpoint()
         done = False
         try:
             with self._snapshot.trial() as trial:
-                fits = self._find_way(unit, placement, attempt, state)
+                fits = self._find_way(unit, attempt, state)
                 if fits and self._score_placements:
                     for call in self._runtime["placement_score"]:
-                        attempt.score += call.weight * call(unit, placement, state)
+                        attempt.score += call.weight * call(unit, attempt.placement, state)
                 done = fits and keep
                 if done:
                     trial.keep()
@@ -195,12 +202,9 @@ class Cycle:
                 restore()
         if not attempt.reserved and attempt.closest is not None:
             _, attempt.pods, attempt.failed = attempt.closest
-        return attempt
 
-    def _find_way(
-        self, unit: Unit, placement: Placement, attempt: Attempt, state: CycleState
-    ) -> bool:
-        for _ in self._placer.ways(unit, placement, attempt, state):
+    def _find_way(self, unit: Unit, attempt: Attempt, state: CycleState) -> bool:
+        for _ in self._placer.ways(unit, attempt.placement, attempt, state):
             attempt.lack = lacking(unit, attempt.reserved)
             if attempt.reserved and attempt.lack is None:
                 return self._permit(unit, attempt)
@@ -225,13 +229,22 @@ class Cycle:
     def _trial_record(self, unit: Unit, attempt: Attempt) -> DomainTrial:
         placement = attempt.placement
         nodes = _size(placement, self._snapshot)
-        refusal = None
-        if not attempt.reserved:
-            refusal = attempt.refusal[1] if attempt.refusal else ""
-            if attempt.failed:
-                refusal = f"{attempt.failed[-1].pod}: {attempt.failed[-1].message}"
-        name = placement.name or ("the nodes held for it" if placement.exact else "cluster")
-        return DomainTrial(name, nodes, placement.offered, unit.min_placed, refusal)
+        name = placement.name or ("its nominated nodes" if placement.exact else "cluster")
+        trial = DomainTrial(name, nodes, placement.offered, unit.min_placed)
+        if attempt.reserved:
+            return replace(trial, state=DomainState.CHOSEN)
+        refusal = attempt.refusal[1] if attempt.refusal else ""
+        if attempt.failed:
+            refusal = f"{attempt.failed[-1].pod}: {attempt.failed[-1].message}"
+        return replace(trial, refusal=refusal)
+
+    def _untried(self, placement: Placement, unit: Unit, state: DomainState) -> DomainTrial:
+        nodes = _size(placement, self._snapshot)
+        why = ""
+        if state is DomainState.NOT_TRIED:
+            why = f"the search ended after {WORK} tentative placements"
+        needed = unit.min_placed
+        return DomainTrial(placement.name, nodes, placement.offered, needed, why, state=state)
 
     def _accept(self, unit: Unit, attempt: Attempt, decision: Decision) -> None:
         decision.outcome = Outcome.WAITING if attempt.waits else Outcome.PLACED
@@ -256,10 +269,7 @@ class Cycle:
             message = attempt.refusal[1]
         if unit.gang is not None and attempt.failed:
             message = f"{message} {_shortfall(unit, attempt)}"
-            if any(
-                trial.refusal and trial.refusal.startswith("not tried")
-                for trial in decision.domains
-            ):
+            if any(trial.state is DomainState.NOT_TRIED for trial in decision.domains):
                 message += f" The search ended after {WORK} tentative placements."
             for pod_decision in attempt.pods.values():
                 pod_decision.node = None
@@ -269,7 +279,7 @@ class Cycle:
         decision.message = message
 
     def _explain_members(self, unit: Unit, decision: Decision) -> None:
-        """Record, for a unit that no domain can hold, what each kind of member meets now."""
+        """Record what nodes say of each member of a unit that no domain can hold."""
         names = self._snapshot.nodes.names
         for pod in unit.pods:
             found = self._evaluator.evaluate(pod).describe(names, finalists=False)
@@ -278,9 +288,9 @@ class Cycle:
         decision.refused_by |= {call.name for call in self._runtime["placement_generate"]}
 
     def _refused(self, unit: Unit, decision: Decision, state: CycleState, preempt: bool) -> Result:
-        """Let plugins make room for a unit that has no place."""
+        """Let plugins preempt pods for a unit that does not fit."""
         result = Result(decision)
-        # Without any node there is nobody to make room.
+        # Without any node there is nobody to evict.
         preempt = preempt and bool(len(self._snapshot.nodes))
         for call in self._runtime["post_filter"] if preempt else ():
             answer = call(unit, decision, state)
@@ -295,7 +305,10 @@ class Cycle:
     # For plugins -------------------------------------------------------------------------
 
     def offers(self, unit: Unit) -> Placements:
-        """Return the parts of the cluster that may hold a unit now."""
+        """Return the parts of the cluster that may hold a unit now.
+
+        :raises PluginError: when a plugin fails in ``placement_generate``.
+        """
         return self._placer.offers(unit, EVERYWHERE, CycleState())
 
     def place_here(self, unit: Unit, placement: Placement) -> dict[str, str] | None:
@@ -303,31 +316,13 @@ class Cycle:
 
         :raises PluginError: when a plugin raises.
         """
-        attempt = Attempt(placement)
-        self._placer.steps = STEPS
-        if not self._find_way(unit, placement, attempt, CycleState()):
+        attempt = Attempt(placement, SearchBudget())
+        if not self._find_way(unit, attempt, CycleState()):
             self.unreserve(attempt.reserved)
             return None
         reserved = list(attempt.reserved)
         self._snapshot.on_rollback(partial(self.unreserve, reserved))
         return {one.pod.key: one.node for one in reserved}
-
-    # Giving back -------------------------------------------------------------------------
-
-    def unreserve(self, reserved: Iterable[Reserved]) -> None:
-        """Run the unreserve hooks of all plugins, last pod and last plugin first."""
-        if self._runtime["unreserve"]:
-            for one in reversed(list(reserved)):
-                self._unreserve_pod(one)
-
-    def _unreserve_pod(self, reserved: Reserved) -> None:
-        node = self._snapshot.row(reserved.node)
-        for call in reversed(self._runtime["unreserve"]):
-            try:
-                call(reserved.pod, node, reserved.state)
-            except PluginError as exc:
-                # The others still have to give back what they took.
-                self.on_plugin_error(reserved.pod, exc)
 
     def _row(self, name: str) -> NodeRow:
         return NodeRow(self._snapshot.nodes, self._snapshot.nodes.row_of[name])
@@ -335,15 +330,18 @@ class Cycle:
     # Planning ----------------------------------------------------------------------------
 
     def free_slots(self, pod: PodInfo) -> npt.NDArray[np.int64]:
-        """Return, per row, how many pods like this one fit at most; 0 where it is refused."""
+        """Return, per row, an upper bound of how many such pods fit; 0 where it is refused.
+
+        :raises PluginError: when a plugin fails in Filter, Score or ``slots``.
+        """
         return self._placer.free_slots(pod)
 
 
 def _shortfall(unit: Unit, attempt: Attempt) -> str:
-    """Say how far a gang came, and who stopped it."""
+    """Say how many members of a gang found a node, and which one did not."""
     fit, last = _placed(attempt), attempt.failed[-1].pod
     have, need = fit + len(unit.bound), unit.min_placed + len(unit.bound)
-    if unit.satisfied and unit.gang is not None and have >= unit.gang.min_member:
+    if unit.satisfied and unit.gang is not None and has_minimum(unit.gang, have):
         return f'Gang "{unit.key}" runs with {have} members; {last} is beyond those it needs.'
     if have >= need:
         return (
@@ -359,10 +357,3 @@ def _placed(attempt: Attempt) -> int:
 
 def _size(placement: Placement, snapshot: Snapshot) -> int:
     return len(snapshot.nodes) if placement.rows is None else len(placement.rows)
-
-
-def _not_needed(
-    placement: Placement, unit: Unit, snapshot: Snapshot, note: str = NOT_NEEDED
-) -> DomainTrial:
-    size = _size(placement, snapshot)
-    return DomainTrial(placement.name, size, placement.offered, unit.min_placed, note)

@@ -1,4 +1,4 @@
-"""What became of claims, for people: who uses which devices, and what the devices share."""
+"""Allocated claims, for people: which pods use which devices, and what the devices share."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["ClaimRow", "claim_rows"]
 
 @dataclass(frozen=True)
 class ClaimRow:
-    """One allocated claim: its key, its pods, its devices by request, and what they share."""
+    """One allocated claim: its key, its pods, its devices by request, what they share."""
 
     claim: str
     pods: Sequence[str]
@@ -24,7 +24,7 @@ class ClaimRow:
 
 
 def claim_rows(cluster: MemoryCluster) -> list[ClaimRow]:
-    """Return the allocated claims, by their pods' names."""
+    """Return the allocated claims in the order of their pods' names."""
     known = {
         DeviceId(obj.spec.driver, obj.spec.pool.name, device.name): device
         for obj in cluster.list(ResourceSlice)
@@ -49,7 +49,7 @@ def _row(claim: ResourceClaim, known: Mapping[DeviceId, Device]) -> ClaimRow:
 def _common(
     claim: ResourceClaim, results: Sequence[AllocatedDevice], known: Mapping[DeviceId, Device]
 ) -> str:
-    """Return the values that the claim's matchAttribute constraints brought about."""
+    """Return the values on which the claim's matchAttribute constraints settled."""
     parts = []
     for constraint in claim.spec.devices.constraints:
         name = constraint.match_attribute

@@ -9,13 +9,14 @@ from typing import Any
 from msgspec.structs import replace
 
 from bayplan.api import Pod
-from bayplan.cycle.scheduling_cycle import NOT_NEEDED
 from bayplan.errors import PluginError
 from bayplan.explain.suggestions import Diagnosis, Suggestion
+from bayplan.gangs.completeness import has_minimum
 from bayplan.naming import counted, short_key
-from bayplan.plugin.base import DomainTrial, PreemptionTrial
+from bayplan.plugin.base import DomainState, DomainTrial, PreemptionTrial
 from bayplan.plugin.decision import Decision, Finalist, PodDecision
-from bayplan.scheduler.scheduler import ProfileAtWork, Scheduler
+from bayplan.scheduler.active_profiles import ActiveProfile
+from bayplan.scheduler.scheduler import Scheduler
 from bayplan.snapshot import PodInfo
 
 __all__ = [
@@ -33,7 +34,7 @@ _MANY_DOMAINS = 12
 
 @dataclass(frozen=True)
 class Filtered:
-    """A plugin that took nodes out, how many, and for which reasons, with counts."""
+    """A plugin that removed nodes: how many, how many were left, and the reasons with counts."""
 
     plugin: str
     removed: int
@@ -45,10 +46,10 @@ class Filtered:
 class Explanation:
     """Everything that is known of one pod's placement.
 
-    ``of`` is for how many pods this one stands. ``state`` is Running (it has a node), Waiting
-    (placed, and held back at Permit), Pending, or Ended. ``decided`` is None where this process
-    did not decide; ``now`` says that filters and finalists are those of a decision that would be
-    made now. Times are in seconds of the cluster's clock.
+    ``of`` is how many pods this one stands for. ``state`` is Running (it has a node), Waiting
+    (placed and held back at Permit), Pending or Ended. ``decided`` is None when this process did
+    not decide. ``now`` says that filters and finalists are those of a decision made now. Times are
+    in seconds of the cluster's clock.
     """
 
     pod: str
@@ -82,7 +83,7 @@ class Explanation:
     waits_until: float | None = None
 
     def as_json(self) -> dict[str, Any]:
-        """Return a JSON object without what is empty."""
+        """Return a JSON object without empty fields."""
         plain = {
             "pod": self.pod,
             "unit": self.unit,
@@ -132,17 +133,14 @@ def _refusal_json(refusal: tuple[str, str] | None) -> dict[str, str]:
 
 
 def _domain_json(trial: DomainTrial) -> dict[str, Any]:
-    state = "chosen" if trial.refusal is None else "refused"
-    if trial.refusal == NOT_NEEDED:
-        state = "not used"
     return _filled(
         {
             "name": trial.name,
-            "state": state,
+            "state": trial.state.value,
             "nodes": trial.nodes,
             "offered": trial.offered,
             "needed": trial.needed,
-            "reason": "" if state != "refused" else trial.refusal,
+            "reason": trial.refusal,
         }
     )
 
@@ -157,7 +155,7 @@ def _filled(plain: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def why_pending(scheduler: Scheduler, pod: Pod) -> str:
-    """Return what a pod without a node is told."""
+    """Return the reason that a pod without a node was given."""
     condition = next((c for c in pod.status.conditions if c.type == "PodScheduled"), None)
     if condition is not None:
         return condition.message
@@ -243,7 +241,7 @@ class _About:
         return Explanation(self.pod.key, self.unit, gang, state, **{**fields, **self._fields})
 
     def _choice(self) -> None:
-        """Add why the pod has its node: as it was decided, or as it would be decided now."""
+        """Add why the pod has its node: as it was decided, or would be decided now."""
         decision, own = self.decision, self.own
         if decision is None or own is None or own.node is None:
             self._as_of_now()
@@ -264,7 +262,7 @@ class _About:
             self._as_of_now()
 
     def _as_of_now(self) -> None:
-        """Add what would be decided if the pod came now, without its own place."""
+        """Add what would be decided if the pod were not there and came now."""
         profile = self.scheduler.profile_of(self.pod)
         if profile is None:
             return
@@ -307,16 +305,16 @@ class _About:
         }
 
     def _gated(self) -> str:
-        """Say which members of a gang are held back, where the others alone are too few."""
+        """Say which gated members keep back a gang whose other members are too few."""
         queued = self.scheduler.queue.units.get(self.unit)
         gang = self.scheduler.gangs.all().get(self.unit)
         if queued is None or gang is None or gang.gang is None:
             return ""
         held = [reason for _, reason in queued.gated.values()]
-        # What holds all of them back is no matter of single members.
+        # When all members are gated, the gang's own gate says why.
         if not held or len(held) == len(gang.pending):
             return ""
-        if len(gang.pending) + len(gang.bound) < gang.gang.min_member:
+        if not has_minimum(gang.gang, gang.present):
             return ""
         return f"would be tried once {_counted_members(len(held))} no longer held back: {held[0]}"
 
@@ -341,14 +339,14 @@ def _counted_members(number: int) -> str:
     return f"{number} member{'s'[: number != 1]} {'is' if number == 1 else 'are'}"
 
 
-def _diagnosis(scheduler: Scheduler, profile: ProfileAtWork) -> Diagnosis:
+def _diagnosis(scheduler: Scheduler, profile: ActiveProfile) -> Diagnosis:
     return Diagnosis(profile.runtime, profile.evaluator, profile.cycle, scheduler.snapshot)
 
 
 def _unit_of(scheduler: Scheduler, pod: Pod) -> str:
-    for key, unit in scheduler.queue.units.items():
-        if pod.key in unit.pods:
-            return key
+    queued = scheduler.queue.unit_key(pod.key)
+    if queued is not None:
+        return queued
     for key, decision in scheduler.decisions.items():
         if pod.key in decision.pods:
             return key
@@ -356,7 +354,7 @@ def _unit_of(scheduler: Scheduler, pod: Pod) -> str:
 
 
 def _bottleneck(decision: Decision) -> str:
-    """Say which member of a gang has the fewest nodes, where they differ."""
+    """Name the member of a gang with the fewest feasible nodes, if members differ in that."""
     tightest = min(decision.pods.values(), key=lambda own: own.feasible, default=None)
     if tightest is None or tightest.feasible == max(o.feasible for o in decision.pods.values()):
         return ""
@@ -365,21 +363,19 @@ def _bottleneck(decision: Decision) -> str:
 
 
 def domain_lines(domains: Sequence[DomainTrial], size: int) -> list[str]:
-    """Return a line for each domain that was weighed for a unit of ``size`` pods."""
+    """Return a line for each domain that was considered for a unit of ``size`` pods."""
     lines = []
     for trial in domains:
         offers = "" if trial.offered is None else f"offers {counted(trial.offered, 'slot')}"
         over = f"{max(0, (trial.offered or size) - size)} left over"
         fits = ", ".join(part for part in (offers, over) if part)
-        if trial.refusal is None:
-            lines.append(f"chosen    {trial.name}: {fits}")
-        elif trial.refusal == NOT_NEEDED:
-            lines.append(f"not used  {trial.name}: {fits}")
+        if trial.state in (DomainState.CHOSEN, DomainState.NOT_USED):
+            lines.append(f"{trial.state.value:<9} {trial.name}: {fits}")
         else:
-            why = trial.refusal
-            if offers and not why.startswith("offers"):
-                why = f"{offers}, {why}" if why else offers
-            lines.append(f"refused   {trial.name}: {why}")
+            # The refusal of a domain that offers too few says so.
+            short = trial.offered is not None and trial.offered < trial.needed
+            why = ", ".join(part for part in ("" if short else offers, trial.refusal) if part)
+            lines.append(f"{trial.state.value:<9} {trial.name}: {why}")
     hidden = len(lines) - _MANY_DOMAINS
     if hidden > 1:
         lines = [*lines[:_MANY_DOMAINS], f"… {hidden} more domains"]

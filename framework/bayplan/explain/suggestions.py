@@ -1,4 +1,4 @@
-"""What would help a unit that is pending: the smallest changes, each tried before it is told."""
+"""What would help a pending unit: the smallest changes, each tried before it is suggested."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ _MIRROR = "kubernetes.io/config.mirror"
 
 @dataclass(frozen=True)
 class Suggestion:
-    """A change that would help. ``text`` goes on from "it" or "the gang".
+    """A change that would help; ``text`` continues "it" or "the gang".
 
-    ``ends`` are the pods, by key, that would have to go for it; ``changes`` is how many things
-    would have to change at once.
+    ``ends`` are the pods, by key, that would have to end. ``changes`` is how many things would have
+    to change at once.
     """
 
     text: str
@@ -63,7 +63,7 @@ class _Option:
 
     @property
     def texts(self) -> list[str]:
-        """The changes, each once: two plugins may ask for the same, one of them for more."""
+        """The changes, each once: when two plugins ask for the same, the larger one."""
         texts = dict.fromkeys(remedy.text for _, remedy in self.parts)
         return [
             text for text in texts if not any(text in other for other in texts if other != text)
@@ -71,7 +71,7 @@ class _Option:
 
     @property
     def order(self) -> tuple[object, ...]:
-        """The fewest changes first, then those that nobody pays for, then the cheapest."""
+        """Sort key: fewest changes first, then those that end no pod, then the cheapest."""
         costly = any(remedy.frees or remedy.ends for _, remedy in self.parts)
         texts = self.texts
         cost = sum({r.text: r.cost for _, r in self.parts if r.text in texts}.values())
@@ -86,7 +86,7 @@ class _Option:
 
 @dataclass
 class Diagnosis:
-    """Finds remedies for units of one profile on one snapshot; leaves the snapshot as it was."""
+    """Finds remedies for units of one profile on one snapshot, which it leaves unchanged."""
 
     runtime: Runtime
     evaluator: Evaluator
@@ -94,7 +94,7 @@ class Diagnosis:
     snapshot: Snapshot
 
     def suggest(self, unit: Unit, now: float) -> list[Suggestion]:
-        """Return at most three changes that would let the unit run, the smallest first.
+        """Return at most three changes that would let the unit run, smallest first.
 
         :raises PluginError: when a plugin raises.
         """
@@ -103,7 +103,7 @@ class Diagnosis:
         if waits:
             return [Suggestion(waits)]
         with self.snapshot.trial():
-            # The places that are held for the unit are there for it.
+            # Its nominated nodes are free for the unit.
             for pod in unit.pods:
                 self.snapshot.remove_pod(pod.key)
             return self._changes(unit, now)
@@ -128,7 +128,7 @@ class Diagnosis:
         return sorted(found, key=lambda one: one.changes)[:_MOST]
 
     def _waits(self, unit: Unit) -> str:
-        """Say what the unit waits for before it is tried at all, "" for nothing."""
+        """Return what the unit waits for before it is tried, "" for nothing."""
         held = [reason for pod in unit.pods if (reason := self._gate(pod))]
         if len(held) == len(unit.pods) and len(unit.pods) >= unit.min_placed:
             return f"will be tried when it is no longer held back: {held[0]}"
@@ -138,7 +138,7 @@ class Diagnosis:
         ending = self._ending_on(set(unit.nominated.values()))
         if ending:
             nodes = ", ".join(ending[:_MOST_STEPS])
-            return f"will run when the pods that still end on {nodes}, held for it, are gone"
+            return f"will run once the terminating pods on {nodes} are gone"
         return ""
 
     def _ending_on(self, nodes: set[str]) -> list[str]:
@@ -172,7 +172,7 @@ class Diagnosis:
             yield from guard(call, _relaxed, call(unit))
 
     def _mendings(self, unit: Unit, now: float) -> list[Suggestion]:
-        """Return what refuses the whole unit, for which nobody has a remedy."""
+        """Return the refusals of the whole unit for which no plugin has a remedy."""
         with self.snapshot.trial():
             result = self.cycle.run(unit, 0, now, preempt=False)
             self.cycle.unreserve(result.reserved)
@@ -186,7 +186,7 @@ class Diagnosis:
             answer = self.cycle.offers(unit)
             if not answer.candidates and not answer.refused and answer.reason:
                 reasons.append(answer.reason)
-        return [Suggestion(f"would be tried again once this is mended: {r}") for r in reasons]
+        return [Suggestion(f"would be tried again once this is fixed: {r}") for r in reasons]
 
     # One pod -----------------------------------------------------------------------------
 
@@ -202,9 +202,9 @@ class Diagnosis:
     def _options(
         self, pod: PodInfo, rows: Rows | None, unit: frozenset[str], compared: int = _COMPARED
     ) -> tuple[list[str], list[_Option]]:
-        """Return what is told without any node, and for nodes the best option of each kind.
+        """Return the suggestions without a node, and the best option of each kind for nodes.
 
-        ``compared`` is how many nodes of one kind are compared by who would have to go.
+        ``compared`` is how many nodes of one kind are compared by the pods that would have to end.
         """
         found = self.evaluator.evaluate(pod)
         allowed = None if rows is None else set(rows.tolist())
@@ -239,7 +239,7 @@ class Diagnosis:
         unit: frozenset[str],
         compared: int,
     ) -> list[_Option]:
-        """Return the best option for each set of plugins that refuse a node, if it is true."""
+        """Return, for each set of plugins that refuse a node, the best option that really helps."""
         masks = {column.call.name: column.mask for column in found.filters}
         kinds: dict[frozenset[str], list[_Option]] = {}
         for row, offers in by_row.items():
@@ -251,7 +251,7 @@ class Diagnosis:
                 kinds.setdefault(option.plugins, []).append(option)
         best: list[_Option] = []
         for options in kinds.values():
-            # Nodes that the unit is on already come last: most have nothing left to give.
+            # Nodes that hold the unit's pods come last: most of them are full.
             pods = self.snapshot.nodes.pods
             options.sort(key=lambda option: (not unit.isdisjoint(pods[option.row]), option.order))
             true: list[_Option] = []
@@ -269,19 +269,19 @@ class Diagnosis:
         return best
 
     def _price(self, option: _Option) -> tuple[object, ...]:
-        """Return what an option costs: those of high priority first, then how many have to go."""
+        """Return an option's cost: the highest priority of the pods to end, then their number."""
         ends = [self.snapshot.placed[key][0].priority for key in option.ends]
         return (len(option.texts), max(ends, default=-(2**63)), len(ends), option.order)
 
     def _ends(self, pod: PodInfo, option: _Option, unit: frozenset[str]) -> tuple[str, ...] | None:
-        """Return the pods that have to go for an option, None if that would not be enough."""
+        """Return the pods that have to end for an option, None if that would not be enough."""
         named = tuple(dict.fromkeys(key for _, remedy in option.parts for key in remedy.ends))
         frees = any(remedy.frees for _, remedy in option.parts)
         if not named and not frees:
             return ()
         if any(not self._stays_away(key, pod, unit) for key in named):
             return None
-        # These do not depend on other pods: they go on to refuse the node here.
+        # These remedies end no pod, so the plugins still refuse the node in this trial.
         lifted = {name for name, remedy in option.parts if not (remedy.frees or remedy.ends)}
         with self.snapshot.trial():
             for key in named:
@@ -291,7 +291,7 @@ class Diagnosis:
             return self._fewest(pod, option.row, lifted, unit, named) if frees else None
 
     def _takes(self, pod: PodInfo, row: int, lifted: set[str]) -> bool:
-        """Whether a node would take the pod if some plugins did not refuse it."""
+        """Tell whether a node would take the pod without the refusals of some plugins."""
         found = self.evaluator.evaluate(pod)
         if found.refusal is not None:
             return False
@@ -305,7 +305,7 @@ class Diagnosis:
         unit: frozenset[str],
         named: tuple[str, ...],
     ) -> tuple[str, ...] | None:
-        """Return the fewest pods of a node whose end makes room: one alone, or by priority."""
+        """Return the fewest pods of a node that have to end: one alone, or by priority."""
         snapshot, node = self.snapshot, self.snapshot.nodes.names[row]
         there = [
             snapshot.placed[key][0]
@@ -335,7 +335,7 @@ class Diagnosis:
         return (*named, *(info.key for info in gone))
 
     def _stays_away(self, key: str, pod: PodInfo, unit: frozenset[str]) -> bool:
-        """Whether a pod that ends makes room: it is not of the unit, and none takes its place."""
+        """Tell whether ending a pod helps: it is not in the unit, nothing recreates it there."""
         if key in unit or key not in self.snapshot.placed:
             return False
         other = self.snapshot.placed[key][0].pod.metadata
@@ -348,7 +348,7 @@ class Diagnosis:
         )
 
     def _share(self, info: PodInfo, row: int) -> float:
-        """Return how much of a node a pod takes, summed up over its resources."""
+        """Return the share of a node that a pod takes, summed over its resources."""
         node = NodeRow(self.snapshot.nodes, row)
         return sum(
             amount / max(1, node.allocatable(name)) for name, amount in info.requests.items()
@@ -357,7 +357,7 @@ class Diagnosis:
     # Gangs -------------------------------------------------------------------------------
 
     def _relaxed_and_more(self, relaxed: Sequence[tuple[str, Unit]]) -> list[Suggestion]:
-        """Return weaker forms of the unit that would fit with one change more."""
+        """Return weaker forms of the unit that would fit with one more change."""
         found = []
         for text, weaker in relaxed:
             for more in self._gang_remedies(weaker)[:1]:
@@ -367,14 +367,14 @@ class Diagnosis:
         return found
 
     def _gang_remedies(self, unit: Unit) -> list[Suggestion]:
-        """Place as many members as fit in the most promising domain, and mend for the others.
+        """Place as many members as fit in the most promising domain; find changes for the others.
 
-        Who has to go for one member is gone for the next.
+        Pods that have to end for one member are gone for the next.
         """
         name, rows = self._most_promising(unit)
         where = f" (in {name})" if name and name != "cluster" else ""
         found: list[_Option] = []
-        # For a large gang, to compare nodes for every member would take seconds.
+        # Comparing nodes for every member of a large gang would take seconds.
         compared = _COMPARED if len(unit.pods) <= _SMALL else 1
         keys = frozenset(pod.key for pod in (*unit.pods, *(bound for bound, _ in unit.bound)))
         with self.snapshot.trial():
@@ -400,9 +400,9 @@ class Diagnosis:
     def _more_nodes(
         self, members: Sequence[PodInfo], rows: Rows | None, name: str
     ) -> list[Suggestion]:
-        """Return how many nodes like the best of a domain would hold the members left over.
+        """Return how many nodes like the best of a domain would hold the remaining members.
 
-        They have to be alike: of others it would take a plan to say.
+        The members have to be equal; different ones would need a plan.
         """
         if not members or any(one.facts is not members[0].facts for one in members):
             return []
@@ -424,13 +424,13 @@ class Diagnosis:
         return [Suggestion(text, changes=count)]
 
     def _most_promising(self, unit: Unit) -> tuple[str, Rows | None]:
-        """Return the domain that already offers the most; without gathering, the cluster."""
+        """Return the domain that offers the most; the cluster for a unit without gathering."""
         if not self.runtime["placement_generate"]:
             return "", None
         answer = self.cycle.offers(unit)
         if answer.candidates:
             return answer.candidates[0].name, answer.candidates[0].rows
-        # Room for the whole unit comes first, then what is free of it already.
+        # Capacity for the whole unit counts first, then what is free of it.
         large = [t for t in answer.refused if t.rows is not None and t.nodes]
         if large:
             best = max(large, key=lambda t: (t.nodes >= len(unit.pods), t.offered or 0))
@@ -442,17 +442,17 @@ _HEAD = re.compile(r"would fit (?:on \S+ )?")
 
 
 def _tail(text: str) -> str:
-    """Return the change alone: "if 2 CPUs were freed on n0"."""
+    """Return the change without the effect: "if 2 CPUs were freed on n0"."""
     return _HEAD.sub("", text, count=1)
 
 
 def _together(
     found: Sequence[_Option], used: Mapping[int, int], names: Sequence[str], where: str
 ) -> list[Suggestion]:
-    """Join what the members of a gang need.
+    """Join the changes that the members of a gang need.
 
-    Where several members need room on one node, or those that leave it make room for more than
-    one, no single amount is right: then those that have to go are named.
+    When several members need capacity on one node, no single amount is right; the text names the
+    pods that have to end instead.
     """
     if not found:
         return []

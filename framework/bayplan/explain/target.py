@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from bayplan.api import Pod, ReplicaSet
 from bayplan.errors import InputError, did_you_mean
-from bayplan.gangs.directory import rank_order
+from bayplan.gangs.completeness import rank_order
 from bayplan.naming import natural_key
 from bayplan.scheduler.scheduler import Scheduler
 from bayplan.snapshot import PodInfo
@@ -65,7 +65,7 @@ def pods_of(
     get: Callable[[str], Pod | None],
     target: Target,
 ) -> list[Pod]:
-    """Return the pods that a target means, those without a node first; none where it has none.
+    """Return the pods of a target, pending ones first.
 
     :param pods: every pod that there is.
     :param get: returns a pod by its key.
@@ -85,14 +85,14 @@ def _members(scheduler: Scheduler, get: Callable[[str], Pod | None], key: str) -
     if key not in gangs:
         return []
     members = gangs[key]
-    # Those that wait come before those that run.
+    # Pending members come before running ones.
     infos: list[PodInfo] = sorted(members.pending.values(), key=rank_order)
     infos += sorted((pod for pod, _ in members.bound.values()), key=rank_order)
     return [pod for info in infos if (pod := get(info.key)) is not None]
 
 
 def _owner(scheduler: Scheduler, pod: Pod) -> tuple[str, str] | None:
-    """Return kind and key of what makes a pod; a Deployment makes its by way of ReplicaSets."""
+    """Return kind and key of a pod's owner; for a ReplicaSet of a Deployment, the Deployment."""
     owner = next((one for one in pod.metadata.owner_references if one.controller), None)
     if owner is None:
         return None
@@ -105,9 +105,9 @@ def _owner(scheduler: Scheduler, pod: Pod) -> tuple[str, str] | None:
 
 
 def nearest(target: Target, pods: Iterable[Pod], gangs: Iterable[str]) -> str:
-    """Return ``'; did you mean "ns/name"?'`` for what is named most alike, or nothing."""
+    """Return ``'; did you mean "ns/name"?'`` for the most similar name, or ""."""
     if target.makes_pods:
-        # Pods and gangs have other names.
+        # Only names of pods and gangs are known here.
         return ""
     keys = {key.partition("/")[2]: key for key in (*(pod.key for pod in pods), *gangs)}
     name = target.key.partition("/")[2]

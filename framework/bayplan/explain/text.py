@@ -98,7 +98,7 @@ def _as_of_now(about: Explanation) -> str:
 
 
 def _print_preemption(console: Console, about: Explanation) -> None:
-    """Print what making room would cost in each domain, the one that was taken first."""
+    """Print what preempting pods would cost in each domain, the chosen one first."""
     if not about.preemption:
         return
     _heading(console, "Preemption")
@@ -129,7 +129,7 @@ def _print_refusals(console: Console, about: Explanation) -> None:
         plugin, reason = about.pre_filter
         _line(console, 2, f"all by {plugin}: {reason}")
     for one in about.filtered:
-        _line(console, 2, f"{one.plugin} took out {one.removed}, {one.left} left")
+        _line(console, 2, f"{one.plugin} removed {one.removed}, {one.left} left")
         for count, reason in one.reasons:
             _line(console, 4, f"{count} {reason}", "dim")
 
@@ -167,7 +167,7 @@ def _rule(about: Explanation) -> str:
 def _print_help(console: Console, about: Explanation) -> None:
     if about.broken_plugin:
         _heading(console, "What would help")
-        _line(console, 2, f"mending the plugin: {about.broken_plugin}")
+        _line(console, 2, f"fixing the plugin: {about.broken_plugin}")
         return
     _heading(console, "What would help")
     if not about.suggestions:

@@ -1,9 +1,9 @@
-"""Which objects define gangs: the directory of gangs follows them as they come, change and go."""
+"""Keeps the directory of gangs in step with the objects that define them."""
 
 from __future__ import annotations
 
 from bayplan.api import ApiObject, NativePodGroup, Workload, kind_of
-from bayplan.cluster.manifests import object_key
+from bayplan.api.object_key import object_key
 from bayplan.dialects import gang_of
 from bayplan.dialects.kubernetes import template_of
 from bayplan.gangs.directory import GangDirectory
@@ -13,14 +13,14 @@ __all__ = ["GangDefinitions"]
 
 
 class GangDefinitions:
-    """Takes gangs over from pod groups, Workloads and Jobs; the snapshot has them already."""
+    """Reads gangs from pod groups, Workloads and Jobs, once the snapshot holds these objects."""
 
     def __init__(self, gangs: GangDirectory, snapshot: Snapshot) -> None:
         self._gangs = gangs
         self._snapshot = snapshot
 
-    def take(self, obj: ApiObject, deleted: bool) -> set[str]:
-        """Take over what an object says; return the gangs that are others now."""
+    def update(self, obj: ApiObject, deleted: bool) -> set[str]:
+        """Apply an object's definition; return the keys of the gangs that changed."""
         changed = self._define(obj, deleted)
         if isinstance(obj, Workload):
             for group in self._groups_of(object_key(obj)):
@@ -32,7 +32,7 @@ class GangDefinitions:
         source = f"{kind.name} of {kind.group}"
         gang = gang_of(obj, self._snapshot.objects(Workload))
         if gang is None:
-            # A Job may have asked for a topology before, and not now.
+            # A Job may have dropped its topology annotations.
             known = object_key(obj) in self._gangs.all()
             return self._gangs.undefine(object_key(obj), source) if known else set()
         if deleted:

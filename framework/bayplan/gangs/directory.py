@@ -6,37 +6,43 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from bayplan.api.gang import Gang
-from bayplan.naming import natural_key
+from bayplan.gangs.completeness import has_minimum
 from bayplan.snapshot import PodInfo
 
-__all__ = ["GangDirectory", "GangMembers", "rank_order"]
-
-
-def rank_order(pod: PodInfo) -> tuple[object, ...]:
-    """Sort key of a gang's members: stated ranks first, then names with digits as numbers."""
-    return (pod.rank is None, pod.rank or 0, natural_key(pod.name), pod.namespace)
+__all__ = ["GangDirectory", "GangMembers"]
 
 
 @dataclass
 class GangMembers:
-    """A gang and its living pods: those without a node, and those that hold one.
+    """A gang and its members: ``pending`` without a node, ``bound`` with one.
 
-    ``owners`` counts them by the kind and key of their controller (twice "" for none).
-    ``ended`` are the phases of those that are over, by key. ``satisfied`` says that the gang was
-    complete before, ``overdue`` that its members are missing for longer than the ``waited`` seconds
-    that it allows.
+    ``owners`` counts living members by the kind and key of their controller ("", "" without one).
+    ``ended`` holds the phases of members that have ended, by key. ``was_complete`` is set once
+    enough members were bound. ``overdue`` is set when members are missing for longer than
+    ``timeout`` seconds, the time that the gang allows. ``by_objects`` and ``by_pods`` are the
+    definitions given by PodGroups (by kind) and by the annotations of pods (by key).
     """
 
     gang: Gang | None = None
     pending: dict[str, PodInfo] = field(default_factory=dict)
     bound: dict[str, tuple[PodInfo, str]] = field(default_factory=dict)
-    satisfied: bool = False
+    was_complete: bool = False
     overdue: bool = False
-    waited: float | None = None
+    timeout: float | None = None
     by_objects: dict[str, Gang] = field(default_factory=dict)
     by_pods: dict[str, Gang] = field(default_factory=dict)
     ended: dict[str, str] = field(default_factory=dict)
     owners: dict[tuple[str, str], int] = field(default_factory=dict)
+
+    @property
+    def present(self) -> int:
+        """How many members exist and have not ended."""
+        return len(self.pending) + len(self.bound)
+
+    @property
+    def satisfied(self) -> bool:
+        """Whether the gang was complete before, as seen here or as its object says."""
+        return self.was_complete or (self.gang is not None and self.gang.satisfied)
 
     @property
     def running(self) -> int:
@@ -51,16 +57,17 @@ class GangMembers:
 class GangDirectory:
     """All gangs by key (``namespace/name``).
 
-    A *unit* is what is placed as one: a single gang, or the gangs that name each other as a
-    group, in which case its key is theirs, sorted and joined by commas.
+    A *unit* is what one cycle places: a single gang, or the gangs that name each other as a
+    group; the key of a group is the keys of its gangs, sorted and joined by commas.
+
+    :param on_change: called with the key of each gang whose members or definition changed.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, on_change: Callable[[str], None]) -> None:
+        self._on_change = on_change
         self._gangs: dict[str, GangMembers] = {}
         self._named_by: dict[str, set[str]] = {}
         self._groups: dict[str, tuple[str, ...]] = {}
-        self.on_change: Callable[[str], None] = lambda key: None
-        """Told of every gang whose members or definition changed."""
 
     def __getitem__(self, key: str) -> GangMembers:
         return self._gangs.setdefault(key, GangMembers())
@@ -90,22 +97,25 @@ class GangDirectory:
     # Definitions -------------------------------------------------------------------------
 
     def define(self, gang: Gang, source: str) -> set[str]:
-        """Add or replace what an object of kind ``source`` says of a gang.
+        """Add or replace the definition that an object of kind ``source`` gives.
 
-        Returns the gangs whose definition is another one now.
+        :returns: the keys of the gangs whose definition changed.
         """
         self[gang.key].by_objects[source] = gang
         return self._resolve_all(gang.key)
 
     def undefine(self, key: str, source: str) -> set[str]:
-        """Forget what an object said of a gang; its members stay. Returns what changed."""
+        """Drop the definition that an object gave; the gang's members stay.
+
+        :returns: the keys of the gangs whose definition changed.
+        """
         self[key].by_objects.pop(source, None)
         changed = self._resolve_all(key)
         self._drop_if_empty(key)
         return changed
 
     def _resolve_all(self, key: str) -> set[str]:
-        """Resolve a gang and those that its definition, or the one before, names."""
+        """Resolve a gang, and the gangs that its old or new definition names."""
         before = self._gangs[key].gang
         named = {key, *(before.together if before is not None else ())}
         fresh = self._merged(key)
@@ -116,7 +126,7 @@ class GangDirectory:
         named |= self._named_by.get(key, set())
         changed = set()
         for other in sorted(named):
-            self.on_change(other)
+            self._on_change(other)
             members = self._gangs.get(other)
             if members is not None:
                 members.gang, old = self._agreed(self._merged(other)), members.gang
@@ -125,7 +135,7 @@ class GangDirectory:
         return changed
 
     def _merged(self, key: str) -> Gang | None:
-        """Return a gang as its object, or else its pods, define it."""
+        """Return the definition given by the gang's object, or else by its pods."""
         members = self._gangs.get(key)
         if members is None:
             return None
@@ -144,7 +154,7 @@ class GangDirectory:
         return gang
 
     def _agreed(self, gang: Gang | None) -> Gang | None:
-        """Return the gang with what its group disagrees on as its problem."""
+        """Return the gang; its ``problem`` says what the gangs of its group disagree on."""
         if gang is None or gang.problem is not None:
             return gang
         for key in gang.together:
@@ -170,10 +180,10 @@ class GangDirectory:
     # Members -----------------------------------------------------------------------------
 
     def set_pending(self, pod: PodInfo) -> set[str]:
-        """Note a member without a node. Returns the gangs whose definition it changed."""
+        """Add a member without a node; return the gangs whose definition it changed."""
         if pod.gang is None:
             return set()
-        self.on_change(pod.gang)
+        self._on_change(pod.gang)
         members = self[pod.gang]
         _count_owner(members, pod)
         members.bound.pop(pod.key, None)
@@ -181,17 +191,17 @@ class GangDirectory:
         return self._defined_by(pod)
 
     def set_bound(self, pod: PodInfo, node: str) -> set[str]:
-        """Note a member that holds a node. Returns the gangs whose definition it changed."""
+        """Add a member that holds a node; return the gangs whose definition it changed."""
         if pod.gang is None:
             return set()
-        self.on_change(pod.gang)
+        self._on_change(pod.gang)
         members = self[pod.gang]
         _count_owner(members, pod)
         members.pending.pop(pod.key, None)
         members.bound[pod.key] = (pod, node)
         changed = self._defined_by(pod)
-        if members.gang is not None and len(members.bound) >= members.gang.min_member:
-            members.satisfied = True
+        if members.gang is not None and has_minimum(members.gang, len(members.bound)):
+            members.was_complete = True
         return changed
 
     def _defined_by(self, pod: PodInfo) -> set[str]:
@@ -204,15 +214,15 @@ class GangDirectory:
         first = next(iter(members.by_pods.values()), None)
         members.by_pods[pod.key] = pod.definition
         if before is None and first == pod.definition:
-            # One more that says the same: a large gang does not look at all its pods for each.
+            # It agrees: do not compare all pods of a large gang each time one comes.
             return set()
         return self._resolve_all(pod.gang)
 
     def remove(self, pod: PodInfo) -> set[str]:
-        """Forget a member. Returns the gangs whose definition it changed."""
+        """Remove a member; return the gangs whose definition that changed."""
         if pod.gang is None or pod.gang not in self._gangs:
             return set()
-        self.on_change(pod.gang)
+        self._on_change(pod.gang)
         members = self._gangs[pod.gang]
         if pod.key in members.pending or pod.key in members.bound:
             members.owners[owner_of(pod)] -= 1
@@ -225,10 +235,10 @@ class GangDirectory:
         return changed
 
     def set_ended(self, pod: PodInfo, phase: str | None) -> None:
-        """Note that a member has ended in a phase, or (None) is gone."""
+        """Record the phase in which a member ended; None when it was deleted."""
         if pod.gang is None or pod.gang not in self._gangs:
             return
-        self.on_change(pod.gang)
+        self._on_change(pod.gang)
         members = self._gangs[pod.gang]
         if phase is None:
             members.ended.pop(pod.key, None)
@@ -239,9 +249,7 @@ class GangDirectory:
         """Whether all of these gangs were complete before."""
         for key in keys:
             members = self._gangs.get(key)
-            if members is None or members.gang is None:
-                return False
-            if not (members.satisfied or members.gang.satisfied):
+            if members is None or members.gang is None or not members.satisfied:
                 return False
         return True
 
@@ -252,13 +260,13 @@ class GangDirectory:
 
 
 def _still_agreed(members: GangMembers) -> bool:
-    """Whether the pods of a gang define it alike, and some are left that do."""
+    """Whether pods that define the gang are left, and all of them agree."""
     gang = members.gang
     return bool(members.by_pods) and gang is not None and gang.problem is None
 
 
 def owner_of(pod: PodInfo) -> tuple[str, str]:
-    """Return the kind and key of a pod's controller, twice "" when it has none."""
+    """Return the kind and key of a pod's controller, ("", "") without one."""
     for owner in pod.pod.metadata.owner_references:
         if owner.controller:
             return owner.kind, f"{pod.namespace}/{owner.name}"

@@ -14,6 +14,7 @@ from collections.abc import Callable
 
 from bayplan.cluster.kubernetes.backend import KubernetesCluster
 from bayplan.cluster.protocol import Cluster, Done, WatchHandler, Write
+from bayplan.cycle.decision_tables import DecisionTables
 from bayplan.errors import BayplanError
 from bayplan.profiles.loading import ProfileSet
 from bayplan.profiles.runtime import Runtime
@@ -72,8 +73,8 @@ class LiveScheduler:
         scheduler = Scheduler(
             self._connection,
             profiles,
+            tables=DecisionTables(lambda: self._connection.now, TABLES_PER_SECOND),
             instrument=self._instrument,
-            tables_per_second=TABLES_PER_SECOND,
             observer=self._observer,
         )
         if self._on_built is not None:

@@ -15,6 +15,7 @@ import numpy.typing as npt
 import pydantic
 import pydantic.alias_generators
 
+from bayplan.gangs.completeness import still_needed
 from bayplan.plugin.events import ClusterEvent
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ __all__ = [
     "SKIP",
     "Args",
     "CycleState",
+    "DomainState",
     "DomainTrial",
     "Handle",
     "Normalize",
@@ -75,14 +77,14 @@ class Args(pydantic.BaseModel):
 
 
 class Reads(Flag):
-    """Which facts about nodes a plugin's Filter and Score depend on; tells what goes stale."""
+    """What a plugin's Filter and Score depend on, so that the framework knows what goes stale."""
 
     NODE = auto()
     """The node's own object: labels, taints, allocatable, images."""
     PODS = auto()
     """The pods on that node."""
     CLUSTER = auto()
-    """Anything else, such as pods on other nodes. Always correct; nothing is reused."""
+    """Anything else, such as pods on other nodes. Always correct; no answer is reused."""
 
 
 class Normalize(Enum):
@@ -120,11 +122,11 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Returned by ``permit``: hold the pod's place for at most this many seconds.
+    """Returned by ``permit``: hold the pod on its node for at most this many seconds.
 
     The wait ends when the plugin allows the pod (``Handle.allow``, or ``permit`` returns None when
-    it is asked again after an event of ``requeue_on``), when anyone rejects its unit, or when the
-    time is over, which refuses the unit.
+    it is asked again after an event of ``requeue_on``), when a plugin rejects its unit, or when it
+    times out, which refuses the unit.
     """
 
     seconds: float
@@ -134,9 +136,9 @@ class Wait:
 class Preparation:
     """Returned by ``pre_bind``: what has to be done before the pod's binding is written.
 
-    ``writes`` are carried out in order; a failure gives back the places of the whole unit. Then
-    ``ready`` is asked, and asked again after each change of an object, for at most ``seconds``:
-    True lets the pod be bound, False waits, a text gives the places back.
+    ``writes`` are submitted in order; a failure gives back the nodes of the whole unit. Then
+    ``ready`` is called, again after each change of an object, for at most ``seconds``: True lets
+    the pod be bound, False waits, a text gives the nodes back.
     """
 
     writes: Sequence[Write]
@@ -146,13 +148,13 @@ class Preparation:
 
 @dataclass(frozen=True, slots=True)
 class Remedy:
-    """The smallest change that would undo a plugin's refusal; ``cost`` ranks remedies.
+    """The smallest change that would undo a plugin's refusal; the lowest ``cost`` is named first.
 
-    ``text`` goes on from "the pod": "would fit on n1 if ..." or, for a change whose effect nobody
-    can foresee, "would be tried again if ...".
-    ``row`` is the node row that would then take the pod, None where no single node is meant.
-    ``frees`` says that other pods have to leave that node; explain finds the fewest.
-    ``ends`` are the pods, by key, that would have to end, where the plugin knows them.
+    ``text`` continues "the pod": "would fit on n1 if ..." or, for a change whose effect nobody can
+    foresee, "would be tried again if ...". ``row`` is the node row that would then take the pod,
+    None when no single node is meant. ``frees`` says that other pods have to leave that node;
+    explain finds the fewest. ``ends`` are the pods, by key, that would have to end, if the plugin
+    knows them.
     """
 
     text: str
@@ -180,9 +182,9 @@ class StateKey(Generic[T]):
 
 
 class CycleState:
-    """What plugins tell each other during one cycle.
+    """Values that plugins pass to each other during one cycle.
 
-    A state may have a parent, whose values it sees; writing goes to the state itself.
+    A state may have a parent: reading falls back to the parent, writing never changes it.
     """
 
     __slots__ = ("_parent", "_values")
@@ -222,18 +224,18 @@ class CycleState:
 
 
 NOTES: Final[StateKey[Sequence[str]]] = StateKey("notes")
-"""What a plugin wants the record of the decision to say of the pod on its node, for explain."""
+"""Notes of a plugin on a pod and its node; the decision keeps them for explain."""
 
 
 @dataclass
 class Unit:
     """What one cycle places: a gang's pending members in rank order, or one pod.
 
-    ``bound`` are the members that have a node already, with its name. ``parts`` are sub-groups
-    with a place of their own, which together hold all of ``pods``; a part of one ``kind`` may be
-    left out while at least ``needed`` parts of that kind are placed. ``satisfied`` says that the
-    gang was complete before, ``nominated`` are the nodes held for members, by pod key, in the
-    domain ``nominated_domain``.
+    ``bound`` are the members that have a node already, with its name. ``parts`` are sub-groups that
+    are placed one by one and together hold all of ``pods``; a part may be left out while at least
+    ``needed`` parts of its ``kind`` are placed. ``satisfied`` says that the gang was complete
+    before. ``nominated`` are the nominated nodes of members, by pod key, in the domain
+    ``nominated_domain``.
     """
 
     key: str
@@ -257,25 +259,23 @@ class Unit:
         """How many of the pending pods have to be placed together."""
         if self.gang is None:
             return len(self.pods)
-        if self.satisfied and self.gang.match_policy == "once-satisfied":
-            return min(1, len(self.pods))
-        counted = 0 if self.gang.match_policy == "only-waiting" else len(self.bound)
-        return max(min(1, len(self.pods)), self.gang.min_member - counted)
+        needed = still_needed(self.gang, len(self.bound), self.satisfied)
+        return max(min(1, len(self.pods)), needed)
 
 
 Plan = Callable[[Sequence["PodInfo"], Mapping[int, int]], Sequence[int]]
-"""Gives equal pods, in rank order, their node rows, as many as fit now; the second argument
-limits how many of them single rows take."""
+"""Returns node rows for equal pods in rank order, one a pod, as many as fit now. The second
+argument limits how many of the pods a row takes, by row."""
 
 
 @dataclass(frozen=True, eq=False)
 class Placement:
     """A part of the cluster that may hold a whole unit.
 
-    ``rows`` are its node rows in topology order (None: all nodes); ``offered`` is how many
+    ``rows`` are its node rows in topology order, None for all nodes. ``offered`` is how many
     members they have room for. ``plan`` gives members their rows when the placement is tried; it
-    is called for each kind of pod in turn, the kinds before already reserved. Without a plan every
-    member takes the best of the rows. With ``exact`` nothing but the plan is tried.
+    is called for each kind of pod in turn, after the kinds before are reserved. Without a plan
+    every member takes the best of the rows. With ``exact`` only the plan is tried.
     """
 
     name: str
@@ -287,11 +287,11 @@ class Placement:
 
 @dataclass(frozen=True)
 class Preemption:
-    """Room that ``post_filter`` found for a unit: whom to evict, and which nodes it then has.
+    """What ``post_filter`` wants to evict for a unit, and the nodes that it then gets.
 
-    ``nodes`` are the nodes held for the unit's pods until they are bound, by pod key. ``guarded``
-    are the victims, by key, that a disruption budget covers: they are asked first, and nobody is
-    evicted when one of them may not be.
+    ``nodes`` are nominated for the unit's pods until they are bound, by pod key. ``guarded`` are
+    the victims, by key, that a disruption budget covers: they are evicted first, and when one
+    eviction is refused, no other victim is evicted.
     """
 
     victims: Sequence[PodInfo]
@@ -303,7 +303,7 @@ class Preemption:
 
 @dataclass(frozen=True)
 class PreemptionTrial:
-    """What making room in one domain would cost, or why that cannot be done."""
+    """What preempting pods in one domain would cost, or why that is impossible."""
 
     domain: str
     victims: Sequence[str] = ()
@@ -313,9 +313,10 @@ class PreemptionTrial:
 
 
 class Handle(Protocol):
-    """What the framework lends to its plugins.
+    """What the framework offers its plugins.
 
-    What depends on the plugins of the profile is there for hooks, not yet for ``__init__``.
+    ``offers``, ``place``, ``free_slots``, ``unresolvable``, ``hook`` and ``fit_message`` run other
+    plugins of the profile: call them from hooks, not from ``__init__``.
     """
 
     @property
@@ -327,25 +328,27 @@ class Handle(Protocol):
         """The time in seconds, virtual in simulations."""
 
     def gang(self, key: str) -> GangMembers:
-        """Return a gang's definition and members, pending and bound; empty for an unknown key."""
+        """Return a gang's definition and its members; an unknown key gives one without members."""
 
     def is_waiting(self, unit: str) -> bool:
-        """Tell whether a unit, by key, is in the queue, which it leaves when it is bound."""
+        """Tell whether a unit, by key, is in the queue; it leaves the queue when it is bound."""
 
     def is_first(self, unit: Unit) -> bool:
-        """Tell whether no other unit that waits to be tried would be tried before this one.
+        """Tell whether no other unit that is to be tried comes before this one in the queue.
 
         False for a unit that is not in the queue.
+
+        :raises PluginError: never; a ``queue_sort`` that raises counts as priority order.
         """
 
-    def is_held(self, pod: PodInfo) -> bool:
-        """Tell whether a pod in the snapshot is a place held for it, not a pod that runs."""
+    def is_nominated(self, pod: PodInfo) -> bool:
+        """Tell whether a pod in the snapshot stands for a nominated node and does not run there."""
 
-    def is_spared(self, pod: PodInfo) -> bool:
-        """Tell whether the eviction of a pod was refused a short while ago."""
+    def in_eviction_cooldown(self, pod: PodInfo) -> bool:
+        """Tell whether the eviction of a pod was refused less than a minute ago."""
 
     def free_slots(self, pod: PodInfo) -> npt.NDArray[np.int64]:
-        """Return, per node row, an upper bound of how many such pods fit there now.
+        """Return an upper bound of how many such pods each node takes now, one number a row.
 
         :raises PluginError: when a plugin of the profile fails in Filter, Score or ``slots``.
         """
@@ -364,7 +367,7 @@ class Handle(Protocol):
         :raises PluginError: when a plugin of the profile fails in a hook up to ``permit``.
         """
 
-    def hopeless(self, pod: PodInfo) -> BoolColumn:
+    def unresolvable(self, pod: PodInfo) -> BoolColumn:
         """Return the mask of node rows where no eviction could help the pod.
 
         :raises PluginError: when a plugin of the profile fails in Filter or Score.
@@ -373,21 +376,22 @@ class Handle(Protocol):
     def hook(self, name: str) -> Sequence[Callable[..., Any]]:
         """Return the calls of a hook of this profile, for a plugin that others extend.
 
-        They take all arguments of the hook, and raise PluginError for what their plugin raises.
+        Each call takes all arguments of the hook and raises PluginError when its plugin raises.
 
         :raises KeyError: when there is no such hook.
         """
 
     def submit(self, write: Write, done: Done | None = None) -> None:
-        """Have the cluster carry out a write, and ``done`` told how that went.
+        """Submit a write to the cluster.
 
-        ``done`` gets None, or the ClusterError; what it raises is logged.
+        :param done: called with None when it succeeded, or with the ClusterError; what it raises
+            is logged.
         """
 
     def allow(self, waiting: Unit | PodInfo | str) -> bool:
-        """Let go of a unit or a pod that this plugin's ``permit`` asked to wait.
+        """Let a unit or a pod go on that this plugin's ``permit`` asked to wait.
 
-        A unit whose pods no plugin holds any more goes on to be bound. May be called from any hook,
+        The unit is bound once no plugin holds any of its pods. May be called from any hook,
         listener or thread; it takes effect before the next cycle.
 
         :param waiting: a unit, one pod of it, or the key of either (of the unit, where it is both).
@@ -395,11 +399,11 @@ class Handle(Protocol):
         """
 
     def reject(self, waiting: Unit | PodInfo | str, reason: str) -> bool:
-        """Refuse a unit that waits at Permit, for whichever plugin it waits.
+        """Refuse a unit that waits at Permit for any plugin.
 
-        It gives all of its nodes back, its pods are told the reason, and it is tried again after
-        an event of this plugin's ``requeue_on``. May be called from any hook, listener or thread;
-        it takes effect before the next cycle.
+        It gives back all of its nodes, its pods get the reason, and it is tried again after an
+        event of this plugin's ``requeue_on``. May be called from any hook, listener or thread; it
+        takes effect before the next cycle.
 
         :param waiting: the unit, a pod of it, or the key of either.
         :returns: whether the unit was waiting.
@@ -419,13 +423,19 @@ class Plugin(Generic[ArgsT]):
     """Base class of every plugin: mark methods with ``@hookimpl`` and name them as hooks.
 
     :param args: the arguments from the profile, checked against ``Args``.
-    :param handle: what the framework lends to the plugin.
+    :param handle: what the framework offers the plugin.
     """
 
     Args: ClassVar[type[Args]] = Args
+    """The model of the plugin's arguments."""
     reads: ClassVar[Reads] = Reads.CLUSTER
+    """What Filter and Score look at, joined by ``|``: the framework computes them again for a node
+    only when that changes. A plugin that reads less than it says is slower; one that reads more
+    gives stale answers."""
     normalize_scores: ClassVar[Normalize] = Normalize.NONE
+    """How the framework brings the plugin's scores to 0..100."""
     requeue_on: ClassVar[ClusterEvent] = ClusterEvent.ANY
+    """The events, joined by ``|``, after which a pod that this plugin refused is tried again."""
 
     def __init__(self, args: ArgsT, handle: Handle) -> None:
         self.args = args
@@ -439,24 +449,38 @@ class Plugin(Generic[ArgsT]):
         """
 
 
+class DomainState(Enum):
+    """What became of a domain that a unit was considered for."""
+
+    CHOSEN = "chosen"
+    REFUSED = "refused"
+    NOT_USED = "not used"
+    """A better domain holds the unit."""
+    NOT_TRIED = "not tried"
+    """The search ended before."""
+
+
 @dataclass(frozen=True)
 class DomainTrial:
-    """One domain that a unit was considered for: what it offers, why it was refused if it was.
+    """One domain that a unit was considered for, and why it was refused if it was.
 
-    ``rows`` are the domain's node rows, where they are worth keeping.
+    ``nodes`` is how many nodes it has, ``offered`` how many members it has room for (None where
+    nobody counted), ``needed`` how many have to be placed. ``refusal`` says why it was refused.
+    ``rows`` are its node rows, where they are worth keeping.
     """
 
     name: str
     nodes: int
     offered: int | None
     needed: int
-    refusal: str | None = None
+    refusal: str = ""
     rows: Rows | None = field(default=None, compare=False, repr=False)
+    state: DomainState = DomainState.REFUSED
 
 
 @dataclass(frozen=True)
 class Placements:
-    """What ``placement_generate`` found: candidates, the best first, and domains it ruled out.
+    """What ``placement_generate`` found: candidates, best first, and the domains it refused.
 
     Without candidates, ``reason`` says why the unit cannot be placed.
     """

@@ -1,7 +1,7 @@
 """The contract between framework and plugins: what a class must look like, what hooks return.
 
-Both are checked, so that a mistake in a plugin is a message that names it: at load for the class,
-at the call for an answer.
+The class is checked when it is loaded, each answer when the hook is called, so that every mistake
+gets a message that names the plugin.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def hooks_of(cls: type[Plugin[Any]]) -> list[str]:
 def check_class(name: str, cls: type[Plugin[Any]], where: str = "") -> None:
     """Check a plugin class without making one.
 
-    :raises InputError: saying what to mend.
+    :raises InputError: saying what to fix.
     """
 
     def wrong(text: str) -> InputError:
@@ -173,7 +173,7 @@ ANSWERS: dict[str, tuple[Callable[[Any], bool], str]] = {
     ),
     "bind": (_annotations, "None or a dict of texts"),
 }
-"""For each hook whose answer is one value: how to tell a good one, and its description.
+"""For each hook that returns a single value: a check of the value, and its description.
 
 Columns and iterables (filter, score, normalize, slots, remedies, relax) are checked where they
 are consumed, against the nodes they belong to.

@@ -1,4 +1,4 @@
-"""What a cycle leaves behind: the one record that every explanation is rendered from."""
+"""The record of a cycle, from which every explanation is rendered."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ class Finalist:
 class PodDecision:
     """What was decided for one pod.
 
-    ``refused`` holds, in the order of the plugins, (plugin, reason, number of nodes) of the
-    first plugin that refused each node (a node may have several reasons of that plugin);
-    ``removed`` the number of nodes that each plugin took out; ``unresolvable`` the nodes where
-    no preemption can help; ``notes`` what plugins say of the pod on its node, such as
-    its devices.
+    ``refused`` holds (plugin, reason, number of nodes) in the order of the plugins, for the first
+    plugin that refused each node; a node may have several reasons of that plugin. ``removed`` is
+    the number of nodes that each plugin removed, ``unresolvable`` the number of nodes where no
+    preemption can help. ``notes`` are remarks of plugins on the pod and its node, such as its
+    devices.
     """
 
     pod: str
@@ -64,9 +64,10 @@ class PodDecision:
 class Decision:
     """What one cycle decided for one unit, and why.
 
-    ``domains`` are those tried and ruled out for the whole unit, ``parts`` those chosen for its
-    sub-groups; ``preemption`` is what making room would have cost in each domain; ``at_permit``
-    says that every pod had its node, and a plugin refused at Permit.
+    ``at`` is the time in seconds. ``domains`` are the domains considered for the whole unit,
+    ``parts`` those chosen for its sub-groups. ``preemption`` is what preempting pods would have
+    cost in each domain. ``at_permit`` says that every pod had its node and a plugin refused at
+    Permit.
     """
 
     unit: str
@@ -88,7 +89,12 @@ def fit_message(
     refused: Sequence[tuple[str, str, int]],
     pre_filter: tuple[str, str] | None = None,
 ) -> str:
-    """Return kube-scheduler's sentence, reasons sorted as text (framework.FitError)."""
+    """Return kube-scheduler's sentence, with reasons sorted as text (framework.FitError).
+
+    :param nodes: how many nodes there are.
+    :param refused: (plugin, reason, number of nodes), as in PodDecision.
+    :param pre_filter: the plugin that refused every node in PreFilter, and its reason.
+    """
     if not nodes:
         return "no nodes available to schedule pods"
     if pre_filter is not None:

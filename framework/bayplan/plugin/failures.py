@@ -1,4 +1,4 @@
-"""What a plugin raised, as an error that names the plugin, the hook, and the line of its code."""
+"""Turns what a plugin raised into an error that names the plugin, the hook and the line."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from bayplan.errors import PluginError
 __all__ = ["PLUGIN_RAISES", "failure"]
 
 PLUGIN_RAISES = (Exception, SystemExit)
-"""What is caught of a plugin: one that exits must not take the scheduler with it."""
+"""What is caught from a plugin; SystemExit, too, for a plugin must not end the scheduler."""
 
 
 def failure(
     plugin: str, hook: str, cause: BaseException, function: Callable[..., Any]
 ) -> PluginError:
-    """Return the error for what a plugin raised, or for an answer that cannot be used.
+    """Return the error for what a plugin raised, or for an unusable answer.
 
     It points at the innermost line of the plugin's package, or at ``function`` itself.
     """
@@ -26,7 +26,7 @@ def failure(
 
 
 def _place(cause: BaseException, function: Callable[..., Any]) -> str:
-    """Return ``file:line``; nothing for functions without Python code."""
+    """Return ``file:line``, "" for functions without Python code."""
     plain = inspect.unwrap(function)
     code = getattr(plain, "__code__", None)
     if code is None:

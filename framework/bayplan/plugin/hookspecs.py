@@ -52,7 +52,7 @@ BoolColumn = npt.NDArray[np.bool_]
 
 @hookspec
 def pre_enqueue(pod: PodInfo) -> str | None:
-    """Say why the pod must not be tried yet; it then waits until the pod or its gang changes."""
+    """Return why the pod must not be tried yet; it waits until it or its gang changes."""
 
 
 @hookspec(firstresult=True)
@@ -66,10 +66,11 @@ def queue_sort(unit: Unit, added: float) -> tuple[float, ...]:
 
 @hookspec
 def requeue_hint(pod: PodInfo, event: ClusterEvent, subject: PodInfo | None) -> bool:
-    """Judge whether one event of ``requeue_on`` can help a pod that this plugin refused.
+    """Tell whether an event of ``requeue_on`` can help a pod that this plugin refused.
 
-    ``subject`` is the pod that was placed, changed or removed, None for any other event.
-    Without this hook every such event makes the pod be tried again.
+    ``event`` is one event, never several joined by ``|``; a change that is several events makes
+    one call for each. ``subject`` is the pod that was placed, changed or removed, None for any
+    other event. Without this hook the pod is tried again after every event of ``requeue_on``.
     """
     raise AssertionError
 
@@ -79,10 +80,10 @@ def requeue_hint(pod: PodInfo, event: ClusterEvent, subject: PodInfo | None) -> 
 
 @hookspec
 def sign(pod: PodInfo, nodes: NodeView) -> Hashable:
-    """Return all that this plugin's answers depend on in the pod.
+    """Return everything of the pod that this plugin's answers depend on.
 
-    Pods of equal signature share filter masks and scores. Without this hook nothing is shared
-    between pods, which is always correct.
+    Pods of equal signature share filter masks and scores. Without this hook pods share nothing,
+    which is always correct.
     """
     raise AssertionError
 
@@ -100,14 +101,14 @@ def filter(pod: PodInfo, nodes: NodeView, state: CycleState) -> Iterable[Reject]
 
 @hookspec
 def filter_node(pod: PodInfo, node: NodeRow, state: CycleState) -> str | Refusal | None:
-    """Say why one node is refused. The per-node spelling of ``filter``."""
+    """Return why one node is refused, None when it is not. The per-node spelling of ``filter``."""
 
 
 @hookspec
 def post_filter(unit: Unit, decision: Decision, state: CycleState) -> Preemption | str | None:
-    """Try to make room after no node was found; a text is added to the message.
+    """Preempt pods after no node was found; a text is added to the unit's message.
 
-    The first Preemption is carried out: its victims are evicted, its nodes held for the unit.
+    The first Preemption is carried out: its nodes are nominated for the unit, its victims evicted.
     """
 
 
@@ -118,9 +119,9 @@ def pre_score(pod: PodInfo, nodes: NodeView, state: CycleState) -> Skip | None:
 
 @hookspec
 def score(pod: PodInfo, nodes: NodeView, state: CycleState) -> FloatColumn | IntColumn:
-    """Return a score for each node, the higher the better; 0..100 after normalisation.
+    """Return a score for each node, higher is better; 0..100 after normalisation.
 
-    ``nodes`` may hold nodes that are not feasible; what they score does not count.
+    ``nodes`` may hold nodes that are not feasible; their scores do not count.
     """
     raise AssertionError
 
@@ -133,18 +134,18 @@ def score_node(pod: PodInfo, node: NodeRow, state: CycleState) -> float:
 
 @hookspec
 def normalize(pod: PodInfo, scores: FloatColumn, nodes: NodeView, state: CycleState) -> FloatColumn:
-    """Bring scores to 0..100, with ``normalize_scores = Normalize.HOOK``.
+    """Bring scores to 0..100; called with ``normalize_scores = Normalize.HOOK`` only.
 
-    ``nodes`` are the feasible ones, ``scores`` theirs.
+    ``nodes`` are the feasible nodes, ``scores`` their scores.
     """
     raise AssertionError
 
 
 @hookspec
 def slots(pod: PodInfo, nodes: NodeView, state: CycleState) -> IntColumn:
-    """Return how many pods equal to this one each node can take at most.
+    """Return, for each node, an upper bound of how many pods equal to this one it can take.
 
-    An upper bound for planning gangs; ``filter`` has the last word.
+    Plans for gangs start from it; ``filter`` decides.
     """
     raise AssertionError
 
@@ -154,12 +155,12 @@ def slots(pod: PodInfo, nodes: NodeView, state: CycleState) -> IntColumn:
 
 @hookspec(firstresult=True)
 def placement_generate(
-    unit: Unit, nodes: NodeView, within: Placement, state: CycleState
+    unit: Unit, nodes: NodeView, parent: Placement, state: CycleState
 ) -> Placements | None:
-    """Offer parts of the cluster for the unit, the best first; None leaves it to others.
+    """Offer parts of the cluster for the unit, best first; None leaves it to other plugins.
 
-    ``within`` is the placement that they have to be parts of: that of the unit which this one is
-    a part of, or the whole cluster.
+    They have to lie inside ``parent``: the placement of the unit that this one is a part of, or
+    the whole cluster.
     """
 
 
@@ -167,8 +168,8 @@ def placement_generate(
 def placement_score(unit: Unit, placement: Placement, state: CycleState) -> float:
     """Score a placement in which the unit fits, 0..100.
 
-    Where any plugin of the profile has this hook, all offered placements are tried and the best
-    sum wins, the first offered among equals; otherwise the first that fits is taken.
+    When a plugin of the profile has this hook, all offered placements are tried and the best sum
+    wins, the first offered among equals. Otherwise the first placement that fits is taken.
     """
     raise AssertionError
 
@@ -183,11 +184,11 @@ def device_score(
     chosen: Sequence[tuple[str, DeviceId]],
     devices: Mapping[DeviceId, Device],
 ) -> float | None:
-    """Score one complete choice of devices for the pod's claims; the highest is taken.
+    """Score one complete choice of devices for the pod's claims; the highest wins.
 
     ``chosen`` pairs each request with a device, ``devices`` are all that the node can use. Minus
-    infinity forbids a choice. A plugin to which the pod does not matter returns None, whatever is
-    chosen; where all do, the choice is taken that breaks the fewest groups of the node's topology.
+    infinity forbids a choice. A plugin that has no opinion on the pod returns None for every
+    choice. When all plugins do, the choice that breaks the fewest topology groups of the node wins.
     """
     raise AssertionError
 
@@ -197,37 +198,37 @@ def device_score(
 
 @hookspec
 def reserve(pod: PodInfo, node: NodeRow, state: CycleState) -> str | None:
-    """Take what the pod needs on the node; a text refuses and undoes the reservations before."""
+    """Reserve what the pod needs on the node; a text refuses and undoes earlier reservations."""
 
 
 @hookspec
 def unreserve(pod: PodInfo, node: NodeRow, state: CycleState) -> None:
-    """Undo ``reserve``. Called in reverse order, also where ``reserve`` was never called."""
+    """Undo ``reserve``. Called in reverse order, even when ``reserve`` was never called."""
 
 
 @hookspec
 def permit(pod: PodInfo, node: NodeRow, unit: Unit, state: CycleState) -> Wait | str | None:
     """Approve, refuse, or ask to wait, once the whole unit has its nodes.
 
-    While a unit waits for this plugin it is asked again after each event of ``requeue_on`` for
-    which ``requeue_hint``, where there is one, returns True; the time of the first Wait stands. The
-    pods are asked in turn until one still has to wait.
+    While a unit waits for this plugin, the hook is called again after each event of ``requeue_on``
+    for which ``requeue_hint``, if there is one, returns True; the timeout of the first Wait stands.
+    The pods are asked in turn until one still has to wait.
     """
 
 
 @hookspec
 def pre_bind(pod: PodInfo, node: NodeRow, state: CycleState) -> Preparation | str | None:
-    """Say what has to be done before the binding is written; a text refuses."""
+    """Return what has to be done before the binding is written; a text refuses."""
 
 
 @hookspec(firstresult=True)
 def bind(pod: PodInfo, node: NodeRow, state: CycleState) -> dict[str, str] | None:
-    """Return annotations to write with the binding; the first plugin that answers decides."""
+    """Return annotations to write with the binding; the first answer counts."""
 
 
 @hookspec
 def post_bind(pod: PodInfo, node: NodeRow, state: CycleState) -> None:
-    """Learn that the pod was bound."""
+    """Called after the pod was bound."""
 
 
 # Why not -----------------------------------------------------------------------------------
@@ -237,16 +238,15 @@ def post_bind(pod: PodInfo, node: NodeRow, state: CycleState) -> None:
 def remedies(pod: PodInfo, nodes: NodeView, state: CycleState) -> Iterable[Remedy]:
     """Offer small changes that would undo this plugin's refusals, for ``bayplan explain``.
 
-    It is also asked when the plugin's own ``pre_filter`` refused the pod; what it then offers
-    has no row.
+    Also called when the plugin's own ``pre_filter`` refused the pod; remedies have no row then.
     """
     raise AssertionError
 
 
 @hookspec
 def relax(unit: Unit) -> Iterable[tuple[str, Unit]]:
-    """Offer weaker forms of the unit, each with the words that describe the difference.
+    """Offer weaker forms of the unit, each with words that describe the difference.
 
-    ``bayplan explain`` tries them, and tells of the first that would be placed.
+    ``bayplan explain`` tries them and names the first that would be placed.
     """
     raise AssertionError

@@ -43,7 +43,7 @@ class PluginFinder:
         return {point.name: point for point in entry_points(group=ENTRY_POINT_GROUP)}
 
     def local(self) -> Mapping[str, type[Plugin[Any]]]:
-        """Return the plugins of the plugins folder."""
+        """Return the plugins of the plugins folder, by name."""
         return dict(self._classes)
 
     def find(self, name: str, where: str = "") -> type[Plugin[Any]]:
@@ -85,7 +85,7 @@ def _import(target: str, name: str, where: str) -> type[Plugin[Any]]:
 
 
 def load_file(path: Path) -> ModuleType:
-    """Import one Python file under a name of its own.
+    """Import a Python file as a module named ``bayplan_local_STEM``.
 
     :raises InputError: when it cannot be imported.
     """

@@ -1,9 +1,9 @@
 """The profile file: KubeSchedulerConfiguration as kube-scheduler reads it, with our plugins.
 
-``load_profiles`` gives, for each profile, the plugins of every extension point in order and each
-plugin's checked arguments. The merge rules are kube-scheduler's: defaults, minus ``disabled``,
-plus ``enabled``; ``multiPoint`` stands for every point that a plugin implements, and what a point
-names itself wins over it.
+``load_profiles`` returns, for each profile, the plugins of every extension point in order and the
+checked arguments of each plugin. The merge rules are kube-scheduler's: defaults, minus
+``disabled``, plus ``enabled``. ``multiPoint`` stands for every point that a plugin implements; the
+entry of a single point overrides it.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class _Profile(_Model):
 
 
 class _Configuration(_Model):
-    """The fields of KubeSchedulerConfiguration; those of the live scheduler are read by it."""
+    """The fields of KubeSchedulerConfiguration; the live scheduler reads its own."""
 
     kind: Literal["KubeSchedulerConfiguration"]
     api_version: Literal["kubescheduler.config.k8s.io/v1"] = "kubescheduler.config.k8s.io/v1"
@@ -121,7 +121,7 @@ class _Configuration(_Model):
 class Profile:
     """One profile, resolved: plugin classes, their arguments, and the order at every hook.
 
-    ``notes`` tell the operator which settings were read and change nothing.
+    ``notes`` tell the operator which settings have no effect.
     """
 
     scheduler_name: str
@@ -133,7 +133,7 @@ class Profile:
 
 @dataclass(frozen=True)
 class ProfileSet:
-    """The profiles of one file and what holds for all of them; backoff in seconds.
+    """The profiles of one file and the settings that they share; backoffs in seconds.
 
     With ``any_scheduler`` the first profile takes every pod, whatever its schedulerName.
     """
@@ -147,7 +147,10 @@ class ProfileSet:
 
 
 def default_profiles(finder: PluginFinder | None = None) -> ProfileSet:
-    """Return the default profile, taking every pod whatever its schedulerName."""
+    """Return the default profile; it takes every pod, whatever its schedulerName.
+
+    :raises InputError: when a plugin of the default profile cannot be imported.
+    """
     raw = _Profile()
     source = "the default profile"
     document = Document(source, 1, {}, Text(source, ""))
@@ -213,7 +216,7 @@ def _unwrap(document: Document) -> tuple[Document, str]:
             inner = parse_documents(text, f"{document.source} (data.{key})")
             if len(inner) != 1 or not isinstance(inner[0].content, dict):
                 raise InputError("expected one document", f"{document.source} (data.{key})")
-            # Koordinator's own ConfigMap leaves the name of its scheduler to the deployment.
+            # Koordinator's ConfigMap does not name its scheduler; its Deployment does.
             named = "koord-scheduler" if "koord" in key else "default-scheduler"
             return inner[0], named
     raise InputError("this ConfigMap holds no KubeSchedulerConfiguration", document.where(["data"]))
@@ -300,9 +303,9 @@ def _resolve(
 def _check_kind(
     name: str, args: Mapping[str, Any], document: Document, at: tuple[str | int, ...]
 ) -> None:
-    """Check that arguments which state their kind are those of their plugin.
+    """Check the kind of a plugin's arguments, if they state one.
 
-    :raises InputError: when they are those of another plugin.
+    :raises InputError: when it is another plugin's.
     """
     kind, expected = args.get("kind"), f"{name.rpartition(':')[2]}Args"
     if kind is not None and kind != expected:

@@ -1,9 +1,8 @@
-"""A profile at work: its plugins, registered with pluggy and compiled into call tuples.
+"""The hooks of a profile: its plugins, registered with pluggy and compiled into call tuples.
 
-pluggy checks the contract (names and arguments of hooks) and collects the implementations; this
-is the one module that touches its untyped side. Calls go through frozen tuples in the order that
-the profile gives for each extension point, so that a call costs nanoseconds and an exception
-carries the plugin's name.
+pluggy checks the contract (names and arguments of hooks) and collects the implementations. This is
+the only module that touches its untyped side. A hook is a tuple of calls in the order that the
+profile gives, so that a call costs nanoseconds and an exception carries the plugin's name.
 """
 
 from __future__ import annotations
@@ -43,11 +42,11 @@ class HookCall:
     weight: int = 1
 
     def __call__(self, *args: Any) -> Any:
-        """Call the plugin (``call``, where nanoseconds do not count)."""
+        """Call the plugin; hot paths use ``call`` itself."""
         return self.call(*args)
 
     def failed(self, cause: BaseException) -> PluginError:
-        """Return the error for what the plugin raised, or for an answer that cannot be used."""
+        """Return the error for what the plugin raised, or for an unusable answer."""
         return failure(self.name, self.hook, cause, self.function)
 
 
@@ -56,14 +55,14 @@ Hook = tuple[HookCall, ...]
 
 @dataclass(frozen=True, slots=True)
 class Spellings:
-    """A plugin's Filter or Score over columns and per node; one of them may be missing."""
+    """A plugin's Filter or Score over columns and per node; one spelling may be None."""
 
     vector: HookCall | None
     per_node: HookCall | None
 
     @property
     def call(self) -> HookCall:
-        """Either spelling."""
+        """The spelling over columns, or else the one per node."""
         call = self.vector or self.per_node
         assert call is not None
         return call
@@ -85,45 +84,51 @@ def guard(call: HookCall, function: Callable[P, T], *args: P.args, **kwargs: P.k
 class Runtime:
     """The compiled hooks of one profile.
 
-    :param points: for each hook, the plugins in order with their weights.
-    :param plugins: the plugin classes' instances by name.
-    :raises pluggy.PluginValidationError: for a class that ``check_class`` has not passed.
+    :param plugins: the plugins by name.
+    :param hooks: the calls of every hook, in order.
     """
 
-    def __init__(
-        self,
+    def __init__(self, plugins: Mapping[str, AnyPlugin], hooks: Mapping[str, Hook]) -> None:
+        self.plugins = plugins
+        self.hooks = hooks
+
+    @classmethod
+    def compiled(
+        cls,
         plugins: Mapping[str, AnyPlugin],
         points: Mapping[str, Sequence[tuple[str, int]]],
-    ) -> None:
-        self.plugins = dict(plugins)
+    ) -> Runtime:
+        """Return the runtime of some plugins.
+
+        :param points: for each hook, the plugins in order with their weights; a hook that is not
+            named has all plugins, with weight 1.
+        :raises pluggy.PluginValidationError: for a class that ``check_class`` has not passed.
+        """
         manager = pluggy.PluginManager(hookspecs.PROJECT)
         manager.add_hookspecs(hookspecs)
-        for name, plugin in self.plugins.items():
+        for name, plugin in plugins.items():
             manager.register(plugin, name=name)
         manager.check_pending()
-        self.hooks: dict[str, Hook] = {}
+        hooks: dict[str, Hook] = {}
         for hook, arguments in hook_names().items():
             found = {impl.plugin_name: impl for impl in getattr(manager.hook, hook).get_hookimpls()}
-            self.hooks[hook] = tuple(
-                _compile(self.plugins[name], name, hook, found[name], arguments, weight)
-                for name, weight in points.get(hook, [(name, 1) for name in self.plugins])
+            hooks[hook] = tuple(
+                _compile(plugins[name], name, hook, found[name], arguments, weight)
+                for name, weight in points.get(hook, [(name, 1) for name in plugins])
                 if name in found
             )
+        return cls(dict(plugins), hooks)
 
     def __getitem__(self, hook: str) -> Hook:
         return self.hooks[hook]
 
     def with_calls(self, change: Callable[[HookCall], HookCall]) -> Runtime:
         """Return the same runtime with every call replaced, as tracing does."""
-        copied = object.__new__(Runtime)
-        copied.plugins = self.plugins
-        copied.hooks = {
-            hook: tuple(change(call) for call in calls) for hook, calls in self.hooks.items()
-        }
-        return copied
+        changed = {hook: tuple(change(one) for one in calls) for hook, calls in self.hooks.items()}
+        return Runtime(self.plugins, changed)
 
     def spellings(self, vector: str, per_node: str) -> list[Spellings]:
-        """Join the two spellings of each plugin, column-wise ones first, in profile order."""
+        """Pair the two spellings of each plugin; plugins with a column-wise one come first."""
         vectors, singles = self.by_plugin(vector), self.by_plugin(per_node)
         names = dict.fromkeys([*vectors, *singles])
         return [Spellings(vectors.get(name), singles.get(name)) for name in names]
@@ -151,8 +156,8 @@ def _guarded(
 ) -> Callable[..., Any]:
     """Return a function that takes all arguments and passes on those at ``picks``.
 
-    One and two arguments are spelled out: they are most hooks, and a list costs as much again as
-    the call.
+    One and two arguments are spelled out: most hooks take no more, and building a list doubles the
+    cost of a call.
     """
     good, description = ANSWERS.get(hook, (None, ""))
 

@@ -1,4 +1,4 @@
-"""What a profile file says of the live scheduler: its election, and its connection."""
+"""The settings of a profile file for the live scheduler: leader election and connection."""
 
 from __future__ import annotations
 
@@ -40,18 +40,15 @@ class LeaderElection(_Settings):
     @pydantic.model_validator(mode="after")
     def _ordered(self) -> LeaderElection:
         if not self.retry_period * 1.2 < self.renew_deadline < self.lease_duration:
-            raise ValueError(
-                "retryPeriod times 1.2 has to be shorter than renewDeadline, and that shorter than "
-                "leaseDuration"
-            )
+            raise ValueError("expected 1.2 x retryPeriod < renewDeadline < leaseDuration")
         return self
 
 
 class ClientConnection(_Settings):
     """``clientConnection`` of KubeSchedulerConfiguration.
 
-    Without ``qps`` the server says how much it takes. The content types are read and change
-    nothing: the API is spoken to in JSON.
+    Without ``qps`` the server limits the rate of requests. The content types have no effect: the
+    client speaks JSON.
     """
 
     kubeconfig: str = ""

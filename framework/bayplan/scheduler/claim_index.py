@@ -1,4 +1,4 @@
-"""Which waiting pods use which claims, to know whose gates to ask when a claim changes."""
+"""Which pending pods use a ResourceClaim: their gates are asked again when it changes."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from collections.abc import Iterable
 from bayplan.api import ResourceClaim
 from bayplan.snapshot import PodInfo
 
-__all__ = ["Claimants"]
+__all__ = ["ClaimIndex"]
 
 
-class Claimants:
-    """Waiting pods by the claims that they name; claims made for a pod name it as their owner."""
+class ClaimIndex:
+    """Pending pods by the claims that they name; a claim made for a pod names its owner itself."""
 
     def __init__(self) -> None:
         self._by_claim: dict[str, dict[str, None]] = {}
         self._named: dict[str, list[str]] = {}
 
     def add(self, pod: PodInfo) -> None:
-        """Note which claims a pod names."""
+        """Index a pod by the claims that it names."""
         if not pod.spec.resource_claims:
             return
         self.remove(pod.key)
@@ -30,7 +30,7 @@ class Claimants:
                 self._by_claim.setdefault(key, {})[pod.key] = None
 
     def remove(self, pod_key: str) -> None:
-        """Forget a pod that does not wait any more."""
+        """Remove a pod that is not pending any more."""
         for key in self._named.pop(pod_key, ()):
             pods = self._by_claim[key]
             pods.pop(pod_key, None)
@@ -38,7 +38,7 @@ class Claimants:
                 del self._by_claim[key]
 
     def of(self, claim: ResourceClaim) -> Iterable[str]:
-        """Return the keys of the pods that may wait for a claim."""
+        """Return the keys of the pods that may be waiting for a claim."""
         owners = [
             f"{claim.metadata.namespace}/{reference.name}"
             for reference in claim.metadata.owner_references

@@ -1,28 +1,30 @@
-"""Making room: hold nodes for a unit, evict who stands there, and give up when that fails.
+"""Preemption carried out: nominate nodes for a unit, evict the victims, give up when refused.
 
-Pods under a disruption budget are asked first, one by one; when the cluster refuses one of them,
-nobody else is evicted, the held places go back, and that pod is spared for a while.
+Victims covered by a disruption budget are evicted first, one by one. When the cluster refuses one,
+nobody else is evicted, the nomination ends, and that pod is in cooldown for a while: no plugin
+chooses it as a victim again.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
-from bayplan.cluster.protocol import Cluster, Done, Evict
+from bayplan.cluster.protocol import Done, Evict
 from bayplan.errors import ClusterError, NotFound
 from bayplan.plugin.base import Preemption, Unit
-from bayplan.scheduler.nominator import Hold, Holds
-from bayplan.scheduler.recorder import Announcer
-from bayplan.snapshot import PodInfo, Snapshot
+from bayplan.plugin.events import ClusterEvent
+from bayplan.scheduler.nominator import Nomination
+from bayplan.scheduler.state import SchedulerState
+from bayplan.snapshot import PodInfo
 
-__all__ = ["Eviction", "RoomMaker"]
+__all__ = ["Eviction", "Evictor"]
 
-HOLD_SECONDS = 600.0
-"""How long places are held for a unit that states no time of its own."""
-SPARED_SECONDS = 60.0
+NOMINATION_SECONDS = 600.0
+"""How long nodes are held for a unit that states no time of its own."""
+COOLDOWN_SECONDS = 60.0
 """How long a pod is not chosen again after its eviction was refused."""
 _AFTER_GRACE = 60.0
 _REMEMBERED = 100_000
@@ -30,145 +32,152 @@ _REMEMBERED = 100_000
 
 @dataclass(frozen=True)
 class Eviction:
-    """A pod (by key) that was evicted, when (seconds), and the unit that it made room for."""
+    """A pod (by key) that was evicted, when (seconds), and the unit that preempted it."""
 
     pod: str
     at: float
     unit: str
 
 
-class RoomMaker:
-    """Carries out preemptions, and holds places for units.
+class Evictor:
+    """Carries out preemptions; the state's nominator holds the nodes.
 
-    :param take_back: takes a place back that a pod was given and is not bound to yet; False when
-        the pod has to be evicted.
-    :param freed: told of a unit, by key, whose held places went back.
-    :param refused: told of a unit, by key, of a pod that it wanted to go, and why it stays.
+    :param cancel_placement: takes back the node of a pod that is assumed on it and whose binding
+        is not written yet; False when there is no such pod, so that it has to be evicted.
     """
 
-    def __init__(
-        self,
-        cluster: Cluster,
-        snapshot: Snapshot,
-        announcer: Announcer,
-        take_back: Callable[[PodInfo], bool],
-        freed: Callable[[str], None],
-        refused: Callable[[str, PodInfo, str], None],
-    ) -> None:
-        self._cluster = cluster
-        self._snapshot = snapshot
-        self._announcer = announcer
-        self._take_back = take_back
-        self._freed = freed
-        self._refused = refused
-        self._spared: dict[str, float] = {}
-        self.holds = Holds(snapshot)
+    def __init__(self, state: SchedulerState, cancel_placement: Callable[[PodInfo], bool]) -> None:
+        self._state = state
+        self._cancel_placement = cancel_placement
+        self._nominator = state.nominator
+        self._recorder = state.recorder
+        self._cooldowns: dict[str, float] = {}
         self.evicted: deque[Eviction] = deque(maxlen=_REMEMBERED)
+        """The latest evictions, oldest first."""
 
-    def is_spared(self, pod_key: str) -> bool:
-        """Tell whether a pod's eviction was refused a short while ago."""
-        return self._spared.get(pod_key, -1.0) > self._cluster.now
+    def in_cooldown(self, pod_key: str) -> bool:
+        """Tell whether a pod's eviction was refused less than ``COOLDOWN_SECONDS`` ago."""
+        return self._cooldowns.get(pod_key, -1.0) > self._state.now
 
     def next_times(self) -> list[float]:
-        """Return when ``tick`` has something to do."""
-        return [*(hold.until for hold in self.holds.all()), *self._spared.values()]
+        """Return when ``tick`` has something to do, in seconds."""
+        return [*(one.until for one in self._nominator.all()), *self._cooldowns.values()]
 
-    def tick(self) -> bool:
-        """End what has lasted long enough; True when somebody may be evicted again."""
-        now = self._cluster.now
-        for hold in self.holds.all():
-            if hold.until <= now:
-                self.give_up(hold)
-        over = [key for key, until in self._spared.items() if until <= now]
+    def tick(self) -> None:
+        """End nominations and cooldowns whose time is over."""
+        now = self._state.now
+        for nomination in self._nominator.all():
+            if nomination.until <= now:
+                self.give_up(nomination)
+        over = [key for key, until in self._cooldowns.items() if until <= now]
         for key in over:
-            del self._spared[key]
-        return bool(over)
+            del self._cooldowns[key]
+        if over:
+            # A unit that was refused for want of victims may preempt now.
+            self._state.broadcast(ClusterEvent.POD_REMOVED)
 
-    # Holding -----------------------------------------------------------------------------
+    # Nominating --------------------------------------------------------------------------
 
-    def hold_part(self, unit: Unit, nodes: Mapping[str, str]) -> None:
-        """Let the members of a gang that is not strict keep the places that they found."""
-        before = self.holds.get(unit.key)
+    def nominate_part(self, unit: Unit, nodes: Mapping[str, str]) -> None:
+        """Let the members of a gang that is not strict keep the nodes that they found."""
+        before = self._nominator.get(unit.key)
         if before is not None and before.victims:
             return
-        until = before.until if before is not None else self._cluster.now + _patience(unit)
+        until = before.until if before is not None else self._state.now + _nomination_time(unit)
         pods = [pod for pod in unit.pods if pod.key in nodes]
-        self.holds.add(Hold(unit.key, pods, nodes, until, set()))
+        self._nominator.add(Nomination(unit.key, pods, nodes, until, set()))
 
-    def give_up(self, hold: Hold, why: str = "") -> None:
-        """End a hold that did not lead to a placement."""
-        self.holds.drop(hold.unit)
-        for pod in hold.pods:
-            self._announcer.not_nominated(pod, why)
-        self._freed(hold.unit)
+    def give_up(self, nomination: Nomination, why: str = "") -> None:
+        """End a nomination that did not lead to a placement, and let other units go first."""
+        self._nominator.drop(nomination.unit)
+        for pod in nomination.pods:
+            self._recorder.nomination_ended(pod, why)
+        self._state.queue.postpone(nomination.unit, self._state.now)
+        self._state.broadcast(ClusterEvent.POD_REMOVED)
 
     def release(self, pod_key: str) -> None:
-        """A pod with a held place changed or is gone: its unit's places go back."""
-        unit = self.holds.unit_of(pod_key)
+        """End the nomination of a pod's unit, because the pod changed, is bound or is gone."""
+        unit = self._nominator.unit_of(pod_key)
         if unit is not None:
-            self.holds.drop(unit)
+            self._nominator.drop(unit)
 
     # Evicting ----------------------------------------------------------------------------
 
-    def make_room(self, unit: Unit, preemption: Preemption) -> None:
-        """Hold the nodes for the unit and evict their victims, those with a budget first."""
+    def preempt(self, unit: Unit, preemption: Preemption) -> None:
+        """Nominate the nodes for the unit and evict their victims, those with a budget first."""
         victims: list[PodInfo] = []
         waited_for: set[str] = set()
         for victim in preemption.victims:
-            holder = self.holds.unit_of(victim.key)
-            hold = self.holds.get(holder) if holder is not None else None
+            nominated_unit = self._nominator.unit_of(victim.key)
+            other = self._nominator.get(nominated_unit) if nominated_unit is not None else None
             if victim.terminating:
                 waited_for.add(victim.key)
-            elif hold is not None:
-                self.give_up(hold, f"its places were taken by {unit.key}, of higher priority")
-            elif holder is None and not self._take_back(victim):
+            elif other is not None:
+                self.give_up(other, f"its nodes were taken by {unit.key}, of higher priority")
+            elif nominated_unit is None and not self._cancel_placement(victim):
                 victims.append(victim)
                 waited_for.add(victim.key)
         pods = [pod for pod in unit.pods if pod.key in preemption.nodes]
         grace = max((v.spec.termination_grace_period_seconds for v in victims), default=0)
-        until = self._cluster.now + max(_patience(unit), grace + _AFTER_GRACE)
+        until = self._state.now + max(_nomination_time(unit), grace + _AFTER_GRACE)
         nodes, domain = preemption.nodes, preemption.domain
-        made = Hold(unit.key, pods, nodes, until, waited_for, domain)
-        self.holds.add(made)
+        made = Nomination(unit.key, pods, nodes, until, waited_for, domain)
+        self._nominator.add(made)
         for pod in pods:
-            self._announcer.nominated(pod, nodes[pod.key], len(waited_for))
+            self._recorder.nominated(pod, nodes[pod.key], len(waited_for))
         guarded = [victim for victim in victims if victim.key in preemption.guarded]
         others = [victim for victim in victims if victim.key not in preemption.guarded]
         self._evict_all(guarded, others, made)
 
-    def _evict_all(self, guarded: Sequence[PodInfo], others: Sequence[PodInfo], hold: Hold) -> None:
+    def _evict_all(
+        self, guarded: Sequence[PodInfo], others: Sequence[PodInfo], nomination: Nomination
+    ) -> None:
         if not guarded:
             for victim in others:
-                self._evict(victim, hold, partial(self._answered, victim, hold))
+                self._evict(victim, nomination, partial(self._answered, victim, nomination))
             return
         first, *rest = guarded
 
         def answered(error: ClusterError | None) -> None:
-            self._answered(first, hold, error)
-            if error is None and self.holds.get(hold.unit) is hold:
-                self._evict_all(rest, others, hold)
+            self._answered(first, nomination, error)
+            if error is None and self._nominator.get(nomination.unit) is nomination:
+                self._evict_all(rest, others, nomination)
 
-        self._evict(first, hold, answered)
+        self._evict(first, nomination, answered)
 
-    def _evict(self, victim: PodInfo, hold: Hold, done: Done) -> None:
-        message = f"preempted to make room for {hold.unit}"
-        self._cluster.submit(Evict(victim.key, victim.pod.metadata.uid, message), done)
+    def _evict(self, victim: PodInfo, nomination: Nomination, done: Done) -> None:
+        message = f"preempted to make room for {nomination.unit}"
+        self._state.cluster.submit(Evict(victim.key, victim.pod.metadata.uid, message), done)
 
-    def _answered(self, victim: PodInfo, hold: Hold, error: ClusterError | None) -> None:
-        """The cluster has answered an eviction."""
-        now = self._cluster.now
+    def _answered(
+        self, victim: PodInfo, nomination: Nomination, error: ClusterError | None
+    ) -> None:
+        """Handle the cluster's answer to an eviction."""
+        now, unit = self._state.now, nomination.unit
         if error is None or isinstance(error, NotFound):
-            self.evicted.append(Eviction(victim.key, now, hold.unit))
-            placed = self._snapshot.placed.get(victim.key)
-            self._announcer.preempted(victim, hold.unit, placed[1] if placed else "")
+            self.evicted.append(Eviction(victim.key, now, unit))
+            placed = self._state.snapshot.placed.get(victim.key)
+            self._recorder.preempted(victim, unit, placed[1] if placed else "")
             return
-        self._announcer.warn(victim, "EvictionRefused", str(error))
-        self._spared[victim.key] = now + SPARED_SECONDS
-        if self.holds.get(hold.unit) is hold:
-            self.give_up(hold, f"the eviction of {victim.key} was refused: {error}")
-            self._refused(hold.unit, victim, str(error))
+        self._recorder.warn(victim, "EvictionRefused", str(error))
+        self._cooldowns[victim.key] = now + COOLDOWN_SECONDS
+        if self._nominator.get(unit) is nomination:
+            refusal = f"the eviction of {victim.key} was refused: {error}"
+            self.give_up(nomination, refusal)
+            self._record_refusal(unit, refusal)
+
+    def _record_refusal(self, unit: str, refusal: str) -> None:
+        """Write into the decision that its preemption was refused."""
+        decision = self._state.decisions.get(unit)
+        if decision is not None:
+            fit, _, _ = decision.message.rpartition("preemption: ")
+            decision.message = f"{fit}preemption: {refusal}."
+            decision.preemption = tuple(
+                replace(trial, chosen=False, refusal=refusal) if trial.chosen else trial
+                for trial in decision.preemption
+            )
 
 
-def _patience(unit: Unit) -> float:
-    """Return for how many seconds places are held for a unit."""
-    return unit.gang.wait if unit.gang is not None and unit.gang.wait else HOLD_SECONDS
+def _nomination_time(unit: Unit) -> float:
+    """Return for how many seconds nodes are held for a unit."""
+    return unit.gang.wait if unit.gang is not None and unit.gang.wait else NOMINATION_SECONDS

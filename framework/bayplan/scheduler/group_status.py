@@ -1,8 +1,8 @@
-"""What the scheduler writes to pod groups and network topologies: phases, conditions, domains.
+"""The status of pod groups and network topologies: phases, conditions, domains.
 
-Each ecosystem reads its own words: Koordinator's and scheduler-plugins' phases, Volcano's and
+Each ecosystem gets its own words: Koordinator's and scheduler-plugins' phases, Volcano's and
 KAI's phase with an ``Unschedulable`` condition, Kubernetes' ``PodGroupScheduled``; and the
-``detailStatus`` of a ClusterNetworkTopology. Nothing is written that is there already.
+``detailStatus`` of a ClusterNetworkTopology. A status that is up to date is not written again.
 """
 
 from __future__ import annotations
@@ -23,12 +23,13 @@ from bayplan.api import (
 from bayplan.api.network import ClusterNetworkTopologyStatus, TopologyDetail, TopologyInfo
 from bayplan.api.podgroup import ConditionedStatus, GroupCondition, PodGroupStatus
 from bayplan.cluster.protocol import Cluster, Event, PatchStatus
+from bayplan.gangs.completeness import has_minimum
 from bayplan.gangs.directory import GangMembers
 from bayplan.snapshot import Snapshot
 from bayplan.snapshot.networks import Networks
 from bayplan.topology.network.tree import NODE_LAYER, ROOT_LAYER, Domain, NetworkTree
 
-__all__ = ["StatusWriter", "detail_status", "phase_of"]
+__all__ = ["GroupStatusWriter", "detail_status", "phase_of"]
 
 _GROUPS: tuple[type[Any], ...] = (
     PodGroup,
@@ -39,35 +40,48 @@ _GROUPS: tuple[type[Any], ...] = (
 )
 
 
-class StatusWriter:
+class GroupStatusWriter:
     """Writes the status of the gangs that changed, and of the networks."""
 
     def __init__(self, cluster: Cluster, snapshot: Snapshot) -> None:
         self._cluster = cluster
         self._snapshot = snapshot
-        self._networks = Networks(snapshot)
+        self._networks = Networks.of(snapshot)
         self._changed: dict[str, None] = {}
-        self._told: dict[str, str] = {}
+        self._recorded: dict[str, str] = {}
         self._tree_of: dict[str, NetworkTree] = {}
 
     def changed(self, gang: str) -> None:
-        """Note that a gang's status may be another one now."""
+        """Mark a gang, by key, whose status may have changed."""
         self._changed[gang] = None
 
+    def marked(self) -> list[str]:
+        """Return the keys of the gangs whose status has to be written."""
+        return list(self._changed)
+
+    @property
+    def pending_reasons(self) -> int:
+        """How many gangs have a reason recorded why they are pending."""
+        return len(self._recorded)
+
     def forget(self, gone: Callable[[str], bool]) -> None:
-        """Forget what changed of gangs that are gone."""
+        """Drop the marks of gangs that are gone."""
         for key in [key for key in self._changed if gone(key)]:
             del self._changed[key]
 
     def write(
         self, members_of: Callable[[str], GangMembers | None], why: Callable[[str], str]
     ) -> None:
-        """Write what changed; ``why`` says what keeps a gang pending, or nothing."""
+        """Write the status of the marked gangs, and of networks that changed.
+
+        :param members_of: returns a gang by key, None when it is gone.
+        :param why: returns what keeps a gang pending, "" for nothing.
+        """
         changed, self._changed = self._changed, {}
         for key in changed:
             members = members_of(key)
             if members is None or members.gang is None:
-                self._told.pop(key, None)
+                self._recorded.pop(key, None)
                 continue
             message = members.gang.problem or ("" if not members.pending else why(key))
             for type_ in _GROUPS:
@@ -95,13 +109,13 @@ class StatusWriter:
             status = _conditioned(group, members, message)
         if status != getattr(group, "status", None):
             self._cluster.submit(PatchStatus(type(group), key, status))
-        if message and self._told.get(key) != message:
-            self._told[key] = message
+        if message and self._recorded.get(key) != message:
+            self._recorded[key] = message
             reason = "Unschedulable" if gang.problem is None else "Invalid"
             kind = kind_of(group).name
             self._cluster.submit(Event(key, "Warning", reason, message, about=kind))
         elif not message:
-            self._told.pop(key, None)
+            self._recorded.pop(key, None)
 
     def _write_networks(self) -> None:
         trees = self._networks.trees()
@@ -116,20 +130,22 @@ class StatusWriter:
 
 
 def phase_of(members: GangMembers) -> str:
-    """Return Koordinator's phase of a gang."""
-    least = members.gang.min_member if members.gang is not None else 1
+    """Return a gang's phase in Koordinator's terms."""
+    gang = members.gang
+    if gang is None:
+        return "Pending"
     succeeded, failed = members.count_ended("Succeeded"), members.count_ended("Failed")
-    if succeeded >= least:
+    if has_minimum(gang, succeeded):
         return "Finished"
-    if failed and failed + members.running + succeeded >= least:
+    if failed and has_minimum(gang, failed + members.running + succeeded):
         return "Failed"
-    if members.running + succeeded >= least:
+    if has_minimum(gang, members.running + succeeded):
         return "Running"
-    if len(members.bound) >= least:
+    if has_minimum(gang, len(members.bound)):
         return "Scheduled"
     if members.bound:
         return "Scheduling"
-    if len(members.pending) >= least:
+    if has_minimum(gang, len(members.pending)):
         return "PreScheduling"
     return "Pending"
 
@@ -139,7 +155,7 @@ def _conditioned(
 ) -> ConditionedStatus:
     gang = members.gang
     assert gang is not None, "checked by the caller"
-    complete = len(members.bound) >= gang.min_member
+    complete = has_minimum(gang, len(members.bound))
     if isinstance(group, NativePodGroup):
         if not complete and not message:
             return group.status
@@ -153,7 +169,7 @@ def _conditioned(
         condition = GroupCondition("Scheduled", "True" if complete else "False")
     else:
         reason = "NotEnoughResources"
-        if len(members.pending) + len(members.bound) < gang.min_member:
+        if not has_minimum(gang, members.present):
             reason = "NotEnoughTasks"
         condition = GroupCondition("Unschedulable", "True", reason, message)
     conditions = (condition,)
@@ -162,7 +178,7 @@ def _conditioned(
         phase = "Pending"
         if complete:
             phase = "Running"
-        if members.count_ended("Succeeded") >= gang.min_member:
+        if has_minimum(gang, members.count_ended("Succeeded")):
             phase = "Completed"
     return ConditionedStatus(
         phase,

@@ -1,8 +1,8 @@
-"""Places held for units that wait for room: nominated nodes, as pods in the snapshot.
+"""Nominated nodes: held for units that wait for evicted pods to end, as pods in the snapshot.
 
-A held place counts as taken for everybody but its unit, so that the room which an eviction frees
-is still there when the evicted pods have ended. Whoever may evict pods of that priority may also
-take their held places.
+A nominated node counts as taken for everybody but its unit, so that what an eviction frees is
+still free when the victims have ended. A unit that may evict pods of that priority may also take
+their nominated nodes.
 """
 
 from __future__ import annotations
@@ -12,12 +12,16 @@ from dataclasses import dataclass
 
 from bayplan.snapshot import PodInfo, Snapshot
 
-__all__ = ["Hold", "Holds"]
+__all__ = ["Nomination", "Nominator"]
 
 
 @dataclass
-class Hold:
-    """Nodes held for a unit's pods, by pod key, until a time (seconds); whose end it waits for."""
+class Nomination:
+    """The nodes held for a unit's pods, by pod key, until a time in seconds.
+
+    ``victims`` are the pods, by key, whose end the unit waits for. ``domain`` is the network
+    domain of the nodes, "" without one.
+    """
 
     unit: str
     pods: Sequence[PodInfo]
@@ -27,64 +31,64 @@ class Hold:
     domain: str = ""
 
 
-class Holds:
-    """All holds by unit, with their pods in the snapshot."""
+class Nominator:
+    """All nominations by unit, with their pods in the snapshot."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
-        self._holds: dict[str, Hold] = {}
+        self._nominations: dict[str, Nomination] = {}
         self._unit_of: dict[str, str] = {}
 
     def __contains__(self, pod_key: str) -> bool:
         return pod_key in self._unit_of
 
-    def get(self, unit: str) -> Hold | None:
-        """Return a unit's hold."""
-        return self._holds.get(unit)
+    def get(self, unit: str) -> Nomination | None:
+        """Return a unit's nomination."""
+        return self._nominations.get(unit)
 
     def unit_of(self, pod_key: str) -> str | None:
-        """Return the unit for whose pod a place is held."""
+        """Return the unit of a pod that has a nominated node."""
         return self._unit_of.get(pod_key)
 
-    def all(self) -> Iterable[Hold]:
-        """Return all holds."""
-        return tuple(self._holds.values())
+    def all(self) -> Iterable[Nomination]:
+        """Return all nominations."""
+        return tuple(self._nominations.values())
 
-    def add(self, hold: Hold) -> None:
-        """Hold places; an earlier hold of the unit is dropped."""
-        self.drop(hold.unit)
-        self._holds[hold.unit] = hold
-        for pod in hold.pods:
-            self._unit_of[pod.key] = hold.unit
-        self.restore(hold.unit)
+    def add(self, nomination: Nomination) -> None:
+        """Hold the nodes of a nomination; it replaces an earlier one of the unit."""
+        self.drop(nomination.unit)
+        self._nominations[nomination.unit] = nomination
+        for pod in nomination.pods:
+            self._unit_of[pod.key] = nomination.unit
+        self.resume(nomination.unit)
 
     def drop(self, unit: str) -> None:
-        """Give a unit's places back."""
-        self.lift(unit)
+        """End a unit's nomination and free its nodes."""
+        self.suspend(unit)
         self.forget(unit)
 
     def forget(self, unit: str) -> None:
-        """End a hold whose places were lifted already; what is in the snapshot now stays."""
-        hold = self._holds.pop(unit, None)
-        for pod in hold.pods if hold is not None else ():
+        """End a suspended nomination; what is in the snapshot now stays."""
+        nomination = self._nominations.pop(unit, None)
+        for pod in nomination.pods if nomination is not None else ():
             self._unit_of.pop(pod.key, None)
 
-    def lift(self, unit: str) -> None:
-        """Take the places out of the snapshot, for the unit's own cycle."""
-        hold = self._holds.get(unit)
-        for pod in reversed(hold.pods) if hold is not None else ():
+    def suspend(self, unit: str) -> None:
+        """Take the pods of a nomination out of the snapshot, for the unit's own cycle."""
+        nomination = self._nominations.get(unit)
+        for pod in reversed(nomination.pods) if nomination is not None else ():
             self._snapshot.remove_pod(pod.key)
 
-    def restore(self, unit: str) -> None:
-        """Put the places back into the snapshot after the unit's cycle."""
-        hold = self._holds.get(unit)
-        if hold is None:
+    def resume(self, unit: str) -> None:
+        """Put the pods of a nomination back into the snapshot after the unit's cycle."""
+        nomination = self._nominations.get(unit)
+        if nomination is None:
             return
-        for pod in hold.pods:
+        for pod in nomination.pods:
             if pod.key not in self._snapshot.placed:
-                self._snapshot.add_pod(pod, hold.nodes[pod.key])
+                self._snapshot.add_pod(pod, nomination.nodes[pod.key])
 
-    def ended(self, pod_key: str) -> None:
-        """Note that a pod is gone for which units may wait."""
-        for hold in self._holds.values():
-            hold.victims.discard(pod_key)
+    def victim_ended(self, pod_key: str) -> None:
+        """Record that a pod has ended; units that waited for it wait for the others only."""
+        for nomination in self._nominations.values():
+            nomination.victims.discard(pod_key)

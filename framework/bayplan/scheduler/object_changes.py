@@ -1,4 +1,4 @@
-"""What changed between two versions of an object, of all that scheduling reads."""
+"""What changed between two versions of an object, as far as scheduling reads it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["claim_freed", "node_difference", "same_definition", "same_needs"]
 
 
 def same_needs(old: Pod, new: Pod) -> bool:
-    """Whether an update leaves everything that scheduling reads as it was."""
+    """Tell whether a pod's update changes nothing that scheduling reads."""
     if old is new:
         return True
     before, after = old.metadata, new.metadata
@@ -25,7 +25,7 @@ def same_needs(old: Pod, new: Pod) -> bool:
 
 
 def same_definition(old: ApiObject | None, new: ApiObject) -> bool:
-    """Whether an update of an object changed nothing but its status."""
+    """Tell whether an update changed an object's status only."""
     if old is None:
         return False
     meta = replace(new.metadata, resource_version=old.metadata.resource_version)
@@ -36,7 +36,7 @@ def same_definition(old: ApiObject | None, new: ApiObject) -> bool:
 
 
 def claim_freed(old: ResourceClaim | None, new: ResourceClaim) -> bool:
-    """Whether an update of a claim can let others be allocated, or its own pods be bound."""
+    """Tell whether a claim's update may let other claims be allocated, or its own pods be bound."""
     if old is None:
         return False
     before, after = old.status, new.status
@@ -48,7 +48,7 @@ def claim_freed(old: ResourceClaim | None, new: ResourceClaim) -> bool:
 
 
 def node_difference(old: Node | None, new: Node) -> ClusterEvent:
-    """Return what changed between two versions of a node, of all that scheduling reads."""
+    """Return the events, joined by ``|``, of a node's change; NONE when scheduling reads none."""
     if old is None:
         return ClusterEvent.NODE_ADDED
     event = ClusterEvent.NONE

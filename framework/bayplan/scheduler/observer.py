@@ -1,4 +1,4 @@
-"""Whoever wants to know what a scheduler does while it does it: logs and metrics."""
+"""The hooks for logs and metrics: what a scheduler reports while it works."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ __all__ = ["Observer"]
 
 
 class Observer:
-    """Told of every cycle and binding; this one listens to nothing."""
+    """Called at every cycle and binding; this one does nothing."""
 
     def begins(self) -> None:
         """A cycle begins."""
 
     def ended(self, profile: str, unit: Unit, result: Result, seconds: float) -> None:
-        """A cycle of a profile ended after so many seconds."""
+        """A cycle of a profile ended; ``seconds`` is how long it took."""
 
     def given_up(self, decision: Decision) -> None:
-        """A unit that had its nodes gave them back: it was not permitted, prepared or bound."""
+        """A placed unit gave its nodes back: it was not permitted, prepared or bound."""
 
     def bound(self, pod: PodInfo, node: str, cycle: int, attempts: int, seconds: float) -> None:
-        """A pod was bound, so many seconds after it came into the queue."""
+        """A pod was bound, ``seconds`` after it came into the queue, in ``attempts`` cycles."""

@@ -1,8 +1,8 @@
-"""Permit: units that have their nodes, and the plugins that still hold them back.
+"""Permit: placed units that plugins hold back, and how each wait ends.
 
-Each plugin holds each pod on its own. A unit goes on when every plugin has let go of every pod, and
-ends when a plugin rejects it or the first of the waits is over. Orders (``allow``, ``reject``) may
-come from any hook, listener or thread; ``settle`` carries them out between cycles.
+Each plugin holds each pod on its own. A unit goes on when every plugin has let go of every pod. It
+is refused when a plugin rejects it, or when the first of its waits times out. Orders (``allow``,
+``reject``) may come from any hook, listener or thread; ``settle`` applies them between cycles.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ Failed = Callable[[PodInfo, PluginError], None]
 
 @dataclass(frozen=True)
 class PermitWait:
-    """A unit that has its nodes and waits at Permit.
+    """A placed unit that waits at Permit.
 
-    ``plugins`` still hold it back, in the order of the profile; ``nodes`` are the nodes that its
-    pods are assumed on, by pod key. It waits since ``since`` and is refused at ``deadline``, both
-    in seconds of the scheduler's clock.
+    ``plugins`` still hold it back, in the order of the profile. ``nodes`` are the nodes that its
+    pods are assumed on, by pod key. It has waited since ``since`` and is refused at ``deadline``,
+    both in seconds of the scheduler's clock.
     """
 
     unit: str
@@ -49,9 +49,9 @@ class PermitWait:
 
 @dataclass(frozen=True)
 class Ending:
-    """A wait that is over: the unit may be bound, or ``refusal`` or ``error`` says why not.
+    """The end of a wait: the unit may be bound, or ``refusal`` or ``error`` says why not.
 
-    ``plugins`` are those that refused it.
+    ``plugins`` are the plugins that refused it.
     """
 
     unit: str
@@ -62,7 +62,7 @@ class Ending:
 
 @dataclass(frozen=True)
 class _Order:
-    """What a plugin wants of a unit, or of one pod of it; None as ``reason`` allows."""
+    """An order of a plugin for a unit or one pod of it: ``reason`` None allows, a text rejects."""
 
     unit: str
     pod: str | None
@@ -72,7 +72,7 @@ class _Order:
 
 @dataclass(eq=False)
 class _Held:
-    """A unit with what every plugin still holds of it: for each plugin, pod keys and deadlines."""
+    """A waiting unit; ``pending`` has, by plugin, the pods it still holds and their deadlines."""
 
     unit: Unit
     reserved: Mapping[str, Reserved]
@@ -83,7 +83,7 @@ class _Held:
     stale: set[str] = field(default_factory=set)
 
     def record(self) -> PermitWait:
-        """Return what there is to tell of the wait."""
+        """Return the wait as others see it."""
         return PermitWait(
             self.unit.key,
             tuple(call.name for call in self.calls if call.name in self.pending),
@@ -93,7 +93,7 @@ class _Held:
         )
 
     def deadline(self) -> float:
-        """Return when the first of the waits is over."""
+        """Return when the first of the waits times out."""
         return min(min(pods.values()) for pods in self.pending.values())
 
     def let_go(self, plugin: str | None, pod: str | None) -> None:
@@ -108,7 +108,7 @@ class _Held:
 class Permits:
     """The units that wait at Permit, by key.
 
-    :param failed: told of plugins that raise in ``requeue_hint``.
+    :param failed: called when a plugin raises in ``requeue_hint``.
     """
 
     def __init__(self, snapshot: Snapshot, failed: Failed) -> None:
@@ -118,10 +118,13 @@ class Permits:
         self._unit_of: dict[str, str] = {}
         self._orders: deque[_Order] = deque()
 
+    def __len__(self) -> int:
+        return len(self._held)
+
     def begin(
         self, unit: Unit, reserved: Iterable[Reserved], runtime: Runtime, waits: Waits, now: float
     ) -> PermitWait:
-        """Hold a unit back, for as long as plugins asked."""
+        """Hold a unit back for as long as plugins asked; return the wait."""
         held = _Held(
             unit,
             {one.pod.key: one for one in reserved},
@@ -135,18 +138,18 @@ class Permits:
         return held.record()
 
     def forget(self, unit: str) -> None:
-        """Forget a unit that waits no more."""
+        """Drop a unit's wait, if there is one."""
         held = self._held.pop(unit, None)
         for pod in held.reserved if held is not None else ():
             self._unit_of.pop(pod, None)
 
     def waiting(self, whom: Whom) -> PermitWait | None:
-        """Return the wait of a unit or of a pod's unit; None where it waits for nobody."""
+        """Return the wait of a unit, or of the unit of a pod; None when it does not wait."""
         unit, _ = self._find(whom)
         return self._held[unit].record() if unit is not None else None
 
     def _find(self, whom: Whom) -> tuple[str | None, str | None]:
-        """Return the keys of the unit that waits, and of the pod where one is meant."""
+        """Return the key of the waiting unit, and that of the pod if ``whom`` is one."""
         if isinstance(whom, PodInfo):
             return self._unit_of.get(whom.key), whom.key
         key = whom.key if isinstance(whom, Unit) else whom
@@ -154,12 +157,12 @@ class Permits:
             return key, None
         return (self._unit_of.get(key), key) if isinstance(whom, str) else (None, None)
 
-    # What plugins want -------------------------------------------------------------------
+    # Orders ------------------------------------------------------------------------------
 
     def allow(self, whom: Whom, plugin: str | None = None) -> bool:
-        """Have a plugin (None: every plugin) let go of a unit or a pod, before the next cycle.
+        """Have a plugin (None: every plugin) let go of a unit or a pod before the next cycle.
 
-        Returns whether it held it.
+        :returns: whether the plugin held it.
         """
         unit, pod = self._find(whom)
         held = self._held.get(unit) if unit is not None else None
@@ -177,16 +180,20 @@ class Permits:
         self._orders.append(_Order(unit, pod, plugin, reason))
         return True
 
-    def happened(self, event: ClusterEvent, subject: PodInfo | None) -> None:
-        """Note which plugins have to be asked again after an event."""
+    def on_event(self, event: ClusterEvent, subject: PodInfo | None) -> None:
+        """Mark the plugins that have to be asked again after an event.
+
+        :param event: one event, no union.
+        :param subject: the pod that was placed, changed or removed, None for any other event.
+        """
         for held in self._held.values():
             for call in held.calls:
                 name = call.name
                 if name in held.pending and name not in held.stale:
-                    if event & call.plugin.requeue_on and self._hopes(held, name, event, subject):
+                    if event & call.plugin.requeue_on and self._hints(held, name, event, subject):
                         held.stale.add(name)
 
-    def _hopes(
+    def _hints(
         self, held: _Held, plugin: str, event: ClusterEvent, subject: PodInfo | None
     ) -> bool:
         hint = held.hints.get(plugin)
@@ -199,7 +206,7 @@ class Permits:
             self._failed(pod, exc)
             return True
 
-    # What becomes of them ----------------------------------------------------------------
+    # Endings -----------------------------------------------------------------------------
 
     def next_time(self, now: float) -> float | None:
         """Return when ``settle`` has something to do; None when never."""
@@ -208,9 +215,9 @@ class Permits:
         return min((held.deadline() for held in self._held.values()), default=None)
 
     def settle(self, now: float) -> tuple[list[Ending], list[PermitWait]]:
-        """Carry out orders, ask plugins again, and end what took too long.
+        """Apply orders, ask plugins again after events, and end waits that timed out.
 
-        Returns the waits that are over, which it forgets, and those that fewer plugins hold now.
+        :returns: the waits that ended, which are dropped, and those that fewer plugins hold now.
         """
         endings: list[Ending] = []
         touched: dict[str, None] = {}
@@ -241,7 +248,7 @@ class Permits:
             self._end(Ending(order.unit), endings)
 
     def _ask_again(self, held: _Held) -> Ending | None:
-        """Ask the plugins whose answer may be another now, until one still has to wait."""
+        """Ask ``permit`` of the plugins that an event may have changed, until one still waits."""
         key = held.unit.key
         stale, held.stale = held.stale, set()
         for call in held.calls:
@@ -266,7 +273,7 @@ class Permits:
 
 
 def _timeout(held: _Held, now: float) -> Ending:
-    """Return the end of a wait that took too long, in kube-scheduler's words."""
+    """Return the end of a wait that timed out, in kube-scheduler's words."""
     late = [name for name, pods in held.pending.items() if min(pods.values()) <= now]
     first = min(late, key=lambda name: min(held.pending[name].values()))
     waited = min(held.pending[first].values()) - held.since

@@ -1,4 +1,4 @@
-"""What plugins have to do between a decision and the binding: writes, and waiting for an answer."""
+"""What plugins do between a decision and the bindings: writes, and waiting until all is ready."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Failed = Callable[[str | PluginError, bool], None]
 
 @dataclass(eq=False)
 class _Work:
-    """One unit's preparations; ``writing`` are those whose writes are not all answered yet."""
+    """One unit's preparations; ``writing`` counts those with unanswered writes."""
 
     pods: frozenset[str]
     waiting: list[Preparation]
@@ -28,14 +28,17 @@ class _Work:
 
 
 class Preparations:
-    """The units that are being prepared, by key."""
+    """The units being prepared, by key. Times are in seconds."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._units: dict[str, _Work] = {}
         self._unit_of: dict[str, str] = {}
         self._written: dict[str, _Work] = {}
-        """Those of the units whose writes are done, and that wait for something else."""
+        """The units whose writes are done, and that wait until they are ready."""
+
+    def __len__(self) -> int:
+        return len(self._units)
 
     def begin(
         self,
@@ -45,11 +48,12 @@ class Preparations:
         done: Callable[[], None],
         failed: Failed,
     ) -> None:
-        """Carry out the writes of a unit's pods, each pod's in order, and wait until all are ready.
+        """Submit the writes of a unit's pods, each pod's in order, and wait until all are ready.
 
         :param pods: the keys of the unit's pods.
-        :param done: told when the unit may be bound.
-        :param failed: told why it may not be, and whether that was an error and no refusal.
+        :param done: called when the unit may be bound.
+        :param failed: called with the reason when it may not, and whether that is an error
+            (rather than a refusal).
         """
         seconds = max(preparation.seconds for preparation in preparations)
         work = _Work(
@@ -117,7 +121,10 @@ class Preparations:
             self._unit_of.pop(pod, None)
 
     def recheck(self, pods: Iterable[str] | None = None) -> None:
-        """Ask again whether units are ready, because an object changed; ``pods``: whose."""
+        """Ask units again whether they are ready, because an object changed.
+
+        :param pods: the pods, by key, that the object concerns; None for all.
+        """
         if not self._written:
             return
         units = self._written if pods is None else dict.fromkeys(map(self._unit_of.get, pods))
@@ -127,13 +134,13 @@ class Preparations:
                 self._check(unit, work)
 
     def cancel(self, unit: str, why: str) -> None:
-        """Give a unit's preparation up, if there is one."""
+        """End a unit's preparation with an error, if there is one."""
         work = self._units.get(unit)
         if work is not None:
             self._end(unit, work, why, error=True)
 
     def cancel_pod(self, pod: str, why: str) -> bool:
-        """Give up the preparation of the unit that a pod, by key, is in; False without any."""
+        """End the preparation of the unit of a pod, by key; return False when there is none."""
         unit = self._unit_of.get(pod)
         if unit is None:
             return False
@@ -141,11 +148,11 @@ class Preparations:
         return True
 
     def next_times(self) -> list[float]:
-        """Return when ``tick`` has something to do."""
+        """Return when ``tick`` has something to do, in seconds."""
         return [work.until for work in self._written.values()]
 
     def tick(self) -> None:
-        """Give up what was not ready in time."""
+        """End preparations that were not ready in time."""
         now = self._cluster.now
         for unit, work in list(self._written.items()):
             if work.until <= now:

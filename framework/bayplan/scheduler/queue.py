@@ -1,9 +1,9 @@
-"""The unit queue: who is tried next, who waits, and for what.
+"""The unit queue: which unit is tried next, which wait, and for what.
 
-A unit is in one of four places: *active* (to be tried, in the order of ``queue_sort``),
-*backoff* (to be tried when its delay is over), *unschedulable* (until an event that can help one
-of the plugins that refused it, or at most ``FLUSH_AFTER`` seconds), or *gated* (``pre_enqueue``
-refused all of its pods). The delay doubles with each attempt.
+A unit is *active* (tried in the order of ``queue_sort``), in *backoff* (tried when its delay is
+over), *unschedulable* (until an event that can help one of the plugins that refused it, or at most
+``FLUSH_AFTER`` seconds), *gated* (``pre_enqueue`` refused all of its pods) or *in flight* (in its
+cycle, at Permit or being bound). The delay doubles with each attempt.
 """
 
 from __future__ import annotations
@@ -12,14 +12,15 @@ import heapq
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Protocol
 
 from bayplan.plugin.events import ClusterEvent
 from bayplan.snapshot.pods import PodInfo
 
-__all__ = ["FLUSH_AFTER", "Place", "QueuedUnit", "UnitQueue"]
+__all__ = ["FLUSH_AFTER", "Place", "QueueRules", "QueuedUnit", "UnitQueue"]
 
 FLUSH_AFTER = 300.0
-"""Seconds after which an unschedulable unit is tried again without any event."""
+"""Seconds after which an unschedulable unit is tried again without an event."""
 
 
 class Place(Enum):
@@ -34,7 +35,13 @@ class Place(Enum):
 
 @dataclass(eq=False)
 class QueuedUnit:
-    """A unit in the queue: its pods that may be tried, and those that a gate holds back."""
+    """A unit in the queue; times in seconds.
+
+    ``ready`` are the pods that may be tried, ``gated`` those that a gate holds back, with its
+    reason, by pod key. ``added`` is when the unit came, ``retry_at`` the end of its backoff.
+    ``refused_by`` are the plugins that refused it last. Entries of the queue's heaps with another
+    ``ticket`` are stale.
+    """
 
     key: str
     added: float
@@ -52,36 +59,38 @@ class QueuedUnit:
         return {**self.ready, **{key: pod for key, (pod, _) in self.gated.items()}}
 
 
-Gate = Callable[[PodInfo], str | None]
-SortKey = Callable[["QueuedUnit"], tuple[float, ...]]
-Hint = Callable[[QueuedUnit, ClusterEvent], bool]
-Listens = Callable[[frozenset[str], ClusterEvent], bool]
+class QueueRules(Protocol):
+    """What the queue asks about units and events."""
+
+    def gate(self, pod: PodInfo) -> str | None:
+        """Return why a pod must not be tried yet, or None."""
+
+    def sort_key(self, queued: QueuedUnit) -> tuple[float, ...]:
+        """Return a unit's place in the order: smallest first, then the first to arrive."""
+
+    def listens(self, plugins: frozenset[str], event: ClusterEvent) -> bool:
+        """Tell whether an event can help any unit that these plugins refused."""
+
+    def helps(self, queued: QueuedUnit, event: ClusterEvent, subject: PodInfo | None) -> bool:
+        """Tell whether an event, about the pod ``subject`` if any, can help a refused unit."""
 
 
 class UnitQueue:
     """Units by key, each in one place. Times are in seconds.
 
-    :param sort_key: orders active units; the smallest comes first, then the first to arrive.
-    :param gate: why a pod must not be tried yet, or None.
-    :param helps: whether an event can help a unit that was refused.
-    :param listens: whether an event can help any unit that these plugins refused.
-    :param unit_of: the key of the unit that a pod belongs to.
+    :param unit_of: returns the key of the unit that a pod belongs to.
+    :param initial_backoff: the delay after the first attempt.
+    :param max_backoff: the longest delay.
     """
 
     def __init__(
         self,
-        sort_key: SortKey,
-        gate: Gate,
-        helps: Hint,
-        unit_of: Callable[[PodInfo], str] = lambda pod: pod.gang or pod.key,
+        rules: QueueRules,
+        unit_of: Callable[[PodInfo], str],
         initial_backoff: float = 1.0,
         max_backoff: float = 10.0,
-        listens: Listens = lambda plugins, event: True,
     ) -> None:
-        self._listens = listens
-        self._sort_key = sort_key
-        self._gate = gate
-        self._helps = helps
+        self._rules = rules
         self._unit_key = unit_of
         self._initial_backoff = initial_backoff
         self._max_backoff = max_backoff
@@ -90,7 +99,7 @@ class UnitQueue:
         self._active: list[tuple[tuple[float, ...], int, str]] = []
         self._timed: list[tuple[float, int, str]] = []
         self._unschedulable: dict[frozenset[str], dict[str, QueuedUnit]] = {}
-        """By who refused them: most events help none of thousands, and not one is looked at."""
+        """By the plugins that refused them, so that an event skips thousands it cannot help."""
         self._tickets = 0
 
     @property
@@ -111,7 +120,7 @@ class UnitQueue:
         return self._units[unit_key].pods.get(pod_key) if unit_key is not None else None
 
     def add(self, pod: PodInfo, now: float) -> None:
-        """Add a pod, or take over its new object; either may make its unit worth a try."""
+        """Add a pod or its new version; either may make its unit worth a try."""
         key = self._unit_key(pod)
         unit = self._units.get(key)
         if unit is None:
@@ -119,7 +128,7 @@ class UnitQueue:
         self._unit_of[pod.key] = key
         unit.ready.pop(pod.key, None)
         unit.gated.pop(pod.key, None)
-        refusal = self._gate(pod)
+        refusal = self._rules.gate(pod)
         if refusal is not None:
             unit.gated[pod.key] = (pod, refusal)
             return
@@ -130,7 +139,7 @@ class UnitQueue:
             self._wake(unit, now)
 
     def remove(self, pod_key: str) -> None:
-        """Forget a pod that is gone or has a node."""
+        """Remove a pod that is gone or has a node."""
         key = self._unit_of.pop(pod_key, None)
         if key is None:
             return
@@ -141,12 +150,12 @@ class UnitQueue:
             self._forget(unit)
 
     def recheck(self, unit_key: str, now: float) -> None:
-        """Ask the gates of a unit again, because its gang changed."""
+        """Ask the gates of all pods of a unit again, because its gang changed."""
         unit = self._units.get(unit_key)
         if unit is None:
             return
         for pod_key, pod in list(unit.ready.items()):
-            refusal = self._gate(pod)
+            refusal = self._rules.gate(pod)
             if refusal is not None:
                 del unit.ready[pod_key]
                 unit.gated[pod_key] = (pod, refusal)
@@ -157,13 +166,13 @@ class UnitQueue:
             self._wake(unit, now)
 
     def recheck_pod(self, pod_key: str, now: float) -> None:
-        """Ask the gates of one pod again, because what they look at changed."""
+        """Ask the gates of one pod again, because an object that it names changed."""
         key = self._unit_of.get(pod_key)
         unit = self._units[key] if key is not None else None
         if unit is None:
             return
         pod = unit.pods[pod_key]
-        refusal = self._gate(pod)
+        refusal = self._rules.gate(pod)
         unit.ready.pop(pod_key, None)
         unit.gated.pop(pod_key, None)
         if refusal is not None:
@@ -176,7 +185,7 @@ class UnitQueue:
             self._wake(unit, now)
 
     def postpone(self, unit_key: str, now: float) -> None:
-        """Let the others go first: try a unit again after the longest delay at the earliest."""
+        """Let other units go first: retry this one after the longest delay, or later."""
         unit = self._units.get(unit_key)
         if unit is not None:
             unit.retry_at = now + self._max_backoff
@@ -184,7 +193,7 @@ class UnitQueue:
                 self._wake(unit, now)
 
     def refresh_gates(self, unit_key: str, now: float) -> None:
-        """Ask again the gates of those pods of a unit that are held back."""
+        """Ask the gates of a unit's gated pods again."""
         unit = self._units.get(unit_key)
         if unit is None or not unit.gated:
             return
@@ -220,7 +229,7 @@ class UnitQueue:
         return None
 
     def refuse(self, unit: QueuedUnit, refused_by: set[str], now: float) -> None:
-        """Put a unit back that no node could take, to wait for an event."""
+        """Put a refused unit back, to wait for an event that helps these plugins."""
         if unit.key not in self._units:
             return
         unit.retry_at = now + self._delay(unit)
@@ -234,14 +243,14 @@ class UnitQueue:
         heapq.heappush(self._timed, (now + FLUSH_AFTER, unit.ticket, unit.key))
 
     def retry(self, unit: QueuedUnit, now: float) -> None:
-        """Put a unit back after an error, to be tried when its delay is over."""
+        """Put a unit back, to be tried when its backoff is over."""
         if unit.key not in self._units:
             return
         unit.retry_at = now + self._delay(unit)
         self._wake(unit, now)
 
     def settle(self, unit: QueuedUnit, now: float) -> None:
-        """A unit's cycle is over; pods that came meanwhile make it worth another."""
+        """Reset a unit whose pods were bound; pods that came meanwhile get another cycle."""
         if self._units.get(unit.key) is unit:
             unit.attempts = 0
             unit.retry_at = now
@@ -250,17 +259,36 @@ class UnitQueue:
             else:
                 self._move(unit, Place.GATED)
 
-    def on_event(self, event: ClusterEvent, now: float) -> None:
-        """Wake the units that the event can help."""
+    def on_event(self, event: ClusterEvent, subject: PodInfo | None, now: float) -> None:
+        """Wake the units that an event can help.
+
+        :param event: one event, no union.
+        :param subject: the pod that was placed, changed or removed, None for any other event.
+        """
         for plugins, units in list(self._unschedulable.items()):
-            if self._listens(plugins, event):
+            if self._rules.listens(plugins, event):
                 for unit in list(units.values()):
-                    if self._helps(unit, event):
+                    if self._rules.helps(unit, event, subject):
                         self._wake(unit, now)
+
+    def is_first(self, unit_key: str) -> bool:
+        """Tell whether no other unit that is to be tried comes before this one.
+
+        False for a unit that is not in the queue.
+        """
+        mine = self._units.get(unit_key)
+        if mine is None:
+            return False
+        key = self._rules.sort_key(mine)
+        untried = (Place.GATED, Place.IN_FLIGHT)
+        return not any(
+            other is not mine and other.place not in untried and self._rules.sort_key(other) < key
+            for other in self._units.values()
+        )
 
     def _reopen(self, unit: QueuedUnit) -> None:
         for pod_key, (pod, _) in list(unit.gated.items()):
-            refusal = self._gate(pod)
+            refusal = self._rules.gate(pod)
             if refusal is None:
                 del unit.gated[pod_key]
                 unit.ready[pod_key] = pod
@@ -280,7 +308,7 @@ class UnitQueue:
 
     def _activate(self, unit: QueuedUnit) -> None:
         self._move(unit, Place.ACTIVE)
-        heapq.heappush(self._active, (self._sort_key(unit), unit.ticket, unit.key))
+        heapq.heappush(self._active, (self._rules.sort_key(unit), unit.ticket, unit.key))
 
     def _move(self, unit: QueuedUnit, place: Place) -> None:
         self._leave(unit)
@@ -290,7 +318,7 @@ class UnitQueue:
         unit.ticket = self._tickets
 
     def _leave(self, unit: QueuedUnit) -> None:
-        """Take a unit out of those that wait for an event, if it is one."""
+        """Remove a unit from those that wait for an event, if it is one of them."""
         units = self._unschedulable.get(unit.refused_by)
         if units is not None and units.pop(unit.key, None) is not None and not units:
             del self._unschedulable[unit.refused_by]

@@ -1,4 +1,4 @@
-"""Units: what a gang, its sub-groups and its group of gangs look like to a cycle."""
+"""Turns pending pods into the unit of a cycle: a pod, a gang with sub-groups, a group of gangs."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from bayplan.api.gang import Gang, SubGroup
-from bayplan.gangs.directory import GangDirectory, rank_order
+from bayplan.gangs.completeness import rank_order
+from bayplan.gangs.directory import GangDirectory
 from bayplan.plugin.base import Unit
-from bayplan.scheduler.nominator import Hold
+from bayplan.scheduler.nominator import Nomination
 from bayplan.snapshot import PodInfo
 
 __all__ = ["make_unit"]
@@ -20,12 +21,16 @@ def make_unit(
     key: str,
     pods: Iterable[PodInfo],
     gangs: GangDirectory,
-    hold: Hold | None = None,
+    nomination: Nomination | None = None,
 ) -> Unit:
-    """Return the unit of these pending pods, which are one pod or members of the unit's gangs."""
+    """Return the unit of pending pods: one pod, or members of the unit's gangs.
+
+    :param key: the unit's key, as ``GangDirectory.unit_of`` gives it.
+    :param pods: not empty.
+    """
     unit = _plain_unit(key, list(pods), gangs)
-    if hold is not None:
-        unit.nominated, unit.nominated_domain = hold.nodes, hold.domain
+    if nomination is not None:
+        unit.nominated, unit.nominated_domain = nomination.nodes, nomination.domain
     return unit
 
 
@@ -50,7 +55,7 @@ def _of_gang(key: str, gang_key: str, pods: Iterable[PodInfo], gangs: GangDirect
 
 
 def _of_group(key: str, keys: Sequence[str], pods: Sequence[PodInfo], gangs: GangDirectory) -> Unit:
-    """Join several gangs: one place in the network for all, each with its own minimum."""
+    """Join several gangs: one network domain for all, each with its own minimum."""
     parts = []
     for gang_key in keys:
         own = [pod for pod in pods if pod.gang == gang_key]
@@ -100,7 +105,7 @@ def _parts(gang: Gang, parent: str, pods: Sequence[PodInfo], bound: Bound) -> li
 
 
 def _plain(gang: Gang, key: str, least: int) -> Gang:
-    """Return a gang of some of a gang's members, without what holds for the whole."""
+    """Return a gang for some of a gang's members, without the constraints on the whole."""
     return replace(
         gang,
         key=key,
@@ -141,7 +146,7 @@ def _groups_of(
         if mark is not None:
             groups.setdefault(mark, ([], []))[1].append((pod, node))
     if not groups and sub_group.min_groups:
-        # Nobody is in it yet: the gang lacks it, and says so.
+        # No member is in it yet: an empty part makes the gang say that it lacks one.
         groups[()] = ([], [])
     parts = []
     for mark, (own, placed) in groups.items():

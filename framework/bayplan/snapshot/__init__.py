@@ -1,7 +1,7 @@
 """What the scheduler knows of the cluster: nodes as columns, pods on nodes, trials.
 
-Everything a plugin reads about nodes and placed pods comes from here; everything that a cycle
-changes here goes through an undo log, so that a trial leaves no trace.
+Plugins read nodes and placed pods from here. Every change that a cycle makes here goes through an
+undo log, so that a trial leaves no trace.
 """
 
 from bayplan.snapshot.affinity import AffinityTerm, compile_affinity_term

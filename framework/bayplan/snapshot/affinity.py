@@ -27,7 +27,7 @@ class AffinityTerm:
     namespace_selector: Selector
 
     def matches(self, namespace: str, labels: Labels, namespace_labels: Labels) -> bool:
-        """Tell whether a pod of this namespace and these labels is meant by the term."""
+        """Tell whether the term selects a pod of this namespace with these labels."""
         if namespace not in self.namespaces and not self.namespace_selector.matches(
             namespace_labels
         ):
@@ -56,7 +56,7 @@ def compile_affinity_term(term: PodAffinityTerm, namespace: str, labels: Labels)
     """Compile a term of a pod that lives in ``namespace`` and carries ``labels``.
 
     ``matchLabelKeys`` and ``mismatchLabelKeys`` narrow the selector by the pod's own labels, as
-    the API server does when the pod is created; doing it again changes nothing.
+    the API server does when the pod is created; doing so twice changes nothing.
     """
     selector = compile_selector(term.label_selector)
     for key in term.match_label_keys:

@@ -21,7 +21,7 @@ def passed_on(job: Job | None) -> Mapping[str, str]:
 
 
 def inherited(pod: Pod, snapshot: Snapshot) -> Mapping[str, str]:
-    """Return what a pod has from its Job; its own annotations come before these."""
+    """Return the annotations that a pod inherits from its Job; the pod's own come first."""
     for owner in pod.metadata.owner_references:
         if owner.controller and owner.kind == "Job":
             return passed_on(snapshot.objects(Job).get(f"{pod.metadata.namespace}/{owner.name}"))
@@ -29,7 +29,7 @@ def inherited(pod: Pod, snapshot: Snapshot) -> Mapping[str, str]:
 
 
 def is_of(pod: Pod, job: Job) -> bool:
-    """Tell whether a pod is one of a Job's."""
+    """Tell whether a Job controls a pod."""
     return pod.metadata.namespace == job.metadata.namespace and any(
         owner.controller and owner.kind == "Job" and owner.name == job.metadata.name
         for owner in pod.metadata.owner_references

@@ -1,4 +1,4 @@
-"""The network trees of a cluster, built from its objects and kept while they stay the same."""
+"""The network trees of a cluster, built from its objects and kept until these change."""
 
 from __future__ import annotations
 
@@ -32,6 +32,11 @@ class Networks:
     Layers given in a profile come first, then ClusterNetworkTopology objects (the one named
     ``default`` first), HyperNodes, and the Topology objects of Kueue and KAI.
     """
+
+    @classmethod
+    def of(cls, snapshot: Snapshot, layers: Sequence[Layer] = ()) -> Networks:
+        """Return the networks of a snapshot; callers without ``layers`` of their own share one."""
+        return Networks(snapshot, layers) if layers else snapshot.shared(Networks, Networks)
 
     def __init__(self, snapshot: Snapshot, layers: Sequence[Layer] = ()) -> None:
         self._snapshot = snapshot
@@ -96,9 +101,9 @@ class Networks:
         return tree_of_sets(volcano.sets_of(hypernodes, labels), table.names)
 
     def find(self, layers: Sequence[str], name: str = "") -> NetworkTree:
-        """Return the tree that a name means, or the first that has all of these layers.
+        """Return the tree of this name, or the first that has all of these layers.
 
-        A layer that no tree has may be a node label: its values are domains then.
+        A layer that no tree has may be a node label; its values are domains then.
 
         :raises TopologyError: when there is no such tree.
         """

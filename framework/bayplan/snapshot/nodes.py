@@ -1,8 +1,8 @@
 """The node table: one row a node, one column a fact.
 
-Rows are always in natural order of the nodes' names; the first best row is therefore the
-documented tie-break. Adding or removing a node renumbers the rows and bumps ``epoch``; changing
-a node's object or its pods appends its row to ``changes``, which is how caches know what is stale.
+Rows are in natural order of the nodes' names, so that the first of the best rows is the documented
+tie-break. Adding or removing a node renumbers the rows and increments ``epoch``. A change of a
+node's object or its pods appends its row to ``changes``: that is how caches know what is stale.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ class LabelColumn:
     values: Sequence[str]
 
     def where(self, accepted: Iterable[bool]) -> BoolColumn:
-        """Return the mask of nodes whose value is accepted; a missing label never is."""
-        # One False at the end answers for code -1.
+        """Return the mask of nodes whose value is accepted; a missing label is not."""
+        # The False at the end is the answer for code -1.
         table = np.array([*accepted, False], dtype=np.bool_)
         return table[self.codes]
 
 
 class NodeTable:
-    """All nodes as columns. Amounts are in milli for cpu and in units otherwise."""
+    """All nodes as columns. Amounts are in milli-CPU, and in units of any other resource."""
 
     def __init__(self) -> None:
         self.names: list[str] = []
@@ -78,7 +78,7 @@ class NodeTable:
     # Reading -----------------------------------------------------------------------------
 
     def allocatable(self, resource: str) -> IntColumn:
-        """Return what each node offers of a resource to pods; read only."""
+        """Return how much of a resource each node offers to pods; read only."""
         return _read_only(self.allocatable_columns.get(resource, self._zeros))
 
     def used(self, resource: str) -> IntColumn:
@@ -86,7 +86,7 @@ class NodeTable:
         return _read_only(self.used_columns.get(resource, self._zeros))
 
     def scoring_used(self, resource: str) -> IntColumn:
-        """Return ``used``, with the scoring defaults for pods that request nothing."""
+        """Return ``used`` with the scoring defaults for pods that request no cpu or memory."""
         column = self._scoring_used.get(resource)
         return self.used(resource) if column is None else _read_only(column)
 
@@ -128,15 +128,15 @@ class NodeTable:
                         self._image_nodes.setdefault(name, {})[row] = image.size_bytes
         return self._image_nodes
 
-    # Pods come and go --------------------------------------------------------------------
+    # Adding and removing pods --------------------------------------------------------------------
 
     def add_pod(self, pod: PodInfo, row: int) -> None:
-        """Count a pod on a row."""
+        """Add a pod to a row."""
         self.pods[row][pod.key] = pod
         self._count(pod, row, 1)
 
     def remove_pod(self, pod: PodInfo, row: int) -> None:
-        """Take a pod off a row."""
+        """Remove a pod from a row."""
         del self.pods[row][pod.key]
         self._count(pod, row, -1)
 
@@ -159,10 +159,10 @@ class NodeTable:
             by_ip[port.ip][row] += sign
         self.changes.append(row)
 
-    # Nodes come, go and change -----------------------------------------------------------
+    # Adding, removing and changing nodes ----------------------------------------------------
 
     def apply(self, changed: Mapping[str, Node | None]) -> dict[str, PodInfo]:
-        """Add, replace and (None) remove nodes; return the pods of the removed ones, by key."""
+        """Add, replace or (None) remove nodes; return the pods of removed nodes by key."""
         present = set(self.row_of)
         gone = {name for name, node in changed.items() if node is None and name in present}
         new = {name for name, node in changed.items() if node is not None and name not in present}
@@ -231,7 +231,7 @@ class NodeTable:
             # more than can be counted.
             column[row] = min(max(0, amount_of(name, quantity)), LARGEST_AMOUNT)
         if PODS not in offered:
-            # No limit on the number of pods is stated, so none is enforced.
+            # The node states no limit on the number of pods, so none is enforced.
             column = self.allocatable_columns.setdefault(PODS, np.zeros(len(self), dtype=np.int64))
             column[row] = np.iinfo(np.int32).max
         self.unschedulable[row] = node.spec.unschedulable
@@ -261,7 +261,7 @@ def _read_only(column: npt.NDArray[Scalar]) -> npt.NDArray[Scalar]:
 
 
 class NodeView:
-    """Some or all rows of the node table, as a plugin sees them: every column has ``len(nodes)``.
+    """Some or all rows of the node table, as a plugin sees them: columns have ``len(nodes)`` items.
 
     Columns are the table's own memory, read only.
     """
@@ -302,15 +302,15 @@ class NodeView:
         return self if self.rows is None else NodeView(self.table)
 
     def allocatable(self, resource: str) -> IntColumn:
-        """Return what each node offers; milli for cpu, units otherwise."""
+        """Return how much of a resource each node offers, in milli-CPU or units."""
         return self.pick(self.table.allocatable(resource))
 
     def used(self, resource: str) -> IntColumn:
-        """Return what the pods on each node request."""
+        """Return how much the pods on each node request."""
         return self.pick(self.table.used(resource))
 
     def free(self, resource: str) -> IntColumn:
-        """Return what each node has left; negative where pods hold more than it offers."""
+        """Return how much each node has left; negative where pods request more than it offers."""
         return self.pick(self.table.allocatable(resource)) - self.pick(self.table.used(resource))
 
     def scoring_used(self, resource: str) -> IntColumn:
@@ -339,7 +339,7 @@ class NodeView:
 
     @property
     def taint_codes(self) -> IntColumn:
-        """Which of ``taint_sets`` each node carries."""
+        """The index into ``taint_sets`` of each node."""
         return self.pick(_read_only(self.table.taint_codes))
 
     @property
@@ -362,7 +362,7 @@ class NodeView:
 
 
 class NodeRow:
-    """One node, as a per-node plugin sees it. Amounts in milli for cpu, units otherwise."""
+    """One node, as a per-node plugin sees it. Amounts are in milli-CPU or units."""
 
     __slots__ = ("row", "table")
 
@@ -402,21 +402,21 @@ class NodeRow:
 
     @property
     def pods(self) -> Mapping[str, PodInfo]:
-        """The pods on the node, by key, those of the running cycle included."""
+        """The pods on the node by key, including those placed by the running cycle."""
         return MappingProxyType(self.table.pods[self.row])
 
     def allocatable(self, resource: str) -> int:
-        """Return what the node offers."""
+        """Return how much of a resource the node offers."""
         column = self.table.allocatable_columns.get(resource)
         return column.item(self.row) if column is not None else 0
 
     def used(self, resource: str) -> int:
-        """Return what the pods on the node request."""
+        """Return how much of a resource the pods on the node request."""
         column = self.table.used_columns.get(resource)
         return column.item(self.row) if column is not None else 0
 
     def free(self, resource: str) -> int:
-        """Return what the node has left."""
+        """Return how much of a resource the node has left."""
         return self.allocatable(resource) - self.used(resource)
 
     def scoring_used(self, resource: str) -> int:

@@ -1,8 +1,8 @@
-"""Which NVLink domain each node is in: what its devices publish, or its label.
+"""The NVLink domain of each node: what its devices publish, or its label.
 
 A driver publishes ``nvlinkDomain`` in its own attribute domain, with the value of NVIDIA's
 ``<clusterUUID>.<cliqueID>``; nodes whose devices share it are connected by NVLink (NVL72: 18 nodes
-of 4 GPUs). A node without such devices is where its label ``nvidia.com/gpu.clique`` says.
+of 4 GPUs). Nodes without such devices fall back to their label ``nvidia.com/gpu.clique``.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ CLIQUE_LABEL = "nvidia.com/gpu.clique"
 
 
 class NvlinkDomains:
-    """NVLink domains by node; ``version`` changes with them. One for all profiles."""
+    """NVLink domains by node; ``version`` grows with each change. Shared by all profiles."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self.version = 0
@@ -42,7 +42,7 @@ class NvlinkDomains:
             self.version += 1
 
     def of(self, node: Node) -> str | None:
-        """Return a node's domain; None where there is none, or its devices are in several."""
+        """Return a node's domain; None without one, or when its devices are in several."""
         published = self._values.get(node.metadata.name)
         if published:
             values = frozenset().union(*published.values())
@@ -50,7 +50,7 @@ class NvlinkDomains:
         return node.metadata.labels.get(CLIQUE_LABEL)
 
     def labels_of(self, node: Node) -> Mapping[str, str]:
-        """Return a node's labels, and its domain as one more where there is one."""
+        """Return a node's labels, with its NVLink domain as one more label."""
         labels = node.metadata.labels
         domain = self.of(node)
         if domain is None or NVLINK_LAYER in labels:

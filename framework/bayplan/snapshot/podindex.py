@@ -1,9 +1,9 @@
 """Counts of pods by label, and of the affinity terms they hold, per node.
 
 Topology spread and inter-pod affinity ask the same few questions for every pod: how many pods of
-this selector stand on each node, and which nodes hold pods with this term. Each question is a
-column that is kept up to date as pods come and go, so that an answer costs a few array
-operations however many pods there are.
+this selector are on each node, and which nodes hold pods with this term. Each question is a column
+that is updated as pods come and go, so that an answer costs a few array operations however many
+pods there are.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ CountColumn = npt.NDArray[np.int64]
 LabelsId = tuple[str, frozenset[tuple[str, str]]]
 _QUERY_LIMIT = 1024
 _LABELS_LIMIT = 20_000
-"""Sets of labels whose answers are kept: every pod may have labels of its own."""
+"""How many sets of labels are cached; every pod may have labels of its own."""
 
 
 @dataclass(frozen=True, slots=True)
 class PodQuery:
     """Which pods to count. All ``terms`` have to match, when there are any.
 
-    With ``namespace`` set, pods of that namespace that ``selector`` selects are counted, those
-    that are being deleted left out (as topology spread counts them).
+    With ``namespace`` set, pods of that namespace that ``selector`` selects are counted, except
+    terminating ones (as topology spread counts them).
     """
 
     namespace: str = ""
@@ -52,7 +52,7 @@ class PodQuery:
 
 @dataclass(frozen=True, slots=True)
 class HeldTerm:
-    """A term in the hands of placed pods. ``kind`` is "anti", "affinity" or "preferred"."""
+    """A term that placed pods have. ``kind`` is "anti", "affinity" or "preferred"."""
 
     kind: str
     term: AffinityTerm
@@ -87,7 +87,7 @@ class PodIndex:
         return column
 
     def held_matching(self, pod: PodInfo) -> tuple[HeldTerm, ...]:
-        """Return the terms held by placed pods that mean this pod, in a stable order."""
+        """Return the terms of placed pods that select this pod, in a stable order."""
         if not self._held:
             return ()
         found = self._held_matches.get(pod.labels_id)
@@ -102,7 +102,7 @@ class PodIndex:
         return found
 
     def held(self, held: HeldTerm) -> CountColumn:
-        """Return, per node row, how many placed pods hold the term. Do not write to it."""
+        """Return, per node row, how many placed pods have the term. Do not write to it."""
         return self._held[held]
 
     def add(self, pod: PodInfo, row: int) -> None:
@@ -120,7 +120,7 @@ class PodIndex:
                 self._holders[held] += 1
 
     def remove(self, pod: PodInfo, row: int) -> None:
-        """Forget a pod that left a row."""
+        """Remove a pod that left a row."""
         del self._pods[pod.key]
         for column in self._columns_of(pod):
             column[row] -= 1
@@ -133,7 +133,7 @@ class PodIndex:
                     self._held_matches.clear()
 
     def reset(self, size: int, pods: Iterable[tuple[PodInfo, int]]) -> None:
-        """Start over with other rows."""
+        """Rebuild for renumbered rows."""
         self.size = size
         self._pods.clear()
         self._queries.clear()
@@ -145,12 +145,12 @@ class PodIndex:
             self.add(pod, row)
 
     def set_namespaces(self, namespaces: Mapping[str, Mapping[str, str]]) -> None:
-        """Take over the labels of all namespaces, by name."""
+        """Set the labels of all namespaces, by name."""
         self.namespaces = dict(namespaces)
         self.reset(self.size, list(self._pods.values()))
 
     def namespace_labels(self, pod: PodInfo) -> Mapping[str, str]:
-        """Return the labels of the pod's namespace; each carries its own name as one."""
+        """Return the labels of the pod's namespace, including the one with its name."""
         implied = {"kubernetes.io/metadata.name": pod.namespace}
         return {**implied, **self.namespaces.get(pod.namespace, {})}
 

@@ -1,4 +1,4 @@
-"""A pod with all that scheduling derives from it, computed once."""
+"""A pod with everything that scheduling derives from it, computed once."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _NOTHING: Mapping[str, str] = {}
 
 @dataclass(frozen=True, slots=True)
 class HostPort:
-    """A port that the pod takes on the host."""
+    """A port that a pod takes on its host."""
 
     protocol: str
     ip: str
@@ -31,10 +31,10 @@ class HostPort:
 class SpecFacts:
     """What follows from a pod's spec alone; pods with equal specs share one object.
 
-    Because it is shared, the object itself serves as the spec's signature: it is hashed and
-    compared by identity. Amounts are in milli for cpu and in units otherwise. ``wants_devices``
-    says that the pod has resource claims or requests extended resources, ``uses_claims`` that
-    volumes of it are PersistentVolumeClaims.
+    The shared object is the signature of the spec: it is hashed and compared by identity. Amounts
+    are in milli-CPU, and in units of any other resource. ``wants_devices`` says that the pod has
+    resource claims or requests extended resources, ``uses_claims`` that some of its volumes are
+    PersistentVolumeClaims.
     """
 
     requests: Mapping[str, int]
@@ -47,10 +47,10 @@ class SpecFacts:
 class PodInfo:
     """A pod, its identity, and what scheduling derives from it.
 
-    ``rank`` is the pod's place among the members of its gang, None where nothing states one;
-    ``role`` is what it does there, ``definition`` the gang where its own annotations define it;
-    ``problem`` says what is wrong with its annotations, and keeps it pending. ``inherited`` are
-    annotations of its controller that hold for it.
+    ``rank`` is the pod's stated rank in its gang, None without one, ``role`` its role there.
+    ``definition`` is the gang when the pod's own annotations define it. ``problem`` says what is
+    wrong with its annotations and keeps it pending. ``inherited`` are annotations of its
+    controller that apply to it.
     """
 
     __slots__ = (
@@ -94,7 +94,7 @@ class PodInfo:
 
     @property
     def annotations(self) -> Mapping[str, str]:
-        """The pod's annotations, its own before those that it inherits."""
+        """The pod's annotations; its own override those that it inherits."""
         own = self.pod.metadata.annotations
         return {**self.inherited, **own} if self.inherited else MappingProxyType(own)
 
@@ -105,7 +105,7 @@ class PodInfo:
 
     @property
     def requests(self) -> Mapping[str, int]:
-        """Effective requests: cpu in milli, everything else in its own unit; no zeros."""
+        """Effective requests in milli-CPU or units; no zeros."""
         return self.facts.requests
 
     @property
@@ -123,7 +123,7 @@ _SHARED_LIMIT = 20_000
 
 
 def _facts(spec: PodSpec) -> SpecFacts:
-    # The node name says where a pod is, not what it needs.
+    # Where a pod is says nothing about what it needs.
     content = _encode(msgspec.structs.replace(spec, node_name="") if spec.node_name else spec)
     facts = _shared.get(content)
     if facts is None:

@@ -18,9 +18,9 @@ PodListener = Callable[[PodInfo, str, bool], None]
 
 
 class Trial:
-    """A ``with snapshot.trial()`` block: undoes, when it ends, every change made in it.
+    """A ``with snapshot.trial()`` block: every change made in it is undone when it ends.
 
-    ``keep`` makes the changes last (an outer trial may still undo them).
+    ``keep`` keeps the changes; an outer trial may still undo them.
     """
 
     __slots__ = ("_kept", "_mark", "_snapshot")
@@ -35,7 +35,7 @@ class Trial:
         self._kept = True
 
     def mark(self) -> int:
-        """Return a point to which ``back_to`` can return."""
+        """Return a mark for ``back_to``."""
         return self._snapshot.undo_mark()
 
     def back_to(self, mark: int) -> None:
@@ -94,18 +94,18 @@ class Snapshot:
     def on_object(
         self, type_: type[Obj], listener: Callable[[Obj | None, Obj | None], None]
     ) -> None:
-        """Tell ``listener(old, new)`` of every object of a type; None where there is none."""
+        """Call ``listener(old, new)`` for every change of such an object; None means absent."""
         self._object_listeners.setdefault(type_, []).append(listener)  # type: ignore[arg-type]
 
     def on_pod(self, listener: PodListener) -> None:
-        """Tell ``listener(pod, node, placed)`` whenever a pod is placed on a node or taken off it.
+        """Call ``listener(pod, node, placed)`` when a pod is placed on a node or removed from it.
 
-        That includes changes in trials and their undoing (``in_trial``).
+        Changes in trials (``in_trial``) and their undoing are reported, too.
         """
         self._pod_listeners.append(listener)
 
     def shared(self, kind: type[Obj], make: Callable[[Snapshot], Obj]) -> Obj:
-        """Return the one ``kind`` that all profiles share; made when first asked for."""
+        """Return the one ``kind`` that all users of this snapshot share; made on first use."""
         if kind not in self._shared:
             self._shared[kind] = make(self)
         return self._shared[kind]  # type: ignore[return-value]
@@ -116,7 +116,7 @@ class Snapshot:
         return self._depth > 0
 
     def touch(self, nodes: Iterable[str] | None) -> None:
-        """Note that what a plugin knows of these nodes changed; None means of any node."""
+        """Mark nodes stale because a plugin's own state about them changed; None for all."""
         if nodes is None:
             self.nodes.epoch += 1
             return
@@ -126,7 +126,7 @@ class Snapshot:
                 self.nodes.changes.append(row)
 
     def set_problem(self, node: str, subject: str, text: str) -> None:
-        """Note what could not be read of a node, or had to be assumed; "" for nothing."""
+        """Record what could not be read of a node or had to be assumed; "" clears it."""
         if text:
             self.problems[node, subject] = text
         else:
@@ -141,7 +141,7 @@ class Snapshot:
     # Nodes -------------------------------------------------------------------------------
 
     def node(self, name: str) -> Node | None:
-        """Return a node as it was last told of, though it may not show yet."""
+        """Return a node's latest object, even before ``sync`` shows it."""
         if name in self._waiting_nodes:
             return self._waiting_nodes[name]
         row = self.nodes.row_of.get(name)
@@ -152,11 +152,11 @@ class Snapshot:
         self._waiting_nodes[node.metadata.name] = node
 
     def delete_node(self, name: str) -> None:
-        """Remove a node; it goes at the next ``sync``. Its pods stay known until deleted."""
+        """Remove a node at the next ``sync``. Its pods stay known until deleted."""
         self._waiting_nodes[name] = None
 
     def sync(self) -> None:
-        """Let the node changes since the last call show. Not allowed inside a trial."""
+        """Show the node changes since the last call. Not allowed inside a trial."""
         self.nodes.trim_changes()
         if not self._waiting_nodes:
             return
@@ -179,7 +179,7 @@ class Snapshot:
         )
 
     def row(self, name: str) -> NodeRow:
-        """Return a node by name; one that is gone looks empty."""
+        """Return a node by name; one that is gone is returned without labels and resources."""
         row = self.nodes.row_of.get(name)
         if row is not None:
             return NodeRow(self.nodes, row)
@@ -195,18 +195,18 @@ class Snapshot:
 
     @property
     def placed(self) -> Mapping[str, tuple[PodInfo, str]]:
-        """All pods that hold room on a node, by key, with the node's name."""
+        """All pods that take part of a node, by key, with the node's name."""
         return self._placed
 
     def add_pod(self, pod: PodInfo, node_name: str) -> None:
-        """Place a pod on a node, known yet or not."""
+        """Place a pod on a node, which need not be known yet. A pod is on one node at most."""
         assert pod.key not in self._placed, f"{pod.key} is placed already"
         self._place(pod, node_name)
         if self._depth:
             self._undo.append(lambda: self._unplace(pod))
 
     def remove_pod(self, key: str) -> PodInfo | None:
-        """Take a pod off its node; return it, or None when it was on none."""
+        """Remove a pod from its node; return it, or None when it was on no node."""
         placed = self._placed.get(key)
         if placed is None:
             return None
@@ -217,7 +217,7 @@ class Snapshot:
         return pod
 
     def replace_pod(self, pod: PodInfo) -> None:
-        """Take over a placed pod's new object; what it requests may have changed."""
+        """Replace a placed pod by its new version, whose requests may differ."""
         _, node_name = self._placed[pod.key]
         self.remove_pod(pod.key)
         self.add_pod(pod, node_name)
@@ -241,7 +241,7 @@ class Snapshot:
             listener(pod, node_name, False)
 
     def _restorer(self, pod: PodInfo, node_name: str) -> Callable[[], None]:
-        # A node lists its pods in the order in which they came, which is part of the state.
+        # A node lists its pods in the order in which they came; that order is part of the state.
         row = self.nodes.row_of.get(node_name)
         on_node = dict(self.nodes.pods[row]) if row is not None else {}
 
@@ -255,16 +255,16 @@ class Snapshot:
     # Trials ------------------------------------------------------------------------------
 
     def trial(self) -> Trial:
-        """Return a block that undoes every change made in it, unless it is kept."""
+        """Return a ``with`` block whose changes are undone at its end, unless kept."""
         return Trial(self)
 
     def begin_trial(self) -> int:
-        """Enter a trial; return where its changes begin in the undo log."""
+        """Enter a trial; return the undo log's length."""
         self._depth += 1
         return len(self._undo)
 
     def end_trial(self, mark: int, kept: bool) -> None:
-        """Leave a trial; undo its changes unless they are kept."""
+        """Leave a trial and undo its changes, unless they are kept."""
         if not kept:
             self.undo_to(mark)
         self._depth -= 1
@@ -272,7 +272,7 @@ class Snapshot:
             self._undo.clear()
 
     def undo_mark(self) -> int:
-        """Return the present end of the undo log."""
+        """Return the undo log's length, a mark for ``undo_to``."""
         return len(self._undo)
 
     def undo_to(self, mark: int) -> None:
@@ -283,9 +283,9 @@ class Snapshot:
         self._undoing = False
 
     def on_rollback(self, undo: Callable[[], None]) -> None:
-        """Register how to undo a change that a plugin made to state of its own.
+        """Register how to undo a change that a plugin made to its own state.
 
-        Changes made while others are undone need no undoing.
+        Ignored while changes are being undone.
         """
         if self._depth and not self._undoing:
             self._undo.append(undo)

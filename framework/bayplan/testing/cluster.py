@@ -17,13 +17,16 @@ from bayplan.cycle.evaluator import Evaluator
 from bayplan.errors import InputError
 from bayplan.inputs.documents import Document, Text
 from bayplan.inputs.validated import validated
-from bayplan.plugin.base import Args, Placement, Placements, Plugin, Unit
+from bayplan.plugin.base import Args, Plugin
 from bayplan.plugin.decision import Decision
 from bayplan.plugin.failures import PLUGIN_RAISES, failure
 from bayplan.profiles.finder import PluginFinder
 from bayplan.profiles.loading import Profile, ProfileSet, default_profiles
 from bayplan.profiles.runtime import Runtime
-from bayplan.scheduler.scheduler import ProfileAtWork, Scheduler
+from bayplan.scheduler.active_profiles import ActiveProfile
+from bayplan.scheduler.observer import Observer
+from bayplan.scheduler.scheduler import Scheduler
+from bayplan.scheduler.virtual_time import VirtualTime
 from bayplan.snapshot import PodInfo, Snapshot
 
 __all__ = [
@@ -52,6 +55,7 @@ class Cluster:
         A name instead of a class stands for an installed plugin; one that is in the profile
         already gets new arguments.
     :param cached: False evaluates every pod from scratch.
+    :param observer: called at every cycle and binding.
     """
 
     def __init__(
@@ -60,6 +64,7 @@ class Cluster:
         profiles: ProfileSet | None = None,
         plugins: Iterable[PluginOrName] | Mapping[PluginOrName, Mapping[str, Any]] = (),
         cached: bool = True,
+        observer: Observer | None = None,
     ) -> None:
         self.api = MemoryCluster()
         chosen = profiles or default_profiles()
@@ -67,7 +72,8 @@ class Cluster:
         if given:
             first = _with_plugins(chosen.profiles[0], given)
             chosen = ProfileSet((first, *chosen.profiles[1:]), any_scheduler=chosen.any_scheduler)
-        self.scheduler = Scheduler(self.api, chosen, cached)
+        self.scheduler = Scheduler(self.api, chosen, cached, observer=observer)
+        self._time = VirtualTime(self.api, self.scheduler)
         self.add(*objects)
 
     @property
@@ -90,23 +96,16 @@ class Cluster:
 
     def schedule(self) -> dict[str, str]:
         """Run cycles until nothing is left to try; return every pod's node."""
-        self.api.deliver()
-        while self.scheduler.step() or self.api.deliver():
-            self.api.deliver()
+        self._time.settle()
         return self.placements()
 
     def advance(self, seconds: float) -> dict[str, str]:
         """Let virtual time pass, scheduling whenever there is something to do."""
         end = self.api.now + seconds
-        self.schedule()
-        while True:
-            times = (self.api.clock.next_time(), self.scheduler.next_time())
-            due = [at for at in times if at is not None and at <= end]
-            self.api.clock.advance(min(due, default=end))
-            self.scheduler.tick()
-            self.schedule()
-            if not due:
-                return self.placements()
+        self._time.advance(end)
+        self.api.clock.advance(end)
+        self.scheduler.tick()
+        return self.schedule()
 
     def placements(self) -> dict[str, str]:
         """Return the node of every pod that has one; pods of "default" by their bare name."""
@@ -133,7 +132,7 @@ class Cluster:
         return self.profile.evaluator.evaluate(PodInfo(pod))
 
     @property
-    def profile(self) -> ProfileAtWork:
+    def profile(self) -> ActiveProfile:
         """The first of its profiles, with its plugins made."""
         return next(iter(self.scheduler.profiles.values()))
 
@@ -211,67 +210,12 @@ def runtime_of(
 ) -> Runtime:
     """Return a runtime of one plugin, made as a scheduler would make it."""
     checked = checked_args(plugin, args or _NO_ARGS)
+    handle = cluster.scheduler.handle_for(plugin.__name__, next(iter(cluster.scheduler.profiles)))
     try:
-        made = plugin(checked, _HandleOf(cluster, plugin.__name__))
+        made = plugin(checked, handle)
     except PLUGIN_RAISES as exc:
         raise failure(plugin.__name__, "__init__", exc, plugin.__init__) from exc
-    return Runtime({plugin.__name__: made}, {})
-
-
-class _HandleOf:
-    """What a plugin sees of a test cluster."""
-
-    def __init__(self, cluster: Cluster, plugin: str) -> None:
-        self._cluster = cluster
-        self._plugin = plugin
-        self.snapshot = cluster.scheduler.snapshot
-
-    @property
-    def now(self) -> float:
-        return self._cluster.api.now
-
-    def gang(self, key: str) -> Any:
-        return self._cluster.scheduler.gangs[key]
-
-    def is_waiting(self, unit: str) -> bool:
-        return unit in self._cluster.scheduler.queue.units
-
-    def is_first(self, unit: Unit) -> bool:
-        return self._cluster.scheduler.is_first(unit)
-
-    def is_held(self, pod: PodInfo) -> bool:
-        return pod.key in self._cluster.scheduler.holds
-
-    def is_spared(self, pod: PodInfo) -> bool:
-        return False
-
-    def offers(self, unit: Unit) -> Placements:
-        return self._cluster.profile.cycle.offers(unit)
-
-    def place(self, unit: Unit, placement: Placement) -> Mapping[str, str] | None:
-        return self._cluster.profile.cycle.place_here(unit, placement)
-
-    def free_slots(self, pod: PodInfo) -> Any:
-        return self._cluster.profile.cycle.free_slots(pod)
-
-    def hopeless(self, pod: PodInfo) -> Any:
-        return self._cluster.profile.evaluator.evaluate(pod).hopeless()
-
-    def hook(self, name: str) -> Any:
-        return self._cluster.profile.runtime[name]
-
-    def submit(self, write: Any, done: Any = None) -> None:
-        self._cluster.api.submit(write, done)
-
-    def allow(self, waiting: Unit | PodInfo | str) -> bool:
-        return self._cluster.scheduler.allow(waiting, self._plugin)
-
-    def reject(self, waiting: Unit | PodInfo | str, reason: str) -> bool:
-        return self._cluster.scheduler.reject(waiting, reason, self._plugin)
-
-    def fit_message(self, pod: PodInfo) -> str:
-        evaluation = self._cluster.profile.evaluator.evaluate(pod)
-        return evaluation.describe(self.snapshot.nodes.names, finalists=False).message
+    return Runtime.compiled({plugin.__name__: made}, {})
 
 
 def _with_plugins(profile: Profile, plugins: Mapping[PluginOrName, Mapping[str, Any]]) -> Profile:

@@ -258,7 +258,7 @@ def _check_beside_others(
     points = {hook: [*order, *last] for hook, order in profile.points.items()}
     draw = random.Random(seed + 2000)  # noqa: S311 - test data
     pod = PodInfo(_spread(random_pod(draw, "probe")))
-    runtime = Runtime({**cluster.profile.runtime.plugins, name: made}, points)
+    runtime = Runtime.compiled({**cluster.profile.runtime.plugins, name: made}, points)
     watched = runtime.with_calls(_Watch(plugin, cluster.snapshot, pod).state)
     Evaluator(watched, cluster.snapshot, cached=False).evaluate(pod)
 

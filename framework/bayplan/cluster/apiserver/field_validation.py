@@ -16,8 +16,8 @@ import msgspec
 from bayplan.cluster.apiserver.api_errors import ApiError, Cause, bad_request, invalid
 from bayplan.cluster.apiserver.request_bodies import Body, Repeated
 from bayplan.cluster.apiserver.resources import Resource
-from bayplan.schemas.catalog import ListOf, MapOf, Record, Scalar, Type, record_of
-from bayplan.schemas.checkers import Budget, test_of
+from bayplan.schemas.catalog import ListOf, MapOf, RecordType, Scalar, Type, record_of
+from bayplan.schemas.checkers import ItemBudget, checker_of
 from bayplan.schemas.problems import Step, Walk, record_problems
 
 __all__ = ["FieldValidation", "pruned", "read_mode", "subresource_kind", "type_of"]
@@ -58,7 +58,7 @@ class FieldValidation:
         self,
         api_version: str,
         kind: str,
-        schema: Record | None,
+        schema: RecordType | None,
         content: Any,
         custom: bool = False,
     ) -> Any:
@@ -81,7 +81,7 @@ class FieldValidation:
         self._warn(found)
         return _without(content, unknown)
 
-    def patched(self, schema: Record | None, content: Any, strategic: bool, patch: Any) -> Any:
+    def patched(self, schema: RecordType | None, content: Any, strategic: bool, patch: Any) -> Any:
         """Return the result of a patch, without unknown fields.
 
         :raises ApiError: 422, for unknown or duplicate fields in strict mode.
@@ -100,7 +100,7 @@ class FieldValidation:
         self._warn(found)
         return _without(content, unknown)
 
-    def applied(self, name: str, schema: Record | None, content: Content) -> None:
+    def applied(self, name: str, schema: RecordType | None, content: Content) -> None:
         """Check a configuration for server-side apply.
 
         :param name: the object's name in the URL, for a configuration without one.
@@ -130,7 +130,7 @@ class FieldValidation:
         self._warn(list(lines))
 
     def _found(
-        self, schema: Record | None, content: Any, custom: bool
+        self, schema: RecordType | None, content: Any, custom: bool
     ) -> tuple[list[str], list[_Steps]]:
         """Return the messages about an object, and the paths of its unknown fields."""
         unknown = _unknown(schema, content)
@@ -176,7 +176,7 @@ _OWN_DECODERS = ("any", "int-or-string", "quantity", "time")
 _JSON = {bool: "bool", dict: "object", float: "number", int: "number", list: "array", str: "string"}
 
 
-def _check_types(api_version: str, kind: str, schema: Record | None, content: Any) -> None:
+def _check_types(api_version: str, kind: str, schema: RecordType | None, content: Any) -> None:
     """Refuse values of the wrong type, with the message of the real server's decoder.
 
     :raises ApiError: 400, for the first such value.
@@ -205,7 +205,7 @@ def _at(type_: Type, value: Any, steps: _Steps) -> tuple[str, Type, Any]:
     owner, names = "", []
     for step in steps:
         value = value[step]
-        if isinstance(type_, Record):
+        if isinstance(type_, RecordType):
             owner, type_ = type_.name.rpartition(".")[2], type_.fields[str(step)].type
             names.append(str(step))
         elif isinstance(type_, ListOf):
@@ -220,7 +220,7 @@ def _go_type(type_: Type) -> str:
         return f"[]{_go_type(type_.items)}"
     if isinstance(type_, MapOf):
         return f"map[string]{_go_type(type_.values)}"
-    if isinstance(type_, Record):
+    if isinstance(type_, RecordType):
         return ".".join(type_.name.split(".")[-2:])
     return _GO.get(type_.name, type_.name)
 
@@ -230,8 +230,8 @@ def _go_type(type_: Type) -> str:
 _Steps = tuple[Step, ...]
 
 
-def _unknown(schema: Record | None, content: Any) -> list[_Steps]:
-    if schema is None or test_of(schema)(content, Budget()):
+def _unknown(schema: RecordType | None, content: Any) -> list[_Steps]:
+    if schema is None or checker_of(schema)(content, ItemBudget()):
         return []
     unknown = (one.steps for one in Walk().find(schema, content, ()) if one.unknown)
     return list(itertools.islice(unknown, _MOST_UNKNOWN))
@@ -258,7 +258,7 @@ def _keyed(schema: Type | None, content: Any, steps: _Steps) -> str:
             continue
         text += f".{step}"
         content = content.get(step) if isinstance(content, dict) else None
-        if isinstance(schema, Record) and step in schema.fields:
+        if isinstance(schema, RecordType) and step in schema.fields:
             key, schema = schema.fields[step].merge_key, schema.fields[step].type
         else:
             schema = schema.values if isinstance(schema, MapOf) else None
@@ -301,10 +301,10 @@ def _in_order(type_: Type | None, tree: Any, steps: _Steps) -> Iterator[str]:
             below: Type | None = type_.values if isinstance(type_, MapOf) else None
             if key in seen:
                 yield f'duplicate field "{_dotted(here)}"'
-            elif isinstance(type_, Record) and key not in type_.fields and not type_.open:
+            elif isinstance(type_, RecordType) and key not in type_.fields and not type_.open:
                 yield f'unknown field "{_dotted(here)}"'
             seen.add(key)
-            if isinstance(type_, Record) and key in type_.fields:
+            if isinstance(type_, RecordType) and key in type_.fields:
                 below = type_.fields[key].type
             yield from _in_order(below, value, here)
 
@@ -332,13 +332,13 @@ _SUBRESOURCES = {
 }
 
 
-def type_of(resource: Resource, api_version: str) -> Record | None:
+def type_of(resource: Resource, api_version: str) -> RecordType | None:
     """Return the type of a resource's objects, from its CRD if it has one; None when unknown."""
     own = resource.schemas.get(api_version.rpartition("/")[2])
     return own or record_of(api_version, resource.kind)
 
 
-def pruned(schema: Record | None, content: Content) -> Content:
+def pruned(schema: RecordType | None, content: Content) -> Content:
     """Return a copy of an object without unknown fields."""
     found: Content = _without(content, _unknown(schema, content))
     return found

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from bayplan.cluster.apiserver.resources import Resource, Resources
-from bayplan.schemas.catalog import Field, ListOf, MapOf, Record, Scalar, Type, record_of
+from bayplan.schemas.catalog import ListOf, MapOf, RecordField, RecordType, Scalar, Type, record_of
 
 __all__ = ["openapi_index", "openapi_v2", "openapi_v3", "schema_name"]
 
@@ -91,18 +91,18 @@ def openapi_v2(resources: Resources, version: str) -> Content:
     }
 
 
-def resource_type(resource: Resource, group: str, version: str) -> Record:
+def resource_type(resource: Resource, group: str, version: str) -> RecordType:
     """Return the type of a resource's objects, open to any field when it is unknown."""
     api_version = f"{group}/{version}" if group else version
     own = resource.schemas.get(version)
     return own or record_of(api_version, resource.kind) or _unknown(resource.kind)
 
 
-def _unknown(kind: str) -> Record:
-    return Record(kind, dict, open=True)
+def _unknown(kind: str) -> RecordType:
+    return RecordType(kind, dict, open=True)
 
 
-def schema_name(record: Record, group: str, version: str) -> str:
+def schema_name(record: RecordType, group: str, version: str) -> str:
     """Return the name of a kind's schema; kinds of CRDs have no package."""
     return record.name if "." in record.name else f"{group}.{version}.{record.name}".lstrip(".")
 
@@ -132,7 +132,7 @@ class _Writer:
         self._prefix = prefix
         self._column = column
 
-    def add(self, records: Iterable[Record]) -> None:
+    def add(self, records: Iterable[RecordType]) -> None:
         """Add the schemas of all types inside kinds, without the kinds themselves."""
         for record in records:
             for field in record.fields.values():
@@ -154,7 +154,7 @@ class _Writer:
             self.schemas[type_.name] = self.record(type_)
             self.add([type_])
 
-    def record(self, record: Record) -> Content:
+    def record(self, record: RecordType) -> Content:
         """Return the schema of a record."""
         schema: Content = {"type": "object"}
         required = [field.name for field in record.fields.values() if field.required]
@@ -166,7 +166,7 @@ class _Writer:
             schema["x-kubernetes-preserve-unknown-fields"] = True
         return schema
 
-    def _field(self, field: Field) -> Content:
+    def _field(self, field: RecordField) -> Content:
         schema = self._type(field.type)
         more: Content = {}
         if field.description:
@@ -185,9 +185,9 @@ class _Writer:
             return {"type": "array", "items": self._type(type_.items)}
         if isinstance(type_, MapOf):
             return {"type": "object", "additionalProperties": self._type(type_.values)}
-        if isinstance(type_, Record) and not type_.name:
+        if isinstance(type_, RecordType) and not type_.name:
             return self.record(type_)
-        if isinstance(type_, Record):
+        if isinstance(type_, RecordType):
             return {"$ref": f"{self._prefix}{type_.name}"}
         if type_.name in _NAMED:
             return {"$ref": f"{self._prefix}{_NAMED[type_.name][0]}"}

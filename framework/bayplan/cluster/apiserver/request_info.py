@@ -9,7 +9,7 @@ from urllib.parse import unquote
 from bayplan.cluster.apiserver.api_errors import bad_request, method_not_allowed
 from bayplan.cluster.apiserver.field_validation import FieldValidation, type_of
 from bayplan.cluster.apiserver.resources import Resource, Resources
-from bayplan.schemas import Record
+from bayplan.schemas import RecordType
 
 __all__ = ["PathNotFound", "RequestInfo", "parse_request"]
 
@@ -53,7 +53,7 @@ class RequestInfo:
         )
 
     @property
-    def schema(self) -> Record | None:
+    def schema(self) -> RecordType | None:
         """The type of the resource's objects in this version, None when it is not known."""
         return type_of(self.resource, self.api_version)
 

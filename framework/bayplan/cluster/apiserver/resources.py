@@ -12,7 +12,7 @@ from bayplan.api import KINDS, ApiObject, ControllerRevision, Kind
 from bayplan.api.configmap import ConfigMap
 from bayplan.api.meta import ApiStruct, ObjectMeta
 from bayplan.cluster.apiserver.conversion import converter
-from bayplan.schemas import Record
+from bayplan.schemas import RecordType
 
 __all__ = ["SCALED", "PrinterColumn", "Resource", "Resources", "make_type"]
 
@@ -54,7 +54,7 @@ class Resource:
     columns: tuple[PrinterColumn, ...] = ()
     selectable: tuple[str, ...] = ()
     known: Kind | None = None
-    schemas: Mapping[str, Record] = field(default_factory=dict, hash=False)
+    schemas: Mapping[str, RecordType] = field(default_factory=dict, hash=False)
     inert: str = ""
     verbs: tuple[str, ...] = field(
         default=(

@@ -25,12 +25,12 @@ from bayplan.api import (
     StorageClass,
     kind_of,
 )
+from bayplan.api.object_key import object_key
 from bayplan.api.volumes import default_class
 from bayplan.cluster.embedded.admission import with_condition_taints, with_spec
 from bayplan.cluster.embedded.clock import VirtualClock
 from bayplan.cluster.embedded.faults import WriteFaults
 from bayplan.cluster.embedded.writes import carry_out
-from bayplan.cluster.manifests import object_key
 from bayplan.cluster.protocol import (
     Done,
     Event,

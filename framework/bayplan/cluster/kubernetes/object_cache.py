@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TypeVar
 
 from bayplan.api import ApiObject, Kind
+from bayplan.api.object_key import object_key
 from bayplan.cluster.kubernetes.outages import Outages
 from bayplan.cluster.kubernetes.reflector import Reader, Reflector, ReflectorHealth
 from bayplan.cluster.kubernetes.resources import WATCHED, WatchedResource, is_required
-from bayplan.cluster.manifests import object_key
 from bayplan.cluster.protocol import WatchEvent, WatchHandler, WatchType
 
 __all__ = ["ObjectCache"]

@@ -16,11 +16,11 @@ from typing import Protocol
 import msgspec
 
 from bayplan.api import ApiObject, Kind, ObjectMeta, Pod
+from bayplan.api.object_key import object_key
 from bayplan.api.objects import DecodeError
 from bayplan.cluster.kubernetes.outages import Outages
 from bayplan.cluster.kubernetes.resources import WatchedResource, is_required, what_is_used
 from bayplan.cluster.kubernetes.transport import error_of
-from bayplan.cluster.manifests import object_key
 from bayplan.cluster.protocol import WatchEvent, WatchType
 from bayplan.errors import (
     ClusterError,

@@ -1,0 +1,47 @@
+"""When a gang has enough members: the one rule, and the one order in which they stand."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from bayplan.api.gang import Gang
+from bayplan.naming import natural_key
+from bayplan.snapshot import PodInfo
+
+__all__ = ["has_minimum", "missing_role", "needs_no_minimum", "rank_order", "still_needed"]
+
+
+def rank_order(pod: PodInfo) -> tuple[object, ...]:
+    """Sort key of a gang's members: stated ranks first, then names with digits as numbers."""
+    return (pod.rank is None, pod.rank or 0, natural_key(pod.name), pod.namespace)
+
+
+def has_minimum(gang: Gang, count: int) -> bool:
+    """Tell whether ``count`` members are as many as the gang needs to run."""
+    return count >= gang.min_member
+
+
+def needs_no_minimum(gang: Gang, satisfied: bool) -> bool:
+    """Tell whether a gang that was complete before runs with any number of members from then on."""
+    return satisfied and gang.match_policy == "once-satisfied"
+
+
+def still_needed(gang: Gang, bound: int, satisfied: bool) -> int:
+    """Return how many pending members have to be placed at once for the gang to run.
+
+    :param bound: how many members hold a node already; ``match_policy`` says whether they count.
+    :param satisfied: whether the gang was complete before.
+    """
+    if needs_no_minimum(gang, satisfied):
+        return 0
+    counted = 0 if gang.match_policy == "only-waiting" else bound
+    return max(0, gang.min_member - counted)
+
+
+def missing_role(gang: Gang, pods: Collection[PodInfo]) -> tuple[str, int, int] | None:
+    """Return the first role with too few of these pods: its name, how many it has and needs."""
+    for role, least in gang.roles:
+        have = sum(pod.role == role for pod in pods)
+        if have < least:
+            return role, have, least
+    return None

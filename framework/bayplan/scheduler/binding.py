@@ -1,0 +1,307 @@
+"""The binding cycle of a placed unit: Permit, PreBind, Bind, PostBind, and what happens on failure.
+
+All pods of a unit are bound, or none: until the first binding is written, any refusal gives back
+the nodes of the whole unit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Set
+from dataclasses import dataclass, replace
+from functools import partial
+
+from bayplan.api import Pod
+from bayplan.cluster.protocol import Bind
+from bayplan.cycle.reservations import Reserved
+from bayplan.cycle.scheduling_cycle import Result
+from bayplan.errors import ClusterError, PluginError
+from bayplan.plugin.base import Preparation, Unit
+from bayplan.plugin.decision import Outcome
+from bayplan.profiles.runtime import HookCall, guard
+from bayplan.scheduler.active_profiles import ActiveProfile
+from bayplan.scheduler.permits import PermitWait
+from bayplan.scheduler.queue import Place, QueuedUnit
+from bayplan.scheduler.state import AssumedPod, SchedulerState
+from bayplan.snapshot import PodInfo
+
+__all__ = ["BindingCycle"]
+
+
+@dataclass(frozen=True, eq=False)
+class _Placed:
+    """A unit from its cycle until its bindings are written; its pods are assumed on their nodes."""
+
+    queued: QueuedUnit
+    profile: ActiveProfile
+    result: Result
+
+    @property
+    def key(self) -> str:
+        return self.queued.key
+
+
+@dataclass(frozen=True)
+class _Origin:
+    """The cycle that placed a unit, how many cycles that took, and when it was queued (seconds)."""
+
+    cycle: int
+    attempts: int
+    added: float
+
+
+class BindingCycle:
+    """Takes placed units from their cycle to their bindings.
+
+    :param redeliver: called with a newer version of a pod, without a node, that came while its
+        binding was on its way and that has to be handled now that the binding was refused.
+    """
+
+    def __init__(self, state: SchedulerState, redeliver: Callable[[Pod], None]) -> None:
+        self._state = state
+        self._redeliver = redeliver
+        self._permitting: dict[str, _Placed] = {}
+        """Units that wait at Permit, by key."""
+
+    # Permit ------------------------------------------------------------------------------
+
+    def wait(self, queued: QueuedUnit, unit: Unit, profile: ActiveProfile, result: Result) -> None:
+        """Hold a placed unit at Permit, for as long as its plugins asked."""
+        placed = self._permitting[queued.key] = _Placed(queued, profile, result)
+        permits, now = self._state.permits, self._state.now
+        wait = permits.begin(unit, result.reserved, profile.runtime, result.waits, now)
+        self._report_wait(placed, wait)
+
+    def settle_permits(self) -> bool:
+        """End the waits at Permit that are over; return whether there were any."""
+        endings, shorter = self._state.permits.settle(self._state.now)
+        for wait in shorter:
+            self._report_wait(self._permitting[wait.unit], wait)
+        for ending in endings:
+            placed = self._permitting.pop(ending.unit)
+            if ending.error is not None:
+                self._fail(placed, ending.error)
+            elif ending.refusal is not None:
+                self._refuse(placed, ending.refusal, ending.plugins)
+            else:
+                decision = placed.result.decision
+                decision.outcome, decision.message = Outcome.PLACED, ""
+                self._prepare(placed)
+        return bool(endings)
+
+    def _report_wait(self, placed: _Placed, wait: PermitWait) -> None:
+        placed.result.decision.message = str(wait)
+        pods = [reserved.pod for reserved in placed.result.reserved]
+        self._state.recorder.waiting_on_permit(pods, wait)
+
+    def cancel_unit(self, key: str) -> None:
+        """Give a unit's nodes back, because one of its pods changed or is gone; try it again."""
+        self._cancel_wait(key)
+        self._state.preparations.cancel(key, "a pod of the unit is gone")
+
+    def cancel_placement(self, pod: PodInfo) -> bool:
+        """Give back the nodes of a pod's unit before its bindings are written, for a preemptor.
+
+        :returns: False when the pod is in no such unit.
+        """
+        wait = self._state.permits.waiting(pod)
+        if wait is not None:
+            self._cancel_wait(wait.unit)
+            return True
+        return self._state.preparations.cancel_pod(
+            pod.key, "its node was taken by a pod of higher priority"
+        )
+
+    def _cancel_wait(self, key: str) -> None:
+        placed = self._permitting.pop(key, None)
+        if placed is not None:
+            self._state.permits.forget(key)
+            self._state.give_back(placed.profile, placed.result.reserved)
+            self._state.queue.retry(placed.queued, self._state.now)
+
+    # PreBind -----------------------------------------------------------------------------
+
+    def bind(self, queued: QueuedUnit, profile: ActiveProfile, result: Result) -> None:
+        """Bind all reserved pods, or none if a plugin refuses one of them before the writes."""
+        self._prepare(_Placed(queued, profile, result))
+
+    def _prepare(self, placed: _Placed) -> None:
+        """Run PreBind; the bindings follow once everything that plugins prepare is ready."""
+        if self._lost_node(placed):
+            return
+        work: list[Preparation] = []
+        refusal = self._pre_bind(placed, work)
+        if refusal is not None:
+            why, plugin = refusal
+            self._refuse(placed, why, {plugin})
+        elif work:
+            self._state.preparations.begin(
+                placed.key,
+                frozenset(reserved.pod.key for reserved in placed.result.reserved),
+                work,
+                partial(self._prepared, placed),
+                partial(self._not_prepared, placed),
+            )
+        else:
+            self._write(placed)
+
+    def _pre_bind(self, placed: _Placed, work: list[Preparation]) -> tuple[str, str] | None:
+        """Collect what has to be done before the bindings; return a refusal with its plugin."""
+        calls = placed.profile.runtime["pre_bind"]
+        for one in placed.result.reserved if calls else ():
+            node = self._state.snapshot.row(one.node)
+            for call in calls:
+                try:
+                    refusal = call(one.pod, node, one.state)
+                except PluginError as exc:
+                    self._state.recorder.log_failure(exc)
+                    refusal = str(exc)
+                if isinstance(refusal, Preparation):
+                    work.append(_guarded(refusal, call))
+                elif refusal is not None:
+                    return refusal, call.name
+        return None
+
+    def _prepared(self, placed: _Placed) -> None:
+        if not self._lost_node(placed):
+            self._write(placed)
+
+    def _not_prepared(self, placed: _Placed, why: str | PluginError, error: bool) -> None:
+        if error:
+            self._fail(placed, why)
+        else:
+            self._refuse(placed, str(why), {"pre_bind"})
+            # What it waited for has failed already, so that no further event would wake it.
+            self._state.queue.retry(placed.queued, self._state.now)
+
+    def _lost_node(self, placed: _Placed) -> bool:
+        """Fail a unit that lost one of its nodes while it waited; return whether it did."""
+        known = self._state.snapshot.nodes.row_of
+        gone = [one.node for one in placed.result.reserved if one.node not in known]
+        if gone:
+            self._fail(placed, f"node {gone[0]} is gone")
+        return bool(gone)
+
+    # Bind --------------------------------------------------------------------------------
+
+    def _write(self, placed: _Placed) -> None:
+        """Write a Binding for every pod of the unit; from now on they are assumed bound."""
+        state, queued, profile, result = self._state, placed.queued, placed.profile, placed.result
+        try:
+            writes = [self._binding(profile, reserved) for reserved in result.reserved]
+        except PluginError as exc:
+            self._fail(placed, exc)
+            return
+        origin = _Origin(result.decision.cycle, queued.attempts, queued.added)
+        for reserved in result.reserved:
+            state.queue.remove(reserved.pod.key)
+            state.claims.remove(reserved.pod.key)
+            state.gangs.set_bound(reserved.pod, reserved.node)
+            state.assumed[reserved.pod.key] = AssumedPod(reserved, profile)
+        if queued.ready and queued.ready.keys() <= result.decision.pods.keys():
+            # Members beyond the gang's minimum that found no node.
+            self.report_refused(queued, result)
+        else:
+            # Members that came after the decision are worth another cycle.
+            state.queue.settle(queued, state.now)
+        for reserved, write in zip(result.reserved, writes, strict=True):
+            state.cluster.submit(write, partial(self._answered, reserved, profile, origin))
+
+    def _binding(self, profile: ActiveProfile, reserved: Reserved) -> Bind:
+        annotations: dict[str, str] | None = None
+        node = self._state.snapshot.row(reserved.node)
+        for call in profile.runtime["bind"]:
+            annotations = call(reserved.pod, node, reserved.state)
+            if annotations is not None:
+                break
+        pod = reserved.pod
+        return Bind(pod.key, pod.pod.metadata.uid, reserved.node, annotations or {})
+
+    def _answered(
+        self,
+        reserved: Reserved,
+        profile: ActiveProfile,
+        origin: _Origin,
+        error: ClusterError | None,
+    ) -> None:
+        """Handle the cluster's answer to a binding; the watch may have shown the pod before."""
+        if error is None:
+            self._confirm(reserved, profile, origin)
+            return
+        assumed = self._state.assumed.get(reserved.pod.key)
+        if assumed is not None and assumed.reserved is reserved:
+            self._undo(assumed, origin, error)
+
+    def _confirm(self, reserved: Reserved, profile: ActiveProfile, origin: _Origin) -> None:
+        """Run PostBind for a pod that was bound, and report it."""
+        state = self._state
+        state.statistics.bound += 1
+        seconds = state.now - origin.added
+        state.observer.bound(reserved.pod, reserved.node, origin.cycle, origin.attempts, seconds)
+        node = state.snapshot.row(reserved.node)
+        for call in profile.runtime["post_bind"]:
+            try:
+                call(reserved.pod, node, reserved.state)
+            except PluginError as exc:
+                state.recorder.plugin_failed(reserved.pod, exc)
+        state.recorder.bound(reserved.pod, reserved.node)
+
+    def _undo(self, assumed: AssumedPod, origin: _Origin, error: ClusterError) -> None:
+        """Give back the node of a pod whose binding was refused, and queue the pod again."""
+        state, reserved = self._state, assumed.reserved
+        key = reserved.pod.key
+        del state.assumed[key]
+        state.give_back(assumed.profile, [reserved])
+        state.gangs.set_pending(reserved.pod)
+        message = f"binding to {reserved.node} was refused: {error}"
+        state.recorder.warn(reserved.pod, "FailedScheduling", message)
+        if key not in state.pods:
+            return
+        state.claims.add(reserved.pod)
+        state.queue.add(reserved.pod, state.now)
+        unit = state.gangs.unit_of(reserved.pod)
+        queued = state.queue.units.get(unit)
+        if queued is not None and queued.place is Place.ACTIVE:
+            queued.attempts = max(origin.attempts, queued.attempts)
+            state.queue.retry(queued, state.now)
+        state.recorder.gate_changed(unit)
+        if assumed.newer is not None:
+            self._redeliver(assumed.newer)
+
+    # When a placed unit is not bound -----------------------------------------------------
+
+    def _refuse(self, placed: _Placed, why: str, plugins: Set[str]) -> None:
+        """Give a unit's nodes back because plugins refuse it; it waits for an event."""
+        decision = placed.result.decision
+        self._state.give_back(placed.profile, placed.result.reserved)
+        decision.outcome, decision.message = Outcome.UNSCHEDULABLE, why
+        decision.refused_by = set(plugins)
+        self._state.observer.given_up(decision)
+        self.report_refused(placed.queued, placed.result)
+
+    def _fail(self, placed: _Placed, why: str | PluginError) -> None:
+        """Give a unit's nodes back after an error, and try it again after its backoff."""
+        state, decision = self._state, placed.result.decision
+        if isinstance(why, PluginError):
+            state.recorder.log_failure(why)
+        state.give_back(placed.profile, placed.result.reserved)
+        decision.outcome, decision.message = Outcome.ERROR, str(why)
+        state.observer.given_up(decision)
+        if placed.key in state.queue.units:
+            state.recorder.refused(state.unit(placed.queued), decision, "SchedulerError")
+        state.queue.retry(placed.queued, state.now)
+
+    def report_refused(self, queued: QueuedUnit, result: Result) -> None:
+        """Tell the pods of a unit why they have no node, and put the unit back into the queue."""
+        state, decision = self._state, result.decision
+        if queued.key in state.queue.units:
+            nomination = state.nominator.get(queued.key)
+            nodes = nomination.nodes if nomination is not None else {}
+            state.recorder.refused(state.unit(queued), decision, "Unschedulable", nodes)
+        state.queue.refuse(queued, decision.refused_by, state.now)
+
+
+def _guarded(preparation: Preparation, call: HookCall) -> Preparation:
+    """Return a preparation whose ``ready`` fails under the name of its plugin."""
+    if preparation.ready is None:
+        return preparation
+    return replace(preparation, ready=partial(guard, call, preparation.ready))

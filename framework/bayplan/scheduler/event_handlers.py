@@ -1,0 +1,337 @@
+"""Watch events: what a change of a pod, a node or another object means for the scheduler."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from bayplan.api import (
+    KINDS,
+    ApiObject,
+    Job,
+    Node,
+    PersistentVolume,
+    PersistentVolumeClaim,
+    Pod,
+    ResourceClaim,
+)
+from bayplan.api.object_key import object_key
+from bayplan.cluster.protocol import WatchEvent, WatchType
+from bayplan.gangs.definitions import GangDefinitions
+from bayplan.plugin.events import ClusterEvent
+from bayplan.scheduler.binding import BindingCycle
+from bayplan.scheduler.evictor import Evictor
+from bayplan.scheduler.gang_timeouts import GangTimeouts
+from bayplan.scheduler.object_changes import (
+    claim_freed,
+    node_difference,
+    same_definition,
+    same_needs,
+)
+from bayplan.scheduler.state import SchedulerState
+from bayplan.snapshot import PodInfo
+from bayplan.snapshot.job_annotations import NOTHING, inherited, is_of, passed_on
+
+__all__ = ["EventHandlers"]
+
+
+class EventHandlers:
+    """Applies watch events to the snapshot, the gangs and the queue."""
+
+    def __init__(
+        self,
+        state: SchedulerState,
+        binding: BindingCycle,
+        evictor: Evictor,
+        gang_timeouts: GangTimeouts,
+    ) -> None:
+        self._state = state
+        self._binding = binding
+        self._evictor = evictor
+        self._gang_timeouts = gang_timeouts
+        self._definitions = GangDefinitions(state.gangs, state.snapshot)
+        self._stale_gates: dict[str, None] = {}
+        """Units of gangs whose gates have to be asked again, once for all events."""
+
+    def handle(self, event: WatchEvent) -> None:
+        """Apply one watch event."""
+        if event.type is WatchType.RESYNC:
+            self._resync(event.objects)
+        elif isinstance(event.obj, Pod):
+            self._pod(event.type, event.obj)
+        elif isinstance(event.obj, Node):
+            self._node(event.type, event.obj)
+        elif isinstance(event.obj, ResourceClaim):
+            self._claim(event.type, event.obj)
+        elif isinstance(event.obj, PersistentVolumeClaim | PersistentVolume):
+            self._volume(event.type, event.obj)
+        elif event.obj is not None:
+            self._object(event.type, event.obj)
+
+    def _resync(self, listed: Sequence[ApiObject]) -> None:
+        """Apply a full listing after a broken watch: what it does not hold was deleted."""
+        state = self._state
+        pods = {obj.key for obj in listed if isinstance(obj, Pod)}
+        nodes = {obj.metadata.name for obj in listed if isinstance(obj, Node)}
+        for key, info in list(state.pods.items()):
+            if key not in pods:
+                self._pod_gone(info.pod)
+        for name in list(state.snapshot.nodes.row_of):
+            if name not in nodes:
+                state.snapshot.delete_node(name)
+        present = {(type(obj), object_key(obj)) for obj in listed}
+        for type_ in {kind.type for kind in KINDS.values()} - {Pod, Node}:
+            for key, old in list(state.snapshot.objects(type_).items()):
+                if (type_, key) not in present:
+                    self.handle(WatchEvent(WatchType.DELETED, old))
+        for obj in listed:
+            self.handle(WatchEvent(WatchType.MODIFIED, obj))
+
+    # Pods --------------------------------------------------------------------------------
+
+    def _pod(self, type_: WatchType, pod: Pod) -> None:
+        ended = pod.status.phase in ("Succeeded", "Failed")
+        if type_ is WatchType.DELETED or ended:
+            if ended:
+                deleted = type_ is WatchType.DELETED
+                phase = None if deleted else pod.status.phase
+                self._state.gangs.set_ended(self._info(pod), phase)
+            self._pod_gone(pod)
+        elif pod.spec.node_name:
+            self._pod_on_node(pod)
+        else:
+            self.pod_pending(pod)
+
+    def _info(self, pod: Pod) -> PodInfo:
+        return PodInfo(pod, inherited(pod, self._state.snapshot))
+
+    def _known(self, pod: Pod) -> PodInfo | None:
+        """Return what is known of a pod; another pod of its name that is known is gone."""
+        known = self._state.pods.get(pod.key)
+        if known is not None and known.uid != (pod.metadata.uid or pod.key):
+            self._pod_gone(known.pod)
+            return None
+        return known
+
+    def _pod_gone(self, pod: Pod) -> None:
+        state = self._state
+        info = state.pods.pop(pod.key, None)
+        if info is None:
+            return
+        unit_key = state.gangs.unit_of(info)
+        self._evictor.release(info.key)
+        state.nominator.victim_ended(pod.key)
+        state.queue.remove(pod.key)
+        state.claims.remove(pod.key)
+        state.recorder.forget(pod.key)
+        self._binding.cancel_unit(unit_key)
+        assumed = state.assumed.pop(pod.key, None)
+        if assumed is not None:
+            # Plugins have to hear that it is gone; its place in the snapshot goes below.
+            assumed.profile.cycle.unreserve([assumed.reserved])
+        removed = state.snapshot.remove_pod(pod.key)
+        self._requeue_gangs(state.gangs.remove(info))
+        self._recheck_gates(unit_key, info)
+        if removed is not None:
+            state.broadcast(ClusterEvent.POD_REMOVED, removed)
+
+    def _pod_on_node(self, pod: Pod) -> None:
+        """A pod is on a node: bound by this scheduler or another one, or changed there."""
+        state = self._state
+        known = self._known(pod)
+        if known is not None:
+            self._evictor.release(known.key)
+            if pod.key in state.queue:
+                # Another scheduler was quicker.
+                self._binding.cancel_unit(state.queue.unit_key(pod.key) or known.key)
+                state.queue.remove(pod.key)
+        assumed = state.assumed.pop(pod.key, None)
+        if assumed is not None and assumed.reserved.node != pod.spec.node_name:
+            assumed.profile.cycle.unreserve([assumed.reserved])
+        placed = state.snapshot.placed.get(pod.key)
+        if known is not None and placed is not None and placed[1] == pod.spec.node_name:
+            self._pod_stays(known, pod)
+            return
+        state.queue.remove(pod.key)
+        state.snapshot.remove_pod(pod.key)
+        state.pods[pod.key] = info = self._info(pod)
+        state.snapshot.add_pod(info, pod.spec.node_name)
+        self._requeue_gangs(state.gangs.set_bound(info, pod.spec.node_name))
+        self._recheck_gates(state.gangs.unit_of(info), info)
+        state.broadcast(ClusterEvent.POD_PLACED, info)
+
+    def _pod_stays(self, known: PodInfo, pod: Pod) -> None:
+        """Update a pod that is where the snapshot has it."""
+        state = self._state
+        if same_needs(known.pod, pod):
+            known.pod = pod
+            if known.gang is not None:
+                state.group_status.changed(known.gang)
+            return
+        state.pods[pod.key] = info = self._info(pod)
+        state.snapshot.replace_pod(info)
+        self._requeue_gangs(state.gangs.set_bound(info, pod.spec.node_name))
+        state.broadcast(ClusterEvent.POD_CHANGED | ClusterEvent.POD_REMOVED, info)
+
+    def pod_pending(self, pod: Pod) -> None:
+        """A pod without a node is new, or changed."""
+        state = self._state
+        if pod.metadata.deletion_timestamp is not None:
+            self._pod_gone(pod)
+            return
+        known = self._known(pod)
+        if known is not None and same_needs(known.pod, pod):
+            before, known.pod = known.pod.status.resource_claim_statuses, pod
+            if before != pod.status.resource_claim_statuses:
+                self._recheck_pod(pod.key)
+            state.preparations.recheck((pod.key,))
+            return
+        if known is not None:
+            self._evictor.release(known.key)
+            if pod.key in state.queue and pod.key in state.snapshot.placed:
+                # Its unit was placed for the old version of the pod.
+                self._binding.cancel_unit(state.queue.unit_key(pod.key) or known.key)
+        assumed = state.assumed.get(pod.key)
+        if assumed is not None:
+            assumed.newer = pod
+        if state.profiles.of(pod) is None or pod.key in state.snapshot.placed:
+            return
+        if known is not None:
+            state.queue.remove(pod.key)
+            self._requeue_gangs(state.gangs.remove(known))
+        self._queue_pod(pod)
+
+    def _queue_pod(self, pod: Pod) -> None:
+        state = self._state
+        state.pods[pod.key] = info = self._info(pod)
+        self._requeue_gangs(state.gangs.set_pending(info))
+        state.claims.add(info)
+        state.queue.add(info, state.now)
+        if info.gang is not None:
+            self._gang_timeouts.watch(info.gang, state.now)
+        state.recorder.gate_changed(state.gangs.unit_of(info))
+
+    # Nodes and other objects -------------------------------------------------------------
+
+    def _node(self, type_: WatchType, node: Node) -> None:
+        state, name = self._state, node.metadata.name
+        if type_ is WatchType.DELETED:
+            state.snapshot.delete_node(name)
+            state.broadcast(ClusterEvent.NODE_OTHER)
+            return
+        event = node_difference(state.snapshot.node(name), node)
+        if event:
+            state.snapshot.set_node(node)
+            state.broadcast(event)
+
+    def _object(self, type_: WatchType, obj: ApiObject) -> None:
+        state, key = self._state, object_key(obj)
+        deleted = type_ is WatchType.DELETED
+        old = state.snapshot.objects(type(obj)).get(key)
+        if not deleted and same_definition(old, obj):
+            # Only its status changed; all that matters there is whether a gang was complete.
+            state.snapshot.set_object(key, obj)
+            self._definitions.update(obj, deleted)
+            return
+        self._store(key, obj, deleted)
+        changed = self._definitions.update(obj, deleted)
+        if isinstance(obj, Job):
+            self._job_changed(old if isinstance(old, Job) else None, obj, deleted)
+        if changed:
+            self._requeue_gangs(changed)
+            state.broadcast(ClusterEvent.GANG_CHANGED)
+        else:
+            state.broadcast(ClusterEvent.OBJECT_CHANGED)
+
+    def _store(self, key: str, obj: ApiObject, deleted: bool) -> None:
+        if deleted:
+            self._state.snapshot.delete_object(key, obj)
+        else:
+            self._state.snapshot.set_object(key, obj)
+
+    def _job_changed(self, old: Job | None, job: Job, deleted: bool) -> None:
+        """Read a Job's pending pods again when the annotations they inherit changed."""
+        if passed_on(old) == (NOTHING if deleted else passed_on(job)):
+            return
+        state = self._state
+        pending = [
+            info.pod
+            for info in state.pods.values()
+            if info.key not in state.snapshot.placed and is_of(info.pod, job)
+        ]
+        for pod in pending:
+            self._pod_gone(pod)
+            self.pod_pending(pod)
+
+    def _claim(self, type_: WatchType, claim: ResourceClaim) -> None:
+        """A ResourceClaim changed: its pods may wait for it, other pods for its devices."""
+        state = self._state
+        old = state.snapshot.objects(ResourceClaim).get(claim.key)
+        deleted = type_ is WatchType.DELETED
+        self._store(claim.key, claim, deleted)
+        terminating = claim.metadata.deletion_timestamp is not None
+        replaced = old is None or old.metadata.uid != claim.metadata.uid
+        allocated = (
+            old is not None
+            and old.status.allocation is None
+            and claim.status.allocation is not None
+        )
+        if deleted or terminating or replaced or allocated:
+            for pod_key in state.claims.of(claim):
+                self._recheck_pod(pod_key)
+        if deleted or claim_freed(old, claim):
+            state.broadcast(ClusterEvent.OBJECT_CHANGED)
+        state.preparations.recheck(state.claims.of(claim))
+
+    def _volume(self, type_: WatchType, obj: PersistentVolumeClaim | PersistentVolume) -> None:
+        """A claim or a volume changed; its status matters, too, for it holds the phase."""
+        state, key = self._state, object_key(obj)
+        deleted = type_ is WatchType.DELETED
+        if not deleted and state.snapshot.objects(type(obj)).get(key) == obj:
+            return
+        self._store(key, obj, deleted)
+        state.broadcast(ClusterEvent.OBJECT_CHANGED)
+        state.preparations.recheck()
+
+    # Gates and gangs ---------------------------------------------------------------------
+
+    def _recheck_pod(self, pod_key: str) -> None:
+        state = self._state
+        state.queue.recheck_pod(pod_key, state.now)
+        unit_key = state.queue.unit_key(pod_key)
+        if unit_key is not None:
+            state.recorder.gate_changed(unit_key)
+
+    def _recheck_gates(self, unit_key: str, info: PodInfo) -> None:
+        # Asking a gang's gates costs as much as it has members: once for all events.
+        if info.gang is not None:
+            self._stale_gates[unit_key] = None
+
+    def recheck_stale_gates(self) -> None:
+        """Ask the gates of the gangs whose members changed since the last call."""
+        stale, self._stale_gates = self._stale_gates, {}
+        for unit_key in stale:
+            self._state.queue.recheck(unit_key, self._state.now)
+
+    def requeue_overdue(self) -> None:
+        """Report the gangs whose members have been missing for too long."""
+        for key in self._gang_timeouts.overdue(self._state.now):
+            self._state.group_status.changed(key)
+            self._requeue_gangs((key,))
+
+    def _requeue_gangs(self, gangs: Iterable[str]) -> None:
+        """Bring the queue in step with gangs, by key, whose definition changed."""
+        state = self._state
+        for key in sorted(gangs):
+            self._gang_timeouts.watch(key, state.now)
+            members = state.gangs.all().get(key)
+            pending = list(members.pending.values()) if members is not None else []
+            for pod in pending:
+                before = state.queue.unit_key(pod.key)
+                if before is not None and before != state.gangs.unit_of(pod):
+                    self._binding.cancel_unit(before)
+                    state.queue.remove(pod.key)
+                    state.queue.add(pod, state.now)
+            units = {state.gangs.unit_of(pod) for pod in pending} or {key}
+            for unit in sorted(units):
+                state.queue.recheck(unit, state.now)
+                state.recorder.gate_changed(unit)

@@ -1,0 +1,103 @@
+"""What one plugin of one profile sees of the scheduler."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import numpy.typing as npt
+
+from bayplan.cluster.protocol import Done, Write
+from bayplan.errors import ClusterError
+from bayplan.gangs.directory import GangMembers
+from bayplan.plugin.base import Placement, Placements, Unit
+from bayplan.plugin.failures import PLUGIN_RAISES, failure
+from bayplan.profiles.runtime import Hook
+from bayplan.scheduler.active_profiles import ActiveProfile
+from bayplan.scheduler.evictor import Evictor
+from bayplan.scheduler.state import SchedulerState
+from bayplan.snapshot import PodInfo, Snapshot
+
+__all__ = ["PluginHandle"]
+
+
+class PluginHandle:
+    """Implements ``bayplan.Handle``, which documents its methods.
+
+    :param profile: the scheduler name of the plugin's profile.
+    :param plugin: the plugin's name.
+    """
+
+    def __init__(self, state: SchedulerState, evictor: Evictor, profile: str, plugin: str) -> None:
+        self._state = state
+        self._evictor = evictor
+        self._profile_name = profile
+        self._plugin = plugin
+
+    @property
+    def _profile(self) -> ActiveProfile:
+        profile = self._state.profiles.by_name.get(self._profile_name)
+        if profile is None:
+            raise RuntimeError("this is for hooks; the plugins of the profile are still being made")
+        return profile
+
+    @property
+    def snapshot(self) -> Snapshot:
+        return self._state.snapshot
+
+    @property
+    def now(self) -> float:
+        return self._state.now
+
+    def gang(self, key: str) -> GangMembers:
+        return self._state.gangs[key]
+
+    def is_waiting(self, unit: str) -> bool:
+        return unit in self._state.queue.units
+
+    def is_first(self, unit: Unit) -> bool:
+        return self._state.queue.is_first(unit.key)
+
+    def is_nominated(self, pod: PodInfo) -> bool:
+        return pod.key in self._state.nominator
+
+    def in_eviction_cooldown(self, pod: PodInfo) -> bool:
+        return self._evictor.in_cooldown(pod.key)
+
+    def offers(self, unit: Unit) -> Placements:
+        return self._profile.cycle.offers(unit)
+
+    def place(self, unit: Unit, placement: Placement) -> Mapping[str, str] | None:
+        return self._profile.cycle.place_here(unit, placement)
+
+    def free_slots(self, pod: PodInfo) -> npt.NDArray[np.int64]:
+        return self._profile.cycle.free_slots(pod)
+
+    def unresolvable(self, pod: PodInfo) -> npt.NDArray[np.bool_]:
+        return self._profile.evaluator.evaluate(pod).unresolvable()
+
+    def hook(self, name: str) -> Hook:
+        return self._profile.runtime[name]
+
+    def submit(self, write: Write, done: Done | None = None) -> None:
+        self._state.cluster.submit(write, self._guarded(done) if done is not None else None)
+
+    def _guarded(self, done: Done) -> Done:
+        def answered(error: ClusterError | None) -> None:
+            try:
+                done(error)
+            except PLUGIN_RAISES as exc:
+                # The caller has other writes to answer.
+                self._state.recorder.log_failure(failure(self._plugin, "submit", exc, done))
+
+        return answered
+
+    def allow(self, waiting: Unit | PodInfo | str) -> bool:
+        return self._state.permits.allow(waiting, self._plugin)
+
+    def reject(self, waiting: Unit | PodInfo | str, reason: str) -> bool:
+        return self._state.permits.reject(waiting, reason, self._plugin)
+
+    def fit_message(self, pod: PodInfo) -> str:
+        names = self._state.snapshot.nodes.names
+        return self._profile.evaluator.evaluate(pod).describe(names, finalists=False).message

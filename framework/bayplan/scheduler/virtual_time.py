@@ -1,0 +1,52 @@
+"""Runs a scheduler on the embedded cluster in virtual time, for simulations and tests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from bayplan.cluster.embedded.store import MemoryCluster
+from bayplan.scheduler.scheduler import Scheduler
+
+__all__ = ["VirtualTime"]
+
+
+class VirtualTime:
+    """Moves the clock of an embedded cluster with its scheduler. Times are in virtual seconds.
+
+    :param on_step: called after each step of the scheduler.
+    """
+
+    def __init__(
+        self,
+        cluster: MemoryCluster,
+        scheduler: Scheduler,
+        on_step: Callable[[], None] | None = None,
+    ) -> None:
+        self._cluster = cluster
+        self._scheduler = scheduler
+        self._on_step = on_step
+
+    def settle(self) -> None:
+        """Do everything that can be done at this instant."""
+        while True:
+            self._cluster.deliver()
+            if not self._scheduler.step() and not self._cluster.deliver():
+                return
+            if self._on_step is not None:
+                self._on_step()
+
+    def advance(self, to: float, idle: bool = True) -> None:
+        """Do everything that is due until a time; the clock stops at the last of it.
+
+        :param idle: whether to do what nobody has to wait for, such as resyncs of controllers.
+        """
+        self.settle()
+        clock = self._cluster.clock
+        while True:
+            times = (clock.next_time(idle), self._scheduler.next_time())
+            due = min((at for at in times if at is not None and at <= to), default=None)
+            if due is None:
+                return
+            clock.advance(due)
+            self._scheduler.tick()
+            self.settle()
