@@ -440,9 +440,9 @@ def _devices_are_counted(made: Stage, scheduler: Any, pods: dict[str, Pod]) -> I
             if user.uid not in uids:
                 yield f"claim {claim.key} is reserved for a pod that is gone: {user.name}"
     for profile in scheduler.profiles.values():
-        written = profile.runtime.plugins["DynamicResources"]._written
-        if written.keys() - uids:
-            yield f"DynamicResources remembers pods that are gone: {list(written.keys() - uids)}"
+        gone = set(profile.runtime.plugins["DynamicResources"].writer.pods) - uids
+        if gone:
+            yield f"DynamicResources remembers pods that are gone: {sorted(gone)}"
 
 
 def _pods_are_told(

@@ -121,9 +121,9 @@ class DynamicResources(Plugin[DynamicResourcesArgs]):
             parse_duration(args.filter_timeout),
         )
         self._scores = DeviceScores(handle, ledger.devices)
-        self._writer = ClaimWriter(handle, ledger, parse_duration(args.binding_timeout))
+        self.writer = ClaimWriter(handle, ledger, parse_duration(args.binding_timeout))
         self._gang = GangExchange(
-            handle, ledger, self._allocator, self._scores, self._writer.is_written
+            handle, ledger, self._allocator, self._scores, self.writer.is_written
         )
 
     def _claims(self, pod: PodInfo) -> PodClaims:
@@ -335,7 +335,7 @@ class DynamicResources(Plugin[DynamicResourcesArgs]):
         """Release the devices, and undo what was written."""
         if pod.facts.wants_devices:
             self._ledger.in_flight.leave(pod)
-            self._writer.undo(pod)
+            self.writer.undo(pod)
 
     # Binding ---------------------------------------------------------------------------------
 
@@ -344,13 +344,13 @@ class DynamicResources(Plugin[DynamicResourcesArgs]):
         """Write the allocations and reserve the claims; wait until their devices are ready."""
         if not pod.facts.wants_devices:
             return None
-        return self._writer.prepare(pod, self._claims(pod))
+        return self.writer.prepare(pod, self._claims(pod))
 
     @hookimpl
     def post_bind(self, pod: PodInfo) -> None:
         """Drop what was remembered for the pod: it is bound."""
         if pod.facts.wants_devices:
-            self._writer.forget(pod)
+            self.writer.forget(pod)
             self._ledger.trial_holds.forget(pod.uid)
 
     # When no node is left --------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from bayplan import Handle, PodInfo, Preparation
@@ -49,6 +49,11 @@ class ClaimWriter:
     def is_written(self, uid: str) -> bool:
         """Tell whether a pod's allocations, by uid, are on their way to the API."""
         return uid in self._written
+
+    @property
+    def pods(self) -> Collection[str]:
+        """The uids of the pods whose allocations are on their way to the API."""
+        return self._written.keys()
 
     def prepare(self, pod: PodInfo, claims: PodClaims) -> Preparation | None:
         """Return the writes for a pod and what to wait for; None if nothing is to be written."""
