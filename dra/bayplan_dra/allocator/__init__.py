@@ -1,8 +1,8 @@
 """The device allocator: which devices of a node meet a set of claims.
 
-:class:`.allocator.Allocator` is the door. Its search keeps a node's topology whole and never
-explodes (:mod:`.search`); with ``strict_reference`` it takes the first solution in Kubernetes'
-order (:mod:`.reference`).
+:class:`.allocator.Allocator` is the entry point. Its search keeps a node's topology whole, in a
+bounded number of steps (:mod:`.search`); with ``strict_reference`` it takes the first solution in
+Kubernetes' order (:mod:`.reference`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The door to the allocator: claims and a node's devices in, choices or a reason out.
+"""The allocator's entry point: claims and a node's devices in, choices or a reason out.
 
 Claims are made ready by :func:`.requests.prepare`, the devices that a node can use by
 :class:`.table.DeviceTable`; :func:`.results.allocation_of` turns choices into the API's allocation.

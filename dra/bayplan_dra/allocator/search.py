@@ -2,9 +2,9 @@
 
 A *demand* is one request of one claim with its candidates. The search takes the demand with the
 least to spare, and one of its candidates, and asks two questions: what if the demand has a device
-like this one, and what if it has none like it? Which devices are alike, :mod:`.symmetry` says; what
-a choice means for the other demands, :mod:`.propagation`. States without a solution are remembered,
-and branches that cannot become cheaper than the best solution are cut.
+like this one, and what if it has none like it? :mod:`.symmetry` finds which devices are alike;
+:mod:`.propagation`, what a choice means for the other demands. States without a solution are
+remembered, and branches that cannot become cheaper than the best solution are cut.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class DeviceSearch:
     With up to 16 candidates the solution is the best; with more, a good one.
 
     :param budget: what may be spent until there is a solution.
-    :param score: rates complete solutions in the place of their cost; larger is better.
+    :param score: rates complete solutions instead of their cost; larger is better.
     :param only_first: take the first solution.
     :ivar steps: the number of states that were expanded.
     """

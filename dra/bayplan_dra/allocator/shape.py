@@ -15,8 +15,8 @@ __all__ = ["Shapes"]
 class Shapes:
     """Keys under which an answer for some claims can be cached for all nodes alike.
 
-    Tables remember the numbers that an object of this class assigns, so everybody who shares the
-    tables has to share the object.
+    Tables remember the numbers that an object of this class assigns, so all users of the tables
+    have to share one object.
     """
 
     def __init__(self) -> None:

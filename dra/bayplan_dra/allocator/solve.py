@@ -103,7 +103,7 @@ def solve(
 
 @dataclass(slots=True)
 class _Way:
-    """One way to meet a request, as a demand; or the reason why it cannot be met so."""
+    """One way to meet a request, as a demand; or the reason why this way is impossible."""
 
     demand: DeviceDemand | None
     wanted: Wanted
@@ -177,7 +177,7 @@ class _Solver:
         return self._solved(requests, chosen, solution)
 
     def _plainly(self, requests: Sequence[_RequestWays]) -> Solved | None:
-        """Try the reference's order for a while: it may be lucky where the search was not."""
+        """Try the reference's order for a while: it may succeed where the search gave up."""
         if self._score is not None or any(t.visible != self._table.all for t in self._tasks):
             return None
         claims = [task.claim for task in self._tasks]
@@ -378,7 +378,7 @@ class _Solver:
 
 
 def _loosest(one: _RequestWays) -> DeviceDemand | None:
-    """Return what a request takes at least, whichever way it is met."""
+    """Return the least that a request takes, over all ways to meet it."""
     demands = [way.demand for way in one.ways if way.demand is not None]
     if not demands or any(demand.admin for demand in demands):
         return None

@@ -167,7 +167,7 @@ def _seconds(number: int) -> timedelta:
 
 
 def _in_zone(at: datetime, zone: str) -> datetime:
-    """Convert a moment to a time zone: an offset such as "+02:00", or a name."""
+    """Convert a timestamp to a time zone: an offset such as "+02:00", or a name."""
     offset = _OFFSET.fullmatch(zone)
     try:
         if offset is not None:

@@ -91,7 +91,7 @@ declare("_-_", (t.DURATION, t.DURATION), t.DURATION, lambda a, b: a - b)
 
 
 def moved(moment: datetime, by: timedelta) -> datetime:
-    """Return a moment shifted by a duration.
+    """Return a timestamp shifted by a duration.
 
     :raises EvaluationError: outside the years 1 to 9999.
     """

@@ -1,4 +1,4 @@
-"""Prepares and unprepares the devices of claims: each claim once, whatever is killed in between.
+"""Prepares and unprepares the devices of claims: each claim once, even if killed in between.
 
 A claim is written to the checkpoint before its CDI file, and removed from it after that. So at
 start, every claim of the checkpoint gets its CDI file again, and all other CDI files are removed.
@@ -26,7 +26,7 @@ from bayplan_dra.driver.publish.devices import NodeDevice, NodeInventory
 __all__ = ["ClaimApi", "Folders", "PrepareError", "Preparer"]
 
 _LOCK_SECONDS = 20.0
-"""How long to wait for the lock; the kubelet waits for 45 s."""
+"""Seconds to wait for the lock; the kubelet waits for 45 s."""
 _MOST_UNDONE = 4096
 
 

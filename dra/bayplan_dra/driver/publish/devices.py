@@ -2,7 +2,7 @@
 
 Attributes that Kubernetes defines are in its domain (``resource.kubernetes.io``: pcieRoot,
 pciBusID, numaNode), all others in the driver's. A GPU and its MIG instances consume one counter
-set, so that nobody gets a whole GPU of which a part is allocated.
+set, so that no claim gets a whole GPU that is partly allocated.
 """
 
 from __future__ import annotations
