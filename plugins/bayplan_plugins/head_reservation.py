@@ -1,11 +1,11 @@
-"""HeadReservation: reserve room for the first unit in the queue, so that it does not starve.
+"""HeadReservation: reserve a domain for the first unit in the queue, so that it does not starve.
 
 Once the first unit has waited for ``after`` seconds, the domain where it could run soonest, if the
 pods there ended one after the other, is reserved for it: later units are refused there. A pod that
 states how long it runs (``bayplan.dev/duration``, or ``activeDeadlineSeconds``) may backfill if it
 ends before the first unit can start. Units of higher priority ignore the reservation. It ends when
 the unit is placed or gone, or after ``atMost`` seconds; then nothing is reserved for that unit for
-as long again.
+the same time again.
 
 Nothing is reserved for a unit that would not fit even in an empty domain. A reservation leaves
 nodes idle, so the plugin runs only where a profile enables it.

@@ -1,4 +1,4 @@
-"""InterPodAffinity: near some pods, away from others; placed pods have their say, too.
+"""InterPodAffinity: near some pods, away from others; terms of placed pods count too.
 
 Semantics: kube-scheduler 1.36, interpodaffinity. Anti-affinity is symmetric: a placed pod's
 required anti-affinity keeps a matching pod out of its domain.
@@ -125,7 +125,7 @@ class InterPodAffinity(Plugin[InterPodAffinityArgs]):
             with_keys &= has_key
             near &= _per_node(term, counts, nodes) > 0
             anywhere = anywhere or bool(counts[has_key].any())
-        # The first pod of a group with affinity to itself has nobody to be near.
+        # The first pod of a group with affinity to itself has no pod to be near.
         if not anywhere and self._meets_own(pod):
             return with_keys
         return near

@@ -1,4 +1,4 @@
-"""VolumeZone: a bound volume with zone or region labels is used from there only."""
+"""VolumeZone: a bound volume with zone or region labels can be used only from there."""
 
 from __future__ import annotations
 

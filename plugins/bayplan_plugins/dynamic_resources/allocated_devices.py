@@ -62,7 +62,7 @@ class AllocatedDevices:
     def freed_without(self, pod: str) -> Iterator[str]:
         """Yield the claims whose devices are free once a pod is gone.
 
-        These were made for the pod, and nobody else uses them.
+        These were made for the pod, and no other pod uses them.
         """
         for uid in self._claims_of.get(pod, ()):
             if self._owners.get(uid) == pod and self._consumers[uid] == {pod} and uid in self._held:

@@ -23,7 +23,7 @@ class DeviceClasses:
         self.version = 0
 
     def on_class(self, old: DeviceClass | None, new: DeviceClass | None) -> None:
-        """Take note of a class that changed."""
+        """Record that a class changed."""
         self.version += 1
         self._by_resource = None
         for selector in new.spec.selectors if new is not None else ():

@@ -13,7 +13,7 @@ __all__ = ["DeviceUsage"]
 class DeviceUsage:
     """Counts the holders of each device; a device is free when it has none.
 
-    Several holders of one device are possible for a moment, as when another scheduler allocated it.
+    A device may briefly have several holders, as when another scheduler allocated it too.
 
     :param on_change: called with the devices whose holders changed.
     """

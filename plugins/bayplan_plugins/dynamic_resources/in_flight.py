@@ -93,7 +93,7 @@ class InFlightAllocations:
         return before
 
     def leave(self, pod: PodInfo) -> None:
-        """Take a pod off its allocations; those that nobody else uses are dropped."""
+        """Remove a pod from its allocations; those that no other pod uses are dropped."""
         for allocation in self.of(pod):
             del allocation.pods[pod.uid]
             self._unlink(pod.uid, allocation.uid)

@@ -132,7 +132,7 @@ class DeviceLedger:
             for claim in self.allocated.freed_without(uid):
                 self.trial_holds.free(claim, self.allocated.held(claim))
         else:
-            # The claim for extended resources may have no object yet whose end would be seen.
+            # The claim for extended resources may have no object yet, so no deletion would be seen.
             extended = extended_uid(uid)
             self.in_flight.drop(extended)
             self.specs.forget(extended)

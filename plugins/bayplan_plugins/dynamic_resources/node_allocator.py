@@ -63,7 +63,7 @@ class NodeAllocator:
     """Allocates claims on nodes, for one profile.
 
     :param devices: the devices of each node.
-    :param state: the devices in use, which change under it.
+    :param state: the devices in use; it changes between calls.
     :param levels: the attributes that say which devices belong together, most precious first.
     :param strict: take the first devices that fit, in the order of Kubernetes' own allocator.
     :param timeout: seconds for one node.

@@ -20,7 +20,7 @@ _SPARE = 8
 class NodeDevices:
     """The devices of a cluster by node, kept up to date with the snapshot.
 
-    ``version`` tells whether a node's devices, or who holds them, have changed since.
+    ``version`` tells whether a node's devices, or their holders, have changed since.
     """
 
     def __init__(self, snapshot: Snapshot) -> None:
@@ -63,7 +63,7 @@ class NodeDevices:
         self.touch(None)
 
     def on_change(self, listener: Callable[[Iterable[str] | None], None]) -> None:
-        """Call ``listener`` with nodes whose devices, or who holds them, changed; None: any."""
+        """Call ``listener`` with the nodes whose devices or their holders changed; None: any."""
         self._listeners.append(listener)
 
     def touch(self, nodes: set[str] | None) -> None:

@@ -123,7 +123,7 @@ class ClaimWriter:
             self._release(ReleaseClaim(claim.key, uid, pod.uid, deallocate=allocated_here))
 
     def _release(self, write: ReleaseClaim, tries: int = _RELEASES) -> None:
-        """Write a release and retry where that fails: nobody else would do it."""
+        """Write a release, and retry if that fails: nothing else releases it."""
 
         def answered(error: ClusterError | None) -> None:
             if error is not None and not isinstance(error, NotFound) and tries > 1:

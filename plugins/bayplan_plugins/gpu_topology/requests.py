@@ -71,7 +71,7 @@ def _options(pod: PodInfo) -> GpuRequest:
 
 
 def has_hard_constraints(options: GpuRequest) -> bool:
-    """Tell whether a node whose machine is unknown cannot be known to meet the request."""
+    """Tell whether the request has constraints that need a node whose machine is known."""
     asked = (options.require_nvlink, options.require_numa, options.min_bandwidth)
     return any(asked) or names_gpus(options)
 

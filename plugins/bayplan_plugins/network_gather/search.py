@@ -1,8 +1,8 @@
 """Which domains can hold a unit, in which order they are offered, and how they are filled.
 
-On each layer, the domains with room for the whole unit come first, the one that wastes least
-leading; then those that hold its minimum, the roomiest leading. Ties break by the waste of the
-domains around, then by name (digits as numbers).
+On each layer, the domains that can hold the whole unit come first, by increasing waste; then those
+that can hold its minimum, by decreasing capacity. Ties break by the waste of the domains around,
+then by name (digits as numbers).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from bayplan_plugins.network_gather.messages import no_domain_message, slices_me
 __all__ = ["DomainSearch"]
 
 _MOST_RECORDED = 64
-"""Domains that a decision records, those with most room."""
+"""Domains that a decision records: those that hold the most members."""
 _MOST_CANDIDATES = 256
 """Domains of one layer that are offered; more would not be tried."""
 
@@ -102,7 +102,7 @@ class DomainSearch:
         # Domains with bound members first, the innermost first; then the others.
         found.sort(key=lambda item: -item[0])
         candidates = [placement for _, placement in found]
-        # All members somewhere come before most of them near each other.
+        # Placing all members somewhere beats placing most of them near each other.
         smaller.sort(key=lambda item: -item[0])
         candidates += [placement for _, placement in smaller]
         reason = "" if candidates else self._no_domain(refused)

@@ -1,4 +1,4 @@
-"""NodeResourcesFit and NodeResourcesBalancedAllocation: room on a node, and how it is used."""
+"""NodeResourcesFit and NodeResourcesBalancedAllocation: what is free on a node, and its use."""
 
 from bayplan_plugins.node_resources.balanced_allocation import (
     NodeResourcesBalancedAllocation,

@@ -1,4 +1,4 @@
-"""NodeResourcesFit: room on the node for the pod's requests, and a score for how full it gets.
+"""NodeResourcesFit: whether the pod's requests fit on a node, and how full it would get.
 
 Formulas: kube-scheduler 1.36, pkg/scheduler/framework/plugins/noderesources. Each is written
 twice, over columns and for one row; integer steps keep both equal to the last bit.
@@ -91,7 +91,7 @@ class NodeResourcesFitArgs(Args):
 
 
 class NodeResourcesFit(Plugin[NodeResourcesFitArgs]):
-    """Refuse nodes without room for the pod's requests; score by how full they would get."""
+    """Refuse nodes where the pod's requests do not fit; score by how full they would get."""
 
     Args = NodeResourcesFitArgs
     reads = Reads.NODE | Reads.PODS

@@ -1,4 +1,4 @@
-"""DefaultPreemption: who has to go so that a unit fits."""
+"""DefaultPreemption: which pods to evict so that a unit fits."""
 
 from bayplan_plugins.preemption.plugin import DefaultPreemption, DefaultPreemptionArgs
 

@@ -12,7 +12,7 @@ _MOST_NAMED = 5
 
 
 def no_victims(nodes: int, unresolvable: int) -> str:
-    """Return that nobody can be evicted.
+    """Return that no pod can be evicted.
 
     :param nodes: the number of nodes in the cluster.
     :param unresolvable: how many of them no eviction could help.
@@ -26,7 +26,7 @@ def no_victims(nodes: int, unresolvable: int) -> str:
 
 
 def not_helpful(nodes: int, is_gang: bool) -> str:
-    """Return that the unit would not fit even without all pods that may be evicted."""
+    """Return that the unit would not fit even if all pods that may be evicted were gone."""
     if is_gang:
         return (
             "no domain would hold the job even without all pods of lower priority that may be "

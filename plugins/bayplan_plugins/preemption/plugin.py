@@ -60,7 +60,7 @@ class DefaultPreemptionArgs(Args):
 
 
 class DefaultPreemption(Plugin[DefaultPreemptionArgs]):
-    """Evict pods of lower priority where that lets a pod or a gang run."""
+    """Evict pods of lower priority if that lets a pod or a gang run."""
 
     Args = DefaultPreemptionArgs
     requeue_on = ClusterEvent.POD_REMOVED

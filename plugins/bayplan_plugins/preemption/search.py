@@ -14,7 +14,7 @@ __all__ = ["VictimSearch", "VictimSet", "missing_for", "until_enough"]
 _FEW = 8
 """Up to this many possible victims, every subset of them is tried."""
 _MINIMISED = 16
-"""Up to this many victims, the search tries to spare each of them once more in the end."""
+"""Up to this many victims, the search tries once more at the end to spare each of them."""
 
 
 @dataclass(frozen=True)

@@ -65,7 +65,7 @@ class Evictable:
         self._own = {pod.key for pod in (*unit.pods, *(bound for bound, _ in unit.bound))}
         self._protect = protect
         self.in_cooldown: dict[str, PodInfo] = {}
-        """Pods that could be evicted, had the cluster not refused that a moment ago, by key."""
+        """Pods that could be evicted if they were not in cooldown, by key."""
         self._surplus: dict[str, set[str]] = {}
         self._budgets = [
             (budget, compile_selector(budget.spec.selector))

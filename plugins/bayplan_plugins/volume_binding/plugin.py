@@ -68,7 +68,7 @@ class VolumeBinding(Plugin[VolumeBindingArgs]):
 
     @hookimpl
     def requeue_hint(self, pod: PodInfo, event: ClusterEvent, subject: PodInfo | None) -> bool:
-        """Pods that used claims help; other objects only if they may solve the claims' problem."""
+        """Removed pods help if they used claims; objects, unless the claims' problem remains."""
         if event is ClusterEvent.POD_REMOVED and subject is not None:
             return subject.facts.uses_claims
         alone = event is ClusterEvent.OBJECT_CHANGED and pod.gang is None

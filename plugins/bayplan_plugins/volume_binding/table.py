@@ -102,7 +102,7 @@ class VolumeTable:
         return np.where(column < beyond, column, NO_VOLUME)
 
     def first_on(self, needs: ClaimNeeds, row: int, but: Collection[int]) -> int:
-        """Return the place of the first volume for a claim on a row, ``but`` some; or NO_VOLUME."""
+        """Return the place of a claim's first volume on a row, except ``but``; or NO_VOLUME."""
         self._refresh()
         suitable = self._suitable(needs)
         rows, groups = self._reached()

@@ -70,7 +70,7 @@ class JobShares:
         return totals.pods.items() if totals is not None else ()
 
     def nodes(self, job: str, but: str = "") -> Mapping[str, int]:
-        """Return how many GPUs a job holds by node; the pod ``but`` left out."""
+        """Return how many GPUs a job holds by node, not counting the pod ``but``."""
         totals = self._jobs.get(job)
         if totals is None:
             return {}
@@ -81,7 +81,7 @@ class JobShares:
         return {node: count for node, count in found.items() if count}
 
     def rails(self, job: str, but: str = "") -> frozenset[int]:
-        """Return the rails that a job uses; the pod ``but`` left out."""
+        """Return the rails that a job uses, not counting the pod ``but``."""
         totals = self._jobs.get(job)
         if totals is None:
             return frozenset()

@@ -70,7 +70,7 @@ class NodeGpus:
     elsewhere: frozenset[int] = frozenset()
 
     def busy(self, but: str = "") -> set[int]:
-        """Return the GPUs that pods hold; those of the pod ``but``, by uid, left out."""
+        """Return the GPUs that pods hold, except those of the pod ``but``, by uid."""
         return {gpu for uid, gpus in self.held.items() if uid != but for gpu in gpus}
 
     def free(self, but: str = "") -> tuple[int, ...]:
@@ -313,11 +313,11 @@ class GpuLedger:
         self._jobs.leave(job_of(pod), pod.uid)
 
     def job_nodes(self, job: str, but: str = "") -> Mapping[str, int]:
-        """Return how many GPUs a job's pods hold by node; the pod ``but``, by uid, left out."""
+        """Return how many GPUs a job's pods hold by node, except the pod ``but``, by uid."""
         return self._jobs.nodes(job, but)
 
     def job_rails(self, job: str, but: str = "") -> frozenset[int]:
-        """Return the rails of the NICs near a job's GPUs; the pod ``but``, by uid, left out."""
+        """Return the rails of the NICs near a job's GPUs, except the pod ``but``, by uid."""
         return self._jobs.rails(job, but)
 
     def job_gpus(self, job: str, but: str = "") -> Iterable[tuple[str, Machine, Sequence[int]]]:
