@@ -13,9 +13,9 @@ __all__ = ["render"]
 _HEAD = """\
 # Hook reference
 
-Generated from `bayplan/plugin/hookspecs.py` by `make docs`; a test keeps it in step. Hooks stand in
-the order in which a cycle runs them. A plugin implements any of them with `@hookimpl` and takes any
-subset of the arguments. [plugins.md](plugins.md) is the way in.
+Generated from `bayplan/plugin/hookspecs.py` by `make docs`; a test keeps it in step. Hooks are
+listed in the order in which a cycle runs them. A plugin implements any of them with `@hookimpl` and
+takes any subset of the arguments. Start with [plugins.md](plugins.md).
 
 """
 

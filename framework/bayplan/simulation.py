@@ -54,7 +54,7 @@ class TimelineEntry:
 
 
 class Simulation:
-    """One run: create the objects, let everything happen, ask what became of the pods.
+    """One run: create the objects, let everything happen, then read the results.
 
     :param until: virtual seconds to run at most.
     :param explained: pods, by key, that will be explained: their decisions keep what each plugin
@@ -115,7 +115,7 @@ class Simulation:
     def run(self, progress: Progress | None = None) -> None:
         """Run until nothing is left to happen, or until the horizon.
 
-        :param progress: called now and then with the number of bound pods and of all pods.
+        :param progress: called occasionally with the number of bound pods and of all pods.
         """
         started = time.perf_counter()
         report = partial(self._report, progress, count()) if progress is not None else None
@@ -189,7 +189,7 @@ class Simulation:
     def result(self) -> dict[str, Any]:
         """Return the answer as one JSON object.
 
-        Everything in it follows from the input and the seed, but for the two wall-clock figures
+        Everything in it follows from the input and the seed, except the two wall-clock figures
         ``stats.seconds`` and ``stats.podsPerSecond``.
         """
         placements, pending = self.placements(), self.pending()

@@ -19,7 +19,7 @@ class DecisionTables:
     """Allows tables at a limited rate, and drops the oldest.
 
     :param now: returns the time in seconds.
-    :param per_second: how many tables may be made a second, in the long run; infinity for all.
+    :param per_second: how many tables may be made per second, on average; infinity for all.
     :param kept: how many are kept; as many may be made at once.
     :param always: pods, by key, that get a table in any case and keep it.
     """

@@ -40,7 +40,7 @@ EVERYWHERE = Placement("", None)
 STEPS = 4_000
 """Tentative placements beyond the plans in one cycle; 0.05 to 0.1 ms each."""
 WORK = 50_000
-"""Pods that one cycle places tentatively at most, those of plans included."""
+"""The most pods that one cycle places tentatively, including those of plans."""
 _MOST_SEARCHED = 64
 """Members of a unit for which single nodes are searched; plans serve larger ones."""
 _REPLANS = 16
@@ -50,8 +50,8 @@ _REPLANS = 16
 class SearchBudget:
     """What is left of one cycle's search.
 
-    ``steps`` counts down the tentative placements of the search, ``placed`` counts up all
-    tentative placements, those of plans included.
+    ``steps`` counts down the tentative placements of the search, ``placed`` counts up all tentative
+    placements, including those of plans.
     """
 
     steps: int = STEPS
@@ -308,7 +308,7 @@ class Placer:
         return most >= unit.min_placed
 
     def _share(self, pod: PodInfo) -> float:
-        """Return the largest share of the largest node that a pod requests, over all resources."""
+        """Return the pod's dominant share: its largest request over the most that a node offers."""
         table = self._snapshot.nodes
         return max(
             (
@@ -321,7 +321,7 @@ class Placer:
     # One pod -----------------------------------------------------------------------------
 
     def _decision(self, pod: PodInfo, found: Evaluation, names: list[str]) -> PodDecision:
-        """Return the record of a pod's evaluation, with its table where one is wanted."""
+        """Return the record of a pod's evaluation, with its table if it gets one."""
         if self._tables is not None and self._tables.may_make(pod.key):
             decision = found.describe(names, finalists=True)
             self._tables.keep(decision)

@@ -26,9 +26,9 @@ class Reserved(msgspec.Struct, frozen=True, eq=False):
 
 
 class Unreserve:
-    """Runs the ``unreserve`` hooks of a profile; the snapshot is the caller's to restore.
+    """Runs the ``unreserve`` hooks of a profile; the caller restores the snapshot.
 
-    :param failed: called when a plugin raises; the other plugins run all the same.
+    :param failed: called when a plugin raises; the other plugins still run.
     """
 
     def __init__(self, runtime: Runtime, snapshot: Snapshot, failed: PluginFailed) -> None:

@@ -279,7 +279,7 @@ class Cycle:
         decision.message = message
 
     def _explain_members(self, unit: Unit, decision: Decision) -> None:
-        """Record what nodes say of each member of a unit that no domain can hold."""
+        """Record why nodes refuse each member of a unit that no domain can hold."""
         names = self._snapshot.nodes.names
         for pod in unit.pods:
             found = self._evaluator.evaluate(pod).describe(names, finalists=False)
@@ -290,7 +290,7 @@ class Cycle:
     def _refused(self, unit: Unit, decision: Decision, state: CycleState, preempt: bool) -> Result:
         """Let plugins preempt pods for a unit that does not fit."""
         result = Result(decision)
-        # Without any node there is nobody to evict.
+        # Without any node there is no pod to evict.
         preempt = preempt and bool(len(self._snapshot.nodes))
         for call in self._runtime["post_filter"] if preempt else ():
             answer = call(unit, decision, state)

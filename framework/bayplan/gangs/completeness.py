@@ -1,4 +1,4 @@
-"""When a gang has enough members: the one rule, and the one order in which they stand."""
+"""When a gang has enough members, and the order of its members: one rule for each."""
 
 from __future__ import annotations
 

@@ -214,7 +214,7 @@ class GangDirectory:
         first = next(iter(members.by_pods.values()), None)
         members.by_pods[pod.key] = pod.definition
         if before is None and first == pod.definition:
-            # It agrees: do not compare all pods of a large gang each time one comes.
+            # It agrees: do not compare all pods of a large gang each time one is added.
             return set()
         return self._resolve_all(pod.gang)
 

@@ -273,9 +273,9 @@ class Placement:
     """A part of the cluster that may hold a whole unit.
 
     ``rows`` are its node rows in topology order, None for all nodes. ``offered`` is how many
-    members they have room for. ``plan`` gives members their rows when the placement is tried; it
-    is called for each kind of pod in turn, after the kinds before are reserved. Without a plan
-    every member takes the best of the rows. With ``exact`` only the plan is tried.
+    members fit there. ``plan`` gives members their rows when the placement is tried; it is called
+    for each kind of pod in turn, after the kinds before are reserved. Without a plan every member
+    takes the best of the rows. With ``exact`` only the plan is tried.
     """
 
     name: str
@@ -394,7 +394,7 @@ class Handle(Protocol):
         The unit is bound once no plugin holds any of its pods. May be called from any hook,
         listener or thread; it takes effect before the next cycle.
 
-        :param waiting: a unit, one pod of it, or the key of either (of the unit, where it is both).
+        :param waiting: a unit, one pod of it, or the key of either (that of both means the unit).
         :returns: whether this plugin held it.
         """
 
@@ -464,9 +464,9 @@ class DomainState(Enum):
 class DomainTrial:
     """One domain that a unit was considered for, and why it was refused if it was.
 
-    ``nodes`` is how many nodes it has, ``offered`` how many members it has room for (None where
-    nobody counted), ``needed`` how many have to be placed. ``refusal`` says why it was refused.
-    ``rows`` are its node rows, where they are worth keeping.
+    ``nodes`` is how many nodes it has, ``offered`` how many members fit there (None if not
+    counted), ``needed`` how many have to be placed. ``refusal`` says why it was refused. ``rows``
+    are its node rows, where they are worth keeping.
     """
 
     name: str

@@ -12,7 +12,7 @@ from bayplan.errors import PluginError
 __all__ = ["PLUGIN_RAISES", "failure"]
 
 PLUGIN_RAISES = (Exception, SystemExit)
-"""What is caught from a plugin; SystemExit, too, for a plugin must not end the scheduler."""
+"""What is caught from a plugin; SystemExit too: a plugin must not end the scheduler."""
 
 
 def failure(

@@ -80,7 +80,7 @@ def requeue_hint(pod: PodInfo, event: ClusterEvent, subject: PodInfo | None) -> 
 
 @hookspec
 def sign(pod: PodInfo, nodes: NodeView) -> Hashable:
-    """Return everything of the pod that this plugin's answers depend on.
+    """Return everything in the pod that this plugin's answers depend on.
 
     Pods of equal signature share filter masks and scores. Without this hook pods share nothing,
     which is always correct.
@@ -106,7 +106,7 @@ def filter_node(pod: PodInfo, node: NodeRow, state: CycleState) -> str | Refusal
 
 @hookspec
 def post_filter(unit: Unit, decision: Decision, state: CycleState) -> Preemption | str | None:
-    """Preempt pods after no node was found; a text is added to the unit's message.
+    """Preempt pods when no node was found; a text is added to the unit's message.
 
     The first Preemption is carried out: its nodes are nominated for the unit, its victims evicted.
     """
@@ -143,7 +143,7 @@ def normalize(pod: PodInfo, scores: FloatColumn, nodes: NodeView, state: CycleSt
 
 @hookspec
 def slots(pod: PodInfo, nodes: NodeView, state: CycleState) -> IntColumn:
-    """Return, for each node, an upper bound of how many pods equal to this one it can take.
+    """Return, for each node, an upper bound on how many pods equal to this one it can take.
 
     Plans for gangs start from it; ``filter`` decides.
     """
@@ -228,7 +228,7 @@ def bind(pod: PodInfo, node: NodeRow, state: CycleState) -> dict[str, str] | Non
 
 @hookspec
 def post_bind(pod: PodInfo, node: NodeRow, state: CycleState) -> None:
-    """Called after the pod was bound."""
+    """Called when the pod has been bound."""
 
 
 # Why not -----------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""The profiles that a scheduler runs, each with its plugins made."""
+"""The profiles that a scheduler runs, each with its plugin instances."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["ActiveProfile", "ActiveProfiles"]
 
 @dataclass(frozen=True, eq=False)
 class ActiveProfile:
-    """One profile with its plugins made and its caches."""
+    """One profile with its plugin instances and its caches."""
 
     profile: Profile
     runtime: Runtime

@@ -52,8 +52,8 @@ class _Origin:
 class BindingCycle:
     """Takes placed units from their cycle to their bindings.
 
-    :param redeliver: called with a newer version of a pod, without a node, that came while its
-        binding was on its way and that has to be handled now that the binding was refused.
+    :param redeliver: called after a refused binding with the newer version of the pod, still
+    without a node, that arrived during the write.
     """
 
     def __init__(self, state: SchedulerState, redeliver: Callable[[Pod], None]) -> None:
@@ -170,7 +170,7 @@ class BindingCycle:
             self._fail(placed, why)
         else:
             self._refuse(placed, str(why), {"pre_bind"})
-            # What it waited for has failed already, so that no further event would wake it.
+            # The preparation has failed already, so no further event would wake the unit.
             self._state.queue.retry(placed.queued, self._state.now)
 
     def _lost_node(self, placed: _Placed) -> bool:
@@ -291,7 +291,7 @@ class BindingCycle:
         state.queue.retry(placed.queued, state.now)
 
     def report_refused(self, queued: QueuedUnit, result: Result) -> None:
-        """Tell the pods of a unit why they have no node, and put the unit back into the queue."""
+        """Record why the pods of a unit have no node, and put the unit back into the queue."""
         state, decision = self._state, result.decision
         if queued.key in state.queue.units:
             nomination = state.nominator.get(queued.key)

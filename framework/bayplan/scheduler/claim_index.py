@@ -1,4 +1,4 @@
-"""Which pending pods use a ResourceClaim: their gates are asked again when it changes."""
+"""Which pending pods use a ResourceClaim: their gates are checked again when it changes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class ClaimIndex:
                 self._by_claim.setdefault(key, {})[pod.key] = None
 
     def remove(self, pod_key: str) -> None:
-        """Remove a pod that is not pending any more."""
+        """Remove a pod that is no longer pending."""
         for key in self._named.pop(pod_key, ()):
             pods = self._by_claim[key]
             pods.pop(pod_key, None)

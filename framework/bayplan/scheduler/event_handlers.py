@@ -50,7 +50,7 @@ class EventHandlers:
         self._gang_timeouts = gang_timeouts
         self._definitions = GangDefinitions(state.gangs, state.snapshot)
         self._stale_gates: dict[str, None] = {}
-        """Units of gangs whose gates have to be asked again, once for all events."""
+        """Units of gangs whose gates have to be checked again, once for all events."""
 
     def handle(self, event: WatchEvent) -> None:
         """Apply one watch event."""
@@ -68,7 +68,7 @@ class EventHandlers:
             self._object(event.type, event.obj)
 
     def _resync(self, listed: Sequence[ApiObject]) -> None:
-        """Apply a full listing after a broken watch: what it does not hold was deleted."""
+        """Apply a full listing after a broken watch; objects missing from it were deleted."""
         state = self._state
         pods = {obj.key for obj in listed if isinstance(obj, Pod)}
         nodes = {obj.metadata.name for obj in listed if isinstance(obj, Node)}
@@ -105,7 +105,7 @@ class EventHandlers:
         return PodInfo(pod, inherited(pod, self._state.snapshot))
 
     def _known(self, pod: Pod) -> PodInfo | None:
-        """Return what is known of a pod; another pod of its name that is known is gone."""
+        """Return the known version of a pod; drop a known pod of that name with another uid."""
         known = self._state.pods.get(pod.key)
         if known is not None and known.uid != (pod.metadata.uid or pod.key):
             self._pod_gone(known.pod)
@@ -126,7 +126,7 @@ class EventHandlers:
         self._binding.cancel_unit(unit_key)
         assumed = state.assumed.pop(pod.key, None)
         if assumed is not None:
-            # Plugins have to hear that it is gone; its place in the snapshot goes below.
+            # Unreserve it first; it is removed from the snapshot below.
             assumed.profile.cycle.unreserve([assumed.reserved])
         removed = state.snapshot.remove_pod(pod.key)
         self._requeue_gangs(state.gangs.remove(info))
@@ -141,7 +141,7 @@ class EventHandlers:
         if known is not None:
             self._evictor.release(known.key)
             if pod.key in state.queue:
-                # Another scheduler was quicker.
+                # Another scheduler bound it first.
                 self._binding.cancel_unit(state.queue.unit_key(pod.key) or known.key)
                 state.queue.remove(pod.key)
         assumed = state.assumed.pop(pod.key, None)
@@ -228,7 +228,7 @@ class EventHandlers:
         deleted = type_ is WatchType.DELETED
         old = state.snapshot.objects(type(obj)).get(key)
         if not deleted and same_definition(old, obj):
-            # Only its status changed; all that matters there is whether a gang was complete.
+            # Only its status changed, which matters only if it says that a gang was complete.
             state.snapshot.set_object(key, obj)
             self._definitions.update(obj, deleted)
             return
@@ -283,7 +283,7 @@ class EventHandlers:
         state.preparations.recheck(state.claims.of(claim))
 
     def _volume(self, type_: WatchType, obj: PersistentVolumeClaim | PersistentVolume) -> None:
-        """A claim or a volume changed; its status matters, too, for it holds the phase."""
+        """A claim or a volume changed; its status matters too, because it holds the phase."""
         state, key = self._state, object_key(obj)
         deleted = type_ is WatchType.DELETED
         if not deleted and state.snapshot.objects(type(obj)).get(key) == obj:
@@ -302,12 +302,13 @@ class EventHandlers:
             state.recorder.gate_changed(unit_key)
 
     def _recheck_gates(self, unit_key: str, info: PodInfo) -> None:
-        # Asking a gang's gates costs as much as it has members: once for all events.
+        # Checking a gang's gates takes time in proportion to its members: do it once for all
+        # events.
         if info.gang is not None:
             self._stale_gates[unit_key] = None
 
     def recheck_stale_gates(self) -> None:
-        """Ask the gates of the gangs whose members changed since the last call."""
+        """Check the gates of the gangs whose members changed since the last call."""
         stale, self._stale_gates = self._stale_gates, {}
         for unit_key in stale:
             self._state.queue.recheck(unit_key, self._state.now)

@@ -1,8 +1,8 @@
 """Preemption carried out: nominate nodes for a unit, evict the victims, give up when refused.
 
 Victims covered by a disruption budget are evicted first, one by one. When the cluster refuses one,
-nobody else is evicted, the nomination ends, and that pod is in cooldown for a while: no plugin
-chooses it as a victim again.
+no other pod is evicted, the nomination ends, and that pod is in cooldown: for a while no plugin
+chooses it as a victim.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from bayplan.snapshot import PodInfo
 __all__ = ["Eviction", "Evictor"]
 
 NOMINATION_SECONDS = 600.0
-"""How long nodes are held for a unit that states no time of its own."""
+"""Seconds that nodes stay nominated for a unit that states no time of its own."""
 COOLDOWN_SECONDS = 60.0
-"""How long a pod is not chosen again after its eviction was refused."""
+"""Seconds for which a pod is not chosen again after its eviction was refused."""
 _AFTER_GRACE = 60.0
 _REMEMBERED = 100_000
 
@@ -73,7 +73,7 @@ class Evictor:
         for key in over:
             del self._cooldowns[key]
         if over:
-            # A unit that was refused for want of victims may preempt now.
+            # A unit that was refused because it found no victims may preempt now.
             self._state.broadcast(ClusterEvent.POD_REMOVED)
 
     # Nominating --------------------------------------------------------------------------
@@ -179,5 +179,5 @@ class Evictor:
 
 
 def _nomination_time(unit: Unit) -> float:
-    """Return for how many seconds nodes are held for a unit."""
+    """Return for how many seconds nodes stay nominated for a unit."""
     return unit.gang.wait if unit.gang is not None and unit.gang.wait else NOMINATION_SECONDS

@@ -1,4 +1,4 @@
-"""The scheduling timeout of gangs whose members do not come."""
+"""The scheduling timeout of gangs whose members do not appear."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class GangTimeouts:
     """Marks gangs ``overdue`` when members are missing for longer than the gang allows.
 
     A gang holds nothing while members are missing, so nothing has to be given back: its status
-    says that it is overdue, and it still runs when its members come. Times are in seconds.
+    says that it is overdue, and it still runs when its members appear. Times are in seconds.
     """
 
     def __init__(self, gangs: GangDirectory) -> None:
@@ -26,7 +26,7 @@ class GangTimeouts:
         return len(self._since)
 
     def watch(self, key: str, now: float) -> None:
-        """Start a gang's timeout when its first member comes; called again after each change."""
+        """Start a gang's timeout when its first member appears; called again after each change."""
         members = self._gangs.all().get(key)
         if members is None or not members.pending:
             # The next member, or gang of that name, starts the timeout again.

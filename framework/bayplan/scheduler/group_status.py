@@ -61,7 +61,7 @@ class GroupStatusWriter:
 
     @property
     def pending_reasons(self) -> int:
-        """How many gangs have a reason recorded why they are pending."""
+        """How many gangs have a recorded reason for being pending."""
         return len(self._recorded)
 
     def forget(self, gone: Callable[[str], bool]) -> None:

@@ -1,6 +1,6 @@
-"""Nominated nodes: held for units that wait for evicted pods to end, as pods in the snapshot.
+"""Nominated nodes: kept for units that wait for evicted pods to end, as pods in the snapshot.
 
-A nominated node counts as taken for everybody but its unit, so that what an eviction frees is
+A nominated node counts as taken for all units but its own, so that what an eviction frees is
 still free when the victims have ended. A unit that may evict pods of that priority may also take
 their nominated nodes.
 """
@@ -17,7 +17,7 @@ __all__ = ["Nomination", "Nominator"]
 
 @dataclass
 class Nomination:
-    """The nodes held for a unit's pods, by pod key, until a time in seconds.
+    """The nodes nominated for a unit's pods, by pod key, until a time in seconds.
 
     ``victims`` are the pods, by key, whose end the unit waits for. ``domain`` is the network
     domain of the nodes, "" without one.
@@ -55,7 +55,7 @@ class Nominator:
         return tuple(self._nominations.values())
 
     def add(self, nomination: Nomination) -> None:
-        """Hold the nodes of a nomination; it replaces an earlier one of the unit."""
+        """Add a nomination; it replaces an earlier one of the unit."""
         self.drop(nomination.unit)
         self._nominations[nomination.unit] = nomination
         for pod in nomination.pods:
@@ -89,6 +89,6 @@ class Nominator:
                 self._snapshot.add_pod(pod, nomination.nodes[pod.key])
 
     def victim_ended(self, pod_key: str) -> None:
-        """Record that a pod has ended; units that waited for it wait for the others only."""
+        """Record that a pod has ended; units stop waiting for it."""
         for nomination in self._nominations.values():
             nomination.victims.discard(pod_key)

@@ -1,6 +1,6 @@
 """Permit: placed units that plugins hold back, and how each wait ends.
 
-Each plugin holds each pod on its own. A unit goes on when every plugin has let go of every pod. It
+Each plugin holds each pod separately. A unit goes on when every plugin has let go of every pod. It
 is refused when a plugin rejects it, or when the first of its waits times out. Orders (``allow``,
 ``reject``) may come from any hook, listener or thread; ``settle`` applies them between cycles.
 """
@@ -40,7 +40,7 @@ class PermitWait:
     deadline: float
 
     def __str__(self) -> str:
-        """Say who holds it, and for how long at most."""
+        """Say which plugins hold it, and for how long at most."""
         plugins = "plugin" if len(self.plugins) == 1 else "plugins"
         names = ", ".join(f'"{name}"' for name in self.plugins)
         seconds = self.deadline - self.since
@@ -97,7 +97,7 @@ class _Held:
         return min(min(pods.values()) for pods in self.pending.values())
 
     def let_go(self, plugin: str | None, pod: str | None) -> None:
-        """End what a plugin (None: every plugin) holds of a pod (None: of all pods)."""
+        """End the holds of a plugin (None: of all plugins) on a pod (None: on all pods)."""
         for name in [plugin] if plugin is not None else list(self.pending):
             pods = self.pending.pop(name, {})
             left = {} if pod is None else {key: at for key, at in pods.items() if key != pod}

@@ -55,7 +55,7 @@ class QueuedUnit:
 
     @property
     def pods(self) -> dict[str, PodInfo]:
-        """All pods of the unit, held back or not."""
+        """All pods of the unit, gated or not."""
         return {**self.ready, **{key: pod for key, (pod, _) in self.gated.items()}}
 
 
@@ -99,7 +99,7 @@ class UnitQueue:
         self._active: list[tuple[tuple[float, ...], int, str]] = []
         self._timed: list[tuple[float, int, str]] = []
         self._unschedulable: dict[frozenset[str], dict[str, QueuedUnit]] = {}
-        """By the plugins that refused them, so that an event skips thousands it cannot help."""
+        """Units by the plugins that refused them, so that an event skips those it cannot help."""
         self._tickets = 0
 
     @property
@@ -150,7 +150,7 @@ class UnitQueue:
             self._forget(unit)
 
     def recheck(self, unit_key: str, now: float) -> None:
-        """Ask the gates of all pods of a unit again, because its gang changed."""
+        """Check the gates of all pods of a unit again, because its gang changed."""
         unit = self._units.get(unit_key)
         if unit is None:
             return
@@ -166,7 +166,7 @@ class UnitQueue:
             self._wake(unit, now)
 
     def recheck_pod(self, pod_key: str, now: float) -> None:
-        """Ask the gates of one pod again, because an object that it names changed."""
+        """Check the gates of one pod again, because an object that it names changed."""
         key = self._unit_of.get(pod_key)
         unit = self._units[key] if key is not None else None
         if unit is None:
@@ -193,7 +193,7 @@ class UnitQueue:
                 self._wake(unit, now)
 
     def refresh_gates(self, unit_key: str, now: float) -> None:
-        """Ask the gates of a unit's gated pods again."""
+        """Check the gates of a unit's gated pods again."""
         unit = self._units.get(unit_key)
         if unit is None or not unit.gated:
             return
@@ -313,7 +313,7 @@ class UnitQueue:
     def _move(self, unit: QueuedUnit, place: Place) -> None:
         self._leave(unit)
         unit.place = place
-        # A new ticket makes every older entry of the unit in the heaps void.
+        # A new ticket makes every older entry of the unit in the heaps stale.
         self._tickets += 1
         unit.ticket = self._tickets
 

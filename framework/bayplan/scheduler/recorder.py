@@ -40,12 +40,12 @@ class Recorder:
         self._gates_recorded: dict[str, float] = {}
 
     def forget(self, pod_key: str) -> None:
-        """Drop what was recorded of a pod that is gone or has a node."""
+        """Drop what was recorded for a pod that is gone or has a node."""
         self._recorded.pop(pod_key, None)
 
     @property
     def pending_reasons(self) -> int:
-        """How many pods have a reason recorded why they are pending."""
+        """How many pods have a recorded reason for being pending."""
         return len(self._recorded)
 
     def refused(
@@ -62,14 +62,14 @@ class Recorder:
             self._pending(pod, reason, message, nominated.get(pod.key))
 
     def nominated(self, pod: PodInfo, node: str, victims: int) -> None:
-        """Record that a node is held for a pod until its victims there have ended."""
+        """Record that a node is nominated for a pod until its victims there have ended."""
         ending = f"{victims} pod{'' if victims == 1 else 's'}"
         have = "has" if victims == 1 else "have"
         message = f"{node} is held for {pod.key} until {ending} of lower priority {have} ended"
         self._cluster.submit(Event(pod.key, "Normal", "Nominated", message, node))
 
     def nomination_ended(self, pod: PodInfo, why: str) -> None:
-        """Record that a pod has no nominated node any more."""
+        """Record that a pod no longer has a nominated node."""
         self._recorded.pop(pod.key, None)
         message = f"no node is held for {pod.key} any more{': ' if why else ''}{why}"
         self._cluster.submit(Event(pod.key, "Normal", "NotNominated", message))
@@ -77,7 +77,7 @@ class Recorder:
         self._cluster.submit(PatchPodStatus(pod.key, pod.pod.metadata.uid, condition, ""))
 
     def preempted(self, victim: PodInfo, unit: str, node: str) -> None:
-        """Record at a victim which unit preempted it."""
+        """Record on a victim which unit preempted it."""
         message = f"Preempted by {unit} on node {node}"
         self._cluster.submit(Event(victim.key, "Normal", "Preempted", message, node))
 
@@ -92,8 +92,8 @@ class Recorder:
     def gated(self, queue: UnitQueue) -> None:
         """Write into gated pods why they are held back, once no unit is left to try.
 
-        A member that comes or goes changes the text of all members of its gang, so each unit is
-        written at most once a second.
+        A member that is added or removed changes the text of all members of its gang, so each unit
+        is written at most once a second.
         """
         now = self._cluster.now
         for unit_key in sorted(self._gates_changed):
@@ -118,7 +118,7 @@ class Recorder:
         return min((at + _GATES_SECONDS for at in recorded if at is not None), default=None)
 
     def forget_gone(self, queue: UnitQueue) -> None:
-        """Drop what was recorded of units that left the queue."""
+        """Drop what was recorded for units that left the queue."""
         for key in [*self._gates_changed, *self._gates_recorded]:
             if key not in queue.units:
                 self._forget_gates(key)
@@ -138,7 +138,7 @@ class Recorder:
         self._cluster.submit(Event(pod.key, "Warning", reason, message))
 
     def plugin_failed(self, pod: PodInfo, error: PluginError) -> None:
-        """Record at a pod that a plugin raised where scheduling goes on; once for each error."""
+        """Record on a pod that a plugin raised but scheduling continues; once for each error."""
         if self._failures.is_new(f"{pod.uid} {error}"):
             self.warn(pod, "PluginError", str(error))
         self.log_failure(error)
@@ -175,7 +175,7 @@ class Recorder:
 
         def answered(error: ClusterError | None) -> None:
             if error is not None and self._recorded.get(pod.key) == text:
-                # The write failed, so the next one must not be left out.
+                # The write failed, so the next one must not be skipped.
                 del self._recorded[pod.key]
 
         write = PatchPodStatus(pod.key, pod.pod.metadata.uid, condition, nominated)

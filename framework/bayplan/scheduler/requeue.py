@@ -1,4 +1,4 @@
-"""What the queue asks the plugins: gates, the order of units, and which events help whom."""
+"""What the queue asks the plugins: gates, the order of units, and which events help which units."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The scheduler: watch events in, one cycle a step, writes out.
 
 It is a state machine without threads or time of its own: ``handle`` takes a watch event, ``step``
-runs one cycle, ``tick`` ends waits whose time is over. Whoever owns the loop (a simulation, or an
+runs one cycle, ``tick`` ends waits whose time is over. The owner of the loop (a simulation, or an
 asyncio loop on a live cluster) calls them.
 """
 
@@ -123,7 +123,7 @@ class Scheduler:
         return self._state.profiles.of(pod)
 
     def backlog(self) -> Mapping[str, int]:
-        """Return how many entries each part holds; all are 0 on a cluster where all is done."""
+        """Return how many entries each part holds; all are 0 when no work is left."""
         state = self._state
         return {
             "at Permit": len(state.permits),
@@ -162,7 +162,7 @@ class Scheduler:
 
         The unit is bound at the next ``step``, once no plugin holds any of its pods.
 
-        :param waiting: a unit, one pod of it, or the key of either (of a unit, where it is both).
+        :param waiting: a unit, one pod of it, or the key of either (that of both means the unit).
         :param plugin: the plugin that lets go; None for every plugin.
         """
         return self._state.permits.allow(waiting, plugin)
@@ -208,7 +208,7 @@ class Scheduler:
         try:
             self._cycle(queued)
         except BaseException:
-            # Whatever it was, the unit is not lost.
+            # Whatever was raised, the unit is not lost.
             state.queue.retry(queued, state.now)
             raise
         return True
@@ -234,7 +234,7 @@ class Scheduler:
         return min((at for at in times if at is not None), default=None)
 
     def stand_by(self) -> None:
-        """Keep up with the cluster without deciding anything, while another process does."""
+        """Follow the cluster without deciding anything, while another process leads."""
         state = self._state
         state.snapshot.sync()
         self._events.recheck_stale_gates()
@@ -264,7 +264,7 @@ class Scheduler:
         state.observer.ended(profile.profile.scheduler_name, unit, result, seconds)
 
     def _run(self, unit: Unit, profile: ActiveProfile) -> Result:
-        """Run a unit's cycle with its nominated nodes free for it; hold them on if it fails."""
+        """Run a unit's cycle with its nominated nodes free; keep the nomination if it fails."""
         state = self._state
         run = partial(profile.cycle.run, unit, state.statistics.cycles, state.now)
         nomination = state.nominator.get(unit.key)
@@ -291,7 +291,7 @@ class Scheduler:
         state, decision = self._state, result.decision
         before = state.decisions.get(decision.unit)
         if unit.nominated and before is not None and not decision.preemption:
-            # What was weighed when the nodes were nominated still explains them.
+            # The candidates compared at the nomination still explain it.
             decision.preemption = before.preemption
         state.remember(decision)
         if unit.gang is not None:
@@ -322,7 +322,7 @@ class Scheduler:
             state.queue.retry(queued, state.now)
 
     def _why_pending(self, gang: str) -> str:
-        """Return what keeps a gang pending, as its pods are told."""
+        """Return what keeps a gang pending, as recorded on its pods."""
         state = self._state
         pod = next(iter(state.gangs[gang].pending.values()))
         key = state.gangs.unit_of(pod)

@@ -146,7 +146,7 @@ def _groups_of(
         if mark is not None:
             groups.setdefault(mark, ([], []))[1].append((pod, node))
     if not groups and sub_group.min_groups:
-        # No member is in it yet: an empty part makes the gang say that it lacks one.
+        # No member is in it yet: an empty part makes the gang report that it lacks one.
         groups[()] = ([], [])
     parts = []
     for mark, (own, placed) in groups.items():

@@ -36,9 +36,9 @@ class VirtualTime:
                 self._on_step()
 
     def advance(self, to: float, idle: bool = True) -> None:
-        """Do everything that is due until a time; the clock stops at the last of it.
+        """Do everything that is due until a time; the clock stops at the last action.
 
-        :param idle: whether to do what nobody has to wait for, such as resyncs of controllers.
+        :param idle: whether to also do what nothing waits for, such as resyncs of controllers.
         """
         self.settle()
         clock = self._cluster.clock

@@ -1,4 +1,4 @@
-"""What the scheduler knows of the cluster: nodes as columns, pods on nodes, trials.
+"""What the scheduler knows about the cluster: nodes as columns, pods on nodes, trials.
 
 Plugins read nodes and placed pods from here. Every change that a cycle makes here goes through an
 undo log, so that a trial leaves no trace.

@@ -1,4 +1,4 @@
-"""Annotations of a Job that hold for its pods, which Kubernetes does not copy to them."""
+"""Annotations of a Job that apply to its pods; Kubernetes does not copy them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NOTHING: Mapping[str, str] = {}
 
 
 def passed_on(job: Job | None) -> Mapping[str, str]:
-    """Return the annotations of a Job that hold for its pods."""
+    """Return the annotations of a Job that apply to its pods."""
     if job is None:
         return NOTHING
     return {k: v for k, v in job.metadata.annotations.items() if k.startswith(PREFIX)}

@@ -27,7 +27,7 @@ PROFILE = "profile"
 
 
 class Networks:
-    """The trees by name; those of Kueue and KAI by ``kueue/`` and ``kai/`` before it.
+    """The trees by name; those of Kueue and KAI have the prefix ``kueue/`` or ``kai/``.
 
     Layers given in a profile come first, then ClusterNetworkTopology objects (the one named
     ``default`` first), HyperNodes, and the Topology objects of Kueue and KAI.
@@ -143,7 +143,7 @@ class Networks:
         raise TopologyError(f'there is no network layer "{worst}" ({known}){near}')
 
     def _with_nvlink(self, layers: Sequence[str]) -> NetworkTree | None:
-        """Return the first tree with all of these layers, with NVLink domains inside of them."""
+        """Return the first tree with all of these layers, with NVLink domains inside them."""
         for name, tree in self._trees.items():
             if name in self._layered and all(tree.find_layer(one) is not None for one in layers):
                 key = f"{name}+{NVLINK_LAYER}"

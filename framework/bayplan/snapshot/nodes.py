@@ -1,4 +1,4 @@
-"""The node table: one row a node, one column a fact.
+"""The node table: one row per node, one column per fact.
 
 Rows are in natural order of the nodes' names, so that the first of the best rows is the documented
 tie-break. Adding or removing a node renumbers the rows and increments ``epoch``. A change of a

@@ -1,9 +1,9 @@
 """Counts of pods by label, and of the affinity terms they hold, per node.
 
-Topology spread and inter-pod affinity ask the same few questions for every pod: how many pods of
-this selector are on each node, and which nodes hold pods with this term. Each question is a column
-that is updated as pods come and go, so that an answer costs a few array operations however many
-pods there are.
+Topology spread and inter-pod affinity ask the same few questions for every pod: how many pods that
+this selector selects are on each node, and which nodes hold pods with this term. Each question is a
+column that is updated as pods come and go, so that an answer costs a few array operations, whatever
+the number of pods.
 """
 
 from __future__ import annotations

@@ -123,7 +123,7 @@ _SHARED_LIMIT = 20_000
 
 
 def _facts(spec: PodSpec) -> SpecFacts:
-    # Where a pod is says nothing about what it needs.
+    # A pod's node does not change what it needs.
     content = _encode(msgspec.structs.replace(spec, node_name="") if spec.node_name else spec)
     facts = _shared.get(content)
     if facts is None:
