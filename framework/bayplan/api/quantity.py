@@ -54,7 +54,7 @@ class Quantity:
     units: int
 
     def __new__(cls, value: str | int | float) -> Quantity:
-        """Return the quantity of a value as it stands in a manifest."""
+        """Return the quantity of a value as written in a manifest."""
         if type(value) is str:
             return _parse(value)
         if isinstance(value, bool):

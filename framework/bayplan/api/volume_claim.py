@@ -20,7 +20,7 @@ VolumeMode = Literal["Filesystem", "Block"]
 
 
 class VolumeResources(ApiStruct, frozen=True):
-    """spec.resources of a claim; ``storage`` is the least size of its volume."""
+    """spec.resources of a claim; ``storage`` is the minimum size of its volume."""
 
     requests: dict[str, Quantity] = {}
     limits: dict[str, Quantity] = {}

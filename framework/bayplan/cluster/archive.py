@@ -112,7 +112,7 @@ def write_archive(
     owned = _owned(obj for of_kind in found.values() for obj in of_kind)
     counts: dict[str, int] = {}
     try:
-        # Written under another name first, so that nobody sees half an archive.
+        # Written under another name first, so that no reader sees half an archive.
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     except OSError as exc:
         raise InputError(exc.strerror or str(exc), str(path)) from None

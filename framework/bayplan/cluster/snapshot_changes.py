@@ -72,11 +72,11 @@ _ENDS_PODS: Mapping[type, Callable[[Any], object]] = {
 }
 """Fields of a kind that cannot change without new pods.
 
-Most are immutable. StatefulSets and DaemonSets roll out, but a snapshot does not tell the
-revisions of their pods, so all of them are recreated.
+Most are immutable. StatefulSets and DaemonSets roll out, but a snapshot does not show the revisions
+of their pods, so all of them are recreated.
 """
 _SHARED = (Node, Namespace, PersistentVolume)
-"""Kinds of which a file holds only a part: others write labels and the like."""
+"""Kinds that a file describes only in part: others write labels and the like."""
 _KEPT = ("nodeName", "replicas", "volumeName", "parallelism", "completions", "priority")
 """Spec fields that others fill in when a file leaves them out."""
 _SYSTEM = ("kubernetes.io", "k8s.io")

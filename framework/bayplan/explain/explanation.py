@@ -44,7 +44,7 @@ class Filtered:
 
 @dataclass(frozen=True)
 class Explanation:
-    """Everything that is known of one pod's placement.
+    """Everything that is known about one pod's placement.
 
     ``of`` is how many pods this one stands for. ``state`` is Running (it has a node), Waiting
     (placed and held back at Permit), Pending or Ended. ``decided`` is None when this process did
@@ -155,7 +155,7 @@ def _filled(plain: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def why_pending(scheduler: Scheduler, pod: Pod) -> str:
-    """Return the reason that a pod without a node was given."""
+    """Return the recorded reason why a pod has no node."""
     condition = next((c for c in pod.status.conditions if c.type == "PodScheduled"), None)
     if condition is not None:
         return condition.message
@@ -185,7 +185,7 @@ def explain(scheduler: Scheduler, pod: Pod, of: int = 1) -> Explanation:
 
 @dataclass
 class _About:
-    """One pod and what the scheduler remembers of it."""
+    """One pod and what the scheduler recorded about it."""
 
     scheduler: Scheduler
     pod: Pod
@@ -262,7 +262,7 @@ class _About:
             self._as_of_now()
 
     def _as_of_now(self) -> None:
-        """Add what would be decided if the pod were not there and came now."""
+        """Add what would be decided if the pod were placed again now."""
         profile = self.scheduler.profile_of(self.pod)
         if profile is None:
             return

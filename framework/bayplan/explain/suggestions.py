@@ -430,7 +430,7 @@ class Diagnosis:
         answer = self.cycle.offers(unit)
         if answer.candidates:
             return answer.candidates[0].name, answer.candidates[0].rows
-        # Capacity for the whole unit counts first, then what is free of it.
+        # Domains with enough nodes for the unit come first, then those where most members fit.
         large = [t for t in answer.refused if t.rows is not None and t.nodes]
         if large:
             best = max(large, key=lambda t: (t.nodes >= len(unit.pods), t.offered or 0))

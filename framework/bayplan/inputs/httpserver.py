@@ -15,7 +15,7 @@ from aiohttp.web import RequestPayloadError
 __all__ = ["SHUTDOWN_SECONDS", "allow_many_connections", "request_log"]
 
 SHUTDOWN_SECONDS = 0.4
-"""How long a server that shuts down waits for requests in progress."""
+"""Seconds that a server waits at shutdown for requests in progress."""
 _MOST_FILES = 65536
 _REMIND_SECONDS = 60.0
 _LONGEST = 200

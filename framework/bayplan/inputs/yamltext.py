@@ -215,7 +215,7 @@ class _Builder:
     def _alias(self, event: AliasEvent, room: int) -> tuple[Any, int]:
         """Return a copy of the value that an alias stands for, and its number of values.
 
-        :param room: how deep the value may be nested.
+        :param room: how many levels of nesting the value may have.
         """
         name = str(event.anchor)
         found = self._anchors.get(name)

@@ -38,9 +38,9 @@ from bayplan.scheduler.scheduler import Scheduler
 __all__ = ["DRAIN_SECONDS", "RELEASE_SECONDS", "LiveApp", "Options", "run"]
 
 DRAIN_SECONDS = 10.0
-"""How long a stopping scheduler waits for its last writes."""
+"""Seconds that a stopping scheduler waits for its last writes."""
 RELEASE_SECONDS = 5.0
-"""How long it then tries to release its lease."""
+"""Seconds that it then tries to release its lease."""
 _BURST = 100
 
 _log = logging.getLogger("bayplan.live")

@@ -32,7 +32,7 @@ class Observers(Observer):
             observer.begins()
 
     def ended(self, profile: str, unit: Unit, result: Result, seconds: float) -> None:
-        """A cycle of a profile ended after so many seconds."""
+        """A cycle of a profile ended after ``seconds``."""
         for observer in self._observers:
             observer.ended(profile, unit, result, seconds)
 

@@ -51,7 +51,7 @@ class RingPart:
 
 @dataclass(frozen=True)
 class JobPlan:
-    """A job's ring over its nodes, and its bandwidths in GB/s as NCCL reckons.
+    """A job's ring over its nodes, and its bandwidths in GB/s in NCCL's model.
 
     NICs connect ``groups`` of at most ``most`` GPUs: one group per node, or a single group if all
     GPUs share an NVLink domain. ``within`` is the bandwidth within the slowest group, infinite if

@@ -42,7 +42,7 @@ def make_node(
 ) -> Node:
     """Return a node. Taints are written ``key=value:Effect`` or ``key:Effect``.
 
-    ``gpu`` stands for nvidia.com/gpu; any other resource goes by its name.
+    ``gpu`` stands for nvidia.com/gpu; any other resource is given by its name.
     """
     amounts = {"cpu": cpu, "memory": memory, "pods": pods, **_resource_names(resources)}
     quantities = {key: Quantity(value) for key, value in amounts.items()}
@@ -68,8 +68,8 @@ def make_pod(
 ) -> Pod:
     """Return a pod of one container; ``spec`` adds any fields of a pod's spec, as in YAML.
 
-    ``owner`` is its controller, written ``Job/train``. Amounts are those of the one container,
-    and count for nothing where ``spec`` has containers of its own.
+    ``owner`` is its controller, written ``Job/train``. Amounts are those of the one container; they
+    are ignored if ``spec`` has containers.
     """
     asked = {"cpu": cpu, "memory": memory, **_resource_names(resources)}
     requests = {key: Quantity(value) for key, value in asked.items() if value is not None}

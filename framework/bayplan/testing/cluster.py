@@ -1,4 +1,4 @@
-"""A cluster with a scheduler on it, and what a plugin or a whole cycle says there."""
+"""An embedded cluster with a scheduler, and the answers of one plugin or a whole cycle."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _NO_ARGS: Mapping[str, Any] = {}
 class Cluster:
     """An embedded cluster with a scheduler on it.
 
-    :param objects: what is there at the beginning.
+    :param objects: the initial objects.
     :param profiles: the profiles; without them the default one, for every pod.
     :param plugins: plugins to add to the first profile, with weight 1: classes, or a mapping of
         classes to their arguments as a profile has them, such as ``{Budget: {"teams": ["x"]}}``.
@@ -90,7 +90,7 @@ class Cluster:
         self.api.deliver()
 
     def remove(self, pod: str) -> None:
-        """Delete a pod at once; without a namespace it is one of "default"."""
+        """Delete a pod at once; its namespace is "default" unless given."""
         self.api.delete(Pod, _key(pod), grace=0)
         self.api.deliver()
 
@@ -133,7 +133,7 @@ class Cluster:
 
     @property
     def profile(self) -> ActiveProfile:
-        """The first of its profiles, with its plugins made."""
+        """The first of its profiles, with its plugin instances."""
         return next(iter(self.scheduler.profiles.values()))
 
 

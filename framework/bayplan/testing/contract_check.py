@@ -1,4 +1,4 @@
-"""The rules that every plugin keeps, proved on random clusters."""
+"""The rules for every plugin, checked on random clusters."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ class PluginCheckError(AssertionError):
 def check_plugin(
     plugin: type[Plugin[Any]], args: Mapping[str, Any] | None = None, rounds: int = 10
 ) -> None:
-    """Prove on random clusters that a plugin keeps the contract.
+    """Check on random clusters that a plugin keeps the contract.
 
     - every hook's name and arguments are known, and the arguments' model has a schema;
     - ``filter`` and ``filter_node`` agree, ``score`` and ``score_node`` agree;
-    - the answer is the same twice, and from kept evaluations as from scratch;
-    - scores are finite and come to 0..100;
+    - the answer is the same twice, and the same from cached evaluations as from scratch;
+    - scores are finite, and within 0..100 when normalised;
     - no hook changes what it is given: nodes, pods, other objects, columns, the cycle state of
       other plugins; and ``unreserve`` undoes what ``reserve`` counted.
 
@@ -87,7 +87,7 @@ def _check_on(
         _same(plugin, "two evaluations of one pod", first, again)
         _same(plugin, "an evaluation that was kept and one from scratch", first, cached)
         _check_spellings(plugin, args, cluster, pod, first)
-        # The plugin runs alone here; the default profile says where there is room at all.
+        # The plugin runs alone here; the default profile says where the pod fits at all.
         room = cluster.profile.evaluator.evaluate(pod).feasible
         row = first.best(np.flatnonzero(room & first.feasible))
         if row is not None:
@@ -140,9 +140,9 @@ def _meddling(
 ) -> PluginCheckError:
     """Return the error for a plugin that changes things while it filters and scores.
 
-    :raises PluginCheckError: naming the hook, where one can be blamed.
+    :raises PluginCheckError: naming the hook, if one can be identified.
     """
-    # What was changed is spoilt: ask again on a cluster of the same seed, and watch each call.
+    # The changed cluster is unusable: run again on one of the same seed, and watch each call.
     cluster, pod = random_cluster(seed), PodInfo(_probes(seed)[probe])
     watched = _Watch(plugin, cluster.snapshot, pod)
     runtime = runtime_of(plugin, cluster, args).with_calls(watched.world)
@@ -196,7 +196,7 @@ class _Watch:
 
 
 def _in_full(call: HookCall, answer: Any) -> Any:
-    """Return a hook's answer, and of a generator all that it yields."""
+    """Return a hook's answer; for a generator, all that it yields."""
     return guard(call, list, answer) if isinstance(answer, Iterator) else answer
 
 
@@ -238,7 +238,7 @@ def _check_other_hooks(
     run("pre_bind", pod, node, state)
     run("bind", pod, node, state)
     for _ in range(2):
-        # Unreserve has to bear being called when there is nothing to undo.
+        # Unreserve may be called when there is nothing to undo.
         run("unreserve", pod, node, state, of=runtime)
     things = fingerprints.changed(before, fingerprints.of_world(snapshot, [pod]))
     if things:
@@ -250,7 +250,7 @@ def _check_other_hooks(
 def _check_beside_others(
     plugin: type[Plugin[Any]], args: Mapping[str, Any], cluster: Cluster, seed: int
 ) -> None:
-    """Run a plugin after those of the default profile, whose state it has to leave alone."""
+    """Run a plugin after those of the default profile, whose state it must not change."""
     name = plugin.__name__
     profile = cluster.profile.profile
     made = runtime_of(plugin, cluster, args).plugins[name]
@@ -264,7 +264,7 @@ def _check_beside_others(
 
 
 def _spread(pod: Pod) -> Pod:
-    """Return a pod with constraints on others, so that plugins have something to remember."""
+    """Return a pod with constraints on others, so that plugins keep some state."""
     selector = {"matchLabels": dict(pod.metadata.labels)}
     constraint = {
         "maxSkew": 5,

@@ -16,7 +16,7 @@ from bayplan.snapshot import NodeTable, PodInfo, Snapshot
 __all__ = ["Fingerprints", "changed", "of_state", "of_world"]
 
 Fingerprints = Mapping[object, object]
-"""By what a person calls a thing (or by a key), a value that is equal while the thing is."""
+"""By name or key, a value that stays equal while the thing it stands for is unchanged."""
 
 _DEPTH = 8
 _encode = msgspec.json.Encoder(enc_hook=str).encode
@@ -29,7 +29,7 @@ def changed(before: Fingerprints, after: Fingerprints) -> list[str]:
 
 
 def of_world(snapshot: Snapshot, pods: Iterable[PodInfo] = ()) -> dict[object, object]:
-    """Return the fingerprints of all that the snapshot holds, and of these pods."""
+    """Return the fingerprints of everything in the snapshot, and of these pods."""
     found: dict[object, object] = dict(_of_table(snapshot.nodes))
     for node in snapshot.nodes.nodes:
         found.update(_of_node(node))
@@ -53,7 +53,7 @@ def _of_table(table: NodeTable) -> Iterator[tuple[str, object]]:
     for name, column in table.allocatable_columns.items():
         yield f"the column of allocatable {name}", column.tobytes()
     for name, column in table.used_columns.items():
-        # Columns of what nobody uses come and go.
+        # A column of zeros may be created or dropped at any time.
         if column.any():
             yield f"the column of used {name}", column.tobytes()
     for name in ("cpu", "memory"):
@@ -84,7 +84,7 @@ def _of_pod(pod: PodInfo) -> Iterator[tuple[str, object]]:
 
 
 def of_state(state: CycleState) -> dict[object, object]:
-    """Return the fingerprints of a cycle's state, by key; notes are everybody's."""
+    """Return the fingerprints of a cycle's state, by key; notes are shared by all plugins."""
     found: dict[object, object] = {}
     level: CycleState | None = state
     while level is not None:
@@ -96,7 +96,7 @@ def of_state(state: CycleState) -> dict[object, object]:
 
 
 def _of(value: object, depth: int) -> object:
-    """Return a value's fingerprint; what it cannot look into counts by identity."""
+    """Return a value's fingerprint; an opaque value counts by identity."""
     if value is None or isinstance(value, str | bytes | int | float | Enum):
         return value
     if isinstance(value, np.ndarray):

@@ -1,4 +1,4 @@
-"""Clusters and pods by seed, mixed enough to find what breaks a rule."""
+"""Clusters and pods by seed, varied enough to reveal broken rules."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def random_cluster(seed: int, nodes: int = 12, pods: int = 30) -> Cluster:
 
 
 def random_pod(draw: random.Random, name: str) -> Pod:
-    """Return a pod with random needs."""
+    """Return a pod with random requirements."""
     app = draw.choice(["web", "db", "train"])
     spec: dict[str, Any] = {}
     if draw.random() < 0.2:

@@ -163,7 +163,6 @@ class Children:
         """Adopt the orphans that a new workload selects.
 
         A workload recreated after ``--cascade=orphan`` gets its objects back.
-        ``--cascade=orphan``.
         """
         selector = compile_selector(owner.spec.selector) if not isinstance(owner, Job) else NOTHING
         types = _ADOPTED.get(type(owner), ())

@@ -50,7 +50,7 @@ PodWrite = Bind | Evict | PatchPodStatus
 ClaimWrite = ReserveClaim | ReleaseClaim | CreateClaim
 VolumeWrite = BindVolume | SelectNode
 ObjectWrite = PodWrite | ClaimWrite | VolumeWrite | PatchStatus | PutConfigMap
-"""Every write but events."""
+"""Every write except events."""
 
 
 def carry_out(store: ObjectStore, write: ObjectWrite) -> None:

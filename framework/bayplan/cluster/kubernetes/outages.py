@@ -14,9 +14,9 @@ _log = logging.getLogger("bayplan.cluster")
 
 
 class Outages:
-    """Tracks the kinds without answers; logs the begin and the end of an outage.
+    """Tracks the kinds without answers; logs the start and the end of an outage.
 
-    Short outages are not logged: servers close connections now and then.
+    Short outages are not logged: servers occasionally close connections.
     """
 
     def __init__(self) -> None:

@@ -28,7 +28,7 @@ MOST_DIRECT_LINKS = 18
 
 @dataclass(frozen=True, slots=True)
 class Bandwidth:
-    """GB/s in one direction: on the wire, and as NCCL reckons."""
+    """GB/s in one direction: on the wire, and in NCCL's model."""
 
     wire: float
     effective: float
@@ -115,7 +115,7 @@ def inter_socket(cpu: str) -> Bandwidth:
 
 
 def nic_bandwidth(gigabits: float) -> Bandwidth:
-    """Return the bandwidth of a NIC of a rate in Gb/s (400 for NDR).
+    """Return the bandwidth of a NIC with a rate in Gb/s (400 for NDR).
 
     A rate of 0 is unknown; then 100 Gb/s (EDR) are assumed, the slowest still in use for GPUs.
     """

@@ -159,7 +159,7 @@ class Machine:
     ``levels`` are PCIe levels, a square matrix over GPUs and then NICs. All other matrices are
     square over GPUs: ``nvlinks`` are the links that a pair can use (the number in NV#), ``direct``
     those without a switch in between; ``bandwidth`` and ``effective`` are GB/s in one direction, on
-    the wire and as NCCL reckons, infinite on the diagonal. ``link`` is one NVLink. ``notes`` say
+    the wire and in NCCL's model, infinite on the diagonal. ``link`` is one NVLink. ``notes`` say
     what was assumed or is unknown. ``asymmetric`` are pairs of GPUs, the lower index first, whose
     NVLinks are seen from one side only.
     """

@@ -257,7 +257,7 @@ class RingModel:
         return bound
 
     def both(self, gpus: Sequence[int]) -> Bandwidth:
-        """Return the bandwidth of all rings together, on the wire and as NCCL reckons."""
+        """Return the bandwidth of all rings together, on the wire and in NCCL's model."""
         wire = self.bandwidth(gpus)
         if len(gpus) < 2:
             return Bandwidth(wire, wire)
@@ -391,7 +391,7 @@ def _search_ring(edges: Sequence[int], start: int, most: int) -> tuple[list[int]
 
 
 def _next(edges: Sequence[int], left: int, path: Sequence[int]) -> list[int]:
-    """Return the next vertices of a path, the one with the fewest ways on last.
+    """Return the next vertices of a path, the one with the fewest continuations last.
 
     There are none if the path has cut off a vertex, which then cannot be both entered and left.
     """
@@ -440,7 +440,7 @@ def _disjoint_rings(links: list[list[int]]) -> int:
 
 
 def _all_rings(links: Sequence[Sequence[int]]) -> list[list[tuple[int, int]]]:
-    """Return the edges of every ring over all vertices, the widest thinnest edge first.
+    """Return the edges of every ring over all vertices, by its narrowest edge, the widest first.
 
     Each direction of a ring counts once.
     """
