@@ -3,9 +3,9 @@
     python docs/make_schemas.py --kubeconfig FILE
 
 The server has to serve every version in GROUPS (``--runtime-config`` turns on those that are off),
-and kubectl has to be there. What the Kubernetes client of this environment knows beyond the server
-(it may be of a later version) is added, so that manifests of that version are known, too. Only
-names and types are taken.
+and kubectl has to be installed. What the Kubernetes client of this environment knows beyond the
+server (it may be of a later version) is added, so that manifests of that version are known, too.
+Only names and types are taken.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class Server:
                     self.kinds.setdefault(api_version, {})[kind] = self.add(name)
 
     def add(self, name: str) -> str:
-        """Take over a type, and all that it holds; return its short name."""
+        """Add a type, and all types inside it; return its short name."""
         short = short_name(name)
         if short in self.types:
             return short
@@ -127,7 +127,7 @@ class Server:
         return self.plain(schema)
 
     def plain(self, schema: Any) -> str:
-        """Return the type of what is no reference."""
+        """Return the type of a property that is not a reference."""
         if schema.get("type") == "array":
             return f"[]{self.type_of(schema['items'])}"
         if schema.get("type") == "object":
@@ -176,7 +176,7 @@ class Client:
         return CLIENT_SCALARS.get(text) or self.add(text, package)
 
     def add(self, class_: str, package: str) -> str:
-        """Take over a class that the server has no type of."""
+        """Add a class for which the server has no type."""
         if class_ in self.classes:
             return self.classes[class_]
         name = re.sub(r"^.*?V\d+((alpha|beta)\d+)?(?=[A-Z])", "", class_)

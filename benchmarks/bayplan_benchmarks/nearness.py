@@ -34,7 +34,7 @@ _LABEL = "pod-group.scheduling.sigs.k8s.io"
 class JobStream:
     """The counts of a stream of random gangs on one model, one after the other.
 
-    ``nearest`` counts the jobs in the smallest domain that had room when they came, ``broken``
+    ``nearest`` counts the jobs in the smallest domain where they fit when they came, ``broken``
     those that run in part or span domains of a required layer.
     """
 
