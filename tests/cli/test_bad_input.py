@@ -138,7 +138,7 @@ def test_good_input_is_not_refused(bayplan: Bayplan) -> None:
         ("kind: !!python/object:os.system x", ("bad.yaml:1:7", "not YAML")),
         (b"\x00\xff\xfe\x01", ("bad.yaml", "not UTF-8")),
         (b"kind: \x07", ("bad.yaml", "not YAML")),
-        ("hello", ("bad.yaml:1:1", "expected a Kubernetes object, got a text")),
+        ("hello", ("bad.yaml:1:1", "expected a Kubernetes object, got a string")),
         ("- 1", ("bad.yaml:1:1", "expected a Kubernetes object, got a list")),
         ("true", ("bad.yaml:1:1", "expected a Kubernetes object")),
         ("{}", ("bad.yaml:1:1", '"apiVersion" is missing')),

@@ -198,7 +198,7 @@ def test_a_killed_scheduler_leaves_nothing_that_its_successor_does_not_mend(
         running.until("bound")
         running.end(signal.SIGKILL)
     last = run("--no-leader-elect")
-    last.until("schedules pods")
+    last.until("scheduling pods")
     placed = face.do(lambda server: [p for p in server.cluster.list(Pod) if p.spec.node_name])
     while len(placed) < 24:
         last.until("bound")
@@ -372,7 +372,7 @@ def test_daemon_sets_of_a_snapshot_make_pods_on_nodes_that_are_added(
 
 @pytest.mark.parametrize(
     ("content", "expected"),
-    [(b"", "is no zip file"), (b"PK\x05\x06" + b"\0" * 18, "holds no .json file")],
+    [(b"", "is not a readable zip file"), (b"PK\x05\x06" + b"\0" * 18, "holds no .json file")],
 )
 def test_a_file_that_is_no_archive_is_told(content: bytes, expected: str, tmp_path: Path) -> None:
     path = tmp_path / "cluster.zip"

@@ -411,7 +411,7 @@ def test_the_nodes_of_a_job(asks: str, expected: list[str]) -> None:
 
 def test_a_job_stays_pending_rather_than_have_too_few_gpus_on_a_node() -> None:
     cluster = Cluster([gpu_node("a"), gpu_node("b"), *job_pods(3, 4, "min-gpus-per-node=8")])
-    assert_pending(cluster, "g-0", "would have 4 GPUs of the job, fewer than its least, 8")
+    assert_pending(cluster, "g-0", "would have 4 GPUs of the job, fewer than its minimum of 8")
     assert free_gpus(cluster, "a") == tuple(range(8))
 
 

@@ -207,7 +207,7 @@ def test_the_ways_of_misspelling_lead_to_the_same_name(tmp_path: Path, name: str
         (pod("  tolerations: {a: b}\n"), "$.spec.tolerations", "expected a list, got a mapping"),
         (pod("  tolerations: [a]\n"), "$.spec.tolerations[0]", "expected a mapping, got a string"),
         (pod("  dnsConfig: [a]\n"), "$.spec.dnsConfig", "expected a mapping, got a list"),
-        (pod("  dnsPolicy: true\n"), "$.spec.dnsPolicy", "expected a string, got a truth value"),
+        (pod("  dnsPolicy: true\n"), "$.spec.dnsPolicy", "expected a string, got a boolean"),
         (
             pod(container=", env: [{name: a, value: 1}]"),
             "$.spec.containers[0].env[0].value",
@@ -221,7 +221,7 @@ def test_the_ways_of_misspelling_lead_to_the_same_name(tmp_path: Path, name: str
         (
             pod("  nodeSelector: {a/b: true}\n"),
             '$.spec.nodeSelector["a/b"]',
-            "expected a string, got a truth value",
+            "expected a string, got a boolean",
         ),
     ],
 )

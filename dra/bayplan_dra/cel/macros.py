@@ -204,7 +204,7 @@ class MacroCompiler:
                 if as_bool(test(f)):
                     entry = value(f)
                     if not isinstance(entry, dict) or found.keys() & entry.keys():
-                        raise EvaluationError("transformMapEntry: a key is there twice")
+                        raise EvaluationError("transformMapEntry: a key appears twice")
                     found.update(entry)
             spend_for(f, found)
             return found

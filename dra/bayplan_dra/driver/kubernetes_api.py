@@ -44,7 +44,7 @@ class KubernetesApi:
             text = _short(str(exc))
             if kubeconfig is None:
                 raise InputError(
-                    f"no cluster is around this process ({text}); give --kubeconfig FILE"
+                    f"this process does not run in a cluster ({text}); give --kubeconfig FILE"
                 ) from None
             reason = text if kubeconfig.exists() else "there is no such file"
             raise InputError(reason, str(kubeconfig)) from None

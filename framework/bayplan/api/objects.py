@@ -393,7 +393,7 @@ def _decode_error(text: str, content: dict[str, Any], type_: type[Any]) -> Decod
     message = re.sub(
         r"Expected `([^`]+)`, got `([^`]+)`",
         lambda m: (
-            f"expected {_plain(m[1])}, got {_plain(m[2]).replace('true or false', 'a truth value')}"
+            f"expected {_plain(m[1])}, got {_plain(m[2]).replace('true or false', 'a boolean')}"
         ),
         match["message"],
     )

@@ -56,7 +56,7 @@ def read_archive(path: Path) -> Iterator[Document]:
                 yield _member(archive, name, f"{path}!{name}")
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as exc:
         # Damaged, encrypted, or compressed in a way that Python does not support.
-        raise InputError(f"is no zip file that can be read: {exc}", str(path)) from None
+        raise InputError(f"is not a readable zip file: {exc}", str(path)) from None
     except OSError as exc:
         raise InputError(exc.strerror or str(exc), str(path)) from None
 
@@ -70,7 +70,7 @@ def _member(archive: zipfile.ZipFile, name: str, source: str) -> Document:
         text = content.decode()
         return Document(source, 1, _list(content), Text(source, text))
     except (ValueError, RecursionError) as exc:
-        text = str(exc) if isinstance(exc, LimitExceeded) else f"is no JSON: {exc}"
+        text = str(exc) if isinstance(exc, LimitExceeded) else f"is not JSON: {exc}"
         raise InputError(text, source) from None
 
 

@@ -387,10 +387,10 @@ def _steps(path: str) -> list[str | int]:
 def _kind_of_value(value: Any) -> str:
     names = {
         "NoneType": "nothing",
-        "bool": "a truth value",
+        "bool": "a boolean",
         "float": "a number",
         "int": "a number",
         "list": "a list",
-        "str": "a text",
+        "str": "a string",
     }
     return names.get(type(value).__name__, type(value).__name__)

@@ -191,7 +191,7 @@ class LiveApp:
         tasks = [asyncio.create_task(live.run())]
         if self._election is not None:
             tasks.append(asyncio.create_task(self._election.run()))
-        _log.info("schedules pods of %s", ", ".join(live.scheduler.profiles))
+        _log.info("scheduling pods of %s", ", ".join(live.scheduler.profiles))
         self._log_pods_of_others(live.scheduler)
         if self._election is None:
             self._leadership(True)
@@ -255,7 +255,7 @@ class LiveApp:
         await self.page.stop()
         await self.transport.close()
         if self.live is not None:
-            _log.info("ends because the lease was lost" if self._lost else "ends")
+            _log.info("stopped: the lease was lost" if self._lost else "stopped")
 
     # Commands --------------------------------------------------------------------------------
 

@@ -65,13 +65,13 @@ class Recorder:
         """Record that a node is nominated for a pod until its victims there have ended."""
         ending = f"{victims} pod{'' if victims == 1 else 's'}"
         have = "has" if victims == 1 else "have"
-        message = f"{node} is held for {pod.key} until {ending} of lower priority {have} ended"
+        message = f"{node} is nominated for {pod.key} until {ending} of lower priority {have} ended"
         self._cluster.submit(Event(pod.key, "Normal", "Nominated", message, node))
 
     def nomination_ended(self, pod: PodInfo, why: str) -> None:
         """Record that a pod no longer has a nominated node."""
         self._recorded.pop(pod.key, None)
-        message = f"no node is held for {pod.key} any more{': ' if why else ''}{why}"
+        message = f"{pod.key} no longer has a nominated node{': ' if why else ''}{why}"
         self._cluster.submit(Event(pod.key, "Normal", "NotNominated", message))
         condition = PodCondition("PodScheduled", "False", "Unschedulable", message)
         self._cluster.submit(PatchPodStatus(pod.key, pod.pod.metadata.uid, condition, ""))

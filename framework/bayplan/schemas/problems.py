@@ -192,7 +192,7 @@ _EXPECTED = {
     "time": "a time",
 }
 _GOT = {
-    bool: "a truth value",
+    bool: "a boolean",
     dict: "a mapping",
     float: "a number",
     int: "an integer",

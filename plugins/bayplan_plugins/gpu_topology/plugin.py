@@ -259,7 +259,7 @@ class GPUTopology(Plugin[GPUTopologyArgs]):
         if own >= least:
             return None
         own_gpus = counted(own, "GPU")
-        return f"{node.name} would have {own_gpus} of the job, fewer than its least, {least}."
+        return f"{node.name} would have {own_gpus} of the job, fewer than its minimum of {least}."
 
     @hookimpl
     def unreserve(self, pod: PodInfo, node: NodeRow) -> None:

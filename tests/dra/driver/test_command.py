@@ -123,7 +123,7 @@ def test_a_missing_kubeconfig_is_named(tmp_path: Path) -> None:
     result = CliRunner().invoke(command, arguments)
     assert str(result.exception) == f"{tmp_path / 'none'}: there is no such file"
     outside = CliRunner().invoke(command, arguments[:4])
-    assert "no cluster is around this process" in str(outside.exception)
+    assert "this process does not run in a cluster" in str(outside.exception)
     assert "give --kubeconfig FILE" in str(outside.exception)
 
 
@@ -241,7 +241,7 @@ def test_a_node_can_run_driver_and_device_plugin_over_different_gpus(server: Api
     [
         (["--no-driver"], "--no-driver: there is nothing to do without --device-plugin"),
         (["--device-plugin", "one"], 'expected "all" or GPUs such as 0-3,6, got "one"'),
-        (["--device-plugin", "7-9"], "GPU8 is not there: the machine has 8 GPUs"),
+        (["--device-plugin", "7-9"], "GPU8 does not exist: the machine has 8 GPUs"),
     ],
 )
 def test_wrong_gpus_for_the_device_plugin_are_refused(arguments: list[str], message: str) -> None:

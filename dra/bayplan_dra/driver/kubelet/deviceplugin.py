@@ -64,7 +64,7 @@ def split(
     """
     there = frozenset(gpu.index for gpu in machine.gpus)
     for gpu in sorted(plugin_gpus - there):
-        raise BayplanError(f"GPU{gpu} is not there: the machine has {len(machine)} GPUs")
+        raise BayplanError(f"GPU{gpu} does not exist: the machine has {len(machine)} GPUs")
     driver = inventory_of(machine, numa, cpus, there - plugin_gpus, netdevs)
     plugin = inventory_of(machine, gpus=plugin_gpus)
     gpus = {name: one for name, one in plugin.devices.items() if one.gpu is not None}

@@ -124,13 +124,15 @@ class Credentials:
             except TimeoutError:
                 raise InputError("its exec plugin does not answer", where) from None
             except yaml.YAMLError as exc:
-                raise InputError(f"is no kubeconfig: not YAML: {_short(str(exc))}", where) from None
+                raise InputError(
+                    f"is not a kubeconfig: not YAML: {_short(str(exc))}", where
+                ) from None
             except (TypeError, KeyError, AttributeError):
-                text = "is no kubeconfig: expected a mapping with clusters, contexts and users"
-                raise InputError(self._reason(text), where) from None
+                expected = "expected a mapping with clusters, contexts and users"
+                raise InputError(self._reason(f"is not a kubeconfig: {expected}"), where) from None
             except (OSError, ValueError) as exc:
                 raise InputError(
-                    self._reason(f"is no kubeconfig: {_short(str(exc))}"), where
+                    self._reason(f"is not a kubeconfig: {_short(str(exc))}"), where
                 ) from None
         self._authorization = settings.api_key.get("BearerToken")
         if errors:
@@ -142,7 +144,7 @@ class Credentials:
         if self._context and f"with name {self._context} in" in text:
             return f'there is no context "{self._context}"'
         if self._path is None:
-            return f"no cluster is around this process ({text}); give --kubeconfig FILE"
+            return f"this process does not run in a cluster ({text}); give --kubeconfig FILE"
         return text if self._path.exists() else "there is no such file"
 
     async def _read(self, settings: Configuration) -> float:
@@ -165,7 +167,7 @@ class Credentials:
 
     def _made(self, settings: Configuration, where: str) -> Endpoint:
         if not settings.host.startswith(("http://", "https://")):
-            raise InputError(f'the server "{settings.host}" is no http(s) address', where)
+            raise InputError(f'the server "{settings.host}" is not an http(s) address', where)
         try:
             files = _contents(settings)
             if self._endpoint is not None and files == self._files:

@@ -499,7 +499,7 @@ def test_a_plugin_offers_only_its_share(node: PluginNode) -> None:
 
 
 def test_an_unknown_gpu_cannot_be_the_plugins() -> None:
-    with pytest.raises(BayplanError, match="GPU9 is not there: the machine has 8 GPUs"):
+    with pytest.raises(BayplanError, match="GPU9 does not exist: the machine has 8 GPUs"):
         split(MACHINE, frozenset({1, 9}))
 
 
