@@ -91,7 +91,7 @@ def pod(spec: str = "", container: str = "") -> str:
 def test_a_misspelt_field_of_every_kind_is_refused(found: tuple[str, Kind]) -> None:
     api_version, kind = found
     record = record_of(api_version, kind.name)
-    assert record is not None, "its fields belong into schemas/ecosystem.json"
+    assert record is not None, "its fields belong in schemas/ecosystem.json"
     fields = [name for name in record.fields if name not in ("apiVersion", "kind", "status")]
     for field in fields:
         content = {"apiVersion": api_version, "kind": kind.name, f"{field}x": {}}

@@ -123,7 +123,11 @@ class _Builder:
         self._repeated = 0
 
     def build(self, events: Any) -> Any:
-        """Return the value of the document whose start event was just read."""
+        """Return the value of the document whose start event was just read.
+
+        :raises YamlProblem: when it is not YAML as Kubernetes reads it.
+        :raises LimitExceeded: for a document beyond the limits.
+        """
         get_event = events.get_event
         keys: dict[str, str] = {}
         stack: list[tuple[Any, Any, str | None, int, Any]] = []

@@ -134,7 +134,7 @@ class Walk:
 _MOVED = {
     "resource.v1.Device": (
         ("basic",),
-        'since resource.k8s.io/v1 the fields of "basic" belong into the device itself',
+        'since resource.k8s.io/v1 the fields of "basic" belong in the device itself',
     ),
     "resource.v1.DeviceRequest": (
         (

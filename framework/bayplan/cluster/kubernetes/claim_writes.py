@@ -35,7 +35,7 @@ _ATTEMPTS = 5
 
 
 class ClaimWrites:
-    """Writes of claims.
+    """Writes of claims; ``sent`` says that an earlier attempt may have been carried out.
 
     :param lookup: returns an object as it was last seen, by type and key, or None.
     :param resource_of: returns where objects of a type are in the API.
@@ -54,7 +54,11 @@ class ClaimWrites:
     # Reserving -------------------------------------------------------------------------------
 
     async def reserve(self, write: ReserveClaim, sent: bool) -> None:
-        """Reserve a claim for a pod; allocate the claim first if it has no allocation."""
+        """Reserve a claim for a pod; allocate the claim first if it has no allocation.
+
+        :raises Conflict: when another allocation won, or the claim was recreated or keeps changing.
+        :raises ClusterError: when the claim is reserved for too many pods, or a request fails.
+        """
         claim = self._lookup(ResourceClaim, write.claim)
         if sent or not isinstance(claim, ResourceClaim):
             claim = await self._read(write.claim)
@@ -117,7 +121,11 @@ class ClaimWrites:
     # Releasing -------------------------------------------------------------------------------
 
     async def release(self, write: ReleaseClaim, sent: bool) -> None:
-        """Remove a pod from a claim's reservedFor; deallocate the claim when no pod is left."""
+        """Remove a pod from a claim's reservedFor; deallocate the claim when no pod is left.
+
+        :raises Conflict: when the claim was recreated, or keeps changing.
+        :raises ClusterError: when a request fails.
+        """
         for attempt in range(_ATTEMPTS):
             claim = await self._read(write.claim)
             if write.uid and claim.metadata.uid != write.uid:
@@ -146,7 +154,11 @@ class ClaimWrites:
     # Creating --------------------------------------------------------------------------------
 
     async def create(self, write: CreateClaim, sent: bool) -> None:
-        """Create and allocate the claim of a pod's extended resources; name it in the pod."""
+        """Create and allocate the claim of a pod's extended resources; name it in the pod.
+
+        :raises NotFound: when the pod is gone.
+        :raises ClusterError: when a request fails.
+        """
         namespace, _, name = write.pod.partition("/")
         pod = self._lookup(Pod, write.pod)
         if not isinstance(pod, Pod) or pod.metadata.uid != write.pod_uid:

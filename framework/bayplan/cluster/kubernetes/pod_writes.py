@@ -35,7 +35,7 @@ def pod_path(key: str) -> str:
 
 
 class PodWrites:
-    """Writes of pods.
+    """Writes of pods; ``sent`` says that an earlier attempt may have been carried out.
 
     :param lookup: returns an object as it was last seen, by type and key, or None.
     """
@@ -49,6 +49,9 @@ class PodWrites:
         """Bind a pod to a node.
 
         A Conflict counts as success when the pod has this node: an earlier attempt succeeded.
+
+        :raises Conflict: when the pod has another node, is being deleted, or was recreated.
+        :raises ClusterError: when a request fails.
         """
         namespace, _, name = write.pod.partition("/")
         body = {
@@ -84,6 +87,9 @@ class PodWrites:
 
         The eviction itself sets a DisruptionTarget condition, so ours comes after it. A
         refused eviction leaves no condition behind.
+
+        :raises TooManyDisruptions: when a disruption budget forbids the eviction.
+        :raises ClusterError: when a request fails.
         """
         namespace, _, name = write.pod.partition("/")
         body: dict[str, Any] = {
@@ -107,6 +113,10 @@ class PodWrites:
 
         An unchanged condition is not written again before this process has patched the pod; after
         that, the cache may be older than the last patch.
+
+        :raises Conflict: when the pod was recreated.
+        :raises Transient: when the pod changed at the same time.
+        :raises ClusterError: when a request fails.
         """
         pod = self._lookup(Pod, write.pod)
         known = pod if isinstance(pod, Pod) and pod.metadata.uid == write.uid else None

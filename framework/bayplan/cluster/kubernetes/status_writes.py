@@ -18,7 +18,7 @@ __all__ = ["StatusWrites"]
 
 
 class StatusWrites:
-    """Writes of statuses and ConfigMaps.
+    """Writes of statuses and ConfigMaps; every method raises ClusterError on failure.
 
     :param lookup: returns an object as it was last seen, by type and key, or None.
     :param resource_of: returns where objects of a type are in the API.

@@ -30,7 +30,7 @@ Obj = TypeVar("Obj", PersistentVolume, PersistentVolumeClaim)
 
 
 class VolumeWrites:
-    """Writes of volumes.
+    """Writes of volumes; ``sent`` says that an earlier attempt may have been carried out.
 
     :param resource_of: returns where objects of a type are in the API.
     """
@@ -42,7 +42,11 @@ class VolumeWrites:
         self._resource_of = resource_of
 
     async def bind(self, write: BindVolume, sent: bool) -> None:
-        """Reserve a volume for a claim; the volume controller completes the binding."""
+        """Reserve a volume for a claim; the volume controller completes the binding.
+
+        :raises Conflict: as ``protocol.BindVolume`` says, or when the volume changed meanwhile.
+        :raises ClusterError: when a request fails.
+        """
         claim = await self._claim(write.claim, write.uid)
         volume = await self._read(PersistentVolume, write.volume)
         if claim.spec.volume_name not in ("", write.volume):
@@ -60,7 +64,11 @@ class VolumeWrites:
         )
 
     async def select_node(self, write: SelectNode, sent: bool) -> None:
-        """Request a volume that the node can use."""
+        """Request a volume that the node can use.
+
+        :raises Conflict: as ``protocol.SelectNode`` says, or when the claim changed meanwhile.
+        :raises ClusterError: when a request fails.
+        """
         claim = await self._claim(write.claim, write.uid)
         selected = claim.metadata.annotations.get(SELECTED_NODE, "")
         if selected == write.node:

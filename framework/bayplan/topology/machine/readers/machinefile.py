@@ -311,7 +311,10 @@ class _Assembly:
         return InputError(f"{at}: {message}", self._document.where(path))
 
     def machine(self) -> Machine:
-        """Return the machine."""
+        """Return the machine.
+
+        :raises InputError: for a machine without GPUs, or parts that contradict each other.
+        """
         sockets = dict.fromkeys(node.socket for node in self._file.numa)
         for socket in sockets:
             self._builder.socket(f"socket {socket}")
