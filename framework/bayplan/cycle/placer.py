@@ -71,7 +71,6 @@ class Attempt:
     reserved: list[Reserved] = field(default_factory=list)
     pods: dict[str, PodDecision] = field(default_factory=dict)
     failed: list[PodDecision] = field(default_factory=list)
-    skipped: dict[str, int] = field(default_factory=dict)
     domains: list[DomainTrial] = field(default_factory=list)
     waits: dict[str, dict[str, float]] = field(default_factory=dict)
     refusal: tuple[str, str] | None = None
@@ -126,8 +125,11 @@ class Placer:
         if not unit.parts:
             yield from self._member_ways(unit, placement, attempt)
             return
+        # Parts left out, by kind; nested sub-groups of one kind are counted apart.
+        skipped: dict[str, int] = {}
         steps = [
-            partial(self._part_ways, part, unit, placement, attempt, state) for part in unit.parts
+            partial(self._part_ways, part, unit, placement, attempt, skipped, state)
+            for part in unit.parts
         ]
         for _ in _sequence(steps):
             attempt.lack = lacking(unit, attempt.reserved)
@@ -135,7 +137,13 @@ class Placer:
                 yield
 
     def _part_ways(
-        self, part: Unit, whole: Unit, parent: Placement, attempt: Attempt, state: CycleState
+        self,
+        part: Unit,
+        whole: Unit,
+        parent: Placement,
+        attempt: Attempt,
+        skipped: dict[str, int],
+        state: CycleState,
     ) -> Iterator[None]:
         mark = self._mark(attempt)
         if part.pods:
@@ -167,15 +175,15 @@ class Placer:
             return
         else:
             attempt.lack = f'sub-group "{part.key}" has none of the members it needs'
-        left = sum(1 for other in whole.parts if other.kind == part.kind)
-        skipped = attempt.skipped.get(part.kind, 0)
-        if left - skipped - 1 >= part.needed:
-            attempt.skipped[part.kind] = skipped + 1
+        total = sum(1 for other in whole.parts if other.kind == part.kind)
+        left_out = skipped.get(part.kind, 0)
+        if total - left_out - 1 >= part.needed:
+            skipped[part.kind] = left_out + 1
             for pod in part.pods:
                 self._fail(pod, attempt)
             yield
             self._undo(mark, attempt)
-            attempt.skipped[part.kind] = skipped
+            skipped[part.kind] = left_out
 
     # Members of one part -----------------------------------------------------------------
 
