@@ -345,6 +345,17 @@ def test_the_way_that_came_furthest_is_kept_to_explain_a_refusal() -> None:
     assert (attempt.reserved, attempt.pods, attempt.failed) == ([], {}, [])
 
 
+def test_of_several_domains_the_one_that_took_most_is_explained() -> None:
+    world = World(nodes(a1=1, b1=2, c1=1), racks())
+    near = part("near", pod("p"), pod("q"), pod("r"))
+    near.gang = Gang(near.key, 3, gather=(Gather("rack", required=True),))
+    attempt = Attempt(EVERYWHERE, SearchBudget())
+    assert world.ways(whole(near, least=3), attempt=attempt) == []
+    assert attempt.closest is not None
+    placed, decisions, _ = attempt.closest
+    assert (placed, decisions["default/q"].node) == (2, "b1")
+
+
 def test_a_refusal_in_reserve_is_what_the_pod_is_told() -> None:
     attempt = Attempt(EVERYWHERE, SearchBudget())
     assert World(nodes(a=4), keeper(a=0)).ways(single(pod("p")), attempt=attempt) == []
