@@ -1,11 +1,18 @@
-"""Options of the whole suite."""
+"""Options of the whole suite, and tests that are coroutines."""
+
+import asyncio
+import inspect
+from pathlib import Path
 
 import pytest
+from fastloop import FastLoop
 from hypothesis import settings
 
 # The same examples each time, however slow the machine is.
 settings.register_profile("bayplan", deadline=None, derandomize=True)
 settings.load_profile("bayplan")
+
+_LIVE = Path(__file__).parent / "live"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -14,3 +21,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="FILE",
         help="run the API contract against this cluster instead of the embedded one",
     )
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run a test that is a coroutine; those of tests/live in a loop that skips idle time."""
+    test = pyfuncitem.obj
+    if not inspect.iscoroutinefunction(test):
+        return None
+    arguments = {name: pyfuncitem.funcargs[name] for name in inspect.signature(test).parameters}
+    factory = FastLoop if pyfuncitem.path.is_relative_to(_LIVE) else None
+    with asyncio.Runner(loop_factory=factory) as runner:
+        runner.run(test(**arguments))
+    return True

@@ -1,4 +1,4 @@
-"""The live scheduler's memory beside many pods, and after very many that came and went."""
+"""The memory of the live scheduler with many pods, and after many more came and went."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def _memory() -> float:
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith("VmRSS:"):
             return round(int(line.split()[1]) / 1024, 1)
-    raise AssertionError("Linux tells it")
+    raise AssertionError("Linux reports VmRSS")
 
 
 churn = Benchmark("the live scheduler's memory while pods come and go", (5000,), 50_000, _measure)

@@ -1,7 +1,7 @@
 """The API server of the churn benchmark: many bound pods, then pods that come and go.
 
-Orders on standard input: ``churn N`` makes and deletes pods until there were N events. Answers on
-standard output: ``at URL`` when it serves, ``done`` after an order.
+It reads commands from standard input: ``churn N`` creates and deletes pods for N events. It answers
+on standard output: ``at URL`` once it serves, ``done`` after each command.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def _pod(name: str, node: str = "") -> Pod:
 
 
 async def _churn(cluster: ServedCluster, events: int, first: int) -> None:
-    """Create and delete pods in turns; half of the events are creations."""
+    """Create and delete pods in turn; half of the events are creations."""
     for start in range(first, first + events // 2, _CHUNK):
         names = [f"churn-{index}" for index in range(start, start + _CHUNK)]
         for name in names:

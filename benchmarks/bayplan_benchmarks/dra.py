@@ -1,4 +1,4 @@
-"""Device claims: pods with a GPU and a NIC each, CEL selectors, and allocations that are hard."""
+"""Device claims: pods with a GPU and a NIC each, CEL selectors, and hard allocations."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from contextlib import suppress
 from bayplan.api import (
     ApiObject,
     DeviceClass,
+    Node,
     ObjectMeta,
     Pod,
     PodSpec,
@@ -50,11 +51,11 @@ from bayplan_dra.allocator import (
     Inventory,
     Pool,
     PoolDevice,
-    Reference,
+    PoolKey,
     TimedOut,
     prepare,
 )
-from bayplan_dra.allocator.pools import PoolKey
+from bayplan_dra.allocator.reference import Reference
 from bayplan_dra.cel import compile_selector
 
 __all__ = ["devices", "dra"]
@@ -147,7 +148,7 @@ def _request(name: str, device_class: str, count: int = 1) -> DeviceRequest:
 
 
 def _cel() -> dict[str, float]:
-    """Measure one evaluation, and what the allocator does: a selector over all nodes' devices."""
+    """Measure a single evaluation of a selector, and the allocator's over all devices."""
     tables = [_table_of_distinct(first) for first in range(0, _DEVICES, 8)]
     program = compile_selector(_SELECTOR)
     one = tables[-1].devices[0].view
@@ -159,7 +160,7 @@ def _cel() -> dict[str, float]:
     claim = ResourceClaim(ObjectMeta(name="c"), ResourceClaimSpec(DeviceClaim((_GPU_REQUEST,))))
     wanted = prepare(claim, classes.get, Features()).requests[0].ways[0]
     times = []
-    # The collector's walk over what was only set up is not the selector's cost.
+    # Collect garbage now, so that the setup does not count as the selector's cost.
     gc.collect()
     for _ in range(2):
         started = time.perf_counter()
@@ -174,7 +175,7 @@ def _cel() -> dict[str, float]:
 
 
 def _table_of_distinct(first: int) -> DeviceTable:
-    """Return eight devices that no other table's devices agree with."""
+    """Return a table of eight devices that differ from those of all other tables."""
     devices = []
     for number in range(first, first + 8):
         attributes = {
@@ -196,9 +197,9 @@ def _table_of_distinct(first: int) -> DeviceTable:
 
 
 def _hard() -> dict[str, float]:
-    """Measure hard cases, and count the steps of the reference's order for the same input.
+    """Measure hard cases, and count the steps of the reference search for the same input.
 
-    That order is given up after ``_PLAIN_LIMIT`` steps.
+    The reference search stops after ``_PLAIN_LIMIT`` steps.
     """
     cases = {
         "match8": _unmatchable(8),
@@ -216,16 +217,16 @@ def _hard() -> dict[str, float]:
             shared = ResourceSliceSpec(_GPU, pool, node_name="n", shared_counters=counters)
             inventory.set_slice(ResourceSlice(shared, ObjectMeta(name="counters")))
         classes = {"any": DeviceClass(ObjectMeta(name="any"))}
-        allocator = Allocator(inventory, classes.get)
-        node = make_node(0)
-        node = type(node)(ObjectMeta(name="n"))
-        claims = [ResourceClaim(ObjectMeta(name="c"), ResourceClaimSpec(wanted))]
+        node = Node(ObjectMeta(name="n"))
+        claim = ResourceClaim(ObjectMeta(name="c"), ResourceClaimSpec(wanted))
         started = time.perf_counter()
-        allocator.allocate(claims, node, AllocatedState())
-        found[f"{name}Milliseconds"] = round((time.perf_counter() - started) * 1e3, 3)
-        found[f"{name}Steps"] = allocator.calls
-        ready = [prepare(claim, classes.get, inventory.features) for claim in claims]
+        ready = [prepare(claim, classes.get, inventory.features)]
         pools = inventory.pools(node)
+        solved = Allocator().allocate(
+            ready, DeviceTable(pools, inventory.features), AllocatedState()
+        )
+        found[f"{name}Milliseconds"] = round((time.perf_counter() - started) * 1e3, 3)
+        found[f"{name}Steps"] = solved.steps
         plain = Reference(ready, pools, AllocatedState(), inventory.features, most=_PLAIN_LIMIT)
         with suppress(TimedOut):
             plain.run()
@@ -237,7 +238,7 @@ Case = tuple[tuple[Device, ...], DeviceClaim, tuple[CounterSet, ...]]
 
 
 def _unmatchable(count: int) -> Case:
-    """Return equal devices of which three requests want more on one NUMA node than it has."""
+    """Return equal devices, and three requests for more on one NUMA node than it has."""
     devices = tuple(
         Device(f"d{n}", {_NUMA_NODE: DeviceAttribute(integer=n // 2)}) for n in range(count)
     )
@@ -246,7 +247,7 @@ def _unmatchable(count: int) -> Case:
 
 
 def _partitions() -> Case:
-    """Return eight partitions of 10 GiB that share 70 GiB; all eight are wanted."""
+    """Return eight partitions of 10 GiB that share 70 GiB, and a request for all eight."""
     need = {"memory": Counter(Quantity("10Gi"))}
     devices = tuple(
         Device(f"p{n}", consumes_counters=(DeviceCounterConsumption("gpu", need),))
@@ -257,7 +258,7 @@ def _partitions() -> Case:
 
 
 def _four_of_four() -> Case:
-    """Return 64 devices on four NUMA nodes of which only the last has the 16 that are wanted."""
+    """Return 64 devices on four NUMA nodes, and requests for 16 that only the last node has."""
     devices = tuple(
         Device(
             f"d{n}",

@@ -1,4 +1,4 @@
-"""How fast the node driver prepares claims, over its socket as the kubelet calls it."""
+"""The time in which the node driver prepares claims, through its socket, as for the kubelet."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from bayplan.benchmark import Benchmark, BenchmarkResult
 from bayplan.topology.machine.bandwidth import inter_socket, nvlink, pcie
 from bayplan.topology.machine.builder import MachineBuilder
 from bayplan.topology.machine.model import Gpu, Machine
-from bayplan_dra.driver.publisher import Owner
+from bayplan_dra.driver.publish.publisher import Owner
 
 __all__ = ["driver"]
 
@@ -30,7 +30,7 @@ _ROUNDS = 5
 
 
 class _Api:
-    """An API server in which claim N has the GPU of that number."""
+    """An API server where claim N has GPU N."""
 
     def owner(self, node: str) -> Owner:
         return Owner(node, "uid")
@@ -47,7 +47,7 @@ class _Api:
     def delete(self, obj: ResourceSlice) -> None: ...
 
     def claim(self, namespace: str, name: str) -> ResourceClaim | None:
-        from bayplan_dra.driver.devices import DRIVER
+        from bayplan_dra.driver.publish.devices import DRIVER
 
         result = AllocatedDevice("gpu", DRIVER, _NODE, f"gpu-{name}")
         allocation = AllocationResult(DeviceAllocation((result,)))
@@ -74,14 +74,14 @@ def _measured(root: Path, claims: int) -> BenchmarkResult:
     import grpc
 
     from bayplan_dra.driver.app import NodeDriver
-    from bayplan_dra.driver.devices import DRIVER, inventory_of
-    from bayplan_dra.driver.edits import DeviceFiles
-    from bayplan_dra.driver.health import Health
+    from bayplan_dra.driver.kubelet.sockets import Sockets
+    from bayplan_dra.driver.prepare.edits import DeviceFiles
     from bayplan_dra.driver.proto import dra_pb2 as dra
-    from bayplan_dra.driver.sockets import Sockets
+    from bayplan_dra.driver.publish.devices import DRIVER, inventory_of
+    from bayplan_dra.driver.publish.health import HealthTracker
 
     sockets = Sockets(root / "r", root / "p")
-    health = Health(DRIVER, _NODE)
+    health = HealthTracker(DRIVER, _NODE)
     inventory = inventory_of(_machine(claims))
     driver = NodeDriver(_NODE, inventory, _Api(), health, DeviceFiles(None), sockets, root / "c")
     driver.start()
@@ -116,4 +116,4 @@ def _measured(root: Path, claims: int) -> BenchmarkResult:
     return BenchmarkResult({"claims": claims}, figures)
 
 
-driver = Benchmark("The node driver: claims prepared at once, over its socket.", (1,), 64, _run)
+driver = Benchmark("the node driver: claims prepared at once, through its socket", (1,), 64, _run)

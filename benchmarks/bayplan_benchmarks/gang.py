@@ -1,7 +1,7 @@
-"""Whole jobs: a large gang, many small ones, room made by eviction, sub-groups, a stream of jobs.
+"""Whole jobs: a large gang, many small gangs, preemption, sub-groups, and a stream of jobs.
 
-At 5,000 nodes and 1,024 pods every shape has the size for which other schedulers publish figures;
-other sizes scale all of them.
+At 5,000 nodes and 1,024 pods, every shape has the size for which other schedulers publish figures;
+other sizes scale all shapes.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _NODES, _PODS = 5000, 1024
 
 
 def network(**layers: str) -> ClusterNetworkTopology:
-    """Return a network of these layers (name: label key), the outermost first."""
+    """Return a network of layers, given as name and label key, the outermost first."""
     found: list[NetworkTopologyLayer] = []
     parent = ""
     for name, key in layers.items():
@@ -56,7 +56,10 @@ def network(**layers: str) -> ClusterNetworkTopology:
 
 
 def pod_group(name: str, size: int, **strategies: str) -> PodGroup:
-    """Return a PodGroup that all of its members have to start with."""
+    """Return a PodGroup whose members all have to start together.
+
+    :param strategies: the gather strategy of each layer.
+    """
     rules = [{"layer": layer, "strategy": kind} for layer, kind in strategies.items()]
     annotations = {_SPEC: json.dumps({"gatherStrategy": rules})} if rules else {}
     meta = ObjectMeta(name=name, namespace="bench", annotations=annotations)
@@ -69,7 +72,7 @@ def _members(name: str, size: int, cpu: str, priority: int | None = None) -> lis
 
 
 def _nodes(count: int, cpu: str = "32", **sizes: int) -> list[Node]:
-    """Return nodes in domains of so many nodes for each label."""
+    """Return nodes in domains; ``sizes`` are the nodes per domain, by label."""
     return [
         make_node(index, cpu, **{f"net__{key}": f"{key}-{index // n}" for key, n in sizes.items()})
         for index in range(count)
@@ -77,7 +80,7 @@ def _nodes(count: int, cpu: str = "32", **sizes: int) -> list[Node]:
 
 
 def _one_gang(nodes: int, pods: int) -> Run:
-    """One gang: a required spine of 1,000 nodes, a preferred block of 20."""
+    """Run one gang: a required spine of 1,000 nodes, a preferred block of 20."""
     layers = network(SpineLayer="net/spine", BlockLayer="net/block")
     cluster: Sequence[ApiObject] = [layers, *_nodes(nodes, spine=1000, block=20)]
     group = pod_group("job", pods, BlockLayer="PreferGather", SpineLayer="MustGather")
@@ -85,7 +88,7 @@ def _one_gang(nodes: int, pods: int) -> Run:
 
 
 def _racks(nodes: int, jobs: int) -> Run:
-    """Many gangs of 4, each in one of 50 racks."""
+    """Run many gangs of 4, each in one of 50 racks."""
     cluster: list[ApiObject] = [
         network(RackLayer="net/rack"),
         *_nodes(nodes, rack=max(4, -(-nodes // 50))),
@@ -100,7 +103,7 @@ def _racks(nodes: int, jobs: int) -> Run:
 
 
 def _preempt(nodes: int) -> Run:
-    """One gang that needs every node, ten pods of low priority on each."""
+    """Run one gang that needs every node, with ten pods of low priority on each."""
     cluster: list[ApiObject] = list(_nodes(nodes, "10"))
     for index in range(nodes * 10):
         spec = PodSpec(
@@ -111,7 +114,7 @@ def _preempt(nodes: int) -> Run:
 
 
 def _whole(nodes: int) -> Run:
-    """One gang that fills the cluster: 4 zones, blocks of 16, racks of 2."""
+    """Run one gang that fills the cluster: 4 zones, blocks of 16, racks of 2."""
     layers = network(ZoneLayer="net/zone", BlockLayer="net/block", RackLayer="net/rack")
     zone = max(1, -(-nodes // 4))
     cluster: list[ApiObject] = [layers, *_nodes(nodes, zone=zone, block=16, rack=2)]
@@ -120,7 +123,7 @@ def _whole(nodes: int) -> Run:
 
 
 def _sub_groups(nodes: int) -> Run:
-    """One gang of sub-groups of 10, each in a rack of 10 of its own choice, until all is full."""
+    """Run one gang of sub-groups of 10, each in some rack of 10, that fills the cluster."""
     topology = KaiTopology(ObjectMeta(name="net"), TopologySpec((TopologyLevel("net/rack"),)))
     groups = nodes // 10
     constraint = TopologyConstraint("net", "net/rack")
@@ -146,7 +149,7 @@ def _sub_groups(nodes: int) -> Run:
 
 
 def _stream(nodes: int, jobs: int) -> Run:
-    """Jobs of 1 to 5 pods, half of them in a required rack of 64, half in a preferred one."""
+    """Run jobs of 1 to 5 pods, half with a required rack of 64 nodes, half with a preferred one."""
     layers = network(BlockLayer="net/block", RackLayer="net/rack")
     cluster: list[ApiObject] = [layers, *_nodes(nodes, "96", block=nodes, rack=64)]
     work: list[ApiObject] = []

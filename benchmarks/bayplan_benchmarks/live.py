@@ -1,8 +1,8 @@
 """The live scheduler against an API server in another process: pods per second, CPU per pod.
 
-The API server is the embedded cluster's, so the rate says what both can do on this machine; the CPU
-time is that of the scheduler's own process and says what it would need beside a real one. Measuring
-what it is spent on costs time itself, so that is a run of its own.
+The API server is the embedded cluster's, so the rate is that of both on this machine. The CPU time
+is that of the scheduler's process alone, which is what it needs beside a real API server. Splitting
+the CPU time by purpose costs time itself, so that is a separate run.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def _measure(nodes: int, pods: int) -> BenchmarkResult:
 
 
 def _run(workload: str, nodes: int, pods: int) -> dict[str, float]:
-    """Run a workload twice: for the figures, and for what the CPU time was spent on."""
+    """Run a workload twice: for the figures, and to split the CPU time by purpose."""
     figures = _once(workload, nodes, pods, split=False)
     return {**_once(workload, nodes, pods, split=True), **figures}
 
@@ -98,7 +98,7 @@ def _micros(seconds: float, pods: int) -> float:
 
 @asynccontextmanager
 async def scheduling(url: str) -> AsyncIterator[tuple[LiveApp, LiveScheduler]]:
-    """Schedule a cluster whose server asks for no credentials, from when everything is known."""
+    """Run the live scheduler on a server without authentication; yield it once it is idle."""
     logging.getLogger("bayplan").setLevel(logging.WARNING)
     with tempfile.TemporaryDirectory() as folder:
         app = LiveApp(
@@ -132,17 +132,16 @@ def _write_kubeconfig(path: Path, url: str) -> Path:
 
 
 class _Spent:
-    """The CPU seconds of tasks, by what their coroutines are for."""
+    """The CPU seconds of tasks, by the purpose of their coroutines."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
 
     def task(self, loop: asyncio.AbstractEventLoop, coroutine: Any, **more: Any) -> Any:
-        """Make a task whose steps are measured."""
-        step = _Measured(coroutine, self.seconds)
-        made = asyncio.Task(step, loop=loop, **more)
-        step.label = _label(coroutine)
-        return made
+        """Create a task whose steps are timed (an asyncio task factory)."""
+        return asyncio.Task(
+            _Measured(coroutine, self.seconds, _label(coroutine)), loop=loop, **more
+        )
 
 
 def _label(coroutine: Any) -> str:
@@ -152,12 +151,14 @@ def _label(coroutine: Any) -> str:
 
 
 class _Measured(Coroutine[Any, Any, Any]):
-    """A coroutine that adds up what its steps take."""
+    """A coroutine that adds the CPU time of its steps to a total, by label."""
 
-    def __init__(self, inner: Coroutine[Any, Any, Any], seconds: dict[str, float]) -> None:
+    def __init__(
+        self, inner: Coroutine[Any, Any, Any], seconds: dict[str, float], label: str
+    ) -> None:
         self._inner = inner
         self._seconds = seconds
-        self.label = "other"
+        self._label = label
 
     def send(self, value: Any) -> Any:
         started = time.thread_time()
@@ -165,7 +166,7 @@ class _Measured(Coroutine[Any, Any, Any]):
             return self._inner.send(value)
         finally:
             took = time.thread_time() - started
-            self._seconds[self.label] = self._seconds.get(self.label, 0.0) + took
+            self._seconds[self._label] = self._seconds.get(self._label, 0.0) + took
 
     def throw(self, *args: Any) -> Any:
         return self._inner.throw(*args)

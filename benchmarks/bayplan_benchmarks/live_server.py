@@ -1,7 +1,7 @@
 """The API server of the live benchmark, in a process of its own.
 
-Reads orders from standard input: ``pods`` creates the pods. Writes what happened to standard
-output: ``at URL`` when it serves, ``bound SECONDS`` when every pod is bound.
+It reads a command from standard input: ``pods`` creates the pods. It answers on standard output:
+``at URL`` once it serves, ``bound SECONDS`` once every pod is bound.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ def _pods(workload: str, count: int) -> Iterable[ApiObject]:
         yield Pod(ObjectMeta(name=f"pod-{index}", namespace="bench", labels=labels), spec)
 
 
-class _Bound:
-    """Counts the pods that have a node."""
+class _BoundPods:
+    """Counts the pods that have a node, and sets ``all`` when all have."""
 
     def __init__(self, wanted: int) -> None:
         self._keys: set[str] = set()
@@ -68,21 +68,21 @@ class _Bound:
                 self.all.set()
 
 
-async def _order() -> str:
+async def _command() -> str:
     return await asyncio.to_thread(sys.stdin.readline)
 
 
 async def _serve(workload: str, nodes: int, pods: int) -> None:
     cluster = ServedCluster()
     start_all(cluster)
-    bound = _Bound(pods)
+    bound = _BoundPods(pods)
     cluster.watch(bound.handle)
     for obj in _objects(workload, nodes):
         cluster.create(obj)
     cluster.settle()
     async with ApiServer(cluster) as server:
         print(f"at {server.url}", flush=True)
-        assert (await _order()).strip() == "pods"
+        assert (await _command()).strip() == "pods"
         started = time.perf_counter()
         for index, obj in enumerate(_pods(workload, pods)):
             cluster.create(obj)
@@ -92,7 +92,7 @@ async def _serve(workload: str, nodes: int, pods: int) -> None:
         cluster.settle()
         await bound.all.wait()
         print(f"bound {time.perf_counter() - started}", flush=True)
-        await _order()
+        await _command()
 
 
 def main() -> None:

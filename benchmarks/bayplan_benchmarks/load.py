@@ -1,4 +1,4 @@
-"""Loading manifests: from a file to checked objects, as YAML, as JSON and as a snapshot."""
+"""Loading manifests from YAML, JSON and a snapshot into checked objects."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _ROUNDS = 3
 
 
 def _pod(index: int) -> dict[str, Any]:
-    """Return a pod as people write them."""
+    """Return the manifest of a typical pod."""
     resources = {"requests": {"cpu": "500m", "memory": "1Gi"}, "limits": {"memory": "1Gi"}}
     container = {"name": "main", "image": "registry.example.com/app:1.2", "resources": resources}
     return {
@@ -34,7 +34,7 @@ def _pod(index: int) -> dict[str, Any]:
 
 
 def _measure(nodes: int, pods: int) -> BenchmarkResult:
-    """Return pods per second; loading has no nodes."""
+    """Measure pods per second for each format; ``nodes`` has no effect."""
     with tempfile.TemporaryDirectory() as name:
         files = _written(Path(name), pods)
         figures = {
@@ -48,7 +48,7 @@ def _measure(nodes: int, pods: int) -> BenchmarkResult:
 
 
 def _written(folder: Path, pods: int) -> dict[str, Path]:
-    """Write the pods in every form; nothing of them stays in memory, as with a user's files."""
+    """Write the pods in every format, and free them, as files of users are not in memory either."""
     contents = [_pod(index) for index in range(pods)]
     as_list = {"apiVersion": "v1", "kind": "List", "items": contents}
     dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
@@ -67,7 +67,7 @@ def _written(folder: Path, pods: int) -> dict[str, Path]:
 
 
 def _best(path: Path, pods: int) -> float:
-    """Return the seconds of the quickest of a few rounds."""
+    """Return the seconds of the fastest of a few rounds."""
     seconds = []
     for _ in range(_ROUNDS):
         started = time.perf_counter()

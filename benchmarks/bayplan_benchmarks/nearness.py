@@ -1,6 +1,6 @@
-"""How near the members of jobs end up: random gangs on network models, sizes as in training.
+"""How near the members of random gangs are placed, on network models and with training job sizes.
 
-Beside two models of our own it reads those of topograph, where ``../shared/fixtures/topograph`` is.
+The models are two of our own, and those of topograph if ``../shared/fixtures/topograph`` exists.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from bayplan.topology.network.tree import NetworkTree
 from bayplan_benchmarks.gang import network, pod_group
 from bayplan_benchmarks.workloads import container, make_node, make_pod
 
-__all__ = ["Story", "models", "nearness", "tell"]
+__all__ = ["JobStream", "models", "nearness", "run_jobs"]
 
 _MODELS = Path("../shared/fixtures/topograph")
 _SIZES = (1, 2, 2, 4, 4, 8, 8, 16)
 _LABEL = "pod-group.scheduling.sigs.k8s.io"
 
 
-class Story:
-    """A stream of random gangs on one model: whole-node members, one job after the other.
+class JobStream:
+    """The counts of a stream of random gangs on one model, one after the other.
 
-    ``nearest`` counts the jobs that are in as small a domain as was free for them when they came;
-    ``broken`` those that run in part or across a layer that they may not cross.
+    ``nearest`` counts the jobs in the smallest domain that had room when they came, ``broken``
+    those that run in part or span domains of a required layer.
     """
 
     def __init__(self) -> None:
@@ -47,7 +47,7 @@ class Story:
 
 
 def models(nodes: int) -> Iterator[tuple[str, list[ApiObject]]]:
-    """Yield named clusters: a regular tree, an irregular one, and topograph's models."""
+    """Yield clusters by name: a regular tree, an irregular tree, and topograph's models."""
     layers = network(SpineLayer="net/spine", BlockLayer="net/block")
     regular = [
         make_node(i, net__spine=f"s{i // 32}", net__block=f"b{i // 8}") for i in range(nodes)
@@ -63,14 +63,14 @@ def models(nodes: int) -> Iterator[tuple[str, list[ApiObject]]]:
         block += 1
     yield "irregular", [layers, *irregular]
     if not _MODELS.is_dir():
-        click.echo(f"note: {_MODELS} is not there, so topograph's models are left out", err=True)
+        click.echo(f"note: {_MODELS} does not exist: topograph's models are left out", err=True)
         return
     for path in sorted(_MODELS.glob("*.yaml")):
         yield path.stem, list(load_manifests([str(path)]).objects)
 
 
-def tell(cluster_objects: list[ApiObject], jobs: int, seed: int = 0) -> Story:
-    """Let jobs come and go on a cluster, and count how near their members are."""
+def run_jobs(cluster_objects: list[ApiObject], jobs: int, seed: int = 0) -> JobStream:
+    """Let random jobs come and go on a cluster, and count how near their members are."""
     draw = random.Random(seed)  # noqa: S311 - a workload, not secrets
     cluster = MemoryCluster(seed)
     scheduler = Scheduler(cluster, default_profiles())
@@ -80,7 +80,7 @@ def tell(cluster_objects: list[ApiObject], jobs: int, seed: int = 0) -> Story:
     scheduler.step()
     tree = Networks.of(scheduler.snapshot).trees()["default"]
     layers = list(tree.layers)
-    story = Story()
+    stream = JobStream()
     running: list[tuple[str, int]] = []
     started = time.perf_counter()
     for number in range(jobs):
@@ -99,18 +99,18 @@ def tell(cluster_objects: list[ApiObject], jobs: int, seed: int = 0) -> Story:
         if rows:
             running.append((name, size))
             depth = _depth_of(tree, rows)
-            story.placed += 1
-            story.pods += len(rows)
-            story.nearest += depth >= smallest
+            stream.placed += 1
+            stream.pods += len(rows)
+            stream.nearest += depth >= smallest
             outside = border is not None and depth < layers.index(border) + 1
-            story.broken += outside or len(rows) != size
+            stream.broken += outside or len(rows) != size
         else:
             _remove(cluster, name, size)
         while running and draw.random() < 0.45:
             _remove(cluster, *running.pop(draw.randrange(len(running))))
             _settle(cluster, scheduler)
-    story.seconds = time.perf_counter() - started
-    return story
+    stream.seconds = time.perf_counter() - started
+    return stream
 
 
 def _whole_node(scheduler: Scheduler) -> Container:
@@ -142,7 +142,7 @@ def _rows_of(scheduler: Scheduler, cluster: MemoryCluster, name: str, size: int)
 
 
 def _smallest_layer(tree: NetworkTree, free: BoolColumn, size: int) -> int:
-    """Return the depth of the innermost layer with a domain of so many free nodes; 0 is all."""
+    """Return the depth of the innermost layer with a domain of ``size`` free nodes, else 0."""
     best = 0
     for depth, layer in enumerate(tree.layers, start=1):
         if any(int(free[domain.rows].sum()) >= size for domain in tree.layers[layer]):
@@ -165,11 +165,11 @@ def _measure(nodes: int, pods: int) -> BenchmarkResult:
     seconds = 0.0
     bound = 0
     for name, objects in models(nodes):
-        story = tell(objects, pods)
-        found[f"{name}.inSmallestDomain"] = round(story.nearest / max(1, story.placed), 4)
-        found[f"{name}.jobs"] = story.placed
-        placed, broken = placed + story.placed, broken + story.broken
-        seconds, bound = seconds + story.seconds, bound + story.pods
+        stream = run_jobs(objects, pods)
+        found[f"{name}.inSmallestDomain"] = round(stream.nearest / max(1, stream.placed), 4)
+        found[f"{name}.jobs"] = stream.placed
+        placed, broken = placed + stream.placed, broken + stream.broken
+        seconds, bound = seconds + stream.seconds, bound + stream.pods
     totals = {"podsPerSecond": round(bound / seconds, 1), "jobs": placed, "broken": broken}
     return BenchmarkResult({"nodes": nodes, "jobs a model": pods}, {**totals, **found})
 

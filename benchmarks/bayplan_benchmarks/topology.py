@@ -1,7 +1,7 @@
-"""GPUs by topology: sets of one machine, one decision over many nodes, and a stream of pods.
+"""GPUs by topology: selections on one machine, one decision over many nodes, a stream of pods.
 
-Beside machines of our own it reads the nvidia-smi tables in ``../shared/fixtures/nvidia-smi-topo``
-where they lie beside the project.
+The machines are known ones, and the nvidia-smi tables of ``../shared/fixtures/nvidia-smi-topo`` if
+that folder exists.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from bayplan.topology.machine.builder import MachineBuilder
 from bayplan.topology.machine.model import Gpu, Machine, Nic
 from bayplan.topology.machine.readers.machinefile import known_machine, known_machines
 from bayplan.topology.machine.readers.smi import read_smi
-from bayplan.topology.machine.select import NoSelection, Request, select
+from bayplan.topology.machine.select import NoSelection, SelectionRequest, select
 from bayplan_benchmarks.workloads import figures, make_node, make_pod, run
 from bayplan_plugins.gpu_topology.plugin import GPUTopology
 
@@ -43,9 +43,9 @@ _ROUNDS = 9
 
 
 def sixteen(nics: int, bridged: bool = False) -> Machine:
-    """Return 16 GPUs on NVSwitches with so many NICs, one or two GPUs to each.
+    """Return 16 GPUs on NVSwitches with 8 or 16 NICs, two GPUs or one to each.
 
-    With ``bridged`` neighbours have NVLinks of differing number instead, so that all GPUs differ.
+    With ``bridged``, neighbours have different numbers of NVLinks instead, so all GPUs differ.
     """
     builder = MachineBuilder("sixteen", nvlink(2), inter_socket("skylake"))
     for socket in (0, 1):
@@ -68,41 +68,41 @@ def sixteen(nics: int, bridged: bool = False) -> Machine:
 
 
 def fixtures() -> list[Machine]:
-    """Return the machines that bayplan knows, and the tables where they lie beside the project."""
+    """Return the known machines, and those of the nvidia-smi tables if these exist."""
     found = [known_machine(name) for name in known_machines()]
     if _TABLES.is_dir():
         found += [read_smi(path) for path in sorted(_TABLES.glob("*.txt"))]
     else:
-        click.echo(f"{_TABLES} is not there: its tables are left out", err=True)
+        click.echo(f"note: {_TABLES} does not exist: its tables are left out", err=True)
     return found
 
 
 def milliseconds(make: Callable[[], Machine], count: int) -> float:
-    """Return the median time of one selection on a machine that was never seen before."""
+    """Return the median milliseconds of one selection on a new machine, without caches."""
     times = []
     for _ in range(_ROUNDS):
         machine = make()
         started = time.perf_counter()
-        found = select(machine, range(len(machine)), Request(count))
+        found = select(machine, range(len(machine)), SelectionRequest(count))
         times.append((time.perf_counter() - started) * 1e3)
         assert not isinstance(found, NoSelection)
     return median(times)
 
 
 def every_count() -> tuple[float, int]:
-    """Return the seconds for every count on every fixture, and how many selections that were."""
+    """Select every count on every fixture; return the seconds and the number of selections."""
     machines = fixtures()
     started = time.perf_counter()
     done = 0
     for machine in machines:
         for count in range(1, len(machine) + 1):
-            select(machine, range(len(machine)), Request(count))
+            select(machine, range(len(machine)), SelectionRequest(count))
             done += 1
     return time.perf_counter() - started, done
 
 
 def gpu_node(index: int, machine: str) -> Node:
-    """Return a node of 8 GPUs whose machine bayplan knows."""
+    """Return a node of 8 GPUs with a known machine."""
     node = make_node(index, cpu="192", memory="2Ti")
     labels = {**node.metadata.labels, "bayplan.dev/machine": machine}
     amounts = {**node.status.allocatable, _GPU: Quantity(8)}
@@ -111,17 +111,17 @@ def gpu_node(index: int, machine: str) -> Node:
 
 
 def gpu_pod(name: str, count: int) -> Pod:
-    """Return a pod that requests so many GPUs."""
+    """Return a pod that requests ``count`` GPUs."""
     requests = {"cpu": Quantity(count), "memory": Quantity("8Gi"), _GPU: Quantity(count)}
     container = Container("main", "registry.k8s.io/pause:3.10", ResourceRequirements(requests))
     return make_pod(name, PodSpec(containers=(container,)))
 
 
 def one_decision(nodes: int) -> dict[str, float]:
-    """Time Filter and Score of GPUTopology for one pod, GPUs being free in 20 different ways.
+    """Time Filter and Score of GPUTopology for one pod, with 20 different sets of free GPUs.
 
-    The first decision reads all nodes and solves each state; before each of the later ones a pod
-    comes to a node.
+    The first decision reads all nodes and solves each set; before each later decision, a pod is
+    added to a node.
     """
     cluster = MemoryCluster()
     scheduler = Scheduler(cluster, default_profiles())
@@ -155,7 +155,7 @@ def one_decision(nodes: int) -> dict[str, float]:
 
 
 def _busy_sets(draw: random.Random) -> list[tuple[int, ...]]:
-    """Return 20 different sets of busy GPUs, of which the first is empty."""
+    """Return 20 different sets of busy GPUs; the first is empty."""
     found: dict[tuple[int, ...], None] = {(): None}
     while len(found) < _STATES:
         found[tuple(sorted(draw.sample(range(8), draw.randint(1, 6))))] = None

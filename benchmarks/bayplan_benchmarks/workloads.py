@@ -1,4 +1,4 @@
-"""Clusters and pods for benchmarks."""
+"""Nodes, pods and timed runs for benchmarks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ZONES = 10
 
 
 def make_node(index: int, cpu: str = "32", memory: str = "128Gi", **labels: str) -> Node:
-    """Return a node of 32 cores, 128 GiB and 110 pods in one of ten zones."""
+    """Return a node for 110 pods in one of ten zones; "__" in a label's name stands for "/"."""
     name = f"node-{index}"
     all_labels = {
         "kubernetes.io/hostname": name,
@@ -42,7 +42,7 @@ def make_pod(name: str, spec: PodSpec, labels: dict[str, str] | None = None) -> 
 
 
 def figures(done: Run) -> dict[str, float]:
-    """Return what every benchmark prints: pods per second, seconds, pods bound, memory."""
+    """Return the figures of every benchmark: pods per second, seconds, bound pods, peak memory."""
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     return {
         "podsPerSecond": round(done.bound / done.seconds, 1),
@@ -53,7 +53,7 @@ def figures(done: Run) -> dict[str, float]:
 
 
 class Run:
-    """What a timed run left: seconds, the cluster, the scheduler."""
+    """The result of a timed run: the seconds, the cluster and the scheduler."""
 
     def __init__(self, seconds: float, cluster: MemoryCluster, scheduler: Scheduler) -> None:
         self.seconds = seconds
@@ -62,7 +62,7 @@ class Run:
 
     @property
     def bound(self) -> int:
-        """Pods that were bound."""
+        """The number of pods that were bound."""
         return self.scheduler.statistics.bound
 
 
@@ -71,7 +71,10 @@ def run(
     pods: Iterable[ApiObject],
     controllers: Iterable[Callable[[MemoryCluster], object]] = (),
 ) -> Run:
-    """Create the cluster with its controllers, then time the pods from creation to all bound."""
+    """Create a cluster, then time the pods from their creation until no more can be placed.
+
+    :param controllers: called with the cluster before its objects are created.
+    """
     cluster = MemoryCluster()
     scheduler = Scheduler(cluster, default_profiles())
     for controller in controllers:

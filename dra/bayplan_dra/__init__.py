@@ -1,4 +1,4 @@
 """Dynamic Resource Allocation: CEL, the device allocator, ResourceSlices and the node driver.
 
-This package imports only :mod:`bayplan.api` and :mod:`bayplan.topology`.
+It sees the lower rooms of bayplan: api, errors, inputs, logs, nccl, schemas and topology.
 """

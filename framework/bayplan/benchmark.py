@@ -1,4 +1,4 @@
-"""What a benchmark is, for those who write one (entry point group ``bayplan.benchmarks``)."""
+"""The interface of benchmarks (entry point group ``bayplan.benchmarks``)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["Benchmark", "BenchmarkResult"]
 
 @dataclass(frozen=True)
 class BenchmarkResult:
-    """The input's size and the figures; where pods are placed, one is ``podsPerSecond``."""
+    """The size of the input, and the figures; ``podsPerSecond`` is one if pods are placed."""
 
     input: dict[str, int]
     figures: dict[str, float]
@@ -18,7 +18,11 @@ class BenchmarkResult:
 
 @dataclass(frozen=True)
 class Benchmark:
-    """A workload of so many nodes and pods by default, and the function that measures it."""
+    """A benchmark: its title, its default sizes, and the function that measures it.
+
+    ``run`` takes the number of nodes and of pods. Without ``--nodes`` it runs once for each number
+    in ``nodes``.
+    """
 
     title: str
     nodes: tuple[int, ...]

@@ -1,18 +1,18 @@
-"""Every exception that bayplan raises on purpose.
+"""All exceptions that bayplan raises on purpose.
 
 BayplanError
-├── InputError        what a person wrote cannot be used (exit status 2)
+├── InputError        user input cannot be used (exit status 2)
 ├── PluginError       a plugin raised; it names the plugin and the hook
 └── ClusterError      the cluster refused a request
-    ├── Conflict      the object changed meanwhile (HTTP 409)
-    ├── NotFound      there is no such object (HTTP 404)
-    ├── AlreadyExists an object of this name is there (HTTP 409 on create)
-    ├── TooManyDisruptions  a disruption budget forbids an eviction (HTTP 429 of evictions)
+    ├── Conflict      the object has changed (HTTP 409)
+    ├── NotFound      the object does not exist (HTTP 404)
+    ├── AlreadyExists an object of this name exists (HTTP 409 on create)
+    ├── TooManyDisruptions  a disruption budget forbids an eviction (HTTP 429 on evictions)
     ├── Unauthorized  the credentials are not accepted (HTTP 401)
-    ├── Forbidden     the credentials do not allow it (HTTP 403)
-    ├── Gone          a version is too old to go on from (HTTP 410)
-    ├── Stopped       this process may not write any more
-    └── Transient     it may work when tried again (HTTP 429 and 5xx, connections, timeouts)
+    ├── Forbidden     the credentials do not allow the request (HTTP 403)
+    ├── Gone          a resource version is too old (HTTP 410)
+    ├── Stopped       this process must not write anymore
+    └── Transient     a retry may work (HTTP 429 and 5xx, connections, timeouts)
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ __all__ = [
 
 
 class BayplanError(Exception):
-    """Root of the tree; its text is written for the person who reads it."""
+    """The base of all bayplan errors; its text is written for users."""
 
 
 class InputError(BayplanError):
-    """Something that a person wrote cannot be used.
+    """User input cannot be used.
 
     ``where`` names the file, the document and the path inside it, as far as they are known.
     """
@@ -55,9 +55,9 @@ class InputError(BayplanError):
 
 
 class PluginError(BayplanError):
-    """A plugin's hook raised; ``__cause__`` is what it raised.
+    """A plugin's hook raised ``__cause__``.
 
-    ``where`` is the file and line of the plugin's code, "" where that is not known.
+    ``where`` is the file and line of the plugin's code, "" if unknown.
     """
 
     def __init__(self, plugin: str, hook: str, cause: BaseException, where: str = "") -> None:
@@ -75,11 +75,11 @@ class ClusterError(BayplanError):
 
 
 class Conflict(ClusterError):
-    """The object changed since it was read."""
+    """The object has changed since it was read."""
 
 
 class NotFound(ClusterError):
-    """There is no object of this kind and key."""
+    """No object of this kind and key exists."""
 
 
 class TooManyDisruptions(ClusterError):
@@ -87,7 +87,7 @@ class TooManyDisruptions(ClusterError):
 
 
 class AlreadyExists(ClusterError):
-    """An object of this kind and key exists already."""
+    """An object of this kind and key already exists."""
 
 
 class Unauthorized(ClusterError):
@@ -95,21 +95,21 @@ class Unauthorized(ClusterError):
 
 
 class Forbidden(ClusterError):
-    """The credentials do not allow a request; the text names verb and resource."""
+    """The credentials do not allow the request; the text names verb and resource."""
 
 
 class Gone(ClusterError):
-    """The API server no longer knows the version that a list or a watch goes on from."""
+    """The API server no longer has the resource version from which a list or a watch continues."""
 
 
 class Stopped(ClusterError):
-    """This process may not write any more: it ends, or another one leads."""
+    """This process must not write anymore: it shuts down, or another one leads."""
 
 
 class Transient(ClusterError):
-    """A request may work when it is tried again, after ``retry_after`` seconds if given.
+    """A request may work on retry, after ``retry_after`` seconds if given.
 
-    ``sent`` says that the request may have been carried out all the same.
+    ``sent`` says that the server may have executed the request.
     """
 
     def __init__(self, message: str, retry_after: float | None = None, sent: bool = False) -> None:
@@ -119,7 +119,7 @@ class Transient(ClusterError):
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Return ``'; did you mean "X"?'`` for the known word nearest to ``word``, or nothing."""
+    """Return ``'; did you mean "X"?'`` for the known word nearest to ``word``, else ""."""
     candidates = sorted(known)
     near = difflib.get_close_matches(word, candidates, n=1, cutoff=0.6)
     if not near:

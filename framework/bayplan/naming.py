@@ -1,18 +1,19 @@
-"""The order of names: digits count as numbers, so that node-2 comes before node-10."""
+"""Names in order and in words: natural sorting, plurals and short lists."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from functools import lru_cache
 
-__all__ = ["counted", "natural_key", "short_key"]
+__all__ = ["counted", "listed", "natural_key", "short_key"]
 
 _PARTS = re.compile(r"([0-9]{1,300})")
 
 
 @lru_cache(maxsize=65536)
 def natural_key(name: str) -> tuple[tuple[str, int], ...]:
-    """Return a sort key: text parts compare as text, runs of digits as numbers."""
+    """Return a sort key that compares runs of digits as numbers: node-2 comes before node-10."""
     parts = _PARTS.split(name)
     # Pairs of (text, number) keep the types comparable; the name itself breaks "a01" against "a1".
     pairs = [
@@ -22,8 +23,15 @@ def natural_key(name: str) -> tuple[tuple[str, int], ...]:
 
 
 def counted(number: int, noun: str) -> str:
-    """Return "1 pair" or "2 pairs"."""
+    """Return "1 pod" or "2 pods"; ``noun`` is singular and takes a plain s."""
     return f"{number} {noun}{'s'[: number != 1]}"
+
+
+def listed(names: Iterable[str], most: int) -> str:
+    """Return "a, b and 3 more": the first ``most`` names and the number of the others."""
+    found = list(names)
+    more = f" and {len(found) - most} more" if len(found) > most else ""
+    return ", ".join(found[:most]) + more
 
 
 def short_key(key: str) -> str:

@@ -1,7 +1,7 @@
 """Gang: members wait until enough of them exist, and are refused unless enough are placed.
 
-The unit cycle places all of a gang or nothing; this plugin says when a gang may be tried, and
-that a definition which cannot work never is.
+The scheduling cycle places a whole gang or nothing; this plugin decides when a gang may be tried,
+and refuses definitions that cannot work.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _UNITS = {"cpu": "milli-"}
 
 
 class Gang(Plugin[Args]):
-    """Admit a gang to the queue when it is complete, and to its nodes when enough have one."""
+    """Admit a gang to the queue once it is complete, and to its nodes once enough have one."""
 
     reads = Reads.NODE
     requeue_on = (
@@ -45,7 +45,7 @@ class Gang(Plugin[Args]):
 
     @hookimpl
     def pre_enqueue(self, pod: PodInfo) -> str | None:
-        """Hold members back until their PodGroup and enough members exist."""
+        """Keep members out of the queue until their PodGroup and enough members exist."""
         if pod.gang is None:
             return None
         gang = self.handle.gang(pod.gang).gang
@@ -60,7 +60,7 @@ class Gang(Plugin[Args]):
         return None
 
     def _incomplete(self, key: str) -> str | None:
-        """Say what a gang waits for."""
+        """Return what a gang waits for, None for nothing."""
         members = self.handle.gang(key)
         gang = members.gang
         if gang is None:
@@ -83,7 +83,7 @@ class Gang(Plugin[Args]):
         return f'gang "{key}" is waiting for members: {have} of {need} exist{overdue}'
 
     def _possible(self, members: GangMembers) -> int:
-        """Return how many members there can be: single pods, and what their controllers make."""
+        """Return the most members that single pods and controllers can make."""
         return sum(
             count if not kind else max(count, self._size_of(kind, key))
             for (kind, key), count in members.owners.items()
@@ -104,17 +104,17 @@ class Gang(Plugin[Args]):
 
     @hookimpl
     def sign(self, pod: PodInfo) -> Hashable:
-        """Only what is wrong with the pod or its gang matters."""
+        """Sign by what is wrong with the pod or its gang."""
         return self._problem(pod)
 
     @hookimpl
     def pre_filter(self, pod: PodInfo) -> str | None:
-        """Refuse a pod whose annotations, or whose gang's, cannot be read."""
+        """Refuse a pod if its annotations, or its gang's, cannot be read."""
         return self._problem(pod)
 
     @hookimpl
     def placement_generate(self, unit: Unit, nodes: NodeView) -> Placements | None:
-        """Refuse a gang whose minResources are not free in the cluster."""
+        """Refuse a gang if its minResources are not free in the cluster."""
         if unit.gang is None or unit.bound:
             return None
         for resource, need in unit.gang.min_resources:

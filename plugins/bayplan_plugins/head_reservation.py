@@ -1,14 +1,14 @@
-"""HeadReservation: keep room for the first unit in the queue, so that small pods do not starve it.
+"""HeadReservation: reserve room for the first unit in the queue, so that it does not starve.
 
-When the first unit has waited for ``after`` seconds, the domain in which it would run soonest, were
-the pods there to end one after the other, is kept for it: units that come later are refused there.
-A pod that states how long it runs (``bayplan.dev/duration``, or ``activeDeadlineSeconds``) may fill
-the gap if it ends before the first unit can start: backfill that delays nobody. Units of higher
-priority are not bound by the reservation. It ends when the unit is placed or gone, or after
-``atMost`` seconds; then as long again nothing is kept for that unit.
+Once the first unit has waited for ``after`` seconds, the domain where it could run soonest, if the
+pods there ended one after the other, is reserved for it: later units are refused there. A pod that
+states how long it runs (``bayplan.dev/duration``, or ``activeDeadlineSeconds``) may backfill if it
+ends before the first unit can start. Units of higher priority ignore the reservation. It ends when
+the unit is placed or gone, or after ``atMost`` seconds; then nothing is reserved for that unit for
+as long again.
 
-Nothing is kept for a unit that would not fit even in an empty domain. A reservation costs what
-stands idle under it, so the plugin runs only where a profile enables it.
+Nothing is reserved for a unit that would not fit even in an empty domain. A reservation leaves
+nodes idle, so the plugin runs only where a profile enables it.
 """
 
 from __future__ import annotations
@@ -51,7 +51,10 @@ class HeadReservationArgs(Args):
 
 @dataclass(frozen=True)
 class _Reservation:
-    """Nodes kept for a unit; ``start`` is when it can run there, infinite when nobody knows."""
+    """Nodes reserved for a unit; ``start`` is when it can run there, infinite if unknown.
+
+    Times are those of the handle's clock, in seconds.
+    """
 
     unit: str
     gangs: frozenset[str]
@@ -63,7 +66,7 @@ class _Reservation:
 
 
 class HeadReservation(Plugin[HeadReservationArgs]):
-    """Keep a domain for the unit at the head of the queue, and let short pods fill the gap."""
+    """Reserve a domain for the unit at the head of the queue, and let short pods backfill."""
 
     Args = HeadReservationArgs
     reads = Reads.NODE
@@ -78,19 +81,19 @@ class HeadReservation(Plugin[HeadReservationArgs]):
 
     @hookimpl
     def sign(self, pod: PodInfo) -> Hashable:
-        """Which reservation there is, and whether the pod may pass."""
+        """Sign by the reservation, and whether the pod may ignore it."""
         kept = self._current()
         return None if kept is None else (self._version, self._passes(pod, kept))
 
     @hookimpl
     def pre_filter(self, pod: PodInfo) -> object:
-        """Skip pods that the reservation does not bind."""
+        """Skip pods that may ignore the reservation."""
         kept = self._current()
         return SKIP if kept is None or self._passes(pod, kept) else None
 
     @hookimpl
     def filter(self, nodes: NodeView) -> Iterator[Reject]:
-        """Refuse the nodes that are kept."""
+        """Refuse the reserved nodes."""
         kept = self._current()
         if kept is not None:
             mask = np.array([name in kept.nodes for name in nodes.names], dtype=np.bool_)
@@ -98,12 +101,12 @@ class HeadReservation(Plugin[HeadReservationArgs]):
 
     @hookimpl
     def post_bind(self, pod: PodInfo) -> None:
-        """Remember when the pod was started."""
+        """Record when the pod started."""
         self._starts[pod.key] = self.handle.now
 
     @hookimpl
     def post_filter(self, unit: Unit, decision: Decision) -> str | None:
-        """Keep a domain for the unit if it is the first in the queue and has waited enough."""
+        """Reserve a domain for the unit if it is first in the queue and has waited long enough."""
         now = self.handle.now
         first = self._waits.setdefault(unit.key, now)
         kept = self._current()
@@ -112,7 +115,7 @@ class HeadReservation(Plugin[HeadReservationArgs]):
         if now - first < self.args.after or not self.handle.is_first(unit):
             return None
         if kept is None and now - first >= self.args.after + self.args.at_most:
-            # It had its time; the others get as much before it is its turn again.
+            # It had its time; the others get as much before its next turn.
             self._waits[unit.key] = now + self.args.at_most - self.args.after
             return None
         found = self._soonest(unit)
@@ -133,7 +136,7 @@ class HeadReservation(Plugin[HeadReservationArgs]):
     # The reservation ---------------------------------------------------------------------
 
     def _current(self) -> _Reservation | None:
-        """Return the reservation, ended if its unit is gone or its time is over."""
+        """Return the reservation; ends it if its unit is gone or its time is over."""
         kept = self._kept
         if kept is None:
             return None
@@ -169,7 +172,7 @@ class HeadReservation(Plugin[HeadReservationArgs]):
             candidates = list(self.handle.offers(unit).candidates)
         kept = self._kept
         if kept is not None and kept.unit == unit.key:
-            # The domain once chosen stays chosen while it can hold the unit.
+            # A reserved domain stays reserved while it can hold the unit.
             candidates.sort(key=lambda placement: (placement.name or "the cluster") != kept.domain)
             again = self._start_in(unit, candidates[0]) if candidates else None
             if again is not None:
@@ -214,7 +217,7 @@ class HeadReservation(Plugin[HeadReservationArgs]):
             return self.handle.place(unit, placement) is not None
 
     def _end(self, pod: PodInfo) -> float:
-        """Return when a pod will have ended, infinite when it does not say."""
+        """Return when a pod will have ended, infinite if it does not say."""
         seconds = _duration(pod)
         now = self.handle.now
         if pod.terminating:

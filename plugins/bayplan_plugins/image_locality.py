@@ -1,7 +1,7 @@
-"""ImageLocality: prefer nodes that hold the pod's images already.
+"""ImageLocality: prefer nodes that already have the pod's images.
 
-An image counts with its size times the share of nodes that hold it, so that a rare image does
-not pull all pods to one node (kube-scheduler, imagelocality).
+An image counts with its size in bytes times the share of nodes that have it, so that a rare image
+does not pull all pods to one node (kube-scheduler, imagelocality).
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ _MAX_BYTES_PER_CONTAINER = 1000 * 1024 * 1024
 
 
 class ImageLocality(Plugin[Args]):
-    """Score 0..100 by the sum of the scaled sizes of the images that a node holds."""
+    """Score 0..100 by the sum of the scaled sizes of the images that a node has."""
 
-    # The share of nodes that hold an image is a fact of the whole cluster, but it changes with
-    # node objects only, and then everything is computed anew.
+    # The share of nodes with an image concerns the whole cluster, but it changes with node
+    # objects only, and then everything is recomputed.
     reads = Reads.NODE
 
     @hookimpl
     def sign(self, pod: PodInfo) -> Hashable:
-        """The images are parts of the spec."""
+        """Sign by the spec, which holds the images."""
         return pod.facts
 
     @hookimpl
     def pre_score(self, pod: PodInfo, nodes: NodeView) -> object:
-        """Skip when no node holds any of the images."""
+        """Skip if no node has any of the images."""
         return None if any(nodes.image_size(i).any() for i in _images(pod)) else SKIP
 
     @hookimpl
@@ -56,5 +56,5 @@ def _images(pod: PodInfo) -> tuple[str, ...]:
 
 
 def _normalized(image: str) -> str:
-    """Add ":latest" where neither a tag nor a digest is given."""
+    """Add ":latest" if there is neither a tag nor a digest."""
     return image if ":" in image.rsplit("/", 1)[-1] else f"{image}:latest"

@@ -1,4 +1,4 @@
-"""InterPodAffinity: near some pods, away from others, and what placed pods demand in turn.
+"""InterPodAffinity: near some pods, away from others; placed pods have their say, too.
 
 Semantics: kube-scheduler 1.36, interpodaffinity. Anti-affinity is symmetric: a placed pod's
 required anti-affinity keeps a matching pod out of its domain.
@@ -59,7 +59,7 @@ class InterPodAffinity(Plugin[InterPodAffinityArgs]):
 
     @hookimpl
     def sign(self, pod: PodInfo) -> Hashable:
-        """The pod's own terms, whether it meets them itself, and the held terms that mean it."""
+        """Sign by the pod's terms, whether it meets them itself, and placed pods' terms on it."""
         held = self.handle.snapshot.index.held_matching(pod)
         if not pod.terms:
             return held
@@ -69,7 +69,7 @@ class InterPodAffinity(Plugin[InterPodAffinityArgs]):
 
     @hookimpl
     def pre_filter(self, pod: PodInfo) -> object:
-        """Skip when neither the pod nor any placed pod demands anything."""
+        """Skip if neither the pod nor a placed pod has a required term that concerns it."""
         if pod.terms.required_affinity or pod.terms.required_anti_affinity:
             return None
         held = self.handle.snapshot.index.held_matching(pod)
@@ -103,7 +103,7 @@ class InterPodAffinity(Plugin[InterPodAffinityArgs]):
 
     @hookimpl
     def slots(self, pod: PodInfo, nodes: NodeView) -> IntColumn:
-        """A pod that keeps its equals away from its domain does so from its node."""
+        """Return 1 for pods with anti-affinity to their own kind, else no limit."""
         labels = self.handle.snapshot.index.namespace_labels(pod)
         alone = any(
             term.matches(pod.namespace, pod.labels, labels)
@@ -113,6 +113,7 @@ class InterPodAffinity(Plugin[InterPodAffinityArgs]):
         return np.full(len(nodes), most, dtype=np.int64)
 
     def _near_enough(self, pod: PodInfo, nodes: NodeView) -> BoolColumn:
+        """Return the nodes that meet the pod's required affinity."""
         terms = pod.terms.required_affinity
         # A pod counts only if it matches all terms at once.
         counts = self.handle.snapshot.index.counts(PodQuery(terms=terms))
@@ -124,7 +125,7 @@ class InterPodAffinity(Plugin[InterPodAffinityArgs]):
             with_keys &= has_key
             near &= _per_node(term, counts, nodes) > 0
             anywhere = anywhere or bool(counts[has_key].any())
-        # The first of a group of pods that want each other has nobody to be near to.
+        # The first pod of a group with affinity to itself has nobody to be near.
         if not anywhere and self._meets_own(pod):
             return with_keys
         return near
@@ -137,7 +138,7 @@ class InterPodAffinity(Plugin[InterPodAffinityArgs]):
 
     @hookimpl
     def remedies(self, pod: PodInfo, nodes: NodeView) -> Iterable[Remedy]:
-        """Name the pods that are in the way, or those that are missing."""
+        """Name the pods that are in the way, or missing."""
         anti = pod.terms.required_anti_affinity
         in_the_way = self._in_the_way(pod, nodes)
         terms = pod.terms.required_affinity
@@ -158,7 +159,7 @@ class InterPodAffinity(Plugin[InterPodAffinityArgs]):
                 yield Remedy(text, row, cost, ends=tuple(others))
 
     def _wanted(self, pod: PodInfo, term: AffinityTerm, nodes: NodeView, row: int) -> str:
-        """Say what a node lacks for an affinity term: the label, the pods near it, or both."""
+        """Return what a node lacks for an affinity term: the label, pods nearby, or both."""
         what = f"a pod with {term.selector.describe()}"
         if term.namespaces != {pod.namespace}:
             what += f" of namespace {' or '.join(sorted(term.namespaces)) or 'any that it selects'}"
@@ -167,7 +168,7 @@ class InterPodAffinity(Plugin[InterPodAffinityArgs]):
         return f"that node had the label {term.topology_key}, and {what} the same"
 
     def _in_the_way(self, pod: PodInfo, nodes: NodeView) -> dict[int, list[str]]:
-        """Return, by row, the pods that the pod keeps away from, or that keep it away."""
+        """Return, by row, the keys of pods that anti-affinity separates from the pod."""
         snapshot = self.handle.snapshot
         labels = snapshot.index.namespace_labels(pod)
         found: dict[int, dict[str, None]] = {}
@@ -194,7 +195,7 @@ class InterPodAffinity(Plugin[InterPodAffinityArgs]):
 
     @hookimpl
     def pre_score(self, pod: PodInfo, state: CycleState) -> object:
-        """Collect the columns that count; skip when there are none."""
+        """Collect the terms that score, with their columns; skip if there are none."""
         index = self.handle.snapshot.index
         found: list[Weighted] = [
             (term, index.counts(PodQuery(terms=(term,))), weight)
@@ -212,7 +213,7 @@ class InterPodAffinity(Plugin[InterPodAffinityArgs]):
 
     @hookimpl
     def score(self, nodes: NodeView, state: CycleState) -> FloatColumn:
-        """Sum the weights of all pods in the node's domains."""
+        """Sum the weights of all matching pods in the node's domains."""
         everywhere = nodes.all()
         total = np.zeros(len(everywhere), dtype=np.int64)
         for term, counts, weight in state[_SCORING]:
@@ -221,7 +222,7 @@ class InterPodAffinity(Plugin[InterPodAffinityArgs]):
 
     @hookimpl
     def normalize(self, scores: FloatColumn) -> FloatColumn:
-        """Stretch from the lowest to the highest score."""
+        """Scale so that the lowest score becomes 0 and the highest 100."""
         low, high = scores.min(), scores.max()
         if high == low:
             return np.zeros(len(scores))
@@ -230,7 +231,7 @@ class InterPodAffinity(Plugin[InterPodAffinityArgs]):
 
 
 def _domain(key: str, row: int, nodes: NodeView) -> list[int]:
-    """Return the rows of a row's domain; none where the node does not have the label."""
+    """Return the rows of a row's domain; none if the node lacks the label."""
     codes = nodes.label(key).codes
     found: list[int] = np.flatnonzero(codes == codes[row]).tolist() if codes[row] >= 0 else []
     return found
@@ -242,7 +243,7 @@ def _named(keys: Sequence[str]) -> str:
 
 
 def _per_node(term: AffinityTerm, counts: IntColumn, nodes: NodeView) -> IntColumn:
-    """Return, per node, the sum of the counts in its domain; 0 without the key."""
+    """Return, per node, the sum of the counts in its domain; 0 without the label."""
     column = nodes.label(term.topology_key)
     codes = column.codes
     has_key = codes >= 0
@@ -251,5 +252,5 @@ def _per_node(term: AffinityTerm, counts: IntColumn, nodes: NodeView) -> IntColu
     else:
         size = len(column.values)
         sums = np.bincount(codes[has_key], weights=counts[has_key], minlength=size)
-    # One value more answers for nodes without the label.
+    # The appended value stands for nodes without the label.
     return np.append(sums, 0).astype(np.int64)[codes]

@@ -1,9 +1,9 @@
-"""NetworkNear: score nodes by how near they are to pods that want to be together.
+"""NetworkNear: score nodes by how near they are to pods with the same topology selector.
 
-Pods say so with Koordinator's annotation ``scheduling.koordinator.sh/network-topology-selector``:
-those of one value, of any gang or namespace, attract each other. Candidates are ranked by the
-number of such pods on the node, then in each domain around it, then by the fewest candidates
-there, then by name; the first rank scores 100, the last 0.
+Pods with the same value of Koordinator's annotation
+``scheduling.koordinator.sh/network-topology-selector`` attract each other, across gangs and
+namespaces. Candidates are ranked by the number of such pods on the node, then in each domain around
+it, then by the fewest candidates there, then by name; the first scores 100, the last 0.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class NetworkNear(Plugin[Args]):
 
     @hookimpl
     def sign(self, pod: PodInfo) -> Hashable:
-        """Only the selector matters."""
+        """Sign by the selector."""
         return pod.annotations.get(SELECTOR_ANNOTATION)
 
     @hookimpl
@@ -41,7 +41,7 @@ class NetworkNear(Plugin[Args]):
 
     @hookimpl
     def score(self, pod: PodInfo, nodes: NodeView) -> IntColumn:
-        """Return how many pods of the selector each node holds."""
+        """Return how many pods with the selector each node has."""
         return nodes.pick(self._existing(pod))
 
     @hookimpl
@@ -55,7 +55,7 @@ class NetworkNear(Plugin[Args]):
         candidates[rows] = 1
         near = [existing, *_around(tree, existing)]
         tight = _around(tree, candidates)
-        # The last key of lexsort is the first to count.
+        # lexsort sorts by its last key first.
         keys = [rows, *(column[rows] for column in reversed(tight))]
         keys += [-column[rows] for column in reversed(near)]
         ranks = np.empty(len(rows))
@@ -69,6 +69,7 @@ class NetworkNear(Plugin[Args]):
         return next(iter(self._networks.trees().values()), None)
 
     def _existing(self, pod: PodInfo) -> IntColumn:
+        """Return, per row, the other pods with the pod's selector."""
         wanted = pod.annotations.get(SELECTOR_ANNOTATION)
         snapshot = self.handle.snapshot
         counts = np.zeros(len(snapshot.nodes), dtype=np.int64)
@@ -81,7 +82,7 @@ class NetworkNear(Plugin[Args]):
 
 
 def _around(tree: NetworkTree, column: IntColumn) -> list[IntColumn]:
-    """Return, from the innermost layer outwards, each row's sum over its domain."""
+    """Return, per layer from the innermost outwards, each row's sum over its domain."""
     found = []
     sums = np.concatenate([[0], np.cumsum(column[tree.order])])
     for layer in reversed(tree.layers):

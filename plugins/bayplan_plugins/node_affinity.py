@@ -70,19 +70,19 @@ class NodeAffinity(Plugin[NodeAffinityArgs]):
 
     @hookimpl
     def sign(self, pod: PodInfo) -> Hashable:
-        """The selector and the affinity are parts of the spec."""
+        """Sign by the spec, which holds selector and affinity."""
         return pod.facts
 
     @hookimpl
     def pre_filter(self, pod: PodInfo) -> object:
-        """Skip pods that select nothing."""
+        """Skip pods without selector or required affinity, unless affinity is added."""
         affinity = pod.spec.affinity.node_affinity if pod.spec.affinity else None
         selects = pod.spec.node_selector or (affinity and affinity.required)
         return None if selects or self.args.added_affinity else SKIP
 
     @hookimpl
     def filter(self, pod: PodInfo, nodes: NodeView) -> Iterator[Reject]:
-        """Refuse nodes outside of the added affinity, then those outside of the pod's own."""
+        """Refuse nodes outside the added affinity, then those outside the pod's own."""
         left = np.ones(len(nodes), dtype=np.bool_)
         if self.args.added_affinity and self._added.required is not None:
             left = matches_selector(self._added.required, nodes)
@@ -109,7 +109,7 @@ class NodeAffinity(Plugin[NodeAffinityArgs]):
 
     @hookimpl
     def remedies(self, pod: PodInfo, nodes: NodeView) -> Iterable[Remedy]:
-        """Name the labels that a node lacks, or the mistake in the selector."""
+        """Suggest the labels that a node lacks, or the mistake in the selector."""
         for row in np.flatnonzero(~required_match(pod.spec, nodes)).tolist():
             node = NodeRow(nodes.table, row)
             change, count = unmet(pod.spec, node.name, node.labels)

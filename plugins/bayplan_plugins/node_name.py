@@ -1,4 +1,4 @@
-"""NodeName: a pod that names its node goes there or nowhere."""
+"""NodeName: a pod that names its node runs there or nowhere."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class NodeName(Plugin[Args]):
 
     @hookimpl
     def sign(self, pod: PodInfo) -> Hashable:
-        """Only the node name matters."""
+        """Sign by spec.nodeName."""
         return pod.spec.node_name
 
     @hookimpl

@@ -1,4 +1,4 @@
-"""NodePorts: a host port is held by one pod of a node."""
+"""NodePorts: a host port belongs to one pod of a node."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _ANY_IP = "0.0.0.0"  # noqa: S104 - a wildcard to compare with
 
 
 def _clash(pod: PodInfo, other: PodInfo) -> HostPort | None:
-    """Return a port that both want, if any."""
+    """Return a port that both request, None if there is none."""
     for port in pod.facts.host_ports:
         for theirs in other.facts.host_ports:
             same = (port.protocol, port.port) == (theirs.protocol, theirs.port)
@@ -39,7 +39,7 @@ def _clash(pod: PodInfo, other: PodInfo) -> HostPort | None:
 
 
 class NodePorts(Plugin[Args]):
-    """Refuse nodes where a port that the pod wants on the host is taken.
+    """Refuse nodes where a host port that the pod requests is taken.
 
     The wildcard IP conflicts with every IP of the same protocol and port.
     """
@@ -49,7 +49,7 @@ class NodePorts(Plugin[Args]):
 
     @hookimpl
     def sign(self, pod: PodInfo) -> Hashable:
-        """The host ports are parts of the spec."""
+        """Sign by the spec, which holds the host ports."""
         return pod.facts
 
     @hookimpl
@@ -69,7 +69,7 @@ class NodePorts(Plugin[Args]):
 
     @hookimpl
     def remedies(self, pod: PodInfo, nodes: NodeView) -> Iterable[Remedy]:
-        """Name the pods that hold the ports."""
+        """Name the pods that have the ports."""
         snapshot = self.handle.snapshot
         for row, keys in enumerate(nodes.table.pods):
             holders = [
@@ -89,5 +89,5 @@ class NodePorts(Plugin[Args]):
 
     @hookimpl
     def slots(self, nodes: NodeView) -> IntColumn:
-        """A second pod with the same host ports never fits."""
+        """Return 1: a second pod with the same host ports never fits."""
         return np.ones(len(nodes), dtype=np.int64)

@@ -35,7 +35,7 @@ class NodeUnschedulable(Plugin[Args]):
 
     @hookimpl
     def sign(self, pod: PodInfo) -> Hashable:
-        """The tolerations are parts of the spec."""
+        """Sign by the spec, which holds the tolerations."""
         return pod.facts
 
     @hookimpl
@@ -51,6 +51,6 @@ class NodeUnschedulable(Plugin[Args]):
 
     @hookimpl
     def remedies(self, nodes: NodeView) -> Iterable[Remedy]:
-        """Suggest to uncordon a node."""
+        """Suggest uncordoning a node."""
         for row in np.flatnonzero(nodes.unschedulable).tolist():
             yield Remedy(f"would fit on {nodes.names[row]} if that node was uncordoned", row, 1.0)

@@ -1,4 +1,4 @@
-"""NodeVolumeLimits: a CSI driver attaches only so many volumes to a node."""
+"""NodeVolumeLimits: a CSI driver attaches a limited number of volumes to a node."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from bayplan import (
     hookimpl,
 )
 from bayplan.plugin.hookspecs import IntColumn
-from bayplan_plugins.shared.volumes.attachments import Attachments, Volume
+from bayplan_plugins.shared.volumes.attachments import Attachments, CsiVolume
 from bayplan_plugins.shared.volumes.lookup import used_by
 
 __all__ = ["NodeVolumeLimits"]
@@ -31,8 +31,8 @@ _REASON = "node(s) exceed max volume count"
 class NodeVolumeLimits(Plugin[Args]):
     """Refuse nodes whose CSINode allows no more volumes of a driver.
 
-    A volume counts once on a node, however many pods use it there. A claim without a volume counts
-    for the provisioner of its class.
+    A volume counts once per node, however many pods use it there. A claim without a volume counts
+    for its class's provisioner.
     """
 
     reads = Reads.NODE | Reads.PODS
@@ -44,7 +44,7 @@ class NodeVolumeLimits(Plugin[Args]):
 
     @hookimpl
     def sign(self, pod: PodInfo) -> Hashable:
-        """What matters is how many volumes are new, and which are in use somewhere."""
+        """Sign by the number of new volumes per driver, and by the volumes in use somewhere."""
         if not pod.facts.uses_claims:
             return None
         key: list[Hashable] = []
@@ -55,7 +55,7 @@ class NodeVolumeLimits(Plugin[Args]):
 
     @hookimpl
     def requeue_hint(self, event: ClusterEvent, subject: PodInfo | None) -> bool:
-        """A pod that is gone helps if it used volumes."""
+        """A removed pod helps only if it used volumes."""
         gone = subject if event is ClusterEvent.POD_REMOVED else None
         return gone is None or gone.facts.uses_claims
 
@@ -64,9 +64,9 @@ class NodeVolumeLimits(Plugin[Args]):
         """Skip pods without volumes of a driver that has a limit."""
         return None if pod.facts.uses_claims and self._limited(pod) else SKIP
 
-    def _limited(self, pod: PodInfo) -> dict[str, set[Volume]]:
-        """Return the pod's volumes of drivers that have a limit on some node, by driver."""
-        found: dict[str, set[Volume]] = {}
+    def _limited(self, pod: PodInfo) -> dict[str, set[CsiVolume]]:
+        """Return the pod's volumes by driver, for drivers with a limit on some node."""
+        found: dict[str, set[CsiVolume]] = {}
         for volume in self._attachments.volumes_of(pod):
             if self._attachments.is_limited(volume.driver):
                 found.setdefault(volume.driver, set()).add(volume)
@@ -74,14 +74,14 @@ class NodeVolumeLimits(Plugin[Args]):
 
     @hookimpl
     def filter(self, pod: PodInfo, nodes: NodeView) -> Iterator[Reject]:
-        """Refuse nodes where the volumes that would have to be attached are too many."""
+        """Refuse nodes where too many volumes would have to be attached."""
         full = np.zeros(len(nodes), dtype=np.bool_)
         for driver, volumes in self._limited(pod).items():
             full |= nodes.pick(self._excess(driver, volumes) > 0)
         yield Reject(full, _REASON)
 
-    def _excess(self, driver: str, volumes: set[Volume]) -> IntColumn:
-        """Return, per row, how many volumes of a driver would be too many; 0 where none."""
+    def _excess(self, driver: str, volumes: set[CsiVolume]) -> IntColumn:
+        """Return, per row, by how many volumes of a driver the limit would be exceeded."""
         held = self._attachments
         new = np.full(len(self.handle.snapshot.nodes), len(volumes), dtype=np.int64)
         rows = self.handle.snapshot.nodes.row_of
@@ -94,7 +94,7 @@ class NodeVolumeLimits(Plugin[Args]):
 
     @hookimpl
     def slots(self, pod: PodInfo, nodes: NodeView) -> IntColumn:
-        """Divide what is left of each limit by what equal pods do not share."""
+        """Divide what is left of each limit by the volumes that equal pods do not share."""
         bound = np.full(len(nodes), np.iinfo(np.int64).max, dtype=np.int64)
         for driver, own in self._own(pod).items():
             left = self._attachments.limit(driver) - self._attachments.used(driver)
@@ -102,7 +102,7 @@ class NodeVolumeLimits(Plugin[Args]):
         return bound
 
     def _own(self, pod: PodInfo) -> Mapping[str, int]:
-        """Return how many volumes, by limited driver, each pod like this one has for itself."""
+        """Return, by limited driver, how many volumes each pod of this kind has of its own."""
         found: dict[str, int] = {}
         for used in used_by(pod):
             volume = self._attachments.volume_of(pod, used) if used.ephemeral else None
@@ -112,7 +112,7 @@ class NodeVolumeLimits(Plugin[Args]):
 
     @hookimpl
     def remedies(self, pod: PodInfo, nodes: NodeView) -> Iterable[Remedy]:
-        """Suggest fewer volumes on the nodes that have too many of one driver."""
+        """Suggest fewer volumes on nodes where only one driver's limit is exceeded."""
         excess = {
             driver: nodes.pick(self._excess(driver, volumes))
             for driver, volumes in self._limited(pod).items()

@@ -1,4 +1,4 @@
-"""PodTopologySpread: keep pods of a kind evenly over the domains of a topology key.
+"""PodTopologySpread: spread pods of a kind evenly over the domains of a topology key.
 
 Semantics: kube-scheduler 1.36, podtopologyspread. Skew of a node's domain is the number of
 matching pods there, plus one if the pod matches its own selector, minus the smallest number in
@@ -39,7 +39,7 @@ from bayplan.plugin.hookspecs import BoolColumn, FloatColumn, IntColumn
 from bayplan.snapshot import PodQuery
 from bayplan_plugins.shared.node_selection import required_match
 
-__all__ = ["PodTopologySpread", "PodTopologySpreadArgs"]
+__all__ = ["ELIGIBLE", "PodTopologySpread", "PodTopologySpreadArgs"]
 
 _REASON = "node(s) didn't match pod topology spread constraints"
 _NO_LABEL = f"{_REASON} (missing required label)"
@@ -48,7 +48,7 @@ _ZONE = "topology.kubernetes.io/zone"
 
 
 class DefaultConstraint(Args):
-    """A constraint for pods that bring none; its selector comes from the pod's owners."""
+    """A constraint for pods without any; its selector comes from the pod's owners."""
 
     max_skew: int = Field(ge=1)
     topology_key: str = Field(min_length=1)
@@ -75,8 +75,8 @@ class PodTopologySpreadArgs(Args):
 
 
 @dataclass(frozen=True)
-class Constraint:
-    """A constraint of one pod, its selector compiled and narrowed by matchLabelKeys."""
+class SpreadConstraint:
+    """A constraint of one pod; its selector is compiled and narrowed by matchLabelKeys."""
 
     key: str
     max_skew: int
@@ -89,21 +89,21 @@ class Constraint:
 
 
 @dataclass(frozen=True)
-class Spread:
-    """All constraints of a pod; ``all_keys``: nodes that lack any of the keys are left out."""
+class SpreadConstraints:
+    """All constraints of a pod; with ``all_keys``, nodes without all of the keys do not count."""
 
-    hard: tuple[Constraint, ...]
-    soft: tuple[Constraint, ...]
+    hard: tuple[SpreadConstraint, ...]
+    soft: tuple[SpreadConstraint, ...]
     all_keys: bool
 
     def __bool__(self) -> bool:
         return bool(self.hard or self.soft)
 
 
-_NONE = Spread((), (), True)
-_SPREAD: StateKey[Spread] = StateKey("spread.constraints")
-_ELIGIBLE: StateKey[dict[tuple[bool, Constraint], BoolColumn]] = StateKey("spread.eligible")
-_SOFT: StateKey[tuple[list[tuple[Constraint, IntColumn, float]], BoolColumn]] = StateKey(
+_NONE = SpreadConstraints((), (), True)
+_SPREAD: StateKey[SpreadConstraints] = StateKey("spread.constraints")
+ELIGIBLE: StateKey[dict[tuple[bool, SpreadConstraint], BoolColumn]] = StateKey("spread.eligible")
+_SOFT: StateKey[tuple[list[tuple[SpreadConstraint, IntColumn, float]], BoolColumn]] = StateKey(
     "spread.soft"
 )
 
@@ -118,7 +118,7 @@ class PodTopologySpread(Plugin[PodTopologySpreadArgs]):
 
     @hookimpl
     def sign(self, pod: PodInfo) -> Hashable:
-        """Nothing of a pod without constraints; else its spec and resolved constraints."""
+        """Sign by the spec and the resolved constraints; pods without constraints are all equal."""
         spread = self._spread(pod)
         return (pod.facts, pod.namespace, spread) if spread else None
 
@@ -128,13 +128,13 @@ class PodTopologySpread(Plugin[PodTopologySpreadArgs]):
     def pre_filter(self, pod: PodInfo, state: CycleState) -> object:
         """Skip pods without hard constraints."""
         spread = state[_SPREAD] = self._spread(pod)
-        if _ELIGIBLE not in state:
-            state[_ELIGIBLE] = {}
+        if ELIGIBLE not in state:
+            state[ELIGIBLE] = {}
         return None if spread.hard else SKIP
 
     @hookimpl
     def filter(self, pod: PodInfo, nodes: NodeView, state: CycleState) -> Iterator[Reject]:
-        """Refuse nodes without the key, then nodes in domains that hold too many."""
+        """Refuse nodes without the key, then nodes in domains with too many matching pods."""
         everywhere = nodes.all()
         hard = state[_SPREAD].hard
         left = np.ones(len(everywhere), dtype=np.bool_)
@@ -152,7 +152,7 @@ class PodTopologySpread(Plugin[PodTopologySpreadArgs]):
 
     @hookimpl
     def remedies(self, pod: PodInfo, nodes: NodeView, state: CycleState) -> Iterable[Remedy]:
-        """Name the skew that a node would need, or the label that it lacks."""
+        """Suggest the maxSkew that a node would need, or the label that it lacks."""
         hard = self._spread(pod).hard
         changes: dict[int, list[str]] = {}
         for constraint in hard:
@@ -171,12 +171,12 @@ class PodTopologySpread(Plugin[PodTopologySpreadArgs]):
     def _skews(
         self,
         pod: PodInfo,
-        constraint: Constraint,
-        hard: tuple[Constraint, ...],
+        constraint: SpreadConstraint,
+        hard: tuple[SpreadConstraint, ...],
         nodes: NodeView,
         state: CycleState,
     ) -> IntColumn:
-        """Return, per node, how uneven its domain would be with the pod; 0 where all is even."""
+        """Return, per node, the skew of its domain with the pod; 0 if no domain is eligible."""
         codes = nodes.label(constraint.key).codes
         eligible = self._eligible(pod, constraint, hard, True, nodes, state)
         sums, present = self._domain_sums(pod, constraint, codes, eligible, nodes)
@@ -185,7 +185,7 @@ class PodTopologySpread(Plugin[PodTopologySpreadArgs]):
         fewest = int(sums[present].min())
         if int(present.sum()) < constraint.min_domains:
             fewest = 0
-        # One value more answers for nodes without the label, which are refused already.
+        # The appended value stands for nodes without the label, which are refused already.
         skews: IntColumn = np.append(sums, 0)[codes] + constraint.self_match - fewest
         return skews
 
@@ -193,7 +193,7 @@ class PodTopologySpread(Plugin[PodTopologySpreadArgs]):
 
     @hookimpl
     def pre_score(self, pod: PodInfo, nodes: NodeView, state: CycleState) -> object:
-        """Skip pods without soft constraints; else count pods per domain."""
+        """Skip pods without soft constraints; count pods per domain for the others."""
         spread = self._spread(pod)
         if not spread.soft:
             return SKIP
@@ -222,7 +222,7 @@ class PodTopologySpread(Plugin[PodTopologySpreadArgs]):
 
     @hookimpl
     def score(self, nodes: NodeView, state: CycleState) -> FloatColumn:
-        """Sum the weighted counts: the more pods a node's domains hold, the higher."""
+        """Sum the weighted counts: the more matching pods in a node's domains, the higher."""
         columns, _ = state[_SOFT]
         total = np.zeros(len(nodes))
         for constraint, counts, weight in columns:
@@ -233,7 +233,7 @@ class PodTopologySpread(Plugin[PodTopologySpreadArgs]):
 
     @hookimpl
     def normalize(self, scores: FloatColumn, nodes: NodeView, state: CycleState) -> FloatColumn:
-        """Turn many pods into a low score; nodes without the keys get 0."""
+        """Invert: many pods give a low score; nodes without the keys get 0."""
         lacking = nodes.pick(state[_SOFT][1])
         scored = scores[~lacking]
         result = np.zeros(len(scores))
@@ -245,7 +245,7 @@ class PodTopologySpread(Plugin[PodTopologySpreadArgs]):
 
     # Constraints -------------------------------------------------------------------------
 
-    def _spread(self, pod: PodInfo) -> Spread:
+    def _spread(self, pod: PodInfo) -> SpreadConstraints:
         own = pod.spec.topology_spread_constraints
         if not own and not self._has_owners(pod):
             return _NONE
@@ -255,20 +255,20 @@ class PodTopologySpread(Plugin[PodTopologySpreadArgs]):
             compiled = self._defaults(pod)
         if not compiled:
             return _NONE
-        return Spread(
+        return SpreadConstraints(
             tuple(c for c in compiled if c.hard),
             tuple(c for c in compiled if not c.hard),
             bool(own) or self.args.defaulting_type == "List",
         )
 
-    def _defaults(self, pod: PodInfo) -> list[Constraint]:
+    def _defaults(self, pod: PodInfo) -> list[SpreadConstraint]:
         listed = self.args.default_constraints
         constraints = _SYSTEM_DEFAULTS if self.args.defaulting_type == "System" else listed
         selector = self._owners_selector(pod) if constraints else None
         if selector is None:
             return []
         return [
-            Constraint(
+            SpreadConstraint(
                 constraint.topology_key,
                 constraint.max_skew,
                 1,
@@ -280,7 +280,7 @@ class PodTopologySpread(Plugin[PodTopologySpreadArgs]):
         ]
 
     def _has_owners(self, pod: PodInfo) -> bool:
-        """Whether anything could give the pod a default selector."""
+        """Tell whether the pod could get a default selector."""
         return bool(pod.pod.metadata.owner_references) or bool(
             self.handle.snapshot.objects(Service)
         )
@@ -314,19 +314,19 @@ class PodTopologySpread(Plugin[PodTopologySpreadArgs]):
 
     # Counting ----------------------------------------------------------------------------
 
-    def _counts(self, pod: PodInfo, constraint: Constraint) -> IntColumn:
+    def _counts(self, pod: PodInfo, constraint: SpreadConstraint) -> IntColumn:
         index = self.handle.snapshot.index
         return index.counts(PodQuery(pod.namespace, constraint.selector))
 
     def _domain_sums(
         self,
         pod: PodInfo,
-        constraint: Constraint,
+        constraint: SpreadConstraint,
         codes: IntColumn,
         eligible: BoolColumn | None,
         nodes: NodeView,
     ) -> tuple[IntColumn, BoolColumn]:
-        """Return, per domain, the matching pods on eligible nodes, and whether it has any."""
+        """Return, per domain, its matching pods on eligible nodes, and whether it has any."""
         counts = self._counts(pod, constraint)
         size = len(nodes.label(constraint.key).values)
         if eligible is not None:
@@ -338,19 +338,19 @@ class PodTopologySpread(Plugin[PodTopologySpreadArgs]):
     def _eligible(
         self,
         pod: PodInfo,
-        constraint: Constraint,
-        together: tuple[Constraint, ...],
+        constraint: SpreadConstraint,
+        together: tuple[SpreadConstraint, ...],
         all_keys: bool,
         nodes: NodeView,
         state: CycleState,
     ) -> BoolColumn | None:
         """Return the nodes whose pods count for a constraint; None means every node.
 
-        It depends on node objects alone, so it is kept as long as the evaluation is.
+        It depends on node objects only, so it is kept in the state of the evaluation.
         """
-        if _ELIGIBLE not in state:
-            state[_ELIGIBLE] = {}
-        kept = state[_ELIGIBLE]
+        if ELIGIBLE not in state:
+            state[ELIGIBLE] = {}
+        kept = state[ELIGIBLE]
         name = (all_keys, constraint)
         if name not in kept:
             mask = np.ones(len(nodes), dtype=np.bool_)
@@ -372,12 +372,12 @@ class PodTopologySpread(Plugin[PodTopologySpreadArgs]):
         return None if mask.all() else mask
 
 
-def _compile(constraint: TopologySpreadConstraint, pod: PodInfo) -> Constraint:
+def _compile(constraint: TopologySpreadConstraint, pod: PodInfo) -> SpreadConstraint:
     selector = compile_selector(constraint.label_selector)
     for key in constraint.match_label_keys:
         if key in pod.labels:
             selector = selector.also(Requirement(key, "In", frozenset((pod.labels[key],))))
-    return Constraint(
+    return SpreadConstraint(
         constraint.topology_key,
         constraint.max_skew,
         constraint.min_domains or 1,

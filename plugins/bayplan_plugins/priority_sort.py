@@ -1,4 +1,4 @@
-"""PrioritySort: the highest priority first, then whoever came first."""
+"""PrioritySort: the highest priority first, then first come, first served."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ __all__ = ["PrioritySort"]
 
 
 class PrioritySort(Plugin[Args]):
-    """Order units by priority, then by when they came; a gang counts with its highest member."""
+    """Order units by priority, then by arrival; a gang has the priority of its highest member."""
 
     @hookimpl
     def queue_sort(self, unit: Unit, added: float) -> tuple[float, ...]:
-        """Sort by falling priority, then by rising time."""
+        """Sort by descending priority, then by ascending time (seconds)."""
         return (-float(unit.priority), added)

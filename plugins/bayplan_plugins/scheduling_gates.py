@@ -1,4 +1,4 @@
-"""SchedulingGates: a pod waits while it carries gates."""
+"""SchedulingGates: a pod waits while it has scheduling gates."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ __all__ = ["SchedulingGates"]
 
 
 class SchedulingGates(Plugin[Args]):
-    """Hold back pods with spec.schedulingGates."""
+    """Keep pods with spec.schedulingGates out of the queue."""
 
     requeue_on = ClusterEvent.POD_CHANGED
 
     @hookimpl
     def pre_enqueue(self, pod: PodInfo) -> str | None:
-        """Refuse while any gate is left, naming them."""
+        """Refuse while any gate is left, and name the gates."""
         gates = [gate.name for gate in pod.spec.scheduling_gates]
         return f"waiting for scheduling gates: [{' '.join(gates)}]" if gates else None

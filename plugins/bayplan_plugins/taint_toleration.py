@@ -34,7 +34,7 @@ class TaintToleration(Plugin[Args]):
 
     @hookimpl
     def sign(self, pod: PodInfo) -> Hashable:
-        """The tolerations are parts of the spec."""
+        """Sign by the spec, which holds the tolerations."""
         return pod.facts
 
     @hookimpl
@@ -58,7 +58,7 @@ class TaintToleration(Plugin[Args]):
 
     @hookimpl
     def remedies(self, pod: PodInfo, nodes: NodeView) -> Iterable[Remedy]:
-        """Suggest the tolerations that a node would need, or the end of what its taints tell."""
+        """Suggest tolerations, or the end of the conditions behind a node's taints."""
         changes = [_change(taints, pod.spec.tolerations) for taints in nodes.taint_sets]
         for row, code in enumerate(nodes.taint_codes.tolist()):
             if changes[code]:
@@ -78,11 +78,11 @@ _CONDITIONS = {
     "node.cloudprovider.kubernetes.io/uninitialized": "that node was initialized",
     "node.cloudprovider.kubernetes.io/shutdown": "that node was running",
 }
-"""Taints that Kubernetes adds and takes away itself: to tolerate them helps no pod to run."""
+"""Taints that Kubernetes manages itself: tolerating them does not help a pod to run."""
 
 
 def _change(taints: Iterable[Taint], tolerations: Iterable[Toleration]) -> str:
-    """Return what would let a pod onto nodes with these taints, "" where nothing is needed."""
+    """Return what would let a pod onto nodes with these taints; "" if nothing is needed."""
     tolerations = tuple(tolerations)
     blocking = [
         taint
@@ -101,6 +101,7 @@ def _change(taints: Iterable[Taint], tolerations: Iterable[Toleration]) -> str:
 
 
 def _blocking(taints: Iterable[Taint], tolerations: Iterable[Toleration]) -> Taint | None:
+    """Return the first taint that refuses the pod."""
     for taint in taints:
         if taint.effect != "PreferNoSchedule" and not tolerated(taint, tolerations):
             return taint

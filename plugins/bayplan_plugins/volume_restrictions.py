@@ -1,4 +1,4 @@
-"""VolumeRestrictions: a claim of the access mode ReadWriteOncePod is used by one pod at a time."""
+"""VolumeRestrictions: a claim with access mode ReadWriteOncePod has one user at a time."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _EXCLUSIVE = "ReadWriteOncePod"
 
 
 class VolumeRestrictions(Plugin[Args]):
-    """Refuse every node while another pod uses a claim that only one may use."""
+    """Refuse every node while another pod uses an exclusive claim of the pod."""
 
     reads = Reads.NODE
     requeue_on = ClusterEvent.POD_REMOVED | ClusterEvent.OBJECT_CHANGED
@@ -48,14 +48,14 @@ class VolumeRestrictions(Plugin[Args]):
 
     @hookimpl
     def sign(self, pod: PodInfo) -> Hashable:
-        """What matters is whether a claim is missing or in use."""
+        """Sign by whether a claim is missing, in use, or exclusive."""
         if not pod.facts.uses_claims:
             return None
         return self._missing(pod), bool(self._in_use(pod)), self._exclusive(pod)
 
     @hookimpl
     def requeue_hint(self, pod: PodInfo, event: ClusterEvent, subject: PodInfo | None) -> bool:
-        """A pod that is gone helps if it used a claim of this pod."""
+        """A removed pod helps only if it used a claim of this pod."""
         if event is not ClusterEvent.POD_REMOVED or subject is None:
             return True
         same = subject.namespace == pod.namespace
@@ -63,7 +63,7 @@ class VolumeRestrictions(Plugin[Args]):
 
     @hookimpl
     def pre_filter(self, pod: PodInfo) -> object:
-        """Skip pods whose claims several may use, or nobody uses."""
+        """Skip pods without exclusive claims; refuse pods whose claims do not exist."""
         if not pod.facts.uses_claims:
             return SKIP
         missing = self._missing(pod)
@@ -81,14 +81,14 @@ class VolumeRestrictions(Plugin[Args]):
         return any(True for _ in self._exclusive_claims(pod))
 
     def _exclusive_claims(self, pod: PodInfo) -> Iterator[str]:
-        """Yield the keys of the pod's claims that one pod may use."""
+        """Yield the keys of the pod's exclusive claims."""
         for used in used_by(pod):
             claim = claim_of(pod, used, self.handle.snapshot)
             if claim is not None and _EXCLUSIVE in claim.spec.access_modes and not used.ephemeral:
                 yield claim.key
 
     def _in_use(self, pod: PodInfo) -> list[tuple[str, PodInfo]]:
-        """Return the pod's claims that it cannot have now, each with a pod that uses it."""
+        """Return the pod's exclusive claims that others use, each with such a pod."""
         return [
             (key, user)
             for key in self._exclusive_claims(pod)
@@ -98,18 +98,18 @@ class VolumeRestrictions(Plugin[Args]):
 
     @hookimpl
     def filter(self, pod: PodInfo, nodes: NodeView) -> Iterator[Reject]:
-        """Refuse all nodes, as a claim is in use or not wherever the pod goes."""
+        """Refuse all nodes: where the pod runs does not matter."""
         if self._in_use(pod):
             yield Reject(np.ones(len(nodes), dtype=np.bool_), _REASON)
 
     @hookimpl
     def slots(self, nodes: NodeView) -> IntColumn:
-        """A second pod with the same claim never fits."""
+        """Return 1: a second pod with the same claim never fits."""
         return np.ones(len(nodes), dtype=np.int64)
 
     @hookimpl
     def remedies(self, pod: PodInfo, nodes: NodeView) -> Iterable[Remedy]:
-        """Suggest the claim that is missing, or the end of the pods that use the claims."""
+        """Suggest creating the missing claim, or name the pods that have to end."""
         yield from missing_claims(pod, self.handle.snapshot)
         in_use = self._in_use(pod)
         names = " and ".join(dict.fromkeys(user.key for _, user in in_use))

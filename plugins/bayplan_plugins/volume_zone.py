@@ -1,4 +1,4 @@
-"""VolumeZone: a bound volume with zone or region labels is used from there."""
+"""VolumeZone: a bound volume with zone or region labels is used from there only."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ _KEYS = {
     _ZONE: _ZONE,
     _REGION: _REGION,
 }
-"""The labels of volumes, and how they are called today."""
+"""The labels of volumes, and their current names."""
 _SEPARATOR = "__"
 
 
 @dataclass(frozen=True, slots=True)
-class _Where:
-    """A label of a volume: where it can be used."""
+class _ZoneLabel:
+    """A zone or region label of a volume: where it can be used."""
 
     volume: str
     key: str
@@ -51,7 +51,7 @@ class _Where:
 class VolumeZone(Plugin[Args]):
     """Refuse nodes in other zones or regions than the pod's volumes.
 
-    Nodes without any such label are all right: a cluster of one zone needs none.
+    Nodes without any such label fit: a cluster of one zone needs none.
     """
 
     reads = Reads.NODE
@@ -59,25 +59,25 @@ class VolumeZone(Plugin[Args]):
 
     @hookimpl
     def sign(self, pod: PodInfo) -> Hashable:
-        """What matters is where the volumes are."""
+        """Sign by where the volumes are."""
         if not pod.facts.uses_claims:
             return None
-        found = self._where(pod)
+        found = self._zones(pod)
         return found if isinstance(found, str) else frozenset((w.key, w.values) for w in found)
 
     @hookimpl
     def pre_filter(self, pod: PodInfo) -> object:
-        """Skip pods without volumes that are labelled."""
+        """Skip pods without labelled volumes."""
         if not pod.facts.uses_claims:
             return SKIP
-        found = self._where(pod)
+        found = self._zones(pod)
         if isinstance(found, str):
             return found
         return None if found else SKIP
 
-    def _where(self, pod: PodInfo) -> list[_Where] | str:
-        """Return where the pod's volumes are, or why that cannot be told."""
-        found: list[_Where] = []
+    def _zones(self, pod: PodInfo) -> list[_ZoneLabel] | str:
+        """Return where the pod's volumes are, or why that is not known."""
+        found: list[_ZoneLabel] = []
         volumes = self.handle.snapshot.objects(PersistentVolume)
         for used in used_by(pod):
             if used.ephemeral:
@@ -97,7 +97,7 @@ class VolumeZone(Plugin[Args]):
         return found
 
     def _unbound(self, claim: PersistentVolumeClaim) -> str:
-        """Say what is wrong with a claim without a volume, "" where it gets one with the node."""
+        """Return what is wrong with a claim without a volume; "" if it gets one with the node."""
         name = class_of(claim)
         if not name:
             return "PersistentVolumeClaim had no pv name and storageClass name"
@@ -108,15 +108,15 @@ class VolumeZone(Plugin[Args]):
 
     @hookimpl
     def filter(self, pod: PodInfo, nodes: NodeView) -> Iterator[Reject]:
-        """Refuse nodes with zone or region labels where one of a volume differs."""
-        found = self._where(pod)
+        """Refuse labelled nodes where a label of a volume differs."""
+        found = self._zones(pod)
         assert not isinstance(found, str), "pre_filter has refused the pod"
         yield Reject(_elsewhere(found, nodes), _REASON, resolvable=False)
 
     @hookimpl
     def remedies(self, pod: PodInfo, nodes: NodeView) -> Iterable[Remedy]:
-        """Say where a node would have to be."""
-        found = self._where(pod)
+        """Suggest the zone or region in which a node would have to be."""
+        found = self._zones(pod)
         if isinstance(found, str):
             return
         masks = [_elsewhere([one], nodes) for one in found]
@@ -131,16 +131,16 @@ class VolumeZone(Plugin[Args]):
             yield Remedy(f"{text}, as volume {' and '.join(volumes)} is", row, cost=4.0)
 
 
-def _labels_of(volume: PersistentVolume) -> Iterator[_Where]:
+def _labels_of(volume: PersistentVolume) -> Iterator[_ZoneLabel]:
     for key in _KEYS:
         text = volume.metadata.labels.get(key)
         values = frozenset(text.split(_SEPARATOR)) if text is not None else frozenset(("",))
-        # As in Kubernetes, a label that makes no sense does not count.
+        # As in Kubernetes, a malformed label does not count.
         if "" not in values:
-            yield _Where(volume.metadata.name, key, values)
+            yield _ZoneLabel(volume.metadata.name, key, values)
 
 
-def _elsewhere(found: Iterable[_Where], nodes: NodeView) -> BoolColumn:
+def _elsewhere(found: Iterable[_ZoneLabel], nodes: NodeView) -> BoolColumn:
     labelled = np.zeros(len(nodes), dtype=np.bool_)
     for key in _KEYS:
         labelled |= nodes.has_label(key)

@@ -259,7 +259,7 @@ def test_types_are_named_in_plain_words(spec: Content) -> None:
 
 @pytest.mark.parametrize("field", ["labels", "annotations"])
 @pytest.mark.parametrize("value", [1, True, 1.5, [], {}])
-def test_a_label_that_is_no_text_names_its_key(field: str, value: object) -> None:
+def test_a_label_that_is_not_text_names_its_key(field: str, value: object) -> None:
     content = pod()
     content["metadata"][field] = {"good": "x", "example.com/bad": value}
     path, message = refusal("Pod", content)
@@ -267,7 +267,7 @@ def test_a_label_that_is_no_text_names_its_key(field: str, value: object) -> Non
     assert message.startswith("expected a string")
 
 
-def test_a_key_that_is_no_text_is_named_without_jargon() -> None:
+def test_a_key_that_is_not_text_is_named_without_jargon() -> None:
     content = pod()
     content["metadata"]["labels"] = {True: "x"}
     path, message = refusal("Pod", content)
@@ -355,7 +355,7 @@ def test_a_part_of_an_object_is_decoded_by_the_same_rules() -> None:
 
 
 @pytest.mark.parametrize("name", ["Upper", "under_score", "-x", "x-", "a b", "x\n", "a" * 254, "é"])
-def test_a_name_that_is_none_is_refused(name: str) -> None:
+def test_an_invalid_name_is_refused(name: str) -> None:
     content = pod()
     content["metadata"]["name"] = name
     path, message = refusal("Pod", content)
@@ -370,7 +370,7 @@ def test_a_missing_name_is_refused(metadata: Content | None) -> None:
     assert refusal("Pod", content) == ("$.metadata", 'the required field "name" is missing')
 
 
-def test_a_namespace_that_is_none_is_refused() -> None:
+def test_an_invalid_namespace_is_refused() -> None:
     content = pod()
     content["metadata"]["namespace"] = "Team"
     assert refusal("Pod", content)[0] == "$.metadata.namespace"
@@ -421,7 +421,7 @@ def test_a_request_above_its_limit_is_refused() -> None:
 
 @pytest.mark.parametrize("port", [-1, 65536])
 @pytest.mark.parametrize("field", ["containerPort", "hostPort"])
-def test_a_port_that_is_none_is_refused(field: str, port: int) -> None:
+def test_an_invalid_port_is_refused(field: str, port: int) -> None:
     path, message = refusal("Pod", pod(containers=[{"name": "c", "ports": [{field: port}]}]))
     assert path == f"$.spec.containers[0].ports[0].{field}"
     assert message == f"expected 1 to 65535, got {port}"
@@ -439,7 +439,7 @@ def test_a_port_that_is_none_is_refused(field: str, port: int) -> None:
         ({"template": {"spec": {}}}, "$.spec.template.spec.containers"),
     ],
 )
-def test_a_job_that_cannot_be_is_refused(spec: Content, path: str) -> None:
+def test_an_invalid_job_is_refused(spec: Content, path: str) -> None:
     assert refusal("Job", named(**{"template": TEMPLATE, **spec}))[0] == path
 
 
@@ -457,7 +457,7 @@ def test_a_job_that_cannot_be_is_refused(spec: Content, path: str) -> None:
         ),
     ],
 )
-def test_a_workload_that_cannot_be_is_refused(kind: str, spec: Content, path: str) -> None:
+def test_an_invalid_workload_is_refused(kind: str, spec: Content, path: str) -> None:
     good = {"selector": {"matchLabels": {"app": "x"}}, "template": TEMPLATE}
     assert refusal(kind, named(**{**good, **spec}))[0] == path
 
@@ -475,7 +475,7 @@ def test_a_workload_that_cannot_be_is_refused(kind: str, spec: Content, path: st
         ),
     ],
 )
-def test_a_spread_constraint_that_cannot_be_is_refused(change: Content, field: str) -> None:
+def test_an_invalid_spread_constraint_is_refused(change: Content, field: str) -> None:
     constraint = {"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule"}
     path, _ = refusal("Pod", pod(topologySpreadConstraints=[{**constraint, **change}]))
     assert path == f"$.spec.topologySpreadConstraints[0].{field}"
@@ -497,7 +497,7 @@ def test_a_spread_constraint_that_cannot_be_is_refused(change: Content, field: s
     ("field", "step"),
     [(AFFINITY, ".nodeSelectorTerms[0]"), (PREFERENCE, "[0].preference")],
 )
-def test_a_node_affinity_that_cannot_be_names_its_path(
+def test_an_invalid_node_affinity_names_its_path(
     operator: str, values: list[str], field: str, step: str
 ) -> None:
     term = {"matchExpressions": [{"key": "k", "operator": operator, "values": values}]}
@@ -534,7 +534,7 @@ def test_plural_names_are_those_of_the_api() -> None:
     assert plurals["DeviceTaintRule"] == "devicetaintrules"
 
 
-def test_what_an_api_server_sends_may_have_fields_that_are_not_known() -> None:
+def test_objects_of_an_api_server_may_have_unknown_fields() -> None:
     content = {
         "apiVersion": "resource.k8s.io/v1",
         "kind": "DeviceClass",

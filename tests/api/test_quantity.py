@@ -106,7 +106,7 @@ def test_the_text_is_kept_as_written() -> None:
         *("1,5", "1e", "1e3Gi", "1 Gi", "1_000", "--1", "1e1.5", "1Zi"),
     ],
 )
-def test_what_is_no_quantity_is_refused_with_examples(text: str) -> None:
+def test_an_invalid_quantity_is_refused_with_examples(text: str) -> None:
     with pytest.raises(ValueError, match=r'^expected a quantity such as "8", "500m"') as caught:
         Quantity(text)
     assert str(caught.value).endswith(f'got "{text}"')

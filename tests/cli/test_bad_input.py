@@ -282,7 +282,7 @@ def test_a_wrong_object_names_its_path_and_what_was_expected(
     assert message.count("\n") == 1
 
 
-def test_the_line_of_a_wrong_value_is_told(bayplan: Bayplan) -> None:
+def test_the_line_of_a_wrong_value_is_reported(bayplan: Bayplan) -> None:
     text = """\
 apiVersion: v1
 kind: Pod
@@ -352,10 +352,10 @@ def test_a_wrong_api_version_is_refused_with_the_right_one(
     refused(answer, "$.apiVersion", f"{kind} {api_version}", f"use {right}")
 
 
-def test_kinds_that_mean_nothing_to_scheduling_are_passed_over(bayplan: Bayplan) -> None:
+def test_kinds_that_mean_nothing_to_scheduling_are_ignored(bayplan: Bayplan) -> None:
     answer = simulate(bayplan, f"{NODE}---\n{made('v1', 'ConfigMap')}---\n{pod()}")
     assert answer.status == 0
-    assert answer.err == "note: 1 object of kind ConfigMap (v1) passed over\n"
+    assert answer.err == "note: 1 object of kind ConfigMap (v1) ignored\n"
 
 
 @pytest.mark.parametrize(
@@ -363,7 +363,7 @@ def test_kinds_that_mean_nothing_to_scheduling_are_passed_over(bayplan: Bayplan)
     [
         ((("A", "B"), ("B", "A"), ("NodeTopologyLayer", "A")), ("cycle: A -> B -> A",)),
         ((("A", "A"), ("NodeTopologyLayer", "A")), ("cycle: A -> A",)),
-        ((("A", "Z"), ("NodeTopologyLayer", "A")), ('"A" hangs on "Z"', "not defined")),
+        ((("A", "Z"), ("NodeTopologyLayer", "A")), ('"A" has the parent "Z"', "not defined")),
         (
             (("A", ""), ("B", "A"), ("C", "A"), ("NodeTopologyLayer", "B")),
             ('"C" is not on the way from "NodeTopologyLayer" to "A"', "one chain"),
@@ -373,7 +373,7 @@ def test_kinds_that_mean_nothing_to_scheduling_are_passed_over(bayplan: Bayplan)
         ((), ('"NodeTopologyLayer" is not defined',)),
     ],
 )
-def test_a_topology_that_is_no_chain_is_refused(
+def test_a_topology_that_is_not_a_chain_is_refused(
     bayplan: Bayplan, layers: tuple[tuple[str, str], ...], parts: tuple[str, ...]
 ) -> None:
     answer = simulate(bayplan, topology(*layers))
@@ -494,7 +494,7 @@ def test_generated_names_do_not_collide_in_large_workloads(bayplan: Bayplan, kin
         (f"{HEAD}podInitialBackoffSeconds: 20\n", ("podMaxBackoffSeconds is less than",)),
     ],
 )
-def test_a_file_that_is_no_profile_is_refused(
+def test_a_file_that_is_not_a_profile_is_refused(
     bayplan: Bayplan, text: str, parts: tuple[str, ...]
 ) -> None:
     refused(with_profile(bayplan, text), "profile.yaml", *parts)
@@ -569,7 +569,7 @@ def test_a_mistake_in_a_profile_is_refused(
     "profile",
     ["plugins: [a]", "plugins: {score: {enabled: [a]}}", "plugins: {score: {enabled: {}}}"],
 )
-def test_a_wrong_type_in_a_profile_is_told_without_python_words(
+def test_a_wrong_type_in_a_profile_is_reported_without_python_words(
     bayplan: Bayplan, profile: str
 ) -> None:
     message = refused(with_profile(bayplan, f"{HEAD}profiles:\n- {profile}\n"), "plugins")

@@ -87,7 +87,7 @@ def refused(folder: Path, *arguments: str, name: str = "up") -> str:
 
 
 @pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM])
-def test_a_cluster_is_served_until_it_is_told_to_end(folder: Path, end: signal.Signals) -> None:
+def test_a_cluster_is_served_until_it_is_stopped(folder: Path, end: signal.Signals) -> None:
     with running(folder, "-f", "all.yaml") as process:
         assert process.stdout is not None
         assert "1 pods, 1 nodes, 1 configmaps" in process.stdout.readline()
@@ -107,7 +107,7 @@ def test_a_cluster_is_served_until_it_is_told_to_end(folder: Path, end: signal.S
         process.send_signal(end)
         out, err = process.communicate(timeout=60)
         assert (process.returncode, out) == (0, "")
-        assert err == "note: 1 object of kind Thing (nobody.example/v1) passed over\n"
+        assert err == "note: 1 object of kind Thing (nobody.example/v1) ignored\n"
     assert [file.name for file in folder.iterdir()] == ["all.yaml"]
 
 
@@ -129,7 +129,7 @@ def test_a_detached_cluster_serves_when_the_command_returns(folder: Path) -> Non
     with detached(folder, "-f", "all.yaml") as done:
         assert done.returncode == 0
         assert "1 pods, 1 nodes, 1 configmaps" in done.stdout
-        assert done.stderr == "note: 1 object of kind Thing (nobody.example/v1) passed over\n"
+        assert done.stderr == "note: 1 object of kind Thing (nobody.example/v1) ignored\n"
         files = {file.name: stat.S_IMODE(file.stat().st_mode) for file in folder.iterdir()}
         del files["all.yaml"]
         assert files == {
@@ -143,7 +143,7 @@ def test_a_detached_cluster_serves_when_the_command_returns(folder: Path) -> Non
             assert answer.status == 200
         assert "is that of a cluster that runs" in refused(folder, "--detach")
         ended = run(folder, "down")
-        assert (ended.returncode, ended.stdout, ended.stderr) == (0, "# ended\n", "")
+        assert (ended.returncode, ended.stdout, ended.stderr) == (0, "# stopped\n", "")
     assert [file.name for file in folder.iterdir()] == ["all.yaml"]
 
 
@@ -160,7 +160,7 @@ def test_what_a_detached_cluster_prints_is_for_eval(folder: Path) -> None:
         assert last.endswith("bayplan cluster down --kubeconfig 'one two'")
 
 
-def test_a_detached_cluster_that_is_told_to_end_leaves_nothing(folder: Path) -> None:
+def test_a_stopped_detached_cluster_leaves_nothing(folder: Path) -> None:
     with detached(folder):
         pid = folder / "bayplan.kubeconfig.pid"
         with pid.open() as held:
@@ -170,7 +170,7 @@ def test_a_detached_cluster_that_is_told_to_end_leaves_nothing(folder: Path) -> 
     assert [file.name for file in folder.iterdir()] == ["all.yaml"]
 
 
-def test_a_detached_cluster_that_cannot_begin_says_why(folder: Path) -> None:
+def test_a_detached_cluster_that_cannot_start_says_why(folder: Path) -> None:
     assert "none.yaml" in refused(folder, "--detach", "-f", "none.yaml")
     assert [file.name for file in folder.iterdir()] == ["all.yaml"]
 
@@ -179,29 +179,29 @@ def test_a_detached_cluster_reads_standard_input(folder: Path) -> None:
     with (folder / "all.yaml").open() as manifests:
         subprocess.run(command("-d", "-f", "-"), cwd=folder, stdin=manifests, check=True)
     done = run(folder, "down")
-    assert done.stdout == "# ended\n"
+    assert done.stdout == "# stopped\n"
 
 
-def test_a_cluster_in_the_foreground_ends_alike(folder: Path) -> None:
+def test_a_cluster_in_the_foreground_stops_the_same_way(folder: Path) -> None:
     with running(folder) as process:
         assert process.stdout is not None
         process.stdout.readline()
-        assert run(folder, "down").stdout == "# ended\n"
+        assert run(folder, "down").stdout == "# stopped\n"
         assert process.wait(timeout=60) == 0
 
 
-def test_what_a_killed_cluster_left_is_removed(folder: Path) -> None:
+def test_the_files_of_a_killed_cluster_are_removed(folder: Path) -> None:
     with detached(folder):
         pid = int((folder / "bayplan.kubeconfig.pid").read_text())
     # Its number says nothing: the process may be another one by now.
     (folder / "bayplan.kubeconfig.pid").write_text(f"{os.getpid()}\n")
     assert pid != os.getpid()
     done = run(folder, "down")
-    assert done.stdout == "# was not running; removed what was left\n"
+    assert done.stdout == "# was not running; removed its files\n"
     assert [file.name for file in folder.iterdir()] == ["all.yaml"]
 
 
-def test_nothing_to_end_is_said(folder: Path) -> None:
+def test_nothing_to_stop_is_an_error(folder: Path) -> None:
     assert "no cluster of bayplan cluster up" in refused(folder, name="down")
     foreign = folder / "bayplan.kubeconfig"
     foreign.write_text("apiVersion: v1\nkind: Config\n")
@@ -209,7 +209,7 @@ def test_nothing_to_end_is_said(folder: Path) -> None:
     assert foreign.exists()
 
 
-def test_a_file_of_somebody_else_is_not_taken_for_the_pid(folder: Path) -> None:
+def test_a_foreign_file_is_not_read_as_the_pid(folder: Path) -> None:
     path = folder / "bayplan.kubeconfig.pid"
     path.write_text("my notes\n")
     assert "was not written by bayplan cluster up" in refused(folder)
@@ -266,14 +266,14 @@ def test_metadata_that_an_api_server_refuses_is_refused(
     assert "Traceback" not in done.stderr
 
 
-def test_the_kubeconfig_of_somebody_else_stays(folder: Path) -> None:
+def test_a_foreign_kubeconfig_stays(folder: Path) -> None:
     path = folder / "config"
     path.write_text("apiVersion: v1\nkind: Config\n")
     assert "was not written by bayplan" in refused(folder, "--kubeconfig", "config")
     assert path.read_text() == "apiVersion: v1\nkind: Config\n"
 
 
-def test_the_kubeconfig_of_a_cluster_that_runs_is_not_taken_over(folder: Path) -> None:
+def test_the_kubeconfig_of_a_running_cluster_is_not_overwritten(folder: Path) -> None:
     with running(folder, "-f", "all.yaml") as process:
         assert process.stdout is not None
         process.stdout.readline()

@@ -56,10 +56,10 @@ def test_manifests_come_from_standard_input() -> None:
     assert answer["stats"]["bound"] == 4
 
 
-def test_kinds_that_are_passed_over_are_counted() -> None:
+def test_ignored_kinds_are_counted() -> None:
     profile = str(ROOT / "configs/examples/koordinator-profile/configmap.yaml")
     result = run("simulate", "-f", EXAMPLE, "-f", profile)
-    assert "note: 1 object of kind ConfigMap (v1) passed over" in result.stderr
+    assert "note: 1 object of kind ConfigMap (v1) ignored" in result.stderr
 
 
 def test_the_report_is_one_page_with_everything(tmp_path: Path) -> None:
@@ -110,7 +110,7 @@ def test_explain_of_a_pod_that_was_placed_by_hand() -> None:
         ("{resources: {example.com/fpga: 1}}", "cannot fit: no node offers example.com/fpga"),
     ],
 )
-def test_explain_tells_the_smallest_change_that_helps(
+def test_explain_shows_the_smallest_change_that_helps(
     tmp_path: Path, spec: str, advice: str
 ) -> None:
     import yaml

@@ -16,9 +16,9 @@ from bayplan.errors import InputError
     ("name", "why"),
     [
         ("spread-by-rack", "is not a plugin name"),
-        ("NodeName", "there is an installed plugin of that name"),
-        ("HeadReservation", "there is an installed plugin of that name"),
-        ("Coscheduling", 'profiles know "Gang" by it'),
+        ("NodeName", "a plugin of that name is installed"),
+        ("HeadReservation", "a plugin of that name is installed"),
+        ("Coscheduling", 'in profiles it means "Gang"'),
         ("Json", 'its module would hide "json" of Python\'s library'),
         ("Random", 'its module would hide "random" of Python\'s library'),
         ("Numpy", 'its module would hide the installed package "numpy"'),
@@ -30,7 +30,7 @@ from bayplan.errors import InputError
         ("Exception", "Python has a class of that name"),
     ],
 )
-def test_a_name_that_stands_in_the_way_is_refused(name: str, why: str, tmp_path: Path) -> None:
+def test_a_name_in_use_is_refused(name: str, why: str, tmp_path: Path) -> None:
     result = CliRunner().invoke(cli, ["plugin", "new", name, "--into", str(tmp_path)])
     # The command's main turns this into a message and exit status 2.
     assert isinstance(result.exception, InputError)

@@ -148,7 +148,7 @@ def test_the_matrix_is_that_of_nvidia_smi_with_numa_and_nics(show: Show) -> None
     ]
 
 
-def test_the_tree_shows_where_every_device_hangs(show: Show) -> None:
+def test_the_tree_shows_the_parent_of_every_device(show: Show) -> None:
     lines = show("--machine", "l40s-pcie").out.split("PCIe and NUMA\n")[1].splitlines()
     assert [line.rstrip() for line in lines[:7]] == [
         "├── socket 0",
@@ -177,7 +177,7 @@ def test_a_machine_comes_from_a_file(show: Show) -> None:
 
 
 @pytest.mark.parametrize("name", known_machines())
-def test_what_is_printed_of_a_known_machine_can_be_read_as_a_table(show: Show, name: str) -> None:
+def test_the_printed_matrix_can_be_read_as_a_table(show: Show, name: str) -> None:
     printed = show("--machine", name).out
     there = as_json(show("--machine", name, "-o", "json"))
     back = as_json(show("--smi", "-", "-o", "json", stdin=printed))
@@ -213,7 +213,7 @@ def test_json_holds_the_whole_machine(show: Show) -> None:
     }
 
 
-def test_what_is_not_known_is_told_and_not_guessed(show: Show) -> None:
+def test_unknown_facts_are_noted_and_not_guessed(show: Show) -> None:
     text = "\tGPU0\tGPU1\tNIC0\nGPU0\tX\tNV4\tPIX\n"
     printed = shown(show("--smi", "-", stdin=text))
     assert "GPU0 X NV4 PIX ? ? NIC0 (PIX)" in printed
@@ -226,7 +226,7 @@ def test_what_is_not_known_is_told_and_not_guessed(show: Show) -> None:
     assert answer["nics"] == {"GPU0": ["NIC0"], "GPU1": []}
 
 
-def test_names_are_no_markup(show: Show) -> None:
+def test_names_are_not_markup(show: Show) -> None:
     Path("odd.yaml").write_text(MACHINE.replace("name: box", "name: '[/bold] & <b>'"))
     answer = show("--machine", "odd.yaml", "--svg", "odd.svg")
     assert shown(answer).startswith("[/bold] & <b> 2 GPUs (NVIDIA L40S), 1 NIC\n")
@@ -252,12 +252,12 @@ def test_every_published_table_is_shown_drawn_and_chosen_from(show: Show, path: 
     assert boxes(drawing, "gpu") == len(answer["gpus"]) - 2
 
 
-def test_a_bus_id_is_no_emoji(show: Show) -> None:
+def test_a_bus_id_is_not_an_emoji(show: Show) -> None:
     Path("box.yaml").write_text(MACHINE.replace("[0,", '[{index: 0, busId: "0000:ab:00.0"},'))
     assert "GPU0 0000:ab:00.0" in shown(show("--machine", "box.yaml"))
 
 
-def test_one_of_a_kind_is_told_in_the_singular(show: Show) -> None:
+def test_one_of_a_kind_is_in_the_singular(show: Show) -> None:
     text = "\tGPU0\tGPU1\tNIC0\nGPU0\tX\tNV1\tPIX\nGPU1\tNV1\tX\tPIX\n"
     printed = shown(show("--smi", "-", stdin=text))
     assert "2 GPUs, 1 NIC," in printed
@@ -288,7 +288,7 @@ def test_the_numa_nodes_of_a_table_have_its_numbers(show: Show) -> None:
 def test_the_gpus_model_goes_with_a_table(show: Show) -> None:
     answer = as_json(show("--smi", "table.txt", "--gpu", "A100-SXM4-80GB", "-o", "json"))
     assert answer["notes"] == ["assumed from the model: 16 GB/s between sockets"]
-    refused(show("--machine", "dgx-1v", "--gpu", "B200"), "--gpu goes with --smi")
+    refused(show("--machine", "dgx-1v", "--gpu", "B200"), "--gpu requires --smi")
 
 
 # What is chosen --------------------------------------------------------------------------
@@ -405,7 +405,7 @@ def test_a_long_name_has_a_box_that_holds_it(show: Show) -> None:
     assert max(widths) > 7 * len(name)
 
 
-def test_a_legend_tells_one_nvlink_from_two(show: Show) -> None:
+def test_a_legend_distinguishes_one_nvlink_from_two(show: Show) -> None:
     shown(show("--machine", "dgx-1v", "--svg", "machine.svg"))
     drawing = Path("machine.svg").read_text()
     lines = [a["stroke-width"] for _, a in elements(drawing) if a.get("class") == "legend"]
@@ -417,7 +417,7 @@ def test_a_legend_tells_one_nvlink_from_two(show: Show) -> None:
 # Tables that are not whole ---------------------------------------------------------------
 
 
-def test_directions_that_differ_are_told_and_the_worse_counts(show: Show) -> None:
+def test_directions_that_differ_are_noted_and_the_worse_counts(show: Show) -> None:
     text = TABLE.replace("GPU3\tSYS\tSYS\tNV12", "GPU3\tSYS\tSYS\tNODE")
     printed = shown(show("--smi", "-", stdin=text))
     assert "GPU2 SYS SYS X NODE SYS" in printed
@@ -444,7 +444,7 @@ def test_wherever_a_table_is_cut_it_is_read_or_refused(show: Show, end: int) -> 
         assert content["notes"]
 
 
-def test_a_contradiction_between_levels_is_told(show: Show) -> None:
+def test_a_contradiction_between_levels_is_noted(show: Show) -> None:
     text = "\tGPU0\tGPU1\tGPU2\nGPU0\tX\tPIX\tPIX\nGPU1\tPIX\tX\tSYS\nGPU2\tPIX\tSYS\tX\n"
     printed = shown(show("--smi", "-", stdin=text))
     assert "GPU1 PIX X SYS" in printed
@@ -468,10 +468,14 @@ def test_an_empty_name_is_refused(show: Show, option: str) -> None:
     refused(show(option, ""), f"{option}: expected the name of a file")
 
 
-@pytest.mark.parametrize("name", ["GPU0", "NVSwitch"])
-def test_a_nic_with_a_name_of_another_device_is_refused(show: Show, name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "problem"), [("GPU0", "appears twice"), ("NVSwitch", "is a reserved name")]
+)
+def test_a_nic_with_a_name_of_another_device_is_refused(
+    show: Show, name: str, problem: str
+) -> None:
     Path("box.yaml").write_text(MACHINE.replace("mlx5_0", name))
-    refused(show("--machine", "box.yaml"), "box.yaml:7:", f'"{name}" is ')
+    refused(show("--machine", "box.yaml"), "box.yaml:7:", f'"{name}" {problem}')
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no full device here")
@@ -483,7 +487,7 @@ def test_a_nic_with_a_name_of_another_device_is_refused(show: Show, name: str) -
         ("topology", "show", "--machine", "dgx-1v", "-o", "json"),
     ],
 )
-def test_output_that_cannot_be_written_is_told(arguments: tuple[str, ...]) -> None:
+def test_output_that_cannot_be_written_is_an_error(arguments: tuple[str, ...]) -> None:
     with open("/dev/full", "w") as full:
         program = [sys.executable, "-c", "from bayplan.cli import main; main()", *arguments]
         done = subprocess.run(program, stdout=full, stderr=subprocess.PIPE, check=False, text=True)
@@ -524,7 +528,7 @@ def test_standard_input_without_a_table_is_refused(show: Show, text: str) -> Non
     )
 
 
-def test_a_mistake_in_a_machine_is_refused_with_its_place(show: Show) -> None:
+def test_a_mistake_in_a_machine_is_refused_with_its_position(show: Show) -> None:
     Path("box.yaml").write_text(MACHINE.replace("nics", "nic"))
     refused(show("--machine", "box.yaml"), "bayplan: box.yaml:7:", 'did you mean "nics"?')
 
@@ -573,7 +577,7 @@ def test_a_number_of_gpus_that_cannot_be_chosen_is_refused(
         ("", ("--svg: expected the name of a file",)),
     ],
 )
-def test_a_drawing_that_is_no_file_is_refused(
+def test_a_drawing_that_is_not_a_file_is_refused(
     show: Show, path: str, parts: tuple[str, ...]
 ) -> None:
     refused(show("--machine", "dgx-1v", "--svg", path), *parts)
@@ -597,5 +601,5 @@ def test_a_drawing_that_cannot_be_written_does_not_lose_the_matrix(
     assert answer.out == show("--machine", "dgx-1v").out
 
 
-def test_an_output_that_there_is_not_is_refused(show: Show) -> None:
+def test_an_unknown_output_format_is_refused(show: Show) -> None:
     refused(show("--machine", "dgx-1v", "-o", "yaml"), "--output", "table", "json")

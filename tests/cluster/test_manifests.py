@@ -45,13 +45,13 @@ def loaded(*paths: Path) -> Manifests:
 def looked_up(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The sizes of the texts in which a place was looked up."""
     found: list[int] = []
-    plain = yamlfile.places
+    plain = yamlfile.positions
 
     def places(text: str) -> Any:
         found.append(len(text))
         return plain(text)
 
-    monkeypatch.setattr(yamlfile, "places", places)
+    monkeypatch.setattr(yamlfile, "positions", places)
     return found
 
 

@@ -1,8 +1,8 @@
-"""Where the vectors of the reference are: files of one case a line.
+"""Options for the reference's vectors: files with one case per line.
 
 ``pytest tests/conformance --allocator-vectors FILE --cel-vectors FILE`` runs any files of the
-format; without the options those that lie beside the project are run, where there are any, and the
-project's own cases in any case.
+format. Without the options, the files beside the project are run, if there are any. The project's
+own cases always run.
 """
 
 from __future__ import annotations

@@ -6,9 +6,10 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from vectors import Case, cases, comparable, decode
+from vectors import cases, comparable, decode
+from worlds import World
 
-from bayplan_dra.allocator import AllocationError, Allocator, Failure, NodeError
+from bayplan_dra.allocator import AllocationError, Failure, NodeError
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -36,44 +37,42 @@ REASONS = (
 )
 
 
-def test_in_the_references_order_the_answer_is_the_references(case: dict[str, Any]) -> None:
+def test_strict_reference_gives_the_references_answer(case: dict[str, Any]) -> None:
     given = decode(case)
-    allocator = Allocator(given.inventory, given.classes.get, strict_reference=True)
     before = given.state.copy()
     error = case.get("error")
     if error:
         expected = NodeError if case.get("errorIsNodeLocal") else AllocationError
         with pytest.raises(expected) as raised:
-            allocator.allocate(given.claims, given.node, given.state)
+            given.allocate(strict=True)
         (reason,) = [text for text in REASONS if text in error]
         assert reason in str(raised.value)
         return
-    found = allocator.allocate(given.claims, given.node, given.state)
+    found = given.allocate(strict=True)
     got = Counter() if isinstance(found, Failure) else Counter(map(comparable, found))
     assert got == Counter(map(comparable, case["results"] or ()))
     assert given.state == before
 
 
-def why_not(given: Case, allocator: Allocator) -> str:
-    """Return the reason why there is no allocation where the reference has none either."""
+def why_not(given: World) -> str:
+    """Return why there is no allocation."""
     try:
-        found = allocator.allocate(given.claims, given.node, given.state)
+        found = given.allocate()
     except AllocationError as exc:
         return str(exc)
     return found.reason if isinstance(found, Failure) else ""
 
 
-def test_by_default_everything_is_allocated_that_the_reference_allocates(
+def test_by_default_we_allocate_whatever_the_reference_allocates(
     case: dict[str, Any],
 ) -> None:
     given = decode(case)
-    allocator = Allocator(given.inventory, given.classes.get)
     before = given.state.copy()
     wanted = case["results"]
     if wanted:
-        found = allocator.allocate(given.claims, given.node, given.state)
+        found = given.allocate()
         assert not isinstance(found, Failure)
         assert len(found) >= len(wanted)
     elif given.claims:
-        assert why_not(given, allocator)
+        assert why_not(given)
     assert given.state == before

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from worlds import World
 
 from bayplan.api import DeviceClass, Node, Quantity, ResourceClaim, ResourceSlice
 from bayplan.api.dra import AllocationResult, DeviceId
@@ -30,7 +30,7 @@ FEATURES = {
 
 
 def cases(config: pytest.Config, option: str, shared: str, own: str) -> list[Any]:
-    """Return the cases as pytest parameters; a file that is not there is one skipped case."""
+    """Return the cases as pytest parameters; a missing file is one skipped case."""
     found = _read(HERE / own, "own")
     given = config.getoption(option, default=None)
     beside = SHARED / shared
@@ -48,19 +48,8 @@ def _read(path: Path, prefix: str) -> list[Any]:
     return [pytest.param(case, id=f"{prefix}-{case['name']}") for case in parsed]
 
 
-@dataclass
-class Case:
-    """An allocator case, decoded."""
-
-    features: Features
-    inventory: Inventory
-    classes: dict[str, DeviceClass]
-    claims: list[ResourceClaim]
-    node: Node
-    state: AllocatedState
-
-
-def decode(case: dict[str, Any]) -> Case:
+def decode(case: dict[str, Any]) -> World:
+    """Return an allocator case as the world that it describes."""
     given = case["features"]
     features = Features(**{field: name in given for name, field in FEATURES.items()})
     inventory = Inventory(features)
@@ -72,12 +61,11 @@ def decode(case: dict[str, Any]) -> Case:
             meta["name"] += f"-{index}"
         seen.add(meta["name"])
         inventory.set_slice(decode_part(ResourceSlice, {**content, "metadata": meta}))
-    return Case(
-        features,
+    return World(
         inventory,
         {c["metadata"]["name"]: decode_part(DeviceClass, c) for c in case["classes"] or []},
-        [decode_part(ResourceClaim, content) for content in case["claims"] or []],
         decode_part(Node, case["node"]),
+        [decode_part(ResourceClaim, content) for content in case["claims"] or []],
         AllocatedState(
             {_device(text) for text in case.get("allocatedDevices") or ()},
             dict(Counter(_device(text) for text in case.get("allocatedSharedDeviceIDs") or ())),
@@ -95,7 +83,7 @@ def _device(text: str) -> DeviceId:
 
 
 def comparable(allocation: AllocationResult | dict[str, Any]) -> object:
-    """Return what two equal allocations have in common: orders and share ids do not count."""
+    """Return an allocation in a form that can be compared: order and share ids do not count."""
     plain = _plain(allocation)
     devices = plain.get("devices", {})
     results = []

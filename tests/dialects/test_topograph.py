@@ -11,7 +11,7 @@ from bayplan.api import ClusterNetworkTopology, Node
 from bayplan.cluster.manifests import load_manifests
 from bayplan.dialects.topograph import cluster_of
 from bayplan.errors import InputError
-from bayplan_benchmarks.nearness import models, tell
+from bayplan_benchmarks.nearness import models, run_jobs
 
 SHARED = SHARED / "fixtures" / "topograph"
 MODEL = """
@@ -107,10 +107,10 @@ def test_random_gangs_are_whole_and_as_near_as_can_be(
 ) -> None:
     monkeypatch.chdir(ROOT)
     for name, objects in models(64):
-        story = tell(objects, 25, seed)
-        assert story.broken == 0, name
-        assert story.nearest == story.placed > 0, name
+        found = run_jobs(objects, 25, seed)
+        assert found.broken == 0, name
+        assert found.nearest == found.placed > 0, name
 
 
-def test_a_model_without_blocks_is_no_model() -> None:
+def test_a_model_without_blocks_is_not_a_model() -> None:
     assert len(cluster_of({"switches": {}, "blocks": []})) == 1

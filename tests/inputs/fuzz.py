@@ -1,9 +1,9 @@
-"""Mutated annotations, bodies, profiles, machines and manifests: an answer each, and soon.
+"""Mutated annotations, bodies, profiles, machines and manifests: each gets an answer, and soon.
 
     python tests/inputs/fuzz.py --inputs 100000 --seed 1
 
-prints each input that raises something else than an answer or takes longer than a second, and the
-peak of memory at the end. The tests run a few of them.
+It prints each input that raises an unexpected error or takes longer than a second, and finally the
+peak memory. The tests run a few inputs.
 """
 
 from __future__ import annotations
@@ -22,23 +22,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from paths import ROOT
-
-from bayplan.api import Pod
+from bayplan.api import Node, ObjectMeta, Pod
 from bayplan.api.objects import KINDS, DecodeError, decode_object
-from bayplan.cluster.apiserver.repeats import read_json, read_yaml
-from bayplan.cluster.apiserver.status import ApiError
+from bayplan.cluster.apiserver.api_errors import ApiError
+from bayplan.cluster.apiserver.request_bodies import read_json, read_yaml
 from bayplan.cluster.manifests import load_manifests
 from bayplan.dialects import gpu_topology, hami
 from bayplan.errors import InputError
 from bayplan.inputs.durations import parse_duration
 from bayplan.profiles.loading import load_profiles
-from bayplan.snapshot import PodInfo
+from bayplan.snapshot import PodInfo, Snapshot
 from bayplan.testing import make_pod
+from bayplan.topology.machine.readers.hami import CORDON, REGISTER, SCORE
 from bayplan.topology.machine.readers.machinefile import load_machine
-from bayplan_plugins.gpu_topology import machines
+from bayplan_plugins.shared.gpus import machines
 
 __all__ = ["Finding", "fuzz"]
+
+_ROOT = Path(__file__).parents[2]
 
 SLOWEST = 1.0
 """CPU seconds that one input may take."""
@@ -113,14 +114,15 @@ class Finding:
 
 def _annotation(text: str, folder: Path) -> None:
     """Read a text as every annotation of nodes and pods."""
-    for kind in (machines.TOPOLOGY, machines.MACHINE):
-        machines._read((kind, text, "")[: 3 if kind == machines.TOPOLOGY else 2])
-    machines._read(("annotations of HAMi", text, text, text))
+    of_hami = (SCORE, REGISTER, CORDON)
+    for keys in ((machines.TOPOLOGY,), (machines.MACHINE,), of_hami):
+        meta = ObjectMeta(name="n", annotations=dict.fromkeys(keys, text))
+        machines.NodeMachines(Snapshot()).of(Node(meta))
     annotations = dict.fromkeys(_POD_KEYS, text)
     pod = make_pod("p", annotations=annotations)
     PodInfo(pod)
-    gpu_topology.wish_of({f"gpu.topology/{name}": text for name in ("policy", "max-nodes")})
-    hami.wish_of(pod.metadata.annotations)
+    gpu_topology.gpu_request_of({f"gpu.topology/{name}": text for name in ("policy", "max-nodes")})
+    hami.gpu_request_of(pod.metadata.annotations)
     with contextlib.suppress(ValueError):
         parse_duration(text)
 
@@ -174,7 +176,7 @@ def _seeds() -> dict[str, list[str]]:
     """Return valid texts of each kind, to start from."""
 
     def texts(*patterns: str) -> list[str]:
-        return [path.read_text() for pattern in patterns for path in sorted(ROOT.glob(pattern))]
+        return [path.read_text() for pattern in patterns for path in sorted(_ROOT.glob(pattern))]
 
     machine_files = texts(
         "configs/machines/*.yaml", "framework/bayplan/topology/machine/catalog/*.yaml"

@@ -9,9 +9,9 @@ import fuzz
 import pytest
 
 from bayplan.api import Node
+from bayplan.cluster.apiserver.api_errors import ApiError
 from bayplan.cluster.apiserver.patches import json_patch
-from bayplan.cluster.apiserver.repeats import read_json, read_yaml
-from bayplan.cluster.apiserver.status import ApiError
+from bayplan.cluster.apiserver.request_bodies import read_json, read_yaml
 from bayplan.cluster.manifests import load_manifests
 from bayplan.errors import InputError
 from bayplan.inputs.durations import parse_duration
@@ -170,7 +170,7 @@ def test_copies_of_copies_in_a_json_patch_are_refused() -> None:
         ('{"gatherStrategy":[{"layer":"R","podCountMultiple":-2}]}', "expected 1 or more, got -2"),
     ],
 )
-def test_a_typo_in_a_gather_strategy_is_told(spec: str, message: str) -> None:
+def test_a_typo_in_a_gather_strategy_is_reported(spec: str, message: str) -> None:
     key = "gang.scheduling.koordinator.sh/network-topology-spec"
     cluster = Cluster([make_node("n")])
     cluster.add(make_gang("g", 1, {key: spec}), make_pod("p", gang="g"))

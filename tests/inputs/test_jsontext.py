@@ -36,7 +36,7 @@ def test_brackets_in_strings_are_not_depth() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{", "nope", "{1: 2}", "\ud800", "[1] 2", "1" + "0" * 400])
-def test_what_is_no_json_is_said_so(text: str) -> None:
+def test_invalid_json_is_reported(text: str) -> None:
     with pytest.raises(ValueError, match="not JSON"):
         parse_json(text, ANNOTATION)
 

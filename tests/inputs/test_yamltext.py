@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bayplan.inputs.limits import LimitExceeded, Limits
-from bayplan.inputs.yamltext import YamlProblem, parse_yaml, places
+from bayplan.inputs.yamltext import YamlProblem, parse_yaml, positions
 
 SMALL = Limits(size=100_000, depth=10, values=1_000, repeated=50)
 
@@ -128,7 +128,7 @@ def test_what_yaml_libraries_write_is_read_as_it_was(value: Any) -> None:
         ("a: &a [1, *a]\n", 1, 11, '"*a" contains itself'),
         ("a: *b\n", 1, 4, 'there is no anchor "b"'),
         ("a: !!python/object:os.system x\n", 1, 4, "the tag !!python/object:os.system is not"),
-        ("a: !!int x\n", 1, 4, '"x" is no int'),
+        ("a: !!int x\n", 1, 4, '"x" is not a value of type int'),
         ("a: {<<: 3}\n", 1, 4, 'a mapping, or a list of mappings, for the key "<<"'),
         ("a: [1\nb: 2\n", 2, 2, "did not find expected ',' or ']'"),
         ("a: \x00\n", 1, 0, "is not allowed"),
@@ -184,7 +184,7 @@ def test_a_bomb_of_aliases_is_refused_before_it_unfolds() -> None:
         one("\n".join(lines), Limits(size=10**6, depth=100, values=10**9))
 
 
-# Places -----------------------------------------------------------------------------------------
+# Positions --------------------------------------------------------------------------------------
 
 TEXT = """\
 a: 1
@@ -207,22 +207,22 @@ b:
         (1, [9], 5, 1, 0),
     ],
 )
-def test_a_place_is_as_near_as_the_path_exists(
+def test_the_position_of_a_path_is_that_of_its_nearest_parent(
     document: int, path: list[str | int], line: int, column: int, steps: int
 ) -> None:
-    root = places(TEXT)[document]
+    root = positions(TEXT)[document]
     assert root is not None
     place, taken = root.find(path)
     assert (place.line, place.column, taken) == (line, column, steps)
 
 
-def test_a_place_knows_its_key() -> None:
-    root = places(TEXT)[0]
+def test_a_position_knows_its_key() -> None:
+    root = positions(TEXT)[0]
     assert root is not None
     assert root.find(["b"])[0].key == (2, 1)
 
 
-def test_places_end_where_a_text_ends_being_such_yaml() -> None:
-    found = places("a: 1\n---\nb: 2\n? c: 3\n  d\n")
+def test_positions_end_where_kubernetes_cannot_read_the_yaml() -> None:
+    found = positions("a: 1\n---\nb: 2\n? c: 3\n  d\n")
     assert found[0] is not None
     assert found[1:] == [None]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from deployed import DEPLOY, SCHEDULER, Content, documents, only
 
-from bayplan.cluster.apiserver.access import Role, Rule
+from bayplan.cluster.apiserver.rbac import Role, Rule
 
 Permission = tuple[str, str, str]
 """A verb, an API group, and a resource or a part of it."""

@@ -52,12 +52,11 @@ class Stage:
             "address": Address(port=0),
             "registry": CollectorRegistry(),
             "clock": lambda: self.cluster.clock.now,
+            "load": lambda: profiles or default_profiles(),
+            "linger": 0.0,
             **options,
         }
-        app = LiveApp(Options(lambda: profiles or default_profiles(), **given))
-        if app.writer is not None:
-            app.writer.linger = 0.0
-        return app
+        return LiveApp(Options(**given))
 
     def run(self, app: LiveApp) -> asyncio.Task[int]:
         self.apps.append(app)
@@ -70,13 +69,25 @@ class Stage:
         self.apps.remove(app)
         return await self._running.pop(id(app))
 
+    def has_ended(self, app: LiveApp) -> bool:
+        return self._running[id(app)].done()
+
+    async def exit_status(self, app: LiveApp) -> int:
+        """Wait until a scheduler ends by itself; return its exit status.
+
+        :raises BaseException: what it ended with.
+        """
+        async with asyncio.timeout(600):
+            status = await self._running[id(app)]
+        del self._running[id(app)]
+        self.apps.remove(app)
+        return status
+
     async def kill(self, app: LiveApp) -> None:
         """End a scheduler as SIGKILL does: nothing is written any more, nothing given back."""
         task = self._running.pop(id(app))
         self.apps.remove(app)
-        if app.writer is not None:
-            app.writer.halt("killed")
-        app._election = None
+        app.halt()
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
 
@@ -148,8 +159,8 @@ class Stage:
                 calm = calm + 1 if all(self._is_calm(app) for app in self.apps) else 0
 
     def _is_calm(self, app: LiveApp) -> bool:
-        live, cluster = app.live, app.cluster
-        if live is None or not live.idle or cluster.undelivered or cluster.writing:
+        live = app.live
+        if live is None or not live.idle or app.cache.undelivered or app.cluster.writing:
             return False
         if app.writer is not None and not app.writer.is_idle:
             return False
@@ -157,7 +168,7 @@ class Stage:
         if at is not None and at <= self.cluster.clock.now:
             live.wake()
             return False
-        return all(self._has_seen(reflector) for reflector in cluster.reflectors)
+        return all(self._has_seen(reflector) for reflector in app.cache.reflectors)
 
     def _has_seen(self, reflector: Any) -> bool:
         resource = self.cluster.resources.find(
@@ -165,8 +176,7 @@ class Stage:
         )
         if resource is None:
             return True
-        changes = self.cluster.log(resource)._changes
-        last = changes[-1].record.version if changes else 0
+        last = self.cluster.log(resource).last_version
         return bool(reflector.version) and int(reflector.version) >= last
 
     async def run_out(self, until: float = 600.0) -> None:

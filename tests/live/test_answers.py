@@ -403,7 +403,7 @@ def test_devices_for_a_pod_that_another_scheduler_binds_are_free_again() -> None
     hand.answer(ReserveClaim)
     hand.run()
     assert hand.node_of("p") == "n1"
-    assert not ledger_of(hand).flights
+    assert not ledger_of(hand).in_flight
     assert not ledger_of(hand).state.devices
 
 
@@ -415,7 +415,7 @@ def test_specs_of_claims_that_are_gone_are_forgotten() -> None:
         hand.run()
         hand.remove(pod, claim)
         hand.run()
-    assert len(ledger_of(hand)._specs) < 20
+    assert len(ledger_of(hand).specs) < 20
 
 
 def test_devices_of_nodes_that_are_gone_are_forgotten() -> None:
@@ -432,7 +432,7 @@ def test_devices_of_nodes_that_are_gone_are_forgotten() -> None:
         hand.run()
         hand.remove(pod, claim, slice_, node)
         hand.run()
-    assert len(ledger_of(hand)._tables) < 10
+    assert len(ledger_of(hand).devices) < 10
 
 
 # Volumes ---------------------------------------------------------------------------------

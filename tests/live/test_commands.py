@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import logging
 import os
 import signal
 import stat
@@ -11,6 +13,8 @@ import sys
 import urllib.request
 import zipfile
 from collections.abc import Iterator
+from contextlib import redirect_stderr, redirect_stdout
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +23,14 @@ import yaml
 from click.testing import CliRunner, Result
 from faces import Face, serving
 from paths import ROOT
+from prometheus_client import CollectorRegistry
 
 from bayplan.api import ApiObject, Pod
-from bayplan.cli import cli
+from bayplan.cli import cli, main
 from bayplan.cluster.apiserver import Role, Rule
 from bayplan.cluster.embedded.assembly import create_in_order
 from bayplan.cluster.manifests import load_manifests
+from bayplan.live import app
 from bayplan.testing import make_gang, make_node, make_pod
 
 PROFILE = ROOT / "configs" / "profiles" / "default-scheduler.yaml"
@@ -52,17 +58,30 @@ def bayplan(*arguments: object) -> Result:
     return CliRunner().invoke(cli, [str(argument) for argument in arguments])
 
 
+def command_line(*arguments: object) -> list[str]:
+    given = [str(argument) for argument in arguments]
+    if given[0] == "run" and "--bind-address" not in given:
+        # The default port may be in use.
+        given += ["--bind-address", "127.0.0.1:0"]
+    return given
+
+
 def failure(*arguments: object) -> str:
-    """Run a command in its own process; return its complaint after checking how it failed."""
-    command = [sys.executable, "-m", "bayplan.cli", *map(str, arguments)]
-    if arguments[0] == "run" and "--bind-address" not in arguments:
-        # The port that it has by default may be somebody else's.
-        command += ["--bind-address", "127.0.0.1:0"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 2, done.stderr
-    assert done.stdout == ""
-    assert "Traceback" not in done.stderr
-    return done.stderr
+    """Run a command; return its error message after checking how it failed."""
+    log = logging.getLogger("bayplan")
+    before = log.handlers[:], log.level, log.propagate
+    out, err = io.StringIO(), io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
+        patch.setattr(sys, "argv", ["bayplan", *command_line(*arguments)])
+        # Metrics are registered once per process otherwise.
+        patch.setattr(app, "Options", partial(app.Options, registry=CollectorRegistry()))
+        with pytest.raises(SystemExit) as ended:
+            main()
+    log.handlers[:], log.level, log.propagate = before
+    assert ended.value.code == 2, err.getvalue()
+    assert out.getvalue() == ""
+    assert "Traceback" not in err.getvalue()
+    return err.getvalue()
 
 
 class Running:
@@ -191,8 +210,11 @@ def test_a_killed_scheduler_leaves_nothing_that_its_successor_does_not_mend(
 
 
 def test_a_context_that_is_missing_is_named(kubeconfig: Path) -> None:
-    text = failure("run", "--config", PROFILE, "--kubeconfig", kubeconfig, "--context", "prod")
-    assert text == f'bayplan: {kubeconfig}: there is no context "prod"\n'
+    arguments = ("run", "--config", PROFILE, "--kubeconfig", kubeconfig, "--context", "prod")
+    command = [sys.executable, "-m", "bayplan.cli", *command_line(*arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == f'bayplan: {kubeconfig}: there is no context "prod"\n'
 
 
 def test_a_kubeconfig_that_is_missing_is_named(tmp_path: Path) -> None:
@@ -457,19 +479,17 @@ def test_a_kubeconfig_that_the_environment_names_is_missed(
     assert f"{tmp_path / 'gone'}: there is no such file" in text
 
 
-def test_credentials_that_vanish_are_kept_while_they_are_good(face: Face, tmp_path: Path) -> None:
-    import asyncio
+async def test_credentials_that_vanish_are_kept_while_they_are_good(
+    face: Face, tmp_path: Path
+) -> None:
 
     from bayplan.cluster.kubernetes.credentials import Credentials
 
     path = tmp_path / "kubeconfig"
     face.server.write_kubeconfig(path)
 
-    async def run() -> None:
-        credentials = Credentials(path)
-        before = await credentials.endpoint()
-        path.unlink()
-        credentials._fresh_until = 0.0
-        assert await credentials.endpoint() is before
-
-    asyncio.run(run())
+    credentials = Credentials(path)
+    before = await credentials.endpoint()
+    path.unlink()
+    credentials._fresh_until = 0.0
+    assert await credentials.endpoint() is before

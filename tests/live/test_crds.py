@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import types
 import typing
 from collections.abc import Iterator
@@ -193,34 +192,28 @@ def wrong(made: Stage, kind: str) -> list[str]:
     return list(problems(schema_of(kind), content))
 
 
-def test_what_the_scheduler_writes_is_as_the_schema_says() -> None:
-    async def run() -> None:
-        cluster = ServedCluster(without=GROUPS)
-        nodes = [make_node(f"n{i}", labels={"rack": "ab"[i % 2]}) for i in range(4)]
-        async with stage(nodes, cluster=cluster) as made:
-            applied(made)
-            await made.start()
-            gang = make_gang("g", 2)
-            made.create(make_network(rack="rack"), gang)
-            made.create(*(make_pod(f"g-{i}", gang="g") for i in range(2)))
-            await made.run_out()
-            assert len(made.placements()) == 2
-            assert wrong(made, "PodGroup") == wrong(made, "ClusterNetworkTopology") == []
-
-    asyncio.run(run())
+async def test_what_the_scheduler_writes_is_as_the_schema_says() -> None:
+    cluster = ServedCluster(without=GROUPS)
+    nodes = [make_node(f"n{i}", labels={"rack": "ab"[i % 2]}) for i in range(4)]
+    async with stage(nodes, cluster=cluster) as made:
+        applied(made)
+        await made.start()
+        gang = make_gang("g", 2)
+        made.create(make_network(rack="rack"), gang)
+        made.create(*(make_pod(f"g-{i}", gang="g") for i in range(2)))
+        await made.run_out()
+        assert len(made.placements()) == 2
+        assert wrong(made, "PodGroup") == wrong(made, "ClusterNetworkTopology") == []
 
 
-def test_a_cluster_without_nodes_has_a_network_without_nodes() -> None:
-    async def run() -> None:
-        cluster = ServedCluster(without=GROUPS)
-        async with stage(cluster=cluster) as made:
-            applied(made)
-            await made.start()
-            made.create(make_network(rack="rack"))
-            await made.run_out()
-            assert wrong(made, "ClusterNetworkTopology") == []
-
-    asyncio.run(run())
+async def test_a_cluster_without_nodes_has_a_network_without_nodes() -> None:
+    cluster = ServedCluster(without=GROUPS)
+    async with stage(cluster=cluster) as made:
+        applied(made)
+        await made.start()
+        made.create(make_network(rack="rack"))
+        await made.run_out()
+        assert wrong(made, "ClusterNetworkTopology") == []
 
 
 def test_a_status_that_is_none_is_noticed() -> None:

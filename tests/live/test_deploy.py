@@ -38,8 +38,8 @@ from bayplan.cluster.kubernetes.resources import WATCHED
 from bayplan.cluster.manifests import load_manifests
 from bayplan.cluster.protocol import Event, PatchStatus
 from bayplan.errors import ClusterError
-from bayplan.live.app import LiveApp
-from bayplan.live.reviews import Reviews
+from bayplan.live.app import DRAIN_SECONDS, RELEASE_SECONDS, LiveApp
+from bayplan.live.token_reviews import TokenReviews
 from bayplan.live.web import Address, parse_address
 from bayplan.profiles.loading import ProfileSet, default_profiles, load_profiles
 from bayplan.testing import make_gang, make_node, make_object, make_pod
@@ -213,11 +213,8 @@ def test_no_container_may_more_than_it_needs() -> None:
 
 
 def test_there_is_time_to_end() -> None:
-    from bayplan.live import app
-
-    given_back = 5
     grace = pod_of(only("Deployment"))["terminationGracePeriodSeconds"]
-    assert grace > app._DRAIN_SECONDS + given_back
+    assert grace > DRAIN_SECONDS + RELEASE_SECONDS
 
 
 def test_all_but_one_replica_may_be_missing_and_never_more() -> None:
@@ -245,7 +242,7 @@ def test_the_image_has_what_the_deployment_starts() -> None:
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
-def test_probes_are_open_with_the_deployed_certificate_and_metrics_are_for_readers(
+async def test_probes_are_open_with_the_deployed_certificate_and_metrics_are_for_readers(
     tmp_path: Path,
 ) -> None:
     (made,) = pod_of(only("Deployment"))["initContainers"]
@@ -265,21 +262,17 @@ def test_probes_are_open_with_the_deployed_certificate_and_metrics_are_for_reade
         "stranger": Role("stranger"),
     }
 
-    async def run() -> dict[tuple[str, str], int]:
-        async with stage([make_node("n")], tokens=tokens) as made:
-            made.server.write_kubeconfig(made.folder / "kubeconfig", "scheduler")
-            app = await made.start(address=Address("0.0.0.0", 0, *files))
-            found = {}
-            async with aiohttp.ClientSession() as session:
-                for path in ("/healthz", "/readyz", "/metrics", "/debug/decisions"):
-                    for token in ("", "prometheus", "stranger", "unknown"):
-                        url = f"https://127.0.0.1:{app.page.port}{path}"
-                        headers = {"Authorization": f"Bearer {token}"} if token else {}
-                        async with session.get(url, ssl=trusted, headers=headers) as answer:
-                            found[path, token] = answer.status
-            return found
-
-    found = asyncio.run(run())
+    async with stage([make_node("n")], tokens=tokens) as made:
+        made.server.write_kubeconfig(made.folder / "kubeconfig", "scheduler")
+        app = await made.start(address=Address("0.0.0.0", 0, *files))
+        found = {}
+        async with aiohttp.ClientSession() as session:
+            for path in ("/healthz", "/readyz", "/metrics", "/debug/decisions"):
+                for token in ("", "prometheus", "stranger", "unknown"):
+                    url = f"https://127.0.0.1:{app.page.port}{path}"
+                    headers = {"Authorization": f"Bearer {token}"} if token else {}
+                    async with session.get(url, ssl=trusted, headers=headers) as answer:
+                        found[path, token] = answer.status
     assert audit.refused == []
     for probe in ("/healthz", "/readyz"):
         assert {found[probe, token] for token in ("", "prometheus", "stranger", "unknown")} == {200}
@@ -445,8 +438,8 @@ async def one_leads(audit: Audit) -> None:
     profiles = replace(default_profiles(), leader_election=PROFILES.leader_election)
     objects = [make_node("n"), make_object(only("Namespace"))]
     async with scheduling(audit, objects, profiles, leader_elect=True) as (made, app):
-        await made.until(lambda: app._election is not None and app._election.leads())
-        assert await Reviews(app.transport).allows("admin", "/metrics")
+        await made.until(app.leads)
+        assert await TokenReviews(app.transport).allows("admin", "/metrics")
         made.create(make_pod("p"))
         await made.until(lambda: made.placements() == {"default/p": "n"})
         await made.stop(app)
@@ -456,34 +449,35 @@ async def one_leads(audit: Audit) -> None:
 def audit() -> Audit:
     """What the scheduler asked for in all that it does."""
     found = Audit()
-
-    async def run() -> None:
-        await ends(found, EXAMPLES / "must-gather-preempt", bound=6)
-        for name, bound in (
-            ("scheduler-plugins-gang", 2),
-            ("volcano-hard-tier-2", 3),
-            ("kai-packed-spine", 3),
-            ("kubernetes-gang-with-topology-key", 3),
-            ("kubernetes-local-volumes", 2),
-            ("kubernetes-volume-zones", 2),
-        ):
-            await ends(found, CASES / name / "manifests.yaml", bound=bound)
-        for scenario in (
-            a_pod_is_refused_twice,
-            answers_get_lost,
-            devices_come_by_resource_name,
-            crds_have_no_status_subresource,
-            nccl_is_told_in_config_maps,
-            one_leads,
-        ):
-            await scenario(found)
-
     try:
-        asyncio.run(run())
+        asyncio.run(do_everything(found))
     finally:
         # Says more than that a scenario came to nothing.
         assert found.refused == []
     return found
+
+
+async def do_everything(found: Audit) -> None:
+    """Let schedulers do everything that they need permissions for."""
+    await ends(found, EXAMPLES / "must-gather-preempt", bound=6)
+    for name, bound in (
+        ("scheduler-plugins-gang", 2),
+        ("volcano-hard-tier-2", 3),
+        ("kai-packed-spine", 3),
+        ("kubernetes-gang-with-topology-key", 3),
+        ("kubernetes-local-volumes", 2),
+        ("kubernetes-volume-zones", 2),
+    ):
+        await ends(found, CASES / name / "manifests.yaml", bound=bound)
+    for scenario in (
+        a_pod_is_refused_twice,
+        answers_get_lost,
+        devices_come_by_resource_name,
+        crds_have_no_status_subresource,
+        nccl_is_told_in_config_maps,
+        one_leads,
+    ):
+        await scenario(found)
 
 
 def test_nothing_that_the_scheduler_asks_for_is_refused(audit: Audit) -> None:
@@ -499,30 +493,24 @@ def test_every_permission_is_used(audit: Audit) -> None:
     assert granted >= NOT_EXERCISED
 
 
-def test_a_request_that_the_role_does_not_allow_is_noticed() -> None:
+async def test_a_request_that_the_role_does_not_allow_is_noticed() -> None:
     audit = Audit()
 
-    async def run() -> None:
-        async with scheduling(audit, [make_node("n")]) as (_, app):
-            with pytest.raises(ClusterError):
-                await app.transport.request("GET", "/api/v1/namespaces/kube-system/secrets")
-
-    asyncio.run(run())
+    async with scheduling(audit, [make_node("n")]) as (_, app):
+        with pytest.raises(ClusterError):
+            await app.transport.request("GET", "/api/v1/namespaces/kube-system/secrets")
     assert audit.refused == [("list", "", "secrets", "kube-system", "")]
 
 
-def test_the_status_of_a_group_that_is_gone_is_not_tried_on_the_group() -> None:
+async def test_the_status_of_a_group_that_is_gone_is_not_tried_on_the_group() -> None:
     audit = Audit()
 
-    async def run() -> None:
-        async with scheduling(audit, [make_node("n")]) as (made, app):
-            answers: list[ClusterError | None] = []
-            write = PatchStatus(VolcanoPodGroup, "default/gone", ConditionedStatus("Running"))
-            app.cluster.submit(write, answers.append)
-            await made.until(lambda: answers)
-            assert answers[0] is not None
-            group = "scheduling.volcano.sh"
-            assert made.server.calls["patch", group, "podgroups/status", True] == 1
-            assert made.server.calls["patch", group, "podgroups", True] == 0
-
-    asyncio.run(run())
+    async with scheduling(audit, [make_node("n")]) as (made, app):
+        answers: list[ClusterError | None] = []
+        write = PatchStatus(VolcanoPodGroup, "default/gone", ConditionedStatus("Running"))
+        app.cluster.submit(write, answers.append)
+        await made.until(lambda: answers)
+        assert answers[0] is not None
+        group = "scheduling.volcano.sh"
+        assert made.server.calls["patch", group, "podgroups/status", True] == 1
+        assert made.server.calls["patch", group, "podgroups", True] == 0

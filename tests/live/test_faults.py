@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import random
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -12,13 +11,12 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from fastloop import run_fast
 from msgspec import structs
 from paths import ROOT
 from stage import Stage, stage
 
 from bayplan.api import ApiObject, Job, ObjectMeta, Pod, ResourceClaim
-from bayplan.cluster.apiserver import WatchFault, WatchSettings
+from bayplan.cluster.apiserver import ServedCluster, WatchFault, WatchSettings
 from bayplan.cluster.manifests import load_manifests
 from bayplan.profiles.loading import ProfileSet, default_profiles
 from bayplan.profiles.settings import LeaderElection
@@ -59,111 +57,98 @@ def bindings(made: Stage) -> int:
     return made.server.calls["create", "", "pods/binding", True]
 
 
-def test_a_watch_that_is_dropped_a_hundred_times_loses_nothing_and_lists_nothing_anew() -> None:
-    async def run() -> None:
-        async with ticking(*nodes(20)) as made:
-            app = await made.start(**clock_of(made))
-            drops = 0
-            for index in range(100):
-                made.create(make_pod(f"p{index}"))
-                drops += bool(made.server.end_watches())
-                await asyncio.sleep(1)
-            await all_bound(made, 100)
-            assert drops == 100
-            assert {reflector.relists for reflector in app.cluster.reflectors} == {1}
-            assert bindings(made) == 100
-            made.check_nodes()
-
-    run_fast(run())
+async def test_a_watch_that_is_dropped_a_hundred_times_loses_nothing_and_lists_nothing_anew() -> (
+    None
+):
+    async with ticking(*nodes(20)) as made:
+        app = await made.start(**clock_of(made))
+        drops = 0
+        for index in range(100):
+            made.create(make_pod(f"p{index}"))
+            drops += bool(made.server.end_watches())
+            await asyncio.sleep(1)
+        await all_bound(made, 100)
+        assert drops == 100
+        assert {reflector.relists for reflector in app.cache.reflectors} == {1}
+        assert bindings(made) == 100
+        made.check_nodes()
 
 
 @pytest.mark.parametrize("fault", [WatchFault.TRUNCATE, WatchFault.GARBAGE, WatchFault.EXPIRE])
-def test_a_watch_that_breaks_in_any_way_is_taken_up_again(fault: WatchFault) -> None:
-    async def run() -> None:
-        async with ticking(*nodes(5)) as made:
-            await made.start(**clock_of(made))
-            for index in range(20):
-                made.server.end_watches(fault)
-                made.create(make_pod(f"p{index}"))
-                await asyncio.sleep(0.5)
-            await all_bound(made, 20)
-            assert bindings(made) == 20
-
-    run_fast(run())
+async def test_a_watch_that_breaks_in_any_way_is_taken_up_again(fault: WatchFault) -> None:
+    async with ticking(*nodes(5)) as made:
+        await made.start(**clock_of(made))
+        for index in range(20):
+            made.server.end_watches(fault)
+            made.create(make_pod(f"p{index}"))
+            await asyncio.sleep(0.5)
+        await all_bound(made, 20)
+        assert bindings(made) == 20
 
 
-def test_after_410_a_list_shows_what_came_and_what_went_meanwhile() -> None:
-    async def run() -> None:
-        async with ticking(*nodes(2, cpu=4)) as made:
-            await made.start(**clock_of(made))
-            made.create(*(make_pod(f"old{index}") for index in range(8)))
-            await all_bound(made, 8)
-            # The connection is gone, the history is forgotten, and the world goes on.
-            port = made.server.port
-            await made.server.stop()
-            for index in range(4):
-                made.cluster.delete(Pod, f"default/old{index}", grace=0)
-            made.create(*(make_pod(f"new{index}") for index in range(4)))
-            made.server.compact()
-            made.server.port = port
-            await made.server.start()
-            await all_bound(made, 8)
-            assert {f"default/new{index}" for index in range(4)} <= made.placements().keys()
-            made.check_nodes()
-
-    run_fast(run())
+async def test_after_410_a_list_shows_what_came_and_what_went_meanwhile() -> None:
+    async with ticking(*nodes(2, cpu=4)) as made:
+        await made.start(**clock_of(made))
+        made.create(*(make_pod(f"old{index}") for index in range(8)))
+        await all_bound(made, 8)
+        # The connection is gone, the history is forgotten, and the world goes on.
+        port = made.server.port
+        await made.server.stop()
+        for index in range(4):
+            made.cluster.delete(Pod, f"default/old{index}", grace=0)
+        made.create(*(make_pod(f"new{index}") for index in range(4)))
+        made.server.compact()
+        made.server.port = port
+        await made.server.start()
+        await all_bound(made, 8)
+        assert {f"default/new{index}" for index in range(4)} <= made.placements().keys()
+        made.check_nodes()
 
 
-def test_a_tenth_of_all_writes_fails_and_every_pod_is_bound_once() -> None:
-    async def run() -> None:
-        async with ticking(*nodes(30)) as made:
-            faults = made.server.faults
-            app = await made.start(**clock_of(made))
-            for verb in ("create", "patch"):
-                faults.fail(None, verb, code=500, share=0.03)
-                faults.fail(None, verb, code=429, retry_after=1, share=0.03)
-                faults.fail(None, verb, code=409, share=0.01)
-                faults.close(None, verb, share=0.02)
-                faults.close(None, verb, after=True, share=0.02)
-            made.create(make_gang("g", 8), *(make_pod(f"g{i}", gang="g") for i in range(8)))
-            made.create(*(make_pod(f"p{index}") for index in range(192)))
-            await all_bound(made, 200)
-            assert faults.happened > 20
-            faults.clear()
-            async with asyncio.timeout(600):
-                while app.live is None or app.live.scheduler.statistics.bound < 200:
-                    await asyncio.sleep(0.1)
-            made.check_nodes()
-            bound = Counter(
-                event["involvedObject"]["name"]
-                for event in made.events()
-                if event["reason"] == "Scheduled"
-            )
-            assert set(bound.values()) == {1}
-
-    run_fast(run())
+async def test_a_tenth_of_all_writes_fails_and_every_pod_is_bound_once() -> None:
+    async with ticking(*nodes(30)) as made:
+        faults = made.server.faults
+        app = await made.start(**clock_of(made))
+        for verb in ("create", "patch"):
+            faults.fail(None, verb, code=500, share=0.03)
+            faults.fail(None, verb, code=429, retry_after=1, share=0.03)
+            faults.fail(None, verb, code=409, share=0.01)
+            faults.close(None, verb, share=0.02)
+            faults.close(None, verb, after=True, share=0.02)
+        made.create(make_gang("g", 8), *(make_pod(f"g{i}", gang="g") for i in range(8)))
+        made.create(*(make_pod(f"p{index}") for index in range(192)))
+        await all_bound(made, 200)
+        assert faults.happened > 20
+        faults.clear()
+        async with asyncio.timeout(600):
+            while app.live is None or app.live.scheduler.statistics.bound < 200:
+                await asyncio.sleep(0.1)
+        made.check_nodes()
+        bound = Counter(
+            event["involvedObject"]["name"]
+            for event in made.events()
+            if event["reason"] == "Scheduled"
+        )
+        assert set(bound.values()) == {1}
 
 
-def test_a_server_that_is_gone_for_thirty_seconds_is_waited_for() -> None:
-    async def run() -> None:
-        async with ticking(*nodes(10)) as made:
-            app = await made.start(**clock_of(made))
-            made.create(*(make_pod(f"before{index}") for index in range(30)))
-            await asyncio.sleep(0.01)
-            port = made.server.port
-            await made.server.stop()
-            made.create(*(make_pod(f"during{index}") for index in range(30)))
-            await asyncio.sleep(30)
-            assert app.not_ready() != ""
-            made.server.port = port
-            await made.server.start()
-            await all_bound(made, 60)
-            async with asyncio.timeout(120):
-                while app.not_ready():
-                    await asyncio.sleep(0.1)
-            made.check_nodes()
-
-    run_fast(run())
+async def test_a_server_that_is_gone_for_thirty_seconds_is_waited_for() -> None:
+    async with ticking(*nodes(10)) as made:
+        app = await made.start(**clock_of(made))
+        made.create(*(make_pod(f"before{index}") for index in range(30)))
+        await asyncio.sleep(0.01)
+        port = made.server.port
+        await made.server.stop()
+        made.create(*(make_pod(f"during{index}") for index in range(30)))
+        await asyncio.sleep(30)
+        assert app.not_ready() != ""
+        made.server.port = port
+        await made.server.start()
+        await all_bound(made, 60)
+        async with asyncio.timeout(120):
+            while app.not_ready():
+                await asyncio.sleep(0.1)
+        made.check_nodes()
 
 
 def whole_gangs(made: Stage, gangs: int, size: int) -> None:
@@ -173,52 +158,46 @@ def whole_gangs(made: Stage, gangs: int, size: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_killed_at_any_instant_while_binding_gangs_it_leaves_whole_gangs(seed: int) -> None:
+async def test_killed_at_any_instant_while_binding_gangs_it_leaves_whole_gangs(seed: int) -> None:
     gangs, size, kills = 30, 4, 25
 
-    async def run() -> None:
-        chance = random.Random(seed)
-        async with ticking(*nodes(gangs * size // 4, cpu=4)) as made:
-            made.server.faults.latency = 0.002
-            app = await made.start(**clock_of(made))
-            for kill in range(kills):
-                for index in range(kill, gangs, kills):
-                    pods = (make_pod(f"g{index}-{i}", gang=f"g{index}") for i in range(size))
-                    made.create(make_gang(f"g{index}", size), *pods)
-                for _ in range(chance.randrange(40)):
-                    await asyncio.sleep(chance.random() * 0.002)
-                await made.kill(app)
-                made.check_nodes()
-                app = await made.start(**clock_of(made))
-            await all_bound(made, gangs * size)
-            whole_gangs(made, gangs, size)
+    chance = random.Random(seed)
+    async with ticking(*nodes(gangs * size // 4, cpu=4)) as made:
+        made.server.faults.latency = 0.002
+        app = await made.start(**clock_of(made))
+        for kill in range(kills):
+            for index in range(kill, gangs, kills):
+                pods = (make_pod(f"g{index}-{i}", gang=f"g{index}") for i in range(size))
+                made.create(make_gang(f"g{index}", size), *pods)
+            for _ in range(chance.randrange(40)):
+                await asyncio.sleep(chance.random() * 0.002)
+            await made.kill(app)
             made.check_nodes()
+            app = await made.start(**clock_of(made))
+        await all_bound(made, gangs * size)
+        whole_gangs(made, gangs, size)
+        made.check_nodes()
 
-    run_fast(run())
 
-
-def test_two_schedulers_race_for_the_same_pods_and_each_is_bound_once() -> None:
-    async def run() -> None:
-        async with ticking(*nodes(20)) as made:
-            made.server.faults.latency = 0.005
-            apps = [await made.start(**clock_of(made)) for _ in range(2)]
-            gangs = [make_gang(f"g{index}", 4) for index in range(10)]
-            made.create(
-                *gangs, *(make_pod(f"g{g}-{i}", gang=f"g{g}") for g in range(10) for i in range(4))
-            )
-            made.create(*(make_pod(f"p{index}") for index in range(100)))
-            await all_bound(made, 140)
-            async with asyncio.timeout(600):
-                while any(app.cluster.writing for app in apps):
-                    await asyncio.sleep(0.1)
-            for app in apps:
-                assert app.live is not None
-                assert app.live.scheduler.unconfirmed == 0
-                placed = app.live.scheduler.snapshot.placed
-                seen = {key: node for key, (_, node) in placed.items()}
-                assert seen == made.placements()
-
-    run_fast(run())
+async def test_two_schedulers_race_for_the_same_pods_and_each_is_bound_once() -> None:
+    async with ticking(*nodes(20)) as made:
+        made.server.faults.latency = 0.005
+        apps = [await made.start(**clock_of(made)) for _ in range(2)]
+        gangs = [make_gang(f"g{index}", 4) for index in range(10)]
+        made.create(
+            *gangs, *(make_pod(f"g{g}-{i}", gang=f"g{g}") for g in range(10) for i in range(4))
+        )
+        made.create(*(make_pod(f"p{index}") for index in range(100)))
+        await all_bound(made, 140)
+        async with asyncio.timeout(600):
+            while any(app.cluster.writing for app in apps):
+                await asyncio.sleep(0.1)
+        for app in apps:
+            assert app.live is not None
+            assert app.live.scheduler.unconfirmed == 0
+            placed = app.live.scheduler.snapshot.placed
+            seen = {key: node for key, (_, node) in placed.items()}
+            assert seen == made.placements()
 
 
 ELECTION = LeaderElection(resource_name="sched", resource_namespace="kube-system")
@@ -232,114 +211,94 @@ async def leader_of(made: Stage) -> Any:
     async with asyncio.timeout(120):
         while True:
             for app in made.apps:
-                if app._election is not None and app._election.leads():
+                if app.leads():
                     return app
             await asyncio.sleep(0.1)
 
 
-def test_a_leader_that_cannot_renew_its_lease_stops_at_once_and_the_standby_takes_over() -> None:
-    async def run() -> None:
-        async with ticking(*nodes(50)) as made:
-            options = {"leader_elect": True, **clock_of(made)}
-            first = await made.start(electing(), **options)
-            assert await leader_of(made) is first
-            second = await made.start(electing(), **options)
-            made.create(*(make_pod(f"a{index}") for index in range(50)))
-            await all_bound(made, 50)
-            assert not second._election.leads()
-            # Only the leader renews by patching; the standby reads.
-            made.server.faults.fail(None, "patch", "leases", code=503)
-            status = await made._running[id(first)]
-            assert status == 1
-            stopped = bindings(made)
-            made.create(*(make_pod(f"b{index}") for index in range(50)))
-            await asyncio.sleep(1)
-            assert bindings(made) == stopped
-            made.apps.remove(first)
-            made.server.faults.clear()
-            assert await leader_of(made) is second
-            await all_bound(made, 100)
-            assert bindings(made) == 100
-            made.check_nodes()
-
-    run_fast(run())
+async def test_a_leader_that_cannot_renew_its_lease_stops_at_once_and_the_standby_takes_over() -> (
+    None
+):
+    async with ticking(*nodes(50)) as made:
+        options = {"leader_elect": True, **clock_of(made)}
+        first = await made.start(electing(), **options)
+        assert await leader_of(made) is first
+        second = await made.start(electing(), **options)
+        made.create(*(make_pod(f"a{index}") for index in range(50)))
+        await all_bound(made, 50)
+        assert not second.leads()
+        # Only the leader renews by patching; the standby reads.
+        made.server.faults.fail(None, "patch", "leases", code=503)
+        assert await made.exit_status(first) == 1
+        stopped = bindings(made)
+        made.create(*(make_pod(f"b{index}") for index in range(50)))
+        await asyncio.sleep(1)
+        assert bindings(made) == stopped
+        made.server.faults.clear()
+        assert await leader_of(made) is second
+        await all_bound(made, 100)
+        assert bindings(made) == 100
+        made.check_nodes()
 
 
-def test_a_standby_decides_and_writes_nothing() -> None:
-    async def run() -> None:
-        async with ticking(*nodes(2)) as made:
-            made.create(make_pod("p"), make_pod("never", cpu=64))
-            made.server.faults.fail(None, "create", "leases", code=503)
-            options = {"leader_elect": True, **clock_of(made)}
-            app = await made.start(electing(), **options)
-            await asyncio.sleep(60)
-            assert app.live.scheduler.statistics.cycles == 0
-            written = {verb for verb, _, resource, _ in made.server.calls if resource != "leases"}
-            assert written == {"list", "watch"}
-            made.server.faults.clear()
-            await all_bound(made, 1)
-
-    run_fast(run())
+async def test_a_standby_decides_and_writes_nothing() -> None:
+    async with ticking(*nodes(2)) as made:
+        made.create(make_pod("p"), make_pod("never", cpu=64))
+        made.server.faults.fail(None, "create", "leases", code=503)
+        options = {"leader_elect": True, **clock_of(made)}
+        app = await made.start(electing(), **options)
+        await asyncio.sleep(60)
+        assert app.live.scheduler.statistics.cycles == 0
+        written = {verb for verb, _, resource, _ in made.server.calls if resource != "leases"}
+        assert written == {"list", "watch"}
+        made.server.faults.clear()
+        await all_bound(made, 1)
 
 
-def test_a_leader_that_stops_gives_its_lease_back_and_the_standby_leads_within_seconds() -> None:
-    async def run() -> None:
-        async with ticking(*nodes(5)) as made:
-            options = {"leader_elect": True, **clock_of(made)}
-            first = await made.start(electing(), **options)
-            assert await leader_of(made) is first
-            second = await made.start(electing(), **options)
-            assert await made.stop(first) == 0
-            began = asyncio.get_running_loop().time()
-            assert await leader_of(made) is second
-            assert asyncio.get_running_loop().time() - began < 5
-            made.create(make_pod("p"))
-            await all_bound(made, 1)
-
-    run_fast(run())
-
-
-def test_bookmarks_move_the_version_on_so_that_a_quiet_watch_can_be_resumed() -> None:
-    async def run() -> None:
-        settings = WatchSettings(bookmark_every=5)
-        async with ticking(*nodes(4), watches=settings) as made:
-            app = await made.start(**clock_of(made))
-            pods = [make_pod(f"p{index}") for index in range(30)]
-            made.create(*pods)
-            await all_bound(made, 30)
-            await asyncio.sleep(20)
-            made.server.compact()
-            made.server.end_watches()
-            await asyncio.sleep(5)
-            assert {reflector.relists for reflector in app.cluster.reflectors} == {1}
-
-    run_fast(run())
+async def test_a_leader_that_stops_gives_its_lease_back_and_the_standby_leads_within_seconds() -> (
+    None
+):
+    async with ticking(*nodes(5)) as made:
+        options = {"leader_elect": True, **clock_of(made)}
+        first = await made.start(electing(), **options)
+        assert await leader_of(made) is first
+        second = await made.start(electing(), **options)
+        assert await made.stop(first) == 0
+        began = asyncio.get_running_loop().time()
+        assert await leader_of(made) is second
+        assert asyncio.get_running_loop().time() - began < 5
+        made.create(make_pod("p"))
+        await all_bound(made, 1)
 
 
-def test_a_kind_that_is_installed_later_is_picked_up() -> None:
-    from bayplan.cluster.apiserver import ServedCluster
+async def test_bookmarks_move_the_version_on_so_that_a_quiet_watch_can_be_resumed() -> None:
+    settings = WatchSettings(bookmark_every=5)
+    async with ticking(*nodes(4), watches=settings) as made:
+        app = await made.start(**clock_of(made))
+        pods = [make_pod(f"p{index}") for index in range(30)]
+        made.create(*pods)
+        await all_bound(made, 30)
+        await asyncio.sleep(20)
+        made.server.compact()
+        made.server.end_watches()
+        await asyncio.sleep(5)
+        assert {reflector.relists for reflector in app.cache.reflectors} == {1}
 
-    async def run() -> None:
-        cluster = ServedCluster(without=("scheduling.sigs.k8s.io",))
-        async with ticking(*nodes(4), cluster=cluster) as made:
-            app = await made.start(**clock_of(made))
-            assert app.not_ready() == ""
-            made.create(*(make_pod(f"g-{index}", gang="g") for index in range(3)))
-            await asyncio.sleep(5)
-            assert made.placements() == {}
-            install(made)
-            await asyncio.sleep(60)
-            made.create(make_gang("g", 3))
-            await all_bound(made, 3)
 
-    def install(made: Stage) -> None:
-        whole = ServedCluster()
-        resource = whole.resources.of_kind("scheduling.sigs.k8s.io", "PodGroup")
-        assert resource is not None
-        made.cluster.resources.add(resource)
-
-    with contextlib.suppress(asyncio.CancelledError):
-        run_fast(run())
+async def test_a_kind_that_is_installed_later_is_picked_up() -> None:
+    group = ServedCluster().resources.of_kind("scheduling.sigs.k8s.io", "PodGroup")
+    assert group is not None
+    cluster = ServedCluster(without=("scheduling.sigs.k8s.io",))
+    async with ticking(*nodes(4), cluster=cluster) as made:
+        app = await made.start(**clock_of(made))
+        assert app.not_ready() == ""
+        made.create(*(make_pod(f"g-{index}", gang="g") for index in range(3)))
+        await asyncio.sleep(5)
+        assert made.placements() == {}
+        made.cluster.resources.add(group)
+        await asyncio.sleep(60)
+        made.create(make_gang("g", 3))
+        await all_bound(made, 3)
 
 
 def with_devices(pods: int) -> list[ApiObject]:
@@ -360,67 +319,56 @@ def named(name: str) -> ProfileSet:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_schedulers_that_race_for_devices_give_none_of_them_twice(seed: int) -> None:
-    async def run() -> None:
-        chance = random.Random(seed)
-        async with ticking(*with_devices(0)) as made:
-            made.server.faults.latency = 0.004
-            # Each has pods of its own, and both begin with the first device.
-            for name in ("one", "two"):
-                await made.start(named(name), **clock_of(made))
-            for index, pod in enumerate(with_devices(16)[-16:]):
-                assert isinstance(pod, Pod)
-                spec = structs.replace(pod.spec, scheduler_name=("one", "two")[index % 2])
-                made.create(structs.replace(pod, spec=spec))
-                if chance.random() < 0.3:
-                    await asyncio.sleep(chance.random() * 0.02)
-            await all_bound(made, 16)
-            made.check_nodes()
-            users = [
-                reference.name
-                for claim in made.cluster.list(ResourceClaim)
-                for reference in claim.status.reserved_for
-            ]
-            assert sorted(users) == sorted(f"p{index}" for index in range(16))
-            told = [event["message"] for event in made.events()]
-            assert any("just before" in message for message in told)
-
-    run_fast(run())
+async def test_schedulers_that_race_for_devices_give_none_of_them_twice(seed: int) -> None:
+    chance = random.Random(seed)
+    async with ticking(*with_devices(0)) as made:
+        made.server.faults.latency = 0.004
+        # Each has pods of its own, and both begin with the first device.
+        for name in ("one", "two"):
+            await made.start(named(name), **clock_of(made))
+        for index, pod in enumerate(with_devices(16)[-16:]):
+            assert isinstance(pod, Pod)
+            spec = structs.replace(pod.spec, scheduler_name=("one", "two")[index % 2])
+            made.create(structs.replace(pod, spec=spec))
+            if chance.random() < 0.3:
+                await asyncio.sleep(chance.random() * 0.02)
+        await all_bound(made, 16)
+        made.check_nodes()
+        users = [
+            reference.name
+            for claim in made.cluster.list(ResourceClaim)
+            for reference in claim.status.reserved_for
+        ]
+        assert sorted(users) == sorted(f"p{index}" for index in range(16))
+        told = [event["message"] for event in made.events()]
+        assert any("just before" in message for message in told)
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_killed_at_any_instant_while_devices_are_given_it_gives_none_twice(seed: int) -> None:
-    async def run() -> None:
-        chance = random.Random(seed)
-        async with ticking(*with_devices(16)) as made:
-            made.server.faults.latency = 0.002
-            for _ in range(12):
-                app = await made.start(**clock_of(made))
-                for _ in range(chance.randrange(30)):
-                    await asyncio.sleep(chance.random() * 0.002)
-                await made.kill(app)
-                made.check_nodes()
-            await made.start(**clock_of(made))
-            await all_bound(made, 16)
-            made.check_nodes()
-
-    run_fast(run())
-
-
-def test_a_watch_without_any_word_is_begun_anew_and_nothing_is_wrong() -> None:
-    async def run() -> None:
-        settings = WatchSettings(bookmark_every=10_000)
-        async with ticking(*nodes(2), watches=settings) as made:
+async def test_killed_at_any_instant_while_devices_are_given_it_gives_none_twice(seed: int) -> None:
+    chance = random.Random(seed)
+    async with ticking(*with_devices(16)) as made:
+        made.server.faults.latency = 0.002
+        for _ in range(12):
             app = await made.start(**clock_of(made))
-            watches = sum(
-                count for (verb, *_), count in made.server.calls.items() if verb == "watch"
-            )
-            await asyncio.sleep(200)
-            again = sum(count for (verb, *_), count in made.server.calls.items() if verb == "watch")
-            assert again >= 2 * watches
-            assert app.not_ready() == ""
-            assert {reflector.relists for reflector in app.cluster.reflectors} == {1}
-            made.create(make_pod("p"))
-            await all_bound(made, 1)
+            for _ in range(chance.randrange(30)):
+                await asyncio.sleep(chance.random() * 0.002)
+            await made.kill(app)
+            made.check_nodes()
+        await made.start(**clock_of(made))
+        await all_bound(made, 16)
+        made.check_nodes()
 
-    run_fast(run())
+
+async def test_a_watch_without_any_word_is_begun_anew_and_nothing_is_wrong() -> None:
+    settings = WatchSettings(bookmark_every=10_000)
+    async with ticking(*nodes(2), watches=settings) as made:
+        app = await made.start(**clock_of(made))
+        watches = sum(count for (verb, *_), count in made.server.calls.items() if verb == "watch")
+        await asyncio.sleep(200)
+        again = sum(count for (verb, *_), count in made.server.calls.items() if verb == "watch")
+        assert again >= 2 * watches
+        assert app.not_ready() == ""
+        assert {reflector.relists for reflector in app.cache.reflectors} == {1}
+        made.create(make_pod("p"))
+        await all_bound(made, 1)

@@ -55,26 +55,26 @@ def _without_numbers(query: str) -> str:
 @pytest.fixture(scope="module")
 def exported() -> dict[str, set[str]]:
     """The labels of every metric that a scheduler has exported after it did a little of each."""
+    return asyncio.run(labels_after_a_little_of_each())
+
+
+async def labels_after_a_little_of_each() -> dict[str, set[str]]:
     found: dict[str, set[str]] = {}
-
-    async def run() -> None:
-        registry = CollectorRegistry()
-        labels = {"bayplan.dev/machine": "a100-pcie-bridged"}
-        async with stage([make_node("n", cpu=8, labels=labels, gpu=4)]) as made:
-            await made.start(registry=registry)
-            made.create(make_pod("large", cpu=16), make_pod("low", cpu=6, priority=1))
-            await made.run_out()
-            made.create(make_pod("high", cpu=6, priority=9))
-            made.create(make_pod("gpus", gpu=2, annotations={"gpu.topology/policy": "nvlink"}))
-            made.create(*(make_pod(f"p{index}", cpu="10m") for index in range(12)))
-            await made.run_out(until=1200)
-            assert len(made.placements()) == 14
-            for one in (registry, REGISTRY):
-                for family in one.collect():
-                    for sample in family.samples:
-                        found.setdefault(sample.name, set()).update(sample.labels)
-
-    asyncio.run(run())
+    registry = CollectorRegistry()
+    labels = {"bayplan.dev/machine": "a100-pcie-bridged"}
+    async with stage([make_node("n", cpu=8, labels=labels, gpu=4)]) as made:
+        await made.start(registry=registry)
+        made.create(make_pod("large", cpu=16), make_pod("low", cpu=6, priority=1))
+        await made.run_out()
+        made.create(make_pod("high", cpu=6, priority=9))
+        made.create(make_pod("gpus", gpu=2, annotations={"gpu.topology/policy": "nvlink"}))
+        made.create(*(make_pod(f"p{index}", cpu="10m") for index in range(12)))
+        await made.run_out(until=1200)
+        assert len(made.placements()) == 14
+        for one in (registry, REGISTRY):
+            for family in one.collect():
+                for sample in family.samples:
+                    found.setdefault(sample.name, set()).update(sample.labels)
     return found
 
 
@@ -112,11 +112,11 @@ def test_metrics_that_others_have_too_are_those_of_our_job() -> None:
 
 
 def test_values_that_are_selected_exist(exported: dict[str, set[str]]) -> None:
-    from bayplan.live.metrics import _QUEUES, _RESULTS
+    from bayplan.live.metrics import QUEUE_LABELS, RESULT_LABELS
 
     values = {
-        "queue": set(_QUEUES.values()),
-        "result": set(_RESULTS.values()),
+        "queue": set(QUEUE_LABELS.values()),
+        "result": set(RESULT_LABELS.values()),
         "satisfied": {"true", "false"},
         "same_numa": {"true", "false"},
         "reason": {"unmet", "unknown"},

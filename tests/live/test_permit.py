@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import replace
 
 from msgspec import structs
@@ -48,26 +47,23 @@ async def approve(on: Stage) -> None:
     await on.settle()
 
 
-def test_a_wait_is_shown_and_ends_with_the_event_that_it_waits_for() -> None:
-    async def run() -> None:
-        async with stage([make_node("n")]) as on:
-            app = await on.start(profiles())
-            on.create(make_pod("p"))
-            await on.settle()
-            (pod,) = on.pods().values()
-            (condition,) = [c for c in pod.status.conditions if c.type == "PodScheduled"]
-            message = 'Waiting on permit from plugin "Approval" for at most 600s'
-            assert (condition.status, condition.reason) == ("False", "WaitingOnPermit")
-            assert condition.message == f"{message}; assumed on node n"
-            assert "WaitingOnPermit" in {event["reason"] for event in on.events()}
-            assert app.live is not None
-            wait = app.live.scheduler.waiting("default/p")
-            assert wait is not None
-            assert (wait.plugins, wait.nodes) == (("Approval",), {"default/p": "n"})
-            await approve(on)
-            assert on.placements() == {"default/p": "n"}
-            (pod,) = on.pods().values()
-            (condition,) = [c for c in pod.status.conditions if c.type == "PodScheduled"]
-            assert condition.status == "True"
-
-    asyncio.run(run())
+async def test_a_wait_is_shown_and_ends_with_the_event_that_it_waits_for() -> None:
+    async with stage([make_node("n")]) as on:
+        app = await on.start(profiles())
+        on.create(make_pod("p"))
+        await on.settle()
+        (pod,) = on.pods().values()
+        (condition,) = [c for c in pod.status.conditions if c.type == "PodScheduled"]
+        message = 'Waiting on permit from plugin "Approval" for at most 600s'
+        assert (condition.status, condition.reason) == ("False", "WaitingOnPermit")
+        assert condition.message == f"{message}; assumed on node n"
+        assert "WaitingOnPermit" in {event["reason"] for event in on.events()}
+        assert app.live is not None
+        wait = app.live.scheduler.waiting("default/p")
+        assert wait is not None
+        assert (wait.plugins, wait.nodes) == (("Approval",), {"default/p": "n"})
+        await approve(on)
+        assert on.placements() == {"default/p": "n"}
+        (pod,) = on.pods().values()
+        (condition,) = [c for c in pod.status.conditions if c.type == "PodScheduled"]
+        assert condition.status == "True"

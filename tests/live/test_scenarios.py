@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -89,11 +88,11 @@ TOLD_MORE = "kubernetes-volume-zones"
 """Over HTTP a pod may be tried before the volume is there that its neighbour waits for, too."""
 
 
-def check(paths: list[str], profile: Path | None) -> None:
+async def check(paths: list[str], profile: Path | None) -> None:
     objects = load_manifests(paths).objects
     profiles = load_profiles(profile, PluginFinder()) if profile else default_profiles()
     expected = outcome(in_memory(objects, profiles))
-    got = asyncio.run(over_http(objects, profiles))
+    got = await over_http(objects, profiles)
     name = Path(paths[0]).parent.name
     if name == REFUSED_LATER:
         assert [*got.pop("pending")] == [*expected.pop("pending")]
@@ -114,20 +113,20 @@ EXAMPLES_HERE = sorted(
 
 
 @pytest.mark.parametrize("name", EXAMPLES_HERE)
-def test_an_example_ends_over_http_as_it_does_in_memory(name: str) -> None:
-    check([str(EXAMPLES / name)], None)
+async def test_an_example_ends_over_http_as_it_does_in_memory(name: str) -> None:
+    await check([str(EXAMPLES / name)], None)
 
 
-def test_all_workloads_get_their_pods_and_these_their_nodes() -> None:
+async def test_all_workloads_get_their_pods_and_these_their_nodes() -> None:
     objects = load_manifests([str(EXAMPLES / "workloads")]).objects
     expected = outcome(in_memory(objects, default_profiles()))
-    got = asyncio.run(over_http(objects, default_profiles()))
+    got = await over_http(objects, default_profiles())
     # Which of equal nodes a pod gets depends on when its controller made it.
     assert sorted(got["placements"]) == sorted(expected["placements"])
     assert got["pending"] == expected["pending"] == {}
 
 
 @pytest.mark.parametrize("name", sorted(path.name for path in CASES.iterdir()))
-def test_a_case_ends_over_http_as_it_does_in_memory(name: str) -> None:
+async def test_a_case_ends_over_http_as_it_does_in_memory(name: str) -> None:
     profile = CASES / name / "profile.yaml"
-    check([str(CASES / name / "manifests.yaml")], profile if profile.exists() else None)
+    await check([str(CASES / name / "manifests.yaml")], profile if profile.exists() else None)

@@ -8,11 +8,10 @@ from functools import partial
 from typing import Any
 
 import pytest
-from fastloop import run_fast
 from stage import Stage, stage
 
 from bayplan.api import Pod, PodCondition
-from bayplan.cluster.kubernetes.writer import Rate, Writer
+from bayplan.cluster.kubernetes.writer import RateLimiter, Writer
 from bayplan.cluster.protocol import Bind, Event, Evict, PatchPodStatus
 from bayplan.errors import ClusterError, Conflict, NotFound, Stopped
 from bayplan.live.app import LiveApp
@@ -45,139 +44,112 @@ def waiting(pod: Pod, message: str, node: str | None = None) -> PatchPodStatus:
     return PatchPodStatus(pod.key, pod.metadata.uid, condition, node)
 
 
-def test_of_statuses_that_wait_only_the_last_is_written() -> None:
-    async def run() -> None:
-        async with stage([make_node("n"), make_pod("p")]) as made:
-            _, writer = await writing(made)
-            (pod,) = made.pods().values()
-            writes = [waiting(pod, f"try {n}", "n" if n == 3 else None) for n in range(20)]
-            assert await answers(writer, *writes) == [None] * 20
-            assert made.server.calls[PATCHES] == 2
-            status = made.pods()["default/p"].status
-            (condition,) = status.conditions
-            assert (condition.message, status.nominated_node_name) == ("try 19", "n")
-
-    asyncio.run(run())
+async def test_of_statuses_that_wait_only_the_last_is_written() -> None:
+    async with stage([make_node("n"), make_pod("p")]) as made:
+        _, writer = await writing(made)
+        (pod,) = made.pods().values()
+        writes = [waiting(pod, f"try {n}", "n" if n == 3 else None) for n in range(20)]
+        assert await answers(writer, *writes) == [None] * 20
+        assert made.server.calls[PATCHES] == 2
+        status = made.pods()["default/p"].status
+        (condition,) = status.conditions
+        assert (condition.message, status.nominated_node_name) == ("try 19", "n")
 
 
-def test_a_condition_that_is_there_is_not_written_again_by_the_next_process() -> None:
-    async def run() -> None:
-        async with stage([make_node("n", cpu=1), make_pod("p", cpu=2)]) as made:
-            app = await made.start()
-            await made.run_out(1)
-            written = made.server.calls[PATCHES]
-            assert written == 1
-            since = made.pods()["default/p"].status.conditions[0].last_transition_time
-            await made.stop(app)
-            await made.start()
-            await made.run_out(1)
-            assert made.server.calls[PATCHES] == written
-            assert made.pods()["default/p"].status.conditions[0].last_transition_time == since
-
-    asyncio.run(run())
+async def test_a_condition_that_is_there_is_not_written_again_by_the_next_process() -> None:
+    async with stage([make_node("n", cpu=1), make_pod("p", cpu=2)]) as made:
+        app = await made.start()
+        await made.run_out(1)
+        written = made.server.calls[PATCHES]
+        assert written == 1
+        since = made.pods()["default/p"].status.conditions[0].last_transition_time
+        await made.stop(app)
+        await made.start()
+        await made.run_out(1)
+        assert made.server.calls[PATCHES] == written
+        assert made.pods()["default/p"].status.conditions[0].last_transition_time == since
 
 
-def test_a_pod_that_was_made_anew_is_neither_bound_nor_told_for_the_old_one() -> None:
-    async def run() -> None:
-        async with stage([make_node("n"), make_pod("p")]) as made:
-            _, writer = await writing(made)
-            (old,) = made.pods().values()
-            made.cluster.delete(Pod, "default/p", grace=0)
-            made.create(make_pod("p"))
-            uid = old.metadata.uid
-            found = await answers(
-                writer,
-                Bind("default/p", uid, "n"),
-                waiting(old, "old"),
-                Evict("default/p", uid, "make room"),
-                Bind("default/gone", "x", "n"),
-            )
-            assert [type(error) for error in found] == [Conflict, Conflict, Conflict, NotFound]
-            assert made.placements() == {}
-            assert made.pods()["default/p"].status.conditions == ()
-
-    asyncio.run(run())
+async def test_a_pod_that_was_made_anew_is_neither_bound_nor_told_for_the_old_one() -> None:
+    async with stage([make_node("n"), make_pod("p")]) as made:
+        _, writer = await writing(made)
+        (old,) = made.pods().values()
+        made.cluster.delete(Pod, "default/p", grace=0)
+        made.create(make_pod("p"))
+        uid = old.metadata.uid
+        found = await answers(
+            writer,
+            Bind("default/p", uid, "n"),
+            waiting(old, "old"),
+            Evict("default/p", uid, "make room"),
+            Bind("default/gone", "x", "n"),
+        )
+        assert [type(error) for error in found] == [Conflict, Conflict, Conflict, NotFound]
+        assert made.placements() == {}
+        assert made.pods()["default/p"].status.conditions == ()
 
 
-def test_a_binding_whose_answer_got_lost_is_not_taken_for_refused() -> None:
-    async def run() -> None:
-        async with stage([make_node("n"), make_node("m"), make_pod("p")]) as made:
-            _, writer = await writing(made)
-            (pod,) = made.pods().values()
-            made.server.faults.close(1, "create", "pods/binding", after=True)
-            assert await answers(writer, Bind(pod.key, pod.metadata.uid, "n")) == [None]
-            (error,) = await answers(writer, Bind(pod.key, pod.metadata.uid, "m"))
-            assert isinstance(error, Conflict)
-            assert made.placements() == {"default/p": "n"}
-
-    run_fast(run())
+async def test_a_binding_whose_answer_got_lost_is_not_taken_for_refused() -> None:
+    async with stage([make_node("n"), make_node("m"), make_pod("p")]) as made:
+        _, writer = await writing(made)
+        (pod,) = made.pods().values()
+        made.server.faults.close(1, "create", "pods/binding", after=True)
+        assert await answers(writer, Bind(pod.key, pod.metadata.uid, "n")) == [None]
+        (error,) = await answers(writer, Bind(pod.key, pod.metadata.uid, "m"))
+        assert isinstance(error, Conflict)
+        assert made.placements() == {"default/p": "n"}
 
 
-def test_the_same_event_again_is_counted_and_too_many_are_kept_back() -> None:
-    async def run() -> None:
-        async with stage([make_node("n"), make_pod("p")]) as made:
-            _, writer = await writing(made)
-            same = [Event("default/p", "Warning", "FailedScheduling", "no room")] * 3
-            for event in same:
-                await answers(writer, event)
-            (written,) = made.events()
-            assert written["count"] == 3
-            many = [Event("default/p", "Normal", "Told", f"story {n}") for n in range(100)]
-            for event in many:
-                await answers(writer, event)
-            assert len(made.events()) == 1 + 25 - 3
-
-    asyncio.run(run())
+async def test_the_same_event_again_is_counted_and_too_many_are_kept_back() -> None:
+    async with stage([make_node("n"), make_pod("p")]) as made:
+        _, writer = await writing(made)
+        same = [Event("default/p", "Warning", "FailedScheduling", "no room")] * 3
+        for event in same:
+            await answers(writer, event)
+        (written,) = made.events()
+        assert written["count"] == 3
+        many = [Event("default/p", "Normal", "Told", f"story {n}") for n in range(100)]
+        for event in many:
+            await answers(writer, event)
+        assert len(made.events()) == 1 + 25 - 3
 
 
-def test_the_status_of_a_gang_is_not_written_for_every_member() -> None:
-    async def run() -> None:
-        size = 32
-        async with stage([make_node(f"n{n}") for n in range(size)]) as made:
-            app = await made.start()
-            assert app.writer is not None
-            app.writer.linger = 0.05
-            made.create(
-                make_gang("g", size), *(make_pod(f"g{n}", 5, gang="g") for n in range(size))
-            )
-            await made.run_out(5)
-            assert len(made.placements()) == size
-            assert (
-                made.server.calls["patch", "scheduling.sigs.k8s.io", "podgroups/status", True] < 8
-            )
-            (group,) = (
-                record.content
-                for resource in made.cluster.resources.all()
-                if (resource.group, resource.kind) == ("scheduling.sigs.k8s.io", "PodGroup")
-                for record in made.cluster.records(resource).values()
-            )
-            assert group["status"]["phase"] == "Running"
-            assert group["status"]["running"] == size
-
-    asyncio.run(run())
+async def test_the_status_of_a_gang_is_not_written_for_every_member() -> None:
+    size = 32
+    async with stage([make_node(f"n{n}") for n in range(size)]) as made:
+        await made.start(linger=0.05)
+        made.create(make_gang("g", size), *(make_pod(f"g{n}", 5, gang="g") for n in range(size)))
+        await made.run_out(5)
+        assert len(made.placements()) == size
+        assert made.server.calls["patch", "scheduling.sigs.k8s.io", "podgroups/status", True] < 8
+        (group,) = (
+            record.content
+            for resource in made.cluster.resources.all()
+            if (resource.group, resource.kind) == ("scheduling.sigs.k8s.io", "PodGroup")
+            for record in made.cluster.records(resource).values()
+        )
+        assert group["status"]["phase"] == "Running"
+        assert group["status"]["running"] == size
 
 
 def test_a_rate_lets_a_burst_through_and_the_rest_in_time() -> None:
-    rate = Rate(per_second=10, burst=5)
+    rate = RateLimiter(per_second=10, burst=5)
     delays = [rate.delay(0.0) for _ in range(8)]
     assert delays == pytest.approx([0, 0, 0, 0, 0, 0.1, 0.2, 0.3])
     assert rate.delay(10.0) == 0
 
 
-def test_after_a_halt_nothing_is_written_and_everybody_is_told() -> None:
-    async def run() -> None:
-        async with stage([make_node("n"), *(make_pod(f"p{n}") for n in range(50))]) as made:
-            _, writer = await writing(made)
-            made.server.faults.latency = 0.05
-            found: list[ClusterError | None] = []
-            for pod in made.pods().values():
-                writer.submit(Bind(pod.key, pod.metadata.uid, "n"), found.append)
-            await asyncio.sleep(0)
-            writer.halt("enough")
-            writer.submit(Bind("default/p0", "", "n"), found.append)
-            await asyncio.sleep(0.1)
-            assert len(found) == 51
-            assert all(isinstance(error, Stopped) for error in found)
-            assert writer.waiting == 0
-
-    asyncio.run(run())
+async def test_after_a_halt_nothing_is_written_and_everybody_is_told() -> None:
+    async with stage([make_node("n"), *(make_pod(f"p{n}") for n in range(50))]) as made:
+        _, writer = await writing(made)
+        made.server.faults.latency = 0.05
+        found: list[ClusterError | None] = []
+        for pod in made.pods().values():
+            writer.submit(Bind(pod.key, pod.metadata.uid, "n"), found.append)
+        await asyncio.sleep(0)
+        writer.halt("enough")
+        writer.submit(Bind("default/p0", "", "n"), found.append)
+        await asyncio.sleep(0.1)
+        assert len(found) == 51
+        assert all(isinstance(error, Stopped) for error in found)
+        assert writer.waiting == 0

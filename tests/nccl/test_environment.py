@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from machine_builders import gb200_tray, machine_from_yaml
 from paths import SHARED
 
-from bayplan.inputs.documents import parse_documents
 from bayplan.nccl import (
     Member,
     Variable,
@@ -17,8 +17,8 @@ from bayplan.nccl import (
 )
 from bayplan.topology.machine.bandwidth import inter_socket, nvlink, pcie
 from bayplan.topology.machine.builder import MachineBuilder
-from bayplan.topology.machine.model import Gpu, Machine, Nic
-from bayplan.topology.machine.readers.machinefile import known_machine, known_machines, machine_from
+from bayplan.topology.machine.model import Gpu, Nic
+from bayplan.topology.machine.readers.machinefile import known_machine, known_machines
 from bayplan.topology.machine.readers.smi import read_smi
 
 TABLES = SHARED / "fixtures" / "nvidia-smi-topo"
@@ -47,15 +47,6 @@ numa:
   roots:
   - gpus: [3]
 """
-
-
-def machine(text: str) -> Machine:
-    return machine_from(parse_documents(text, "machine.yaml")[0])
-
-
-def in_domain(domain: str) -> Machine:
-    tray = known_machine("gb200-nvl72")
-    return replace(tray, gpus=tuple(replace(gpu, nvlink_domain=domain) for gpu in tray.gpus))
 
 
 def values(variables: list[Variable]) -> dict[str, str]:
@@ -106,12 +97,12 @@ def test_only_an_nccl_known_to_read_rails_gets_them(version: tuple[int, ...] | N
     ids=["PIX", "PXB", "beyond PXB"],
 )
 def test_a_nic_counts_at_pix_and_pxb_and_not_beyond(gpus: tuple[int, ...], want: set[str]) -> None:
-    assert hcas(Member("a", machine(NEAR_AND_FAR), gpus)) == want
+    assert hcas(Member("a", machine_from_yaml(NEAR_AND_FAR), gpus)) == want
 
 
 @pytest.mark.parametrize("gpu", [2, 3])
 def test_nothing_is_claimed_of_a_gpu_without_a_near_nic(gpu: int) -> None:
-    member = Member("a", machine(NEAR_AND_FAR), (gpu,))
+    member = Member("a", machine_from_yaml(NEAR_AND_FAR), (gpu,))
     assert hcas(member) == set()
     # Storage ports are not to be used all the same.
     assert values(environment(member, [ELSEWHERE])) == {"NCCL_IB_HCA": "^=mlx5_2"}
@@ -156,7 +147,7 @@ def test_more_hcas_than_nccl_takes_are_not_listed() -> None:
             "{name: m, gpu: H100, numa: [{id: 0, roots: "
             f"[{{switches: [{{gpus: [0], nics: [{names}]}}]}}]}}]}}"
         )
-        return Member("a", machine(text), (0,))
+        return Member("a", machine_from_yaml(text), (0,))
 
     assert len(hcas(with_nics(32))) == 32
     assert hcas(with_nics(33)) == set()
@@ -171,7 +162,7 @@ def test_nics_go_by_nearness_where_their_numbers_do_not_follow_the_gpus(gpu: int
 
 
 @NEEDS_SHARED
-def test_a_nic_whose_rdma_name_no_legend_tells_is_not_listed() -> None:
+def test_a_nic_whose_rdma_name_is_unknown_is_not_listed() -> None:
     table = read_smi(TABLES / "a100_sxm4_8gpu_4nic_half_without_nic.txt")
     assert hcas(Member("a", table, (0, 1))) == {"mlx5_0:1", "mlx5_1:1"}
     assert hcas(Member("a", table, (2, 3))) == set()
@@ -179,7 +170,7 @@ def test_a_nic_whose_rdma_name_no_legend_tells_is_not_listed() -> None:
 
 
 @NEEDS_SHARED
-def test_the_storage_ports_of_a_table_are_told_by_their_distance() -> None:
+def test_the_storage_ports_of_a_table_are_recognized_by_their_distance() -> None:
     table = read_smi(TABLES / "dgx_h200_8gpu_12nic.txt")
     want = {f"mlx5_{nic}:1" for nic in (0, 3, 4, 5, 6, 9, 10, 11)}
     assert hcas(Member("a", table, tuple(range(8)))) == want
@@ -194,7 +185,7 @@ def test_the_first_pod_of_a_job_that_will_span_nodes_gets_its_hcas_already() -> 
 
 
 def test_nvlink_between_nodes_is_turned_off_where_only_some_nodes_have_a_domain() -> None:
-    inside = Member("inside", in_domain("uuid.1"), (0, 1))
+    inside = Member("inside", gb200_tray("uuid.1"), (0, 1))
     outside = Member("outside", known_machine("gb200-nvl72"), (0, 1))
     for member, other in ((inside, outside), (outside, inside)):
         (variable,) = (v for v in environment(member, [other]) if "HCA" not in v.name)
@@ -205,7 +196,7 @@ def test_nvlink_between_nodes_is_turned_off_where_only_some_nodes_have_a_domain(
 def test_of_many_nodes_without_a_domain_the_first_are_named() -> None:
     tray = known_machine("gb200-nvl72")
     others = [Member(f"n{index}", tray, (0,)) for index in range(1000) for _ in range(2)]
-    found = environment(Member("inside", in_domain("uuid.1"), (0, 1)), others)
+    found = environment(Member("inside", gb200_tray("uuid.1"), (0, 1)), others)
     why = next(one.why for one in found if one.name == "NCCL_MNNVL_ENABLE")
     assert why.startswith("n0, n1, n2, n3, n4, n5 and 994 more are in no NVLink domain")
 
@@ -214,7 +205,7 @@ def test_of_many_nodes_without_a_domain_the_first_are_named() -> None:
     ("domain", "other"), [("uuid.1", "uuid.1"), ("uuid.1", "uuid.2"), ("", "")]
 )
 def test_nvlink_between_nodes_is_left_to_nccl_where_all_are_alike(domain: str, other: str) -> None:
-    members = [Member("a", in_domain(domain), (0, 1)), Member("b", in_domain(other), (0, 1))]
+    members = [Member("a", gb200_tray(domain), (0, 1)), Member("b", gb200_tray(other), (0, 1))]
     assert "NCCL_MNNVL_ENABLE" not in values(environment(members[0], members[1:]))
 
 
@@ -234,8 +225,8 @@ numa:
 
 @pytest.mark.parametrize("others", [(), (ELSEWHERE,)], ids=["one node", "two nodes"])
 def test_a_topology_file_is_named_in_virtual_machines_alone(others: tuple[Member, ...]) -> None:
-    virtual = machine(VIRTUAL)
-    real = machine(VIRTUAL.replace("virtual: true", ""))
+    virtual = machine_from_yaml(VIRTUAL)
+    real = machine_from_yaml(VIRTUAL.replace("virtual: true", ""))
     assert "NCCL_TOPO_FILE" not in values(environment(Member("a", real, (0,)), others))
     found = environment(Member("a", virtual, (0,)), others)
     assert values(found)["NCCL_TOPO_FILE"].startswith("/")
@@ -245,7 +236,7 @@ def test_a_topology_file_is_named_in_virtual_machines_alone(others: tuple[Member
 
 
 def test_a_topology_file_that_cannot_be_made_is_not_named() -> None:
-    unknown = machine(VIRTUAL.replace(', busId: "0001:00:00.0"', ""))
+    unknown = machine_from_yaml(VIRTUAL.replace(', busId: "0001:00:00.0"', ""))
     assert environment(Member("a", unknown, (0,))) == []
     assert needed_topology_file(unknown) == ""
 

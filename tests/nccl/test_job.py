@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import itertools
 import math
-from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from machine_builders import gb200_tray
 
 from bayplan.inputs.documents import parse_documents
 from bayplan.nccl import JobPlan, Member, RingPart, plan_job
-from bayplan.topology.machine.model import Machine
 from bayplan.topology.machine.readers.machinefile import known_machine, machine_from
 from bayplan.topology.machine.rings import ring_order
 
@@ -26,7 +25,7 @@ def on(name: str, *gpus: tuple[int, ...]) -> JobPlan:
 
 
 def ring(plan: JobPlan) -> list[tuple[str, int]]:
-    """Follow the ring from node to node, as each is told of its neighbours."""
+    """Follow the ring from node to node, by the neighbours of each part."""
     found: list[tuple[str, int]] = []
     first = node = plan.members[0].node
     while True:
@@ -41,14 +40,6 @@ def ring(plan: JobPlan) -> list[tuple[str, int]]:
 def crossings(passed: list[tuple[str, int]]) -> int:
     """Return how often a ring goes from one node to another."""
     return sum(a[0] != b[0] for a, b in zip(passed, [*passed[1:], passed[0]], strict=True))
-
-
-def in_domain(*domains: str) -> list[Machine]:
-    tray = known_machine("gb200-nvl72")
-    return [
-        replace(tray, gpus=tuple(replace(gpu, nvlink_domain=domain) for gpu in tray.gpus))
-        for domain in domains
-    ]
 
 
 ALL = tuple(range(8))
@@ -144,7 +135,7 @@ def test_the_slowest_node_counts() -> None:
 
 
 def test_in_one_nvlink_domain_the_ring_stays_on_nvlink() -> None:
-    one, two = in_domain("uuid.1", "uuid.1")
+    one = two = gb200_tray("uuid.1")
     plan = plan_job([Member("a", one, (0, 1, 2, 3)), Member("b", two, (0, 1, 2, 3))])
     assert plan.bandwidth == pytest.approx(18 * 40.1)
     # One ring over all eight, not two levels.
@@ -152,7 +143,7 @@ def test_in_one_nvlink_domain_the_ring_stays_on_nvlink() -> None:
 
 
 def test_single_gpus_of_one_nvlink_domain_are_as_fast_as_their_ports() -> None:
-    one, two = in_domain("uuid.1", "uuid.1")
+    one = two = gb200_tray("uuid.1")
     plan = plan_job([Member("a", one, (2,)), Member("b", two, (0,))])
     assert plan.bandwidth == pytest.approx(18 * 40.1)
     assert plan.all_reduce_seconds(GB) == pytest.approx(GB / (18 * 40.1 * GB))
@@ -161,7 +152,7 @@ def test_single_gpus_of_one_nvlink_domain_are_as_fast_as_their_ports() -> None:
 @pytest.mark.parametrize("domains", [("", ""), ("uuid.1", "uuid.2"), ("uuid.1", "")])
 def test_nodes_of_different_nvlink_domains_need_nics(domains: tuple[str, str]) -> None:
     # The NICs of such a tray are SYS from all GPUs: data passes the host, through one of them.
-    one, two = in_domain(*domains)
+    one, two = map(gb200_tray, domains)
     plan = plan_job([Member("a", one, (0, 1, 2, 3)), Member("b", two, (0, 1, 2, 3))])
     assert plan.between == plan.bandwidth == pytest.approx(400 / 8)
 

@@ -1,4 +1,4 @@
-"""What pods are told for NCCL when they are bound."""
+"""The annotations and ConfigMaps for NCCL that bound pods get."""
 
 from __future__ import annotations
 
@@ -40,35 +40,35 @@ def gang(folder: Path, pods: int, gpus: int, nodes: int, where: str = "annotatio
     return cluster
 
 
-def told(cluster: Cluster, name: str) -> dict[str, str]:
+def annotations_of(cluster: Cluster, name: str) -> dict[str, str]:
     """Return a pod's annotations for NCCL."""
     pod = cluster.api.get(Pod, f"default/{name}")
     assert pod is not None
     return {key: text for key, text in pod.metadata.annotations.items() if "nccl" in key}
 
 
-def test_a_pod_is_told_its_part_of_the_ring(tmp_path: Path) -> None:
+def test_a_pod_gets_its_part_of_the_ring(tmp_path: Path) -> None:
     cluster = gang(tmp_path, pods=3, gpus=8, nodes=3)
     node = cluster.placements()["p0"]
     before, after = {"0": "21", "1": "02", "2": "10"}[node[-1]]
     own = " ".join(f"{node}/{gpu}" for gpu in range(8))
-    assert told(cluster, "p0")[RING] == (
+    assert annotations_of(cluster, "p0")[RING] == (
         f"node-{before} > {own} > node-{after} (370.8 GB/s, 1 GiB reduced in 8.6 ms)"
     )
-    assert told(cluster, "p0")[ENVIRONMENT].startswith("NCCL_IB_HCA==mlx5_0:1,mlx5_3:1,")
+    assert annotations_of(cluster, "p0")[ENVIRONMENT].startswith("NCCL_IB_HCA==mlx5_0:1,mlx5_3:1,")
 
 
 def test_two_pods_on_one_node_share_its_ring(tmp_path: Path) -> None:
     cluster = gang(tmp_path, pods=2, gpus=4, nodes=1)
-    rings = {told(cluster, name)[RING] for name in ("p0", "p1")}
+    rings = {annotations_of(cluster, name)[RING] for name in ("p0", "p1")}
     own = " ".join(f"node-0/{gpu}" for gpu in range(8))
     assert f"{own} (370.8 GB/s, 1 GiB reduced in 5.1 ms)" in rings
 
 
-def test_what_a_pod_is_told_does_not_grow_with_its_job(tmp_path: Path) -> None:
+def test_a_pods_annotations_do_not_grow_with_its_job(tmp_path: Path) -> None:
     def most(pods: int) -> int:
         cluster = gang(tmp_path, pods, gpus=8, nodes=pods)
-        return max(len(str(told(cluster, f"p{index}"))) for index in range(pods))
+        return max(len(str(annotations_of(cluster, f"p{index}"))) for index in range(pods))
 
     assert most(9) == most(3)
 
@@ -78,7 +78,7 @@ def test_annotations_are_written_only_where_the_profile_wants_them(
     tmp_path: Path, where: str
 ) -> None:
     cluster = gang(tmp_path, pods=2, gpus=8, nodes=2, where=where)
-    assert told(cluster, "p0") == {}
+    assert annotations_of(cluster, "p0") == {}
     maps = {one.metadata.name: one for one in cluster.api.list(ConfigMap)}
     if where == "none":
         assert maps == {}

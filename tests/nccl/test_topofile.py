@@ -6,14 +6,14 @@ import re
 from xml.etree import ElementTree
 
 import pytest
+from machine_builders import machine_from_yaml
 from paths import SHARED
 
-from bayplan.inputs.documents import parse_documents
 from bayplan.nccl import TopologyFileError, topology_file
 from bayplan.topology.machine.bandwidth import inter_socket, nvlink, pcie
 from bayplan.topology.machine.builder import MachineBuilder
 from bayplan.topology.machine.model import Gpu, Machine, Nic, Platform
-from bayplan.topology.machine.readers.machinefile import known_machine, machine_from
+from bayplan.topology.machine.readers.machinefile import known_machine
 
 FIXTURES = SHARED / "fixtures" / "nccl"
 NEEDS_SHARED = pytest.mark.skipif(
@@ -49,10 +49,6 @@ nvswitch: {links: 18}
 """
 
 
-def machine(text: str) -> Machine:
-    return machine_from(parse_documents(text, "machine.yaml")[0])
-
-
 def fixture(name: str) -> ElementTree.Element:
     return ElementTree.parse(FIXTURES / f"{name}-topo.xml").getroot()  # noqa: S314
 
@@ -77,7 +73,7 @@ def switched(count: int) -> MachineBuilder:
 # As NCCL's parser wants it ----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("made", [machine(NESTED), switched(4).build()])
+@pytest.mark.parametrize("made", [machine_from_yaml(NESTED), switched(4).build()])
 def test_the_text_is_what_nccls_parser_takes(made: Machine) -> None:
     text = topology_file(made)
     assert text.startswith('<system version="1">\n')
@@ -92,12 +88,14 @@ def test_the_text_is_what_nccls_parser_takes(made: Machine) -> None:
 
 def test_only_the_pcie_tree_is_written() -> None:
     # With a gpu or an nvlink in the file NCCL would leave out its own detection.
-    tags = {element.tag for element in parsed(topology_file(machine(NESTED))).iter()}
+    tags = {element.tag for element in parsed(topology_file(machine_from_yaml(NESTED))).iter()}
     assert tags == {"system", "cpu", "pci"}
 
 
-def test_bus_ids_are_in_lower_case_and_each_is_there_once() -> None:
-    found = [pci.attrib["busid"] for pci in parsed(topology_file(machine(NESTED))).iter("pci")]
+def test_bus_ids_are_in_lower_case_and_appear_once() -> None:
+    found = [
+        pci.attrib["busid"] for pci in parsed(topology_file(machine_from_yaml(NESTED))).iter("pci")
+    ]
     assert len(set(found)) == len(found)
     assert {"0000:1b:00.0", "0000:1c:00.0", "0000:1d:00.0", "0000:9d:00.0"} <= set(found)
     upper = parsed(topology_file(switched(12).build()))
@@ -117,15 +115,15 @@ def test_nccl_reads_the_bandwidth_of_a_link_out_of_the_file(generation: int, wid
         f"{{name: m, gpu: H100, pcie: {{generation: {generation}, width: {width}}}, numa: "
         '[{id: 0, roots: [{gpus: [{index: 0, busId: "0001:00:00.0"}]}]}]}'
     )
-    (gpu,) = parsed(topology_file(machine(text))).iter("pci")
+    (gpu,) = parsed(topology_file(machine_from_yaml(text))).iter("pci")
     speed, unit = gpu.attrib["link_speed"].split(" ", 1)
     assert unit == "GT/s PCIe", "anything else silently becomes Gen3"
     effective = int(gpu.attrib["link_width"]) * SPEEDS[speed] / 8
     assert effective == pytest.approx(pcie(generation, width).effective)
 
 
-def test_switches_are_nested_as_they_are_and_classes_tell_devices_apart() -> None:
-    root = parsed(topology_file(machine(NESTED)))
+def test_switches_are_nested_as_they_are_and_classes_distinguish_devices() -> None:
+    root = parsed(topology_file(machine_from_yaml(NESTED)))
     first, second = root.findall("cpu")
     (outer,) = first
     assert [len(inner) for inner in outer] == [1, 2]
@@ -141,7 +139,7 @@ def test_switches_are_nested_as_they_are_and_classes_tell_devices_apart() -> Non
 
 
 def test_what_is_not_known_is_left_to_nccl() -> None:
-    text = topology_file(machine(NESTED))
+    text = topology_file(machine_from_yaml(NESTED))
     assert "mlx5_9" not in text
     assert [cpu.attrib["numaid"] for cpu in parsed(text).iter("cpu")] == ["0", "1"]
 
@@ -167,14 +165,14 @@ def test_a_numa_node_in_several_parts_is_one() -> None:
         """roots:
   - nics: [{name: mlx5_5, rate: 400, busId: "0000:5d:00.0"}]""",
     )
-    cpus = list(parsed(topology_file(machine(text))).iter("cpu"))
+    cpus = list(parsed(topology_file(machine_from_yaml(text))).iter("cpu"))
     assert [cpu.attrib["numaid"] for cpu in cpus] == ["0", "1"]
     assert [pci.attrib["busid"] for pci in cpus[1]] == ["0000:9d:00.0", "0000:5d:00.0"]
     assert int(cpus[1].attrib["affinity"], 16) == 0xF0F0
 
 
 def test_cpus_are_written_as_the_kernels_mask() -> None:
-    cpus = list(parsed(topology_file(machine(NESTED))).iter("cpu"))
+    cpus = list(parsed(topology_file(machine_from_yaml(NESTED))).iter("cpu"))
     assert [int(cpu.attrib["affinity"], 16) for cpu in cpus] == [0x0F0F, 0xF0F0]
     assert cpus[0].attrib["vendor"] == "GenuineIntel"
     assert int(cpus[0].attrib["modelid"]) >= 0xCF, "NCCL takes it for Emerald Rapids from there"
@@ -184,7 +182,7 @@ def test_cpus_are_written_as_the_kernels_mask() -> None:
 
 
 @NEEDS_SHARED
-@pytest.mark.parametrize("made", [machine(NESTED), switched(4).build()])
+@pytest.mark.parametrize("made", [machine_from_yaml(NESTED), switched(4).build()])
 def test_elements_and_attributes_are_those_of_real_files(made: Machine) -> None:
     known: dict[str, set[str]] = {}
     values: dict[tuple[str, str], set[str]] = {}
@@ -288,10 +286,12 @@ def test_a_gpu_whose_numa_node_is_not_known_is_named() -> None:
         topology_file(builder.build())
 
 
-def test_a_gpu_whose_place_in_the_pcie_tree_is_not_known_is_named() -> None:
+def test_a_gpu_whose_position_in_the_pcie_tree_is_unknown_is_named() -> None:
     builder = switched(2)
     builder.gpu(Gpu(2, bus_id="0000:01:00.0", numa=0), None, pcie(4))
-    with pytest.raises(TopologyFileError, match="the place of GPU2 in the PCIe tree is not known"):
+    with pytest.raises(
+        TopologyFileError, match="the position of GPU2 in the PCIe tree is not known"
+    ):
         topology_file(builder.build())
 
 

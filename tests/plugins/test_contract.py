@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -25,7 +27,7 @@ from bayplan import (
 from bayplan.api import Toleration
 from bayplan.profiles.finder import PluginFinder
 from bayplan.testing import PluginCheckError, check_plugin
-from bayplan_plugins.pod_topology_spread import _ELIGIBLE
+from bayplan_plugins.pod_topology_spread import ELIGIBLE
 
 RATIO = {
     "type": "RequestedToCapacityRatio",
@@ -40,6 +42,21 @@ THREE = {"resources": [{"name": "cpu"}, {"name": "memory"}, {"name": "nvidia.com
 @pytest.mark.parametrize("name", sorted(PluginFinder().entry_points))
 def test_in_tree_plugins_keep_the_contract(name: str) -> None:
     check_plugin(PluginFinder().find(name))
+
+
+def test_every_plugin_can_be_imported_on_its_own() -> None:
+    modules = {PluginFinder().find(name).__module__ for name in PluginFinder().entry_points}
+    code = (
+        "import importlib, sys\n"
+        "for name in sys.argv[1:]:\n"
+        "    importlib.import_module(name)\n"
+        "    for loaded in [m for m in sys.modules if m.startswith('bayplan_plugins')]:\n"
+        "        del sys.modules[loaded]\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, *sorted(modules)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize(
@@ -296,11 +313,11 @@ def test_check_plugin_guards_the_state_of_other_plugins(in_place: bool) -> None:
 
         @hookimpl
         def pre_score(self, state: CycleState) -> None:
-            if _ELIGIBLE in state:
+            if ELIGIBLE in state:
                 if in_place:
-                    state[_ELIGIBLE].clear()
+                    state[ELIGIBLE].clear()
                 else:
-                    state[_ELIGIBLE] = {}
+                    state[ELIGIBLE] = {}
 
     message = "Intrudes: pre_score changes .*spread.eligible.* of another plugin"
     with pytest.raises(PluginCheckError, match=message):

@@ -1,4 +1,4 @@
-"""What Prometheus is told of the GPUs that were chosen."""
+"""The Prometheus metrics of the GPUs that were chosen."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ from bayplan.testing import (
     make_pod,
 )
 from bayplan.topology.machine.readers.hami import REGISTER
-from bayplan_plugins.gpu_topology.ledger import GpuLedger
+from bayplan_plugins.shared.gpus.ledger import GpuLedger
 
 MACHINE = "bayplan.dev/machine"
 DRIVER = "gpu.nvidia.com"
@@ -44,7 +44,7 @@ def gpu_pod(name: str, count: int = 1, asks: str = "", **fields: Any) -> Pod:
 
 
 def gpus_of(cluster: Cluster, name: str) -> tuple[int, ...]:
-    """Return the GPUs that the pod was told it has."""
+    """Return the GPUs that the pod's annotation names."""
     pod = cluster.api.get(Pod, f"default/{name}")
     assert pod is not None
     return named_gpus(pod.metadata.annotations)
@@ -179,7 +179,7 @@ def test_a_gang_without_enough_gpus_leaves_all_of_them_free() -> None:
     assert free_gpus(cluster, "a") == free_gpus(cluster, "b") == tuple(range(8))
 
 
-def test_a_node_that_becomes_another_machine_gives_its_gpus_anew() -> None:
+def test_a_node_that_becomes_another_machine_offers_its_gpus_again() -> None:
     cluster = Cluster([gpu_node("a", "a100-pcie-bridged", 4), gpu_pod("p", 2)])
     assert_placed(cluster, p="a")
     node = cluster.api.get(Node, "a")
@@ -189,7 +189,7 @@ def test_a_node_that_becomes_another_machine_gives_its_gpus_anew() -> None:
 
 
 @pytest.mark.parametrize("cached", [True, False])
-def test_a_hard_wish_is_not_given_up(cached: bool) -> None:
+def test_a_hard_constraint_is_not_given_up(cached: bool) -> None:
     cluster = Cluster([gpu_node("a", "l40s-pcie")], cached=cached)
     cluster.add(gpu_pod("p", 2, "require-nvlink=true"), gpu_pod("q", 2, "policy=nvlink"))
     assert_pending(cluster, "p", "no 2 of 8 free GPUs are connected by NVLink alone")

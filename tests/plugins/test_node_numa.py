@@ -26,7 +26,7 @@ from bayplan.testing import (
     refusals,
 )
 from bayplan_plugins.node_numa import NodeNUMA
-from bayplan_plugins.node_numa.demands import demand_of
+from bayplan_plugins.node_numa.aligned_requests import aligned_requests_of
 from bayplan_plugins.node_numa.hints import Amounts, Policy, affinity
 
 POLICIES: tuple[Policy, ...] = ("none", "best-effort", "restricted", "single-numa-node")
@@ -196,7 +196,7 @@ def test_the_policy_is_read_from_older_reports_and_from_the_node(
 
 
 @pytest.mark.parametrize("policy", ["single-numa", "single-numa-nod", "Restricted-", "strict"])
-def test_a_policy_that_there_is_not_aligns_nothing_and_is_told(policy: str) -> None:
+def test_an_unknown_policy_aligns_nothing_and_is_reported(policy: str) -> None:
     cluster = cluster_of(*TWO, policy=policy)
     cluster.add(pod("p", container("9")))
     assert_placed(cluster, p="n")
@@ -344,7 +344,7 @@ def test_a_sidecar_stays(main: str, fits: bool) -> None:
 def test_an_init_container_counts_with_the_sidecars_that_are_there_by_then(
     before: Sequence[dict[str, Any]], cpu: int
 ) -> None:
-    found = demand_of(PodInfo(pod("p", container("2"), before=before)))
+    found = aligned_requests_of(PodInfo(pod("p", container("2"), before=before)))
     assert found.pod["cpu"] == cpu * 1000
 
 

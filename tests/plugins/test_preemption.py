@@ -1,11 +1,11 @@
-"""Room made by eviction: victims, budgets, nominated nodes, and giving up."""
+"""Preemption: victims, disruption budgets, nominated nodes, and what gangs lose."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from bayplan.api import Pod
-from bayplan.cluster.embedded.disruption import DisruptionBudgets
+from bayplan.cluster.embedded.disruption import DisruptionController
 from bayplan.cluster.embedded.kubelet import VirtualKubelet
 from bayplan.cluster.protocol import Evict
 from bayplan.errors import ClusterError
@@ -48,7 +48,7 @@ def budget(name: str, app: str, **spec: Any) -> Any:
     )
 
 
-def test_the_victim_ends_gracefully_while_the_node_is_held() -> None:
+def test_the_victim_ends_gracefully_while_its_node_is_nominated() -> None:
     cluster = Cluster([make_node("n", cpu=2), low("victim", "n")])
     cluster.add(urgent())
     cluster.schedule()
@@ -63,7 +63,7 @@ def test_the_victim_ends_gracefully_while_the_node_is_held() -> None:
     assert evicted(cluster) == ["victim"]
 
 
-def test_the_least_important_victims_go() -> None:
+def test_the_least_important_pods_are_evicted() -> None:
     nodes = [make_node(f"n{i}", cpu=2) for i in range(4)]
     cluster = Cluster(nodes)
     cluster.add(low("a", "n0", priority=7), low("b", "n1", priority=3))
@@ -75,7 +75,7 @@ def test_the_least_important_victims_go() -> None:
     assert evicted(cluster) == ["b"]
 
 
-def test_victims_that_need_not_go_stay() -> None:
+def test_pods_that_need_not_go_stay() -> None:
     cluster = Cluster([make_node("n", cpu=6)])
     cluster.add(low("large", "n", "4", priority=5), low("small", "n", "2", priority=1))
     cluster.add(urgent(cpu="4"))
@@ -99,7 +99,7 @@ def test_equal_priority_is_no_victim() -> None:
 def test_a_budget_that_allows_one_lets_one_go() -> None:
     cluster = Cluster([make_node("n", cpu=4), budget("web", "web", minAvailable=1)])
     VirtualKubelet(cluster.api)
-    DisruptionBudgets(cluster.api)
+    DisruptionController(cluster.api)
     cluster.add(*(low(f"web-{i}", "n", labels={"app": "web"}) for i in range(2)))
     cluster.advance(1)
     cluster.add(urgent("first"), urgent("second"))
@@ -115,7 +115,7 @@ def test_a_budget_that_allows_one_lets_one_go() -> None:
 def test_a_refused_eviction_harms_nobody_else() -> None:
     cluster = Cluster([make_node("n", cpu=4), budget("web", "web", maxUnavailable=0)])
     VirtualKubelet(cluster.api)
-    DisruptionBudgets(cluster.api)
+    DisruptionController(cluster.api)
     cluster.add(low("web", "n", labels={"app": "web"}), low("batch", "n"))
     cluster.advance(1)
     cluster.add(urgent(cpu="4"))
@@ -125,7 +125,7 @@ def test_a_refused_eviction_harms_nobody_else() -> None:
     assert pod(cluster, "urgent").status.nominated_node_name == ""
 
 
-def test_a_write_that_fails_frees_the_held_node() -> None:
+def test_a_write_that_fails_ends_the_nomination() -> None:
     cluster = Cluster([make_node("n", cpu=2), low("victim", "n")])
     cluster.api.faults.fail_next(Evict, ClusterError("the server is busy"))
     cluster.add(urgent())
@@ -134,7 +134,7 @@ def test_a_write_that_fails_frees_the_held_node() -> None:
     assert cluster.advance(120)["urgent"] == "n", "it is tried again later"
 
 
-def test_held_places_go_when_their_pod_is_deleted() -> None:
+def test_a_nomination_ends_when_its_pod_is_deleted() -> None:
     cluster = Cluster([make_node("n", cpu=2), low("victim", "n")])
     cluster.add(urgent())
     cluster.schedule()
@@ -143,7 +143,7 @@ def test_held_places_go_when_their_pod_is_deleted() -> None:
     assert cluster.advance(60)["next"] == "n"
 
 
-def test_held_places_go_when_their_node_vanishes() -> None:
+def test_a_nomination_ends_when_its_node_vanishes() -> None:
     cluster = Cluster([make_node("n", cpu=2), low("victim", "n")])
     cluster.add(urgent())
     cluster.schedule()
@@ -152,7 +152,7 @@ def test_held_places_go_when_their_node_vanishes() -> None:
     assert cluster.advance(60)["urgent"] == "m"
 
 
-def test_higher_priority_takes_held_places_without_another_eviction() -> None:
+def test_a_higher_priority_takes_a_nominated_node_without_another_eviction() -> None:
     cluster = Cluster([make_node("n", cpu=2), low("victim", "n")])
     cluster.add(urgent())
     cluster.schedule()
@@ -162,7 +162,7 @@ def test_higher_priority_takes_held_places_without_another_eviction() -> None:
     assert "urgent" not in cluster.placements()
 
 
-def test_a_held_unit_uses_other_room_that_comes_first() -> None:
+def test_a_nominated_unit_uses_another_node_that_is_free_sooner() -> None:
     cluster = Cluster([make_node("n", cpu=2), low("victim", "n")])
     cluster.add(urgent())
     cluster.schedule()
@@ -170,7 +170,7 @@ def test_a_held_unit_uses_other_room_that_comes_first() -> None:
     assert cluster.advance(10)["urgent"] == "m"
 
 
-def test_a_held_unit_that_is_bound_counts_before_the_watch_tells() -> None:
+def test_a_nominated_unit_that_is_bound_counts_before_the_watch_shows_it() -> None:
     cluster = Cluster([make_node("n", cpu=2), low("victim", "n")])
     cluster.add(urgent())
     cluster.schedule()
@@ -188,7 +188,7 @@ def gang(name: str, size: int, least: int, priority: int, cpu: str = "2") -> lis
     return [make_gang(name, least), *pods]
 
 
-def test_a_gang_loses_what_it_has_beyond_its_minimum() -> None:
+def test_a_gang_loses_members_beyond_its_minimum_the_last_rank_first() -> None:
     cluster = Cluster([make_node(f"n{i}", cpu=2) for i in range(3)])
     cluster.add(*gang("low", 3, 2, 1))
     cluster.add(urgent())
@@ -196,7 +196,19 @@ def test_a_gang_loses_what_it_has_beyond_its_minimum() -> None:
     assert evicted(cluster) == ["low-2"]
 
 
-def test_a_gang_at_its_minimum_goes_as_a_whole() -> None:
+def test_members_without_a_rank_are_evicted_before_ranked_ones() -> None:
+    cluster = Cluster([make_node(f"n{i}", cpu=2) for i in range(3)])
+    cluster.add(make_gang("low", 2))
+    for node, (name, index) in enumerate((("a", None), ("b", "0"), ("c", "1"))):
+        labels = {"apps.kubernetes.io/pod-index": index} if index is not None else {}
+        fields = {"gang": "low", "priority": 1, "node": f"n{node}", "labels": labels}
+        cluster.add(make_pod(f"low-{name}", "2", None, **fields))
+    cluster.add(urgent())
+    cluster.advance(40)
+    assert evicted(cluster) == ["low-a"]
+
+
+def test_a_gang_at_its_minimum_is_evicted_as_a_whole() -> None:
     cluster = Cluster([make_node(f"n{i}", cpu=2) for i in range(3)])
     cluster.add(*gang("low", 3, 3, 1))
     cluster.add(urgent())
@@ -214,7 +226,7 @@ def test_a_gang_with_an_important_member_is_not_broken() -> None:
     assert evicted(cluster) == []
 
 
-def test_what_making_room_would_cost_is_recorded() -> None:
+def test_the_cost_of_each_candidate_is_recorded() -> None:
     cluster = Cluster([make_node(f"n{i}", cpu=2) for i in range(2)])
     cluster.add(low("a", "n0", priority=7), low("b", "n1", priority=3))
     cluster.add(urgent())
@@ -226,7 +238,7 @@ def test_what_making_room_would_cost_is_recorded() -> None:
     ]
 
 
-def test_no_flapping_when_controllers_make_victims_anew() -> None:
+def test_no_flapping_when_controllers_recreate_victims() -> None:
     cluster = Cluster([make_node("n0", cpu=4), make_node("n1", cpu=4)])
     VirtualKubelet(cluster.api)
     for number, priority in enumerate((1, 5, 9, 1, 5, 9, 3, 7)):

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from bayplan.api import Node, Pod, PodGroup
+from bayplan.api.object_key import object_key
 from bayplan.cluster.embedded.controllers import WorkloadControllers
-from bayplan.cluster.embedded.disruption import DisruptionBudgets
+from bayplan.cluster.embedded.disruption import DisruptionController
 from bayplan.cluster.embedded.kubelet import VirtualKubelet
-from bayplan.cluster.manifests import object_key
 from bayplan.snapshot import PodInfo
 from bayplan.testing import (
     Cluster,
@@ -43,7 +43,7 @@ class Story:
         self.cluster = Cluster([network], plugins=plugins, cached=cached)
         VirtualKubelet(self.cluster.api)
         WorkloadControllers(self.cluster.api)
-        DisruptionBudgets(self.cluster.api)
+        DisruptionController(self.cluster.api)
         for _ in range(6):
             self.add_node()
 

@@ -1,4 +1,4 @@
-"""Unknown fields and wrong types: found in every kind, told with the place and the right name."""
+"""Unknown fields and wrong types: found in every kind, with the position and the right name."""
 
 from __future__ import annotations
 
@@ -20,9 +20,8 @@ from bayplan.cluster.apiserver.loading import load_into
 from bayplan.cluster.manifests import load_manifests
 from bayplan.errors import InputError
 from bayplan.schemas import field_problems
-from bayplan.schemas.catalog import ListOf, MapOf, Record, Type, record_of
-from bayplan.schemas.checkers import Budget
-from bayplan.schemas.checkers import test_of as fits_of
+from bayplan.schemas.catalog import ListOf, MapOf, RecordType, Type, record_of
+from bayplan.schemas.checkers import ItemBudget, checker_of
 from bayplan.schemas.fieldcheck import check_fields
 from bayplan.schemas.problems import Walk, record_problems
 
@@ -53,13 +52,13 @@ def names(found: Any) -> str:
     return f"{found[0]} {found[1].name}"
 
 
-def records(type_: Type | None, seen: dict[str, Record]) -> dict[str, Record]:
+def records(type_: Type | None, seen: dict[str, RecordType]) -> dict[str, RecordType]:
     """Collect the records that a type holds."""
     if isinstance(type_, ListOf):
         return records(type_.items, seen)
     if isinstance(type_, MapOf):
         return records(type_.values, seen)
-    if isinstance(type_, Record) and type_.name not in seen:
+    if isinstance(type_, RecordType) and type_.name not in seen:
         seen[type_.name] = type_
         for field in type_.fields.values():
             records(field.type, seen)
@@ -103,7 +102,7 @@ def test_a_misspelt_field_of_every_kind_is_refused(found: tuple[str, Kind]) -> N
 
 
 def test_every_field_of_every_type_is_suggested_for_its_misspelling() -> None:
-    seen: dict[str, Record] = {}
+    seen: dict[str, RecordType] = {}
     for api_version, kind in VERSIONS:
         records(record_of(api_version, kind.name), seen)
     assert len(seen) > 400
@@ -131,7 +130,7 @@ def test_the_types_agree_with_what_bayplan_reads() -> None:
 def _missing(node: Any, type_: Type, path: str) -> Iterator[str]:
     if isinstance(node, msgspec.inspect.UnionType):
         node = next(t for t in node.types if not isinstance(t, msgspec.inspect.NoneType))
-    if isinstance(node, msgspec.inspect.StructType) and isinstance(type_, Record):
+    if isinstance(node, msgspec.inspect.StructType) and isinstance(type_, RecordType):
         for field in node.fields:
             if field.encode_name not in type_.fields:
                 yield f"{path}.{field.encode_name}"
@@ -159,7 +158,7 @@ def test_files_that_people_copy_hold_no_unknown_field(path: Path) -> None:
             assert found == []
 
 
-# What is told ------------------------------------------------------------------------------------
+# Notes -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -188,7 +187,7 @@ def test_files_that_people_copy_hold_no_unknown_field(path: Path) -> None:
         ),
     ],
 )
-def test_misspelt_fields_are_refused_with_place_and_right_name(
+def test_misspelt_fields_are_refused_with_position_and_right_name(
     tmp_path: Path, number: int, expected: str
 ) -> None:
     document = (HERE / "typos.yaml").read_text().split("---\n")[number]
@@ -336,12 +335,12 @@ def test_null_means_absent() -> None:
     assert field_problems("v1", "Pod", content) == []
 
 
-def test_kinds_that_nothing_is_known_of_are_accepted() -> None:
+def test_unknown_kinds_are_accepted() -> None:
     assert field_problems("example.com/v1", "Thing", {"anything": [1]}) == []
 
 
 @pytest.mark.parametrize("misspelt", [{}, {"toleration": []}])
-def test_what_aliases_repeat_is_not_looked_at_for_ever(misspelt: dict[str, Any]) -> None:
+def test_values_repeated_by_aliases_are_not_checked_forever(misspelt: dict[str, Any]) -> None:
     env = [{"name": "a", "value": "b"}] * 10_000
     containers = [{"name": "c", "env": env}] * 10_000
     spec = {**misspelt, "containers": containers, "initContainers": containers}
@@ -371,8 +370,10 @@ VALUES = st.recursive(
 
 
 @given(VALUES)
-def test_the_fast_test_agrees_with_the_walk(content: Any) -> None:
+def test_the_fast_checker_agrees_with_the_walk(content: Any) -> None:
     for kind in ("Pod", "Node", "ConfigMap"):
         record = record_of("v1", kind)
         assert record is not None
-        assert fits_of(record)(content, Budget()) == (not list(Walk().find(record, content, ())))
+        assert checker_of(record)(content, ItemBudget()) == (
+            not list(Walk().find(record, content, ()))
+        )

@@ -1,7 +1,7 @@
 """matchAttribute and distinctAttribute over the devices chosen so far.
 
-A scalar attribute counts as a list of one value. Devices match when one value is common to all,
-and are distinct when no two share a value. Values of different types never agree, and a device
+A scalar attribute counts as a list with one value. Devices match when they have a value in common,
+and are distinct when no two share a value. Values of different types are never equal, and a device
 without the attribute is refused in both cases.
 """
 
@@ -9,15 +9,16 @@ from __future__ import annotations
 
 from bayplan.api.dra import DeviceAttribute
 from bayplan_dra.allocator.model import PoolDevice
-from bayplan_dra.allocator.requests import Constraint
+from bayplan_dra.allocator.requests import AttributeConstraint
 
-__all__ = ["AttributeTracker", "attribute_values"]
+__all__ = ["AttributeTracker", "Value", "attribute_values"]
 
 Value = tuple[str, object]
+"""The type and value of an attribute."""
 
 
 def attribute_values(attribute: DeviceAttribute | None) -> frozenset[Value]:
-    """Return an attribute's values with their types; versions are compared as text."""
+    """Return an attribute's values with their types, empty for None; versions are text."""
     if attribute is None:
         return frozenset()
     typed: list[tuple[str, object]] = [
@@ -39,16 +40,16 @@ class AttributeTracker:
 
     __slots__ = ("_constraint", "_states")
 
-    def __init__(self, constraint: Constraint) -> None:
+    def __init__(self, constraint: AttributeConstraint) -> None:
         self._constraint = constraint
         self._states: list[frozenset[Value]] = []
 
     def covers(self, wanted: str) -> bool:
-        """Tell whether the constraint is about a request."""
+        """Tell whether the constraint applies to a request."""
         return self._constraint.covers(wanted)
 
     def add(self, wanted: str, device: PoolDevice) -> bool:
-        """Add a device; False, and nothing is changed, where the constraint would not hold."""
+        """Add a device; return False, and change nothing, if that breaks the constraint."""
         values = attribute_values(device.attribute(self._constraint.attribute))
         if not values:
             return False
@@ -68,5 +69,5 @@ class AttributeTracker:
         return True
 
     def remove(self) -> None:
-        """Take back the device that was added last."""
+        """Remove the device that was added last."""
         self._states.pop()

@@ -1,4 +1,4 @@
-"""Consumable capacity: what a request takes of a device, rounded by the device's policy."""
+"""Consumable capacity: what a request consumes of a device, rounded by the device's policy."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ __all__ = ["as_quantity", "consumption"]
 
 
 def consumption(device: Device, requested: Mapping[str, Quantity]) -> Mapping[str, Amount] | None:
-    """Return what a request consumes of each capacity; None where the device cannot serve it.
+    """Return what a request consumes of each capacity; None if the device cannot serve it.
 
-    A capacity that is not asked for costs the policy's default, or all of it without a policy.
+    A capacity that is not requested costs the policy's default, or all of it without a default.
     """
     consumed: dict[str, Amount] = {}
     for name in requested:
@@ -30,6 +30,7 @@ def consumption(device: Device, requested: Mapping[str, Quantity]) -> Mapping[st
 
 
 def _rounded(asked: Quantity | None, offered: DeviceCapacity) -> Amount | None:
+    """Return the amount that a request consumes; None if the policy does not allow it."""
     policy = offered.request_policy
     if asked is None:
         if policy is not None and policy.default is not None:
@@ -59,7 +60,7 @@ def _in_range(asked: Amount, policy: CapacityRequestPolicy) -> Amount | None:
 
 
 def as_quantity(amount: Amount, like: Quantity) -> Quantity:
-    """Spell an amount as a quantity, in the same unit as another where that is exact."""
+    """Return an amount as a quantity, in the unit of ``like`` if that is exact."""
     if like.number == amount:
         return like
     suffix = like.text.lstrip("+-0123456789.")

@@ -1,4 +1,4 @@
-"""What the allocator works with: features, devices, what is allocated, and its errors."""
+"""The allocator's data: features, devices, what is allocated, and errors."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = [
     "Amount",
     "DeviceId",
     "Features",
-    "Held",
+    "HeldDevice",
     "NodeError",
     "PoolDevice",
     "TimedOut",
@@ -35,20 +35,20 @@ Amount = int | Fraction
 
 
 class AllocationError(Exception):
-    """The claims cannot be allocated anywhere, because something about them is wrong."""
+    """The claims cannot be allocated on any node: something is wrong with them."""
 
 
 class NodeError(Exception):
-    """The claims cannot be allocated on this node, because something about it is wrong."""
+    """The claims cannot be allocated on this node: something is wrong with it."""
 
 
 class TimedOut(NodeError):
-    """The search on this node was given up."""
+    """The search on this node was interrupted or took too many steps."""
 
 
 @dataclass(frozen=True, slots=True)
 class Features:
-    """The feature gates of Kubernetes that the allocator knows. All are on unless said."""
+    """The feature gates of Kubernetes that the allocator knows; all are on by default."""
 
     admin_access: bool = True
     prioritized_list: bool = True
@@ -61,9 +61,10 @@ class Features:
 
 @dataclass(eq=False)
 class PoolDevice:
-    """A device in its pool, with its own taints and those that rules give it.
+    """A device in its pool.
 
-    ``lists`` says whether list attributes are allowed.
+    :ivar taints: its own taints and those of DeviceTaintRules.
+    :ivar lists: whether list attributes are allowed.
     """
 
     id: DeviceId
@@ -87,7 +88,7 @@ class PoolDevice:
         )
 
     def attribute(self, name: str) -> DeviceAttribute | None:
-        """Return an attribute by its full name; one of the driver may be published without."""
+        """Return an attribute by its full name; the driver's own may lack the domain."""
         found = self.spec.attributes.get(name)
         if found is None:
             domain, _, identifier = name.rpartition("/")
@@ -98,10 +99,11 @@ class PoolDevice:
 
 @dataclass
 class AllocatedState:
-    """What is allocated already, in the whole cluster.
+    """What is allocated in the whole cluster.
 
-    ``devices`` are held exclusively; ``shared`` are those of which shares are held, with how many
-    hold one; ``capacity`` is what these shares consume, by device and capacity name.
+    :ivar devices: the devices that are held exclusively.
+    :ivar shared: the devices of which shares are held, with the number of shares.
+    :ivar capacity: what these shares consume, by device and capacity name.
     """
 
     devices: set[DeviceId] = field(default_factory=set)
@@ -109,12 +111,12 @@ class AllocatedState:
     capacity: dict[DeviceId, dict[str, Amount]] = field(default_factory=dict)
 
     def copy(self) -> AllocatedState:
-        """Return a copy that can change by itself."""
+        """Return an independent copy."""
         capacity = {key: dict(amounts) for key, amounts in self.capacity.items()}
         return AllocatedState(set(self.devices), dict(self.shared), capacity)
 
-    def take(self, claim_devices: Iterable[Held]) -> None:
-        """Count devices as allocated."""
+    def take(self, claim_devices: Iterable[HeldDevice]) -> None:
+        """Add allocated devices."""
         for held in claim_devices:
             if held.consumed is None:
                 self.devices.add(held.id)
@@ -124,7 +126,7 @@ class AllocatedState:
             for name, amount in held.consumed.items():
                 amounts[name] = amounts.get(name, 0) + amount
 
-    def release(self, claim_devices: Iterable[Held]) -> None:
+    def release(self, claim_devices: Iterable[HeldDevice]) -> None:
         """Undo ``take``."""
         for held in claim_devices:
             if held.consumed is None:
@@ -142,15 +144,15 @@ class AllocatedState:
                     del self.capacity[held.id]
 
 
-class Held(NamedTuple):
-    """A device that a claim holds; ``consumed`` None means exclusively."""
+class HeldDevice(NamedTuple):
+    """A device that a claim holds; exclusively, unless ``consumed`` says what its share takes."""
 
     id: DeviceId
     consumed: Mapping[str, Amount] | None = None
 
 
-def allocated_ids(claim: ResourceClaim) -> list[Held]:
-    """Return what a claim's allocation holds; devices with admin access are not held."""
+def allocated_ids(claim: ResourceClaim) -> list[HeldDevice]:
+    """Return the devices that a claim's allocation holds; admin access does not hold devices."""
     allocation = claim.status.allocation
     if allocation is None:
         return []
@@ -161,5 +163,5 @@ def allocated_ids(claim: ResourceClaim) -> list[Held]:
         consumed = None
         if one.share_id is not None:
             consumed = {name: q.number for name, q in one.consumed_capacity.items()}
-        held.append(Held(DeviceId(one.driver, one.pool, one.device), consumed))
+        held.append(HeldDevice(DeviceId(one.driver, one.pool, one.device), consumed))
     return held

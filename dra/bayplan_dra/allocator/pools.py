@@ -1,7 +1,7 @@
-"""Pools: the slices that make one up, and what of it a node can use.
+"""Pools: the slices that make them up, and the devices in them that a node can use.
 
-A pool may be in the middle of an update: only the slices of its highest generation count, and it
-is complete when as many of them exist as each of them says.
+While a pool is being updated, only the slices of its highest generation count. It is complete when
+there are as many of them as each of them says.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["Inventory", "Pool", "PoolKey"]
 
 
 class PoolKey(NamedTuple):
-    """A pool's full name."""
+    """A pool's driver and name."""
 
     driver: str
     pool: str
@@ -33,9 +33,11 @@ class PoolKey(NamedTuple):
 class Pool:
     """A pool as one node sees it.
 
-    ``devices`` are those that the node can use, in the order of slices and in each slice;
-    ``counters`` what the partitions of the pool share, by counter set and counter; ``consumers``
-    all devices of the pool that consume counters, on any node.
+    :ivar incomplete: whether it is being updated.
+    :ivar invalid: why it is invalid; "" if it is valid.
+    :ivar devices: the devices that the node can use, in the order of the slices.
+    :ivar counters: what the devices of the pool share, by counter set and counter.
+    :ivar consumers: all devices of the pool that consume counters, on any node.
     """
 
     key: PoolKey
@@ -48,14 +50,14 @@ class Pool:
 
     @property
     def binds(self) -> bool:
-        """Whether any device has conditions that it must meet before a pod is bound."""
+        """Whether any device has conditions to meet before a pod is bound."""
         return any(device.spec.binding_conditions for device in self.devices)
 
 
 class Inventory:
     """All slices of a cluster, and the pools that each node sees.
 
-    What a node sees is kept until a slice that matters to it changes.
+    The pools of a node are cached until one of their slices changes.
     """
 
     def __init__(self, features: Features | None = None) -> None:
@@ -70,7 +72,7 @@ class Inventory:
     def __len__(self) -> int:
         return len(self._slices)
 
-    # Slices and rules come and go ------------------------------------------------------------
+    # Changes ---------------------------------------------------------------------------------
 
     def set_slice(self, obj: ResourceSlice) -> set[str] | None:
         """Add or replace a slice; return the nodes that see a change, None for any node."""
@@ -101,7 +103,7 @@ class Inventory:
         return touched
 
     def _touched(self, obj: ResourceSlice) -> set[str] | None:
-        """Forget what the nodes that see this slice's pool saw; return them."""
+        """Drop the cached pools of the nodes that see this slice's pool; return these nodes."""
         pool = self._by_pool[PoolKey(obj.spec.driver, obj.spec.pool.name)].values()
         nodes = {one.spec.node_name for one in (*pool, obj)}
         if "" in nodes:
@@ -128,15 +130,15 @@ class Inventory:
         return self._slices.values()
 
     def nodes_of(self, key: PoolKey) -> set[str] | None:
-        """Return the nodes that may see a pool, None when that takes labels to tell."""
+        """Return the nodes that may see a pool, None when that depends on labels."""
         nodes = {one.spec.node_name for one in self._by_pool.get(key, {}).values()}
         return None if "" in nodes else nodes
 
     def pools(self, node: Node) -> list[Pool]:
         """Return the pools that a node sees, in the order in which devices are tried.
 
-        That is: by driver and name, those with binding conditions last; the devices of a pool by
-        slice name, then as they stand in the slice.
+        Pools are sorted by driver and name, those with binding conditions last; devices by slice
+        name and their place in the slice. The list is the same object until something changes.
         """
         kept = self._kept.get(node.metadata.name)
         if kept is not None and kept[0] is node:
@@ -178,7 +180,7 @@ class Inventory:
         wanted = mine[0].spec.pool.resource_slice_count
         if len(mine) < wanted:
             if any(obj.spec.pool.generation > newest for obj in everywhere):
-                # What this node still sees of the pool is out of date.
+                # This node sees only stale slices of the pool.
                 return None
             present = sum(obj.spec.pool.generation == newest for obj in everywhere)
             pool.incomplete = present < wanted
@@ -226,7 +228,7 @@ class Inventory:
                 yield spec.taint
 
     def _check(self, slices: Iterable[ResourceSlice], pool: Pool) -> None:
-        """Note what is wrong with a pool, in any of its slices."""
+        """Record what is wrong with a pool, in any of its slices."""
         seen: set[str] = set()
         for obj in slices:
             for device in obj.spec.devices:

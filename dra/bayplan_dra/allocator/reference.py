@@ -1,7 +1,7 @@
-"""The plain allocator: depth-first search in the order of Kubernetes' own, first solution wins.
+"""The plain allocator: depth-first search in Kubernetes' order; the first solution wins.
 
-This is what ``strict_reference`` runs, and the oracle of the tests. It tries claims, requests and
-devices one after the other and scores nothing; ``calls`` counts its steps as the reference does.
+``strict_reference`` runs it, and the tests use it as an oracle. It tries claims, requests and
+devices one after the other and scores nothing.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from bayplan_dra.allocator.model import (
     TimedOut,
 )
 from bayplan_dra.allocator.pools import Pool
-from bayplan_dra.allocator.requests import ClaimToAllocate, Request, Wanted
+from bayplan_dra.allocator.requests import ClaimRequest, ClaimToAllocate, Wanted
 from bayplan_dra.allocator.results import Choice
 from bayplan_dra.allocator.usage import CounterKey, Usage, counter_needs
 
@@ -38,10 +38,11 @@ class _TooMany(Exception):
 
 @dataclass
 class Reference:
-    """One allocation for one node.
+    """One allocation for one node, to be run once.
 
-    :param interrupt: asked now and then whether to stop.
-    :param most: steps after which to give up; None for never.
+    :param interrupt: called every 128 steps; the search stops when it returns True.
+    :param most: the number of steps after which to give up; None for no limit.
+    :ivar calls: the steps taken, counted as Kubernetes does.
     """
 
     claims: Sequence[ClaimToAllocate]
@@ -66,10 +67,11 @@ class Reference:
         self._trackers = [[AttributeTracker(c) for c in claim.constraints] for claim in self.claims]
 
     def run(self) -> list[list[Choice]] | None:
-        """Return the choices for each claim, or None when there is no way.
+        """Return the choices for each claim, or None when there are none.
 
         :raises AllocationError: when the claims cannot be allocated on any node.
-        :raises NodeError: when something is wrong with this node.
+        :raises NodeError: when the node's pools are invalid.
+        :raises TimedOut: when the search was interrupted or took too many steps.
         """
         for index in range(len(self.claims)):
             self._find_all_devices(index)
@@ -126,7 +128,7 @@ class Reference:
     # The search ------------------------------------------------------------------------------
 
     def _one(self, claim: int, request: int, wanted: Wanted | None, count: int, start: int) -> bool:
-        """Allocate everything from here on; ``count`` devices of ``wanted`` are there already."""
+        """Allocate everything from here on; ``count`` devices of ``wanted`` are chosen already."""
         self.calls += 1
         if self.most is not None and self.calls > self.most:
             raise TimedOut(f"gave up the search for devices after {self.calls} steps")
@@ -171,7 +173,7 @@ class Reference:
                 undo()
         return done
 
-    def _any_way(self, claim: int, request: int, options: Request) -> bool:
+    def _any_way(self, claim: int, request: int, options: ClaimRequest) -> bool:
         for way in options.ways:
             try:
                 if self._one(claim, request, way, 0, 0):
@@ -225,7 +227,7 @@ class Reference:
     def _consumption(
         self, wanted: Wanted, device: PoolDevice
     ) -> tuple[bool, Mapping[str, Amount] | None]:
-        """Tell whether the device serves the capacity that is asked; and what a share takes."""
+        """Tell whether the device offers the requested capacity, and what a share consumes."""
         if not self.features.consumable_capacity:
             return True, None
         consumed = consumption(device.spec, wanted.capacity)
@@ -236,7 +238,11 @@ class Reference:
     def _take(
         self, claim: int, wanted: Wanted, device: PoolDevice, must: bool = False
     ) -> Undo | None:
-        """Give a device to a request; return how to take it back, None where it cannot have it."""
+        """Give a device to a request; return how to undo that, or None if it cannot have it.
+
+        :param must: the request needs this very device.
+        :raises AllocationError: with ``must``, when a constraint forbids it.
+        """
         fits, consumed = self._consumption(wanted, device)
         if not fits or not self._share_fits(device, consumed):
             return None
@@ -274,7 +280,7 @@ class Reference:
         return bool(device.spec.binding_conditions) and not self.features.binding_conditions
 
     def _counter_needs(self, device: PoolDevice) -> Mapping[CounterKey, Amount]:
-        # The counters of a shared device are taken once, by whoever holds the first share.
+        # The counters of a shared device are taken once, by the first share.
         if device.id in self.state.shared or self._taken.get(device.id):
             return {}
         return counter_needs(device)

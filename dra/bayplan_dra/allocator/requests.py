@@ -1,4 +1,4 @@
-"""Claims made ready for allocation: classes looked up, selectors compiled, mistakes found."""
+"""Claims made ready for allocation: classes looked up, requests checked."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from bayplan_dra.cel import CelError, CompileError, EvaluationError, Program, co
 
 __all__ = [
     "BLOCKING_EFFECTS",
+    "AttributeConstraint",
+    "ClaimRequest",
     "ClaimToAllocate",
-    "Constraint",
-    "Request",
-    "Selector",
+    "RequestSelector",
     "Wanted",
     "prepare",
     "tolerated",
@@ -37,8 +37,8 @@ Classes = Callable[[str], DeviceClass | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Selector:
-    """An expression, and where it stands: in which class ("" for the claim), request and place."""
+class RequestSelector:
+    """An expression and its place: the class ("" for the claim's own), request and index."""
 
     expression: str
     device_class: str
@@ -46,7 +46,7 @@ class Selector:
     index: int
 
     def where(self, title: str) -> str:
-        """Say where the expression stands; ``title`` is the claim's."""
+        """Return the expression's place for messages; ``title`` is the claim's."""
         owner = f"{title}, request {self.request}"
         if self.device_class:
             owner = f"class {self.device_class}"
@@ -55,7 +55,7 @@ class Selector:
     def program(self, features: Features, title: str) -> Program:
         """Compile the expression.
 
-        :raises AllocationError: when it is no CEL.
+        :raises AllocationError: when it does not compile.
         """
         try:
             return compile_selector(
@@ -71,19 +71,21 @@ class Selector:
 class Wanted:
     """What one request, or one of its alternatives, asks for.
 
-    ``name`` is "request" or "request/alternative"; ``count`` is None for all devices that match.
+    :ivar name: "request" or "request/alternative".
+    :ivar count: the number of devices; None for all that match.
+    :ivar admin: whether it asks for admin access.
     """
 
     name: str
     device_class: DeviceClass
-    selectors: tuple[Selector, ...]
+    selectors: tuple[RequestSelector, ...]
     count: int | None
     admin: bool
     tolerations: tuple[Toleration, ...]
     capacity: Mapping[str, Quantity]
 
     def tolerates(self, device: PoolDevice) -> bool:
-        """Tell whether none of the device's taints keeps the request off."""
+        """Tell whether the request tolerates all taints of the device that block it."""
         return all(
             taint.effect not in BLOCKING_EFFECTS
             or any(tolerated(taint, toleration) for toleration in self.tolerations)
@@ -91,9 +93,9 @@ class Wanted:
         )
 
     def selects(self, device: PoolDevice, features: Features, title: str) -> bool:
-        """Tell whether the class's and the request's selectors choose the device.
+        """Tell whether the selectors of the class and of the request match the device.
 
-        :raises AllocationError: for an expression that is no CEL, or has no value here.
+        :raises AllocationError: for an expression that does not compile or fails on the device.
         """
         for selector in self.selectors:
             if not _holds(selector, selector.program(features, title), device, title):
@@ -103,11 +105,11 @@ class Wanted:
     def selecting(
         self, features: Features, title: str
     ) -> tuple[Callable[[PoolDevice], bool], Callable[[PoolDevice], bool]]:
-        """Return ``selects`` for many devices in two parts: the class's selectors, the request's.
+        """Return ``selects`` in two parts: the class's selectors and the request's.
 
         Every expression is compiled now.
 
-        :raises AllocationError: for an expression that is no CEL.
+        :raises AllocationError: for an expression that does not compile.
         """
         programs = [(one, one.program(features, title)) for one in self.selectors]
 
@@ -119,8 +121,8 @@ class Wanted:
 
 
 @dataclass(frozen=True, eq=False)
-class Request:
-    """A request: one way to meet it, or several in the order of preference."""
+class ClaimRequest:
+    """A request of a claim: one way to meet it, or several in order of preference."""
 
     name: str
     ways: tuple[Wanted, ...]
@@ -128,20 +130,20 @@ class Request:
 
     @property
     def least(self) -> int:
-        """The fewest devices that any way takes, not counting ways that take all."""
+        """The fewest devices that any way takes; a way that takes all counts as 0."""
         return min(way.count if way.count is not None else 0 for way in self.ways)
 
 
 @dataclass(frozen=True)
-class Constraint:
-    """matchAttribute, or with ``distinct`` distinctAttribute, over some requests or all."""
+class AttributeConstraint:
+    """matchAttribute, or with ``distinct`` distinctAttribute; without ``requests`` for all."""
 
     attribute: str
     distinct: bool
     requests: frozenset[str]
 
     def covers(self, wanted: str) -> bool:
-        """Tell whether a request, or an alternative by its full name, is meant."""
+        """Tell whether the constraint applies to a request or alternative, by its full name."""
         if not self.requests:
             return True
         return wanted in self.requests or wanted.partition("/")[0] in self.requests
@@ -149,11 +151,11 @@ class Constraint:
 
 @dataclass(frozen=True, eq=False)
 class ClaimToAllocate:
-    """A claim without its status, ready to be allocated."""
+    """A claim that is ready to be allocated; its status does not matter."""
 
     claim: ResourceClaim
-    requests: tuple[Request, ...]
-    constraints: tuple[Constraint, ...]
+    requests: tuple[ClaimRequest, ...]
+    constraints: tuple[AttributeConstraint, ...]
     config: tuple[DeviceConfiguration, ...] = field(default=())
 
     @property
@@ -164,27 +166,31 @@ class ClaimToAllocate:
 
     @property
     def label(self) -> str:
-        """What the claim's pod calls it, or else its name."""
+        """The pod's name for the claim, or else its own."""
         meta = self.claim.metadata
         return meta.annotations.get(POD_CLAIM_NAME, meta.name)
 
 
-def _holds(selector: Selector, program: Program, device: PoolDevice, title: str) -> bool:
+def _holds(selector: RequestSelector, program: Program, device: PoolDevice, title: str) -> bool:
+    """Evaluate one selector.
+
+    :raises AllocationError: when it fails on the device.
+    """
     try:
         result = program.result(device.view)
     except EvaluationError as exc:
         result = exc
     if isinstance(result, CelError):
-        # Without the pool, so that equal nodes say the same.
+        # Without the pool, so that equal nodes have equal messages.
         raise AllocationError(
-            f"{selector.where(title)}: CEL runtime error: {result}{_meant(result, device)} "
+            f"{selector.where(title)}: CEL runtime error: {result}{_suggestion(result, device)} "
             f"(on device {device.id.device})"
         )
     return result
 
 
-def _meant(error: CelError, device: PoolDevice) -> str:
-    """Suggest an attribute of the device for one that it does not have."""
+def _suggestion(error: CelError, device: PoolDevice) -> str:
+    """Suggest an attribute or capacity of the device for one that it does not have."""
     _, missing, name = str(error).partition("no such key: ")
     if not missing:
         return ""
@@ -194,7 +200,7 @@ def _meant(error: CelError, device: PoolDevice) -> str:
 
 
 def tolerated(taint: DeviceTaint, toleration: Toleration) -> bool:
-    """Tell whether a toleration covers a taint; an empty key or effect covers any."""
+    """Tell whether a toleration tolerates a taint; an empty key or effect matches any."""
     if toleration.effect and toleration.effect != taint.effect:
         return False
     if toleration.key and toleration.key != taint.key:
@@ -205,10 +211,10 @@ def tolerated(taint: DeviceTaint, toleration: Toleration) -> bool:
 
 
 def prepare(claim: ResourceClaim, classes: Classes, features: Features) -> ClaimToAllocate:
-    """Make a claim ready, with the checks that come before any device is looked at.
+    """Make a claim ready for allocation; nothing here depends on a node.
 
-    :param classes: finds a device class by name.
-    :raises AllocationError: saying which request cannot be met by any node.
+    :param classes: returns a device class by name, None if it does not exist.
+    :raises AllocationError: naming the request that no node can meet.
     """
     title = ClaimToAllocate(claim, (), ()).title
     devices = claim.spec.devices
@@ -230,11 +236,11 @@ def prepare(claim: ResourceClaim, classes: Classes, features: Features) -> Claim
                 )
                 for sub in request.first_available
             )
-            requests.append(Request(request.name, ways, prioritized=True))
+            requests.append(ClaimRequest(request.name, ways, prioritized=True))
         else:
             exactly = request.exactly or ExactDeviceRequest()
             way = _wanted(exactly, request.name, where, classes, features)
-            requests.append(Request(request.name, (way,), prioritized=False))
+            requests.append(ClaimRequest(request.name, (way,), prioritized=False))
     constraints = tuple(
         _constraint(index, c.match_attribute, c.distinct_attribute, c.requests, title)
         for index, c in enumerate(devices.constraints)
@@ -288,14 +294,14 @@ def _wanted(
 
 def _selectors(
     selectors: Sequence[DeviceSelector], owner: str, request: str, where: str
-) -> Sequence[Selector]:
+) -> Sequence[RequestSelector]:
     found = []
     for index, selector in enumerate(selectors):
         if selector.cel is None or not selector.cel.expression:
             raise AllocationError(
                 f"{where}, selector #{index}: CEL expression empty (unsupported selector type?)"
             )
-        found.append(Selector(selector.cel.expression, owner, request, index))
+        found.append(RequestSelector(selector.cel.expression, owner, request, index))
     return found
 
 
@@ -305,11 +311,11 @@ def _constraint(
     distinct: str | None,
     requests: Sequence[str],
     title: str,
-) -> Constraint:
+) -> AttributeConstraint:
     if match is not None:
-        return Constraint(match, False, frozenset(requests))
+        return AttributeConstraint(match, False, frozenset(requests))
     if distinct is not None:
-        return Constraint(distinct, True, frozenset(requests))
+        return AttributeConstraint(distinct, True, frozenset(requests))
     raise AllocationError(
         f"{title}, constraint #{index}: empty constraint (unsupported constraint type?)"
     )

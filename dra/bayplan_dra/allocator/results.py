@@ -1,4 +1,4 @@
-"""Allocation results: chosen devices as the API spells them."""
+"""Allocation results: chosen devices in the form of the API."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["Choice", "allocation_of"]
 
 
 class Choice(NamedTuple):
-    """A device chosen for a request; ``consumed`` where a share of it is taken."""
+    """A device chosen for a request; ``consumed`` is what a share takes, None for all of it."""
 
     wanted: Wanted
     device: PoolDevice
@@ -39,8 +39,8 @@ def allocation_of(
 ) -> AllocationResult:
     """Return a claim's allocation.
 
-    :param repeat_config: list a claim's configuration once per request that it is for, as
-        Kubernetes 1.36 does, and not once.
+    :param repeat_config: repeat a claim's configuration for every request that it applies to, as
+        Kubernetes 1.36 does, instead of listing it once.
     """
     results = tuple(_result(claim, index, choice, features) for index, choice in enumerate(choices))
     used = list(dict.fromkeys(choice.wanted.name for choice in choices))
@@ -77,7 +77,7 @@ def _result(
 
 
 def _share_id(claim: ClaimToAllocate, index: int, device: PoolDevice) -> str:
-    """Return a UUID for one share; the same for the same claim, place in it, and device."""
+    """Return a UUID for a share, derived from the claim, the index of the result and the device."""
     meta = claim.claim.metadata
     text = f"{meta.uid or meta.name}\0{meta.namespace}\0{index}\0{device.id}"
     digest = hashlib.sha256(text.encode()).digest()[:16]
@@ -106,14 +106,14 @@ def _claim_config(
     found = []
     for one in claim.config:
         names = set(one.requests)
-        meant = [name for name in used if not names or names & {name, name.partition("/")[0]}]
-        copies = len(meant) if repeat else min(1, len(meant))
+        applies_to = [name for name in used if not names or names & {name, name.partition("/")[0]}]
+        copies = len(applies_to) if repeat else min(1, len(applies_to))
         found += [DeviceConfiguration(one.requests, one.opaque, "FromClaim")] * copies
     return found
 
 
 def _node_selector(choices: Sequence[Choice], node: Node) -> NodeSelector | None:
-    """Return which nodes can use the devices: this one, those of all selectors, or None: all."""
+    """Return which nodes can use the devices: this one, those that match, or None for all."""
     expressions: list[NodeSelectorRequirement] = []
     fields: list[NodeSelectorRequirement] = []
     for choice in choices:

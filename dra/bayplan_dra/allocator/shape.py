@@ -1,4 +1,4 @@
-"""What two nodes have to agree on for claims to get the same answer there, device by device."""
+"""When claims get the same answer on two nodes: equal keys mean equal answers."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ __all__ = ["Shapes"]
 
 
 class Shapes:
-    """Keys under which an answer for some claims can be kept for all nodes alike.
+    """Keys under which an answer for some claims can be cached for all nodes alike.
 
-    Tables remember the numbers that one object of this class gives; so all who share tables share
-    it.
+    Tables remember the numbers that an object of this class assigns, so everybody who shares the
+    tables has to share the object.
     """
 
     def __init__(self) -> None:
@@ -29,10 +29,10 @@ class Shapes:
         state: AllocatedState,
         levels: tuple[str, ...],
     ) -> Hashable:
-        """Return a key that equal tables have, when as much of them is in use.
+        """Return a key that is equal for equal tables with the same devices in use.
 
         :param levels: the attributes that say which devices belong together.
-        :raises AllocationError: for an expression that is no CEL.
+        :raises AllocationError: for an expression that does not compile.
         """
         wanted = tuple(request for claim in claims for request in claim.requests)
         constraints = tuple(constraint for claim in claims for constraint in claim.constraints)

@@ -4,34 +4,56 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from bayplan.api.dra import CLAIM_LIMIT
-from bayplan_dra.allocator.attributes import Value
+from bayplan_dra.allocator.cost import broken_groups
 from bayplan_dra.allocator.model import (
     AllocatedState,
     AllocationError,
     Amount,
     NodeError,
-    PoolDevice,
     TimedOut,
 )
+from bayplan_dra.allocator.problem import (
+    AllocationProblem,
+    DeviceDemand,
+    DeviceSolution,
+    StepBudget,
+)
+from bayplan_dra.allocator.reasons import (
+    constraint_failure,
+    counters_exceeded,
+    too_few_for_all_requests,
+    too_few_for_request,
+    too_few_in_all,
+)
 from bayplan_dra.allocator.reference import Reference
-from bayplan_dra.allocator.requests import ClaimToAllocate, Constraint, Request, Wanted
+from bayplan_dra.allocator.requests import (
+    AttributeConstraint,
+    ClaimRequest,
+    ClaimToAllocate,
+    Wanted,
+)
 from bayplan_dra.allocator.results import Choice
-from bayplan_dra.allocator.search import Budget, Demand, Problem, Search, Solution, broken_groups
-from bayplan_dra.allocator.table import TOPOLOGY, DeviceTable, Filtered, bits
+from bayplan_dra.allocator.search import DeviceSearch
+from bayplan_dra.allocator.table import DeviceTable, FilteredDevices, bits
 from bayplan_dra.allocator.usage import CounterKey, Usage
 
-__all__ = ["Failure", "Solved", "Task", "solve"]
+__all__ = ["Failure", "Interrupt", "Score", "Solved", "Task", "solve"]
 
 _PLAIN_STEPS = 20_000
-"""Steps of the plain search after the better one was given up."""
+"""Steps of the plain search, which is tried when the better one was given up."""
+_UNLIMITED = 2**62
 Score = Callable[[Sequence[Choice]], float]
+"""Rates a complete choice of devices; larger is better, minus infinity forbids it."""
+Interrupt = Callable[[], bool]
+"""Tells whether to stop; called every few steps."""
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A claim to be allocated, and the devices of the table that its node can use."""
+    """A claim to be allocated, and the devices of the table that its node can use, one bit each."""
 
     claim: ClaimToAllocate
     visible: int
@@ -39,7 +61,7 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why claims cannot be allocated. ``steps`` were taken to find that out."""
+    """Why claims cannot be allocated, and the steps that it took to find out."""
 
     reason: str
     steps: int = 0
@@ -48,10 +70,11 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Solved:
-    """The choices for each claim, in the order of the tasks; and what they cost.
+    """The choices for each claim, in the order in which the claims were given.
 
-    ``preferences`` says which alternative each request with ``firstAvailable`` got, from 0;
-    ``broken`` how many groups are broken that were whole.
+    :ivar cost: of all devices that are then in use, see ``cost_of``.
+    :ivar preferences: the index of the alternative that each request with ``firstAvailable`` got.
+    :ivar broken: the number of groups of devices that were whole and are now used in part.
     """
 
     choices: Sequence[Sequence[Choice]]
@@ -61,33 +84,39 @@ class Solved:
     broken: int = 0
 
 
-@dataclass(slots=True)
-class _Option:
-    """One way to meet a request, as a demand; or the reason why it cannot be met."""
-
-    demand: Demand | None
-    wanted: Wanted
-    filtered: Filtered
-    reason: str = ""
-
-
 def solve(
     table: DeviceTable,
     tasks: Sequence[Task],
     state: AllocatedState,
-    levels: Sequence[str] = TOPOLOGY,
-    interrupt: Callable[[], bool] | None = None,
+    levels: Sequence[str],
+    interrupt: Interrupt | None = None,
     score: Score | None = None,
 ) -> Solved | Failure:
     """Allocate all claims, or none. ``state`` is not changed.
 
-    :param levels: the attributes that say which devices belong together.
-    :param interrupt: asked now and then whether to stop.
-    :param score: rates complete solutions; larger is better. Without it the one is taken that
-        breaks the fewest groups.
-    :raises AllocationError: for an expression that is no CEL.
+    :param levels: the attributes that say which devices belong together, the most precious first.
+    :param score: rates complete choices; without it, the one that breaks the fewest groups wins.
+    :raises AllocationError: for an expression that does not compile.
     """
     return _Solver(table, tasks, state, levels, interrupt, score).run()
+
+
+@dataclass(slots=True)
+class _Way:
+    """One way to meet a request, as a demand; or the reason why it cannot be met so."""
+
+    demand: DeviceDemand | None
+    wanted: Wanted
+    filtered: FilteredDevices
+    reason: str = ""
+
+
+class _RequestWays(NamedTuple):
+    """A request of a claim, and the ways to meet it, in the order of preference."""
+
+    claim: int
+    request: ClaimRequest
+    ways: list[_Way]
 
 
 class _Solver:
@@ -97,12 +126,12 @@ class _Solver:
         tasks: Sequence[Task],
         state: AllocatedState,
         levels: Sequence[str],
-        interrupt: Callable[[], bool] | None,
+        interrupt: Interrupt | None,
         score: Score | None,
     ) -> None:
         self._table = table
         self._tasks = tasks
-        self._budget = Budget(interrupt)
+        self._budget = StepBudget(interrupt)
         self._score = score
         self._state = state
         usage = Usage.of(state, table.pools)
@@ -126,29 +155,29 @@ class _Solver:
             for name in self._table.devices[number].spec.capacity
         }
 
-    # The whole -------------------------------------------------------------------------------
+    # All requests ----------------------------------------------------------------------------
 
     def run(self) -> Solved | Failure:
-        options = [
-            (number, request, [self._option(number, way) for way in request.ways])
+        requests = [
+            _RequestWays(number, request, [self._way(number, wanted) for wanted in request.ways])
             for number, task in enumerate(self._tasks)
             for request in task.claim.requests
         ]
-        for number, _, ways in options:
+        for number, _, ways in requests:
             if all(way.demand is None for way in ways):
                 return Failure(self._titled(number, "; ".join(way.reason for way in ways)))
-        chosen: list[_Option] = []
+        chosen: list[_Way] = []
         try:
-            if not self._choose(options, chosen):
-                return Failure(self._why(options), self._budget.steps)
-            solution = self._search(chosen).best()
+            if not self._choose(requests, chosen):
+                return Failure(self._why(requests), self._budget.steps)
+            solution = self._search(chosen).run()
         except TimedOut as exc:
-            return self._plainly(options) or Failure(str(exc), self._budget.steps, timed_out=True)
+            return self._plainly(requests) or Failure(str(exc), self._budget.steps, timed_out=True)
         assert solution is not None, "the choice of ways has a solution"
-        return self._solved(options, chosen, solution)
+        return self._solved(requests, chosen, solution)
 
-    def _plainly(self, options: Sequence[tuple[int, Request, list[_Option]]]) -> Solved | None:
-        """Try the plain order for a while: it may be lucky where the search was not."""
+    def _plainly(self, requests: Sequence[_RequestWays]) -> Solved | None:
+        """Try the reference's order for a while: it may be lucky where the search was not."""
         if self._score is not None or any(t.visible != self._table.all for t in self._tasks):
             return None
         claims = [task.claim for task in self._tasks]
@@ -162,24 +191,20 @@ class _Solver:
             return None
         used = {choice.wanted for own in found for choice in own}
         preferences = tuple(
-            next(index for index, way in enumerate(ways) if way.wanted in used)
-            for _, request, ways in options
-            if request.prioritized
+            next(index for index, way in enumerate(one.ways) if way.wanted in used)
+            for one in requests
+            if one.request.prioritized
         )
         return Solved(found, 0, self._budget.steps + plain.calls, preferences)
 
-    def _choose(
-        self,
-        options: Sequence[tuple[int, Request, list[_Option]]],
-        chosen: list[_Option],
-    ) -> bool:
+    def _choose(self, requests: Sequence[_RequestWays], chosen: list[_Way]) -> bool:
         """Choose a way for each request: the first that leaves a way for all others."""
-        if len(chosen) == len(options):
-            simple = not any(request.prioritized for _, request, _ in options)
+        if len(chosen) == len(requests):
+            simple = not any(one.request.prioritized for one in requests)
             return (not simple) or self._feasible(chosen)
-        number, _, ways = options[len(chosen)]
-        early = any(request.prioritized for _, request, _ in options)
-        tried: list[_Option] = []
+        number, _, ways = requests[len(chosen)]
+        early = any(one.request.prioritized for one in requests)
+        tried: list[_Way] = []
         for way in ways:
             if way.demand is None or any(self._are_alike(way, other) for other in tried):
                 continue
@@ -189,15 +214,15 @@ class _Solver:
             # A partial choice without a solution has none with more demands either.
             if (
                 taken <= CLAIM_LIMIT
-                and (not early or self._feasible(chosen, options[len(chosen) :]))
-                and self._choose(options, chosen)
+                and (not early or self._feasible(chosen, requests[len(chosen) :]))
+                and self._choose(requests, chosen)
             ):
                 return True
             chosen.pop()
         return False
 
-    def _are_alike(self, one: _Option, other: _Option) -> bool:
-        """Tell whether two ways to meet a request differ in nothing but their names."""
+    def _are_alike(self, one: _Way, other: _Way) -> bool:
+        """Tell whether two ways to meet a request differ only in their names."""
         a, b = one.demand, other.demand
         assert a is not None
         assert b is not None
@@ -211,34 +236,37 @@ class _Solver:
             )
         )
 
-    def _feasible(
-        self,
-        chosen: Sequence[_Option],
-        rest: Sequence[tuple[int, Request, list[_Option]]] = (),
-    ) -> bool:
+    def _feasible(self, chosen: Sequence[_Way], rest: Sequence[_RequestWays] = ()) -> bool:
         """Tell whether the chosen ways have a solution that may leave enough for the others."""
-        loose = [_loosest(number, ways) for number, _, ways in rest]
+        loose = [_loosest(one) for one in rest]
         shareable = self._table.shareable
         more = [one for one in loose if one is not None and not one.candidates & shareable]
-        return self._search(chosen, more=more).first() is not None
+        return self._search(chosen, more=more, only_first=True).run() is not None
 
     def _search(
         self,
-        chosen: Sequence[_Option],
-        constraints: Sequence[tuple[int, Constraint]] | None = None,
+        chosen: Sequence[_Way],
+        constraints: Sequence[tuple[int, AttributeConstraint]] | None = None,
         counters: bool = True,
-        more: Sequence[Demand] = (),
-    ) -> Search:
-        problem = Problem(
+        more: Sequence[DeviceDemand] = (),
+        only_first: bool = False,
+    ) -> DeviceSearch:
+        """Return the search for devices for the chosen ways.
+
+        :param constraints: the constraints that count; None for all.
+        :param counters: whether the shared counters count.
+        :param more: further demands.
+        """
+        problem = AllocationProblem(
             self._table,
             self._constraints if constraints is None else constraints,
-            self._counters if counters else dict.fromkeys(self._counters, 2**62),
+            self._counters if counters else dict.fromkeys(self._counters, _UNLIMITED),
             self._shares,
             self._shared,
             self._used,
             self._groups,
         )
-        demands = [option.demand for option in chosen if option.demand is not None]
+        demands = [way.demand for way in chosen if way.demand is not None]
         demands += more
         score = None
         if self._score is not None:
@@ -247,29 +275,26 @@ class _Solver:
             def score(masks: Sequence[int]) -> float:
                 return rate([c for per_claim in self._choices(chosen, masks) for c in per_claim])
 
-        return Search(problem, demands, self._budget, score)
+        return DeviceSearch(problem, demands, self._budget, score, only_first)
 
-    def _choices(self, chosen: Sequence[_Option], masks: Sequence[int]) -> list[list[Choice]]:
+    def _choices(self, chosen: Sequence[_Way], masks: Sequence[int]) -> list[list[Choice]]:
         per_claim: list[list[Choice]] = [[] for _ in self._tasks]
-        for option, mask in zip(chosen, masks, strict=True):
-            demand = option.demand
+        for way, mask in zip(chosen, masks, strict=True):
+            demand = way.demand
             assert demand is not None
             per_claim[demand.claim] += [
-                Choice(option.wanted, self._table.devices[device], demand.consumed.get(device))
+                Choice(way.wanted, self._table.devices[device], demand.consumed.get(device))
                 for device in bits(mask)
             ]
         return per_claim
 
     def _solved(
-        self,
-        options: Sequence[tuple[int, Request, list[_Option]]],
-        chosen: Sequence[_Option],
-        solution: Solution,
+        self, requests: Sequence[_RequestWays], chosen: Sequence[_Way], solution: DeviceSolution
     ) -> Solved:
         preferences = tuple(
-            ways.index(option)
-            for (_, request, ways), option in zip(options, chosen, strict=True)
-            if request.prioritized
+            one.ways.index(way)
+            for one, way in zip(requests, chosen, strict=True)
+            if one.request.prioritized
         )
         choices = self._choices(chosen, solution.chosen)
         used = self._used
@@ -280,7 +305,8 @@ class _Solver:
 
     # One request -----------------------------------------------------------------------------
 
-    def _option(self, number: int, wanted: Wanted) -> _Option:
+    def _way(self, number: int, wanted: Wanted) -> _Way:
+        """Return the candidates for one way to meet a request, or why they are too few."""
         task = self._tasks[number]
         filtered = self._table.filtered(wanted, task.claim.title)
         if wanted.count is None:
@@ -290,190 +316,73 @@ class _Solver:
             free &= ~self._in_use
         free = self._affordable(free, filtered)
         if free.bit_count() < wanted.count:
-            reason = self._funnel(number, wanted, filtered, free)
-            return _Option(None, wanted, filtered, reason)
-        demand = Demand(
+            reason = too_few_for_request(
+                self._table, wanted, filtered, task.visible, self._in_use, free
+            )
+            return _Way(None, wanted, filtered, reason)
+        demand = DeviceDemand(
             number, wanted.name, wanted.count, free, False, wanted.admin, filtered.consumed
         )
-        return _Option(demand, wanted, filtered)
+        return _Way(demand, wanted, filtered)
 
-    def _affordable(self, mask: int, filtered: Filtered) -> int:
-        """Leave out what has too little left of its shared capacity or of a counter."""
-        for device, takes in filtered.consumed.items():
-            if any(self._shares[device, name] < amount for name, amount in takes.items()):
-                mask &= ~(1 << device)
+    def _affordable(self, mask: int, filtered: FilteredDevices) -> int:
+        """Drop devices with too little left of their shared capacity or of a counter."""
+        mask = self._with_capacity(mask, filtered)
         for device in bits(mask & ~self._shared):
             needs = self._table.needs[device]
             if any(self._counters[key] < need for key, need in needs.items()):
                 mask &= ~(1 << device)
         return mask
 
-    def _all(self, number: int, wanted: Wanted, filtered: Filtered) -> _Option:
-        required = filtered.matching & filtered.capable & self._tasks[number].visible
+    def _with_capacity(self, mask: int, filtered: FilteredDevices) -> int:
+        """Drop devices with too little left of their shared capacity."""
         for device, takes in filtered.consumed.items():
             if any(self._shares[device, name] < amount for name, amount in takes.items()):
-                required &= ~(1 << device)
-        reason = self._why_not_all(wanted, filtered, required)
-        if reason:
-            return _Option(None, wanted, filtered, reason)
-        count = required.bit_count()
-        demand = Demand(number, wanted.name, count, required, True, wanted.admin, filtered.consumed)
-        return _Option(demand, wanted, filtered)
+                mask &= ~(1 << device)
+        return mask
 
-    def _why_not_all(self, wanted: Wanted, filtered: Filtered, required: int) -> str:
-        where = f"request {wanted.name} asks for all devices, but"
-        for pool in self._table.pools:
-            if pool.incomplete:
-                return f"{where} resource pool {pool.key} is currently being updated"
-            if pool.invalid:
-                return f"{where} resource pool {pool.key} is invalid: {pool.invalid}"
-        if filtered.errors:
-            return f"{where} {filtered.errors[0]}"
-        if not required:
-            return f"{where} none matches"
-        tainted = required & ~filtered.tolerated
-        if tainted:
-            return f"{where} {_named(self._table, tainted)} tainted"
-        busy = required & self._in_use
-        if busy and not wanted.admin:
-            return f"{where} {_named(self._table, busy)} in use"
-        short = required & ~self._affordable(required, filtered)
-        if short:
-            return f"{where} {_named(self._table, short)} short of shared counters"
-        if required.bit_count() > CLAIM_LIMIT:
-            return f"{where} these are {required.bit_count()}, and a claim may have {CLAIM_LIMIT}"
-        return ""
+    def _all(self, number: int, wanted: Wanted, filtered: FilteredDevices) -> _Way:
+        """Return the demand of a request for all devices that match, or why it cannot be met."""
+        required = filtered.matching & filtered.capable & self._tasks[number].visible
+        required = self._with_capacity(required, filtered)
+        affordable = self._affordable(required, filtered)
+        reason = too_few_for_all_requests(
+            self._table, wanted, filtered, required, self._in_use, affordable
+        )
+        if reason:
+            return _Way(None, wanted, filtered, reason)
+        count = required.bit_count()
+        demand = DeviceDemand(
+            number, wanted.name, count, required, True, wanted.admin, filtered.consumed
+        )
+        return _Way(demand, wanted, filtered)
 
     # Why not ---------------------------------------------------------------------------------
-
-    def _funnel(self, number: int, wanted: Wanted, filtered: Filtered, free: int) -> str:
-        """Say how many devices each step took out, and what would be enough."""
-        visible = self._tasks[number].visible
-        lost: list[str] = []
-        unusable = visible & ~filtered.usable
-        if unusable:
-            pools = [pool for pool in self._table.pools if pool.incomplete or pool.invalid]
-            why = f"is invalid: {pools[0].invalid}" if pools[0].invalid else "is being updated"
-            lost.append(f"{unusable.bit_count()} in pool {pools[0].key}, which {why}")
-        left = visible & filtered.of_class
-        total = (left | unusable).bit_count()
-        lost += _lost(left & ~filtered.matching, "not selected")
-        left &= filtered.matching
-        lost += _lost(left & ~filtered.tolerated, "tainted")
-        left &= filtered.tolerated
-        asked = ", ".join(f"{name} {amount.text}" for name, amount in wanted.capacity.items())
-        lost += _lost(left & ~filtered.capable, f"too small for {asked or 'the capacity'}")
-        left &= filtered.capable
-        if not wanted.admin:
-            lost += _lost(left & self._in_use, "in use")
-            left &= ~self._in_use
-        lost += _lost(left & ~free, "short of shared counters or capacity")
-        count, have = wanted.count or 0, free.bit_count()
-        kind = f"{_devices(count)} of class {wanted.device_class.metadata.name}"
-        error = f" ({filtered.errors[0]})" if filtered.errors else ""
-        if not total:
-            there = "and the node has no devices"
-            if visible:
-                there = f"none of the node's {_devices(visible.bit_count())} is of it"
-            return f"request {wanted.name} needs {kind}, {there}{error}"
-        why = f": {', '.join(lost)}" if lost else ""
-        # More devices like those that the expression fails on would be of no use.
-        more = "" if filtered.errors else f"; {count - have} more would be enough"
-        return (
-            f"request {wanted.name} needs {kind}, {have or 'none'} of {total} can be had{why}"
-            f"{error}{more}"
-        )
 
     def _titled(self, number: int, reason: str) -> str:
         return f"claim {self._tasks[number].claim.label}: {reason}"
 
-    def _why(self, options: Sequence[tuple[int, Request, list[_Option]]]) -> str:
+    def _why(self, requests: Sequence[_RequestWays]) -> str:
         """Say what stands in the way when every request alone could be met."""
-        chosen = [next(way for way in ways if way.demand is not None) for _, _, ways in options]
+        chosen = [next(way for way in one.ways if way.demand is not None) for one in requests]
         for number, constraint in self._constraints:
             own = [way for way in chosen if way.demand is not None and way.demand.claim == number]
-            if self._search(own, [(number, constraint)]).first() is None:
-                return self._titled(number, self._why_constraint(constraint, own))
-        if self._search(chosen, counters=False).first() is not None:
-            keys = sorted({f"{key[1]}/{key[2]}" for key in self._counters})
-            return self._titled(
-                chosen[0].demand.claim if chosen[0].demand else 0,
-                f"the shared counters ({', '.join(keys[:4])}) do not suffice for all requests "
-                "together",
-            )
-        if not self._constraints:
-            need = sum(way.demand.count for way in chosen if way.demand is not None)
-            union = 0
-            for way in chosen:
-                union |= way.demand.candidates if way.demand is not None else 0
-            return (
-                f"the requests together need {_devices(need)}, and {union.bit_count()} can be had"
-            )
-        names = ", ".join(dict.fromkeys(c.attribute for _, c in self._constraints))
-        return f"no choice of devices meets the constraints on {names} of all requests together"
-
-    def _why_constraint(self, constraint: Constraint, own: Sequence[_Option]) -> str:
-        attribute = self._table.attribute(constraint.attribute)
-        covered = [
-            way.demand
-            for way in own
-            if way.demand is not None and constraint.covers(way.demand.name)
-        ]
-        without = [d for d in covered if (d.candidates & attribute.present).bit_count() < d.count]
-        if without:
-            have = (without[0].candidates & attribute.present).bit_count()
-            return (
-                f"constraint on {constraint.attribute}: request {without[0].name} needs "
-                f"{_devices(without[0].count)}, and {have or 'none'} that can be had "
-                f"{'has' if have < 2 else 'have'} the attribute"
-            )
-        if constraint.distinct:
-            need = sum(demand.count for demand in covered)
-            return (
-                f"constraint on {constraint.attribute}: there are no {need} devices with different "
-                "values"
-            )
-
-        def rank(value: Value) -> tuple[int, str]:
-            mask = attribute.masks[value]
-            met = sum(
-                min(demand.count, (demand.candidates & mask).bit_count()) for demand in covered
-            )
-            return (-met, str(value))
-
-        best = min(attribute.masks, key=rank)
-        parts = ", ".join(
-            f"{demand.name} {(demand.candidates & attribute.masks[best]).bit_count()} of "
-            f"{demand.count}"
-            for demand in covered
-        )
-        return (
-            f"constraint on {constraint.attribute}: no value has enough devices; the best has "
-            f"{parts}"
-        )
+            if self._search(own, [(number, constraint)], only_first=True).run() is None:
+                demands = [way.demand for way in own if way.demand is not None]
+                return self._titled(number, constraint_failure(self._table, constraint, demands))
+        demands = [way.demand for way in chosen if way.demand is not None]
+        if self._search(chosen, counters=False, only_first=True).run() is not None:
+            first = demands[0].claim if demands else 0
+            return self._titled(first, counters_exceeded(self._counters))
+        return too_few_in_all(demands, [constraint for _, constraint in self._constraints])
 
 
-def _loosest(number: int, ways: Sequence[_Option]) -> Demand | None:
+def _loosest(one: _RequestWays) -> DeviceDemand | None:
     """Return what a request takes at least, whichever way it is met."""
-    demands = [way.demand for way in ways if way.demand is not None]
+    demands = [way.demand for way in one.ways if way.demand is not None]
     if not demands or any(demand.admin for demand in demands):
         return None
     candidates = 0
     for demand in demands:
         candidates |= demand.candidates
-    return Demand(number, "", min(demand.count for demand in demands), candidates)
-
-
-def _devices(count: int) -> str:
-    return "1 device" if count == 1 else f"{count} devices"
-
-
-def _lost(mask: int, why: str) -> list[str]:
-    return [f"{mask.bit_count()} {why}"] if mask else []
-
-
-def _named(table: DeviceTable, mask: int) -> str:
-    devices: list[PoolDevice] = [table.devices[device] for device in bits(mask)]
-    shown = ", ".join(device.id.device for device in devices[:3])
-    more = f" and {len(devices) - 3} more" if len(devices) > 3 else ""
-    return f"{shown}{more} {'is' if len(devices) == 1 else 'are'}"
+    return DeviceDemand(one.claim, "", min(demand.count for demand in demands), candidates)

@@ -1,8 +1,8 @@
-"""The devices that a search chooses from, by index, with what the search asks about them.
+"""The devices that a search chooses from, by index, with all that the search needs to know.
 
 Sets of devices are integers with one bit per device, so that a constraint is an ``&`` and a count
-is ``bit_count``. A table belongs to what one node sees (or several, where they share devices), and
-is kept as long as that stays the same.
+is ``bit_count``. A table holds the devices that one node can use (or several nodes that share
+devices), and stays valid until these change.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ __all__ = [
     "TOPOLOGY",
     "AttributeIndex",
     "DeviceTable",
-    "Filtered",
+    "FilteredDevices",
     "Group",
     "bits",
 ]
@@ -46,7 +46,12 @@ TOPOLOGY = (
 
 
 class AttributeIndex(NamedTuple):
-    """One attribute over all devices: each device's values, and the devices with each value."""
+    """One attribute over all devices.
+
+    :ivar values: the values of each device.
+    :ivar masks: the devices with each value.
+    :ivar present: the devices that have the attribute.
+    """
 
     values: Sequence[frozenset[Value]]
     masks: Mapping[Value, int]
@@ -54,10 +59,10 @@ class AttributeIndex(NamedTuple):
 
 
 class Group(NamedTuple):
-    """Devices that belong together at one level of the topology (0 is the most precious).
+    """Devices that belong together at one level of the topology; 0 is the most precious.
 
-    ``partition`` groups are what one piece of hardware is divided into: touching one costs as
-    much as breaking it.
+    A ``partition`` group is what one piece of hardware is divided into: using any of its devices
+    costs as much as breaking it.
     """
 
     level: int
@@ -66,13 +71,16 @@ class Group(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Filtered:
-    """What the unchanging part of a request leaves of a table.
+class FilteredDevices:
+    """The devices of a table that a request can have, whatever is in use; one bit each.
 
-    ``of_class`` passed the class's selectors, ``matching`` the request's too; of these
-    ``tolerated`` have no taint in the way and ``capable`` can serve the capacity that is asked;
-    ``consumed`` is what a share of a device costs; ``errors`` are those of expressions that had no
-    value.
+    :ivar usable: the devices of pools that are complete and valid.
+    :ivar of_class: of these, those that match the class's selectors.
+    :ivar matching: of these, those that match the request's selectors.
+    :ivar tolerated: of these, those without a taint that blocks the request.
+    :ivar capable: the matching devices that offer the requested capacity.
+    :ivar consumed: what a share of each device consumes, by device and capacity name.
+    :ivar errors: messages of expressions that failed on a device.
     """
 
     usable: int
@@ -85,7 +93,16 @@ class Filtered:
 
 
 class DeviceTable:
-    """Devices of some pools in order, each once."""
+    """Devices of some pools in order, each once.
+
+    :ivar index: the number of each device.
+    :ivar usable: the devices of pools that are complete and valid, one bit each.
+    :ivar all: all devices, one bit each.
+    :ivar needs: what each device takes from counters.
+    :ivar consumers: the devices that take from each counter, with the amount.
+    :ivar shareable: the devices that claims can share, one bit each.
+    :ivar shapes: a cache of :class:`.shape.Shapes`.
+    """
 
     def __init__(self, pools: Iterable[Pool], features: Features) -> None:
         self.features = features
@@ -114,14 +131,14 @@ class DeviceTable:
                     self.shareable |= 1 << number
         self._attributes: dict[str, AttributeIndex] = {}
         self._groups: dict[Sequence[str], tuple[Group, ...]] = {}
-        self._filtered: dict[Wanted, Filtered] = {}
+        self._filtered: dict[Wanted, FilteredDevices] = {}
         self.shapes: dict[object, int] = {}
 
     def __len__(self) -> int:
         return len(self.devices)
 
     def in_use(self, state: AllocatedState) -> int:
-        """Return the devices that are held exclusively, or by shares that it does not give now."""
+        """Return the devices that are held exclusively, or by shares that are no longer allowed."""
         mask = 0
         held = state.devices
         for number, device in enumerate(self.devices):
@@ -134,7 +151,7 @@ class DeviceTable:
         return mask
 
     def shared_in_use(self, state: AllocatedState) -> int:
-        """Return the devices of which shares are held."""
+        """Return the devices of which shares are held, one bit each."""
         mask = 0
         for number in bits(self.shareable):
             if self.devices[number].id in state.shared:
@@ -142,7 +159,7 @@ class DeviceTable:
         return mask
 
     def attribute(self, name: str) -> AttributeIndex:
-        """Return one attribute over all devices."""
+        """Return one attribute over all devices, by its full name."""
         found = self._attributes.get(name)
         if found is None:
             values = [attribute_values(device.attribute(name)) for device in self.devices]
@@ -157,9 +174,10 @@ class DeviceTable:
         return found
 
     def groups(self, levels: Sequence[str]) -> tuple[Group, ...]:
-        """Return what belongs together: partitions of one device, then the levels in order.
+        """Return the groups of devices: partitions of one device, then the levels in order.
 
-        A level is an attribute, ``*/name`` that of any driver; of a list its first value counts.
+        :param levels: attributes; ``*/name`` is that of any driver. The first value of a list
+            counts.
         """
         found = self._groups.get(levels)
         if found is None:
@@ -185,17 +203,18 @@ class DeviceTable:
             for mask in by_value.values():
                 yield Group(level, mask, partition=False)
 
-    def filtered(self, wanted: Wanted, title: str = "claim") -> Filtered:
-        """Return which devices a request may have, whatever is in use.
+    def filtered(self, wanted: Wanted, title: str = "claim") -> FilteredDevices:
+        """Return the devices that a request can have, whatever is in use.
 
-        :raises AllocationError: for an expression that is no CEL.
+        :param title: the claim's, for messages.
+        :raises AllocationError: for an expression that does not compile.
         """
         found = self._filtered.get(wanted)
         if found is None:
             found = self._filtered[wanted] = self._filter(wanted, title)
         return found
 
-    def _filter(self, wanted: Wanted, title: str) -> Filtered:
+    def _filter(self, wanted: Wanted, title: str) -> FilteredDevices:
         of_class = matching = tolerated = capable = 0
         consumed: dict[int, Mapping[str, Amount]] = {}
         errors: dict[str, None] = {}
@@ -224,7 +243,7 @@ class DeviceTable:
                 capable |= bit
                 if self.shareable & bit:
                     consumed[number] = takes
-        return Filtered(
+        return FilteredDevices(
             self.usable, of_class, matching, tolerated, capable, consumed, tuple(errors)
         )
 
@@ -248,7 +267,7 @@ def _group_value(device: PoolDevice, name: str) -> object:
 
 
 def bits(mask: int) -> Iterable[int]:
-    """Return the devices of a set, in order."""
+    """Yield the numbers of the devices in a set, in order."""
     while mask:
         low = mask & -mask
         yield low.bit_length() - 1

@@ -1,25 +1,24 @@
-"""What is left of devices, counters and capacities while claims are being allocated."""
+"""What is left of counters and shared capacity when an allocation starts."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from bayplan_dra.allocator.model import AllocatedState, Amount, DeviceId, PoolDevice
+from bayplan_dra.allocator.model import AllocatedState, Amount, PoolDevice
 from bayplan_dra.allocator.pools import Pool, PoolKey
 
-__all__ = ["CounterKey", "Usage"]
+__all__ = ["CounterKey", "Usage", "counter_needs"]
 
 CounterKey = tuple[PoolKey, str, str]
-"""Pool, counter set, counter."""
+"""Pool, counter set and counter."""
 
 
 @dataclass
 class Usage:
-    """The state that one allocation starts from.
+    """The state in which an allocation starts.
 
-    ``counters`` is what is left of each counter, ``shares`` what of shared capacity is consumed;
-    ``partly`` are the shared devices in use.
+    :ivar counters: what is left of each counter; negative when it is overdrawn.
     """
 
     state: AllocatedState
@@ -27,7 +26,7 @@ class Usage:
 
     @classmethod
     def of(cls, state: AllocatedState, pools: Iterable[Pool]) -> Usage:
-        """Return what is left for the pools of a node."""
+        """Return what is left in the pools of a node."""
         usage = cls(state)
         for pool in pools:
             for counter_set, counters in pool.counters.items():
@@ -48,21 +47,16 @@ class Usage:
         return device.id in self.state.devices
 
     def share_left(self, device: PoolDevice, name: str) -> Amount:
-        """Return what is left of a shared device's capacity."""
+        """Return what is left of a shared device's capacity; ``name`` is the capacity's."""
         consumed = self.state.capacity.get(device.id, {}).get(name, 0)
         return device.spec.capacity[name].value.number - consumed
 
 
 def counter_needs(device: PoolDevice) -> Mapping[CounterKey, Amount]:
-    """Return what a device takes of each counter while it is allocated."""
+    """Return what a device takes from each counter while it is allocated."""
     pool = PoolKey(device.id.driver, device.id.pool)
     return {
         (pool, used.counter_set, name): counter.value.number
         for used in device.spec.consumes_counters
         for name, counter in used.counters.items()
     }
-
-
-def shared_id(device: PoolDevice) -> DeviceId | None:
-    """Return the id of a device that may be shared, None for one that may not."""
-    return device.id if device.spec.allow_multiple_allocations else None

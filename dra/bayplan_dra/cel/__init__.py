@@ -1,20 +1,12 @@
-"""CEL selectors over devices: compiled once, then a few microseconds a device.
+"""CEL selectors over devices: compiled once, then evaluated in a few microseconds per device.
 
     program = compile_selector('device.attributes["gpu.example.com"].model == "H100"')
     program.matches(device)
 
-Dialect and functions are those of Kubernetes 1.36 for DRA; expressions have a size limit, a cost
-limit and an interrupt, because users write them.
+The dialect and the functions are those of Kubernetes 1.36 for DRA. Users write expressions, so
+their size and cost are limited, and an evaluation can be interrupted.
 """
 
-from __future__ import annotations
-
-from collections.abc import Callable, Iterable
-from functools import lru_cache
-from typing import TYPE_CHECKING, Any
-
-from bayplan.api.dra_validation import LONGEST_EXPRESSION
-from bayplan_dra.cel import types
 from bayplan_dra.cel.device import CelDevice
 from bayplan_dra.cel.errors import (
     CelError,
@@ -24,10 +16,7 @@ from bayplan_dra.cel.errors import (
     Interrupted,
 )
 from bayplan_dra.cel.frame import COST_LIMIT
-from bayplan_dra.cel.values import go_type
-
-if TYPE_CHECKING:
-    from bayplan_dra.cel.compiler import Source
+from bayplan_dra.cel.program import Program, compile_selector
 
 __all__ = [
     "COST_LIMIT",
@@ -40,112 +29,3 @@ __all__ = [
     "Program",
     "compile_selector",
 ]
-
-_MOST_SHARED = 100_000
-_SAMPLE = 1_024
-"""Misses after which results are kept only if at least half of the questions hit."""
-
-
-class Program:
-    """A compiled selector.
-
-    ``reads`` is what it looks at in a device, None for everything. Devices that agree on that
-    share one result.
-    """
-
-    def __init__(self, expression: str, source: Source) -> None:
-        self.expression = expression
-        self.reads = source.reads
-        self._run = source.run
-        self._frame_rest: list[Any] = [None] * source.locals
-        self._known: dict[object, bool | CelError] = {}
-        self._asked = self._missed = 0
-        by_kind: dict[str, list[str]] = {"attribute": [], "capacity": [], "domain": []}
-        for kind, name in sorted(source.reads or ()):
-            by_kind.setdefault(kind, []).append(name)
-        self._attributes, self._capacities = by_kind["attribute"], by_kind["capacity"]
-        self._domains = by_kind["domain"]
-        self._reads_rest = len(by_kind) > 3
-
-    def matches(self, device: CelDevice, interrupt: Callable[[], bool] | None = None) -> bool:
-        """Evaluate for one device.
-
-        :param interrupt: asked every 100 iterations of a macro whether to stop.
-        :raises EvaluationError: when there is no value, such as for a missing attribute.
-        :raises CostExceeded: when it takes more than ``COST_LIMIT``.
-        :raises Interrupted: when the interrupt said so.
-        """
-        value = self._run([device, COST_LIMIT, interrupt, 0, *self._frame_rest])
-        if value is True or value is False:
-            return bool(value)
-        raise EvaluationError(f"CEL result of type {go_type(value)} could not be converted to bool")
-
-    def matches_all(self, devices: Iterable[CelDevice]) -> list[bool | CelError]:
-        """Evaluate for many devices, once for those that agree on what is read.
-
-        An error takes the place of a result.
-        """
-        return [self.result(device) for device in devices]
-
-    def result(self, device: CelDevice) -> bool | CelError:
-        """Return the result for a device, known from an equal one or evaluated; or its error."""
-        if self.reads is None or not self._worth_keeping():
-            return self._evaluate(device)
-        mark = self._mark(device)
-        found = self._known.get(mark)
-        self._asked += 1
-        if found is None:
-            self._missed += 1
-            if len(self._known) >= _MOST_SHARED:
-                self._known.clear()
-            found = self._known[mark] = self._evaluate(device)
-        return found
-
-    def _worth_keeping(self) -> bool:
-        """Tell whether devices agree often enough to look for a known result."""
-        return self._missed < _SAMPLE or self._missed * 2 < self._asked
-
-    def _evaluate(self, device: CelDevice) -> bool | CelError:
-        try:
-            return self.matches(device)
-        except CelError as exc:
-            # The same error is given for many devices; it must not keep their frames alive.
-            return exc.with_traceback(None)
-
-    def _mark(self, device: CelDevice) -> tuple[object, ...]:
-        """Return all that the expression reads of a device."""
-        mark: list[object] = [device.mark(name) for name in self._attributes]
-        for name in self._capacities:
-            found = device.flat_capacity.get(name)
-            mark.append(found.text if found is not None else None)
-        mark += [device.has_domain(name) for name in self._domains]
-        if self._reads_rest:
-            mark += [device.driver, device.allow_multiple_allocations]
-        return tuple(mark)
-
-
-@lru_cache(maxsize=1024)
-def compile_selector(
-    expression: str, multiple_allocations: bool = True, lists: bool = True
-) -> Program:
-    """Compile a selector; the program is kept for the next who asks.
-
-    :param multiple_allocations: whether ``device.allowMultipleAllocations`` is declared.
-    :param lists: whether list attributes and ``includes`` are allowed.
-    :raises CompileError: saying what is wrong and where.
-    """
-    size = len(expression.encode())
-    if size > LONGEST_EXPRESSION:
-        raise CompileError(
-            f"expression is too long: {size} bytes, the limit is {LONGEST_EXPRESSION}"
-        )
-    # The parser takes as long to load as a small simulation runs; most have no selector.
-    from bayplan_dra.cel.compiler import compile_node
-    from bayplan_dra.cel.syntax import parse
-
-    source = compile_node(parse(expression), multiple_allocations, lists)
-    if source.type not in (types.BOOL, types.DYN):
-        raise CompileError(f"must evaluate to bool or the unknown type, not {source.type}", 1, 1)
-    if source.cost > COST_LIMIT:
-        raise CompileError("expression is too complex: its cost exceeds the limit")
-    return Program(expression, source)

@@ -1,19 +1,18 @@
-"""Calls and accesses at run time: choosing the form of a function, and what it costs."""
+"""Calls and accesses at run time: choosing a function's overload, and what the call costs."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from bayplan_dra.cel import types as t
+from bayplan_dra.cel.compiled import Compiled
 from bayplan_dra.cel.errors import EvaluationError
 from bayplan_dra.cel.frame import BUDGET, Frame, Run, size_of, spend
 from bayplan_dra.cel.library import Overload
-from bayplan_dra.cel.types import CelType
 from bayplan_dra.cel.values import NONE, DomainMap, Optional, Uint, equal, go_type, no_such_key
 
 __all__ = [
-    "Compiled",
     "as_bool",
     "as_key",
     "dispatch",
@@ -24,18 +23,8 @@ __all__ = [
 ]
 
 
-class Compiled(NamedTuple):
-    """A node's type, its function, and its cost; ``constant`` where the value is known."""
-
-    type: CelType
-    run: Run
-    cost: int
-    constant: bool = False
-    value: Any = None
-
-
 def as_bool(value: Any) -> bool:
-    """Return a bool as it is.
+    """Return a bool unchanged.
 
     :raises EvaluationError: for any other value.
     """
@@ -45,9 +34,9 @@ def as_bool(value: Any) -> bool:
 
 
 def as_key(value: Any) -> Any:
-    """Return a value that may be a key of a map.
+    """Return a value that can be a key of a map.
 
-    :raises EvaluationError: for one that may not.
+    :raises EvaluationError: for one that cannot.
     """
     if type(value) not in (bool, int, Uint, str):
         raise EvaluationError(f"unsupported key type: {go_type(value)}")
@@ -57,7 +46,7 @@ def as_key(value: Any) -> Any:
 def get(holder: Any, key: Any) -> Any:
     """Return an entry of a map or list.
 
-    :raises EvaluationError: when it is not there.
+    :raises EvaluationError: when there is none.
     """
     if isinstance(holder, dict):
         try:
@@ -77,7 +66,7 @@ def get(holder: Any, key: Any) -> Any:
 def get_field(holder: Any, field: str) -> Any:
     """Return a field of a map.
 
-    :raises EvaluationError: when it is not there.
+    :raises EvaluationError: when there is none.
     """
     if isinstance(holder, dict):
         return get(holder, field)
@@ -85,7 +74,10 @@ def get_field(holder: Any, field: str) -> Any:
 
 
 def try_get(holder: Any, key: Any) -> Optional:
-    """Return an entry of a map or list, or of an optional one, as an optional value."""
+    """Return an entry of a map or list, or of an optional one, as an optional value.
+
+    :raises EvaluationError: for a value that has no entries.
+    """
     if isinstance(holder, Optional):
         if not holder.present:
             return NONE
@@ -107,11 +99,11 @@ _SCALARS = {
     )
 }
 _QUADRATIC = {"distinct", "sets.contains", "sets.equivalent", "sets.intersects", "replace", "@in"}
-"""Functions whose work is the product of the sizes of what they are given."""
+"""Functions that take time in proportion to the product of the sizes of their arguments."""
 
 
 def dispatch(overloads: Sequence[Overload], args: Sequence[Compiled], name: str) -> Run:
-    """Return the call of the overload that fits; chosen now where the types are known."""
+    """Return the call of the matching overload, which is chosen now if the types are known."""
     runs = [arg.run for arg in args]
     first = overloads[0]
     if len(overloads) == 1 and all(kind.name in _SCALARS for kind in (*first.takes, first.returns)):
@@ -132,7 +124,7 @@ def dispatch(overloads: Sequence[Overload], args: Sequence[Compiled], name: str)
 
 
 def _scalar_call(overload: Overload, args: Sequence[Compiled]) -> Run:
-    """Return the call of a function whose work does not depend on what it is given."""
+    """Return the call of a function that takes constant time."""
     function, takes = overload.run, overload.takes
     runs = [arg.run for arg in args]
     if all(arg.type == kind for arg, kind in zip(args, takes, strict=True)):
@@ -165,7 +157,7 @@ def _scalar_call(overload: Overload, args: Sequence[Compiled]) -> Run:
 
 
 def _work(name: str, values: Sequence[Any], most: int) -> int:
-    """Return what a call costs: the sizes of what it is given, or their product."""
+    """Return what a call costs: the sum of the sizes of its arguments, or their product."""
     sizes = [size_of(value, most) for value in values]
     if name == "lists.range":
         return int(values[0]) if values and values[0] > 0 else 1
@@ -180,7 +172,7 @@ def _work(name: str, values: Sequence[Any], most: int) -> int:
 
 
 def fast_comparison(name: str, args: Sequence[Compiled]) -> Run | None:
-    """Return a direct comparison where one side is a constant text or both types are plain."""
+    """Return a direct comparison for == and !=, None for other functions."""
     if name not in ("_==_", "_!=_") or len(args) != 2:
         return None
     left, right = args

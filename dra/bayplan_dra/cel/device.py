@@ -26,9 +26,9 @@ def is_list(attribute: DeviceAttribute) -> bool:
 
 
 def attribute_value(attribute: DeviceAttribute) -> Any:
-    """Return an attribute's value as CEL sees it.
+    """Return an attribute's value in CEL.
 
-    :raises ValueError: for an attribute without any value, or a version that is none.
+    :raises ValueError: for an attribute without a value, or an invalid version.
     """
     if attribute.string is not None:
         return attribute.string
@@ -47,7 +47,7 @@ def attribute_value(attribute: DeviceAttribute) -> Any:
 
 
 class _Attributes(dict[str, Any]):
-    """Values by qualified name, converted when they are first read."""
+    """Values by qualified name, converted on first access."""
 
     __slots__ = ("_driver", "_given", "_lists")
 
@@ -66,7 +66,7 @@ class _Attributes(dict[str, Any]):
             if found is None or key[len(driver)] != "/":
                 raise KeyError(key)
         if found.string is not None:
-            # Nothing to convert, nothing to keep.
+            # Nothing to convert or cache.
             return found.string
         try:
             value = attribute_value(found)
@@ -80,14 +80,14 @@ class _Attributes(dict[str, Any]):
 
 
 class CelDevice:
-    """One device's facts, by domain and identifier; names without a domain are the driver's.
+    """A device's attributes and capacities; names without a domain are in the driver's.
 
-    ``flat`` holds the attributes and ``flat_capacity`` the capacities by qualified name. Values
-    are converted when they are read; without list attributes all are at once, as the reference
-    does.
+    Values are converted on first access; without ``lists`` all at once, as the reference does.
 
     :param lists: whether list attributes are allowed (the gate DRAListTypeAttributes).
-    :raises EvaluationError: without ``lists``, for an attribute whose value has no meaning.
+    :ivar flat: the attributes by qualified name.
+    :ivar flat_capacity: the capacities by qualified name.
+    :raises EvaluationError: without ``lists``, for an attribute without a valid value.
     """
 
     __slots__ = (
@@ -137,18 +137,18 @@ class CelDevice:
         return self._capacity
 
     def has(self, name: str) -> bool:
-        """Tell whether an attribute is there, by its qualified name."""
+        """Tell whether an attribute exists, by its qualified name."""
         if name in self._given:
             return True
         domain, _, identifier = name.rpartition("/")
         return domain == self.driver and identifier in self._given
 
     def has_domain(self, domain: str) -> bool:
-        """Tell whether any attribute is in a domain."""
+        """Tell whether a domain has any attribute."""
         return domain in self.attributes
 
     def mark(self, name: str) -> object:
-        """Return an attribute as it was given, to compare devices by; None for none."""
+        """Return an attribute as published, to compare devices; None if it does not exist."""
         found = self._given.get(name)
         if found is None:
             domain, _, identifier = name.rpartition("/")

@@ -1,4 +1,4 @@
-"""What can go wrong with a CEL expression."""
+"""The errors of CEL expressions."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ class CelError(Exception):
 
 
 class CompileError(CelError):
-    """The expression is no CEL, uses what is not declared, or has the wrong type.
+    """The expression has a syntax error, an undeclared name or a wrong type.
 
-    ``line`` and ``column`` count from 1; 0 where unknown.
+    ``line`` and ``column`` count from 1; 0 means unknown.
     """
 
     def __init__(self, message: str, line: int = 0, column: int = 0) -> None:
@@ -28,8 +28,8 @@ class EvaluationError(CelError):
 
 
 class CostExceeded(CelError):
-    """The evaluation took more than an expression may cost."""
+    """The evaluation took more steps than allowed."""
 
 
 class Interrupted(CelError):
-    """The caller asked to stop."""
+    """The caller interrupted the evaluation."""

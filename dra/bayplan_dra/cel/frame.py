@@ -1,4 +1,4 @@
-"""What a compiled expression runs on: the frame, its budget, its interrupt, its iterations."""
+"""The frame that a compiled expression runs on: device, budget, interrupt, iterations, locals."""
 
 from __future__ import annotations
 
@@ -22,23 +22,28 @@ __all__ = [
 ]
 
 COST_LIMIT = 1_000_000
-"""What one evaluation may cost, in steps of the expression (Kubernetes' limit for selectors)."""
+"""What one evaluation may cost, in steps (Kubernetes' limit for selectors)."""
 
 Frame = list[Any]
-"""The device, what is left of the budget, the interrupt, the count of iterations, the locals."""
+"""The device, the rest of the budget, the interrupt, the count of iterations, and the locals."""
 Run = Callable[[Frame], Any]
+"""A compiled expression."""
 
 DEVICE, BUDGET, INTERRUPT, ITERATIONS, FIRST_LOCAL = range(5)
 _CHECK_EVERY = 100
 
 
 def iteration(source: Run, slots: Sequence[int], cost: int) -> Callable[[Frame], Iteration]:
-    """Return what steps through a list or map and sets its variables, at a cost for each step."""
+    """Return the iteration over a list or map; ``cost`` is paid for each step."""
     return lambda f: Iteration(f, source(f), slots, cost)
 
 
 class Iteration:
-    """Steps through a list or map: sets the variables, counts the cost, asks the interrupt."""
+    """Iterates over a list or map: sets the variables, pays the cost, calls the interrupt.
+
+    :param slots: of the variables; with two, the index or key is the first.
+    :raises EvaluationError: for a value that cannot be iterated over.
+    """
 
     __slots__ = ("_cost", "_frame", "_items", "_slots")
 
@@ -68,7 +73,7 @@ class Iteration:
 
 
 def spend(f: Frame, cost: int) -> None:
-    """Take from the budget.
+    """Pay from the budget.
 
     :raises CostExceeded: when nothing is left.
     """
@@ -78,7 +83,10 @@ def spend(f: Frame, cost: int) -> None:
 
 
 def size_of(value: Any, most: int) -> int:
-    """Return the number of values in a value, and a tenth of its texts; ``most`` ends the count."""
+    """Return the number of values in a value, plus a tenth of the length of its texts.
+
+    :param most: the count stops beyond it.
+    """
     if isinstance(value, str | bytes):
         return 1 + len(value) // 10
     if not isinstance(value, tuple | dict | Optional):
@@ -103,5 +111,8 @@ def size_of(value: Any, most: int) -> int:
 
 
 def spend_for(f: Frame, value: Any) -> None:
-    """Pay for a list or map that was made, with everything in it."""
+    """Pay for a new list or map, with everything in it.
+
+    :raises CostExceeded: when nothing is left.
+    """
     spend(f, size_of(value, f[BUDGET]))

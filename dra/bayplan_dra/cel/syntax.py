@@ -1,7 +1,7 @@
 """CEL's syntax: text to a tree of nodes.
 
-The grammar is cel-python's; optional access (``a.?b``, ``a[?b]``) and optional entries of lists
-and maps, which it lacks, are added to it.
+The grammar is cel-python's, extended by optional access (``a.?b``, ``a[?b]``) and optional entries
+of lists and maps.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from bayplan_dra.cel.errors import CompileError
 from bayplan_dra.cel.values import Uint
 
 __all__ = [
-    "Call",
     "Conditional",
-    "Entry",
+    "FunctionCall",
     "Identifier",
     "Index",
     "ListLiteral",
     "Literal",
+    "LiteralEntry",
     "Logical",
     "MapLiteral",
     "Node",
-    "Position",
     "Select",
+    "SourcePosition",
     "parse",
 ]
 
@@ -54,8 +54,8 @@ opt_mapinit : "?" expr ":" expr
 
 
 @dataclass(frozen=True, slots=True)
-class Position:
-    """Where a node begins; line and column count from 1."""
+class SourcePosition:
+    """The start of a node; line and column count from 1."""
 
     line: int = 1
     column: int = 1
@@ -66,7 +66,7 @@ class Literal:
     """A constant."""
 
     value: Any
-    at: Position
+    at: SourcePosition
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class Identifier:
     """A name."""
 
     name: str
-    at: Position
+    at: SourcePosition
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ class Select:
     operand: Node
     field: str
     optional: bool
-    at: Position
+    at: SourcePosition
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,17 +94,17 @@ class Index:
     operand: Node
     key: Node
     optional: bool
-    at: Position
+    at: SourcePosition
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
-    """A function, operator (``_+_``) or macro; ``target`` is what stands before the dot."""
+class FunctionCall:
+    """A function, operator (``_+_``) or macro; ``target`` is the expression before the dot."""
 
     function: str
     target: Node | None
     args: tuple[Node, ...]
-    at: Position
+    at: SourcePosition
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +113,7 @@ class Logical:
 
     any_of: bool
     args: tuple[Node, ...]
-    at: Position
+    at: SourcePosition
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,11 +123,11 @@ class Conditional:
     condition: Node
     then: Node
     otherwise: Node
-    at: Position
+    at: SourcePosition
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class LiteralEntry:
     """One entry of a list (``key`` None) or map; ``optional`` entries may have no value."""
 
     key: Node | None
@@ -139,20 +139,28 @@ class Entry:
 class ListLiteral:
     """``[a, b]``."""
 
-    entries: tuple[Entry, ...]
-    at: Position
+    entries: tuple[LiteralEntry, ...]
+    at: SourcePosition
 
 
 @dataclass(frozen=True, slots=True)
 class MapLiteral:
     """``{k: v}``."""
 
-    entries: tuple[Entry, ...]
-    at: Position
+    entries: tuple[LiteralEntry, ...]
+    at: SourcePosition
 
 
 Node: TypeAlias = (
-    Literal | Identifier | Select | Index | Call | Logical | Conditional | ListLiteral | MapLiteral
+    Literal
+    | Identifier
+    | Select
+    | Index
+    | FunctionCall
+    | Logical
+    | Conditional
+    | ListLiteral
+    | MapLiteral
 )
 
 
@@ -170,7 +178,7 @@ def parse(text: str) -> Node:
         raise CompileError(f"Syntax error{shown}", line, column) from None
     except lark.exceptions.LarkError as exc:
         raise CompileError(f"Syntax error: {str(exc).splitlines()[0]}", 1, 1) from None
-    return _Reader(text).read(tree, 0)
+    return _TreeReader(text).read(tree, 0)
 
 
 @lru_cache(maxsize=1)
@@ -214,14 +222,14 @@ _OPERATORS = {
 Tree: TypeAlias = "lark.Tree[Any]"
 
 
-class _Reader:
+class _TreeReader:
     """Turns the parser's tree, with its many levels of precedence, into nodes."""
 
     def __init__(self, text: str) -> None:
         self._lines = text.split("\n")
 
     def read(self, tree: Tree, depth: int) -> Node:
-        # Levels that do nothing have one child; only real nesting counts.
+        # A level of precedence without an operator has one child; only real nesting counts.
         while len(tree.children) == 1 and tree.data in _TRANSPARENT:
             tree = tree.children[0]
         if depth > _DEEPEST:
@@ -253,18 +261,18 @@ class _Reader:
     def _binary(self, tree: Tree, depth: int) -> Node:
         left, right = tree.children
         args = (self.read(left.children[0], depth), self.read(right, depth))
-        return Call(_OPERATORS[left.data], None, args, self._after(left))
+        return FunctionCall(_OPERATORS[left.data], None, args, self._after(left))
 
-    def _after(self, tree: Tree) -> Position:
-        """Return where the operator behind an operand stands."""
+    def _after(self, tree: Tree) -> SourcePosition:
+        """Return the position of the operator after an operand."""
         line, column = tree.meta.end_line, tree.meta.end_column
         rest = self._lines[line - 1][column - 1 :] if line <= len(self._lines) else ""
-        return Position(line, column + len(rest) - len(rest.lstrip()))
+        return SourcePosition(line, column + len(rest) - len(rest.lstrip()))
 
     def _unary(self, tree: Tree, depth: int) -> Node:
         sign, operand = tree.children
         name = "!_" if sign.data == "unary_not" else "-_"
-        return Call(name, None, (self.read(operand, depth),), _at(tree))
+        return FunctionCall(name, None, (self.read(operand, depth),), _at(tree))
 
     def _member_dot(self, tree: Tree, depth: int) -> Node:
         operand, name = tree.children
@@ -276,7 +284,9 @@ class _Reader:
 
     def _member_dot_arg(self, tree: Tree, depth: int) -> Node:
         operand, name, *args = tree.children
-        return Call(str(name), self.read(operand, depth), self._args(args, depth), _at(tree))
+        return FunctionCall(
+            str(name), self.read(operand, depth), self._args(args, depth), _at(tree)
+        )
 
     def _member_index(self, tree: Tree, depth: int) -> Node:
         operand, key = (self.read(child, depth) for child in tree.children)
@@ -297,7 +307,7 @@ class _Reader:
 
     def _ident_arg(self, tree: Tree, depth: int) -> Node:
         name, *args = tree.children
-        return Call(str(name), None, self._args(args, depth), _at(tree))
+        return FunctionCall(str(name), None, self._args(args, depth), _at(tree))
 
     _dot_ident_arg = _ident_arg
 
@@ -310,7 +320,7 @@ class _Reader:
             (value,) = item.children
             optional = value.data == "opt_listinit"
             inner = value.children[0] if optional else value
-            entries.append(Entry(None, self.read(inner, depth), optional))
+            entries.append(LiteralEntry(None, self.read(inner, depth), optional))
         return ListLiteral(tuple(entries), _at(tree))
 
     def _map_lit(self, tree: Tree, depth: int) -> Node:
@@ -318,7 +328,7 @@ class _Reader:
         for item in tree.children[0].children if tree.children else ():
             optional = len(item.children) == 1
             key, value = item.children[0].children if optional else item.children
-            entries.append(Entry(self.read(key, depth), self.read(value, depth), optional))
+            entries.append(LiteralEntry(self.read(key, depth), self.read(value, depth), optional))
         return MapLiteral(tuple(entries), _at(tree))
 
     def _literal(self, tree: Tree, depth: int) -> Node:
@@ -347,13 +357,13 @@ def _line_column(tree: Tree) -> tuple[int, int]:
     return tree.meta.line, tree.meta.column
 
 
-def _at(tree: Tree) -> Position:
-    return Position(*_line_column(tree))
+def _at(tree: Tree) -> SourcePosition:
+    return SourcePosition(*_line_column(tree))
 
 
-def _before(name: Any) -> Position:
-    """Return where the dot before a field stands."""
-    return Position(name.line or 1, max(1, (name.column or 2) - 1))
+def _before(name: Any) -> SourcePosition:
+    """Return the position of the dot before a field."""
+    return SourcePosition(name.line or 1, max(1, (name.column or 2) - 1))
 
 
 # Literals ------------------------------------------------------------------------------------
@@ -379,7 +389,7 @@ def _literal_value(token: lark.Token) -> Any:
             return Uint(_within(number, 0, 2**64))
         if token.type == "FLOAT_LIT":
             if text.endswith(".") or math.isinf(float(text)):
-                raise ValueError("is no double")
+                raise ValueError("is not a double")
             return float(text)
         if token.type == "BYTES_LIT":
             return _bytes(text[1:])
@@ -404,7 +414,7 @@ _SIMPLE = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v"
 
 
 def _body(text: str) -> tuple[str, bool]:
-    """Return what stands between the quotes, and whether it is raw."""
+    """Return the text between the quotes, and whether it is raw."""
     raw = text[:1] in "rR"
     if raw:
         text = text[1:]
@@ -427,7 +437,7 @@ def _unescape(match: re.Match[str]) -> str:
         raise ValueError(f"unknown escape {match[0]}")
     code = int(digits, 16)
     if code > 0x10FFFF or 0xD800 <= code < 0xE000:
-        raise ValueError(f"{match[0]} is no character")
+        raise ValueError(f"{match[0]} is not a character")
     return chr(code)
 
 

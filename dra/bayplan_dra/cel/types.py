@@ -1,4 +1,4 @@
-"""CEL's static types, and when one may stand where another is expected."""
+"""CEL's static types, and when one is accepted where another is expected."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ Bindings = dict[CelType, CelType]
 
 
 def bind(expected: CelType, got: CelType, bindings: Bindings) -> bool:
-    """Tell whether ``got`` may stand where ``expected`` is; note what type parameters become."""
+    """Tell whether ``got`` is accepted for ``expected``; record type parameters in ``bindings``."""
     if expected in (A, B):
         known = bindings.get(expected)
         if known is None or known == DYN:
@@ -107,14 +107,14 @@ def bind(expected: CelType, got: CelType, bindings: Bindings) -> bool:
 
 
 def resolve(kind: CelType, bindings: Bindings) -> CelType:
-    """Replace type parameters by what they became; unknown ones by dyn."""
+    """Replace type parameters by their bindings; unbound ones by dyn."""
     if kind in (A, B):
         return bindings.get(kind, DYN)
     return CelType(kind.name, tuple(resolve(part, bindings) for part in kind.parts))
 
 
 def join(left: CelType, right: CelType) -> CelType | None:
-    """Return the common type of two values, None where they have none."""
+    """Return the common type of two values, None if they have none."""
     if left == right:
         return left
     if DYN in (left, right):
@@ -158,10 +158,10 @@ _HOLDS: dict[str, Callable[[Any], bool]] = {
 
 
 def test_of(kind: CelType) -> Callable[[Any], bool]:
-    """Return the test whether a value at run time is of a type."""
+    """Return a function that tells whether a value at run time is of a type."""
     return _HOLDS[kind.name]
 
 
 def holds(kind: CelType, value: Any) -> bool:
-    """Tell whether a value at run time is of a type; what lists and maps hold is not looked at."""
+    """Tell whether a value at run time is of a type; what lists and maps hold does not count."""
     return _HOLDS[kind.name](value)

@@ -1,4 +1,4 @@
-"""Values of CEL at run time, beside Python's own.
+"""Values of CEL at run time, in addition to Python's own.
 
 bool, int, float, str, bytes, None, tuple and dict stand for CEL's bool, int, double, string,
 bytes, null, list and map; ``datetime`` and ``timedelta`` for timestamp and duration.
@@ -29,6 +29,7 @@ __all__ = [
     "equal",
     "go_type",
     "is_number",
+    "no_such_key",
     "normalized_semver",
     "type_name",
 ]
@@ -67,7 +68,7 @@ class CelFormat:
 
 
 class DomainMap(dict[str, Mapping[str, Any]]):
-    """Values by domain and identifier; a domain that is not there looks empty when read."""
+    """Values by domain and identifier; an unknown domain reads as empty."""
 
     __slots__ = ()
 
@@ -79,9 +80,9 @@ _EMPTY: Mapping[str, Any] = {}
 
 
 class Semver:
-    """A semantic version; build metadata does not count in comparisons.
+    """A semantic version; comparisons ignore build metadata.
 
-    :raises ValueError: for text that is none.
+    :raises ValueError: for text that is no version.
     """
 
     __slots__ = ("_key", "text")
@@ -133,7 +134,7 @@ _LONGEST_VERSION = 256
 
 
 def _semver_key(text: str) -> tuple[Any, ...]:
-    """Return what versions are ordered by.
+    """Return the key by which versions are ordered.
 
     :raises ValueError: for text that is no version.
     """
@@ -152,9 +153,9 @@ _PARTIAL = re.compile(r"v?(\d{1,18})(?:\.(\d{1,18}))?(?:\.(\d{1,18}))?([-+].*)?"
 
 
 def normalized_semver(text: str) -> Semver:
-    """Return the version of a lenient spelling: "v" before it, parts missing, leading zeros.
+    """Parse a version leniently: a leading "v", missing parts and leading zeros are allowed.
 
-    :raises ValueError: for text that is none even so.
+    :raises ValueError: for text that is no version.
     """
     match = _PARTIAL.fullmatch(text)
     if match is None:
@@ -195,7 +196,7 @@ def type_name(value: Any) -> str:
 
 
 def go_type(value: Any) -> str:
-    """Return the type's name in messages, which are those of the Go implementation."""
+    """Return the type's name in the Go implementation, whose messages ours follow."""
     return _NAMES[type(value)][1] if type(value) in _NAMES else "types.Object"
 
 
@@ -205,7 +206,7 @@ def is_number(value: Any) -> bool:
 
 
 def equal(left: Any, right: Any) -> bool:
-    """Compare as CEL's ``==`` does at run time: values of different kinds are not equal."""
+    """Compare as CEL's ``==`` at run time: values of different kinds are not equal."""
     if is_number(left):
         return is_number(right) and bool(left == right)
     if isinstance(left, tuple):
@@ -228,5 +229,5 @@ def equal(left: Any, right: Any) -> bool:
 
 
 def no_such_key(key: object) -> EvaluationError:
-    """Return the error of reading what is not there."""
+    """Return the error for a missing key."""
     return EvaluationError(f"no such key: {key}")

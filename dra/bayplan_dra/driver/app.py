@@ -1,4 +1,4 @@
-"""The driver of one node: recovers, publishes, serves the kubelet, follows its devices' health."""
+"""The driver of one node: recovers, publishes, serves the kubelet and tracks device health."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from bayplan.errors import BayplanError
 from bayplan.nccl import TopologyFileError, needed_topology_file
 from bayplan.topology.machine.model import Machine
 from bayplan_dra.driver import metrics
-from bayplan_dra.driver.devices import DRIVER, Inventory
-from bayplan_dra.driver.edits import DeviceFiles
 from bayplan_dra.driver.files import folder, write_atomically
-from bayplan_dra.driver.health import Health
-from bayplan_dra.driver.preparer import ClaimApi, Folders, Preparer
-from bayplan_dra.driver.publisher import Owner, Publisher, SliceApi
-from bayplan_dra.driver.services import (
+from bayplan_dra.driver.kubelet.services import (
     KubeletServer,
     claim_handlers,
     health_handler,
     registration_handler,
 )
-from bayplan_dra.driver.sockets import Sockets
+from bayplan_dra.driver.kubelet.sockets import Sockets
+from bayplan_dra.driver.prepare.edits import DeviceFiles
+from bayplan_dra.driver.prepare.preparer import ClaimApi, Folders, Preparer
+from bayplan_dra.driver.publish.devices import DRIVER, NodeInventory
+from bayplan_dra.driver.publish.health import HealthTracker
+from bayplan_dra.driver.publish.publisher import Owner, Publisher, SliceApi
 
 __all__ = ["DriverApi", "NodeDriver", "Watcher", "watch", "write_topology_file"]
 
@@ -36,17 +36,17 @@ log = logging.getLogger("bayplan.driver")
 
 
 class DriverApi(SliceApi, ClaimApi, Protocol):
-    """What the driver asks of the API server."""
+    """The driver's requests to the API server; errors are ``ClusterError``."""
 
     def owner(self, node: str) -> Owner:
-        """Return the node that slices go with."""
+        """Return the node that owns the slices."""
 
 
 class Watcher(Protocol):
-    """Follows something of the hardware, and reports it, until it is stopped."""
+    """Watches a part of the hardware and reports problems."""
 
     def run(self, stopped: threading.Event) -> None:
-        """Watch."""
+        """Watch until ``stopped`` is set."""
 
 
 @dataclass
@@ -55,12 +55,16 @@ class NodeDriver:
 
     :param cdi: the folder of CDI files.
     :param files: the device files of this machine.
+    :param resync_seconds: how often the slices are checked when nothing changes.
+    :ivar published: set once the slices are published.
+    :ivar registered: set while the kubelet knows the driver.
+    :ivar registration_error: why the kubelet did not register the driver; "" for no error.
     """
 
     node: str
-    inventory: Inventory
+    inventory: NodeInventory
     api: DriverApi
-    health: Health
+    health: HealthTracker
     files: DeviceFiles
     sockets: Sockets
     cdi: Path
@@ -75,7 +79,7 @@ class NodeDriver:
         self._servers: list[KubeletServer] = []
 
     def start(self) -> None:
-        """Recover what was prepared, and listen; publishing goes on in the background.
+        """Recover what was prepared, listen, and publish in the background.
 
         :raises BayplanError: for folders or sockets that cannot be used.
         """
@@ -91,12 +95,12 @@ class NodeDriver:
             write_topology_file(self.inventory.machine, own),
         )
         for text in preparer.recover():
-            log.error("a prepared claim could not be recovered: %s", text)
+            log.error("cannot recover a prepared claim: %s", text)
         self.health.set_devices(self.inventory.devices)
         service = self.sockets.service(DRIVER)
         handlers = claim_handlers(preparer, metrics.claim_done, self._stopped)
         handlers.append(health_handler(self.health, self._stopped))
-        registration = registration_handler(DRIVER, service, self._told)
+        registration = registration_handler(DRIVER, service, self._on_registration)
         self._servers = [
             KubeletServer(service, handlers),
             KubeletServer(self.sockets.registration(DRIVER), [registration]),
@@ -105,7 +109,8 @@ class NodeDriver:
             server.start()
         self._thread.start()
 
-    def _told(self, error: str) -> None:
+    def _on_registration(self, error: str) -> None:
+        """Called when the kubelet answers the registration; "" for no error."""
         self.registration_error = error
         if error:
             self.registered.clear()
@@ -115,10 +120,10 @@ class NodeDriver:
             log.info("registered with the kubelet")
 
     def _publish(self) -> None:
-        """Publish at every change of health, and now and then in case a slice was deleted."""
+        """Publish at every change of health, and regularly in case a slice was deleted."""
         publisher: Publisher | None = None
         version, delay = -1, _FIRST_RETRY
-        told: list[str] = []
+        logged: list[str] = []
         while not self._stopped.is_set():
             try:
                 owner = self.api.owner(self.node)
@@ -127,9 +132,9 @@ class NodeDriver:
                 taints = self.health.taints()
                 written = publisher.publish(self.inventory, taints)
             except Exception as exc:
-                # Nobody would start this thread again.
+                # Nothing restarts this thread, so it has to survive any error.
                 known = isinstance(exc, BayplanError)
-                text = "the slices could not be published, next try in %g s: %s"
+                text = "cannot publish the slices, retrying in %g s: %s"
                 log.warning(text, delay, exc, exc_info=None if known else exc)
                 metrics.publish_failed()
                 self._stopped.wait(delay)
@@ -138,16 +143,16 @@ class NodeDriver:
             delay = _FIRST_RETRY
             self.published.set()
             metrics.published(len(self.inventory.devices), len(taints), written)
-            if publisher.warnings != told:
-                told = list(publisher.warnings)
-                for text in told:
-                    log.warning("published, but: %s", text)
+            if publisher.warnings != logged:
+                logged = list(publisher.warnings)
+                for text in logged:
+                    log.warning("published with a problem: %s", text)
             version, _ = self.health.wait(version, self.resync_seconds)
 
     def ready(self) -> str:
-        """Say why the driver is not ready; "" if it is."""
+        """Return why the driver is not ready; "" if it is."""
         if not self._thread.is_alive():
-            return "it does not publish"
+            return "publishing has stopped"
         if not self.published.is_set():
             return "its slices are not published yet"
         if not self.registered.is_set():
@@ -155,9 +160,9 @@ class NodeDriver:
         return ""
 
     def stop(self) -> None:
-        """Leave the kubelet's registry, finish the calls under way, and stop.
+        """Leave the kubelet's registry, finish running calls (up to 10 s), and stop.
 
-        Slices stay: the kubelet removes them if no other instance comes.
+        Slices stay: the kubelet removes them if no other instance starts.
         """
         self._stopped.set()
         self.health.wake()
@@ -168,7 +173,7 @@ class NodeDriver:
 
 
 def watch(watchers: Iterable[Watcher], stopped: threading.Event) -> list[threading.Thread]:
-    """Run watchers, each in a thread of its own, until they are stopped."""
+    """Start each watcher in a thread of its own; return the threads."""
     threads = [
         threading.Thread(target=one.run, args=(stopped,), name=type(one).__name__, daemon=True)
         for one in watchers
@@ -179,7 +184,7 @@ def watch(watchers: Iterable[Watcher], stopped: threading.Event) -> list[threadi
 
 
 def write_topology_file(machine: Machine, own: Path) -> str:
-    """Write NCCL's topology file where the machine needs one; return its path, "" for none."""
+    """Write NCCL's topology file if the machine needs one; return its path, "" for none."""
     try:
         text = needed_topology_file(machine)
     except TopologyFileError as exc:

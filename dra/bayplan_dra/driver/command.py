@@ -1,14 +1,12 @@
-"""bayplan dra-driver: the driver of this node."""
+"""``bayplan dra-driver``: the driver of this node, and its device plugin."""
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import re
 import signal
 import threading
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,11 +15,14 @@ from typing import TYPE_CHECKING, Literal, Protocol
 import click
 
 from bayplan.errors import InputError
+from bayplan.logs import set_up_logging
 from bayplan.topology.machine.model import Machine
 from bayplan.topology.machine.readers.sysfs import Sysfs, cpu_set
 
 if TYPE_CHECKING:
     from bayplan_dra.driver.app import Watcher
+    from bayplan_dra.driver.publish.devices import NodeInventory
+    from bayplan_dra.driver.publish.health import HealthTracker
 
 __all__ = ["command"]
 
@@ -31,17 +32,17 @@ _FOLDER = click.Path(path_type=Path, file_okay=False)
 _FILE = click.Path(path_type=Path, dir_okay=False)
 
 
-class Service(Protocol):
-    """What the command runs: the driver, or the device plugin."""
+class DriverService(Protocol):
+    """Something that the command runs: the driver, or the device plugin."""
 
     def start(self) -> None:
-        """Serve, in the background."""
+        """Serve in the background."""
 
     def ready(self) -> str:
-        """Say why it is not ready; "" if it is."""
+        """Return why it is not ready; "" if it is."""
 
     def stop(self) -> None:
-        """Finish."""
+        """Stop serving."""
 
 
 @click.command(name="dra-driver")
@@ -55,22 +56,22 @@ class Service(Protocol):
     type=_FOLDER,
     default=Path("/"),
     show_default=True,
-    help="Where the host's /dev, /proc/driver and /sys are seen.",
+    help="Where the host's /dev, /proc/driver and /sys are mounted.",
 )
-@click.option("--kubeconfig", type=_FILE, help="Without it, the pod's service account.")
+@click.option("--kubeconfig", type=_FILE, help="Default: the pod's service account.")
 @click.option("--context", default="", help="The kubeconfig's context.")
 @click.option("--plugins-dir", type=_FOLDER, default=Path("/var/lib/kubelet/plugins"))
 @click.option("--registry-dir", type=_FOLDER, default=Path("/var/lib/kubelet/plugins_registry"))
 @click.option("--cdi-dir", type=_FOLDER, default=Path("/var/run/cdi"))
 @click.option("--pod-uid", envvar="POD_UID", default="", help="For rolling updates.")
 @click.option("--numa-node", type=click.Choice(["int", "list"]), default="int", show_default=True)
-@click.option("--cpus", is_flag=True, help="Publish the CPUs of each NUMA node as well.")
+@click.option("--cpus", is_flag=True, help="Also publish the CPUs of each NUMA node.")
 @click.option(
     "--taint-effect",
     type=click.Choice(["NoSchedule", "NoExecute"]),
     default="NoSchedule",
     show_default=True,
-    help="Of devices that are not well.",
+    help="Effect of the taint on unhealthy devices.",
 )
 @click.option(
     "--device-plugin",
@@ -78,7 +79,7 @@ class Service(Protocol):
     metavar="GPUS",
     help='Offer these GPUs, such as "0-3" or "all", as nvidia.com/gpu instead.',
 )
-@click.option("--no-driver", is_flag=True, help="Only offer --device-plugin's GPUs.")
+@click.option("--no-driver", is_flag=True, help="Only run the device plugin.")
 @click.option("--device-plugins-dir", type=_FOLDER, default=Path("/var/lib/kubelet/device-plugins"))
 @click.option("--listen", default="127.0.0.1:9450", show_default=True, help="Probes and metrics.")
 @click.option("--log-format", type=click.Choice(["console", "json"]), default="console")
@@ -104,32 +105,29 @@ def command(
 ) -> None:
     """Publish this node's GPUs and NICs, and prepare them when the kubelet asks."""
     from bayplan_dra.driver.app import NodeDriver, write_topology_file
-    from bayplan_dra.driver.deviceplugin import DevicePlugin, split
-    from bayplan_dra.driver.devices import DRIVER
-    from bayplan_dra.driver.edits import DeviceFiles
-    from bayplan_dra.driver.health import Health
+    from bayplan_dra.driver.kubelet.deviceplugin import DevicePlugin, split
+    from bayplan_dra.driver.kubelet.sockets import Sockets
     from bayplan_dra.driver.kubernetes_api import KubernetesApi
-    from bayplan_dra.driver.sockets import Sockets
-    from bayplan_dra.driver.watchers import LinkWatcher, PortWatcher, XidWatcher
+    from bayplan_dra.driver.prepare.edits import DeviceFiles
+    from bayplan_dra.driver.publish.devices import DRIVER
+    from bayplan_dra.driver.publish.health import HealthTracker
 
-    stopped = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stopped.set())
+    stopped = _stop_on_signals()
     if not re.fullmatch(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?", node):
         raise InputError(f'expected the name of a node, got "{node}"', "--node")
     if no_driver and plugin_gpus is None:
         raise InputError("there is nothing to do without --device-plugin", "--no-driver")
     address = _address(listen)
-    _log_as(log_format)
+    set_up_logging(log_format, _log_level())
     found = _machine(machine, sysfs_root)
     netdevs = Sysfs(sysfs_root).netdevs() if machine is None else ()
     ours, theirs = split(found, _gpus(plugin_gpus, len(found)), numa_node, cpus, netdevs)
     files = DeviceFiles(None if machine is not None else host_root)
     sockets = Sockets(registry_dir, plugins_dir, pod_uid)
-    driver_health = Health(DRIVER, node, taint_effect)
-    plugin_health = Health(DRIVER, node)
+    driver_health = HealthTracker(DRIVER, node, taint_effect)
+    plugin_health = HealthTracker(DRIVER, node)
     plugin_health.set_devices(theirs.devices)
-    services: list[Service] = []
+    services: list[DriverService] = []
     if not no_driver:
         api = KubernetesApi(kubeconfig, context)
         services.append(NodeDriver(node, ours, api, driver_health, files, sockets, cdi_dir))
@@ -146,27 +144,45 @@ def command(
         )
         services.append(plugin)
         log.info("the device plugin of %s offers %s", node, ", ".join(theirs.devices))
-
-    def report(device: str, cause: str, text: str) -> bool:
-        # A device is of one of them; the other passes it over.
-        news = driver_health.report(device, cause, text)
-        return plugin_health.report(device, cause, text) or news
-
-    watchers: list[Watcher] = []
+    watchers: Sequence[Watcher] = ()
     if machine is None:
         every = replace(ours, devices={**ours.devices, **theirs.devices})
-        watchers = [XidWatcher(every, report), LinkWatcher(every, report)]
-        watchers.append(PortWatcher(every, report, sysfs_root))
+        watchers = _watchers(every, (driver_health, plugin_health), sysfs_root)
     _serve(services, watchers, address, stopped)
 
 
+def _stop_on_signals() -> threading.Event:
+    """Return an event that is set at SIGTERM or SIGINT."""
+    stopped = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stopped.set())
+    return stopped
+
+
+def _watchers(
+    inventory: NodeInventory, trackers: Sequence[HealthTracker], sysfs_root: Path
+) -> Sequence[Watcher]:
+    """Return the watchers of all devices; they report to all trackers."""
+    from bayplan_dra.driver.publish.watchers import LinkWatcher, PortWatcher, XidWatcher
+
+    def report(device: str, cause: str, text: str) -> bool:
+        # Each device belongs to one tracker; the others ignore it.
+        return any(tracker.report(device, cause, text) for tracker in trackers)
+
+    return (
+        XidWatcher(inventory, report),
+        LinkWatcher(inventory, report),
+        PortWatcher(inventory, report, sysfs_root),
+    )
+
+
 def _serve(
-    services: Sequence[Service],
+    services: Sequence[DriverService],
     watchers: Sequence[Watcher],
     address: tuple[str, int],
     stopped: threading.Event,
 ) -> None:
-    """Run until ``stopped``, and end all of them then."""
+    """Run until ``stopped`` is set, then stop everything that was started."""
     from bayplan_dra.driver.app import watch
     from bayplan_dra.driver.web import WebServer
 
@@ -174,7 +190,7 @@ def _serve(
         return "; ".join(problem for one in services if (problem := one.ready()))
 
     web = WebServer(*address, ready)
-    started: list[Service] = []
+    started: list[DriverService] = []
     threads: list[threading.Thread] = []
     try:
         for service in services:
@@ -193,7 +209,11 @@ def _serve(
 
 
 def _gpus(text: str | None, count: int) -> frozenset[int]:
-    """Return the GPUs that a list such as 0-3,6 names."""
+    """Return the GPUs in a list such as 0-3,6.
+
+    :param count: the number of GPUs of the machine.
+    :raises InputError: for anything else.
+    """
     if text is None:
         return frozenset()
     if text == "all":
@@ -225,30 +245,9 @@ def _address(text: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
-class _JsonLines(logging.Formatter):
-    def format(self, record: logging.LogRecord) -> str:
-        at = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
-        content = {"time": f"{at}Z", "level": record.levelname, "message": record.getMessage()}
-        for name in ("claim", "error"):
-            value = getattr(record, name, "")
-            if value:
-                content[name] = value
-        return json.dumps(content)
-
-
-class _Console(logging.Formatter):
-    def format(self, record: logging.LogRecord) -> str:
-        error = getattr(record, "error", "")
-        text = f"{record.levelname.lower():7} {record.getMessage()}"
-        return " ".join((f"{text}: {error}" if error else text).splitlines())
-
-
-def _log_as(kind: str) -> None:
-    handler = logging.StreamHandler()
-    handler.setFormatter(_JsonLines() if kind == "json" else _Console())
-    logger = logging.getLogger("bayplan")
-    logger.handlers = [handler]
+def _log_level() -> str:
+    """Return the level that the environment asks for."""
     level = os.environ.get("BAYPLAN_LOG", "INFO").upper()
     if level not in logging.getLevelNamesMapping():
         raise InputError(f'expected a level such as DEBUG or WARNING, got "{level}"', "BAYPLAN_LOG")
-    logger.setLevel(level)
+    return level

@@ -17,16 +17,16 @@ __all__ = ["API_VERSION", "DeviceConfig", "config_of"]
 API_VERSION: Literal["dra.bayplan.dev/v1"] = "dra.bayplan.dev/v1"
 
 
-class _Model(pydantic.BaseModel):
+class _ConfigModel(pydantic.BaseModel):
     model_config = pydantic.ConfigDict(
         extra="forbid", frozen=True, alias_generator=to_camel, populate_by_name=True
     )
 
 
-class NcclConfig(_Model):
-    """What a container is told of NCCL: its environment, its topology file, the claim's NICs.
+class NcclConfig(_ConfigModel):
+    """What a container learns about NCCL: environment, topology file, NICs.
 
-    ``nics`` "claim" names the NICs of the claim, where it has any; "near" those near its GPUs.
+    ``nics`` "claim" names the NICs of the claim, if it has any; "near" those near its GPUs.
     """
 
     environment: bool = True
@@ -34,9 +34,11 @@ class NcclConfig(_Model):
     nics: Literal["claim", "near"] = "claim"
 
 
-class DeviceConfig(_Model):
-    """How the devices of a claim are prepared. ``visibleDevices`` says how CUDA_VISIBLE_DEVICES
-    names the GPUs, in the order of their ring; "none" leaves it alone.
+class DeviceConfig(_ConfigModel):
+    """How the devices of a claim are prepared.
+
+    ``visibleDevices`` says how CUDA_VISIBLE_DEVICES names the GPUs, in the order of their ring;
+    "none" does not set it.
     """
 
     api_version: Literal["dra.bayplan.dev/v1"] = API_VERSION
@@ -46,10 +48,10 @@ class DeviceConfig(_Model):
 
 
 def config_of(parameters: Sequence[Any]) -> DeviceConfig:
-    """Return the configuration that several parameters amount to; later ones win by field.
+    """Merge the parameters into one configuration; later ones win, field by field.
 
     :param parameters: opaque parameters of this driver, those of the class before the claim's.
-    :raises InputError: naming the path and what was expected.
+    :raises InputError: for a wrong field, with its path and what was expected.
     """
     merged: dict[str, Any] = {}
     (document,) = parse_documents("{}", "the claim's configuration")

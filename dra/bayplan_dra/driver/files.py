@@ -1,4 +1,4 @@
-"""Files that are either there in full or not at all, whenever the process is killed."""
+"""Files that are complete or absent, whenever the process is killed."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from bayplan.errors import BayplanError
 __all__ = ["TEMPORARY", "folder", "locked", "remove", "write_atomically"]
 
 TEMPORARY = ".tmp"
-"""How files end that are being written; they may go at any time that nobody writes."""
+"""Suffix of files that are being written; leftovers can be removed while nobody writes."""
 _WAIT = 0.01
 
 
 def folder(path: Path, mode: int = 0o750) -> Path:
-    """Make a folder, and those above it, unless it is there.
+    """Make a folder, with its parents, unless it exists; return it.
 
-    :raises BayplanError: when it cannot be made or written to.
+    :raises BayplanError: when it cannot be created or is not writable.
     """
     try:
         path.mkdir(mode=mode, parents=True, exist_ok=True)
@@ -33,7 +33,10 @@ def folder(path: Path, mode: int = 0o750) -> Path:
 
 
 def write_atomically(path: Path, content: bytes, mode: int = 0o600) -> None:
-    """Write a file so that a crash, even of the machine, leaves the old one or the new one."""
+    """Write a file so that a crash, even of the machine, leaves the old or the new content.
+
+    :raises OSError: when the disk fails.
+    """
     temporary = path.with_name(path.name + TEMPORARY)
     try:
         with open(temporary, "wb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
@@ -49,7 +52,7 @@ def write_atomically(path: Path, content: bytes, mode: int = 0o600) -> None:
 
 
 def remove(path: Path) -> None:
-    """Remove a file for good; none is fine."""
+    """Remove a file durably; a missing file is fine."""
     with suppress(FileNotFoundError):
         path.unlink()
         _sync_folder(path.parent)
@@ -65,11 +68,12 @@ def _sync_folder(path: Path) -> None:
 
 @contextmanager
 def locked(path: Path, seconds: float) -> Iterator[None]:
-    """Hold a lock against other processes, and threads that open it anew.
+    """Hold a lock against other processes and other threads.
 
     The kernel releases it when the process ends, however that happens.
 
-    :raises BayplanError: when somebody else holds it for so long.
+    :param seconds: how long to wait for the lock.
+    :raises BayplanError: when another process or thread still holds it then.
     """
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:

@@ -1,7 +1,7 @@
-"""The driver's requests to a Kubernetes API server, over the official client's transport.
+"""The driver's requests to a Kubernetes API server, through the official client.
 
-The client is used for authentication (kubeconfig, tokens, certificates, exec plugins, in-cluster)
-and HTTP; objects are bayplan's own.
+The client does authentication (kubeconfig, tokens, certificates, exec plugins, in-cluster) and
+HTTP; objects are bayplan's own.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from bayplan.api.meta import ObjectMeta
 from bayplan.api.objects import KINDS, DecodeError, decode_object
 from bayplan.errors import AlreadyExists, ClusterError, Conflict, InputError, NotFound
 from bayplan.schemas import field_problems
-from bayplan_dra.driver.publisher import Owner
+from bayplan_dra.driver.publish.publisher import Owner
 
 __all__ = ["KubernetesApi"]
 
@@ -30,11 +30,11 @@ _PAGE = 500
 
 
 class KubernetesApi:
-    """An API server, as ``app.DriverApi`` asks for it.
+    """Implements ``app.DriverApi`` over HTTP; every method raises ``ClusterError`` on failure.
 
-    :param kubeconfig: a kubeconfig's path; None inside of a cluster.
+    :param kubeconfig: the path of a kubeconfig; None inside a cluster.
     :param context: the context of the kubeconfig; "" for its current one.
-    :raises InputError: when the kubeconfig cannot be used, or there is no cluster around.
+    :raises InputError: when the kubeconfig cannot be used, or this is no pod of a cluster.
     """
 
     def __init__(self, kubeconfig: Path | None, context: str = "") -> None:
@@ -52,7 +52,7 @@ class KubernetesApi:
     def owner(self, node: str) -> Owner:
         """Return a node's name and uid.
 
-        :raises NotFound: when there is no such node.
+        :raises NotFound: when the node does not exist.
         """
         content = self._call("GET", f"/api/v1/nodes/{node}")
         return Owner(node, content["metadata"]["uid"])
@@ -74,18 +74,24 @@ class KubernetesApi:
         return _slice(self._call("POST", f"{_GROUP}/resourceslices", _content(obj)))
 
     def update(self, obj: ResourceSlice) -> ResourceSlice:
-        """Replace a slice, unless it changed meanwhile."""
+        """Replace a slice.
+
+        :raises Conflict: when it changed meanwhile.
+        """
         path = f"{_GROUP}/resourceslices/{obj.metadata.name}"
         return _slice(self._call("PUT", path, _content(obj)))
 
     def delete(self, obj: ResourceSlice) -> None:
-        """Delete this very slice."""
+        """Delete a slice.
+
+        :raises Conflict: when another one has its name now, or it changed meanwhile.
+        """
         meta = obj.metadata
         body = {"preconditions": {"uid": meta.uid, "resourceVersion": meta.resource_version}}
         self._call("DELETE", f"{_GROUP}/resourceslices/{meta.name}", body)
 
     def claim(self, namespace: str, name: str) -> ResourceClaim | None:
-        """Return a claim, None when there is none."""
+        """Return a claim, None if it does not exist."""
         try:
             path = f"{_GROUP}/namespaces/{namespace}/resourceclaims/{name}"
             content = self._call("GET", path)
@@ -119,9 +125,9 @@ class KubernetesApi:
         except (urllib3.exceptions.HTTPError, kubernetes.config.ConfigException, OSError) as exc:
             raise ClusterError(f"{what}: {_short(str(exc))}") from None
         except (ValueError, RecursionError):
-            raise ClusterError(f"{what}: the answer is no JSON ({answer.status})") from None
+            raise ClusterError(f"{what}: the answer is not JSON ({answer.status})") from None
         if not isinstance(content, dict):
-            raise ClusterError(f"{what}: the answer is no JSON object ({answer.status})")
+            raise ClusterError(f"{what}: the answer is not a JSON object ({answer.status})")
         if not 200 <= answer.status < 300:
             raise _error(what, answer.status, content)
         return content
@@ -156,9 +162,9 @@ def _slice(content: dict[str, Any]) -> ResourceSlice:
 
 
 def _unreadable(content: dict[str, Any]) -> ResourceSlice:
-    """Return a slice without what a newer API server, or somebody else, put into it.
+    """Return a slice without the fields that a newer API server, or another client, added.
 
-    It is not as it should be, so it will be written anew.
+    It then differs from what is wanted, so the publisher writes it again.
     """
     kept = ("name", "uid", "resourceVersion", "ownerReferences")
     meta = {key: value for key, value in content["metadata"].items() if key in kept}
@@ -175,7 +181,7 @@ def _unreadable(content: dict[str, Any]) -> ResourceSlice:
 
 
 def _error(what: str, code: int, status: dict[str, Any]) -> ClusterError:
-    """Return the error that an API server's answer stands for."""
+    """Return the error for an API server's answer."""
     text = f"{what}: {_short(str(status.get('message') or 'no reason given'))} ({code})"
     if code == 404:
         return NotFound(text)

@@ -13,23 +13,23 @@ _CALLS = Histogram(
     buckets=(0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0),
 )
 _DEVICES = Gauge("bayplan_driver_devices", "Devices that the node offers")
-_SICK = Gauge("bayplan_driver_sick_devices", "Devices with a taint because they are not well")
+_UNHEALTHY = Gauge("bayplan_driver_sick_devices", "Devices with a taint because they are unhealthy")
 _WRITES = Counter("bayplan_driver_slice_writes", "ResourceSlices that were written")
-_FAILURES = Counter("bayplan_driver_publish_failures", "Tries to publish that failed")
+_FAILURES = Counter("bayplan_driver_publish_failures", "Failed attempts to publish")
 
 
 def claim_done(operation: str, error: str, seconds: float) -> None:
-    """Count a claim that was prepared or unprepared."""
+    """Count a claim that was prepared or unprepared; ``error`` is "" for success."""
     _CALLS.labels(operation, "error" if error else "ok").observe(seconds)
 
 
-def published(devices: int, sick: int, written: int) -> None:
-    """Note what is published; ``written`` slices had to be."""
+def published(devices: int, unhealthy: int, written: int) -> None:
+    """Record a successful publish: devices, those with a taint, and slices written."""
     _DEVICES.set(devices)
-    _SICK.set(sick)
+    _UNHEALTHY.set(unhealthy)
     _WRITES.inc(written)
 
 
 def publish_failed() -> None:
-    """Count a try to publish that failed."""
+    """Count a failed attempt to publish."""
     _FAILURES.inc()

@@ -15,7 +15,7 @@ __all__ = ["WebServer"]
 
 
 class WebServer:
-    """Answers probes and Prometheus.
+    """Serves probes and Prometheus metrics.
 
     :param ready: returns why the driver is not ready, "" if it is.
     :raises BayplanError: when the address cannot be listened on.
@@ -31,11 +31,11 @@ class WebServer:
         self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
 
     def start(self) -> None:
-        """Answer in a thread of its own."""
+        """Serve in a thread of its own."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop answering, if it was started, and listening."""
+        """Stop serving, if it was started, and close the socket."""
         if self._thread.is_alive():
             self._server.shutdown()
             self._thread.join()
@@ -67,6 +67,6 @@ def _handler(ready: Callable[[], str]) -> type[BaseHTTPRequestHandler]:
             self.wfile.write(body)
 
         def log_message(self, format: str, *args: object) -> None:
-            """Say nothing: probes come every few seconds."""
+            """Log nothing: probes come every few seconds."""
 
     return Handler

@@ -1,7 +1,7 @@
 """The Kubernetes objects that scheduling reads, as frozen msgspec structs.
 
-Fields that scheduling does not read are ignored, as the API server ignores unknown fields;
-a wrong type is an error that names the path. Lists are tuples, so that objects can be shared.
+Fields that scheduling does not read are ignored; a wrong type is an error that names the path.
+Lists are tuples, so objects can be shared.
 """
 
 from bayplan.api.dra import (

@@ -1,4 +1,4 @@
-"""ConfigMap: bayplan writes some, and reads none of what manifests hold."""
+"""ConfigMap: bayplan writes some, but ignores those in manifests."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """Dynamic Resource Allocation: the objects of resource.k8s.io/v1 (Kubernetes 1.36).
 
-Older versions are converted to this shape before they are decoded
-(:mod:`bayplan.api.dra_versions`); what the API server would refuse is found by
-:mod:`bayplan.api.dra_validation`.
+Older versions are converted to this shape before decoding (:mod:`bayplan.api.dra_versions`);
+:mod:`bayplan.api.dra_validation` has the API server's checks.
 """
 
 from __future__ import annotations
@@ -61,17 +60,17 @@ __all__ = [
 ]
 
 CLAIM_LIMIT = 32
-"""Devices that one claim can be given at most."""
+"""The most devices that one claim can get."""
 CONSUMER_LIMIT = 256
-"""Consumers that a claim can be reserved for at most."""
+"""The most consumers for which a claim can be reserved."""
 DELETE_PROTECTION = "resource.kubernetes.io/delete-protection"
-"""The finalizer of an allocated claim."""
+"""The finalizer of allocated claims."""
 POD_CLAIM_NAME = "resource.kubernetes.io/pod-claim-name"
-"""The annotation of a claim made from a template: the name in spec.resourceClaims."""
+"""The annotation of a claim created from a template: its name in the pod's spec.resourceClaims."""
 EXTENDED_RESOURCE_CLAIM = "resource.kubernetes.io/extended-resource-claim"
-"""The annotation of a claim made for a pod's extended resources."""
+"""The annotation of a claim created for a pod's extended resources."""
 IMPLICIT_RESOURCE_PREFIX = "deviceclass.resource.kubernetes.io/"
-"""The extended resource that every class offers without naming one."""
+"""The prefix of the extended resource that every class offers implicitly."""
 ADMIN_ACCESS_LABEL = "resource.kubernetes.io/admin-access"
 """The namespace label that allows admin access to devices that are in use."""
 
@@ -112,7 +111,7 @@ class CapacityRange(ApiStruct, frozen=True):
 
 
 class CapacityRequestPolicy(ApiStruct, frozen=True):
-    """How requests for a device's capacity are rounded, and what no request means."""
+    """How requests for a device's capacity are rounded, and the default without a request."""
 
     default: Quantity | None = None
     valid_values: tuple[Quantity, ...] = ()
@@ -133,21 +132,21 @@ class Counter(ApiStruct, frozen=True):
 
 
 class CounterSet(ApiStruct, frozen=True):
-    """spec.sharedCounters[]: what the partitions of one piece of hardware share."""
+    """spec.sharedCounters[]: the counters that the partitions of one device share."""
 
     name: str
     counters: dict[str, Counter] = {}
 
 
 class DeviceCounterConsumption(ApiStruct, frozen=True):
-    """consumesCounters[]: what a device takes of a counter set while it is allocated."""
+    """consumesCounters[]: the amounts that an allocated device consumes from a counter set."""
 
     counter_set: str
     counters: dict[str, Counter] = {}
 
 
 class DeviceTaint(ApiStruct, frozen=True):
-    """A taint on a device: effect None, NoSchedule or NoExecute."""
+    """A taint on a device; its effect is None, NoSchedule or NoExecute."""
 
     key: str
     effect: str
@@ -174,7 +173,7 @@ class Device(ApiStruct, frozen=True):
 
 
 class ResourcePool(ApiStruct, frozen=True):
-    """spec.pool: which pool a slice is a part of, and how many parts the pool has."""
+    """spec.pool: the pool of a slice, and the number of slices in the pool."""
 
     name: str
     generation: int = 0
@@ -217,15 +216,16 @@ class DeviceSelector(ApiStruct, frozen=True):
 
 
 class CapacityRequirements(ApiStruct, frozen=True):
-    """capacity: amounts that are asked of each device."""
+    """capacity: the amounts requested from each device."""
 
     requests: dict[str, Quantity] = {}
 
 
 class ExactDeviceRequest(ApiStruct, frozen=True):
-    """``exactly`` of a request, or one of its ``firstAvailable`` alternatives, which has a name.
+    """``exactly`` of a request, or one of its ``firstAvailable`` alternatives.
 
-    ``allocation_mode`` "" means ExactCount; ``count`` None means 1 in that mode.
+    Only alternatives have a ``name``. ``allocation_mode`` "" means ExactCount, where ``count`` None
+    means 1.
     """
 
     name: str = ""
@@ -247,7 +247,7 @@ class DeviceRequest(ApiStruct, frozen=True):
 
 
 class DeviceConstraint(ApiStruct, frozen=True):
-    """constraints[]: on the devices of some requests, or of all when none are named."""
+    """constraints[]: a constraint on the devices of the named requests, or of all if empty."""
 
     requests: tuple[str, ...] = ()
     match_attribute: str | None = None
@@ -255,14 +255,14 @@ class DeviceConstraint(ApiStruct, frozen=True):
 
 
 class OpaqueConfiguration(ApiStruct, frozen=True):
-    """config[].opaque: parameters that only the driver understands."""
+    """config[].opaque: parameters for the driver."""
 
     driver: str
     parameters: Any = None
 
 
 class DeviceConfiguration(ApiStruct, frozen=True):
-    """config[] of a claim or a class, and, with ``source``, of an allocation."""
+    """config[] of a claim or a class; with ``source``, of an allocation."""
 
     requests: tuple[str, ...] = ()
     opaque: OpaqueConfiguration | None = None
@@ -309,7 +309,7 @@ class DeviceAllocation(ApiStruct, frozen=True):
 
 
 class AllocationResult(ApiStruct, frozen=True):
-    """status.allocation: the devices, and the nodes that can reach them (None: all)."""
+    """status.allocation: the devices, and the nodes that can access them (None: all)."""
 
     devices: DeviceAllocation = DeviceAllocation()
     node_selector: NodeSelector | None = None
@@ -336,7 +336,7 @@ class Condition(ApiStruct, frozen=True):
 
 
 class AllocatedDeviceStatus(ApiStruct, frozen=True):
-    """status.devices[]: what a driver says of an allocated device."""
+    """status.devices[]: the status of an allocated device, as its driver reports it."""
 
     driver: str
     pool: str
@@ -369,7 +369,7 @@ class ResourceClaim(ApiStruct, frozen=True):
 
 
 class ResourceClaimTemplateSpec(ApiStruct, frozen=True):
-    """spec of a ResourceClaimTemplate: labels and annotations for the claims, and their spec."""
+    """spec of a ResourceClaimTemplate: the labels, annotations and spec of its claims."""
 
     metadata: ObjectMeta = ObjectMeta()
     spec: ResourceClaimSpec = ResourceClaimSpec()
@@ -401,7 +401,7 @@ class DeviceClass(ApiStruct, frozen=True):
 
 
 class DeviceTaintSelector(ApiStruct, frozen=True):
-    """deviceSelector of a rule: every field that is set has to agree; none selects all."""
+    """deviceSelector of a rule: all set fields have to match; without any it selects all."""
 
     driver: str | None = None
     pool: str | None = None
@@ -422,7 +422,7 @@ class DeviceTaintRuleStatus(ApiStruct, frozen=True):
 
 
 class DeviceTaintRule(ApiStruct, frozen=True):
-    """resource.k8s.io/v1beta2 DeviceTaintRule: taints the devices that it selects."""
+    """resource.k8s.io/v1beta2 DeviceTaintRule: taints all devices that it selects."""
 
     spec: DeviceTaintRuleSpec
     metadata: ObjectMeta = ObjectMeta()

@@ -1,6 +1,6 @@
-"""What the API server refuses in objects of resource.k8s.io (Kubernetes 1.36 limits).
+"""The API server's checks of objects of resource.k8s.io (limits of Kubernetes 1.36).
 
-Whether a CEL expression compiles is not checked here: the allocator says so, per request.
+CEL expressions are not compiled here; the allocator reports those that do not compile.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ __all__ = [
 Problem = tuple[str, str]
 
 LONGEST_EXPRESSION = 10 * 1024
-"""Bytes of a CEL expression, and of opaque parameters, at most."""
+"""The most bytes of a CEL expression, and of opaque parameters."""
 SEMVER = re.compile(
     r"(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)"
     r"(-(?P<pre>(0|[1-9]\d*|\d*[a-zA-Z-][0-9a-zA-Z-]*)"
@@ -66,7 +66,7 @@ _STANDARD = ("pcieRoot", "pciBusID", "numaNode")
 
 
 def slice_problems(obj: ResourceSlice) -> Iterator[Problem]:
-    """Yield (JSON path, message) for each thing wrong with a slice."""
+    """Yield (JSON path, message) for each problem of a slice."""
     spec = obj.spec
     if len(spec.driver) > 63 or not _SUBDOMAIN.fullmatch(spec.driver):
         yield "$.spec.driver", f'"{spec.driver}" is not a DNS subdomain of at most 63 characters'
@@ -299,17 +299,17 @@ def _taint(taint: DeviceTaint, path: str) -> Iterator[Problem]:
 
 
 def claim_problems(obj: ResourceClaim) -> Iterator[Problem]:
-    """Yield (JSON path, message) for each thing wrong with a claim."""
+    """Yield (JSON path, message) for each problem of a claim."""
     yield from _claim(obj.spec.devices, "$.spec.devices")
 
 
 def template_problems(obj: ResourceClaimTemplate) -> Iterator[Problem]:
-    """Yield (JSON path, message) for each thing wrong with a claim template."""
+    """Yield (JSON path, message) for each problem of a claim template."""
     yield from _claim(obj.spec.spec.devices, "$.spec.spec.devices")
 
 
 def class_problems(obj: DeviceClass) -> Iterator[Problem]:
-    """Yield (JSON path, message) for each thing wrong with a class."""
+    """Yield (JSON path, message) for each problem of a class."""
     yield from _selectors(obj.spec.selectors, "$.spec.selectors")
     yield from _at_most(obj.spec.config, 32, "$.spec.config", "configurations")
     for index, config in enumerate(obj.spec.config):
@@ -325,7 +325,7 @@ def class_problems(obj: DeviceClass) -> Iterator[Problem]:
 
 
 def taint_rule_problems(obj: DeviceTaintRule) -> Iterator[Problem]:
-    """Yield (JSON path, message) for each thing wrong with a taint rule."""
+    """Yield (JSON path, message) for each problem of a taint rule."""
     yield from _taint(obj.spec.taint, "$.spec.taint")
 
 

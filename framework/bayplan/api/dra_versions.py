@@ -1,7 +1,7 @@
-"""resource.k8s.io v1beta1 and v1beta2 read as v1.
+"""Conversion of resource.k8s.io v1beta1 and v1beta2 to v1.
 
-v1beta2 has the shape of v1. v1beta1 holds a device's fields under ``basic``, and a request's
-fields in the request itself instead of under ``exactly``.
+v1beta2 has the shape of v1. v1beta1 has the fields of a device under ``basic``, and the fields of a
+request in the request itself instead of under ``exactly``.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ REQUEST_FIELDS = (
     "tolerations",
     "capacity",
 )
-"""The fields that stand in the request in v1beta1, and under ``exactly`` in v1."""
+"""The fields that are in the request in v1beta1, and under ``exactly`` in v1."""
 
 
 def as_v1(version: str, content: dict[str, Any]) -> dict[str, Any]:
-    """Return a manifest of resource.k8s.io in the shape of v1; the input is not changed."""
+    """Return a manifest of resource.k8s.io in the shape of v1, without changing the input."""
     if version != "v1beta1":
         return content
     return {

@@ -1,4 +1,4 @@
-"""Gangs in bayplan's own words; every ecosystem's spelling is turned into these."""
+"""Gangs in bayplan's own terms; the dialects translate every ecosystem's spelling into these."""
 
 from __future__ import annotations
 
@@ -10,19 +10,20 @@ from bayplan.api.selectors import EVERYTHING, Selector
 __all__ = ["Fill", "Gang", "Gather", "MatchPolicy", "Membership", "Slice", "SubGroup"]
 
 MatchPolicy = Literal["once-satisfied", "waiting-and-running", "only-waiting"]
-"""What counts towards the minimum: pods to be placed and pods that run; only the former; or, once
-the gang was complete, nothing any more."""
+"""What counts towards the minimum: pending and running pods, only pending pods, or, once the gang
+was complete, no minimum at all."""
 
 Fill = Literal["BestFit", "LargestFirst", "LeastFree", "Balanced"]
-"""In which order a domain's parts are filled; see :mod:`bayplan.topology.network.packing`."""
+"""The order in which the parts of a domain are filled: see the module
+:mod:`bayplan.topology.network.packing`."""
 
 
 @dataclass(frozen=True)
 class Gather:
-    """Put the members into one domain of a network layer: a must, or a preference.
+    """Gather the members in one domain of a network layer, as a requirement or a preference.
 
-    ``layer`` is a layer's name, or the node label that names its domains. A preference with
-    ``climb`` holds for every layer further out as well, the nearest first.
+    ``layer`` is the name of a layer, or the node label that names its domains. A preference with
+    ``climb`` also holds for every layer further out, the nearest first.
     """
 
     layer: str
@@ -32,7 +33,7 @@ class Gather:
 
 @dataclass(frozen=True)
 class Slice:
-    """Place members by multiples of ``size`` in every domain of a network layer."""
+    """Place members in multiples of ``size`` in each domain of a network layer."""
 
     layer: str
     size: int
@@ -40,11 +41,11 @@ class Slice:
 
 @dataclass(frozen=True)
 class SubGroup:
-    """Members that have a place of their own within the gang's.
+    """Members that are gathered in a domain of their own, inside that of the gang.
 
-    ``selector`` says which members, by label; with ``label_keys`` there is one such group for each
-    combination of the labels' values. ``size`` members of a group run together, and at least
-    ``min_groups`` groups have to. ``parent`` names the sub-group that contains this one.
+    ``selector`` selects the members by label; with ``label_keys`` there is one group for each
+    combination of the values of these labels. The ``size`` members of a group run together, and at
+    least ``min_groups`` groups have to run. ``parent`` names the sub-group that contains this one.
     """
 
     name: str
@@ -61,14 +62,14 @@ class SubGroup:
 class Gang:
     """Pods that run together or not at all.
 
-    ``min_member`` counts the members that have to be placed at once, ``roles`` those of each
-    role. ``topology`` names the network tree that ``gather`` speaks of, where there are several.
-    ``together`` are the keys of the gangs that are placed as one with this one. ``wait`` is for
-    how many seconds its members are waited for. With ``strict`` off, members are placed as they
-    fit and hold their places. With ``whole`` the gang is only ever evicted as a whole.
-    ``satisfied`` says that it was complete before, as its object tells. ``min_resources`` have to
-    be free in the cluster (cpu in milli). ``problem`` says what is wrong with the definition, and
-    keeps the gang pending.
+    ``min_member`` is the number of members that have to be placed at once, ``roles`` the number for
+    each role. ``topology`` names the network tree of ``gather`` if there are several. ``together``
+    are the keys of the gangs that are placed together with this one. ``wait`` is the scheduling
+    timeout in seconds. Without ``strict``, members are placed one by one and keep their nodes while
+    they wait for the others. With ``whole``, the gang is only evicted as a whole. ``satisfied``
+    says that its object reports it as complete. ``min_resources`` have to be free in the cluster
+    (CPU in milli-CPU). ``problem`` says what is wrong with the definition; it keeps the gang
+    pending.
     """
 
     key: str
@@ -92,9 +93,10 @@ class Gang:
 
 @dataclass(frozen=True)
 class Membership:
-    """A pod's place in a gang: the gang's key and, where given, the pod's rank and role in it.
+    """A pod's membership of a gang: the gang's key, and the pod's rank and role if given.
 
-    ``definition`` is the gang itself where the pod's own annotations define it.
+    ``definition`` is the gang itself if the pod's own annotations define it. ``problem`` says what
+    is wrong with the pod's annotations; it keeps the pod pending.
     """
 
     gang: str | None

@@ -1,4 +1,4 @@
-"""What a pod asks of its GPUs besides their number, in bayplan's own words."""
+"""What a pod requests of its GPUs besides their number, in bayplan's own terms."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["GPUS", "GPU_RESOURCES", "GpuWish", "NodeOrder", "named_gpus"]
+__all__ = ["GPUS", "GPU_RESOURCES", "GpuRequest", "NodeOrder", "named_gpus"]
 
 GPUS = "bayplan.dev/gpus"
-"""The annotation that names a pod's GPUs by index, such as "0,1,2,3"."""
+"""The annotation with the indices of a pod's GPUs, such as "0,1,2,3"."""
 GPU_RESOURCES = ("nvidia.com/gpu", "hami.io/gpu")
-"""Resources whose units are whole GPUs of NVIDIA, as the device plugins of NVIDIA and HAMi do."""
+"""Resources that count whole NVIDIA GPUs, by the device plugins of NVIDIA and HAMi."""
 
 NodeOrder = Literal["pack", "spread", "best-fit"]
 
 
 def named_gpus(annotations: Mapping[str, str]) -> tuple[int, ...]:
-    """Return the GPUs that a pod's annotation names, in rising order; none for anything else."""
+    """Return the GPU indices of a pod's annotation in rising order; empty if it is malformed."""
     parts = [part.strip() for part in annotations.get(GPUS, "").split(",")]
     if not all(part.isascii() and part.isdigit() and len(part) < 6 for part in parts):
         return ()
@@ -25,15 +25,15 @@ def named_gpus(annotations: Mapping[str, str]) -> tuple[int, ...]:
 
 
 @dataclass(frozen=True)
-class GpuWish:
-    """How a pod's GPUs are to be chosen.
+class GpuRequest:
+    """How to choose a pod's GPUs.
 
-    ``policy`` is "ring" or one of ``topology.policies.POLICIES``. ``prefer_nvlink`` and
-    ``prefer_numa`` are tried first and given up where they cannot be had; ``require_nvlink``,
-    ``require_numa`` and ``min_bandwidth`` (GB/s of all rings) are not. ``uuids``, ``not_uuids``,
-    ``models`` and ``not_models`` name GPUs that may or may not be taken. Over the nodes of a job:
-    ``node_order``, at most ``max_nodes``, at least ``min_gpus_per_node`` on each. ``problem`` says
-    what is wrong, and keeps the pod pending.
+    ``policy`` is "ring" or a name in ``topology.machine.policies.POLICIES``. ``prefer_nvlink`` and
+    ``prefer_numa`` are tried first and given up if they cannot be met; ``require_nvlink``,
+    ``require_numa`` and ``min_bandwidth`` (GB/s, all rings together) are not given up. ``uuids``
+    and ``models`` name the only GPUs allowed, ``not_uuids`` and ``not_models`` those that are not.
+    For the nodes of a job: their order, at most ``max_nodes``, at least ``min_gpus_per_node`` on
+    each. ``problem`` says what is wrong with the request; it keeps the pod pending.
     """
 
     policy: str = "ring"
@@ -53,5 +53,5 @@ class GpuWish:
 
     @property
     def spans_nodes(self) -> bool:
-        """Whether anything is asked of the job's nodes together."""
+        """Whether the request restricts or orders the nodes of a job."""
         return bool(self.node_order or self.max_nodes or self.min_gpus_per_node)

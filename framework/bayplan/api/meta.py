@@ -1,4 +1,4 @@
-"""What all objects share: metadata, owners, label selectors."""
+"""The parts that all objects share: metadata, owners, label selectors."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ __all__ = [
 
 
 class ApiStruct(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, gc=False):
-    """Base of every API struct: immutable, camelCase on the wire.
+    """The base of every API struct: immutable, camelCase on the wire.
 
-    Objects are trees: without a circle the garbage collector need not look at them.
+    Objects are trees without cycles, so the garbage collector need not track them.
     """
 
 
@@ -58,7 +58,7 @@ class SelectorRequirement(ApiStruct, frozen=True):
 
 
 class LabelSelector(ApiStruct, frozen=True):
-    """metav1.LabelSelector. Empty selects everything; absence selects nothing."""
+    """metav1.LabelSelector. An empty selector selects everything, an absent one nothing."""
 
     match_labels: dict[str, str] = {}
     match_expressions: tuple[SelectorRequirement, ...] = ()

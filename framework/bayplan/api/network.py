@@ -22,7 +22,7 @@ __all__ = [
 
 
 class NetworkTopologyLayer(ApiStruct, frozen=True):
-    """One layer; the first of its label keys that a node carries names the node's domain."""
+    """One layer; the first of its label keys that a node has names the node's domain."""
 
     topology_layer: str
     parent_topology_layer: str = ""
@@ -36,16 +36,16 @@ class ClusterNetworkTopologySpec(ApiStruct, frozen=True):
 
 
 class TopologyInfo(ApiStruct, frozen=True, omit_defaults=False):
-    """A domain by layer and name; the root's name is empty, but its CRD wants it."""
+    """A domain by layer and name. The root's name is empty, but required by the CRD."""
 
     topology_layer: str
     topology_name: str = ""
 
 
 class TopologyDetail(ApiStruct, frozen=True):
-    """One domain as found: where it is, what is below it (names of nodes left out), its nodes.
+    """One domain as found: its parent, the domains below it (nodes are not named), its node count.
 
-    The CRD wants a number of nodes, zero included.
+    The CRD requires the node count even if it is 0.
     """
 
     topology_info: TopologyInfo
@@ -82,7 +82,7 @@ class RegexMatch(ApiStruct, frozen=True):
 
 
 class MemberSelector(ApiStruct, frozen=True):
-    """members[].selector: exactly one of a name, a pattern over names, and labels of nodes."""
+    """members[].selector: exactly one of a name, a pattern for names, and labels of nodes."""
 
     exact_match: ExactMatch | None = None
     regex_match: RegexMatch | None = None
@@ -97,7 +97,7 @@ class HyperNodeMember(ApiStruct, frozen=True):
 
 
 class HyperNodeSpec(ApiStruct, frozen=True):
-    """spec of a HyperNode; tier 1 is nearest to the nodes."""
+    """spec of a HyperNode; tier 1 is the nearest to the nodes."""
 
     tier: int = 1
     tier_name: str = ""

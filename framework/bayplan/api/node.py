@@ -1,4 +1,4 @@
-"""Node: everything of it that scheduling reads."""
+"""Node: the fields that scheduling reads."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class NodeCondition(ApiStruct, frozen=True):
 
 
 class ContainerImage(ApiStruct, frozen=True):
-    """An image that the node holds; size in bytes."""
+    """An image on the node; its size in bytes."""
 
     names: tuple[str, ...] = ()
     size_bytes: int = 0

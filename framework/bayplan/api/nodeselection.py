@@ -1,4 +1,4 @@
-"""Which node a node selector means: labels, and ``metadata.name`` as the only field."""
+"""Matching of node selectors: labels, and ``metadata.name`` as the only field."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["selects"]
 
 
 def selects(selector: NodeSelector, node: Node) -> bool:
-    """Tell whether any term selects the node; an empty term selects none."""
+    """Tell whether any term selects the node; an empty term selects no node."""
     return any(_term(term, node) for term in selector.node_selector_terms)
 
 

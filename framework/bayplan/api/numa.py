@@ -1,4 +1,4 @@
-"""NodeResourceTopology: what a node's agent publishes of its NUMA nodes."""
+"""NodeResourceTopology: the NUMA nodes of a node, as its agent publishes them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["NodeResourceTopology", "Zone", "ZoneAttribute", "ZoneCost", "ZoneRes
 
 
 class ZoneResource(ApiStruct, frozen=True):
-    """zones[].resources[]; ``available`` is what pods have left, as of the last report."""
+    """zones[].resources[]; ``available`` is the amount that was free in the last report."""
 
     name: str
     capacity: Quantity = Quantity(0)
@@ -25,14 +25,14 @@ class ZoneAttribute(ApiStruct, frozen=True):
 
 
 class ZoneCost(ApiStruct, frozen=True):
-    """zones[].costs[]: the distance to another zone, 10 being the zone itself."""
+    """zones[].costs[]: the distance to another zone; 10 is the zone itself."""
 
     name: str
     value: int = 0
 
 
 class Zone(ApiStruct, frozen=True):
-    """zones[]: a NUMA node is a zone of type Node, named node-0 and so on."""
+    """zones[]. A NUMA node is a zone of type Node, named node-0 and so on."""
 
     name: str
     type: str = "Node"

@@ -1,4 +1,4 @@
-"""Which kinds bayplan reads, and how a plain mapping becomes one of them."""
+"""The kinds that bayplan reads, and the decoding of plain mappings and JSON into typed objects."""
 
 from __future__ import annotations
 
@@ -108,9 +108,9 @@ ApiObject: TypeAlias = (
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind that bayplan reads, with the versions whose shape it knows.
+    """A kind that bayplan reads, with the versions that it can decode.
 
-    ``whole`` says that an unknown field of it is a mistake, whatever it is called.
+    ``whole`` says that bayplan knows all its fields, so any unknown field is a mistake.
     """
 
     group: str
@@ -122,7 +122,7 @@ class Kind:
 
     @property
     def plural(self) -> str:
-        """The kind's name in paths of the API, such as ``nodes`` or ``priorityclasses``."""
+        """The kind's name in API paths, such as ``nodes`` or ``priorityclasses``."""
         name = self.name.lower()
         if name.endswith("points"):
             return name
@@ -200,12 +200,12 @@ _WRITTEN = (
     Kind("", "ConfigMap", ("v1",), ConfigMap),
     Kind("apps", "ControllerRevision", ("v1",), ControllerRevision),
 )
-"""Kinds that bayplan writes; those in manifests are passed over."""
+"""Kinds that bayplan only writes; in manifests they are ignored."""
 _BY_TYPE = {kind.type: kind for kind in (*_KINDS, *_WRITTEN)}
 
 
 class DecodeError(ValueError):
-    """An object has a wrong type or value; ``path`` is its JSON path."""
+    """An object has a wrong type or value; ``path`` is the JSON path to it."""
 
     def __init__(self, message: str, path: str) -> None:
         super().__init__(f"{path}: {message}")
@@ -219,9 +219,9 @@ def kind_of(obj: ApiObject) -> Kind:
 
 
 def decode_object(kind: Kind, content: dict[str, Any]) -> ApiObject:
-    """Turn a parsed manifest into a typed object.
+    """Decode a parsed manifest into a typed object.
 
-    ``null`` means absent, and a missing namespace is ``default``.
+    ``null`` means absent; a missing namespace is ``default``.
 
     :raises DecodeError: for a wrong type or a value that the API server would refuse.
     """
@@ -229,10 +229,10 @@ def decode_object(kind: Kind, content: dict[str, Any]) -> ApiObject:
 
 
 def decode_text(kind: Kind, version: str, content: bytes | msgspec.Raw) -> ApiObject:
-    """Turn an object that is still JSON text into a typed one, as ``decode_object`` does.
+    """Decode JSON that an API server wrote, as in a snapshot, into a typed object.
 
-    Fields that are not known are passed over: an API server gave the text, so none is misspelt,
-    and of what there is most of it has checked the values.
+    Unknown fields are ignored. The values of pods and claims are not checked, because the API
+    server has checked them.
 
     :raises DecodeError: for a wrong type, or a value that the API server would refuse.
     """
@@ -240,7 +240,7 @@ def decode_text(kind: Kind, version: str, content: bytes | msgspec.Raw) -> ApiOb
         try:
             return _complete(kind, _decoder(kind.type).decode(content), checked=True)
         except msgspec.DecodeError:
-            # Perhaps nothing but a null; what follows knows them, and where the error is.
+            # It may only be a null; the slow path handles nulls, and locates errors.
             pass
     return decode_object(kind, msgspec.json.decode(content))
 
@@ -250,7 +250,7 @@ def _converted(kind: Kind, content: dict[str, Any]) -> ApiObject:
         try:
             return msgspec.convert(content, kind.type, dec_hook=_quantity)
         except msgspec.ValidationError:
-            # Perhaps nothing but a null: few objects have one, and a copy without costs more.
+            # It may only be a null; few objects have one, so only these are copied without.
             pass
     content = _without_nulls(content)
     if kind.group == _DRA:
@@ -262,7 +262,7 @@ def _converted(kind: Kind, content: dict[str, Any]) -> ApiObject:
 
 
 def _complete(kind: Kind, obj: ApiObject, checked: bool = False) -> ApiObject:
-    """Give an object its namespace, and check it, unless an API server has."""
+    """Set a missing namespace, and check the object unless an API server has."""
     if kind.namespaced and not obj.metadata.namespace:
         metadata = msgspec.structs.replace(obj.metadata, namespace="default")
         obj = msgspec.structs.replace(obj, metadata=metadata)
@@ -274,10 +274,9 @@ def _complete(kind: Kind, obj: ApiObject, checked: bool = False) -> ApiObject:
 
 
 def decode_json(kind: Kind, version: str, content: bytes) -> ApiObject:
-    """Turn an object as an API server sends it, in one of the kind's versions, into a typed one.
+    """Decode JSON as an API server sends it, in one of the kind's versions, into a typed object.
 
-    Fields that are not known are passed over, as by every client of an API server: a newer one
-    may have more of them.
+    Unknown fields are ignored, because a newer API server may have more fields.
 
     :raises DecodeError: for a wrong type or value.
     """
@@ -285,12 +284,12 @@ def decode_json(kind: Kind, version: str, content: bytes) -> ApiObject:
         try:
             return _checked(kind, _decoder(kind.type).decode(content))
         except msgspec.ValidationError:
-            # Perhaps nothing but a null; what follows knows them, and where the error is.
+            # It may only be a null; the slow path handles nulls, and locates errors.
             pass
     try:
         plain = msgspec.json.decode(content)
     except msgspec.DecodeError as exc:
-        raise DecodeError(f"is no JSON: {exc}", "$") from None
+        raise DecodeError(f"is not JSON: {exc}", "$") from None
     if not isinstance(plain, dict):
         raise DecodeError("expected a mapping", "$")
     plain = _without_nulls(plain)
@@ -308,7 +307,7 @@ def _decoder(type_: type[ApiObject]) -> msgspec.json.Decoder[ApiObject]:
 
 
 def _checked(kind: Kind, obj: ApiObject) -> ApiObject:
-    # The API server has checked what there is most of; anybody can write a CRD.
+    # The API server has checked pods and claims, the most frequent kinds; CRDs check less.
     if kind.type not in (Pod, ResourceClaim):
         for path, message in validate(obj):
             raise DecodeError(message, path)
@@ -316,7 +315,7 @@ def _checked(kind: Kind, obj: ApiObject) -> ApiObject:
 
 
 def decode_part(type_: type[Part], content: dict[str, Any]) -> Part:
-    """Turn a parsed mapping into any API struct, such as a node affinity in a profile.
+    """Decode a parsed mapping into any API struct, such as a node affinity in a profile.
 
     :raises DecodeError: for a wrong type.
     """
@@ -334,16 +333,16 @@ def _quantity(type_: type[Any], value: Any) -> Any:
 
 
 def _without_nulls(value: Any) -> Any:
-    """Drop what is null, and refuse what no API object can hold.
+    """Return a copy without nulls.
 
-    :raises DecodeError: for a key that is no text, an integer beyond 64 bits, endless nesting, or
-        more values than an object can have (a few lines of YAML aliases can spell billions).
+    :raises DecodeError: for a key that is not text, an integer beyond 64 bits, endless nesting, or
+        more values than an object can have (a few lines of YAML aliases can stand for billions).
     """
     return _Cleaner().clean(value, "$", 0)
 
 
 class _Cleaner:
-    """Copies one object and counts its values on the way."""
+    """Copies one object without nulls, and counts its values."""
 
     def __init__(self) -> None:
         self._left = _MOST_VALUES
@@ -409,7 +408,7 @@ def _decode_error(text: str, content: dict[str, Any], type_: type[Any]) -> Decod
 
 
 def _allowed_at(path: str, type_: type[Any]) -> list[str]:
-    """Return the values that the enumeration at a JSON path takes."""
+    """Return the values of the enumeration at a JSON path."""
     node: msgspec.inspect.Type = msgspec.inspect.type_info(type_)
     for name, _ in re.findall(r"\.([^.\[]+)|\[(\d+)\]", path):
         node = _present(node)
@@ -423,14 +422,14 @@ def _allowed_at(path: str, type_: type[Any]) -> list[str]:
 
 
 def _present(node: msgspec.inspect.Type) -> msgspec.inspect.Type:
-    """Return the type that is not null."""
+    """Return a type without its null alternative."""
     if isinstance(node, msgspec.inspect.UnionType):
         return next(t for t in node.types if not isinstance(t, msgspec.inspect.NoneType))
     return node
 
 
 def _full_path(path: str, content: Any) -> str:
-    """Replace the ``[...]`` by which msgspec hides a mapping's key with the key at fault."""
+    """Replace ``[...]``, msgspec's placeholder for a mapping's key, with the faulty key."""
     head, hidden, tail = path.partition("[...]")
     if not hidden:
         return path
@@ -446,7 +445,7 @@ def _full_path(path: str, content: Any) -> str:
 
 
 def _path_beyond(head: str, tail: str, content: dict[str, Any]) -> str:
-    """Return the path of the first value under a hidden key that is no quantity."""
+    """Return the path of the first value under a hidden key that is not a quantity."""
     for key, value in content.items():
         for name in re.findall(r"\.([^.\[]+)", tail):
             value = value.get(name) if isinstance(value, dict) else None

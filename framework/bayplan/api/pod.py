@@ -1,4 +1,4 @@
-"""Pod: everything of it that scheduling reads."""
+"""Pod: the fields that scheduling reads."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class ContainerClaim(ApiStruct, frozen=True):
 
 
 class ResourceRequirements(ApiStruct, frozen=True):
-    """Requests and limits, of a container or of a whole pod."""
+    """Requests and limits of a container or of a whole pod."""
 
     requests: ResourceList = {}
     limits: ResourceList = {}
@@ -77,7 +77,7 @@ class Container(ApiStruct, frozen=True):
 
 
 class NodeSelectorRequirement(ApiStruct, frozen=True):
-    """One requirement on a node's labels (or, in matchFields, on its name)."""
+    """One requirement on a node's labels, or in matchFields on its name."""
 
     key: str
     operator: Literal["In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"]
@@ -92,7 +92,7 @@ class NodeSelectorTerm(ApiStruct, frozen=True):
 
 
 class NodeSelector(ApiStruct, frozen=True):
-    """Terms of which one has to hold."""
+    """Terms, at least one of which has to hold."""
 
     node_selector_terms: tuple[NodeSelectorTerm, ...] = ()
 
@@ -116,7 +116,7 @@ class NodeAffinity(ApiStruct, frozen=True):
 
 
 class PodAffinityTerm(ApiStruct, frozen=True):
-    """Pods (by label and namespace) in relation to a topology key."""
+    """Pods by label and namespace, in relation to a topology key."""
 
     topology_key: str
     label_selector: LabelSelector | None = None
@@ -153,7 +153,7 @@ class Affinity(ApiStruct, frozen=True):
 
 
 class Toleration(ApiStruct, frozen=True):
-    """A taint that the pod bears; an empty key with Exists bears all."""
+    """A taint that the pod tolerates; an empty key with Exists tolerates all."""
 
     key: str = ""
     operator: Literal["", "Exists", "Equal", "Gt", "Lt"] = "Equal"
@@ -176,13 +176,13 @@ class TopologySpreadConstraint(ApiStruct, frozen=True):
 
 
 class SchedulingGate(ApiStruct, frozen=True):
-    """A name that has to go before the pod may be scheduled."""
+    """A gate that has to be removed before the pod may be scheduled."""
 
     name: str
 
 
 class PodResourceClaim(ApiStruct, frozen=True):
-    """spec.resourceClaims[]: a claim by name, or a template to make one from."""
+    """spec.resourceClaims[]: the name of a claim, or of a template to create one from."""
 
     name: str
     resource_claim_name: str | None = None
@@ -197,13 +197,13 @@ class PersistentVolumeClaimSource(ApiStruct, frozen=True):
 
 
 class EphemeralVolumeSource(ApiStruct, frozen=True):
-    """volumes[].ephemeral: a claim named ``<pod>-<volume>`` is made for the pod."""
+    """volumes[].ephemeral: a claim named ``<pod>-<volume>`` is created for the pod."""
 
     volume_claim_template: PersistentVolumeClaimTemplate
 
 
 class Volume(ApiStruct, frozen=True):
-    """A volume; of its sources only those that restrict placement are read."""
+    """A volume; only the sources that restrict placement are read."""
 
     name: str = ""
     persistent_volume_claim: PersistentVolumeClaimSource | None = None
@@ -254,7 +254,7 @@ class PodCondition(ApiStruct, frozen=True):
 
 
 class PodResourceClaimStatus(ApiStruct, frozen=True):
-    """status.resourceClaimStatuses[]: the claim that was made from a template; None: none."""
+    """status.resourceClaimStatuses[]: the claim created from a template, None if none is needed."""
 
     name: str
     resource_claim_name: str | None = None

@@ -1,4 +1,4 @@
-"""Pod groups of every ecosystem, each as its own API has it."""
+"""Pod groups of every ecosystem, each in the shape of its own API."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = [
 
 
 class GroupCondition(ApiStruct, frozen=True):
-    """status.conditions[] of the groups that have them."""
+    """status.conditions[] of pod groups."""
 
     type: str
     status: str
@@ -64,7 +64,7 @@ class SchedulerPluginsPodGroup(PodGroup, frozen=True):
 
 
 class NetworkTopologySpec(ApiStruct, frozen=True):
-    """networkTopology: hard with a highest tier, by number or by name, or soft."""
+    """networkTopology: hard with a highest tier by number or name, or soft."""
 
     mode: Literal["hard", "soft"] = "hard"
     highest_tier_allowed: int | None = None
@@ -72,7 +72,7 @@ class NetworkTopologySpec(ApiStruct, frozen=True):
 
 
 class SubGroupPolicy(ApiStruct, frozen=True):
-    """subGroupPolicy[]: members that go together, by labels."""
+    """subGroupPolicy[]: members that are placed together, by labels."""
 
     name: str
     network_topology: NetworkTopologySpec | None = None
@@ -95,7 +95,7 @@ class VolcanoPodGroupSpec(ApiStruct, frozen=True):
 
 
 class ConditionedStatus(ApiStruct, frozen=True):
-    """status of a group with a phase and conditions."""
+    """status of a pod group with a phase and conditions."""
 
     phase: str = ""
     conditions: tuple[GroupCondition, ...] = ()

@@ -10,7 +10,7 @@ __all__ = ["Namespace", "PodDisruptionBudget", "PriorityClass", "Service"]
 
 
 class Namespace(ApiStruct, frozen=True):
-    """v1 Namespace; its labels decide namespaceSelectors."""
+    """v1 Namespace; namespaceSelectors match its labels."""
 
     metadata: ObjectMeta = ObjectMeta()
 
@@ -22,7 +22,7 @@ class ServiceSpec(ApiStruct, frozen=True):
 
 
 class Service(ApiStruct, frozen=True):
-    """v1 Service; its selector feeds the default topology spread."""
+    """v1 Service; the default topology spread uses its selector."""
 
     metadata: ObjectMeta = ObjectMeta()
     spec: ServiceSpec = ServiceSpec()

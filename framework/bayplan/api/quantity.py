@@ -38,9 +38,9 @@ _EXPECTED = 'expected a quantity such as "8", "500m", "1.5Gi" or "1e3"'
 class Quantity:
     """An exact amount of a resource. Immutable; equal when the amounts are equal.
 
-    ``units`` is the amount in whole units and ``milli`` the amount in thousandths, both rounded
-    away from zero as Kubernetes does (resource.Quantity.ScaledValue). ``number`` is the exact
-    amount, an int where it is whole.
+    ``units`` is the amount in whole units, ``milli`` the amount in thousandths; both are rounded
+    away from zero, as in Kubernetes (resource.Quantity.ScaledValue). ``number`` is the exact
+    amount, an int if it is whole. Equal spellings share one object.
 
     :raises ValueError: for text that is not a quantity, or an amount beyond 2**63-1.
     """
@@ -54,7 +54,7 @@ class Quantity:
     units: int
 
     def __new__(cls, value: str | int | float) -> Quantity:
-        """Return the quantity that ``value`` spells; equal spellings share one object."""
+        """Return the quantity of a value as it stands in a manifest."""
         if type(value) is str:
             return _parse(value)
         if isinstance(value, bool):
@@ -72,7 +72,7 @@ class Quantity:
 
 
 def is_quantity(value: object) -> bool:
-    """Tell whether a plain value spells a quantity."""
+    """Tell whether a plain value is a valid quantity."""
     try:
         return isinstance(value, str | int | float) and Quantity(value) is not None
     except ValueError:

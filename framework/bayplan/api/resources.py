@@ -1,9 +1,9 @@
 """The effective resource requests of a pod.
 
-Rule (Kubernetes, resource management of pods with init containers and sidecars): the larger of
+The rule (Kubernetes, resource management of pods with init containers and sidecars): the larger of
 the sum of all containers and sidecars, and the peak of the init phase, where each init container
-runs beside the sidecars started before it; then pod-level resources replace the sum for the
-resources they name, and the pod's overhead is added.
+runs beside the sidecars started before it. Pod-level resources then replace the sum for the
+resources that they name, and the pod's overhead is added.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ __all__ = [
 ]
 
 LARGEST_AMOUNT = 2**53
-"""What a pod may request and a node may offer of any resource, at most, in bayplan's units.
+"""The most of any resource that a pod may request and a node may offer, in bayplan's units.
 
-Sums of a node's pods then stay within 64 bits, and shares are exact in floating point.
+It keeps the sums of a node's pods within 64 bits, and shares exact in floating point.
 """
 DEFAULT_MILLI_CPU = 100
-"""What scoring assumes of a container that requests no CPU (kube-scheduler's default)."""
+"""The milli-CPU that scoring assumes for a container without a request (as kube-scheduler)."""
 DEFAULT_MEMORY = 200 * 1024 * 1024
-"""What scoring assumes of a container that requests no memory, in bytes."""
+"""The bytes of memory that scoring assumes for a container without a request."""
 
 _POD_LEVEL = ("cpu", "memory")
 
 
 @dataclass(frozen=True)
 class PodRequests:
-    """Requests of a pod: CPU in thousandths of a core, everything else in its own unit.
+    """The requests of a pod: CPU in milli-CPU, everything else in whole units.
 
-    ``effective`` is what Filter counts; ``scoring`` is the same with the defaults for containers
-    that request no CPU or no memory. Resources of amount zero are left out of ``effective``.
+    ``effective`` is what Filter counts, without resources of amount 0. ``scoring`` includes the
+    defaults for containers that request no CPU or no memory.
     """
 
     effective: Mapping[str, int]
@@ -49,7 +49,7 @@ class PodRequests:
 
 
 def amount_of(resource: str, quantity: Quantity) -> int:
-    """Return a quantity in bayplan's unit for the resource: milli for cpu, units otherwise."""
+    """Return a quantity in bayplan's unit for the resource: milli-CPU for cpu, else whole units."""
     return quantity.milli if resource == "cpu" else quantity.units
 
 
@@ -85,7 +85,7 @@ def _sum_up(spec: PodSpec, defaults: Mapping[str, int]) -> dict[str, int]:
         for name in _POD_LEVEL:
             quantity = pod_level.requests.get(name)
             if quantity is None and not total.get(name):
-                # The API server makes a limit the request where no container requests any.
+                # The API server uses the limit as the request if no container requests any.
                 quantity = pod_level.limits.get(name)
             if quantity is not None:
                 total[name] = amount_of(name, quantity)
@@ -97,7 +97,7 @@ def _sum_up(spec: PodSpec, defaults: Mapping[str, int]) -> dict[str, int]:
 
 
 def _requests(container: Container, defaults: Mapping[str, int]) -> dict[str, int]:
-    # The API server fills a missing request from the limit.
+    # The API server uses the limit as a missing request.
     needs = {
         name: amount_of(name, quantity)
         for name, quantity in {

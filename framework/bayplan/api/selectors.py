@@ -19,7 +19,7 @@ class Requirement:
     values: frozenset[str] = frozenset()
 
     def describe(self) -> str:
-        """Return the requirement as kubectl's ``--selector`` takes it."""
+        """Return the requirement in the syntax of kubectl's ``--selector``."""
         values = ",".join(sorted(self.values))
         if self.operator == "In":
             return f"{self.key}={values}" if len(self.values) == 1 else f"{self.key} in ({values})"
@@ -41,21 +41,21 @@ class Requirement:
 
 @dataclass(frozen=True, slots=True)
 class Selector:
-    """Requirements that all have to hold; with ``never`` it selects nothing at all."""
+    """Requirements that all have to hold; with ``never`` it selects nothing."""
 
     requirements: tuple[Requirement, ...] = ()
     never: bool = False
 
     def matches(self, labels: Mapping[str, str]) -> bool:
-        """Tell whether the labels are selected."""
+        """Tell whether the selector selects the labels."""
         return not self.never and all(term.matches(labels) for term in self.requirements)
 
     def describe(self) -> str:
-        """Return the selector as kubectl's ``--selector`` takes it."""
+        """Return the selector in the syntax of kubectl's ``--selector``."""
         return ",".join(term.describe() for term in self.requirements) or "any labels"
 
     def also(self, *requirements: Requirement) -> Selector:
-        """Return this selector narrowed by further requirements."""
+        """Return this selector with further requirements."""
         return Selector(self.requirements + requirements, self.never)
 
 

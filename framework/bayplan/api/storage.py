@@ -1,4 +1,4 @@
-"""Volumes and what provides them: claims, volumes, classes, and what CSI drivers publish."""
+"""Storage: claims, volumes, classes, and the objects that CSI drivers publish."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class PersistentVolumeClaim(ApiStruct, frozen=True):
 
 
 class ObjectReference(ApiStruct, frozen=True):
-    """spec.claimRef: the claim that a volume is bound to, or kept for while it has no uid."""
+    """spec.claimRef: the claim that a volume is bound to, or reserved for if the uid is empty."""
 
     kind: str = ""
     namespace: str = ""
@@ -75,7 +75,7 @@ class VolumeNodeAffinity(ApiStruct, frozen=True):
 
 
 class PersistentVolumeSpec(ApiStruct, frozen=True):
-    """spec of a volume; of its sources only CSI is read."""
+    """spec of a volume; CSI is the only source that is read."""
 
     capacity: dict[str, Quantity] = {}
     access_modes: tuple[AccessMode, ...] = ()
@@ -131,13 +131,13 @@ class StorageClass(ApiStruct, frozen=True):
 
 
 class VolumeNodeResources(ApiStruct, frozen=True):
-    """drivers[].allocatable: how many volumes of the driver the node takes; None: no limit."""
+    """drivers[].allocatable: the most volumes of the driver on the node, None for no limit."""
 
     count: int | None = None
 
 
 class CSINodeDriver(ApiStruct, frozen=True):
-    """spec.drivers[]: a driver on a node, and which labels say where its volumes are."""
+    """spec.drivers[]: a driver on a node, and the node labels that locate its volumes."""
 
     name: str
     node_id: str = msgspec.field(default="", name="nodeID")
@@ -158,7 +158,7 @@ class CSINode(ApiStruct, frozen=True):
     spec: CSINodeSpec = CSINodeSpec()
 
     def driver(self, name: str) -> CSINodeDriver | None:
-        """Return what the node says of a driver, None where it does not run there."""
+        """Return the entry of a driver, None if it does not run on the node."""
         return next((driver for driver in self.spec.drivers if driver.name == name), None)
 
 
@@ -176,9 +176,9 @@ class CSIDriver(ApiStruct, frozen=True):
 
 
 class CSIStorageCapacity(ApiStruct, frozen=True):
-    """storage.k8s.io/v1 CSIStorageCapacity: room for a class's volumes, and for which nodes.
+    """storage.k8s.io/v1 CSIStorageCapacity: the capacity for volumes of a class on some nodes.
 
-    Without ``node_topology`` no node reaches it.
+    Without ``node_topology`` no node can access it.
     """
 
     storage_class_name: str
@@ -189,5 +189,5 @@ class CSIStorageCapacity(ApiStruct, frozen=True):
 
     @property
     def largest(self) -> Quantity | None:
-        """The size of the largest volume that can be made, as far as it is known."""
+        """The size of the largest volume that can be created, None if unknown."""
         return self.capacity if self.maximum_volume_size is None else self.maximum_volume_size

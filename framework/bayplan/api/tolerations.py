@@ -1,4 +1,4 @@
-"""When a toleration bears a taint (k8s.io/component-helpers, ToleratesTaint)."""
+"""Which taints a toleration tolerates (k8s.io/component-helpers, ToleratesTaint)."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ __all__ = ["tolerated"]
 
 
 def tolerated(taint: Taint, tolerations: Iterable[Toleration]) -> bool:
-    """Tell whether any of the tolerations bears the taint."""
-    return any(_bears(toleration, taint) for toleration in tolerations)
+    """Tell whether any of the tolerations tolerates the taint."""
+    return any(_tolerates(toleration, taint) for toleration in tolerations)
 
 
-def _bears(toleration: Toleration, taint: Taint) -> bool:
+def _tolerates(toleration: Toleration, taint: Taint) -> bool:
     if toleration.effect and toleration.effect != taint.effect:
         return False
-    # An empty key is allowed with Exists only, and then bears every taint.
+    # An empty key is only allowed with Exists, and then tolerates every taint.
     if toleration.key and toleration.key != taint.key:
         return False
     if toleration.operator == "Exists":
@@ -31,7 +31,7 @@ def _bears(toleration: Toleration, taint: Taint) -> bool:
 
 
 def _compares(toleration: Toleration, taint: Taint) -> bool:
-    """Numeric operators: the taint's value is greater (less) than the toleration's."""
+    """Compare numbers: the taint's value is greater (less) than the toleration's."""
     try:
         mine, theirs = int(toleration.value), int(taint.value)
     except ValueError:

@@ -1,7 +1,7 @@
-"""The checks of the API server that typed decoding cannot express.
+"""The API server's checks that typed decoding cannot express.
 
-Only what would mislead a scheduler is checked: names, amounts, counts and enumerations whose
-wrong value would otherwise be read as something else.
+They cover only what would mislead a scheduler: names, amounts, counts, and enumerations whose wrong
+values would otherwise be misread.
 """
 
 from __future__ import annotations
@@ -61,9 +61,9 @@ _PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 
 
 def validate(obj: Any) -> Iterator[Problem]:
-    """Yield (JSON path, message) for each thing that the API server would refuse."""
+    """Yield (JSON path, message) for each problem that the API server would refuse."""
     yield from _metadata(obj.metadata)
-    # Of pods there are most; to look the function up takes as long as half the checks.
+    # Pods are the most frequent; looking up the function would take half as long as the checks.
     yield from _pod_spec(obj.spec, "$.spec") if type(obj) is Pod else _spec(obj)
 
 
@@ -197,7 +197,7 @@ def _amounts(amounts: Mapping[str, Quantity], path: str) -> Iterator[Problem]:
 
 
 def _requested(amounts: Mapping[str, Quantity], path: str) -> Iterator[Problem]:
-    """Check what is asked for: a name without a domain is a standard resource, or misspelt."""
+    """Check resource names and amounts: a name without a domain is standard, or misspelt."""
     for name, quantity in amounts.items():
         problem = _problem_of(name, quantity)
         if problem:
@@ -233,7 +233,10 @@ def _pod_spec(spec: PodSpec, path: str) -> Iterator[Problem]:
     if _at_most(spec) > LARGEST_AMOUNT:
         for name, amount in pod_requests(spec).scoring.items():
             if amount > LARGEST_AMOUNT:
-                yield path, f"requests more {name} in all than bayplan can count ({LARGEST_AMOUNT})"
+                yield (
+                    path,
+                    f"requests more {name} in total than bayplan can count ({LARGEST_AMOUNT})",
+                )
     if spec.resources:
         yield from _requested(spec.resources.requests, f"{path}.resources.requests")
         yield from _requested(spec.resources.limits, f"{path}.resources.limits")
@@ -245,7 +248,7 @@ def _pod_spec(spec: PodSpec, path: str) -> Iterator[Problem]:
 
 
 def _at_most(spec: PodSpec) -> int:
-    """Return more than a pod can request of anything: all that it names, in thousandths."""
+    """Return an upper bound of a pod's request for any resource: the sum of all, in thousandths."""
     holders = [container.resources for container in spec.containers]
     holders += [container.resources for container in spec.init_containers]
     if spec.resources:
@@ -367,7 +370,7 @@ def _placement_rules(spec: PodSpec, path: str) -> Iterator[Problem]:
 
 
 def validate_node_affinity(affinity: NodeAffinity, path: str) -> Iterator[Problem]:
-    """Yield (JSON path, message) for each thing in a node affinity that cannot be."""
+    """Yield (JSON path, message) for each invalid part of a node affinity."""
     required = affinity.required
     for index, term in enumerate(required.node_selector_terms if required else ()):
         yield from _node_term(term, f"{path}.{_REQUIRED}.nodeSelectorTerms[{index}]")

@@ -1,4 +1,4 @@
-"""What a PersistentVolumeClaim asks for; pods carry it for their generic ephemeral volumes."""
+"""The spec of PersistentVolumeClaims; pods also have it, for generic ephemeral volumes."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ VolumeMode = Literal["Filesystem", "Block"]
 
 
 class VolumeResources(ApiStruct, frozen=True):
-    """spec.resources of a claim: ``storage`` is what a volume has to hold at least."""
+    """spec.resources of a claim; ``storage`` is the least size of its volume."""
 
     requests: dict[str, Quantity] = {}
     limits: dict[str, Quantity] = {}
 
 
 class PersistentVolumeClaimSpec(ApiStruct, frozen=True):
-    """spec of a claim. Without ``storage_class_name`` the default class is meant; "" is none."""
+    """spec of a claim. ``storage_class_name`` None means the default class, "" no class."""
 
     access_modes: tuple[AccessMode, ...] = ()
     resources: VolumeResources = VolumeResources()
@@ -39,7 +39,7 @@ class PersistentVolumeClaimSpec(ApiStruct, frozen=True):
 
 
 class PersistentVolumeClaimTemplate(ApiStruct, frozen=True):
-    """The claim to make for a generic ephemeral volume, or for a pod of a StatefulSet."""
+    """The claim to create for a generic ephemeral volume, or for a pod of a StatefulSet."""
 
     metadata: ObjectMeta = ObjectMeta()
     spec: PersistentVolumeClaimSpec = PersistentVolumeClaimSpec()

@@ -1,4 +1,4 @@
-"""What Kubernetes derives from claims and volumes, for schedulers and controllers alike."""
+"""Rules of Kubernetes about claims and volumes, for schedulers and controllers alike."""
 
 from __future__ import annotations
 
@@ -39,27 +39,27 @@ __all__ = [
 BIND_COMPLETED = "pv.kubernetes.io/bind-completed"
 """The annotation of a claim whose binding is complete on both sides."""
 BOUND_BY_CONTROLLER = "pv.kubernetes.io/bound-by-controller"
-"""The annotation of a claim or a volume whose partner no person chose."""
+"""The annotation of a claim or volume that was bound automatically, not by a user."""
 SELECTED_NODE = "volume.kubernetes.io/selected-node"
-"""The annotation of a claim by which a scheduler asks a provisioner for a volume."""
+"""The annotation of a claim by which a scheduler requests a volume from a provisioner."""
 DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
-"""The annotation of the class that claims get which name none."""
+"""The annotation of the class for claims that name no class."""
 NO_PROVISIONER = "kubernetes.io/no-provisioner"
-"""The provisioner of classes whose volumes are made by hand."""
+"""The provisioner of classes whose volumes are created by hand."""
 STORAGE = "storage"
 _BETA_CLASS = "volume.beta.kubernetes.io/storage-class"
 
 
 @dataclass(frozen=True, slots=True)
 class UsedClaim:
-    """A claim that a pod uses, by name; an ephemeral one is made for the pod."""
+    """A claim that a pod uses, by name; an ephemeral claim is created for the pod."""
 
     name: str
     ephemeral: bool = False
 
 
 def used_claims(pod: Pod) -> list[UsedClaim]:
-    """Return the claims that a pod's volumes name, or that are made for them."""
+    """Return the claims that a pod's volumes name, or that are created for them."""
     found = []
     for volume in pod.spec.volumes:
         if volume.persistent_volume_claim is not None:
@@ -70,7 +70,7 @@ def used_claims(pod: Pod) -> list[UsedClaim]:
 
 
 def is_owned(claim: PersistentVolumeClaim, pod_uid: str) -> bool:
-    """Tell whether a claim was made for a pod's ephemeral volume."""
+    """Tell whether a claim was created for a pod's ephemeral volume."""
     return any(r.controller and r.uid == pod_uid for r in claim.metadata.owner_references)
 
 
@@ -87,12 +87,12 @@ def default_class(classes: Iterable[StorageClass]) -> StorageClass | None:
 
 
 def is_bound(claim: PersistentVolumeClaim) -> bool:
-    """Tell whether a claim is bound, and both sides know it."""
+    """Tell whether a claim is bound, and the binding is complete on both sides."""
     return bool(claim.spec.volume_name) and BIND_COMPLETED in claim.metadata.annotations
 
 
 def is_available(volume: PersistentVolume) -> bool:
-    """Tell whether any claim may take a volume. One that no controller has seen counts as new."""
+    """Tell whether any claim may take a volume; a volume without a phase counts as available."""
     return (
         volume.spec.claim_ref is None
         and volume.status.phase in ("", "Available")
@@ -101,7 +101,7 @@ def is_available(volume: PersistentVolume) -> bool:
 
 
 def is_kept_for(volume: PersistentVolume, claim: PersistentVolumeClaim) -> bool:
-    """Tell whether a volume is bound to a claim, or kept for it."""
+    """Tell whether a volume is bound to a claim, or reserved for it."""
     reference = volume.spec.claim_ref
     return (
         reference is not None
@@ -117,7 +117,7 @@ def reference_to(claim: PersistentVolumeClaim) -> ObjectReference:
 
 
 def size_of(obj: PersistentVolumeClaim | PersistentVolume) -> int | Fraction:
-    """Return what a claim requests or a volume holds, in bytes."""
+    """Return the bytes that a claim requests or a volume holds."""
     if isinstance(obj, PersistentVolume):
         amounts = obj.spec.capacity
     else:
@@ -127,7 +127,7 @@ def size_of(obj: PersistentVolumeClaim | PersistentVolume) -> int | Fraction:
 
 @dataclass(frozen=True, slots=True)
 class ClaimNeeds:
-    """What a volume has to be for a claim; claims of equal needs can take the same volumes."""
+    """What a claim requires of its volume; claims with equal needs can take the same volumes."""
 
     storage_class: str
     size: int | Fraction
@@ -137,7 +137,7 @@ class ClaimNeeds:
     attributes_class: str
 
     def are_met_by(self, volume: PersistentVolume) -> bool:
-        """Tell whether a volume would do, whoever has it and wherever it is."""
+        """Tell whether a volume meets the needs, regardless of its claim and its nodes."""
         spec = volume.spec
         return (
             class_of(volume) == self.storage_class
@@ -147,7 +147,10 @@ class ClaimNeeds:
         )
 
     def holds(self, volume: PersistentVolume) -> bool:
-        """Tell whether a volume is large enough and of the right kind; enough if kept for it."""
+        """Tell whether a volume is large enough and of the right kind.
+
+        A volume that is reserved for the claim has to meet only this.
+        """
         spec = volume.spec
         return (
             size_of(volume) >= self.size
@@ -158,7 +161,7 @@ class ClaimNeeds:
 
 
 def needs_of(claim: PersistentVolumeClaim) -> ClaimNeeds:
-    """Return what a claim needs."""
+    """Return what a claim requires of its volume."""
     spec = claim.spec
     return ClaimNeeds(
         class_of(claim),

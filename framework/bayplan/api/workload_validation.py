@@ -1,4 +1,4 @@
-"""The checks of the API server on how workloads are rolled out."""
+"""The API server's checks of rollout settings."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _STRATEGY = {Deployment: "strategy", StatefulSet: "updateStrategy", DaemonSet: "
 
 
 def rollout_problems(obj: Deployment | StatefulSet | DaemonSet) -> Iterator[Problem]:
-    """Yield (JSON path, message) for each thing in how a workload is rolled out that cannot be."""
+    """Yield (JSON path, message) for each invalid rollout setting of a workload."""
     spec = obj.spec
     yield from _least(spec.min_ready_seconds, "$.spec.minReadySeconds")
     yield from _least(spec.revision_history_limit, "$.spec.revisionHistoryLimit")

@@ -1,4 +1,4 @@
-"""The controllers whose pods the embedded cluster creates, Kubernetes' and Volcano's."""
+"""The workloads whose pods the embedded cluster creates: those of Kubernetes and Volcano."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class ReplicaSetSpec(ApiStruct, frozen=True):
 
 
 class ReplicaSetStatus(ApiStruct, frozen=True):
-    """status of a replica set; counts that Kubernetes leaves out when they are 0 are None then."""
+    """status of a replica set; a count of 0 is None where Kubernetes omits it."""
 
     replicas: int = 0
     fully_labeled_replicas: int | None = None
@@ -116,7 +116,7 @@ class DeploymentSpec(ApiStruct, frozen=True):
 
 
 class DeploymentStatus(ApiStruct, frozen=True):
-    """status of a deployment; counts of 0 are None, as Kubernetes leaves them out."""
+    """status of a deployment; counts of 0 are None, because Kubernetes omits them."""
 
     observed_generation: int | None = None
     replicas: int | None = None
@@ -138,7 +138,7 @@ class Deployment(ApiStruct, frozen=True):
 
 
 class RollingStatefulSet(ApiStruct, frozen=True):
-    """updateStrategy.rollingUpdate of a stateful set; ``partition``: the first that is updated."""
+    """updateStrategy.rollingUpdate of a stateful set; pods from ordinal ``partition`` on update."""
 
     partition: int = 0
     max_unavailable: CountOrPercent | None = None
@@ -219,7 +219,7 @@ class DaemonSetSpec(ApiStruct, frozen=True):
 
 
 class DaemonSetStatus(ApiStruct, frozen=True):
-    """status of a daemon set: how many nodes have, and should have, its pod."""
+    """status of a daemon set: the number of nodes that have, and should have, its pod."""
 
     current_number_scheduled: int = 0
     number_misscheduled: int = 0
@@ -241,7 +241,7 @@ class DaemonSet(ApiStruct, frozen=True):
 
 
 class ControllerRevision(ApiStruct, frozen=True):
-    """apps/v1 ControllerRevision: a template that a stateful or daemon set had."""
+    """apps/v1 ControllerRevision: a former template of a stateful or daemon set."""
 
     metadata: ObjectMeta = ObjectMeta()
     revision: int = 0
@@ -252,7 +252,7 @@ class ControllerRevision(ApiStruct, frozen=True):
 
 
 class PartitionPolicy(ApiStruct, frozen=True):
-    """tasks[].partitionPolicy: groups of a task's pods that go together."""
+    """tasks[].partitionPolicy: groups of a task's pods that are placed together."""
 
     total_partitions: int
     partition_size: int

@@ -1,4 +1,4 @@
-"""``python -m bayplan.cli``: the command without its entry point."""
+"""``python -m bayplan.cli``: the command without an entry point."""
 
 from bayplan.cli import main
 

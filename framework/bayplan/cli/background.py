@@ -1,4 +1,4 @@
-"""A served cluster in the background: how it is started, and how it is stopped."""
+"""Start and stop a cluster that ``bayplan cluster up`` serves in the background."""
 
 from __future__ import annotations
 
@@ -22,18 +22,19 @@ from bayplan.errors import BayplanError, InputError
 __all__ = ["start", "stop"]
 
 _LAST_LINE = "export "
-_LOOK_AGAIN = 0.02
-_PATIENCE = 30.0
+_POLL_SECONDS = 0.02
+_STOP_TIMEOUT = 30.0
 
 
 def start(arguments: Sequence[str], kubeconfig: Path, reads_input: bool) -> None:
     """Run ``bayplan cluster up`` in a process of its own; return once it serves.
 
-    What it says goes on to the terminal until then, and into ``<kubeconfig>.log`` after that.
+    Its output goes to the terminal until then, and to ``<kubeconfig>.log`` afterwards.
 
-    :param reads_input: whether it needs our standard input.
-    :raises InputError: when the kubeconfig is taken, or the log cannot be written.
-    :raises SystemExit: with its exit status, when it cannot begin.
+    :param arguments: the arguments of ``bayplan cluster up``.
+    :param reads_input: whether the process needs our standard input.
+    :raises InputError: when the kubeconfig is in use, or the log cannot be written.
+    :raises SystemExit: with the exit status of the process, when it fails to start.
     """
     check_free(kubeconfig)
     log = beside(kubeconfig, "log")
@@ -59,7 +60,7 @@ def start(arguments: Sequence[str], kubeconfig: Path, reads_input: bool) -> None
     if not ready:
         raise SystemExit(status or 1)
     down = ["bayplan", "cluster", "down", "--kubeconfig", str(kubeconfig)]
-    click.echo(f"# in the background, log in {log}; to end it: {shlex.join(down)}")
+    click.echo(f"# runs in the background, log in {log}; to stop it: {shlex.join(down)}")
 
 
 def _new_log(path: Path) -> TextIO:
@@ -80,10 +81,10 @@ def _wait_until_it_serves(process: subprocess.Popen[str]) -> bool:
 
 
 def stop(kubeconfig: Path) -> None:
-    """End the process that serves a cluster, and remove what one that was killed has left.
+    """Stop the process that serves a cluster, and remove the files of one that was killed.
 
     :raises InputError: when there is neither.
-    :raises BayplanError: when it does not end.
+    :raises BayplanError: when the process does not end within 30 seconds.
     """
     files = [kubeconfig, beside(kubeconfig, "pid"), beside(kubeconfig, "log")]
     pid = running_pid(files[1])
@@ -97,12 +98,12 @@ def stop(kubeconfig: Path) -> None:
         )
     for path in files if is_ours(kubeconfig) else files[1:]:
         path.unlink(missing_ok=True)
-    click.echo(f"# {'ended' if pid is not None else 'was not running; removed what was left'}")
+    click.echo(f"# {'stopped' if pid is not None else 'was not running; removed its files'}")
 
 
 def _wait_until_it_ended(path: Path, pid: int) -> None:
-    deadline = time.monotonic() + _PATIENCE
+    deadline = time.monotonic() + _STOP_TIMEOUT
     while running_pid(path) == pid:
         if time.monotonic() > deadline:
-            raise BayplanError(f"process {pid} does not end; kill -9 {pid} ends it at once")
-        time.sleep(_LOOK_AGAIN)
+            raise BayplanError(f"process {pid} does not stop; kill -9 {pid} ends it at once")
+        time.sleep(_POLL_SECONDS)

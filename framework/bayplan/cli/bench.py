@@ -1,4 +1,4 @@
-"""bayplan bench: speed on this machine, in figures."""
+"""bayplan bench: measure performance on this machine."""
 
 from __future__ import annotations
 
@@ -19,13 +19,18 @@ __all__ = ["command"]
 
 @click.command(name="bench")
 @click.argument("name", required=False)
-@click.option("--nodes", multiple=True, type=click.IntRange(1, 200_000), help="Repeatable.")
-@click.option("--pods", type=click.IntRange(1, 2_000_000))
+@click.option(
+    "--nodes",
+    multiple=True,
+    type=click.IntRange(1, 200_000),
+    help="The number of nodes. Repeatable.",
+)
+@click.option("--pods", type=click.IntRange(1, 2_000_000), help="The number of pods.")
 @output_option
 def command(name: str | None, nodes: tuple[int, ...], pods: int | None, output: str) -> None:
-    """Measure speed on this machine; without NAME, list what can be measured.
+    """Run a benchmark on this machine; without NAME, list the benchmarks.
 
-    With several --nodes the benchmark runs once for each, to show how the cost grows.
+    With several --nodes, the benchmark runs once for each, to show how the cost grows.
     """
     found = {point.name: point for point in entry_points(group="bayplan.benchmarks")}
     if name is None:

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, TypeVar
 
 import click
 
+from bayplan.naming import counted
+
 if TYPE_CHECKING:
-    from bayplan.cluster.apiserver.up import Served
+    from bayplan.cluster.apiserver.cluster_up import Served
 
 __all__ = ["command"]
 
@@ -31,7 +33,7 @@ def _kubeconfig_option(text: str) -> Callable[[F], F]:
 
 @click.group(name="cluster")
 def command() -> None:
-    """Run an embedded cluster that kubectl and bayplan run work on."""
+    """Run an embedded cluster for kubectl and bayplan run."""
 
 
 @command.command()
@@ -41,28 +43,28 @@ def command() -> None:
     "paths",
     multiple=True,
     metavar="PATH",
-    help="A manifest file, a folder of them, or - for standard input. Repeatable.",
+    help="A manifest file, a folder of manifests, or - for standard input. Repeatable.",
 )
 @click.option(
     "--port",
     type=click.IntRange(0, 65535),
     default=0,
     metavar="N",
-    help="The port on 127.0.0.1; by default a free one.",
+    help="The port on 127.0.0.1. By default, a free port.",
 )
-@_kubeconfig_option("The file to write for kubectl; it is removed at the end.")
+@_kubeconfig_option("The kubeconfig to write; it is removed when the cluster stops.")
 @click.option(
     "-d",
     "--detach",
     "--wait",
     "detach",
     is_flag=True,
-    help="Return once it serves, and go on in the background until bayplan cluster down.",
+    help="Return once it serves, and run in the background until bayplan cluster down.",
 )
 def up(paths: tuple[str, ...], port: int, kubeconfig: Path, detach: bool) -> None:
-    """Serve an embedded cluster on 127.0.0.1 until it is interrupted.
+    """Serve an embedded cluster on 127.0.0.1 until interrupted.
 
-    Its pods wait for a scheduler: bayplan run, or any other.
+    Pods wait for a scheduler: bayplan run, or any other.
     """
     if detach:
         from bayplan.cli.background import start
@@ -71,13 +73,12 @@ def up(paths: tuple[str, ...], port: int, kubeconfig: Path, detach: bool) -> Non
         own = ["--port", str(port), "--kubeconfig", str(kubeconfig)]
         start([*files, *own], kubeconfig, reads_input="-" in paths)
         return
-    from bayplan.cluster.apiserver.up import serve
+    from bayplan.cluster.apiserver.cluster_up import serve
     from bayplan.cluster.manifests import load_manifests
 
     def ready(served: Served) -> None:
         for kind, count in sorted(served.ignored.items()):
-            plural = "s" if count > 1 else ""
-            click.echo(f"note: {count} object{plural} of kind {kind} passed over", err=True)
+            click.echo(f"note: {counted(count, 'object')} of kind {kind} ignored", err=True)
         counts = ", ".join(f"{count} {plural}" for plural, count in served.objects.items())
         click.echo(f"# serving at {served.url}: {counts or 'no objects yet'}")
         click.echo(f"export KUBECONFIG={shlex.quote(str(kubeconfig.absolute()))}")
@@ -89,9 +90,9 @@ def up(paths: tuple[str, ...], port: int, kubeconfig: Path, detach: bool) -> Non
 
 
 @command.command()
-@_kubeconfig_option("The one that the cluster was started with.")
+@_kubeconfig_option("The kubeconfig that the cluster was started with.")
 def down(kubeconfig: Path) -> None:
-    """End a cluster that bayplan cluster up serves, here or in the background."""
+    """Stop a cluster that bayplan cluster up serves."""
     from bayplan.cli.background import stop
 
     stop(kubeconfig)

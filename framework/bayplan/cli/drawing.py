@@ -1,4 +1,4 @@
-"""A machine as a drawing in SVG: the PCIe tree above, NVLinks below, chosen GPUs filled."""
+"""Draw a machine in SVG: the PCIe tree above, NVLinks below, selected GPUs filled."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from xml.sax.saxutils import escape
 
 from bayplan.errors import InputError
-from bayplan.topology.machine.model import NVSWITCH, Kind, Link, Machine
+from bayplan.topology.machine.model import NVSWITCH, LinkKind, Machine, PartKind
 
 __all__ = ["draw", "write_svg"]
 
@@ -15,16 +15,16 @@ _GAP = 14
 _LEVEL = 62
 _TOP = 70
 _BOX = (78, 30)
-"""The least width of a box, and its height."""
+"""The minimum width of a box, and its height, in pixels."""
 _LETTER = 7.5
 _MARGIN = 20
 _COLORS = {
-    Kind.SOCKET: "#cfd8dc",
-    Kind.NUMA: "#e0e7ec",
-    Kind.ROOT: "#eceff1",
-    Kind.SWITCH: "#fff3d6",
-    Kind.GPU: "#ffffff",
-    Kind.NIC: "#f3e5f5",
+    PartKind.SOCKET: "#cfd8dc",
+    PartKind.NUMA: "#e0e7ec",
+    PartKind.ROOT: "#eceff1",
+    PartKind.SWITCH: "#fff3d6",
+    PartKind.GPU: "#ffffff",
+    PartKind.NIC: "#f3e5f5",
 }
 _STYLE = """text{font:12px sans-serif;text-anchor:middle;fill:#1c2b33}
 .small{font-size:10px;fill:#37474f}.title{font-size:16px;text-anchor:start}
@@ -33,7 +33,7 @@ _STYLE = """text{font:12px sans-serif;text-anchor:middle;fill:#1c2b33}
 
 
 def write_svg(machine: Machine, chosen: Collection[int], path: Path) -> None:
-    """Draw a machine into a file.
+    """Write the drawing of a machine to a file; GPUs in ``chosen`` are filled.
 
     :raises InputError: when the file cannot be written.
     """
@@ -44,12 +44,12 @@ def write_svg(machine: Machine, chosen: Collection[int], path: Path) -> None:
 
 
 def draw(machine: Machine, chosen: Collection[int] = ()) -> str:
-    """Return the drawing; GPUs in ``chosen`` are filled."""
+    """Return the drawing of a machine as SVG text; GPUs in ``chosen`` are filled."""
     return "\n".join(_Drawing(machine, frozenset(chosen)).lines()) + "\n"
 
 
 class _Drawing:
-    """Places of all parts: devices in a row, whatever is above them in its middle."""
+    """The positions of all parts: devices in a row, other parts centered above their children."""
 
     def __init__(self, machine: Machine, chosen: frozenset[int]) -> None:
         self._machine = machine
@@ -57,9 +57,9 @@ class _Drawing:
         graph = machine.graph
         self._kinds = {name: graph.nodes[name]["kind"] for name in graph}
         self._below: dict[str, list[str]] = {}
-        self._places: dict[str, tuple[float, float]] = {}
+        self._positions: dict[str, tuple[float, float]] = {}
         self._right = float(_MARGIN)
-        roots = [name for name, kind in self._kinds.items() if kind is Kind.SOCKET]
+        roots = [name for name, kind in self._kinds.items() if kind is PartKind.SOCKET]
         depth = 0
         for name in roots:
             depth = max(depth, self._walk(name, None, 0))
@@ -67,11 +67,11 @@ class _Drawing:
         for name in roots:
             self._settle(name, 0)
         for name, kind in self._kinds.items():
-            if name not in self._places and kind in (Kind.GPU, Kind.NIC):
-                self._places[name] = (self._column(name), self._floor)
+            if name not in self._positions and kind in (PartKind.GPU, PartKind.NIC):
+                self._positions[name] = (self._column(name), self._floor)
 
     def _column(self, name: str) -> float:
-        """Return the middle of a new column that is as wide as the part's box."""
+        """Add a column as wide as the part's box, and return its center."""
         left, width = self._right, self._width(name)
         self._right += width + _GAP
         return left + width / 2
@@ -81,20 +81,20 @@ class _Drawing:
 
     def _label(self, name: str) -> str:
         kind = self._kinds[name]
-        if kind is Kind.NUMA:
+        if kind is PartKind.NUMA:
             number = self._machine.graph.nodes[name]["numa"]
             return f"NUMA {'?' if number is None else number}"
-        if kind is Kind.ROOT and not name.startswith("pci"):
+        if kind is PartKind.ROOT and not name.startswith("pci"):
             return "PCIe root"
-        return "switch" if kind is Kind.SWITCH else name
+        return "switch" if kind is PartKind.SWITCH else name
 
     def _walk(self, name: str, above: str | None, depth: int) -> int:
-        """Collect what is below each part; return the depth of the deepest device."""
+        """Collect the children of each part; return the depth of the deepest device."""
         found = []
         for other, edge in self._machine.graph[name].items():
-            if other == above or edge["kind"] is Link.NVLINK:
+            if other == above or edge["kind"] is LinkKind.NVLINK:
                 continue
-            if self._kinds[other] is not Kind.SOCKET:
+            if self._kinds[other] is not PartKind.SOCKET:
                 found.append(other)
         self._below[name] = found
         return max((self._walk(other, name, depth + 1) for other in found), default=depth)
@@ -102,17 +102,17 @@ class _Drawing:
     def _settle(self, name: str, depth: int) -> float:
         below = [self._settle(other, depth + 1) for other in self._below[name]]
         x = (below[0] + below[-1]) / 2 if below else self._column(name)
-        is_device = self._kinds[name] in (Kind.GPU, Kind.NIC)
-        self._places[name] = (x, self._floor if is_device else _TOP + depth * _LEVEL)
+        is_device = self._kinds[name] in (PartKind.GPU, PartKind.NIC)
+        self._positions[name] = (x, self._floor if is_device else _TOP + depth * _LEVEL)
         return x
 
-    # Lines -------------------------------------------------------------------------------
+    # SVG ---------------------------------------------------------------------------------
 
     def lines(self) -> Iterator[str]:
         """Yield the lines of the file."""
         title = _MARGIN * 2 + 10 * len(self._machine.name)
         width = max(400, title, self._right - _GAP + _MARGIN)
-        arcs = [e for e in self._machine.graph.edges(data=True) if e[2]["kind"] is Link.NVLINK]
+        arcs = [e for e in self._machine.graph.edges(data=True) if e[2]["kind"] is LinkKind.NVLINK]
         height = self._floor + (190 if arcs else 70)
         yield (
             f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:g}" height="{height:g}" '
@@ -124,10 +124,10 @@ class _Drawing:
         yield f'<text class="title" x="20" y="30">{escape(self._machine.name)}</text>'
         for name, others in self._below.items():
             for other in others:
-                (x, y), (u, v) = self._places[name], self._places[other]
+                (x, y), (u, v) = self._positions[name], self._positions[other]
                 yield f'<path class="pcie" d="M{x:g} {y:g} L{u:g} {v:g}"/>'
         yield from self._nvlinks(width)
-        for name in self._places:
+        for name in self._positions:
             yield from self._box(name)
         yield "</svg>"
 
@@ -135,14 +135,14 @@ class _Drawing:
         bottom = self._floor + _BOX[1] / 2
         counts = set()
         for a, b, edge in self._machine.graph.edges(data=True):
-            if edge["kind"] is not Link.NVLINK:
+            if edge["kind"] is not LinkKind.NVLINK:
                 continue
             counts.add(edge["count"])
             if NVSWITCH in (a, b):
-                x = self._places[b if a == NVSWITCH else a][0]
+                x = self._positions[b if a == NVSWITCH else a][0]
                 d = f"M{x:g} {bottom:g} L{x:g} {bottom + 70:g}"
             else:
-                x, u = self._places[a][0], self._places[b][0]
+                x, u = self._positions[a][0], self._positions[b][0]
                 dip = bottom + 25 + min(110, abs(u - x) / 4)
                 d = f"M{x:g} {bottom:g} Q{(x + u) / 2:g} {2 * dip - bottom:g} {u:g} {bottom:g}"
             yield f'<path class="nvlink" stroke-width="{_thickness(edge["count"]):g}" d="{d}"/>'
@@ -152,8 +152,8 @@ class _Drawing:
                 f'width="{width - 2 * _MARGIN:g}" height="26" rx="4" fill="#e3f0cc"/>'
             )
             yield f'<text x="{width / 2:g}" y="{bottom + 87:g}">{NVSWITCH}</text>'
-        for place, count in enumerate(sorted(counts)):
-            x, y = _MARGIN + 90 * place, self._floor + 175
+        for position, count in enumerate(sorted(counts)):
+            x, y = _MARGIN + 90 * position, self._floor + 175
             yield (
                 f'<path class="legend" stroke-width="{_thickness(count):g}" '
                 f'd="M{x:g} {y:g} L{x + 30:g} {y:g}"/>'
@@ -162,17 +162,17 @@ class _Drawing:
 
     def _box(self, name: str) -> Iterator[str]:
         kind = self._kinds[name]
-        x, y = self._places[name]
+        x, y = self._positions[name]
         width, height = self._width(name), _BOX[1]
         fill, css = f' fill="{_COLORS[kind]}"', "box"
         small = ""
-        if kind is Kind.GPU:
+        if kind is PartKind.GPU:
             gpu = self._machine.gpus[int(name.removeprefix("GPU"))]
             if gpu.index in self._chosen or gpu.lost:
                 fill = ""
             css = "gpu chosen" if gpu.index in self._chosen else "gpu lost" if gpu.lost else "gpu"
             small = "" if gpu.numa is None else f"NUMA {gpu.numa}"
-        elif kind is Kind.NIC:
+        elif kind is PartKind.NIC:
             nic = next(nic for nic in self._machine.nics if nic.name == name)
             small = f"{nic.rate:g} Gb/s" if nic.rate else ""
         yield (
@@ -186,5 +186,5 @@ class _Drawing:
 
 
 def _thickness(links: int) -> float:
-    """Return a line's width that tells one NVLink from two."""
+    """Return a line width in which one NVLink and two look different."""
     return 0.5 + 0.75 * links

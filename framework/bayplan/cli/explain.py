@@ -1,4 +1,4 @@
-"""bayplan explain: why a pod is where it is, or why it is pending and what would help."""
+"""bayplan explain: why a pod is on its node, or why it is pending and what would help."""
 
 from __future__ import annotations
 
@@ -28,7 +28,14 @@ __all__ = ["command"]
 
 @click.command(name="explain")
 @click.argument("target", metavar="[KIND/][NAMESPACE/]NAME")
-@click.option("-n", "--namespace", default="default", show_default=True, metavar="NAME")
+@click.option(
+    "-n",
+    "--namespace",
+    default="default",
+    show_default=True,
+    metavar="NAME",
+    help="The namespace, if the target names none.",
+)
 @optional_input_options
 @cluster_options
 @output_option
@@ -44,12 +51,12 @@ def command(
     context: str,
     output: str,
 ) -> None:
-    """Say why a pod or a gang is where it is, or why it is pending and what would help.
+    """Explain why a pod or gang is where it is, or why it is pending and what would help.
 
-    KIND is pod, podgroup, or what makes pods: deploy, sts, ds, rs, job or vcjob.
+    KIND is pod, podgroup, or a workload: deploy, sts, ds, rs, job or vcjob.
 
-    With -f it is answered from manifests. With --kubeconfig the running scheduler is asked; where
-    it cannot be, the cluster is read and simulated.
+    With -f, the answer comes from a simulation of manifests. With --kubeconfig, it comes from the
+    running scheduler, or, if that does not answer, from a simulation of the cluster.
     """
     from bayplan.explain.target import target_of
 
@@ -94,8 +101,8 @@ def _explain_live(
     for note in view.left_out:
         click.echo(f"note: left out: {note}", err=True)
     objects = [obj for found in view.objects.values() for obj in found]
-    whose = "" if config else "; without --config it takes every pod, whatever its schedulerName"
-    head = f"Simulated, as bayplan would go on with the cluster as it is now{whose}:"
+    whose = "" if config else "; without --config it places every pod, whatever its schedulerName"
+    head = f"Simulated: what bayplan would do with the cluster as it is now{whose}:"
     record = frozenset((wanted.key,))
     simulation = simulate_objects(objects, config, plugins_dir, until, record)
     _print(simulation, wanted, output, head)

@@ -1,4 +1,4 @@
-"""A machine as text: the matrix of nvidia-smi with NUMA and NICs, the tree, the GPUs chosen."""
+"""Print a machine: nvidia-smi's matrix with NUMA and NICs, the PCIe tree, the selected GPUs."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from rich.table import Table
 from rich.tree import Tree
 
 from bayplan.naming import counted
-from bayplan.topology.machine.model import Kind, Link, Machine
+from bayplan.topology.machine.model import LinkKind, Machine, PartKind
 from bayplan.topology.machine.select import Selection
 
 __all__ = ["print_machine"]
 
 
 def print_machine(machine: Machine, selection: Selection | None) -> None:
-    """Print everything that is known of a machine."""
-    # A row of the matrix is one line, which a narrow terminal lets run over.
+    """Print all known facts about a machine, and the selected GPUs."""
+    # A row of the matrix is one line, which wraps on a narrow terminal.
     console = Console(width=4096, highlight=False, emoji=False)
     chosen = set(selection.gpus) if selection is not None else set()
     console.print(_headline(machine))
@@ -70,23 +70,23 @@ def _tree(machine: Machine, chosen: set[int]) -> Tree:
         seen.add(name)
         twig = branch.add(_described(machine, name, kinds[name], chosen))
         for other, edge in graph[name].items():
-            below = edge["kind"] is not Link.NVLINK and other not in seen
-            if below and kinds[other] is not Kind.SOCKET:
+            below = edge["kind"] is not LinkKind.NVLINK and other not in seen
+            if below and kinds[other] is not PartKind.SOCKET:
                 add(twig, other)
 
     for name, kind in kinds.items():
-        if kind is Kind.SOCKET:
+        if kind is PartKind.SOCKET:
             add(root, name)
-    lost = [name for name in kinds if name not in seen and kinds[name] is not Kind.NVSWITCH]
+    lost = [name for name in kinds if name not in seen and kinds[name] is not PartKind.NVSWITCH]
     if lost:
-        branch = root.add("[yellow]place not known[/yellow]")
+        branch = root.add("[yellow]position not known[/yellow]")
         for name in lost:
             branch.add(_described(machine, name, kinds[name], chosen))
     return root
 
 
-def _described(machine: Machine, name: str, kind: Kind, chosen: set[int]) -> str:
-    if kind is Kind.GPU:
+def _described(machine: Machine, name: str, kind: PartKind, chosen: set[int]) -> str:
+    if kind is PartKind.GPU:
         gpu = machine.gpus[int(name.removeprefix("GPU"))]
         links = int(machine.nvlinks[gpu.index].max(initial=0))
         details = [
@@ -97,19 +97,19 @@ def _described(machine: Machine, name: str, kind: Kind, chosen: set[int]) -> str
         style = "bold green" if gpu.index in chosen else "red" if gpu.lost else "cyan"
         text = " ".join(part for part in details if part)
         return f"[{style}]{name}[/{style}] [dim]{escape(text)}[/dim]"
-    if kind is Kind.NIC:
+    if kind is PartKind.NIC:
         nic = next(nic for nic in machine.nics if nic.name == name)
         details = [nic.bus_id, nic.link_layer, f"{nic.rate:g} Gb/s" if nic.rate else ""]
         details.append(f"rail {nic.rail}" if nic.rail is not None else "")
         details.append("" if nic.index in machine.compute_nics else "not for GPU traffic")
         text = " ".join(part for part in details if part)
         return f"[magenta]{escape(name)}[/magenta] [dim]{escape(text)}[/dim]"
-    if kind is Kind.NUMA:
+    if kind is PartKind.NUMA:
         number = machine.graph.nodes[name]["numa"]
         return f"NUMA node {'not known' if number is None else number}"
-    if kind is Kind.SOCKET:
+    if kind is PartKind.SOCKET:
         return escape("socket not known" if name.endswith("?") else name)
-    if kind is Kind.ROOT:
+    if kind is PartKind.ROOT:
         return escape(f"PCIe root {name}" if name.startswith("pci") else "PCIe root")
     return "PCIe switch"
 

@@ -1,4 +1,4 @@
-"""Options that several commands share, and what they stand for."""
+"""Options that several commands share, and functions that evaluate them."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Duration(click.ParamType[float]):
     def convert(
         self, value: object, param: click.Parameter | None, ctx: click.Context | None
     ) -> float:
-        """Return the seconds."""
+        """Return the duration in seconds."""
         if isinstance(value, int | float):
             return float(value)
         try:
@@ -51,12 +51,12 @@ class Duration(click.ParamType[float]):
 
 
 def input_options(function: F) -> F:
-    """Add -f, which has to be given, --config, --plugins-dir, --until and --seed."""
+    """Add -f (required), --config, --plugins-dir, --until and --seed."""
     return _with_input(function, required=True)
 
 
 def optional_input_options(function: F) -> F:
-    """Add the options of ``input_options``, of which -f may be missing."""
+    """Add the options of ``input_options``, with -f optional."""
     return _with_input(function, required=False)
 
 
@@ -66,10 +66,10 @@ def cluster_options(function: F) -> F:
         "--kubeconfig",
         type=click.Path(path_type=Path),
         metavar="FILE",
-        help="The cluster. Without it: kubectl's, or the pod's service account.",
+        help="The cluster's kubeconfig. By default: kubectl's, or the pod's service account.",
     )
     context = click.option(
-        "--context", default="", metavar="NAME", help="The kubeconfig's context."
+        "--context", default="", metavar="NAME", help="The context in the kubeconfig."
     )
     return kubeconfig(context(function))
 
@@ -83,28 +83,28 @@ def _with_input(function: F, required: bool) -> F:
             multiple=True,
             required=required,
             metavar="PATH",
-            help="A manifest file, a folder of them, or - for standard input. Repeatable.",
+            help="A manifest file, a folder of manifests, or - for standard input. Repeatable.",
         ),
         click.option(
             "--config",
             type=click.Path(path_type=Path),
             metavar="FILE",
-            help="The profile. Without it every pod is placed, whatever its schedulerName.",
+            help="The profile file. Without it, every pod is placed, whatever its schedulerName.",
         ),
         click.option(
             "--plugins-dir",
             type=click.Path(path_type=Path),
             metavar="DIR",
-            help="A folder of single-file plugins that the profile may name.",
+            help="A folder of single-file plugins for the profile.",
         ),
         click.option(
             "--until",
             type=Duration(),
             default="10m",
             show_default=True,
-            help="Virtual time to simulate at most.",
+            help="The virtual time to simulate.",
         ),
-        click.option("--seed", type=int, default=0, help="Seeds the names that are generated."),
+        click.option("--seed", type=int, default=0, help="The seed for generated names."),
     ]
     for option in reversed(options):
         function = option(function)
@@ -119,14 +119,14 @@ def output_option(function: F) -> F:
         type=click.Choice(["table", "json"]),
         default="table",
         show_default=True,
-        help="What to print.",
+        help="The output format.",
     )(function)
 
 
 def check_readable(option: str, path: Path | None) -> None:
-    """Check a file that is only needed later.
+    """Check that a file which is needed later can be read.
 
-    :raises InputError: naming the option, when the file is not there or cannot be read.
+    :raises InputError: naming the option, when the file is missing or cannot be read.
     """
     if path is None:
         return
@@ -138,7 +138,10 @@ def check_readable(option: str, path: Path | None) -> None:
 
 
 def profiles(config: Path | None, plugins_dir: Path | None) -> ProfileSet:
-    """Return the profiles of a file, or the default one."""
+    """Return the profiles of a file, or the default profile.
+
+    :raises InputError: for a profile that cannot be loaded.
+    """
     finder = PluginFinder(plugins_dir)
     return default_profiles(finder) if config is None else load_profiles(config, finder)
 
@@ -153,8 +156,14 @@ def simulate(
     progress: Progress | None = None,
     trace: str | None = None,
 ) -> tuple[Simulation, Manifests]:
-    """Load everything and run it; ``record`` are pods whose finalists are kept."""
-    # What a plugin prints must not end up in the answer.
+    """Load profiles and manifests, and run the simulation.
+
+    :param until: the virtual time to simulate, in seconds.
+    :param record: the keys of the pods for which the best nodes and their scores are kept.
+    :param trace: the key of a pod whose hooks are printed.
+    :raises InputError: for input that cannot be used.
+    """
+    # Plugins may print; keep that out of the answer on standard output.
     with contextlib.redirect_stdout(sys.stderr):
         return _simulate(paths, config, plugins_dir, until, seed, record, progress, trace)
 
@@ -184,7 +193,7 @@ def _simulate(
 
 
 def _check_admitted(simulation: Simulation, pods: frozenset[str]) -> None:
-    """Refuse to explain pods that an API server would not admit."""
+    """Raise InputError for recorded pods that an API server would refuse."""
     refused = simulation.refused()
     for key in sorted(pods):
         if f"Pod {key}" in refused:
@@ -198,7 +207,10 @@ def simulate_objects(
     until: float,
     record: frozenset[str],
 ) -> Simulation:
-    """Run what a cluster holds; ``record`` are pods whose finalists are kept."""
+    """Simulate the objects of a cluster; see ``simulate`` for the parameters.
+
+    :raises InputError: for input that cannot be used.
+    """
     with contextlib.redirect_stdout(sys.stderr):
         loaded = profiles(config, plugins_dir)
         simulation = Simulation(loaded, until=until, explained=record)

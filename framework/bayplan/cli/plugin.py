@@ -31,12 +31,17 @@ def command() -> None:
 
 
 @command.command(name="list")
-@click.option("--plugins-dir", type=click.Path(path_type=Path), metavar="DIR")
+@click.option(
+    "--plugins-dir",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="A folder of single-file plugins to list, too.",
+)
 @output_option
 def list_(plugins_dir: Path | None, output: str) -> None:
     """List the plugins that a profile can name, with their hooks and arguments.
 
-    As JSON it holds the JSON schema of each plugin's arguments, for editors.
+    The JSON output includes the JSON schema of each plugin's arguments, for editors.
     """
     finder = PluginFinder(plugins_dir)
     sources = {name: point.value for name, point in finder.entry_points.items()}
@@ -78,10 +83,10 @@ def list_(plugins_dir: Path | None, output: str) -> None:
     "--into",
     type=click.Path(path_type=Path, file_okay=False),
     default=Path("."),
-    help="The folder to make it in.",
+    help="The folder to create it in.",
 )
 def new(name: str, into: Path) -> None:
-    """Write a package with one plugin and a passing test. NAME is like SpreadByRack."""
+    """Create a package with one plugin and passing tests. NAME is like SpreadByRack."""
     if not re.fullmatch(r"[A-Z][A-Za-z0-9]*", name):
         raise InputError(f'"{name}" is not a plugin name; expected one like "SpreadByRack"')
     module = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
@@ -90,7 +95,7 @@ def new(name: str, into: Path) -> None:
         raise InputError(f'"{name}" cannot be the name of a new plugin: {taken}')
     folder = into / module.replace("_", "-")
     if folder.exists():
-        raise InputError("is there already", str(folder))
+        raise InputError("already exists", str(folder))
     try:
         for path, text in plugin_template.files(name, module).items():
             target = folder / path
@@ -107,7 +112,7 @@ def new(name: str, into: Path) -> None:
 @command.command()
 @click.argument("path", type=click.Path(path_type=Path))
 def check(path: Path) -> None:
-    """Prove on random clusters that the plugins of a Python file keep the contract."""
+    """Check on random clusters that the plugins of a file or folder keep the contract."""
     from bayplan.errors import PluginError
     from bayplan.testing import PluginCheckError, check_plugin
 
@@ -129,11 +134,11 @@ def check(path: Path) -> None:
 
 
 def _taken(name: str, module: str) -> str:
-    """Return what a new plugin of this name and module would stand in the way of, or ""."""
+    """Return why a plugin of this name and module would conflict with something, "" if not."""
     if name in PluginFinder().entry_points:
-        return "there is an installed plugin of that name"
+        return "a plugin of that name is installed"
     if name in PLUGIN_NAMES:
-        return f'profiles know "{PLUGIN_NAMES[name]}" by it'
+        return f'in profiles it means "{PLUGIN_NAMES[name]}"'
     if name in bayplan.__all__:
         return f"plugins import bayplan.{name}"
     for word in (name, module):
@@ -152,7 +157,7 @@ def _is_installed(module: str) -> bool:
     try:
         return importlib.util.find_spec(module) is not None
     except ValueError:
-        # It is loaded, by somebody who did not say from where.
+        # It is loaded, but its origin is unknown.
         return True
 
 

@@ -39,32 +39,32 @@ GPU = "nvidia.com/gpu"
 
 
 class ${name}Args(Args):
-    """Arguments of $name, as they stand in the profile's pluginConfig (camelCase there)."""
+    """Arguments of $name in the profile's pluginConfig (in camelCase there)."""
 
     min_free: int = 0
 
 
 class $name(Plugin[${name}Args]):
-    """Refuse GPU nodes to pods that ask for no GPU; prefer nodes with few GPUs left."""
+    """Keep pods without GPUs off GPU nodes; prefer nodes with few GPUs left."""
 
     Args = ${name}Args
     reads = Reads.NODE | Reads.PODS
 
     @hookimpl
     def sign(self, pod: PodInfo) -> object:
-        """Say what the answers depend on: pods with equal specs share them."""
+        """Return what the results depend on: pods with equal facts share them."""
         return pod.facts
 
     @hookimpl
     def filter_node(self, pod: PodInfo, node: NodeRow) -> str | None:
-        """None means fine, a text means refused."""
+        """Return None to accept the node, or the reason to refuse it."""
         if pod.requests.get(GPU, 0) == 0 and node.free(GPU) > self.args.min_free:
             return "node(s) keep their GPUs for pods that ask for some"
         return None
 
     @hookimpl
     def score_node(self, pod: PodInfo, node: NodeRow) -> float:
-        """0 to 100, the higher the better."""
+        """Return 0 to 100; higher is better."""
         offered = node.allocatable(GPU)
         return 100.0 * node.used(GPU) / offered if offered else 0.0
 '''
@@ -104,7 +104,7 @@ _README = """\
 A plugin for [bayplan](https://pypi.org/project/bayplan/).
 
     python -m pytest           # its tests
-    pip install -e .           # makes it known to every profile
+    pip install -e .           # makes it available to every profile
 
 In a profile:
 
@@ -125,7 +125,7 @@ In a profile:
 
 
 def files(name: str, module: str) -> dict[str, str]:
-    """Return the files of a new plugin package by path."""
+    """Return the files of a new plugin package: texts by path."""
     names = {"name": name, "module": module, "dist": f"bayplan-{module.replace('_', '-')}"}
     return {
         path: Template(text).substitute(names)

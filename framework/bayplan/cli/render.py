@@ -1,4 +1,4 @@
-"""What the commands print for people: trees and tables."""
+"""Print a simulation for people: the tree of nodes, gangs, devices, and pending pods."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from rich.tree import Tree
 
 from bayplan.api.gpus import named_gpus
 from bayplan.explain.claims import claim_rows
-from bayplan.explain.explanation import counted, domain_lines, short_key
+from bayplan.explain.explanation import domain_lines
+from bayplan.naming import counted, listed, short_key
 from bayplan.plugin.decision import Decision
 from bayplan.simulation import Progress, Simulation, resource_use
 from bayplan.snapshot import Snapshot
@@ -22,7 +23,7 @@ from bayplan.topology.network.tree import Domain
 __all__ = ["print_simulation", "progress", "stdout"]
 
 _MANY_NODES = 64
-"""Clusters larger than this show only the nodes that hold pods."""
+"""In a larger cluster, only nodes with pods are shown."""
 _MANY_PODS = 8
 _MANY_PENDING = 20
 _MANY_DOMAINS = 12
@@ -33,18 +34,17 @@ _RELAXED = "gpu.topology/relaxed"
 
 
 def stdout() -> Console:
-    """Return the console of standard output."""
-    # A pipe gets plain lines that are not cut.
+    """Return a console on standard output; in a pipe, its lines are not cut."""
     return Console(width=None if sys.stdout.isatty() else 4096, highlight=False, emoji=False)
 
 
 @contextmanager
 def progress() -> Iterator[Progress | None]:
-    """Show a bar on a terminal, nothing in a pipe."""
+    """Show a progress bar on a terminal; yield its callback, or None in a pipe."""
     if not sys.stderr.isatty():
         yield None
         return
-    # Only a terminal needs it, and it takes longer to load than a small simulation runs.
+    # The import takes longer than a small simulation, and only a terminal needs it.
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
     from rich.progress import Progress as Bar
 
@@ -58,7 +58,7 @@ def progress() -> Iterator[Progress | None]:
 
 
 def print_simulation(simulation: Simulation) -> None:
-    """Print the tree of nodes with their pods, why gangs are where they are, and who waits."""
+    """Print the tree of nodes and pods, why gangs are where they are, and the pending pods."""
     console = stdout()
     placements, pending = simulation.placements(), simulation.pending()
     snapshot = simulation.scheduler.snapshot
@@ -77,7 +77,7 @@ def print_simulation(simulation: Simulation) -> None:
         _print_pending(console, pending)
     refused = simulation.refused()
     if refused:
-        console.print(f"\n[bold]Refused ({len(refused)})[/bold]  by any API server")
+        console.print(f"\n[bold]Refused ({len(refused)})[/bold]  an API server would refuse these")
         _print_refused(console, refused)
     seconds = simulation.wall_seconds
     console.print(
@@ -87,11 +87,11 @@ def print_simulation(simulation: Simulation) -> None:
     )
     if pending:
         key = next(iter(pending))
-        console.print(f"[dim]bayplan explain {key} -f ... says what would help[/dim]")
+        console.print(f"[dim]bayplan explain {key} -f ... shows what would help[/dim]")
 
 
 def _print_gpus(console: Console, simulation: Simulation) -> None:
-    """Print which GPUs were chosen for whom, and what they reach."""
+    """Print the GPUs of each pod, and the bandwidth that they reach."""
     rows = []
     for pod in simulation.pods():
         gpus = named_gpus(pod.metadata.annotations)
@@ -140,9 +140,9 @@ def _print_claims(console: Console, simulation: Simulation) -> None:
 
 
 class _ClusterTree:
-    """The nodes under their network domains, with slots, the pods on them, and who had to go.
+    """The tree of network domains, nodes and pods, with slots and evicted pods.
 
-    :param placements: the nodes of the pods that are bound; others hold their place and wait.
+    :param placements: the nodes of the bound pods; other pods on a node are nominated or waiting.
     """
 
     def __init__(self, simulation: Simulation, placements: Mapping[str, str]) -> None:
@@ -150,7 +150,7 @@ class _ClusterTree:
         self._table = self._snapshot.nodes
         self._names = frozenset(self._table.names)
         self._placements = placements
-        self._held = simulation.scheduler.nominator
+        self._nominated = simulation.scheduler.nominator
         self._large = len(self._table) > _MANY_NODES
         self._pending = len(simulation.pending())
         self._victims: dict[str, list[str]] = {}
@@ -184,12 +184,12 @@ class _ClusterTree:
         for note in network.notes:
             root.add(f"[yellow]{escape(note)}[/yellow]")
         if len(network.outside):
-            branch = root.add("[yellow]outside of the network topology[/yellow]")
+            branch = root.add("[yellow]outside the network topology[/yellow]")
             self._add_nodes(branch, network.outside.tolist())
         return root
 
     def _add_lost(self, root: Tree) -> None:
-        """Add the nodes that pods name and that do not exist."""
+        """Add the nodes that pods are bound to and that do not exist."""
         lost: dict[str, list[str]] = {}
         for key, node in self._placements.items():
             if node not in self._names:
@@ -227,9 +227,8 @@ class _ClusterTree:
             if len(pods) > _MANY_PODS:
                 shown += f"  … {len(pods) - _MANY_PODS} more"
             if victims:
-                gone = ", ".join(short_key(key) for key in victims[:_MANY_PODS])
-                more = f" and {len(victims) - _MANY_PODS} more" if len(victims) > _MANY_PODS else ""
-                shown += f"{'  ' if shown else ''}[red]evicted {escape(gone)}{more}[/red]"
+                gone = listed(map(short_key, victims), _MANY_PODS)
+                shown += f"{'  ' if shown else ''}[red]evicted {escape(gone)}[/red]"
             name = escape(self._table.names[row])
             text = f"{name}  [bold green]{shown}[/bold green]" if shown else f"[dim]{name}[/dim]"
             branch.add(f"{text}  [dim]{_use(self._snapshot, row)}[/dim]")
@@ -238,8 +237,8 @@ class _ClusterTree:
 
     def _pod(self, key: str) -> str:
         name = escape(short_key(key))
-        if key in self._held:
-            return f"[yellow]{name} (held for it)[/yellow]"
+        if key in self._nominated:
+            return f"[yellow]{name} (nominated)[/yellow]"
         return name if key in self._placements else f"[yellow]{name} (waits at Permit)[/yellow]"
 
 
@@ -275,9 +274,7 @@ def _print_pending(console: Console, pending: Mapping[str, tuple[str, str | None
     for key, (message, _) in pending.items():
         by_message.setdefault(message, []).append(key)
     for message, keys in list(by_message.items())[:_MANY_PENDING]:
-        shown = ", ".join(keys[:_MANY_PODS])
-        more = f" and {len(keys) - _MANY_PODS} more" if len(keys) > _MANY_PODS else ""
-        console.print(f"  [yellow]{escape(shown)}{more}[/yellow]")
+        console.print(f"  [yellow]{escape(listed(keys, _MANY_PODS))}[/yellow]")
         console.print(f"    {escape(message)}")
     if len(by_message) > _MANY_PENDING:
         console.print(f"  … {len(by_message) - _MANY_PENDING} more reasons")

@@ -1,4 +1,4 @@
-"""The answer of a simulation as one HTML page that needs nothing else."""
+"""The result of a simulation as a self-contained HTML page."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _MOST_ROWS = 2000
 
 
 def write_report(simulation: Simulation, path: Path) -> None:
-    """Write the page into a file.
+    """Write the page to a file.
 
     :raises InputError: when the file cannot be written.
     """
@@ -42,7 +42,7 @@ def write_report(simulation: Simulation, path: Path) -> None:
 
 
 def report_page(simulation: Simulation) -> str:
-    """Return the page."""
+    """Return the result of a simulation as an HTML page."""
     placements, pending = simulation.placements(), simulation.pending()
     summary = (
         f"{len(placements)} of {len(simulation.pods())} pods have a node, "

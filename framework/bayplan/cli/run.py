@@ -15,43 +15,66 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
 
 
 @click.command(name="run")
-@click.option("--config", type=click.Path(path_type=Path), required=True, metavar="FILE")
+@click.option(
+    "--config",
+    type=click.Path(path_type=Path),
+    required=True,
+    metavar="FILE",
+    help="The profile file.",
+)
 @click.option(
     "--kubeconfig",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Without it: the profile's, kubectl's, or the pod's service account.",
+    help="The cluster's kubeconfig. By default: the profile's, kubectl's, or the pod's service "
+    "account.",
 )
-@click.option("--context", default="", metavar="NAME", help="The kubeconfig's context.")
+@click.option("--context", default="", metavar="NAME", help="The context in the kubeconfig.")
 @click.option(
     "--plugins-dir",
     type=click.Path(path_type=Path),
     metavar="DIR",
-    help="A folder of single-file plugins that the profile may name.",
+    help="A folder of single-file plugins for the profile.",
 )
-@click.option("--dry-run", is_flag=True, help="Decide and write nothing.")
+@click.option("--dry-run", is_flag=True, help="Make decisions, but write nothing.")
 @click.option(
     "--leader-elect/--no-leader-elect",
     default=True,
-    help="Whether only the holder of the profile's Lease schedules.",
+    help="Schedule only while holding the profile's Lease.",
 )
 @click.option(
     "--bind-address",
     default="127.0.0.1:10259",
     show_default=True,
     metavar="HOST:PORT",
-    help="Where /healthz, /readyz, /metrics and /debug are served.",
+    help="The address of /healthz, /readyz, /metrics and /debug.",
 )
-@click.option("--tls-cert-file", type=_FILE, metavar="FILE", help="Needed beyond loopback.")
-@click.option("--tls-private-key-file", type=_FILE, metavar="FILE")
+@click.option(
+    "--tls-cert-file",
+    type=_FILE,
+    metavar="FILE",
+    help="The TLS certificate; required beyond loopback.",
+)
+@click.option(
+    "--tls-private-key-file",
+    type=_FILE,
+    metavar="FILE",
+    help="The private key of the TLS certificate.",
+)
 @click.option(
     "--token-file",
     type=_FILE,
     metavar="FILE",
-    help="The bearer token of /metrics and /debug beyond loopback. Without it the API server is "
-    "asked about the caller's.",
+    help="The bearer token for /metrics and /debug beyond loopback. Without it, the API server "
+    "reviews the caller's token.",
 )
-@click.option("--log-format", type=click.Choice(["console", "json"]), default="console")
+@click.option(
+    "--log-format",
+    type=click.Choice(["console", "json"]),
+    default="console",
+    show_default=True,
+    help="The format of the log.",
+)
 def command(
     config: Path,
     kubeconfig: Path | None,
@@ -67,12 +90,12 @@ def command(
 ) -> None:
     """Schedule the pods of a Kubernetes cluster that name one of the profiles.
 
-    SIGTERM ends it after what is being bound is bound; SIGHUP reads the profiles again.
+    SIGTERM stops it after pending bindings are done; SIGHUP reloads the profiles.
     """
     from bayplan.cli.options import check_readable, profiles
     from bayplan.live.app import Options, run
-    from bayplan.live.logs import set_up_logging
     from bayplan.live.web import Address, parse_address
+    from bayplan.logs import set_up_logging
 
     if (tls_cert_file is None) != (tls_private_key_file is None):
         raise InputError("--tls-cert-file and --tls-private-key-file belong together")

@@ -1,4 +1,4 @@
-"""bayplan simulate: what would become of these manifests."""
+"""bayplan simulate: schedule the pods of manifests on an embedded cluster."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import click
 
 from bayplan.cli.options import input_options, output_option, simulate
 from bayplan.errors import InputError, did_you_mean
+from bayplan.naming import counted
 
 if TYPE_CHECKING:
     from bayplan.simulation import Simulation
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["command"]
 
 _PENDING = 3
-"""The exit status where a pod stays pending; 2 is that of input that cannot be used."""
+"""The exit status if a pod stays pending; 2 means input that cannot be used."""
 
 
 @click.command(name="simulate")
@@ -28,12 +29,12 @@ _PENDING = 3
     "--report",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help="Also write the answer as one HTML page; - prints it in place of the table.",
+    help="Also write the result as an HTML page; - prints it instead of the table.",
 )
 @click.option(
     "--fail-on-pending",
     is_flag=True,
-    help="Exit with status 3 when a pod stays without a node.",
+    help="Exit with status 3 if a pod stays pending.",
 )
 @click.option("--trace", metavar="NS/POD", help="Print each hook that runs for one pod.")
 def command(
@@ -70,8 +71,7 @@ def command(
     for note in manifests.notes():
         click.echo(f"note: {note}", err=True)
     for kind, count in sorted(manifests.ignored.items()):
-        plural = "s" if count > 1 else ""
-        click.echo(f"note: {count} object{plural} of kind {kind} passed over", err=True)
+        click.echo(f"note: {counted(count, 'object')} of kind {kind} ignored", err=True)
     if page_only:
         from bayplan.cli.report import report_page
 
@@ -88,7 +88,7 @@ def command(
 
 
 def _written(simulation: Simulation, report: Path) -> InputError | None:
-    """Write the page; return what went wrong, to be told after the answer."""
+    """Write the report; return the error, if any, to raise after the result is printed."""
     from bayplan.cli.report import write_report
 
     try:
@@ -99,7 +99,7 @@ def _written(simulation: Simulation, report: Path) -> InputError | None:
 
 
 def _check_traced(simulation: Simulation, key: str) -> None:
-    """Refuse a --trace of which nothing can come."""
+    """Raise InputError if --trace names a pod that does not exist or was refused."""
     from bayplan.api import Pod
 
     if simulation.cluster.get(Pod, key) is not None:

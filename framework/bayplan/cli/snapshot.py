@@ -1,4 +1,4 @@
-"""bayplan snapshot: a cluster in one file, for simulate and explain."""
+"""bayplan snapshot: save a cluster to a file, for simulate and explain."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ __all__ = ["command"]
     type=click.Path(path_type=Path, dir_okay=False),
     required=True,
     metavar="FILE",
-    help="The zip file to write.",
+    help="The .zip file to write.",
 )
 def command(kubeconfig: Path | None, context: str, output: Path) -> None:
-    """Write what the scheduler sees of a cluster into a file that simulate and explain read.
+    """Save a cluster, as the scheduler sees it, to a file for simulate and explain.
 
-    Secrets, ConfigMaps, environment variables and commands are not in it.
+    The file has no Secrets, ConfigMaps, environment variables and commands.
     """
     import datetime
     from importlib.metadata import version
@@ -37,7 +37,7 @@ def command(kubeconfig: Path | None, context: str, output: Path) -> None:
     if not is_archive(output):
         raise InputError("expected a name that ends in .zip", str(output))
     if not output.parent.is_dir():
-        # Reading a large cluster takes long.
+        # Checked first, because reading a large cluster takes long.
         raise InputError("there is no such folder", str(output.parent))
     view = asyncio.run(read_cluster(kubeconfig, context))
     about = {

@@ -1,4 +1,4 @@
-"""bayplan topology: look at a machine, and at the GPUs that would be taken of it."""
+"""bayplan topology: show a machine, and the GPUs that would be selected on it."""
 
 from __future__ import annotations
 
@@ -24,28 +24,30 @@ __all__ = ["command"]
 
 @click.group(name="topology")
 def command() -> None:
-    """Look at machines: GPUs, NICs, NVLink, PCIe and NUMA."""
+    """Show machines: GPUs, NICs, NVLink, PCIe and NUMA."""
 
 
 @command.command(name="show")
-@click.option("--machine", metavar="FILE", help="A machine in YAML, or one that bayplan knows.")
 @click.option(
-    "--smi", metavar="FILE", help="What nvidia-smi topo -m printed; - for standard input."
+    "--machine", metavar="FILE", help="A machine's YAML file, or the name of a known machine."
 )
-@click.option("--gpu", "model", metavar="MODEL", help="With --smi: the GPUs' model, such as B200.")
-@click.option("--local", is_flag=True, help="This machine, by NVML and sysfs.")
+@click.option(
+    "--smi", metavar="FILE", help="The output of nvidia-smi topo -m; - for standard input."
+)
+@click.option("--gpu", "model", metavar="MODEL", help="The GPUs' model for --smi, such as B200.")
+@click.option("--local", is_flag=True, help="This machine, from NVML and sysfs.")
 @click.option(
     "--select",
     "count",
     type=click.IntRange(min=1),
     metavar="N",
-    help="Say which N GPUs would be taken, and why.",
+    help="Also show which N GPUs would be selected, and why.",
 )
 @click.option(
     "--svg",
     type=click.Path(dir_okay=False),
     metavar="FILE",
-    help="Also draw the machine.",
+    help="Also write a drawing of the machine.",
 )
 @output_option
 def show(
@@ -57,7 +59,7 @@ def show(
     svg: str | None,
     output: str,
 ) -> None:
-    """Print a machine's matrix as nvidia-smi does, with NUMA and NICs, and its tree."""
+    """Print a machine: its matrix as in nvidia-smi, with NUMA and NICs, and its PCIe tree."""
     given = [machine is not None, smi is not None, local]
     if sum(given) != 1:
         raise InputError("give one of --machine, --smi and --local")
@@ -65,7 +67,7 @@ def show(
         if path == "":
             raise InputError(f"{option}: expected the name of a file")
     if model is not None and smi is None:
-        raise InputError("--gpu goes with --smi: a machine's file names its GPUs itself")
+        raise InputError("--gpu requires --smi: a machine's file names its GPUs itself")
     found = _load(machine, smi, model or "")
     selection = _select(found, count) if count is not None else None
     undrawn = _drawn(found, selection, Path(svg)) if svg is not None else None
@@ -81,7 +83,7 @@ def show(
 
 
 def _drawn(machine: Machine, selection: Selection | None, path: Path) -> InputError | None:
-    """Draw the machine; return what went wrong, to be told after the answer."""
+    """Draw the machine; return the error, if any, to raise after the answer is printed."""
     from bayplan.cli.drawing import write_svg
 
     try:
@@ -110,9 +112,9 @@ def _load(machine: str | None, smi: str | None, model: str) -> Machine:
 
 
 def _select(machine: Machine, count: int) -> Selection:
-    from bayplan.topology.machine.select import NoSelection, Request, select
+    from bayplan.topology.machine.select import NoSelection, SelectionRequest, select
 
-    found = select(machine, machine.usable, Request(count))
+    found = select(machine, machine.usable, SelectionRequest(count))
     if isinstance(found, NoSelection):
         raise InputError(f"--select {count}: {found.reason}")
     return found
@@ -150,5 +152,5 @@ def _as_json(machine: Machine, selection: Selection | None) -> dict[str, object]
 
 
 def _number(value: float) -> float | None:
-    """Return a bandwidth, or None where one GPU has none."""
+    """Return a bandwidth for JSON: None if it is infinite, as for one GPU."""
     return value if math.isfinite(value) else None

@@ -1,1 +1,1 @@
-"""Where objects live and writes go: backends behind one protocol."""
+"""Clusters: the backends of a scheduler, behind one protocol."""

@@ -1,7 +1,7 @@
-"""A cluster in one file: the zip of ``bayplan snapshot``, with a JSON list of objects per kind.
+"""Archives: the zip file of ``bayplan snapshot``, with one JSON list of objects for each kind.
 
-It holds what the scheduler reads and nothing else: no environment variables, no Secrets or
-ConfigMaps, and no annotation that repeats a whole manifest.
+An archive holds only what the scheduler reads: no environment variables, no Secrets or ConfigMaps,
+and no annotations that repeat a whole manifest.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Workload = Job | ReplicaSet | StatefulSet | Deployment
 
 
 def is_archive(path: Path) -> bool:
-    """Whether a file is to be read as an archive."""
+    """Return whether a file is an archive, by its name."""
     return path.suffix == ".zip"
 
 
@@ -44,7 +44,7 @@ def is_archive(path: Path) -> bool:
 def read_archive(path: Path) -> Iterator[Document]:
     """Yield the lists of an archive.
 
-    :raises InputError: when it is no archive, or one of its members is too large or no JSON.
+    :raises InputError: when it is not an archive, or a member is too large or not JSON.
     """
     try:
         with zipfile.ZipFile(path) as archive:
@@ -55,7 +55,7 @@ def read_archive(path: Path) -> Iterator[Document]:
             for name in members:
                 yield _member(archive, name, f"{path}!{name}")
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as exc:
-        # Damaged, encrypted, or packed in a way that Python does not know.
+        # Damaged, encrypted, or compressed in a way that Python does not support.
         raise InputError(f"is no zip file that can be read: {exc}", str(path)) from None
     except OSError as exc:
         raise InputError(exc.strerror or str(exc), str(path)) from None
@@ -75,7 +75,7 @@ def _member(archive: zipfile.ZipFile, name: str, source: str) -> Document:
 
 
 class _List(msgspec.Struct):
-    """A list of objects, which are left as text until it is known what they are."""
+    """A list of objects, left as text until their kinds are known."""
 
     kind: str
     items: list[msgspec.Raw]
@@ -94,7 +94,7 @@ def _list(content: bytes) -> Any:
 
 @dataclass(frozen=True)
 class _Owned:
-    """How many pods a workload has that live, and that have succeeded."""
+    """The numbers of a workload's live and succeeded pods."""
 
     alive: int = 0
     succeeded: int = 0
@@ -103,16 +103,16 @@ class _Owned:
 def write_archive(
     path: Path, objects: Mapping[Kind, Iterable[ApiObject]], about: Mapping[str, Any]
 ) -> dict[str, int]:
-    """Write an archive that nobody else can read; return how many objects it holds, by kind.
+    """Write an archive that only its owner can read; return its object counts by kind.
 
-    :param about: when and where it was taken.
+    :param about: when and where the snapshot was taken.
     :raises InputError: when the file cannot be written.
     """
     found = {kind: list(of_kind) for kind, of_kind in objects.items()}
     owned = _owned(obj for of_kind in found.values() for obj in of_kind)
     counts: dict[str, int] = {}
     try:
-        # Made beside it, so that a file that is half written never has the name.
+        # Written under another name first, so that nobody sees half an archive.
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     except OSError as exc:
         raise InputError(exc.strerror or str(exc), str(path)) from None
@@ -160,7 +160,7 @@ def _meta(meta: ObjectMeta) -> ObjectMeta:
 
 
 def _owned(objects: Iterable[ApiObject]) -> dict[str, _Owned]:
-    """Count the pods of every workload; those of its ReplicaSets are a Deployment's."""
+    """Count the pods of every workload; a Deployment gets those of its ReplicaSets."""
     found = list(objects)
     deployments = {
         one.metadata.uid: owner.uid
@@ -182,10 +182,10 @@ def _owned(objects: Iterable[ApiObject]) -> dict[str, _Owned]:
 
 
 def _at_rest(workload: Workload, owned: _Owned) -> Workload:
-    """Return a workload that wants the pods that it has.
+    """Return a workload whose desired pods are those it has.
 
-    The cluster's own controllers had their reasons for these; those of a simulation, which see
-    only a part, must not make others.
+    A simulation's controllers see only a part of the cluster and must not create other pods
+    than the cluster's own controllers did.
     """
     if isinstance(workload, Job):
         spec = workload.spec

@@ -20,6 +20,7 @@ from bayplan.api import (
     decode_object,
     kind_of,
 )
+from bayplan.api.object_key import object_key
 from bayplan.api.objects import DecodeError, Kind, decode_text
 from bayplan.api.validation import validate
 from bayplan.cluster.archive import is_archive, read_archive
@@ -33,40 +34,40 @@ from bayplan.inputs.limits import FILE
 from bayplan.schemas.fieldcheck import FieldNotes, check_fields
 from bayplan.topology.network.tree import TopologyError
 
-__all__ = ["Content", "Manifests", "load_manifests", "object_key"]
+__all__ = ["FullObject", "Manifests", "load_manifests"]
 
 _SUFFIXES = (".yaml", ".yml", ".json")
 _OTHERS = (
     *("CronJob", "Endpoints", "Event", "LimitRange", "ResourceQuota", "Secret", "ServiceAccount"),
     *("ResourceClass", "ResourceClaimParameters", "ResourceClassParameters"),
 )
-"""Kinds that do not matter here, and that look like misspelt ones."""
+"""Kinds that are skipped although they look like misspelled ones."""
 
 
 @dataclass
 class Manifests:
-    """The objects of some files, in order, and the kinds that were passed over, with counts.
+    """The objects of some files, in order, and the skipped kinds with their counts.
 
-    ``contents`` is everything in full, where that was asked for; ``field_notes`` are of fields that
-    are ignored, ``replaced`` says which objects of a snapshot had to be replaced.
+    ``contents`` is every object in full, if asked for; ``field_notes`` name ignored fields;
+    ``replaced`` names the objects of a snapshot that had to be replaced.
     """
 
     objects: list[ApiObject] = field(default_factory=list)
     ignored: dict[str, int] = field(default_factory=dict)
-    contents: list[Content] | None = None
+    contents: list[FullObject] | None = None
     field_notes: FieldNotes = field(default_factory=FieldNotes)
     replaced: list[str] = field(default_factory=list)
 
     def notes(self) -> list[str]:
-        """Return what the user should know of fields and objects."""
+        """Return notes for the user about ignored fields and skipped objects."""
         return [*self.field_notes.texts(), *self.replaced]
 
 
 @dataclass(slots=True, eq=False)
-class Entry:
-    """One object as it stands in a document, at a path inside it.
+class ManifestEntry:
+    """One object in a document, and its path there.
 
-    ``content`` is JSON text for an object of a snapshot, which nobody wrote by hand.
+    ``content`` is JSON text for an object of a snapshot.
     """
 
     document: Document
@@ -74,42 +75,36 @@ class Entry:
     content: Any
 
     def where(self, steps: str = "") -> str:
-        """Return the place of the object, or of the JSON path ``steps`` inside it."""
+        """Return the place of the object, or of a JSON path in it."""
         return self.where_at(_steps(steps))
 
     def where_at(self, steps: Sequence[str | int]) -> str:
-        """Return the place of what some steps inside the object lead to."""
+        """Return the place of the value at these steps in the object."""
         place = self.document.where([*self.path, *steps])
         return f"{place} (document {self.document.index})"
 
 
 @dataclass(frozen=True)
-class Content:
-    """What stands in a manifest; ``obj`` is None for a kind that bayplan does not read."""
+class FullObject:
+    """An object in full; ``obj`` is None for a kind that bayplan does not read."""
 
     content: dict[str, Any] | None
     obj: ApiObject | None
-    entry: Entry
+    entry: ManifestEntry
 
     @property
     def where(self) -> str:
-        """The place in the file; it takes a look at the whole file."""
+        """The place in the file; finding it parses the file again."""
         return self.entry.where()
-
-
-def object_key(obj: ApiObject) -> str:
-    """Return ``namespace/name``, or ``name`` for objects without a namespace."""
-    meta = obj.metadata
-    return f"{meta.namespace}/{meta.name}" if kind_of(obj).namespaced else meta.name
 
 
 def load_manifests(paths: Sequence[str], in_full: bool = False) -> Manifests:
     """Load files, folders, archives of ``bayplan snapshot`` and ``-`` (standard input).
 
-    An object of a file that an archive holds, too, is applied to it.
+    A file's object that an archive also holds is applied to the archive's.
 
-    :param in_full: whether to keep what bayplan does not read, too.
-    :raises InputError: for anything that cannot be read, and for two objects of one name.
+    :param in_full: whether to keep fields and kinds that bayplan does not read.
+    :raises InputError: for anything that cannot be read, and for duplicate objects.
     """
     loader = _Loader(Manifests(contents=[] if in_full else None))
     with _without_collections():
@@ -124,7 +119,7 @@ def load_manifests(paths: Sequence[str], in_full: bool = False) -> Manifests:
             for document in iter_documents(text, source, FILE):
                 found = True
                 loader.load(document)
-                # What it held is gone before the collector could look at it.
+                # Freed before the collector could look at it.
                 del document
             if not found:
                 raise InputError("holds no objects", source)
@@ -133,7 +128,7 @@ def load_manifests(paths: Sequence[str], in_full: bool = False) -> Manifests:
 
 @contextmanager
 def _without_collections() -> Iterator[None]:
-    """Pause the garbage collector, which would look at all objects again and again."""
+    """Pause the garbage collector, which would walk all objects over and over."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -169,8 +164,8 @@ def _texts(paths: Iterable[str]) -> Iterable[tuple[str, str]]:
             yield str(file), read_text(file, FILE)
 
 
-def _entries(document: Document) -> Iterable[Entry]:
-    """Yield the objects of a document; a List (as kubectl get writes it) holds several."""
+def _entries(document: Document) -> Iterable[ManifestEntry]:
+    """Yield the objects of a document; a List, as kubectl get writes it, holds several."""
     content = document.content
     if isinstance(content, dict) and str(content.get("kind", "")).endswith("List"):
         items = content.get("items")
@@ -179,13 +174,13 @@ def _entries(document: Document) -> Iterable[Entry]:
             for index, item in enumerate(items):
                 if isinstance(item, dict) and kind and "kind" not in item:
                     item = {"kind": kind, "apiVersion": content.get("apiVersion"), **item}
-                yield Entry(document, ("items", index), item)
+                yield ManifestEntry(document, ("items", index), item)
             return
-    yield Entry(document, (), content)
+    yield ManifestEntry(document, (), content)
 
 
 class _Head(msgspec.Struct, rename="camel"):
-    """What says which kind an object is."""
+    """The fields that identify an object."""
 
     api_version: Any = None
     kind: Any = None
@@ -195,20 +190,20 @@ _read_head = msgspec.json.Decoder(_Head).decode
 
 
 class _Loader:
-    """Turns entries into objects, and knows what was there before."""
+    """Turns entries into objects and finds duplicates."""
 
     def __init__(self, result: Manifests) -> None:
         self._result = result
         self._loading_archives = True
         self._seen: dict[tuple[type, str], str] = {}
-        self._archived: dict[tuple[type, str], tuple[Entry, ApiObject]] = {}
+        self._archived: dict[tuple[type, str], tuple[ManifestEntry, ApiObject]] = {}
         self._changes = SnapshotChanges(result.replaced)
-        self._changed: dict[tuple[type, str] | None, Content] = {}
+        self._changed: dict[tuple[type, str] | None, FullObject] = {}
 
     def load(self, document: Document) -> None:
-        """Take in the objects of a document.
+        """Add the objects of a document.
 
-        :raises InputError: for one that cannot be used.
+        :raises InputError: for an object that cannot be used.
         """
         for entry in _entries(document):
             if isinstance(entry.content, dict) and is_model(entry.content):
@@ -217,12 +212,12 @@ class _Loader:
                 self._load(entry)
 
     def archives_end(self) -> None:
-        """What was loaded so far comes from archives: later objects are applied to it."""
+        """Apply all later objects to those loaded so far, which come from archives."""
         self._loading_archives = False
         self._seen = {}
 
     def finish(self) -> Manifests:
-        """Return everything, with what was applied in the place of what an archive held."""
+        """Return all objects; changed ones replace those of the archives."""
         result = self._result
         if not self._changed:
             return result
@@ -239,7 +234,7 @@ class _Loader:
             ]
         return result
 
-    def _load(self, entry: Entry) -> None:
+    def _load(self, entry: ManifestEntry) -> None:
         content = entry.content
         raw = isinstance(content, msgspec.Raw)
         head = _head_of(entry)
@@ -248,12 +243,12 @@ class _Loader:
             label = f"{head.kind} ({head.api_version})"
             self._result.ignored[label] = self._result.ignored.get(label, 0) + 1
             if self._result.contents is not None:
-                self._result.contents.append(Content(_plain(entry), None, entry))
+                self._result.contents.append(FullObject(_plain(entry), None, entry))
             return
         try:
             version = head.api_version.rpartition("/")[2]
             if raw:
-                # What was read from a cluster may be newer than what is known here.
+                # A cluster's objects may have fields newer than our schemas.
                 obj = decode_text(kind, version, content)
             else:
                 ignored = check_fields(kind, content)
@@ -266,7 +261,7 @@ class _Loader:
             raise _error(kind, entry, exc) from None
         self._add(obj, None if self._result.contents is None else _plain(entry), entry)
 
-    def _kind(self, head: _Head, entry: Entry) -> Kind | None:
+    def _kind(self, head: _Head, entry: ManifestEntry) -> Kind | None:
         """Return the kind of an object; None for one that bayplan does not read."""
         group, _, version = head.api_version.rpartition("/")
         kind = KINDS.get((group, head.kind))
@@ -293,7 +288,7 @@ class _Loader:
             )
         return kind
 
-    def _add(self, obj: ApiObject, content: dict[str, Any] | None, entry: Entry) -> None:
+    def _add(self, obj: ApiObject, content: dict[str, Any] | None, entry: ManifestEntry) -> None:
         key = (type(obj), object_key(obj))
         if obj.metadata.name and key in self._seen:
             first = self._seen[key]
@@ -307,9 +302,9 @@ class _Loader:
             return
         self._result.objects.append(obj)
         if self._result.contents is not None:
-            self._result.contents.append(Content(content, obj, entry))
+            self._result.contents.append(FullObject(content, obj, entry))
 
-    def _change(self, key: tuple[type, str], entry: Entry) -> None:
+    def _change(self, key: tuple[type, str], entry: ManifestEntry) -> None:
         """Apply an object of a file to that of an archive."""
         archived, old = self._archived[key]
         kind = kind_of(old)
@@ -317,10 +312,10 @@ class _Loader:
             new, content = self._changes.change(kind, key, old, _plain(archived), _plain(entry))
         except DecodeError as exc:
             raise _error(kind, entry, exc) from None
-        self._changed[key] = Content(content, new, entry)
+        self._changed[key] = FullObject(content, new, entry)
 
-    def _load_model(self, entry: Entry) -> None:
-        """Take over the nodes of a topograph model, and their network."""
+    def _load_model(self, entry: ManifestEntry) -> None:
+        """Add the nodes of a topograph model and their network."""
         try:
             made = cluster_of(entry.content)
         except TopologyError as exc:
@@ -331,7 +326,7 @@ class _Loader:
             self._add(obj, None, entry)
 
 
-def _head_of(entry: Entry) -> _Head:
+def _head_of(entry: ManifestEntry) -> _Head:
     content = entry.content
     if isinstance(content, msgspec.Raw):
         try:
@@ -353,13 +348,13 @@ def _head_of(entry: Entry) -> _Head:
     return head
 
 
-def _plain(entry: Entry) -> dict[str, Any]:
+def _plain(entry: ManifestEntry) -> dict[str, Any]:
     content = entry.content
     plain: dict[str, Any] = content
     return msgspec.json.decode(content) if isinstance(content, msgspec.Raw) else plain
 
 
-def _error(kind: Kind, entry: Entry, exc: DecodeError | TopologyError) -> InputError:
+def _error(kind: Kind, entry: ManifestEntry, exc: DecodeError | TopologyError) -> InputError:
     meta = _plain(entry).get("metadata")
     name = meta.get("name", "") if isinstance(meta, dict) else ""
     message = exc.message if isinstance(exc, DecodeError) else str(exc)

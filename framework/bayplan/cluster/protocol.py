@@ -1,7 +1,7 @@
-"""What the scheduler asks of a cluster: tell me what is, take my writes.
+"""What the scheduler needs of a cluster: watch events and writes.
 
-Writes are plain data and answered by a callback, so that a backend may do them at once, in
-tasks of its own, or not at all (a dry run).
+A write is plain data and answered through a callback. So a backend may carry it out at once, in
+a task, or not at all (a dry run).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ __all__ = [
 
 
 class WatchType(Enum):
-    """What a watch event tells. RESYNC: the watch broke; ``objects`` is all there is now."""
+    """The type of a watch event. RESYNC: the watch broke; ``objects`` holds everything."""
 
     ADDED = "ADDED"
     MODIFIED = "MODIFIED"
@@ -49,7 +49,7 @@ class WatchType(Enum):
 
 
 class WatchEvent(msgspec.Struct, frozen=True):
-    """One change, with the object as it is after it (for DELETED: as it was)."""
+    """One change: the object after it; for DELETED, its last state."""
 
     type: WatchType
     obj: ApiObject | None = None
@@ -57,7 +57,7 @@ class WatchEvent(msgspec.Struct, frozen=True):
 
 
 class Bind(msgspec.Struct, frozen=True):
-    """Give a pod its node. ``uid`` guards against a pod of the same name made anew."""
+    """Bind a pod to a node. ``uid`` guards against a recreated pod of the same name."""
 
     pod: str
     uid: str
@@ -66,7 +66,7 @@ class Bind(msgspec.Struct, frozen=True):
 
 
 class Evict(msgspec.Struct, frozen=True):
-    """End a pod gracefully to make room, with the reason for its DisruptionTarget condition."""
+    """Evict a pod for preemption; ``message`` goes into its DisruptionTarget condition."""
 
     pod: str
     uid: str
@@ -74,7 +74,7 @@ class Evict(msgspec.Struct, frozen=True):
 
 
 class PatchPodStatus(msgspec.Struct, frozen=True):
-    """Set one condition and, unless None, the nominated node ("" clears it)."""
+    """Set a pod's condition and, unless None, its nominated node ("" clears it)."""
 
     pod: str
     uid: str
@@ -83,7 +83,7 @@ class PatchPodStatus(msgspec.Struct, frozen=True):
 
 
 class PatchStatus(msgspec.Struct, frozen=True):
-    """Replace the status of any other object."""
+    """Replace the status of an object that is not a pod."""
 
     type: type[ApiObject]
     key: str
@@ -91,11 +91,11 @@ class PatchStatus(msgspec.Struct, frozen=True):
 
 
 class ReserveClaim(msgspec.Struct, frozen=True):
-    """Let a pod use a claim, after giving the claim its allocation where it has none.
+    """Reserve a claim for a pod; allocate the claim first if it has no allocation.
 
     The backend adds the finalizer first, then writes allocation and reservedFor in one update of
-    the status, and tries again where the claim changed meanwhile. Conflict means that the claim
-    got another allocation, or is another claim of that name (``uid``).
+    the status, and retries when the claim changed meanwhile. Conflict: the claim has another
+    allocation, or was recreated (``uid``).
     """
 
     claim: str
@@ -106,7 +106,7 @@ class ReserveClaim(msgspec.Struct, frozen=True):
 
 
 class ReleaseClaim(msgspec.Struct, frozen=True):
-    """Take a pod out of a claim's reservedFor; ``deallocate`` where nobody is left."""
+    """Remove a pod from a claim's reservedFor; ``deallocate`` it when no pod is left."""
 
     claim: str
     uid: str
@@ -115,9 +115,9 @@ class ReleaseClaim(msgspec.Struct, frozen=True):
 
 
 class CreateClaim(msgspec.Struct, frozen=True):
-    """Create the claim that stands for a pod's extended resources, allocated and reserved.
+    """Create the claim for a pod's extended resources, allocated and reserved.
 
-    The pod's status names the claim, and which request stands for which container's resource.
+    The pod's status names the claim and maps its requests to the containers' resources.
     """
 
     pod: str
@@ -128,13 +128,13 @@ class CreateClaim(msgspec.Struct, frozen=True):
 
 
 class BindVolume(msgspec.Struct, frozen=True):
-    """Keep a PersistentVolume for a claim: spec.claimRef is set to it, with its uid.
+    """Reserve a PersistentVolume for a claim: set its spec.claimRef, with the uid.
 
     ``volume`` is the volume's name, ``claim`` the claim's key. The volume controller completes the
-    binding on both sides. A volume that is the claim's already is left as it is, and that counts as
-    done. NotFound means that the volume or the claim is gone. Conflict means that another claim has
-    the volume, that it is not Available or being deleted, that the claim is bound to another volume
-    or being deleted, or is another claim of that name (``uid``).
+    binding. A volume that the claim already has is left as it is, which counts as done.
+    NotFound: the volume or the claim is gone. Conflict: another claim has the volume, the volume
+    is not Available or is being deleted, the claim is bound to another volume or is being
+    deleted, or it was recreated (``uid``).
     """
 
     volume: str
@@ -143,13 +143,13 @@ class BindVolume(msgspec.Struct, frozen=True):
 
 
 class SelectNode(msgspec.Struct, frozen=True):
-    """Ask for a volume for a claim: annotate it with the node from which it will be used.
+    """Request provisioning: annotate a claim with the node that will use it.
 
     The annotation is ``volume.kubernetes.io/selected-node``; the provisioner of the claim's class
-    makes the volume, or takes the annotation away where it cannot. An empty ``node`` takes it away.
-    Where the annotation says so already nothing is written, and that counts as done. NotFound means
-    that the claim is gone. Conflict means that another node is selected, that the claim is bound or
-    being deleted, or is another claim of that name (``uid``).
+    creates the volume, or removes the annotation when it cannot. An empty ``node`` removes it.
+    An unchanged annotation is not written, which counts as done. NotFound: the claim is gone.
+    Conflict: another node is selected, the claim is bound or is being deleted, or it was
+    recreated (``uid``).
     """
 
     claim: str
@@ -158,16 +158,16 @@ class SelectNode(msgspec.Struct, frozen=True):
 
 
 class PutConfigMap(msgspec.Struct, frozen=True):
-    """Create a ConfigMap, or replace the one of its name."""
+    """Create or replace a ConfigMap."""
 
     config_map: ConfigMap
 
 
 class Event(msgspec.Struct, frozen=True):
-    """A Kubernetes event about a pod; ``type`` is Normal or Warning.
+    """A Kubernetes event; ``type`` is Normal or Warning.
 
-    ``about`` is the kind of the object where it is none about a pod; ``pod`` is its key then.
-    ``component`` says who writes it, where it is not the scheduler itself.
+    ``about`` is the kind of the object, and ``pod`` its key, whatever the kind.
+    ``component`` is the reporting component, "" for the scheduler.
     """
 
     pod: str
@@ -197,14 +197,14 @@ WatchHandler: TypeAlias = Callable[[WatchEvent], None]
 
 
 class Cluster(Protocol):
-    """A backend."""
+    """A backend of the scheduler."""
 
     @property
     def now(self) -> float:
-        """The time in seconds."""
+        """The backend's time in seconds."""
 
     def watch(self, handler: WatchHandler) -> None:
         """Deliver all objects as ADDED, then every change, one at a time and in order."""
 
     def submit(self, write: Write, done: Done | None = None) -> None:
-        """Carry out a write and call ``done`` with None, or with why it was refused."""
+        """Carry out a write; call ``done`` with None, or with the error that refused it."""

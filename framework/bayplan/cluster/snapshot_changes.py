@@ -1,8 +1,8 @@
-"""Changed manifests on top of a snapshot: what ``kubectl apply`` would make of them.
+"""Changed manifests on top of a snapshot, with the effect of ``kubectl apply``.
 
-A change that the API server refuses, such as another template of a Job, replaces the object with
-the pods it owns, as ``kubectl replace --force`` does. Without the last applied manifest, which a
-snapshot leaves out, the file is taken to have made the object: what it no longer names is gone.
+A change that the API server refuses, such as a new template of a Job, replaces the object and the
+pods it owns, as ``kubectl replace --force`` does. A snapshot lacks the last applied manifest, so
+the file counts as the whole object: fields that it does not name are removed.
 """
 
 from __future__ import annotations
@@ -70,25 +70,25 @@ _ENDS_PODS: Mapping[type, Callable[[Any], object]] = {
     ResourceClaim: _spec,
     PersistentVolumeClaim: _spec,
 }
-"""What of a kind's objects cannot change without new pods.
+"""Fields of a kind that cannot change without new pods.
 
-The API server lets most of it never change. StatefulSets and DaemonSets roll out; a snapshot does
-not say of which revision their pods are, so that all of them are made again.
+Most are immutable. StatefulSets and DaemonSets roll out, but a snapshot does not tell the
+revisions of their pods, so all of them are recreated.
 """
 _SHARED = (Node, Namespace, PersistentVolume)
-"""Kinds of which a file holds a part only: others write labels and the like."""
+"""Kinds of which a file holds only a part: others write labels and the like."""
 _KEPT = ("nodeName", "replicas", "volumeName", "parallelism", "completions", "priority")
-"""Fields of specs that others fill in, where a file leaves them out."""
+"""Spec fields that others fill in when a file leaves them out."""
 _SYSTEM = ("kubernetes.io", "k8s.io")
 
 
 def _after(type_: type, archived: dict[str, Any], content: dict[str, Any]) -> dict[str, Any]:
-    """Return what ``kubectl apply`` makes of an object that it made before.
+    """Return an object after ``kubectl apply`` of a changed manifest.
 
-    What the file leaves out is gone, but for what the cluster adds.
+    Fields that the file leaves out are removed, except those that the cluster adds.
     """
     if type_ in _SHARED:
-        # Late, as the cluster package itself reads manifests.
+        # Imported late, as the cluster package itself reads manifests.
         from bayplan.cluster.apiserver.patches import strategic_patch
 
         merged: dict[str, Any] = strategic_patch(archived, content)
@@ -112,7 +112,7 @@ def _is_system(key: str) -> bool:
 
 @dataclasses.dataclass
 class SnapshotChanges:
-    """Collects the objects that files change, and puts them into a snapshot's."""
+    """Collects changed objects and merges them into a snapshot's."""
 
     notes: list[str] = dataclasses.field(default_factory=list)
     _changed: dict[Key, ApiObject] = dataclasses.field(default_factory=dict)
@@ -126,11 +126,11 @@ class SnapshotChanges:
         archived: dict[str, Any],
         content: dict[str, Any],
     ) -> tuple[ApiObject, dict[str, Any]]:
-        """Return what an object becomes, with its content.
+        """Return a changed object and its content.
 
-        :param archived: the object's content in the snapshot.
-        :param content: what the file says.
-        :raises DecodeError: when both together are no such object.
+        :param archived: the object's JSON in the snapshot.
+        :param content: the object's JSON in the file.
+        :raises DecodeError: when the result is not an object of its kind.
         """
         merged = _after(type(old), archived, content)
         new = decode_object(kind, merged)
@@ -148,7 +148,7 @@ class SnapshotChanges:
     def applied(
         self, objects: Iterable[ApiObject], key_of: Callable[[ApiObject], str]
     ) -> list[ApiObject]:
-        """Return a snapshot's objects after the changes, in their order."""
+        """Return a snapshot's objects after the changes, in the snapshot's order."""
         return [
             self._changed.get((type(obj), key_of(obj)), obj)
             for obj in objects
@@ -156,6 +156,6 @@ class SnapshotChanges:
         ]
 
     def is_gone(self, obj: ApiObject) -> bool:
-        """Whether an object belonged to one that was replaced."""
+        """Return whether an object's owner was replaced."""
         owners = obj.metadata.owner_references if self._replaced else ()
         return any(owner.uid and owner.uid in self._replaced for owner in owners)

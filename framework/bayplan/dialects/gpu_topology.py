@@ -1,7 +1,7 @@
 """The ``gpu.topology/`` annotations of pods and Jobs.
 
-``policy`` names a preference: nvlink and single-numa are given up, and that is told, where they
-cannot be had. ``require-nvlink`` and ``min-bandwidth`` are not given up.
+``policy`` is a preference: if nvlink or single-numa cannot be met, it is given up and recorded.
+``require-nvlink`` and ``min-bandwidth`` are never given up.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from dataclasses import replace
 
 from bayplan.api import ApiObject, Job, Pod
 from bayplan.api.gang import Gang, Membership
-from bayplan.api.gpus import GpuWish, NodeOrder
+from bayplan.api.gpus import GpuRequest, NodeOrder
 from bayplan.dialects.reading import is_index
 from bayplan.errors import did_you_mean
 
-__all__ = ["NAME", "PLAIN", "PREFIX", "gang_of", "membership_of", "wish_of"]
+__all__ = ["NAME", "PLAIN", "PREFIX", "gang_of", "gpu_request_of", "membership_of"]
 
 NAME = "gpu.topology"
 PREFIX = "gpu.topology/"
-PLAIN = GpuWish()
+PLAIN = GpuRequest()
 _POLICIES = ("best-effort", "nvlink", "single-numa", "spread")
 _NODE_ORDERS: tuple[NodeOrder, ...] = ("pack", "spread", "best-fit")
 _WORDS: Mapping[str, tuple[str, ...]] = {
@@ -29,11 +29,14 @@ _WORDS: Mapping[str, tuple[str, ...]] = {
 }
 _OF_NODES = ("multi-node-policy", "max-nodes", "min-gpus-per-node")
 _OUTPUTS = ("bandwidth", "ring-order", "relaxed")
-"""What bayplan writes itself when it binds a pod."""
+"""The annotations that bayplan writes itself when it binds a pod."""
 
 
-def wish_of(annotations: Mapping[str, str], base: GpuWish = PLAIN) -> GpuWish | None:
-    """Return what the annotations ask for beyond ``base``, None where there are none."""
+def gpu_request_of(annotations: Mapping[str, str], base: GpuRequest = PLAIN) -> GpuRequest | None:
+    """Return the GPU request of a pod's annotations on top of ``base``, None without any.
+
+    A bad annotation yields a request with a ``problem``.
+    """
     own = {
         key.removeprefix(PREFIX): value.strip()
         for key, value in annotations.items()
@@ -42,22 +45,22 @@ def wish_of(annotations: Mapping[str, str], base: GpuWish = PLAIN) -> GpuWish | 
     asked = {name: value for name, value in own.items() if name not in _OUTPUTS}
     if not asked:
         return None
-    wish = base
+    request = base
     for name, value in asked.items():
         read = _READERS.get(name)
         if read is None:
             near = did_you_mean(name, _READERS)
-            return GpuWish(problem=f"there is no annotation {PREFIX}{name}{near}")
+            return GpuRequest(problem=f"there is no annotation {PREFIX}{name}{near}")
         try:
-            wish = read(wish, value)
+            request = read(request, value)
         except ValueError as exc:
             near = did_you_mean(value[:40], _WORDS.get(name, ()))
-            return GpuWish(problem=f'annotation {PREFIX}{name}: {exc}, got "{value[:40]}"{near}')
-    return wish
+            return GpuRequest(problem=f'annotation {PREFIX}{name}: {exc}, got "{value[:40]}"{near}')
+    return request
 
 
 def membership_of(pod: Pod, inherited: Mapping[str, str]) -> Membership | None:
-    """Return the Job of a pod whose annotations, or the Job's, say how its nodes are chosen."""
+    """Return the gang of a pod whose own or Job's annotations say how nodes are chosen."""
     if not _spans_nodes(inherited) and not _spans_nodes(pod.metadata.annotations):
         return None
     for owner in pod.metadata.owner_references:
@@ -67,7 +70,7 @@ def membership_of(pod: Pod, inherited: Mapping[str, str]) -> Membership | None:
 
 
 def gang_of(obj: ApiObject) -> Gang | None:
-    """Return the gang of a Job that says how its nodes are chosen: all pods that run at once."""
+    """Return the gang of a Job that says how its nodes are chosen: all its parallel pods."""
     if not isinstance(obj, Job):
         return None
     if not any(
@@ -84,18 +87,18 @@ def _spans_nodes(annotations: Mapping[str, str]) -> bool:
     return any(f"{PREFIX}{name}" in annotations for name in _OF_NODES)
 
 
-def _policy(wish: GpuWish, value: str) -> GpuWish:
+def _policy(request: GpuRequest, value: str) -> GpuRequest:
     if value not in _POLICIES:
         raise ValueError(f"expected one of {', '.join(_POLICIES)}")
     return replace(
-        wish,
+        request,
         policy="spread" if value == "spread" else "ring",
         prefer_nvlink=value == "nvlink",
         prefer_numa=value == "single-numa",
     )
 
 
-def _min_bandwidth(wish: GpuWish, value: str) -> GpuWish:
+def _min_bandwidth(request: GpuRequest, value: str) -> GpuRequest:
     expected = "expected a number of GB/s above 0"
     try:
         number = float(value)
@@ -103,19 +106,19 @@ def _min_bandwidth(wish: GpuWish, value: str) -> GpuWish:
         raise ValueError(expected) from None
     if not math.isfinite(number) or number <= 0:
         raise ValueError(expected)
-    return replace(wish, min_bandwidth=number)
+    return replace(request, min_bandwidth=number)
 
 
-def _require_nvlink(wish: GpuWish, value: str) -> GpuWish:
+def _require_nvlink(request: GpuRequest, value: str) -> GpuRequest:
     if value not in ("true", "false"):
         raise ValueError('expected "true" or "false"')
-    return replace(wish, require_nvlink=value == "true")
+    return replace(request, require_nvlink=value == "true")
 
 
-def _node_order(wish: GpuWish, value: str) -> GpuWish:
+def _node_order(request: GpuRequest, value: str) -> GpuRequest:
     for order in _NODE_ORDERS:
         if value == order:
-            return replace(wish, node_order=order)
+            return replace(request, node_order=order)
     raise ValueError(f"expected one of {', '.join(_NODE_ORDERS)}")
 
 
@@ -125,11 +128,11 @@ def _count(value: str) -> int:
     return int(value)
 
 
-_READERS: Mapping[str, Callable[[GpuWish, str], GpuWish]] = {
+_READERS: Mapping[str, Callable[[GpuRequest, str], GpuRequest]] = {
     "policy": _policy,
     "min-bandwidth": _min_bandwidth,
     "require-nvlink": _require_nvlink,
     "multi-node-policy": _node_order,
-    "max-nodes": lambda wish, value: replace(wish, max_nodes=_count(value)),
-    "min-gpus-per-node": lambda wish, value: replace(wish, min_gpus_per_node=_count(value)),
+    "max-nodes": lambda request, value: replace(request, max_nodes=_count(value)),
+    "min-gpus-per-node": lambda request, value: replace(request, min_gpus_per_node=_count(value)),
 }

@@ -1,4 +1,4 @@
-"""HAMi: annotations of pods that concern the choice of GPUs.
+"""HAMi: the annotations of pods about the choice of GPUs.
 
 Names as in Project-HAMi/HAMi (pkg/device/nvidia, pkg/scheduler/policy).
 """
@@ -8,42 +8,42 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from bayplan.api.gpus import GpuWish
+from bayplan.api.gpus import GpuRequest
 from bayplan.errors import did_you_mean
 
-__all__ = ["wish_of"]
+__all__ = ["gpu_request_of"]
 
 _GPU_POLICY = "hami.io/gpu-scheduler-policy"
 _NODE_POLICY = "hami.io/node-scheduler-policy"
 _GPU_POLICIES = ("binpack", "spread", "topology-aware", "mutex", "numa")
 _NODE_POLICIES = ("binpack", "spread")
-_LISTS: Mapping[str, Callable[[GpuWish, list[str]], GpuWish]] = {
-    "nvidia.com/use-gpuuuid": lambda wish, words: replace(wish, uuids=frozenset(words)),
-    "nvidia.com/nouse-gpuuuid": lambda wish, words: replace(wish, not_uuids=frozenset(words)),
-    "nvidia.com/use-gputype": lambda wish, words: replace(wish, models=tuple(words)),
-    "nvidia.com/nouse-gputype": lambda wish, words: replace(wish, not_models=tuple(words)),
+_LISTS: Mapping[str, Callable[[GpuRequest, list[str]], GpuRequest]] = {
+    "nvidia.com/use-gpuuuid": lambda request, words: replace(request, uuids=frozenset(words)),
+    "nvidia.com/nouse-gpuuuid": lambda request, words: replace(request, not_uuids=frozenset(words)),
+    "nvidia.com/use-gputype": lambda request, words: replace(request, models=tuple(words)),
+    "nvidia.com/nouse-gputype": lambda request, words: replace(request, not_models=tuple(words)),
 }
 _NUMA_BIND = "nvidia.com/numa-bind"
 _AWARE = "topology-aware"
 _NAMES = (_GPU_POLICY, _NODE_POLICY, _NUMA_BIND, *_LISTS)
 
 
-def wish_of(annotations: Mapping[str, str]) -> GpuWish | None:
-    """Return what the annotations ask for, None where there are none.
+def gpu_request_of(annotations: Mapping[str, str]) -> GpuRequest | None:
+    """Return the GPU request of a pod's annotations, None without any.
 
-    Of several GPU policies the first that orders GPUs counts; mutex changes nothing here, where a
-    GPU is never shared.
+    Of several GPU policies, topology-aware counts, else the first that orders GPUs. mutex has no
+    effect because GPUs are never shared here. A bad annotation yields a request with a ``problem``.
     """
     if not any(name in annotations for name in _NAMES):
         return None
     try:
         return _read(annotations)
     except ValueError as exc:
-        return GpuWish(problem=str(exc))
+        return GpuRequest(problem=str(exc))
 
 
-def _read(annotations: Mapping[str, str]) -> GpuWish:
-    wish = GpuWish()
+def _read(annotations: Mapping[str, str]) -> GpuRequest:
+    request = GpuRequest()
     named = _words(annotations.get(_GPU_POLICY, ""))
     for name in named:
         _check(_GPU_POLICY, name, _GPU_POLICIES)
@@ -55,23 +55,23 @@ def _read(annotations: Mapping[str, str]) -> GpuWish:
             "spread": "spread",
             "numa": "pack",
         }
-        # Both filters and keys may be listed; topology-aware decides wherever it stands.
-        wish = replace(wish, policy=policy["topology-aware" if _AWARE in order else order[0]])
+        # The list may hold filters and sort keys; topology-aware decides wherever it stands.
+        request = replace(request, policy=policy["topology-aware" if _AWARE in order else order[0]])
     for name in _words(annotations.get(_NODE_POLICY, "")):
         _check(_NODE_POLICY, name, _NODE_POLICIES)
-        wish = replace(wish, node_order="pack" if name == "binpack" else "spread")
+        request = replace(request, node_order="pack" if name == "binpack" else "spread")
     if annotations.get(_NUMA_BIND, "false") not in ("true", "false"):
         raise ValueError(
             f'annotation {_NUMA_BIND}: expected "true" or "false", '
             f'got "{annotations[_NUMA_BIND][:40]}"'
         )
     if annotations.get(_NUMA_BIND) == "true":
-        wish = replace(wish, require_numa=True)
+        request = replace(request, require_numa=True)
     for key, read in _LISTS.items():
         words = _words(annotations.get(key, ""))
         if words:
-            wish = read(wish, words)
-    return wish
+            request = read(request, words)
+    return request
 
 
 def _words(text: str) -> list[str]:

@@ -73,7 +73,7 @@ def _is_cycle(name: str, parents: dict[str, str]) -> bool:
 
 
 def _gather_of(constraint: TopologyConstraint | None) -> tuple[Gather, ...]:
-    """The preferred level is tried first, then every level out to the required one."""
+    """Return the rules of a constraint: from the preferred level out to the required one."""
     if constraint is None:
         return ()
     rules = []
@@ -102,6 +102,6 @@ def _is_under(name: str, ancestor: str, parents: dict[str, str]) -> bool:
 
 
 def layers_of(topology: KaiTopology) -> tuple[Layer, ...]:
-    """Return the levels of a Topology as layers named by their label."""
+    """Return the levels of a Topology, the outermost first, as layers named by their label."""
     labels = [level.node_label for level in topology.spec.levels]
     return tuple(Layer(label, (label,)) for label in labels if label != HOSTNAME)

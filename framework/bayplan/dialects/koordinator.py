@@ -1,4 +1,4 @@
-"""Koordinator: PodGroups, gather strategies, and the profile arguments it ships.
+"""Koordinator: PodGroups, gather strategies, and the plugin arguments of its profiles.
 
 Names and defaults as in koordinator-sh/koordinator v1.8 (apis/extension/coscheduling.go,
 apis/extension/network_topology.go).
@@ -53,7 +53,7 @@ _POLICY_ANNOTATIONS = (
 _SPEC_ANNOTATION = f"{_DOMAIN}network-topology-spec"
 _INDEX_ANNOTATION = f"{_DOMAIN}network-topology-index"
 SELECTOR_ANNOTATION = "scheduling.koordinator.sh/network-topology-selector"
-"""Pods with the same value, of any gang or namespace, want to be near each other."""
+"""The annotation of pods to place near each other; they share its value, in any namespace."""
 PLUGIN_NAMES = {"Coscheduling": "Gang"}
 """Koordinator's plugins that have another name in bayplan."""
 _STRATEGIES = {"MustGather": True, "PreferGather": False}
@@ -90,7 +90,7 @@ def membership_of(pod: Pod) -> Membership | None:
 
 
 def gang_of(group: ApiObject) -> Gang | None:
-    """Return the gang that a PodGroup describes, its gather strategy included."""
+    """Return the gang of a PodGroup (scheduling.sigs.k8s.io), with its gather strategy."""
     if type(group) is not PodGroup:
         return None
     return pod_group(group)
@@ -120,7 +120,7 @@ def _defined(key: str, minimum: str, pod: Pod) -> Gang:
 
 
 def _annotated(gang: Gang, annotations: Mapping[str, str]) -> Gang:
-    """Add what Koordinator's annotations, on a PodGroup or a pod, say of a gang."""
+    """Apply Koordinator's annotations, of a PodGroup or a pod, to a gang."""
     readers: dict[str, Callable[[Gang, str], Gang]] = {
         _SPEC_ANNOTATION: _with_gather,
         _WAIT_ANNOTATION: _with_wait,
@@ -224,8 +224,8 @@ def _gather_rule(index: int, rule: Any) -> tuple[Gather | None, Slice | None]:
 def layers_of(topology: ClusterNetworkTopology) -> tuple[Layer, ...]:
     """Return the network layers of a ClusterNetworkTopology, the outermost first.
 
-    :raises TopologyError: for a layer that is named twice, hangs on an unknown parent, is part of
-        a cycle, or is one of two children of one parent.
+    :raises TopologyError: for a layer that is defined twice, has an unknown parent, is part of a
+        cycle, or shares its parent with another layer.
     """
     parents: dict[str, str] = {}
     keys: dict[str, tuple[str, ...]] = {}
@@ -259,11 +259,11 @@ class CoschedulingArgs(pydantic.BaseModel):
     default_match_policy: str | None = None
 
     def disabled_plugins(self) -> frozenset[str]:
-        """Return the plugins of the default profile that these arguments leave out."""
+        """Return the plugins of the default profile that these arguments disable."""
         return frozenset() if self.aware_network_topology else frozenset({"NetworkGather"})
 
     def without_effect(self) -> list[str]:
-        """Return the names of the arguments given that change nothing in bayplan."""
+        """Return the names of the given arguments that have no effect in bayplan, sorted."""
         given = self.model_dump(by_alias=True, exclude_unset=True)
         used = {"awareNetworkTopology", "enablePreemption"}
         return sorted(set(given) - used)

@@ -1,6 +1,6 @@
 """Plain Kubernetes: completion indices, and the Workload API of 1.36 and 1.37.
 
-The Workload API changed names between its versions; this module is the one place that knows.
+The versions of the Workload API use different names; only this module knows them:
 ``disruptionMode`` is ``Pod | PodGroup`` in v1alpha2 and ``Single | All`` later.
 """
 
@@ -37,7 +37,7 @@ def membership_of(pod: Pod) -> Membership | None:
 
 
 def template_of(group: ApiObject) -> tuple[str, WorkloadReference] | None:
-    """Return the Workload (by key) whose template a pod group takes its policy from."""
+    """Return the key of the Workload from which a pod group takes its policy, and the reference."""
     if not isinstance(group, NativePodGroup) or group.spec.scheduling_policy is not None:
         return None
     reference = group.spec.pod_group_template_ref
@@ -47,7 +47,10 @@ def template_of(group: ApiObject) -> tuple[str, WorkloadReference] | None:
 
 
 def gang_of(group: ApiObject, workloads: Mapping[str, Workload] | None = None) -> Gang | None:
-    """Return the gang of a Kubernetes pod group, its policy taken from its Workload if need be."""
+    """Return the gang of a Kubernetes pod group.
+
+    :param workloads: the Workloads by key, for groups whose policy is in a Workload's template.
+    """
     if not isinstance(group, NativePodGroup):
         return None
     key = f"{group.metadata.namespace}/{group.metadata.name}"

@@ -1,7 +1,7 @@
 """Kueue: pod groups, the topology annotations of pod sets, and Topology levels.
 
-Names as in kubernetes-sigs/kueue (apis/kueue/v1beta2). A Job whose pods carry a topology
-annotation is placed as a whole, as Kueue admits it.
+Names as in kubernetes-sigs/kueue (apis/kueue/v1beta2). A Job whose pods have a topology annotation
+is a gang, as Kueue admits it as a whole.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _MOST_SLICE_LAYERS = 3
 
 
 def membership_of(pod: Pod) -> Membership | None:
-    """Return the pod's group by label, or its Job where that asks for a topology."""
+    """Return the pod's group by label, or its Job if that requests a topology."""
     labels, annotations = pod.metadata.labels, pod.metadata.annotations
     namespace = pod.metadata.namespace
     name = labels.get(_GROUP_LABEL)
@@ -53,7 +53,7 @@ def membership_of(pod: Pod) -> Membership | None:
 
 
 def gang_of(obj: ApiObject) -> Gang | None:
-    """Return the gang of a Job whose pods ask for a topology."""
+    """Return the gang of a Job whose pods request a topology."""
     if not isinstance(obj, Job):
         return None
     annotations = obj.spec.template.metadata.annotations
@@ -135,6 +135,6 @@ def _slice_layers(text: str) -> tuple[Slice, ...]:
 
 
 def layers_of(topology: Topology) -> tuple[Layer, ...]:
-    """Return the levels of a Topology as layers named by their label."""
+    """Return the levels of a Topology, the outermost first, as layers named by their label."""
     labels = [level.node_label for level in topology.spec.levels]
     return tuple(Layer(label, (label,)) for label in labels if label != HOSTNAME)

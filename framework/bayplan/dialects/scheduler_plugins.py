@@ -19,5 +19,5 @@ def membership_of(pod: Pod) -> Membership | None:
 
 
 def gang_of(group: ApiObject) -> Gang | None:
-    """Return the gang that a PodGroup describes."""
+    """Return the gang of a PodGroup (scheduling.x-k8s.io)."""
     return pod_group(group) if isinstance(group, SchedulerPluginsPodGroup) else None

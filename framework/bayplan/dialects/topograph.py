@@ -1,10 +1,10 @@
-"""topograph: its network model files (switches and blocks of nodes), as a cluster.
+"""topograph: clusters from its network model files, which list switches and blocks of nodes.
 
-The format is that of topograph v1.0 (tests/models): ``switches`` maps a switch to the switches
-below it and to labels, ``blocks`` lists which nodes hang on which switch, with ranges such as
-``node[01-18]``. Every node becomes a Node with topograph's labels, and the layers become a
-ClusterNetworkTopology. A model says nothing of what a node offers: each is taken to be a machine
-of 8 GPUs, 96 cores and 1 TiB.
+The format is that of topograph v1.0 (tests/models): ``switches`` maps each switch to the switches
+below it and to labels, ``blocks`` lists the nodes of each switch, with ranges such as
+``node[01-18]``. Each node becomes a Node with topograph's labels; the layers become a
+ClusterNetworkTopology. A model does not say what nodes offer: each is assumed to have 8 GPUs, 96
+cores and 1 TiB.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ _MOST_NODES = 100_000
 
 
 def is_model(content: Mapping[str, Any]) -> bool:
-    """Tell whether a document is a network model and no Kubernetes object."""
+    """Tell whether a document is a network model rather than a Kubernetes object."""
     return "kind" not in content and "switches" in content and "blocks" in content
 
 
 def cluster_of(model: Mapping[str, Any]) -> list[ApiObject]:
-    """Return the nodes of a model, and the network that they are in.
+    """Return the nodes of a model, then the network that they are in.
 
-    :raises TopologyError: for a model that contradicts itself, with the path of the fault.
+    :raises TopologyError: for a model that contradicts itself, with the path of the faulty part.
     """
     switches = _mapping(model.get("switches"), "$.switches")
     parents, labels = _parents(switches)
@@ -81,7 +81,7 @@ def _mapping(value: Any, where: str) -> Mapping[str, Any]:
 
 
 def _parents(switches: Mapping[str, Any]) -> tuple[dict[str, str], dict[str, dict[str, str]]]:
-    """Return each switch's parent, and the labels that switches give to the nodes below."""
+    """Return the parent of each switch, and the labels that it gives to the nodes below it."""
     parents: dict[str, str] = dict.fromkeys(map(str, switches), "")
     labels: dict[str, dict[str, str]] = {}
     for name, content in switches.items():
@@ -102,7 +102,7 @@ def _parents(switches: Mapping[str, Any]) -> tuple[dict[str, str], dict[str, dic
 
 
 def _path(switch: Any, parents: Mapping[str, str], where: str) -> list[str]:
-    """Return a switch and those above it, the nearest first."""
+    """Return a switch and the switches above it, the lowest first."""
     if str(switch) not in parents:
         raise TopologyError(f'there is no switch "{switch}"', f"{where}.switch")
     path = [str(switch)]
@@ -129,7 +129,7 @@ def _expanded(patterns: Any, where: str) -> Iterator[str]:
     if not isinstance(patterns, list):
         raise TopologyError("expected a list of names", where)
     for pattern in map(str, patterns):
-        # A Kubernetes name has no capitals.
+        # Kubernetes names are lower case.
         yield from (name.lower() for name in _names(pattern, where))
 
 
@@ -153,7 +153,10 @@ def _names(pattern: str, where: str) -> Iterator[str]:
 
 
 def _layers(depth: int, labels: Sequence[Mapping[str, str]]) -> list[tuple[str, str]]:
-    """Return (name, label) of each layer, the outermost first, accelerators where they nest."""
+    """Return (name, label) of each layer, the outermost first.
+
+    Accelerator layers are inserted where they nest between the others.
+    """
     layers = []
     for tier in reversed(range(depth)):
         name = _NAMES[tier] if tier < len(_NAMES) else f"Tier{tier}Layer"
@@ -174,7 +177,7 @@ def _layers(depth: int, labels: Sequence[Mapping[str, str]]) -> list[tuple[str, 
 
 
 def _nests(labels: Sequence[Mapping[str, str]], inner: str, outer: str) -> bool:
-    """Whether every domain of one label lies within one domain of the other."""
+    """Tell whether every domain of the label ``inner`` is within one domain of ``outer``."""
     home: dict[str, str | None] = {}
     for own in labels:
         if inner in own and home.setdefault(own[inner], own.get(outer)) != own.get(outer):

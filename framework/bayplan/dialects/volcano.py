@@ -21,15 +21,15 @@ __all__ = ["GROUP_ANNOTATION", "NAME", "TASK_ANNOTATION", "gang_of", "membership
 
 NAME = "Volcano"
 GROUP_ANNOTATION = "scheduling.k8s.io/group-name"
-"""A pod's annotation that names its PodGroup."""
+"""The annotation that names a pod's PodGroup."""
 TASK_ANNOTATION = "volcano.sh/task-spec"
-"""A pod's annotation (and label) that names its task."""
+"""The annotation (and label) that names a pod's task."""
 _INDEX_ANNOTATION = "volcano.sh/task-index"
 _SATISFIED = ("Running", "Completed")
 
 
 def membership_of(pod: Pod) -> Membership | None:
-    """Return the pod's gang, task and index by Volcano's annotations."""
+    """Return the pod's gang, task and index from Volcano's annotations."""
     annotations, labels = pod.metadata.annotations, pod.metadata.labels
     name = annotations.get(GROUP_ANNOTATION) or annotations.get(f"{NAME.lower()}.sh/group-name")
     if not name:
@@ -79,7 +79,7 @@ def _problem_of(group: VolcanoPodGroup) -> str | None:
 
 
 def _gather_of(topology: NetworkTopologySpec | None) -> tuple[Gather, ...]:
-    """Soft prefers the lowest tier; hard never goes above the highest tier, where one is named."""
+    """Return the rules of a topology: prefer the lowest tier; hard sets a highest tier."""
     if topology is None:
         return ()
     lowest = Gather("tier-1", required=False, climb=True)
@@ -107,11 +107,11 @@ def _sub_group(policy: SubGroupPolicy) -> SubGroup:
 def sets_of(
     hypernodes: Iterable[HyperNode], nodes: Mapping[str, Mapping[str, str]]
 ) -> list[NodeSet]:
-    """Return what HyperNodes contain, members found by name, pattern or label.
+    """Return the node sets of HyperNodes; members are selected by name, pattern or label.
 
-    ``nodes`` are the labels of all nodes by name.
-
-    :raises TopologyError: for a pattern that is no regular expression.
+    :param nodes: the labels of all nodes by name.
+    :raises TopologyError: for a pattern that is not a regular expression, and a member without a
+        selector.
     """
     every = list(hypernodes)
     names = [one.metadata.name for one in every]
@@ -155,7 +155,7 @@ def _selected(
 
 
 def _regex(pattern: str, where: str) -> Any:
-    # Few clusters have one. Go's syntax, and no pattern takes more than linear time.
+    # Imported late: few clusters need it. It has Go's syntax and runs in linear time.
     import re2
 
     options = re2.Options()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bayplan.api import ApiObject, NativePodGroup, Workload, kind_of
-from bayplan.cluster.manifests import object_key
+from bayplan.api.object_key import object_key
 from bayplan.dialects import gang_of
 from bayplan.dialects.kubernetes import template_of
 from bayplan.gangs.directory import GangDirectory

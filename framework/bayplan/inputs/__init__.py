@@ -1,1 +1,1 @@
-"""Text that people and clusters write: measured before it is parsed, and parsed in linear time."""
+"""Untrusted text: checked against limits before it is parsed, and parsed in linear time."""

@@ -1,4 +1,4 @@
-"""YAML and JSON files with places: parse documents, and say where in the file a path is."""
+"""YAML and JSON files: read and parse documents, and locate paths in them for error messages."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from typing import Any
 from bayplan.errors import InputError
 from bayplan.inputs.jsontext import duplicate_key, parse_json, parse_json_sequence
 from bayplan.inputs.limits import CONFIGURATION, FILE, LimitExceeded, Limits
-from bayplan.inputs.yamltext import Place, YamlProblem, parse_yaml, places
+from bayplan.inputs.yamltext import Position, YamlProblem, parse_yaml, positions
 
 __all__ = ["Document", "Text", "iter_documents", "parse_documents", "read_stdin", "read_text"]
 
 
 @dataclass(frozen=True)
 class Text:
-    """A file's text; ``source`` is its name in messages."""
+    """The text of a file; ``source`` is its name in messages."""
 
     source: str
     content: str
 
     @cached_property
-    def places(self) -> list[Place | None]:
-        """Where the values of each document stand; found out when an error first asks."""
-        return places(self.content)
+    def positions(self) -> list[Position | None]:
+        """The positions of the values of each document; computed for the first error."""
+        return positions(self.content)
 
 
 @dataclass(frozen=True)
@@ -41,25 +41,25 @@ class Document:
     text: Text = field(repr=False, compare=False)
 
     def where(self, path: Sequence[str | int] = (), key: bool = False) -> str:
-        """Return ``file:line:column`` of a path inside the document, as near as it exists.
+        """Return ``file:line:column`` of a path inside the document, or of its nearest parent.
 
-        :param key: whether the key of the value is meant, rather than the value.
+        :param key: return the position of the value's key instead of the value.
         """
-        of_text = self.text.places
+        of_text = self.text.positions
         root = of_text[self.index - 1] if self.index <= len(of_text) else None
         if root is None:
             return self.source
-        place, steps = root.find(path)
-        line, column = place.line, place.column
-        if key and place.key is not None and steps == len(path):
-            line, column = place.key
+        position, steps = root.find(path)
+        line, column = position.line, position.column
+        if key and position.key is not None and steps == len(path):
+            line, column = position.key
         return f"{self.source}:{line}:{column}"
 
 
 def read_text(path: Path, limits: Limits = CONFIGURATION) -> str:
     """Read a UTF-8 file.
 
-    :raises InputError: when it cannot be read, or is larger than the limits allow.
+    :raises InputError: when it cannot be read, is not UTF-8, or is larger than the limits allow.
     """
     try:
         with path.open("rb") as file:
@@ -73,9 +73,9 @@ def read_text(path: Path, limits: Limits = CONFIGURATION) -> str:
 
 
 def read_stdin() -> str:
-    """Read standard input, which has to be UTF-8 whatever the locale.
+    """Read standard input as UTF-8, whatever the locale.
 
-    :raises InputError: when it is not, or is too large.
+    :raises InputError: when it is not UTF-8, or is too large.
     """
     content = sys.stdin.buffer.read(FILE.size + 1)
     try:
@@ -93,17 +93,18 @@ def _decoded(content: bytes, source: str) -> str:
 
 
 def parse_documents(text: str, source: str, limits: Limits = CONFIGURATION) -> list[Document]:
-    """Parse all documents of a text; empty ones are left out, but counted.
+    """Parse all documents of a text; empty documents are skipped, but count for the index.
 
-    :raises InputError: for text that is not YAML, naming the line, or beyond the limits.
+    :param source: the name of the text in messages.
+    :raises InputError: for a text that is not YAML, naming the line, or is beyond the limits.
     """
     return list(iter_documents(text, source, limits))
 
 
 def iter_documents(text: str, source: str, limits: Limits) -> Iterator[Document]:
-    """Parse the documents of a text one by one; empty ones are left out, but counted.
+    """Parse the documents of a text one by one; see ``parse_documents``.
 
-    :raises InputError: for text that is not YAML, naming the line, or beyond the limits.
+    :raises InputError: for a text that is not YAML, naming the line, or is beyond the limits.
     """
     whole = Text(source, text)
     try:
@@ -119,7 +120,7 @@ def iter_documents(text: str, source: str, limits: Limits) -> Iterator[Document]
 
 
 def _json(text: str, limits: Limits) -> list[Any] | None:
-    """Return the values of a JSON text; None when it takes the YAML parser to read it."""
+    """Return the values of a JSON text, None if only the YAML parser can read it."""
     try:
         content = text.encode()
         value = parse_json(content, limits)
@@ -127,5 +128,5 @@ def _json(text: str, limits: Limits) -> list[Any] | None:
         raise
     except ValueError:
         return parse_json_sequence(text)
-    # YAML's parser finds the key that appears twice, and its line.
+    # The YAML parser finds the duplicate key and its line.
     return None if duplicate_key(content, value) is not None else [value]

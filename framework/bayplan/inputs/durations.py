@@ -1,4 +1,4 @@
-"""Durations as people write them, and the annotation that gives a simulated pod its own."""
+"""Durations as people write them, and the annotation for the duration of a simulated pod."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 __all__ = ["DURATION_ANNOTATION", "parse_duration"]
 
 DURATION_ANNOTATION = "bayplan.dev/duration"
-"""A pod with it succeeds after that long, such as "90s" or "1h30m"; without, it runs on."""
+"""The annotation with the duration, such as "90s", after which a pod succeeds; else it runs on."""
 
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _LONGEST = 100 * 365.0 * 86_400.0

@@ -1,4 +1,4 @@
-"""JSON to plain values, within limits, and without keys that appear twice."""
+"""JSON to plain values, within limits; duplicate keys can be found."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ __all__ = ["check_depth", "duplicate_key", "parse_json", "parse_json_sequence"]
 
 
 def parse_json(text: str | bytes, limits: Limits) -> Any:
-    """Return the value of a JSON text.
+    """Return the value of a JSON text; integers beyond 64 bits become floats.
 
-    :raises LimitExceeded: for a text beyond the limits; it is a ``ValueError``, too.
-    :raises ValueError: for a text that is not JSON, with the place.
+    :raises LimitExceeded: for a text beyond the limits; it is a ``ValueError``.
+    :raises ValueError: for a text that is not JSON, with the position.
     """
     limits.check_size(text)
     content = text.encode(errors="replace") if isinstance(text, str) else text
     check_depth(content, limits)
-    # A value takes two characters at least.
+    # A value takes at least two characters.
     if len(content) > 2 * limits.values and (
         content.count(b",") + content.count(b":") > limits.values
     ):
@@ -39,11 +39,11 @@ def parse_json(text: str | bytes, limits: Limits) -> Any:
 
 
 def parse_json_sequence(text: str) -> list[Any] | None:
-    """Return the objects of a text that holds several, one after the other, as jq prints them.
+    """Return the objects of a text that holds several in a row, as jq prints them.
 
-    None where it holds anything else.
+    None if it holds anything else.
 
-    :param text: one whose size and depth were checked before.
+    :param text: a text whose size and depth have been checked.
     """
     decoder, place = json.JSONDecoder(), 0
     values: list[Any] = []
@@ -67,12 +67,12 @@ _DIGITS = bytes(ord("0") if chr(code).isdigit() else 32 for code in range(128)) 
 
 
 def _has_long_number(content: bytes) -> bool:
-    # A search in a translated copy is ten times as fast as a regular expression.
+    # Searching a translated copy is ten times as fast as a regular expression.
     return b"0" * 19 in content.translate(_DIGITS)
 
 
 def _within_64_bits(value: Any) -> Any:
-    """Turn integers that 64 bits do not hold into floats, as Go's decoder does."""
+    """Convert integers beyond 64 bits to floats, as Go's decoder does."""
     if isinstance(value, dict):
         return {key: _within_64_bits(part) for key, part in value.items()}
     if isinstance(value, list):
@@ -87,11 +87,11 @@ _NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 
 
 def check_depth(content: bytes, limits: Limits) -> None:
-    """Refuse JSON that is nested too deeply, without a parser.
+    """Check the nesting depth of JSON without parsing it.
 
-    :raises LimitExceeded: naming the limit.
+    :raises LimitExceeded: when it is nested too deeply, naming the limit.
     """
-    # Brackets in strings count at first: few texts come near the limit even so.
+    # First with brackets in strings: few texts come near the limit even so.
     if _nesting(content) > limits.depth and _nesting(_STRING.sub(b"", content)) > limits.depth:
         raise LimitExceeded(f"is nested more than {limits.depth} deep")
 
@@ -105,11 +105,11 @@ def _nesting(content: bytes) -> int:
 
 
 def duplicate_key(content: bytes, value: Any) -> str | None:
-    """Return a key that appears twice in one mapping of a JSON text, None if none does.
+    """Return a key that appears twice in one mapping of a JSON text, None if there is none.
 
-    :param value: what the text was parsed to.
+    :param value: the parsed text.
     """
-    # Decoding drops the first of two values, so that less comes out again.
+    # Decoding drops one of the two values, so encoding yields a shorter text.
     if len(msgspec.json.format(content, indent=-1)) == len(msgspec.json.encode(value)):
         return None
     found: list[str] = []

@@ -1,4 +1,4 @@
-"""How large a text may be, by where it comes from. They hold before or while a parser reads it."""
+"""Limits on texts, by origin. They are checked before or while a parser reads the text."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ _MIB = 2**20
 
 
 class LimitExceeded(ValueError):
-    """A text is larger than it may be; the message says in which respect."""
+    """A text is beyond its limits; the message says which one."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What a text may amount to.
+    """The limits of a text.
 
     :param size: characters.
-    :param depth: mappings and lists inside each other.
-    :param values: mappings, lists and scalars in all; keys count.
-    :param repeated: values that YAML aliases stand for, in all.
+    :param depth: mappings and lists nested in each other.
+    :param values: mappings, lists and scalars in total; keys count.
+    :param repeated: values that YAML aliases stand for, in total.
     """
 
     size: int
@@ -36,9 +36,9 @@ class Limits:
     repeated: int = 100_000
 
     def check_size(self, text: str | bytes) -> None:
-        """Refuse a text that is too long.
+        """Check the length of a text.
 
-        :raises LimitExceeded: naming the limit.
+        :raises LimitExceeded: when it is too long, naming the limit.
         """
         if len(text) > self.size:
             raise LimitExceeded(f"is larger than {_readable(self.size)}")
@@ -49,13 +49,13 @@ def _readable(size: int) -> str:
 
 
 FILE = Limits(size=512 * _MIB, depth=100, values=100_000_000)
-"""A file that the user named: manifests of a whole cluster."""
+"""A file that the user names: the manifests of a whole cluster."""
 
 CONFIGURATION = Limits(size=_MIB, depth=50, values=50_000, repeated=10_000)
 """A profile, a machine, a kubeconfig."""
 
 BODY = Limits(size=3 * _MIB, depth=100, values=1_000_000)
-"""The body of a request: the API server's own limit of the size."""
+"""The body of a request; its size limit is the API server's."""
 
 ANNOTATION = Limits(size=256 * 1024, depth=20, values=20_000, repeated=1_000)
-"""One annotation or label: Kubernetes allows all of an object's together 256 KiB."""
+"""One annotation or label. Kubernetes allows 256 KiB for all annotations of an object together."""

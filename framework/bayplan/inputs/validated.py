@@ -1,4 +1,4 @@
-"""What a person typed, checked by a pydantic model: errors say where, and in plain words."""
+"""Checks of user input against pydantic models; errors name the position, in plain words."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ def validated(
     """Check a parsed value against a pydantic model.
 
     :param at: the value's path in the document.
-    :param plugin: the plugin whose arguments they are, for the message.
+    :param plugin: the plugin whose arguments are checked, for the message.
     :raises InputError: naming file, line, column, path and what was expected.
     """
     try:
         return model.model_validate(content)
     except pydantic.ValidationError as exc:
         errors = exc.errors()
-    # A field that is missing is often there, misspelt.
+    # A missing field is often present, but misspelt.
     error = next((one for one in errors if one["type"] == "extra_forbidden"), errors[0])
     loc = tuple(step for step in error["loc"] if step != "[key]")
     path = ".".join(str(step) for step in (*at, *loc))
@@ -42,7 +42,7 @@ def validated(
 
 
 def _text(model: type[Any], content: Any, error: ErrorDetails) -> str:
-    """Return what is wrong, in plain words."""
+    """Return an error in plain words."""
     loc = error["loc"]
     if error["type"] == "extra_forbidden":
         known = set(_field_names(model, loc[:-1])) - _keys(content, loc[:-1])
@@ -79,11 +79,11 @@ _PLAIN = {
     "too_short": "expected {min_length} or more entries",
     "tuple_type": "expected a list",
 }
-"""Pydantic's words for what a person typed wrong, without its Python terms."""
+"""Pydantic's messages for wrong input, without Python terms."""
 
 
 def _keys(content: Any, loc: tuple[str | int, ...]) -> set[str]:
-    """Return the keys that stand at a path, which no misspelt one can be meant for."""
+    """Return the keys that exist at a path; a misspelt key does not stand for any of them."""
     try:
         for step in loc:
             content = content[step]
@@ -93,7 +93,7 @@ def _keys(content: Any, loc: tuple[str | int, ...]) -> set[str]:
 
 
 def _field_names(model: type[Any], loc: tuple[str | int, ...]) -> list[str]:
-    """Return the field names that are known at a path inside a model."""
+    """Return the field names of a model at a path, sorted."""
     schema = model.model_json_schema()
     node: Any = schema
     for step in loc:

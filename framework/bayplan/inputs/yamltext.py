@@ -1,9 +1,9 @@
-"""YAML to plain values in one linear pass over libyaml's events, and where each value stands.
+"""YAML to plain values in one linear pass over libyaml's events, and the position of each value.
 
-The YAML is that of Kubernetes (sigs.k8s.io/yaml): 1.1, with ``yes`` and ``on`` as truth values, no
-time stamps and no sexagesimal numbers. A key that appears twice in a mapping is refused. Depth,
-values and aliases are counted while events arrive, so that no structure is built that is larger
-than the limits allow; nothing here recurses, and neither does libyaml's event parser.
+The dialect is that of Kubernetes (sigs.k8s.io/yaml): YAML 1.1, with ``yes`` and ``on`` as booleans,
+without timestamps and sexagesimal numbers. Duplicate keys are refused. Depth, values and aliases
+are counted while events arrive, so no structure is built beyond the limits. Parsing does not
+recurse, and neither does libyaml's event parser.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from yaml.events import (
 
 from bayplan.inputs.limits import LimitExceeded, Limits
 
-__all__ = ["Place", "YamlProblem", "parse_yaml", "places"]
+__all__ = ["Position", "YamlProblem", "parse_yaml", "positions"]
 
 _MOST_DIRECTIVES = 16
-"""``%TAG`` lines; libyaml compares each with all before it."""
+"""The most ``%TAG`` lines; libyaml compares each with all earlier ones."""
 
 
 class YamlProblem(ValueError):
-    """A text cannot be read as YAML; ``line`` and ``column`` count from 1, 0 if not known."""
+    """A text cannot be read as YAML; ``line`` and ``column`` count from 1, 0 if unknown."""
 
     def __init__(self, message: str, line: int = 0, column: int = 0) -> None:
         super().__init__(message)
@@ -50,10 +50,10 @@ def parse_yaml(
 ) -> Iterator[Any]:
     """Yield the value of each document of a text, None for an empty document.
 
-    :param repeats: takes line and name of keys that appear again in a mapping, whose last value
-        then counts; without it they are refused.
-    :raises YamlProblem: for a text that is not such YAML.
-    :raises LimitExceeded: for a text beyond the limits; it is a ``ValueError``, too.
+    :param repeats: collects the line and name of duplicate keys, whose last value then counts. If
+        None, duplicate keys are errors.
+    :raises YamlProblem: for a text that is not YAML as Kubernetes reads it.
+    :raises LimitExceeded: for a text beyond the limits; it is a ``ValueError``.
     """
     limits.check_size(text)
     events = _events(text)
@@ -75,7 +75,7 @@ def parse_yaml(
 
 
 def _events(text: str) -> Any:
-    """Return a source of events: libyaml, or PyYAML's own parser where it is not built in."""
+    """Return a source of events: libyaml, or PyYAML's own parser if libyaml is missing."""
     if text.count("\n%TAG") > _MOST_DIRECTIVES:
         raise LimitExceeded(f"holds more than {_MOST_DIRECTIVES} %TAG directives")
     try:
@@ -108,9 +108,9 @@ _UNFINISHED: Any = object()
 
 
 class _Builder:
-    """Builds one document out of events.
+    """Builds the value of one document from events.
 
-    ``count`` goes on from the documents before it, as the limit holds for the whole text.
+    ``count`` continues from earlier documents, because the limit holds for the whole text.
     """
 
     def __init__(
@@ -123,7 +123,7 @@ class _Builder:
         self._repeated = 0
 
     def build(self, events: Any) -> Any:
-        """Return the value of the document whose start was just read."""
+        """Return the value of the document whose start event was just read."""
         get_event = events.get_event
         keys: dict[str, str] = {}
         stack: list[tuple[Any, Any, str | None, int, Any]] = []
@@ -213,9 +213,9 @@ class _Builder:
         self._repeats.append((event.start_mark.line + 1, key))
 
     def _alias(self, event: AliasEvent, room: int) -> tuple[Any, int]:
-        """Return what an alias stands for, and how many values that are.
+        """Return a copy of the value that an alias stands for, and its number of values.
 
-        It is a copy, so that no two places share a value; ``room`` is how deep it may be.
+        :param room: how deep the value may be nested.
         """
         name = str(event.anchor)
         found = self._anchors.get(name)
@@ -236,7 +236,7 @@ class _Builder:
 
 
 class _TooDeepError(Exception):
-    """What an alias stands for is too deep for its place."""
+    """The value of an alias is nested too deeply for its position."""
 
 
 def _copy(value: Any, room: int) -> Any:
@@ -253,14 +253,14 @@ def _copy(value: Any, room: int) -> Any:
 
 
 class _Merge:
-    """The key ``<<`` while its mapping is built; it equals nothing that a text can hold."""
+    """The key ``<<`` while its mapping is built; no value of a text equals it."""
 
 
 _MERGE: Any = _Merge()
 
 
 def _merged(mapping: dict[Any, Any], began: MappingStartEvent) -> dict[str, Any]:
-    """Put what ``<<`` names before a mapping's own keys, which win."""
+    """Merge the mappings of ``<<`` into a mapping; its own keys win."""
     given = mapping.pop(_MERGE)
     sources = given if isinstance(given, list) else [given]
     if not all(isinstance(source, dict) for source in sources):
@@ -275,7 +275,7 @@ def _merged(mapping: dict[Any, Any], began: MappingStartEvent) -> dict[str, Any]
 # Scalars ------------------------------------------------------------------------------------
 
 _SUSPECTS = "0123456789+-.~tTfFyYnNoO"
-"""What a plain scalar begins with that may be something else than a string, or nothing at all."""
+"""The first characters of plain scalars that may not be strings; an empty scalar may not either."""
 _WORDS: dict[str, Any] = {
     "": None,
     "~": None,
@@ -293,7 +293,7 @@ _COLLECTIONS = (f"{_TAG}map", f"{_TAG}seq", "!")
 
 
 def _resolved(text: str) -> Any:
-    """Return what a plain scalar stands for, as go-yaml resolves it."""
+    """Return the value of a plain scalar, as go-yaml resolves it."""
     if text in _WORDS:
         return _WORDS[text]
     first = text[0]
@@ -304,7 +304,7 @@ def _resolved(text: str) -> Any:
 
 
 def _number(text: str) -> Any:
-    """Return a number, a float where 64 bits do not hold an integer, or ``_NO_VALUE``."""
+    """Return the number of a scalar (a float beyond 64 bits), or ``_NO_VALUE``."""
     if len(text) > _LONGEST_NUMBER:
         return _NO_VALUE
     digits = text.replace("_", "") if "_" in text else text
@@ -316,7 +316,7 @@ def _number(text: str) -> Any:
         number = float(digits)
         if not math.isfinite(number):
             return _NO_VALUE
-        # JSON, into which Kubernetes turns YAML, has one kind of number: 1e+06 is an integer.
+        # Kubernetes converts YAML to JSON, which has one kind of number: 1e+06 is an integer.
         return int(number) if number.is_integer() and abs(number) < _WHOLE else number
     if _SPECIAL.fullmatch(digits):
         return float(digits.replace(".", ""))
@@ -333,7 +333,7 @@ def _integer(digits: str) -> int:
 
 
 def _tagged(text: str, event: ScalarEvent) -> Any:
-    """Return the value of a scalar with a tag of YAML's own; others are refused."""
+    """Return the value of a scalar with a tag of YAML itself; other tags are errors."""
     tag = str(event.tag)
     if tag in (f"{_TAG}str", "!"):
         return text
@@ -347,7 +347,7 @@ def _tagged(text: str, event: ScalarEvent) -> Any:
     if tag == f"{_TAG}float" and type(value) in (int, float):
         return float(value)
     if tag in (f"{_TAG}null", f"{_TAG}bool", f"{_TAG}int", f"{_TAG}float"):
-        raise _at(event, f'"{text[:80]}" is no {tag.removeprefix(_TAG)}')
+        raise _at(event, f'"{text[:80]}" is not a value of type {tag.removeprefix(_TAG)}')
     raise _at(event, f"the tag {_short_tag(tag)} is not supported")
 
 
@@ -363,41 +363,42 @@ def _located(message: str, event: Any) -> str:
     return f"{message} (line {event.start_mark.line + 1})"
 
 
-# Places -------------------------------------------------------------------------------------
+# Positions ----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where a value stands; line and column count from 1.
+class Position:
+    """The position of a value; line and column count from 1.
 
-    ``key`` is where its key stands, for the values of mappings.
+    ``key`` is the line and column of its key, for values of mappings. ``parts`` are the positions
+    of the values inside it.
     """
 
     line: int
     column: int
     key: tuple[int, int] | None
-    parts: dict[str, Place] | list[Place] | None
+    parts: dict[str, Position] | list[Position] | None
 
-    def find(self, path: Sequence[str | int]) -> tuple[Place, int]:
-        """Follow a path as far as it exists; return the place and how many steps led there."""
-        place = self
+    def find(self, path: Sequence[str | int]) -> tuple[Position, int]:
+        """Follow a path as far as it exists; return the position and the number of steps taken."""
+        position = self
         for taken, step in enumerate(path):
-            parts = place.parts
+            parts = position.parts
             if isinstance(parts, dict) and str(step) in parts:
-                place = parts[str(step)]
+                position = parts[str(step)]
             elif isinstance(parts, list) and isinstance(step, int) and step < len(parts):
-                place = parts[step]
+                position = parts[step]
             else:
-                return place, taken
-        return place, len(path)
+                return position, taken
+        return position, len(path)
 
 
-def places(text: str) -> list[Place | None]:
-    """Return where the values of each document of a text stand, up to where it ends being YAML.
+def positions(text: str) -> list[Position | None]:
+    """Return the positions of the values of each document, up to where the text stops being YAML.
 
-    :param text: one that was parsed before, within the limits that held then.
+    :param text: a text that was parsed before, within its limits.
     """
-    found: list[Place | None] = []
+    found: list[Position | None] = []
     try:
         events = _events(text)
         while True:
@@ -406,17 +407,17 @@ def places(text: str) -> list[Place | None]:
                 return found
             if type(event) is DocumentStartEvent:
                 found.append(None)
-                found[-1] = _places_of(events)
+                found[-1] = _positions_of(events)
     except (yaml.YAMLError, ValueError):
         return found
 
 
-def _places_of(events: Any) -> Place | None:
+def _positions_of(events: Any) -> Position | None:
     stack: list[tuple[Any, Any]] = []
-    anchors: dict[str, Place] = {}
+    anchors: dict[str, Position] = {}
     top: Any = None
     key: Any = None
-    root: Place | None = None
+    root: Position | None = None
     while True:
         event = events.get_event()
         kind = type(event)
@@ -429,7 +430,7 @@ def _places_of(events: Any) -> Place | None:
         at = (event.start_mark.line + 1, event.start_mark.column + 1)
         if type(top) is dict and key is None:
             if kind is MappingStartEvent or kind is SequenceStartEvent:
-                raise ValueError("a key that is no scalar: the text ends being such YAML here")
+                raise ValueError("a key that is not a scalar: Kubernetes cannot read such YAML")
             key = (event.value if kind is ScalarEvent else "", at)
             continue
         parts: Any = None
@@ -439,15 +440,15 @@ def _places_of(events: Any) -> Place | None:
             parts = []
         elif kind is AliasEvent and event.anchor in anchors:
             parts = anchors[event.anchor].parts
-        place = Place(*at, key[1] if key is not None else None, parts)
+        position = Position(*at, key[1] if key is not None else None, parts)
         if kind is not AliasEvent and event.anchor is not None:
-            anchors[event.anchor] = place
+            anchors[event.anchor] = position
         if top is None:
-            root = place
+            root = position
         elif type(top) is dict:
-            top.setdefault(key[0], place)
+            top.setdefault(key[0], position)
         else:
-            top.append(place)
+            top.append(position)
         if kind is MappingStartEvent or kind is SequenceStartEvent:
             stack.append((top, key))
             top = parts

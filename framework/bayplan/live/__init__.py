@@ -1,1 +1,1 @@
-"""The scheduler on a real cluster: its loop, its election, and what it tells its operators."""
+"""The live scheduler: its loop, leader election, metrics and web page."""

@@ -1,4 +1,4 @@
-"""What commands ask of a cluster: everything that is in it, or what its scheduler says."""
+"""What commands read: a whole cluster, or an explanation from its scheduler."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from typing import Any
 import aiohttp
 
 from bayplan.api import ApiObject, Kind
-from bayplan.cluster.kubernetes.backend import KubernetesCluster
 from bayplan.cluster.kubernetes.credentials import Credentials
+from bayplan.cluster.kubernetes.object_cache import ObjectCache
 from bayplan.cluster.kubernetes.resources import SNAPSHOT
 from bayplan.cluster.kubernetes.transport import Transport
 from bayplan.errors import BayplanError, Forbidden, NotFound
@@ -30,9 +30,9 @@ _PROBE_SECONDS = 10.0
 
 
 class ClusterView:
-    """Everything that a scheduler reads of a cluster, at one instant.
+    """Everything that a scheduler reads of a cluster, at one point in time.
 
-    ``left_out`` says what could not be read, and why.
+    ``left_out`` lists what could not be read, and why.
     """
 
     def __init__(
@@ -49,37 +49,37 @@ class ClusterView:
 async def read_cluster(kubeconfig: Path | None, context: str = "") -> ClusterView:
     """Read a cluster once.
 
-    :raises BayplanError: when it cannot be reached, or refuses pods or nodes.
+    :raises BayplanError: when it cannot be reached, or its pods or nodes cannot be read.
     """
     credentials = Credentials(kubeconfig, context)
     await credentials.endpoint()
     transport = Transport(credentials)
-    cluster = KubernetesCluster(transport, None, kinds=SNAPSHOT)
-    # What the followers would log is told once, at the end.
+    cache = ObjectCache(transport, SNAPSHOT)
+    # Problems are reported once, at the end, instead of in the log.
     logging.getLogger("bayplan.cluster").addHandler(logging.NullHandler())
     try:
-        # A server that is not there is no reason to wait: somebody sits in front of this.
+        # Fail at once when there is no server: a person is waiting.
         await transport.request("GET", "/version", seconds=_PROBE_SECONDS)
-        await cluster.start()
-        await _listed(cluster, credentials.source)
-        objects = {kind: list(found.values()) for kind, found in cluster.objects().items()}
-        unreadable = [f"{kind} {key}: {why}" for (kind, key), why in cluster.unreadable.items()]
-        return ClusterView(transport.url, objects, [*cluster.problems(), *unreadable])
+        await cache.start()
+        await _listed(cache, credentials.source)
+        objects = {kind: list(found.values()) for kind, found in cache.objects().items()}
+        unreadable = [f"{kind} {key}: {why}" for (kind, key), why in cache.unreadable.items()]
+        return ClusterView(transport.url, objects, [*cache.problems(), *unreadable])
     finally:
-        await cluster.stop()
+        await cache.stop()
         await transport.close()
 
 
-async def _listed(cluster: KubernetesCluster, source: str) -> None:
-    """Wait for all lists; what the credentials do not allow is left out, but pods and nodes."""
+async def _listed(cache: ObjectCache, source: str) -> None:
+    """Wait for all lists; skip what the credentials do not allow, except pods and nodes."""
     try:
         async with asyncio.timeout(_SECONDS):
-            while not cluster.settled_or_refused:
+            while not cache.settled_or_refused:
                 await asyncio.sleep(0.02)
     except TimeoutError:
-        problems = "\n  ".join(cluster.problems())
+        problems = "\n  ".join(cache.problems())
         raise BayplanError(f"{source}: no answer in {_SECONDS:g} s\n  {problems}") from None
-    needed = [r for r in cluster.reflectors if r.kind.name in ("Pod", "Node") and not r.kind.group]
+    needed = [r for r in cache.reflectors if r.kind.name in ("Pod", "Node") and not r.kind.group]
     refused = [reflector.problem for reflector in needed if not reflector.settled.is_set()]
     if refused:
         raise BayplanError("\n  ".join([f"{source} may not read the cluster:", *refused]))
@@ -88,11 +88,11 @@ async def _listed(cluster: KubernetesCluster, source: str) -> None:
 async def ask_scheduler(
     kubeconfig: Path | None, context: str, pod: str, lease: LeaderElection, output: str = "table"
 ) -> tuple[str | None, str]:
-    """Return what the running scheduler says of a pod, or None, and why it could not be asked.
+    """Return the running scheduler's explanation of a pod, or None, and why it could not be asked.
 
-    Its address is in the Lease that it holds.
+    The scheduler's address is in its Lease.
 
-    :raises ClusterError: when the API server cannot be asked, or the scheduler knows no such pod.
+    :raises ClusterError: when the API server fails, or the scheduler knows no such pod.
     :raises InputError: when the credentials cannot be used.
     """
     credentials = Credentials(kubeconfig, context)

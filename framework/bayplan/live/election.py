@@ -1,8 +1,8 @@
-"""Leader election by a Lease, as client-go does it: one process writes, the others stand by.
+"""Leader election by a Lease, as in client-go: one process writes, the others stand by.
 
-Time is measured with a clock that never jumps, and other processes' clocks are not compared with
-ours: a lease is taken over when it has not changed for its whole duration, as seen from here. The
-official client's election reads the wall clock and has no limit on a request, so this is our own.
+Times are measured with a monotonic clock and never compared with those of other machines: a lease
+is taken over when this process has not seen it change for its whole duration. The official client
+uses the wall clock and has no request timeout.
 """
 
 from __future__ import annotations
@@ -33,29 +33,29 @@ __all__ = ["Election"]
 _log = logging.getLogger("bayplan.election")
 
 
-class _Spec(msgspec.Struct, rename="camel"):
+class _LeaseSpec(msgspec.Struct, rename="camel"):
     holder_identity: str | None = None
     lease_transitions: int | None = None
     acquire_time: str | None = None
     renew_time: str | None = None
 
 
-class _Meta(msgspec.Struct, rename="camel"):
+class _LeaseMeta(msgspec.Struct, rename="camel"):
     resource_version: str = ""
 
 
 class _Lease(msgspec.Struct):
-    metadata: _Meta = msgspec.field(default_factory=_Meta)
-    spec: _Spec = msgspec.field(default_factory=_Spec)
+    metadata: _LeaseMeta = msgspec.field(default_factory=_LeaseMeta)
+    spec: _LeaseSpec = msgspec.field(default_factory=_LeaseSpec)
 
 
 class Election:
     """One candidate for a Lease.
 
-    :param identity: who we are; unique among the candidates.
-    :param changed: told whether we lead now, from the loop.
-    :param annotations: what the lease says of its holder.
-    :param clock: seconds that never jump back; None for the machine's since it was started.
+    :param identity: this candidate's name, unique among the candidates.
+    :param changed: called from the loop with whether this process leads now.
+    :param annotations: returns the annotations of the lease, which describe its holder.
+    :param clock: returns monotonic seconds; None for the time since boot.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class Election:
         settings: LeaderElection,
         identity: str,
         changed: Callable[[bool], None],
-        annotations: dict[str, str] | None = None,
+        annotations: Callable[[], dict[str, str]] = dict,
         clock: Callable[[], float] | None = None,
     ) -> None:
         self._transport = transport
@@ -74,7 +74,7 @@ class Election:
         self.identity = identity
         self._times = settings
         self._changed = changed
-        self._annotations = annotations or {}
+        self._annotations = annotations
         self._seen: tuple[str, float] = ("", 0.0)
         self._now = clock or _since_boot
         self._renewed = 0.0
@@ -83,7 +83,7 @@ class Election:
         self.problem = ""
 
     async def run(self) -> None:
-        """Stand by until the lease can be had, hold it for as long as possible, and return."""
+        """Wait for the lease, hold it as long as possible, and return when it is lost."""
         await self._acquire()
         self.leading = True
         _log.info("%s leads now", self.identity)
@@ -95,24 +95,24 @@ class Election:
             self._changed(False)
 
     async def _acquire(self) -> None:
-        told = ""
+        logged = ""
         while True:
             try:
                 async with asyncio.timeout(self._times.renew_deadline):
                     if await self._try():
                         return
                 self.problem = ""
-                if self.holder not in (told, ""):
-                    told = self.holder
-                    _log.info("stands by: %s holds the lease", told)
+                if self.holder not in (logged, ""):
+                    logged = self.holder
+                    _log.info("standing by: %s holds the lease", logged)
             except (ClusterError, InputError, TimeoutError) as exc:
                 self._note(exc)
             await asyncio.sleep(self._times.retry_period * (1 + 0.2 * random.random()))  # noqa: S311
 
     def leads(self) -> bool:
-        """Whether the lease is ours at this instant, as far as can be known without asking.
+        """Return whether this process holds the lease now, without asking the API server.
 
-        Says so rightly also where this process was stopped for a while and does not know yet.
+        The answer is right even after this process was suspended.
         """
         return self.leading and self._now() - self._renewed < self._times.renew_deadline
 
@@ -136,17 +136,17 @@ class Election:
                     return
 
     async def release(self) -> None:
-        """Give the lease back, so that a standby need not wait for its end."""
+        """Release the lease, so that a standby need not wait until it expires."""
         try:
             lease = await self._read()
             if lease is not None and lease.spec.holder_identity == self.identity:
                 # client-go writes an empty holder and a duration of one second.
                 await self._write(lease, "", 1)
         except (ClusterError, InputError) as exc:
-            _log.warning("the lease was not given back: %s", exc)
+            _log.warning("the lease was not released: %s", exc)
 
     async def _try(self) -> bool:
-        """Take or renew the lease; return whether it is ours."""
+        """Acquire or renew the lease; return whether this process holds it."""
         began = self._now()
         lease = await self._read()
         if lease is None:
@@ -169,7 +169,7 @@ class Election:
             await self._write(lease, self.identity, round(self._times.lease_duration))
         except Conflict:
             if self.leading:
-                # Somebody changed it meanwhile; the next look says whether it is still ours.
+                # It was changed meanwhile; the next attempt shows whether it is still ours.
                 raise
             return False
         self._renewed = began
@@ -192,9 +192,9 @@ class Election:
             "metadata": {
                 "name": self._name,
                 "namespace": self._namespace,
-                "annotations": self._annotations,
+                "annotations": self._annotations(),
             },
-            "spec": self._spec(self.identity, round(self._times.lease_duration), _Spec()),
+            "spec": self._spec(self.identity, round(self._times.lease_duration), _LeaseSpec()),
         }
         await self._transport.request("POST", self._root, msgspec.json.encode(body))
 
@@ -202,7 +202,7 @@ class Election:
         body = {
             "metadata": {
                 "resourceVersion": lease.metadata.resource_version,
-                "annotations": self._annotations,
+                "annotations": self._annotations(),
             },
             "spec": self._spec(holder, seconds, lease.spec),
         }
@@ -213,7 +213,7 @@ class Election:
             "application/merge-patch+json",
         )
 
-    def _spec(self, holder: str, seconds: int, before: _Spec) -> dict[str, Any]:
+    def _spec(self, holder: str, seconds: int, before: _LeaseSpec) -> dict[str, Any]:
         now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
         same = before.holder_identity == holder
         return {
@@ -233,5 +233,5 @@ class Election:
 
 
 def _since_boot() -> float:
-    # Unlike the monotonic clock it goes on while the machine is suspended.
+    # Unlike the monotonic clock, it advances while the machine is suspended.
     return time.clock_gettime(time.CLOCK_BOOTTIME)

@@ -1,7 +1,7 @@
-"""The loop of the live scheduler: events in, cycles in slices, waits until something happens.
+"""The loop of the live scheduler: deliver watch events, run cycles in slices, wait for changes.
 
-Everything runs in one asyncio loop. A slice of cycles ends after a few milliseconds, so that
-answers of the API server are taken in while a long queue is worked off.
+Everything runs in one asyncio loop. A slice of cycles ends after a few milliseconds, so that the
+API server's answers are handled while a long queue is processed.
 """
 
 from __future__ import annotations
@@ -24,79 +24,83 @@ from bayplan.scheduler.scheduler import Scheduler
 __all__ = ["LiveScheduler"]
 
 _SLICE = 0.005
+"""Seconds that a slice of cycles may take."""
 _LONGEST_IDLE = 1.0
 _BATCH = 0.002
-"""Seconds between two looks at what came, so that a trickle of answers is taken in together."""
+"""Seconds between two deliveries, so that answers that trickle in are handled together."""
 
 TABLES_PER_SECOND = 100.0
-"""How many decisions a second can be explained in full afterwards."""
+"""The number of decisions per second that can be explained in full afterwards."""
 
 _log = logging.getLogger("bayplan.live")
 
 
 class LiveScheduler:
-    """Drives a scheduler on a cluster for as long as it leads.
+    """Drives a scheduler on a cluster while this process leads.
 
+    :param leads: asked before every slice of cycles whether this process may schedule.
     :param instrument: wraps the hooks of a profile, to measure them.
-    :param on_built: told of every scheduler that is made, before it sees any object.
-    :param observer: told of every cycle and binding.
+    :param on_built: called with every scheduler that is made, after a reload too.
+    :param observer: called for every cycle and binding.
     """
 
     def __init__(
         self,
         cluster: KubernetesCluster,
         profiles: ProfileSet,
+        leads: Callable[[], bool],
         instrument: Callable[[Runtime], Runtime] | None = None,
-        on_built: Callable[[Scheduler], None] = lambda scheduler: None,
+        on_built: Callable[[Scheduler], None] | None = None,
         observer: Observer | None = None,
     ) -> None:
         self._cluster = cluster
+        self._cache = cluster.cache
+        self.leads = leads
         self._instrument = instrument
         self._on_built = on_built
         self._observer = observer
         self._wanted: ProfileSet | None = None
-        self._wake = cluster.changed
-        self.leads: Callable[[], bool] = lambda: True
-        """Asked before every slice of cycles whether this process may schedule."""
+        self._wake = cluster.cache.changed
         self.stopping = False
         self.idle = False
-        """Whether it waits for an event."""
+        """Whether the loop waits for an event."""
         self._loop_time = asyncio.get_running_loop().time
         self._looked = 0.0
-        self._port = _Port(cluster)
+        self._connection = _Connection(cluster)
         self.scheduler = self._build(profiles)
 
     def _build(self, profiles: ProfileSet) -> Scheduler:
         scheduler = Scheduler(
-            self._port,
+            self._connection,
             profiles,
-            tables=DecisionTables(lambda: self._port.now, TABLES_PER_SECOND),
+            tables=DecisionTables(lambda: self._connection.now, TABLES_PER_SECOND),
             instrument=self._instrument,
             observer=self._observer,
         )
-        self._on_built(scheduler)
+        if self._on_built is not None:
+            self._on_built(scheduler)
         return scheduler
 
-    # Orders ----------------------------------------------------------------------------------
+    # Commands --------------------------------------------------------------------------------
 
     def wake(self) -> None:
-        """Look whether there is something to do, because time has passed."""
+        """Check for work now, because time has passed."""
         self._wake.set()
 
     def stop(self) -> None:
-        """End the loop after the cycle that runs."""
+        """End the loop after the current cycle."""
         self.stopping = True
         self._wake.set()
 
     def reload(self, profiles: ProfileSet) -> None:
-        """Go on with other profiles, once what is being bound is bound."""
+        """Switch to other profiles once all pending bindings are done."""
         self._wanted = profiles
         self._wake.set()
 
     # The loop --------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Run until ``stop``; the cluster's objects have to be known by then."""
+        """Run until ``stop``. The cache has to be listed before."""
         while not self.stopping:
             if self._wanted is not None:
                 await self._change_profiles()
@@ -107,10 +111,10 @@ class LiveScheduler:
                 await self._idle()
 
     def _slice(self) -> bool:
-        """Take events in and run cycles for a few milliseconds; return whether more waits."""
-        delivered = self._cluster.deliver()
-        if self._cluster.undelivered:
-            # Half of what is known is no ground for a decision.
+        """Deliver events and run cycles for a few milliseconds; return whether there is more."""
+        delivered = self._cache.deliver()
+        if self._cache.undelivered:
+            # Do not decide on half of what is known.
             return True
         started = time.perf_counter()
         stepped = False
@@ -128,10 +132,10 @@ class LiveScheduler:
         return stepped or delivered
 
     async def _idle(self) -> None:
-        """Wait for an event, an order, or the time of something that waits."""
+        """Wait for an event, a command, or the next timeout."""
         self._wake.clear()
         self._looked = self._loop_time()
-        if self._cluster.undelivered or self.stopping or self._wanted is not None:
+        if self._cache.undelivered or self.stopping or self._wanted is not None:
             return
         pause = _LONGEST_IDLE
         at = self.scheduler.next_time() if self.leads() else None
@@ -147,30 +151,30 @@ class LiveScheduler:
             await asyncio.sleep(early)
 
     async def _change_profiles(self) -> None:
-        """Make a scheduler anew, after the writes of the old one are answered and seen."""
+        """Replace the scheduler once the old one's writes are answered and seen."""
         assert self._wanted is not None, "checked by the caller"
         profiles, self._wanted = self._wanted, None
         try:
-            Scheduler(_Nowhere(self._cluster), profiles)
+            Scheduler(_EmptyCluster(self._cluster), profiles)
         except BayplanError as exc:
             _log.error("profiles not reloaded: %s", exc)
             return
         while self._busy() and not self.stopping:
-            if not self._cluster.deliver():
+            if not self._cache.deliver():
                 await asyncio.sleep(0.01)
         if self.stopping:
             return
-        self._port.detach()
-        # What was written last may not be known yet: another scheduler would place it twice.
-        if not await self._listed_anew():
+        self._connection.close()
+        # The cache may lack the last writes: a new scheduler would place those pods again.
+        if not await self._relist():
             return
-        self._port = _Port(self._cluster)
+        self._connection = _Connection(self._cluster)
         self.scheduler = self._build(profiles)
         _log.info("profiles reloaded: %s", ", ".join(self.scheduler.profiles))
 
-    async def _listed_anew(self) -> bool:
-        """Have the cluster list everything; False when stopped before that was done."""
-        listing = asyncio.create_task(self._cluster.restart())
+    async def _relist(self) -> bool:
+        """List everything again; return False when stopped meanwhile."""
+        listing = asyncio.create_task(self._cache.restart())
         while not listing.done():
             if self.stopping:
                 listing.cancel()
@@ -180,13 +184,13 @@ class LiveScheduler:
         return True
 
     def _busy(self) -> bool:
-        # In a dry run nothing is ever confirmed.
+        # A dry run writes nothing, so no assumed pod is ever confirmed.
         unconfirmed = self.scheduler.unconfirmed if self._cluster.writes else 0
         return bool(unconfirmed or self._cluster.writing)
 
 
-class _Nowhere:
-    """A cluster to try profiles on."""
+class _EmptyCluster:
+    """A cluster without objects, to check profiles on."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.now = cluster.now
@@ -198,12 +202,12 @@ class _Nowhere:
         pass
 
 
-class _Port:
-    """The cluster as one scheduler sees it; one that was replaced writes nothing any more."""
+class _Connection:
+    """One scheduler's access to the cluster; once closed, its writes are dropped."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
-        self._attached = True
+        self._open = True
 
     @property
     def now(self) -> float:
@@ -213,8 +217,8 @@ class _Port:
         self._cluster.watch(handler)
 
     def submit(self, write: Write, done: Done | None = None) -> None:
-        if self._attached:
+        if self._open:
             self._cluster.submit(write, done)
 
-    def detach(self) -> None:
-        self._attached = False
+    def close(self) -> None:
+        self._open = False

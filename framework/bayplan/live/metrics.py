@@ -1,7 +1,7 @@
 """The live scheduler's metrics, under the names that kube-scheduler's dashboards use.
 
-Names, labels and buckets are those of k8s.io/kubernetes pkg/scheduler/metrics; plugins and
-extension points are measured in one cycle of ten, as there.
+Names, labels and buckets are those of k8s.io/kubernetes pkg/scheduler/metrics. As there, plugins
+and extension points are measured in one of ten cycles.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from bayplan.cycle.scheduling_cycle import Result
-from bayplan.live.tallies import Count, Spread
+from bayplan.live.collectors import LabeledCounter, LabeledHistogram
 from bayplan.plugin.base import Unit
 from bayplan.plugin.decision import Outcome
 from bayplan.profiles.runtime import HookCall, Runtime
@@ -32,7 +32,7 @@ _ATTEMPT_BUCKETS = tuple(0.001 * 2**n for n in range(15))
 _POINT_BUCKETS = tuple(0.0001 * 2**n for n in range(12))
 _PLUGIN_BUCKETS = tuple(0.00001 * 1.5**n for n in range(20))
 _POD_BUCKETS = tuple(0.01 * 2**n for n in range(20))
-_RESULTS = {
+RESULT_LABELS = {
     Outcome.PLACED: "scheduled",
     Outcome.WAITING: "scheduled",
     Outcome.UNSCHEDULABLE: "unschedulable",
@@ -57,7 +57,7 @@ _POINTS = {
     "placement_generate": "PlacementGenerate",
     "placement_score": "PlacementScore",
 }
-_QUEUES = {
+QUEUE_LABELS = {
     Place.ACTIVE: "active",
     Place.BACKOFF: "backoff",
     Place.UNSCHEDULABLE: "unschedulable",
@@ -68,7 +68,7 @@ _QUEUES = {
 
 @dataclass
 class _Sample:
-    """What the hooks of one cycle took, in seconds; ``on`` says whether they are measured."""
+    """The durations of one cycle's hooks in seconds; ``on`` says whether they are measured."""
 
     on: bool = False
     points: dict[str, float] = field(default_factory=dict)
@@ -76,47 +76,47 @@ class _Sample:
 
 
 class LiveMetrics(Observer):
-    """Counts what schedulers do; ``watch`` names the one whose queue and cache are shown."""
+    """Counts what schedulers do; ``watch`` sets the one whose queue and cache are exported."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._sample = _Sample()
         self._cycles = 0
         self._scheduler: Scheduler | None = None
-        self._attempts = Count(
+        self._attempts = LabeledCounter(
             "scheduler_schedule_attempts",
             "Number of attempts to schedule pods, by the result.",
             ["result", "profile"],
             registry,
         )
-        self._attempt_seconds = Spread(
+        self._attempt_seconds = LabeledHistogram(
             "scheduler_scheduling_attempt_duration_seconds",
             "Scheduling attempt latency in seconds (scheduling algorithm + binding).",
             ["result", "profile"],
             _ATTEMPT_BUCKETS,
             registry,
         )
-        self._algorithm_seconds = Spread(
+        self._algorithm_seconds = LabeledHistogram(
             "scheduler_scheduling_algorithm_duration_seconds",
             "Scheduling algorithm latency in seconds.",
             [],
             _ATTEMPT_BUCKETS,
             registry,
         )
-        self._point_seconds = Spread(
+        self._point_seconds = LabeledHistogram(
             "scheduler_framework_extension_point_duration_seconds",
             "Latency for running all plugins of a specific extension point.",
             ["extension_point", "status", "profile"],
             _POINT_BUCKETS,
             registry,
         )
-        self._plugin_seconds = Spread(
+        self._plugin_seconds = LabeledHistogram(
             "scheduler_plugin_execution_duration_seconds",
             "Duration for running a plugin at a specific extension point.",
             ["plugin", "extension_point", "status"],
             _PLUGIN_BUCKETS,
             registry,
         )
-        self._pod_seconds = Spread(
+        self._pod_seconds = LabeledHistogram(
             "scheduler_pod_scheduling_sli_duration_seconds",
             "E2e latency for a pod being scheduled, from the time the pod enters the scheduling "
             "queue, and might involve multiple scheduling attempts.",
@@ -124,33 +124,33 @@ class LiveMetrics(Observer):
             _POD_BUCKETS,
             registry,
         )
-        self._pod_attempts = Spread(
+        self._pod_attempts = LabeledHistogram(
             "scheduler_pod_scheduling_attempts",
             "Number of attempts to successfully schedule a pod.",
             [],
             (1, 2, 4, 8, 16),
             registry,
         )
-        self._preemptions = Count(
+        self._preemptions = LabeledCounter(
             "scheduler_preemption_attempts",
             "Total preemption attempts in the cluster till now",
             [],
             registry,
         )
-        self._victims = Spread(
+        self._victims = LabeledHistogram(
             "scheduler_preemption_victims",
             "Number of selected preemption victims",
             [],
             tuple(2**n for n in range(7)),
             registry,
         )
-        self._requests = Count(
+        self._requests = LabeledCounter(
             "rest_client_requests",
             "Number of HTTP requests, partitioned by status code, method, and host.",
             ["code", "method", "host"],
             registry,
         )
-        self._request_seconds = Spread(
+        self._request_seconds = LabeledHistogram(
             "rest_client_request_duration_seconds",
             "Request latency in seconds. Broken down by verb, and host.",
             ["verb", "host"],
@@ -164,19 +164,19 @@ class LiveMetrics(Observer):
             ["name"],
             registry=registry,
         )
-        registry.register(_State(lambda: self._scheduler))
+        registry.register(_SchedulerState(lambda: self._scheduler))
 
     # Following a scheduler -------------------------------------------------------------------
 
     def watch(self, scheduler: Scheduler) -> None:
-        """Show the state of a scheduler from now on."""
+        """Export the state of a scheduler from now on."""
         self._scheduler = scheduler
         for active in scheduler.profiles.values():
             for plugin in active.runtime.plugins.values():
                 plugin.declare_metrics()
 
     def instrument(self, runtime: Runtime) -> Runtime:
-        """Return a runtime whose hooks are measured where a cycle is sampled."""
+        """Return a runtime whose hooks are measured in sampled cycles."""
         return runtime.with_calls(self._timed)
 
     def _timed(self, call: HookCall) -> HookCall:
@@ -200,13 +200,13 @@ class LiveMetrics(Observer):
         return replace(call, call=timed)
 
     def begins(self) -> None:
-        """Measure the hooks of one cycle of ten."""
+        """Start a cycle; measure the hooks of one in ten."""
         self._cycles += 1
         self._sample.on = self._cycles % _SAMPLE == 0
 
     def ended(self, profile: str, unit: Unit, result: Result, seconds: float) -> None:
         """Count an attempt, for each pod of its unit."""
-        label = _RESULTS[result.decision.outcome]
+        label = RESULT_LABELS[result.decision.outcome]
         labels = (label, profile)
         self._attempts.add(labels, len(unit.pods))
         self._attempt_seconds.observe(labels, seconds)
@@ -227,7 +227,7 @@ class LiveMetrics(Observer):
         self._sample.plugins.clear()
 
     def bound(self, pod: PodInfo, node: str, cycle: int, attempts: int, seconds: float) -> None:
-        """Observe how long a pod waited."""
+        """Count a binding and how long its pod waited."""
         self._pod_attempts.observe((), attempts)
         label = str(attempts) if attempts < 16 else "16+"
         self._pod_seconds.observe((label,), seconds)
@@ -240,18 +240,18 @@ class LiveMetrics(Observer):
         self._request_seconds.observe((method, host), seconds)
 
     def leads(self, name: str, leading: bool) -> None:
-        """Tell whether the lease of this name is ours."""
+        """Export whether this process holds the lease of this name."""
         self._leader.labels(name).set(leading)
 
 
-class _State(Collector):
-    """What is now: pods in the queue, and what the scheduler's cache holds."""
+class _SchedulerState(Collector):
+    """Exports the current state: pods in the queue, and the contents of the scheduler's cache."""
 
     def __init__(self, scheduler: Callable[[], Scheduler | None]) -> None:
         self._scheduler = scheduler
 
     def collect(self) -> Iterable[GaugeMetricFamily]:
-        """Return the gauges."""
+        """Yield the gauges."""
         pending = GaugeMetricFamily(
             "scheduler_pending_pods",
             "Number of pending pods, by the queue type. 'active' means number of pods in "
@@ -288,7 +288,7 @@ class _State(Collector):
 def _pending(scheduler: Scheduler) -> dict[str, int]:
     counts = dict.fromkeys(("active", "backoff", "unschedulable", "gated"), 0)
     for unit in scheduler.queue.units.values():
-        counts[_QUEUES[unit.place]] += len(unit.ready)
+        counts[QUEUE_LABELS[unit.place]] += len(unit.ready)
         counts["gated"] += len(unit.gated)
     return counts
 

@@ -1,4 +1,4 @@
-"""Several observers as one, and the one that writes the log."""
+"""Observers: several combined, and one that logs."""
 
 from __future__ import annotations
 
@@ -21,67 +21,71 @@ _log = logging.getLogger("bayplan.scheduler")
 
 
 class Observers(Observer):
-    """Tells several observers."""
+    """Passes every call on to several observers."""
 
     def __init__(self, observers: Sequence[Observer]) -> None:
         self._observers = tuple(observers)
 
     def begins(self) -> None:
-        """Tell all of a cycle's begin."""
+        """A cycle begins."""
         for observer in self._observers:
             observer.begins()
 
     def ended(self, profile: str, unit: Unit, result: Result, seconds: float) -> None:
-        """Tell all of a cycle's end."""
+        """A cycle of a profile ended after so many seconds."""
         for observer in self._observers:
             observer.ended(profile, unit, result, seconds)
 
     def given_up(self, decision: Decision) -> None:
-        """Tell all of a unit that gave its nodes back."""
+        """A unit that had its nodes gave them back."""
         for observer in self._observers:
             observer.given_up(decision)
 
     def bound(self, pod: PodInfo, node: str, cycle: int, attempts: int, seconds: float) -> None:
-        """Tell all of a binding."""
+        """A pod was bound."""
         for observer in self._observers:
             observer.bound(pod, node, cycle, attempts, seconds)
 
 
 class CycleLog(Observer):
-    """Logs what became of pods; the same refusal of a unit is logged once.
+    """Logs decisions and bindings; logs a repeated refusal of a unit once.
 
-    :param dry_run: whether nothing is written, so that "bound" would be wrong.
+    :param dry_run: whether bindings are only decided, not written.
     """
 
     def __init__(self, dry_run: bool = False) -> None:
         self._verb = "would be bound" if dry_run else "bound"
-        self._told: OrderedDict[str, str] = OrderedDict()
+        self._logged: OrderedDict[str, str] = OrderedDict()
 
     def ended(self, profile: str, unit: Unit, result: Result, seconds: float) -> None:
-        """Log why a unit was not placed, or what it waits for."""
+        """Log why a unit was not placed, or what it is waiting for."""
         decision = result.decision
         if decision.outcome is Outcome.PLACED:
-            self._told.pop(decision.unit, None)
+            self._logged.pop(decision.unit, None)
         elif decision.outcome is Outcome.WAITING:
             nodes = {reserved.pod.key: reserved.node for reserved in result.reserved}
-            self._tell(decision, decision.message, logging.INFO, {"nodes": _listed(nodes)})
+            self._log_once(decision, decision.message, logging.INFO, {"nodes": _listed(nodes)})
         else:
             level = logging.ERROR if decision.outcome is Outcome.ERROR else logging.INFO
             why = f"not placed: {_why(decision)}"
-            self._tell(decision, why, level, {"pods": len(unit.pods)})
+            self._log_once(decision, why, level, {"pods": len(unit.pods)})
 
     def given_up(self, decision: Decision) -> None:
         """Log why a unit that had its nodes was not bound."""
         level = logging.ERROR if decision.outcome is Outcome.ERROR else logging.INFO
-        self._tell(decision, f"not bound: {_why(decision)}", level, {"pods": len(decision.pods)})
+        self._log_once(
+            decision, f"not bound: {_why(decision)}", level, {"pods": len(decision.pods)}
+        )
 
-    def _tell(self, decision: Decision, why: str, level: int, more: Mapping[str, object]) -> None:
-        if self._told.get(decision.unit) == why:
+    def _log_once(
+        self, decision: Decision, why: str, level: int, more: Mapping[str, object]
+    ) -> None:
+        if self._logged.get(decision.unit) == why:
             return
-        self._told[decision.unit] = why
-        self._told.move_to_end(decision.unit)
-        if len(self._told) > _REMEMBERED:
-            self._told.popitem(last=False)
+        self._logged[decision.unit] = why
+        self._logged.move_to_end(decision.unit)
+        if len(self._logged) > _REMEMBERED:
+            self._logged.popitem(last=False)
         extra = {"unit": decision.unit, "cycle": decision.cycle, **more}
         _log.log(level, "%s", why, extra=extra)
 
@@ -91,7 +95,7 @@ class CycleLog(Observer):
 
 
 def _listed(nodes: Mapping[str, str]) -> str:
-    """Return which pod is on which node, the first few of many."""
+    """Return ``pod=node`` pairs, the first few of many."""
     shown = [f"{pod}={node}" for pod, node in list(nodes.items())[:_MOST_NAMED]]
     return ",".join(shown) + (",..." if len(nodes) > _MOST_NAMED else "")
 

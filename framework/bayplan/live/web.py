@@ -1,7 +1,7 @@
-"""The scheduler's web page: probes, metrics, and what it decided and why.
+"""The scheduler's web server: probes, metrics, decisions and explanations.
 
-Probes are open. Everything else is open on loopback only; on any other address it needs TLS, and
-a bearer token that is either the one of a file or one that the API server accepts for the path
+Probes are open. Everything else is open only on loopback; on other addresses it needs TLS and a
+bearer token: either the one in a file, or one that the API server accepts for the path
 (TokenReview and SubjectAccessReview, as kube-scheduler delegates it).
 """
 
@@ -43,7 +43,7 @@ Authorize = Callable[[str, str], Awaitable[bool]]
 
 @dataclass(frozen=True)
 class Address:
-    """Where to listen, and with which certificate (paths) and token (a file's path)."""
+    """Where to listen, and the paths of the certificate, its key and a token file."""
 
     host: str = "127.0.0.1"
     port: int = 10259
@@ -67,7 +67,7 @@ def _is_loopback(host: str) -> bool:
 
 
 def _token_of(path: Path) -> bytes:
-    """Return the token that a file holds, nothing where it cannot be read."""
+    """Return the token in a file, empty when it cannot be read."""
     try:
         return path.read_bytes().strip()
     except OSError:
@@ -75,7 +75,7 @@ def _token_of(path: Path) -> bytes:
 
 
 def parse_address(text: str) -> tuple[str, int]:
-    """Split ``HOST:PORT``; an IPv6 address stands in brackets.
+    """Split ``HOST:PORT``; an IPv6 address is in brackets.
 
     :raises ValueError: for anything else.
     """
@@ -87,12 +87,12 @@ def parse_address(text: str) -> tuple[str, int]:
 
 
 class WebPage:
-    """Answers for one process.
+    """Serves the web pages of one process.
 
-    :param ready: returns why it is not ready, "" if it is.
+    :param ready: returns why the process is not ready, "" when it is.
     :param live: returns the scheduler's loop, None before there is one.
     :param find: returns a pod by its key, as it was last seen.
-    :param authorize: asks the API server whether a token may get a path.
+    :param authorize: returns whether a token may get a path.
     """
 
     def __init__(
@@ -114,9 +114,9 @@ class WebPage:
         self.port = address.port
 
     async def start(self) -> None:
-        """Listen.
+        """Start listening.
 
-        :raises InputError: when that cannot be done, or others would see what they must not.
+        :raises InputError: when the address cannot be used, or would need TLS.
         """
         address = self._address
         tls = self._tls()
@@ -153,7 +153,7 @@ class WebPage:
 
     @property
     def url(self) -> str:
-        """The page's own address; where it listens on all, that of the pod (``POD_IP``)."""
+        """The URL; when listening on all addresses, with that of the pod (``POD_IP``)."""
         host = self._address.host
         if host in ("0.0.0.0", "::"):  # noqa: S104 - asked for, not chosen
             host = os.environ.get("POD_IP", host)
@@ -187,7 +187,7 @@ class WebPage:
         if request.path in _PROBES:
             return await handler(request)
         if self._address.on_loopback:
-            # A name that leads here is that of a page in somebody's browser, not of an operator.
+            # Another host name comes from a web page in a browser (DNS rebinding), not an operator.
             name = request.host.rpartition(":")[0] or request.host
             if not _is_loopback(name.removeprefix("[").removesuffix("]")):
                 return web.Response(status=403, text="ask for localhost or 127.0.0.1\n")
@@ -201,7 +201,7 @@ class WebPage:
 
     async def _accepts(self, token: str, path: str) -> bool:
         if self._address.token is not None:
-            # Read each time: a Secret that is mounted changes while the scheduler runs.
+            # Read each time: a mounted Secret changes while the scheduler runs.
             known = _token_of(self._address.token)
             return bool(known) and hmac.compare_digest(known, token.encode(errors="replace"))
         return await self._authorize(token, path)

@@ -1,4 +1,4 @@
-"""What a placement means for NCCL: environment, topology file, rings, and how long they take."""
+"""What a placement means for NCCL: environment, topology file, rings, and all-reduce times."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""NCCL's environment for the GPUs of a job: what the topology proves, and nothing else.
+"""NCCL's environment variables for the GPUs of a job: only what the topology proves.
 
-NCCL finds its algorithms, levels and rings itself, and is right unless it cannot see the machine.
-So no variable forces any of that; each one here says why it is set. Values as NCCL 2.30 reads them.
+NCCL chooses algorithms, levels and rings itself, and it is right unless it cannot see the machine.
+So no variable forces any of these; every variable says why it is set. Values are as in NCCL 2.30.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from bayplan.naming import listed
 from bayplan.nccl.job import Member
 from bayplan.nccl.topofile import needed_topology_file
 from bayplan.topology.machine.model import Machine, Nic
@@ -17,7 +18,7 @@ from bayplan.topology.machine.model import Machine, Nic
 __all__ = ["TOPOLOGY_PATH", "Variable", "environment"]
 
 TOPOLOGY_PATH = "/etc/nccl-topo.xml"
-"""Where the topology file is to be mounted."""
+"""The path in the container where the topology file has to be mounted."""
 _WITH_RAILS = (2, 30, 5)
 _MOST_HCAS = 32
 _MOST_NAMES = 6
@@ -45,8 +46,8 @@ def environment(
     """Return the variables for the pods of a job on one node.
 
     :param others: the job's GPUs on other nodes, or in other pods.
-    :param spans_nodes: whether there will be others, though none has a place yet.
-    :param version: NCCL's, None where it is not known; before 2.30.5 NCCL_IB_HCA takes no rails.
+    :param spans_nodes: whether the job will have pods on other nodes, even if none is placed yet.
+    :param version: the version of NCCL, None if unknown; before 2.30.5 NCCL_IB_HCA takes no rails.
     """
     found = []
     if spans_nodes or any(other.node != member.node for other in others):
@@ -57,14 +58,14 @@ def environment(
             Variable(
                 "NCCL_TOPO_FILE",
                 TOPOLOGY_PATH,
-                "the machine is virtual, so that /sys does not show its PCIe switches",
+                "the machine is virtual, so /sys does not show its PCIe switches",
             )
         )
     return found
 
 
 def _hcas(member: Member, version: tuple[int, ...] | None) -> list[Variable]:
-    """Name the NICs to use; where none is near, at least those that are for storage."""
+    """Name the NICs to use; if none is near, exclude at least those for storage."""
     machine = member.machine
     near = [machine.nics[index] for index in member.nics()]
     if _can_be_named(near):
@@ -93,8 +94,8 @@ def _can_be_named(nics: Sequence[Nic]) -> bool:
 
 
 def _multi_node_nvlink(members: Sequence[Member]) -> list[Variable]:
-    """Turn NVLink between nodes off where some of the GPUs have no NVLink domain to be in."""
-    # Most nodes of a job are alike: each kind is looked at once.
+    """Turn off NVLink between nodes if some of the GPUs are in no NVLink domain."""
+    # Most nodes of a job are alike: each kind is checked once.
     kinds = {(member.machine, member.gpus) for member in members}
     inside = {kind for kind in kinds if _has_domain(*kind)}
     if not inside or inside == kinds:
@@ -105,9 +106,8 @@ def _multi_node_nvlink(members: Sequence[Member]) -> list[Variable]:
 
 
 def _are(names: Sequence[str]) -> str:
-    """Return "a is" or "a, b are"; of many the first."""
-    more = f" and {len(names) - _MOST_NAMES} more" * (len(names) > _MOST_NAMES)
-    return f"{', '.join(names[:_MOST_NAMES])}{more} {'are' if len(names) > 1 else 'is'}"
+    """Return "a is", "a, b are" or "a, b and 3 more are"."""
+    return f"{listed(names, _MOST_NAMES)} {'are' if len(names) > 1 else 'is'}"
 
 
 def _has_domain(machine: Machine, gpus: Sequence[int]) -> bool:

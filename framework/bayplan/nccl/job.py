@@ -1,9 +1,8 @@
-"""A job's ring over all of its GPUs, what it carries and how long an all-reduce takes.
+"""A job's ring over all its GPUs, its bandwidth, and the time of an all-reduce.
 
-Within a node GPUs are passed in the order of their best ring; between nodes the ring crosses as
-rarely as it can, once out of each. The time is that of NCCL's two levels: NVLink reduces within the
-node, the NICs carry what is left (nccl-tests, doc/PERFORMANCE.md). Nodes of one NVLink domain are
-one level.
+Within a node, the ring passes GPUs in the order of their best ring; it leaves each node once. The
+time follows NCCL's two levels: NVLink reduces within the node, the NICs carry the rest (nccl-tests,
+doc/PERFORMANCE.md). Nodes of one NVLink domain form a single level.
 """
 
 from __future__ import annotations
@@ -22,16 +21,16 @@ __all__ = ["JobPlan", "Member", "RingPart", "plan_job"]
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """GPUs of a job on one node: those of a pod, or of all its pods there."""
+    """The GPUs of a job on one node: those of one pod, or of all its pods there."""
 
     node: str
     machine: Machine
     gpus: tuple[int, ...]
 
     def nics(self) -> list[int]:
-        """Return the compute NICs at PXB or nearer of any of the GPUs, by index.
+        """Return the indices of the compute NICs at PXB or nearer to any of the GPUs, in order.
 
-        Beyond PXB NCCL does not let a NIC read a GPU's memory.
+        Beyond PXB, NCCL does not let a NIC read a GPU's memory.
         """
         machine = self.machine
         near = [gpu for gpu in self.gpus if machine.nic_distance(gpu) <= Level.PXB]
@@ -40,7 +39,10 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class RingPart:
-    """A ring's way through one node: the nodes before and after, which is one itself alone."""
+    """A ring's way through one node: the node before, the GPUs in order, and the node after.
+
+    For a job on a single node, that node is also the one before and after.
+    """
 
     before: str
     gpus: tuple[int, ...]
@@ -51,10 +53,10 @@ class RingPart:
 class JobPlan:
     """A job's ring over its nodes, and its bandwidths in GB/s as NCCL reckons.
 
-    The ring is in ``groups`` of at most ``most`` GPUs, which NICs connect: the nodes, or all of
-    them as one where they share an NVLink domain. ``within`` is that of the slowest group, infinite
-    where each has one GPU; ``between`` that of the node with the least NICs, infinite for one group
-    and 0 where there is no NIC or a rate is not known.
+    NICs connect ``groups`` of at most ``most`` GPUs: one group per node, or a single group if all
+    GPUs share an NVLink domain. ``within`` is the bandwidth within the slowest group, infinite if
+    every group has one GPU. ``between`` is the bandwidth out of the node with the slowest NICs,
+    infinite for a single group, and 0 without NICs or if a rate is unknown.
     """
 
     members: tuple[Member, ...]
@@ -66,7 +68,7 @@ class JobPlan:
     def part(self, node: str) -> RingPart:
         """Return the ring's way through a node.
 
-        :raises ValueError: for a node without a GPU of the job.
+        :raises ValueError: for a node where the job has no GPU.
         """
         nodes = [member.node for member in self.members]
         at = nodes.index(node)
@@ -76,14 +78,14 @@ class JobPlan:
 
     @property
     def bandwidth(self) -> float:
-        """The ring's slowest part in GB/s, 0 where it is not known."""
+        """The bandwidth of the ring's slowest part in GB/s, 0 if unknown."""
         return min(self.within, self.between)
 
     def all_reduce_seconds(self, size: float) -> float:
-        """Return how long a large all-reduce of ``size`` bytes takes.
+        """Return the seconds of a large all-reduce of ``size`` bytes.
 
-        2(n-1)/n * size / within for n GPUs of the largest group, and 2(k-1)/k * size / between for
-        k groups. Infinite where the bandwidth between them is not known.
+        It is 2(n-1)/n * size / within for n GPUs in the largest group, plus 2(k-1)/k * size /
+        between for k groups; infinite if the bandwidth between them is unknown.
         """
         if not self.bandwidth:
             return float("inf")
@@ -92,14 +94,15 @@ class JobPlan:
 
 
 def plan_job(members: Iterable[Member]) -> JobPlan:
-    """Return the plan of a job; the order of the members is that of their ranks.
+    """Return the plan of a job.
 
-    :raises ValueError: without any GPU.
+    :param members: the GPUs of the job, in the order of their ranks.
+    :raises ValueError: when there is no member, or one without GPUs.
     """
     nodes = _by_node(members)
     if not nodes or not all(member.gpus for member in nodes):
         raise ValueError("expected members with one GPU or more each")
-    # Most nodes of a job are alike: what follows from machine and GPUs is looked at once.
+    # Most nodes of a job are alike: each combination of machine and GPUs is looked at once.
     kinds = {(member.machine, member.gpus) for member in nodes}
     most = max(len(gpus) for _, gpus in kinds)
     within = min(ring_model(machine).both(gpus).effective for machine, gpus in kinds)

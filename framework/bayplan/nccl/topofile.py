@@ -1,8 +1,8 @@
 """The topology file that NCCL reads with NCCL_TOPO_FILE (NCCL 2.30, src/graph/xml.cc).
 
-Only system, cpu and pci are written: NCCL adds GPUs, NVLinks and NICs to what it finds in the file,
-and would leave out its own detection where they are there. Its parser takes no declaration, no tabs
-and no second space, and compares bus ids as text in lower case.
+Only the elements system, cpu and pci are written: NCCL adds GPUs, NVLinks and NICs itself, and
+skips their detection if the file has them. Its parser accepts no XML declaration, no tabs and no
+double spaces, and compares bus ids as lower-case text.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from functools import lru_cache
 
 from bayplan.errors import BayplanError
 from bayplan.topology.machine.bandwidth import pcie
-from bayplan.topology.machine.model import Kind, Link, Machine
+from bayplan.topology.machine.model import LinkKind, Machine, PartKind
 
 __all__ = ["TopologyFileError", "needed_topology_file", "topology_file"]
 
@@ -33,14 +33,14 @@ _NIC_CLASSES = {"InfiniBand": "0x020700", "Ethernet": "0x020000"}
 
 
 class TopologyFileError(BayplanError):
-    """A machine is not known well enough for a topology file."""
+    """Not enough is known about a machine to write a topology file."""
 
 
 @lru_cache(maxsize=256)
 def needed_topology_file(machine: Machine) -> str:
     """Return the topology file of a virtual machine, whose /sys shows no PCIe switches.
 
-    "" for any other machine, and for one that is not known well enough.
+    "" for any other machine, and if not enough is known to write the file.
     """
     if not machine.platform.virtual:
         return ""
@@ -53,13 +53,13 @@ def needed_topology_file(machine: Machine) -> str:
 def topology_file(machine: Machine) -> str:
     """Return a machine's topology file.
 
-    :raises TopologyFileError: when the bus id, the NUMA node or the place of a GPU in the PCIe tree
-        is not known, or the file would be larger than NCCL reads.
+    :raises TopologyFileError: when the bus id, the NUMA node or the position in the PCIe tree is
+        unknown for a GPU, or the file would be larger than NCCL reads.
     """
     lacking = [gpu.name for gpu in machine.gpus if not gpu.bus_id or gpu.numa is None]
     if lacking:
         raise TopologyFileError(f"the bus id or NUMA node of {', '.join(lacking)} is not known")
-    lines = list(_Writer(machine).lines())
+    lines = list(_TopologyFileWriter(machine).lines())
     if any(len(value) > _LONGEST for line in lines for value in line.split('"')[1::2]):
         raise TopologyFileError(f"a value would be longer than {_LONGEST} characters")
     if sum(not line.lstrip().startswith("</") for line in lines) > _MOST_NODES:
@@ -67,12 +67,13 @@ def topology_file(machine: Machine) -> str:
     text = "\n".join(lines) + "\n"
     nowhere = [gpu.name for gpu in machine.gpus if f'"{gpu.bus_id.lower()}"' not in text]
     if nowhere:
-        raise TopologyFileError(f"the place of {', '.join(nowhere)} in the PCIe tree is not known")
+        lost = ", ".join(nowhere)
+        raise TopologyFileError(f"the position of {lost} in the PCIe tree is not known")
     return text
 
 
-class _Writer:
-    """Writes the tree of one machine."""
+class _TopologyFileWriter:
+    """Writes the PCIe tree of one machine as XML."""
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
@@ -83,7 +84,7 @@ class _Writer:
         self._bridges = 0
 
     def lines(self) -> Iterator[str]:
-        """Yield the lines, two spaces a level."""
+        """Yield the lines, indented by two spaces per level."""
         yield '<system version="1">'
         for number, body in self._numa_nodes().items():
             if body:
@@ -93,17 +94,20 @@ class _Writer:
         yield "</system>"
 
     def _numa_nodes(self) -> dict[int, list[str]]:
-        """Return what is below each NUMA node whose number is known; its parts are one."""
+        """Return the lines below each NUMA node by its number, nodes of unknown number left out.
+
+        A NUMA node in several parts becomes one.
+        """
         found: dict[int, list[str]] = {}
         for name, node in self._graph.nodes.items():
-            if node["kind"] is Kind.NUMA and node["numa"] is not None:
+            if node["kind"] is PartKind.NUMA and node["numa"] is not None:
                 body = found.setdefault(node["numa"], [])
                 for root in self._below(name):
                     body += self._bus(root, name, 2)
         return found
 
     def _cpu(self, number: int) -> str:
-        """Return the attributes of a NUMA node; what is not known NCCL detects."""
+        """Return the attributes of a NUMA node; NCCL detects those that are left out."""
         platform = self._machine.platform
         cpus = dict(platform.numa_cpus)
         own = cpus.get(number)
@@ -119,17 +123,17 @@ class _Writer:
             other
             for other, edge in self._graph[name].items()
             if other != above
-            and edge["kind"] is not Link.NVLINK
-            and self._kinds[other] not in (Kind.SOCKET, Kind.NUMA)
+            and edge["kind"] is not LinkKind.NVLINK
+            and self._kinds[other] not in (PartKind.SOCKET, PartKind.NUMA)
         ]
 
     def _bus(self, name: str, above: str, depth: int) -> Iterator[str]:
         kind = self._kinds[name]
         indent = "  " * depth
-        if kind is Kind.ROOT:
+        if kind is PartKind.ROOT:
             for other in self._below(name, above):
                 yield from self._bus(other, name, depth)
-        elif kind is Kind.SWITCH:
+        elif kind is PartKind.SWITCH:
             below = [
                 line
                 for other in self._below(name, above)
@@ -141,10 +145,10 @@ class _Writer:
                 yield f"{indent}<pci {self._pci(bus, _BRIDGE_CLASS, name, above)}>"
                 yield from below
                 yield f"{indent}</pci>"
-        elif kind is Kind.GPU:
+        elif kind is PartKind.GPU:
             gpu = self._gpus[name]
             yield f"{indent}<pci {self._pci(gpu.bus_id, _GPU_CLASS, name, above)}/>"
-        elif kind is Kind.NIC and self._nics[name].bus_id:
+        elif kind is PartKind.NIC and self._nics[name].bus_id:
             nic = self._nics[name]
             kind_of_nic = _NIC_CLASSES.get(nic.link_layer, _NIC_CLASSES["InfiniBand"])
             yield f"{indent}<pci {self._pci(nic.bus_id, kind_of_nic, name, above)}/>"
@@ -158,13 +162,16 @@ class _Writer:
 
 
 def _link(wire: float) -> tuple[int, int]:
-    """Return a PCIe generation and width with this bandwidth, GB/s; the nearest there is."""
+    """Return the PCIe generation and width whose bandwidth is nearest to ``wire`` GB/s."""
     options = ((generation, width) for width in _WIDTHS for generation in _SPEEDS)
     return min(options, key=lambda link: abs(pcie(*link).wire - wire))
 
 
 def _mask(cpus: str, every: list[str]) -> str:
-    """Return a list of CPUs as the kernel's mask: groups of 8 hex digits, the highest first."""
+    """Return CPUs as the kernel's mask: groups of 8 hex digits, the highest first.
+
+    :param every: the CPU lists of all NUMA nodes; they set the width of the mask.
+    """
     numbers = _numbers(cpus)
     highest = max(n for text in every for n in _numbers(text))
     groups = highest // 32 + 1

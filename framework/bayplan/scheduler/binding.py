@@ -148,9 +148,10 @@ class BindingCycle:
         """Collect what has to be done before the bindings; return a refusal with its plugin."""
         calls = placed.profile.runtime["pre_bind"]
         for one in placed.result.reserved if calls else ():
+            node = self._state.snapshot.row(one.node)
             for call in calls:
                 try:
-                    refusal = call(one.pod, self._state.snapshot.row(one.node), one.state)
+                    refusal = call(one.pod, node, one.state)
                 except PluginError as exc:
                     self._state.recorder.log_failure(exc)
                     refusal = str(exc)
@@ -207,9 +208,9 @@ class BindingCycle:
 
     def _binding(self, profile: ActiveProfile, reserved: Reserved) -> Bind:
         annotations: dict[str, str] | None = None
-        row = self._state.snapshot.row
+        node = self._state.snapshot.row(reserved.node)
         for call in profile.runtime["bind"]:
-            annotations = call(reserved.pod, row(reserved.node), reserved.state)
+            annotations = call(reserved.pod, node, reserved.state)
             if annotations is not None:
                 break
         pod = reserved.pod
@@ -236,9 +237,10 @@ class BindingCycle:
         state.statistics.bound += 1
         seconds = state.now - origin.added
         state.observer.bound(reserved.pod, reserved.node, origin.cycle, origin.attempts, seconds)
+        node = state.snapshot.row(reserved.node)
         for call in profile.runtime["post_bind"]:
             try:
-                call(reserved.pod, state.snapshot.row(reserved.node), reserved.state)
+                call(reserved.pod, node, reserved.state)
             except PluginError as exc:
                 state.recorder.plugin_failed(reserved.pod, exc)
         state.recorder.bound(reserved.pod, reserved.node)

@@ -14,7 +14,7 @@ from bayplan.api import (
     Pod,
     ResourceClaim,
 )
-from bayplan.cluster.manifests import object_key
+from bayplan.api.object_key import object_key
 from bayplan.cluster.protocol import WatchEvent, WatchType
 from bayplan.gangs.definitions import GangDefinitions
 from bayplan.plugin.events import ClusterEvent

@@ -1,12 +1,12 @@
-"""Which fields the kinds of Kubernetes and of its ecosystem have, and what is wrong in an object.
+"""The fields of all kinds of Kubernetes and its ecosystem, and checks of objects against them.
 
-``kubernetes.json`` is written by ``docs/make_schemas.py``; ``ecosystem.json`` by hand. Both hold a
-line per type: fields with ``[]`` for lists, ``{}`` for maps, and the name of a scalar, of a type of
-the same package, or of another one with its package. ``required`` and how a strategic merge patch
-treats the field (``merge=name``) follow the type.
+``docs/make_schemas.py`` writes ``kubernetes.json``; ``ecosystem.json`` is written by hand. Both
+have a line per type with its fields: ``[]`` for lists, ``{}`` for maps, then the name of a scalar,
+of a type of the same package, or of another type with its package. ``required`` and the strategy of
+a strategic merge patch (``merge=name``) follow the type.
 """
 
-from bayplan.schemas.catalog import Record, record_of
+from bayplan.schemas.catalog import RecordType, record_of
 from bayplan.schemas.problems import FieldProblem, Step, field_problems
 
-__all__ = ["FieldProblem", "Record", "Step", "field_problems", "record_of"]
+__all__ = ["FieldProblem", "RecordType", "Step", "field_problems", "record_of"]

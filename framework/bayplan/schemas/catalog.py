@@ -1,4 +1,4 @@
-"""The types of all kinds, read from the package's data when they are first asked for."""
+"""The types of all kinds, loaded from the package's data on first use."""
 
 from __future__ import annotations
 
@@ -9,7 +9,16 @@ from pathlib import Path
 
 import msgspec
 
-__all__ = ["Field", "ListOf", "MapOf", "Record", "Scalar", "Type", "kinds_of", "record_of"]
+__all__ = [
+    "ListOf",
+    "MapOf",
+    "RecordField",
+    "RecordType",
+    "Scalar",
+    "Type",
+    "kinds_of",
+    "record_of",
+]
 
 _FILES = ("kubernetes.json", "ecosystem.json")
 
@@ -34,39 +43,39 @@ class ListOf:
 
 @dataclass(frozen=True)
 class MapOf:
-    """A mapping whose keys are free."""
+    """A mapping with free keys."""
 
     values: Type
 
 
 @dataclass(frozen=True, eq=False)
-class Record:
-    """A mapping with known fields, which are found when they are first asked for.
+class RecordType:
+    """A mapping with known fields, which are loaded on first use.
 
-    :param name: the type's name with its package, such as ``core.v1.PodSpec``; empty where a CRD
-        writes the type where it is used.
-    :param open: whether other fields are kept, too.
+    :param name: the type's name with its package, such as ``core.v1.PodSpec``; empty for an inline
+        type of a CRD.
+    :param open: whether unknown fields are allowed and kept.
     """
 
     name: str
-    load: Callable[[], dict[str, Field]] = field(repr=False)
+    load: Callable[[], dict[str, RecordField]] = field(repr=False)
     open: bool = False
 
     @cached_property
-    def fields(self) -> dict[str, Field]:
+    def fields(self) -> dict[str, RecordField]:
         """The fields by name."""
         return self.load()
 
 
-Type = Scalar | ListOf | MapOf | Record
+Type = Scalar | ListOf | MapOf | RecordType
 
 
 @dataclass(frozen=True)
-class Field:
+class RecordField:
     """A field of a record.
 
-    :param strategy: how a strategic merge patch treats it: empty, merge, replace, retainKeys.
-    :param merge_key: by which field of its items a list is merged.
+    :param strategy: what a strategic merge patch does with it: "", merge, replace, or retainKeys.
+    :param merge_key: the field of its items that identifies them when a list is merged.
     """
 
     name: str
@@ -77,29 +86,32 @@ class Field:
     description: str = ""
 
 
-def record_of(api_version: str, kind: str) -> Record | None:
-    """Return the type of a kind, None where nothing is known of it.
+def record_of(api_version: str, kind: str) -> RecordType | None:
+    """Return the type of a kind, None if the kind is unknown.
 
-    :param api_version: with the group, such as ``apps/v1``.
+    :param api_version: the version with its group, such as ``apps/v1``.
     """
     name = kinds_of(api_version).get(kind)
     return None if name is None else _record(name)
 
 
 def kinds_of(api_version: str) -> Mapping[str, str]:
-    """Return the names of the types of all kinds of a version."""
+    """Return the type names of all kinds of a version, by kind.
+
+    :param api_version: the version with its group, such as ``apps/v1``.
+    """
     return _kinds().get(api_version, {})
 
 
-class _File(msgspec.Struct):
+class _SchemaFile(msgspec.Struct):
     kinds: dict[str, dict[str, str]]
     types: dict[str, dict[str, msgspec.Raw]]
 
 
 @cache
-def _files() -> tuple[_File, ...]:
+def _files() -> tuple[_SchemaFile, ...]:
     folder = Path(__file__).parent
-    decoder = msgspec.json.Decoder(_File)
+    decoder = msgspec.json.Decoder(_SchemaFile)
     return tuple(decoder.decode((folder / name).read_bytes()) for name in _FILES)
 
 
@@ -109,11 +121,11 @@ def _kinds() -> dict[str, dict[str, str]]:
 
 
 @cache
-def _record(name: str) -> Record:
-    return Record(name, lambda: _fields(name))
+def _record(name: str) -> RecordType:
+    return RecordType(name, lambda: _fields(name))
 
 
-def _fields(name: str) -> dict[str, Field]:
+def _fields(name: str) -> dict[str, RecordField]:
     package, _, own = name.rpartition(".")
     for file in _files():
         raw = file.types.get(package, {}).get(own)
@@ -123,11 +135,11 @@ def _fields(name: str) -> dict[str, Field]:
     raise LookupError(f"there is no type {name}")
 
 
-def _field(name: str, text: str, package: str) -> Field:
+def _field(name: str, text: str, package: str) -> RecordField:
     type_, *marks = text.split(" ")
     required = "required" in marks
     strategy, _, key = (marks[-1] if marks and marks[-1] != "required" else "").partition("=")
-    return Field(name, _type(type_, package), required, strategy, key)
+    return RecordField(name, _type(type_, package), required, strategy, key)
 
 
 @cache

@@ -1,6 +1,6 @@
-"""Types made into fast tests: does a value fit, and is no field of it unknown?
+"""Fast checks of values against types: every value has the right type, and no field is unknown.
 
-A test only says yes or no. ``problems.py`` finds out what is wrong where the answer is no.
+A checker only says yes or no. If the answer is no, ``problems.py`` finds out what is wrong.
 """
 
 from __future__ import annotations
@@ -10,22 +10,22 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from bayplan.schemas.catalog import ListOf, MapOf, Record, Scalar, Type
+from bayplan.schemas.catalog import ListOf, MapOf, RecordType, Scalar, Type
 
-__all__ = ["SCALARS", "Budget", "Test", "test_of"]
+__all__ = ["SCALARS", "Checker", "ItemBudget", "checker_of"]
 
 
 @dataclass(slots=True)
-class Budget:
-    """How many items of lists and mappings may still be looked at.
+class ItemBudget:
+    """The number of items of lists and mappings that may still be checked.
 
-    A few lines of YAML aliases can spell billions of them.
+    A few lines of YAML aliases can stand for billions of items.
     """
 
     left: int = 200_000
 
 
-Test = Callable[[Any, Budget], bool]
+Checker = Callable[[Any, ItemBudget], bool]
 
 SCALARS: dict[str, tuple[type, ...]] = {
     "boolean": (bool,),
@@ -39,97 +39,97 @@ SCALARS: dict[str, tuple[type, ...]] = {
     "string": (str,),
     "time": (str,),
 }
-"""Which classes the values of a scalar may have."""
+"""The Python classes that the values of a scalar may have."""
 
 
 @cache
-def test_of(type_: Type) -> Test:
-    """Return the test of a type; null fits every type, as it means absent.
+def checker_of(type_: Type) -> Checker:
+    """Return the checker of a type. Null fits every type, because it means absent.
 
-    Nothing fits once the budget is spent.
+    Nothing fits once the budget is used up.
     """
-    if isinstance(type_, Record):
-        return _RecordTest(type_)
+    if isinstance(type_, RecordType):
+        return _RecordChecker(type_)
     if isinstance(type_, ListOf):
-        return _list_test(test_of(type_.items))
+        return _list_checker(checker_of(type_.items))
     if isinstance(type_, MapOf):
-        return _map_test(type_.values)
-    return _scalar_test(type_)
+        return _map_checker(type_.values)
+    return _scalar_checker(type_)
 
 
-class _RecordTest:
-    """The test of a record; those of its fields are made when they are first needed."""
+class _RecordChecker:
+    """The checker of a record; the checkers of its fields are created on first use."""
 
-    def __init__(self, record: Record) -> None:
+    def __init__(self, record: RecordType) -> None:
         self._record = record
-        # Two tables: one look-up decides on most values, which are texts, integers and booleans.
+        # Two tables: a single look-up accepts most values, which are texts, integers and booleans.
         self._plain: dict[str, type] = {}
-        self._tests: dict[str, Test] = {}
+        self._checkers: dict[str, Checker] = {}
         self._ready = False
 
-    def __call__(self, value: Any, budget: Budget) -> bool:
+    def __call__(self, value: Any, budget: ItemBudget) -> bool:
         if type(value) is not dict:
             return value is None
         if not self._ready:
             self._prepare()
-        plain, tests = self._plain, self._tests
+        plain, checkers = self._plain, self._checkers
         for key, item in value.items():
             if plain.get(key) is type(item):
                 continue
-            test = tests.get(key)
-            if test is None:
+            checker = checkers.get(key)
+            if checker is None:
                 if not self._record.open:
                     return False
-            elif not test(item, budget):
+            elif not checker(item, budget):
                 return False
         return True
 
     def _prepare(self) -> None:
         self._ready = True
         for name, field in self._record.fields.items():
-            self._tests[name] = test_of(field.type)
+            self._checkers[name] = checker_of(field.type)
             if isinstance(field.type, Scalar) and field.type.name != "any":
                 self._plain[name] = SCALARS[field.type.name][0]
 
 
-def _list_test(test: Test) -> Test:
-    def fits(value: Any, budget: Budget) -> bool:
+def _list_checker(checker: Checker) -> Checker:
+    def fits(value: Any, budget: ItemBudget) -> bool:
         if type(value) is not list:
             return value is None
         budget.left -= len(value)
         if budget.left < 0:
             return False
         for item in value:  # noqa: SIM110 - a third faster than all()
-            if not test(item, budget):
+            if not checker(item, budget):
                 return False
         return True
 
     return fits
 
 
-def _map_test(values: Type) -> Test:
-    test = test_of(values)
+def _map_checker(values: Type) -> Checker:
+    checker = checker_of(values)
 
-    def fits(value: Any, budget: Budget) -> bool:
+    def fits(value: Any, budget: ItemBudget) -> bool:
         if type(value) is not dict:
             return value is None
         budget.left -= len(value)
         if budget.left < 0:
             return False
         for key, item in value.items():
-            if type(key) is not str or not test(item, budget):
+            if type(key) is not str or not checker(item, budget):
                 return False
         return True
 
     return fits
 
 
-def _scalar_test(scalar: Scalar) -> Test:
+def _scalar_checker(scalar: Scalar) -> Checker:
     if scalar.name == "any":
         return lambda _value, _budget: True
     classes = (*SCALARS[scalar.name], type(None))
 
-    def fits(value: Any, _budget: Budget) -> bool:
+    def fits(value: Any, _budget: ItemBudget) -> bool:
         return type(value) in classes
 
     return fits

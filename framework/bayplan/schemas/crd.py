@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from bayplan.schemas.catalog import Field, ListOf, MapOf, Record, Scalar, Type, record_of
+from bayplan.schemas.catalog import ListOf, MapOf, RecordField, RecordType, Scalar, Type, record_of
 
 __all__ = ["record_of_schema"]
 
@@ -15,25 +15,25 @@ _EMBEDDED = "x-kubernetes-embedded-resource"
 _SCALARS = ("boolean", "integer", "number", "string")
 
 
-def record_of_schema(kind: str, schema: Mapping[str, Any]) -> Record:
-    """Return the type of a kind whose definition has this ``openAPIV3Schema``.
+def record_of_schema(kind: str, schema: Mapping[str, Any]) -> RecordType:
+    """Return the type of a kind from the ``openAPIV3Schema`` of its definition.
 
-    Every object has apiVersion, kind and metadata, whether the schema names them or not.
+    It has apiVersion, kind and metadata even if the schema does not name them.
     """
-    return Record(kind, lambda: {**_fields(schema), **_identity()}, bool(schema.get(_OPEN)))
+    return RecordType(kind, lambda: {**_fields(schema), **_identity()}, bool(schema.get(_OPEN)))
 
 
-def _identity() -> dict[str, Field]:
+def _identity() -> dict[str, RecordField]:
     config_map = record_of("v1", "ConfigMap")
     assert config_map is not None
     return {name: config_map.fields[name] for name in ("apiVersion", "kind", "metadata")}
 
 
-def _fields(schema: Mapping[str, Any]) -> dict[str, Field]:
+def _fields(schema: Mapping[str, Any]) -> dict[str, RecordField]:
     required = schema.get("required") or ()
     own = schema.get("properties") or {}
     fields = {
-        key: Field(
+        key: RecordField(
             key,
             _type(property_),
             key in required,
@@ -55,5 +55,5 @@ def _type(schema: Mapping[str, Any]) -> Type:
     if kind == "object" and "properties" not in schema and values:
         return MapOf(_type(values) if isinstance(values, dict) else Scalar("any"))
     if kind == "object":
-        return Record("", lambda: _fields(schema), bool(schema.get(_OPEN)))
+        return RecordType("", lambda: _fields(schema), bool(schema.get(_OPEN)))
     return Scalar(kind if kind in _SCALARS else "any")

@@ -1,6 +1,6 @@
-"""Fields of manifests that their kinds do not have, and values of the wrong type.
+"""Checks of manifests: unknown fields, and values of the wrong type.
 
-A misspelt field would be passed over in silence, and the pod placed as if it had not been written.
+Otherwise a misspelt field would be ignored silently, and the pod placed as if it were not there.
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ _SHOWN = 3
 
 
 def check_fields(kind: Kind, content: Mapping[str, Any]) -> list[FieldProblem]:
-    """Return unknown fields that may be those of a newer version, and are ignored.
+    """Return the unknown fields that may belong to a newer version, and are ignored.
 
-    :raises DecodeError: for fields that are misspelt for sure: those that resemble one of the kind,
-        and all of a kind that bayplan knows completely; and for values of the wrong type.
+    :raises DecodeError: for unknown fields that are mistakes: those that resemble a field of the
+        kind, and all of them if bayplan knows the kind completely; and for values of the wrong
+        type.
     """
     problems = field_problems(str(content["apiVersion"]), kind.name, content)
     mistakes = [problem for problem in problems if _is_mistake(kind, problem)]
@@ -36,13 +37,13 @@ def check_fields(kind: Kind, content: Mapping[str, Any]) -> list[FieldProblem]:
 
 
 def _is_mistake(kind: Kind, problem: FieldProblem) -> bool:
-    # A status is what a cluster wrote, perhaps a newer one; but for nodes, whose room people write.
+    # Statuses come from a cluster, maybe a newer one; only the status of nodes is written by hand.
     written = problem.steps[:1] != ("status",) or kind.name == "Node"
     return not problem.unknown or (written and (problem.certain or kind.whole))
 
 
 class FieldNotes:
-    """What is told of ignored fields: each field of a kind once, however many objects have it."""
+    """Collects notes on ignored fields: one per field of a kind, however many objects have it."""
 
     def __init__(self) -> None:
         self._notes: dict[tuple[str, str], str] = {}
@@ -50,9 +51,9 @@ class FieldNotes:
     def add(
         self, kind: Kind, problems: Iterable[FieldProblem], locate: Callable[[list[Step]], str]
     ) -> None:
-        """Take down the ignored fields of one object.
+        """Add the ignored fields of one object.
 
-        :param locate: says where in the file the value at some steps is.
+        :param locate: returns the position of a value in the file, given the steps to it.
         """
         for problem in problems:
             key = kind.name, re.sub(r"\[\d+\]", "[]", problem.path)
@@ -63,7 +64,7 @@ class FieldNotes:
                 )
 
     def texts(self) -> list[str]:
-        """Return a line for each field."""
+        """Return one line per field."""
         return list(self._notes.values())
 
 

@@ -1,4 +1,4 @@
-"""What is wrong with the fields of an object: unknown ones, and values of the wrong type."""
+"""Find the problems of an object's fields: unknown fields, and values of the wrong type."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from bayplan.schemas.catalog import ListOf, MapOf, Record, Scalar, Type, record_of
-from bayplan.schemas.checkers import SCALARS, Budget, test_of
+from bayplan.schemas.catalog import ListOf, MapOf, RecordType, Scalar, Type, record_of
+from bayplan.schemas.checkers import SCALARS, ItemBudget, checker_of
 
 __all__ = ["FieldProblem", "Step", "Walk", "field_problems", "record_problems"]
 
@@ -16,28 +16,28 @@ Step = str | int
 
 
 class Key(str):
-    """A step into a mapping whose keys are free."""
+    """A step into a mapping with free keys."""
 
     __slots__ = ()
 
 
 _MOST = 100
-"""Problems that are told of one object."""
+"""The most problems that are reported for one object."""
 _NEAR = 0.8
-"""From which likeness (difflib's ratio) an unknown name is a known one misspelt."""
+"""From this similarity (difflib's ratio) on, an unknown name is a misspelt known one."""
 _RESEMBLING = 0.6
-"""From which likeness a known name is worth mentioning."""
+"""From this similarity on, a known name is suggested."""
 
 
 @dataclass(frozen=True)
 class FieldProblem:
     """Something wrong with a field.
 
-    :param steps: where it is: names, keys and indices from the object down.
-    :param message: what is wrong, without the place.
+    :param steps: the path to it: names, keys and indices from the object down.
+    :param message: the problem, without the path.
     :param unknown: whether it is a field that the type does not have.
-    :param certain: whether it is a mistake for sure. A field that resembles none of the type's may
-        be one of a newer version.
+    :param certain: whether it is surely a mistake. An unknown field that resembles no field of the
+        type may belong to a newer version.
     """
 
     steps: tuple[Step, ...]
@@ -52,26 +52,24 @@ class FieldProblem:
 
     @property
     def field(self) -> str:
-        """The path as the API server has it, such as ``spec.containers[0].resource``."""
+        """The path in the API server's spelling, such as ``spec.containers[0].resource``."""
         text = "".join(f"[{s}]" if isinstance(s, int) else f".{s}" for s in self.steps)
         return text.removeprefix(".")
 
 
 def field_problems(api_version: str, kind: str, content: Mapping[str, Any]) -> list[FieldProblem]:
-    """Return what is wrong with the fields of an object, at most 100 problems.
+    """Return the problems of an object's fields, at most 100; none for an unknown kind.
 
-    Nothing is wrong with objects of kinds that nothing is known of.
-
-    :param api_version: with the group, such as ``apps/v1``.
+    :param api_version: the version with its group, such as ``apps/v1``.
     """
     record = record_of(api_version, kind)
     return [] if record is None else record_problems(record, content)
 
 
 def record_problems(record: Type, content: Any) -> list[FieldProblem]:
-    """Return what is wrong with a value of a type, at most 100 problems."""
-    budget = Budget()
-    if test_of(record)(content, budget):
+    """Return the problems of a value of a type, at most 100."""
+    budget = ItemBudget()
+    if checker_of(record)(content, budget):
         return []
     if budget.left < 0:
         return [FieldProblem((), "too large", unknown=False)]
@@ -84,13 +82,13 @@ def record_problems(record: Type, content: Any) -> list[FieldProblem]:
 
 
 class Walk:
-    """Finds the problems of one object, by the plain way."""
+    """Walks one object and finds its problems; slower than a checker, which only says yes or no."""
 
     def __init__(self) -> None:
-        self._left = Budget().left
+        self._left = ItemBudget().left
 
     def find(self, type_: Type, value: Any, steps: tuple[Step, ...]) -> Iterator[FieldProblem]:
-        """Yield the problems of a value, which is at these steps."""
+        """Yield the problems of a value; ``steps`` is the path to it."""
         if value is None:
             return
         if isinstance(type_, Scalar):
@@ -114,7 +112,7 @@ class Walk:
             yield from self.find(type_.items, item, (*steps, index))
 
     def _mapping(
-        self, type_: MapOf | Record, value: dict[Any, Any], steps: tuple[Step, ...]
+        self, type_: MapOf | RecordType, value: dict[Any, Any], steps: tuple[Step, ...]
     ) -> Iterator[FieldProblem]:
         for key, item in value.items():
             self._left -= 1
@@ -136,7 +134,7 @@ class Walk:
 _MOVED = {
     "resource.v1.Device": (
         ("basic",),
-        'since resource.k8s.io/v1 what stands under "basic" belongs into the device itself',
+        'since resource.k8s.io/v1 the fields of "basic" belong into the device itself',
     ),
     "resource.v1.DeviceRequest": (
         (
@@ -151,10 +149,10 @@ _MOVED = {
         'belongs under "exactly" since resource.k8s.io/v1',
     ),
 }
-"""Fields of earlier versions, and where they went."""
+"""Fields of earlier versions, and where they are now."""
 
 
-def _unknown(record: Record, name: str, steps: tuple[Step, ...]) -> FieldProblem:
+def _unknown(record: RecordType, name: str, steps: tuple[Step, ...]) -> FieldProblem:
     # v1beta2 has the shape of v1.
     moved, hint = _MOVED.get(record.name.replace(".v1beta2.", ".v1."), ((), ""))
     if name in moved:

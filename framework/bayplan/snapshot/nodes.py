@@ -159,7 +159,7 @@ class NodeTable:
             by_ip[port.ip][row] += sign
         self.changes.append(row)
 
-    # Adding, removing and changing nodes -----------------------------------------------------------
+    # Adding, removing and changing nodes ----------------------------------------------------
 
     def apply(self, changed: Mapping[str, Node | None]) -> dict[str, PodInfo]:
         """Add, replace or (None) remove nodes; return the pods of removed nodes by key."""

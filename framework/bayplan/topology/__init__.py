@@ -1,1 +1,1 @@
-"""Topology: of the network between nodes and, later, of the hardware inside them."""
+"""Topology: the network between nodes, and the hardware inside them."""

@@ -1,4 +1,4 @@
-"""What would let a node serve a pod's claims: found by trying it."""
+"""What would let a node serve a pod's claims, found by trial."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import replace
 from bayplan import NodeRow, Remedy
 from bayplan_dra.allocator import ClaimToAllocate
 from bayplan_plugins.dynamic_resources.ledger import DeviceLedger
-from bayplan_plugins.dynamic_resources.node_allocator import NodeSolver
+from bayplan_plugins.dynamic_resources.node_allocator import NodeAllocator
 
 __all__ = ["advice"]
 
@@ -16,7 +16,7 @@ _MOST_CLAIMS = 16
 
 
 def _without_selectors(claim: ClaimToAllocate) -> Iterator[tuple[str, ClaimToAllocate]]:
-    """Yield the claim without the selectors of each request that has some of its own."""
+    """Yield, for each request with selectors of its own, its name and the claim without them."""
     for index, request in enumerate(claim.requests):
         if any(not one.device_class for way in request.ways for one in way.selectors):
             ways = tuple(
@@ -29,14 +29,14 @@ def _without_selectors(claim: ClaimToAllocate) -> Iterator[tuple[str, ClaimToAll
 
 
 def advice(
-    solver: NodeSolver, ledger: DeviceLedger, claims: Sequence[ClaimToAllocate], node: NodeRow
+    allocator: NodeAllocator, ledger: DeviceLedger, claims: Sequence[ClaimToAllocate], node: NodeRow
 ) -> Iterator[Remedy]:
-    """Yield remedies for one node: a claim to be freed, a constraint or a taint to be lifted."""
+    """Yield remedies for one node: a constraint or selectors to drop, a claim to free."""
     for index, claim in enumerate(claims):
         for constraint in claim.constraints:
             rest = tuple(other for other in claim.constraints if other is not constraint)
             weaker = [*claims[:index], replace(claim, constraints=rest), *claims[index + 1 :]]
-            if solver.with_state(weaker, node.node, ledger.state).choices is not None:
+            if allocator.with_state(weaker, node.node, ledger.state).choices is not None:
                 kind = "distinctAttribute" if constraint.distinct else "matchAttribute"
                 text = (
                     f"would fit on {node.name} without {kind} {constraint.attribute} in claim "
@@ -46,13 +46,13 @@ def advice(
     for index, claim in enumerate(claims):
         for name, weaker_claim in _without_selectors(claim):
             weaker = [*claims[:index], weaker_claim, *claims[index + 1 :]]
-            if solver.with_state(weaker, node.node, ledger.state).choices is not None:
+            if allocator.with_state(weaker, node.node, ledger.state).choices is not None:
                 text = (
                     f"would fit on {node.name} if the selectors of request {name} in claim "
                     f"{claim.label} chose one of its devices"
                 )
                 yield Remedy(text, node.row, 0.8)
-    table = ledger.table(node.node)
+    table = ledger.devices.table(node.node)
     holders = [
         (holder, held)
         for holder, held in ledger.holders()
@@ -61,7 +61,7 @@ def advice(
     for holder, held in holders[:_MOST_CLAIMS]:
         state = ledger.state.copy()
         state.release(held)
-        if solver.with_state(claims, node.node, state).choices is not None:
+        if allocator.with_state(claims, node.node, state).choices is not None:
             count = len(held)
             devices = f"{count} device{'s'[: count > 1]}"
             text = f"would fit on {node.name} if the {devices} of claim {holder} were freed"

@@ -1,16 +1,14 @@
 """DynamicResources: claims are allocated when their pod gets its node.
 
-Filter asks, node by node, which devices the pod's claims would get there; Reserve decides it,
-PreBind writes it. Members of one gang that were given devices in the same cycle may exchange them:
-where a member finds nothing, all members on the node are solved together.
+Filter asks, node by node, which devices the pod's claims would get there; Reserve decides, PreBind
+writes (:mod:`.pre_bind`). Members of one gang may exchange devices that they were given in the same
+cycle (:mod:`.gang_exchange`).
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 from pydantic import Field, field_validator
@@ -36,11 +34,9 @@ from bayplan import (
     hookimpl,
 )
 from bayplan.api import ResourceClaim
-from bayplan.api.dra import AllocatedDevice, AllocationResult
 from bayplan.api.node import Node
 from bayplan.api.nodeselection import selects
-from bayplan.cluster.protocol import CreateClaim, ReleaseClaim, ReserveClaim, Write
-from bayplan.errors import ClusterError, NotFound
+from bayplan.cluster.protocol import ReleaseClaim
 from bayplan.inputs.durations import parse_duration
 from bayplan.plugin.decision import Decision
 from bayplan.plugin.hookspecs import BoolColumn, FloatColumn, IntColumn
@@ -49,36 +45,37 @@ from bayplan_dra.allocator import (
     AllocationError,
     Choice,
     ClaimToAllocate,
-    Score,
     allocation_of,
 )
 from bayplan_plugins.dynamic_resources.advice import advice
-from bayplan_plugins.dynamic_resources.ledger import DeviceLedger, Flight
-from bayplan_plugins.dynamic_resources.node_allocator import Answer, NodeSolver
+from bayplan_plugins.dynamic_resources.device_score import DeviceScores
+from bayplan_plugins.dynamic_resources.gang_exchange import GangExchange
+from bayplan_plugins.dynamic_resources.in_flight import InFlightAllocation
+from bayplan_plugins.dynamic_resources.ledger import DeviceLedger
+from bayplan_plugins.dynamic_resources.node_allocator import NodeAllocation, NodeAllocator
 from bayplan_plugins.dynamic_resources.pod_claims import (
     NO_CLAIMS,
     PodClaims,
     claims_of,
     why_waiting,
 )
+from bayplan_plugins.dynamic_resources.pre_bind import ClaimWriter
 
 __all__ = ["DynamicResources", "DynamicResourcesArgs"]
 
 _NOT_THERE = "resourceclaim not available on the node"
 _PREFERENCE = 8
-"""Points of the first alternative of a request; each further one has a point less."""
+"""Points of a request's first alternative; each further one scores a point less."""
 _MOST_BROKEN = 16
-_RELEASES = 5
-"""How often a release is tried."""
 
 
 class DynamicResourcesArgs(Args):
     """Arguments of DynamicResources: those of kube-scheduler, and how devices are chosen.
 
-    ``filterTimeout`` is the time for one node; ``bindingTimeout`` that for devices to become
-    ready. ``topologyLevels`` are the attributes that say which devices belong together, the most
-    precious first (``*/name`` is that of any driver). ``strictReference`` takes the first devices
-    that fit, in the order of Kubernetes' own allocator.
+    ``filterTimeout`` limits the search on one node, ``bindingTimeout`` the wait for devices to
+    become ready. ``topologyLevels`` are the attributes that say which devices belong together, the
+    most precious first (``*/name`` is that of any driver). ``strictReference`` takes the first
+    devices that fit, in the order of Kubernetes' own allocator.
     """
 
     filter_timeout: str = "10s"
@@ -104,14 +101,6 @@ class DynamicResourcesArgs(Args):
         return text
 
 
-@dataclass(frozen=True, slots=True)
-class _Opinion:
-    """What a plugin thinks of a choice of devices."""
-
-    points: float
-    plugin: str
-
-
 class DynamicResources(Plugin[DynamicResourcesArgs]):
     """Allocate devices for resource claims."""
 
@@ -123,10 +112,19 @@ class DynamicResources(Plugin[DynamicResourcesArgs]):
     def __init__(self, args: DynamicResourcesArgs, handle: Handle) -> None:
         super().__init__(args, handle)
         self._ledger = handle.snapshot.shared(DeviceLedger, DeviceLedger)
-        timeout = parse_duration(args.filter_timeout)
-        levels = args.topology_levels
-        self._solver = NodeSolver(self._ledger, levels, args.strict_reference, timeout)
-        self._written: dict[str, list[tuple[ResourceClaim, bool]]] = {}
+        ledger = self._ledger
+        self._allocator = NodeAllocator(
+            ledger.devices,
+            ledger.state,
+            args.topology_levels,
+            args.strict_reference,
+            parse_duration(args.filter_timeout),
+        )
+        self._scores = DeviceScores(handle, ledger.devices)
+        self._writer = ClaimWriter(handle, ledger, parse_duration(args.binding_timeout))
+        self._gang = GangExchange(
+            handle, ledger, self._allocator, self._scores, self._writer.is_written
+        )
 
     def _claims(self, pod: PodInfo) -> PodClaims:
         if not pod.facts.wants_devices:
@@ -144,7 +142,7 @@ class DynamicResources(Plugin[DynamicResourcesArgs]):
 
     @hookimpl
     def sign(self, pod: PodInfo) -> Hashable:
-        """Pods whose open claims have equal specs get the same answer from every node."""
+        """Sign by the specs of the open claims and by the allocations of the others."""
         return self._claims(pod).key
 
     @hookimpl
@@ -159,7 +157,7 @@ class DynamicResources(Plugin[DynamicResourcesArgs]):
 
     @hookimpl
     def filter(self, pod: PodInfo, nodes: NodeView) -> Iterator[Reject]:
-        """Refuse nodes that cannot reach allocated claims, or cannot serve the others."""
+        """Refuse nodes that cannot use the allocated claims, or cannot serve the others."""
         claims = self._claims(pod)
         masks: dict[tuple[str, bool], BoolColumn] = {}
         for index, node in enumerate(nodes):
@@ -184,16 +182,16 @@ class DynamicResources(Plugin[DynamicResourcesArgs]):
         open_claims = self._open(claims, node)
         if not open_claims:
             return None
-        answer = self._answer(pod, claims, node, open_claims)
-        if answer.choices is not None or self._joint(pod, open_claims, node) is not None:
+        found = self._allocate(pod, claims, node, open_claims)
+        if found.choices is not None or self._gang.is_possible(pod, open_claims, node):
             return None
-        if answer.timed_out:
-            reason = f"timed out trying to allocate devices: {answer.reason}"
+        if found.timed_out:
+            reason = f"timed out trying to allocate devices: {found.reason}"
             return Refusal((reason,), resolvable=False)
-        return Refusal((f"cannot allocate all claims ({answer.reason})",), not answer.hopeless)
+        return Refusal((f"cannot allocate all claims ({found.reason})",), not found.unresolvable)
 
     def _open(self, claims: PodClaims, node: NodeRow) -> list[ClaimToAllocate]:
-        """Return the claims to allocate on a node; a device plugin there serves its resources."""
+        """Return the claims to allocate on a node; its device plugins serve their resources."""
         found = list(claims.open)
         extended = claims.extended
         if extended is not None:
@@ -202,47 +200,29 @@ class DynamicResources(Plugin[DynamicResourcesArgs]):
                 found.append(extended.without(served))
         return found
 
-    def _answer(
+    def _allocate(
         self,
         pod: PodInfo,
         claims: PodClaims,
         node: NodeRow,
         open_claims: Sequence[ClaimToAllocate],
-    ) -> Answer:
+    ) -> NodeAllocation:
+        """Return what the claims get on a node; a plugin's ``device_score`` may decide."""
         key = (claims.key, len(open_claims), tuple(len(c.requests) for c in open_claims))
-        plain = self._solver.answer(key, open_claims, node.node)
+        plain = self._allocator.allocate(key, open_claims, node.node)
         if plain.choices is None or self.args.strict_reference:
             return plain
-        opinion = self._opinion(pod, node, _flat(plain.choices))
+        choices = [choice for own in plain.choices for choice in own]
+        opinion = self._scores.opinion(pod, node, choices)
         if opinion is None:
             return plain
-        scored = (key, pod.uid)
-        answer = self._solver.answer(scored, open_claims, node.node, self._score_of(pod, node))
-        return replace(answer, chosen_by=opinion.plugin)
-
-    def _opinion(self, pod: PodInfo, node: NodeRow, choices: Sequence[Choice]) -> _Opinion | None:
-        """Return how plugins score a choice of devices; None where none of them cares."""
-        calls = self.handle.hook("device_score")
-        if not calls:
-            return None
-        devices = self._ledger.devices_of(node.node)
-        chosen = [(choice.wanted.name, choice.device.id) for choice in choices]
-        for call in calls:
-            points = call(pod, node, chosen, devices)
-            if points is not None:
-                return _Opinion(float(points), getattr(call, "name", "a plugin"))
-        return None
-
-    def _score_of(self, pod: PodInfo, node: NodeRow) -> Score:
-        def score(choices: Sequence[Choice]) -> float:
-            opinion = self._opinion(pod, node, choices)
-            return opinion.points if opinion is not None else 0.0
-
-        return score
+        score = self._scores.scorer(pod, node)
+        scored = self._allocator.allocate((key, pod.uid), open_claims, node.node, score)
+        return replace(scored, chosen_by=opinion.plugin)
 
     @hookimpl
     def slots(self, pod: PodInfo, nodes: NodeView) -> IntColumn:
-        """Divide the devices that can be had by what one pod asks for."""
+        """Divide the free devices by what one pod requests."""
         claims = self._claims(pod)
         bound = np.full(len(nodes), np.iinfo(np.int64).max, dtype=np.int64)
         shared = {wanted.resource_claim_name for wanted in pod.spec.resource_claims} - {None}
@@ -253,7 +233,8 @@ class DynamicResources(Plugin[DynamicResourcesArgs]):
         return bound
 
     def _slots(self, claim: ClaimToAllocate, node: Node) -> int:
-        table = self._ledger.table(node)
+        """Return an upper bound of the claims of this spec that a node can serve at once."""
+        table = self._ledger.devices.table(node)
         busy = table.in_use(self._ledger.state)
         needs: dict[int, int] = {}
         for request in claim.requests:
@@ -281,7 +262,7 @@ class DynamicResources(Plugin[DynamicResourcesArgs]):
 
     @hookimpl
     def score(self, pod: PodInfo, nodes: NodeView) -> FloatColumn:
-        """Prefer nodes that give better alternatives; without any, those that stay whole."""
+        """Prefer nodes that serve better alternatives; without any, nodes that stay whole."""
         claims = self._claims(pod)
         return np.array([self._points(pod, claims, node) for node in nodes], dtype=np.float64)
 
@@ -294,12 +275,12 @@ class DynamicResources(Plugin[DynamicResourcesArgs]):
         open_claims = self._open(claims, node)
         if not open_claims:
             return 0.0
-        answer = self._answer(pod, claims, node, open_claims)
-        if answer.choices is None:
+        found = self._allocate(pod, claims, node, open_claims)
+        if found.choices is None:
             return 0.0
-        if answer.preferences:
-            return float(sum(_PREFERENCE - index for index in answer.preferences))
-        return float(max(0, _MOST_BROKEN - answer.broken))
+        if found.preferences:
+            return float(sum(_PREFERENCE - index for index in found.preferences))
+        return float(max(0, _MOST_BROKEN - found.broken))
 
     # On the node -----------------------------------------------------------------------------
 
@@ -308,141 +289,53 @@ class DynamicResources(Plugin[DynamicResourcesArgs]):
         """Decide which devices the pod's claims get."""
         if not pod.facts.wants_devices:
             return None
-        self._ledger.drop_ghost(pod)
+        self._ledger.trial_holds.withdraw(pod.uid)
         claims = self._claims(pod)
         if not claims:
             return None
         if claims.problem:
             return claims.problem
         for claim, _ in claims.fixed:
-            flight = self._ledger.flights.get(claim.metadata.uid)
-            if flight is not None:
-                self._ledger.join(flight, pod)
+            shared = self._ledger.in_flight.get(claim.metadata.uid)
+            if shared is not None:
+                self._ledger.in_flight.join(shared, pod)
         open_claims = self._open(claims, node)
         notes: list[str] = []
         if open_claims:
-            answer = self._answer(pod, claims, node, open_claims)
-            choices = answer.choices
+            found = self._allocate(pod, claims, node, open_claims)
+            choices = found.choices
             if choices is None:
-                choices = self._exchange(pod, open_claims, node)
-            elif answer.chosen_by:
-                notes.append(f"{answer.chosen_by} chose the devices")
-            elif answer.broken:
-                notes.append(f"that breaks {answer.broken} of the node's groups that were whole")
+                choices = self._gang.exchange(pod, open_claims, node)
+            elif found.chosen_by:
+                notes.append(f"{found.chosen_by} chose the devices")
+            elif found.broken:
+                notes.append(f"that breaks {found.broken} of the node's groups that were whole")
             if choices is None:
-                return f"cannot allocate all claims ({answer.reason})"
+                return f"cannot allocate all claims ({found.reason})"
             for ready, own in zip(open_claims, choices, strict=True):
-                self._ledger.take(self._flight(ready, own, node.node, pod), pod)
+                self._ledger.decide(self._in_flight(ready, own, node.node, pod), pod)
                 notes.append(_note(ready, own))
-        held = {f.claim.claim.metadata.uid: f.held for f in self._ledger.flights_of(pod)}
-        self._ledger.promise(pod, node.name, held)
+        held = {one.uid: one.held for one in self._ledger.in_flight.of(pod)}
+        self._ledger.trial_holds.remember(pod.uid, node.name, held)
         notes += [_shared_note(claim, self._ledger) for claim, _ in claims.fixed]
         state[NOTES] = tuple(reversed(notes))
         return None
 
-    def _flight(
+    def _in_flight(
         self, claim: ClaimToAllocate, choices: Sequence[Choice], node: Node, pod: PodInfo
-    ) -> Flight:
-        features = self._ledger.inventory.features
+    ) -> InFlightAllocation:
+        features = self._ledger.devices.features
         repeat = self.args.strict_reference
         allocation = allocation_of(claim, choices, node, features, repeat)
-        return Flight(claim, node.metadata.name, pod.gang or pod.key, choices, allocation)
+        unit = pod.gang or pod.key
+        return InFlightAllocation(claim, node.metadata.name, unit, choices, allocation)
 
     @hookimpl
     def unreserve(self, pod: PodInfo) -> None:
-        """Give the devices back; take what was written of them back, too."""
-        if not pod.facts.wants_devices:
-            return
-        self._ledger.leave(pod)
-        for claim, ours in self._written.pop(pod.uid, ()):
-            meta = claim.metadata
-            self._release(ReleaseClaim(claim.key, meta.uid, pod.uid, deallocate=ours))
-
-    def _release(self, write: ReleaseClaim, tries: int = _RELEASES) -> None:
-        """Write a release, and again where that fails: nobody else would do it."""
-
-        def answered(error: ClusterError | None) -> None:
-            if error is not None and not isinstance(error, NotFound) and tries > 1:
-                self._release(write, tries - 1)
-
-        self.handle.submit(write, answered)
-
-    # Members of a gang together --------------------------------------------------------------
-
-    def _mates(self, pod: PodInfo, node: NodeRow) -> list[Flight]:
-        """Return the allocations of the pod's gang that this one may exchange devices with."""
-        if pod.gang is None:
-            return []
-        own = [f for f in self._ledger.flights.values() if f.unit == pod.gang and f.pods]
-        own = [f for f in own if self._may_change(f)]
-        pools = self._ledger.inventory.pools(node.node)
-        local = all(self._ledger.inventory.nodes_of(pool.key) is not None for pool in pools)
-        return [f for f in own if f.node == node.name] if local else own
-
-    def _may_change(self, flight: Flight) -> bool:
-        """Tell whether nothing is written yet, and all pods that use the claim are on its node."""
-        placed = self.handle.snapshot.placed
-        return all(
-            uid not in self._written and placed.get(pod.key, (pod, ""))[1] == flight.node
-            for uid, pod in flight.pods.items()
-        )
-
-    def _joint(
-        self, pod: PodInfo, claims: Sequence[ClaimToAllocate], node: NodeRow
-    ) -> tuple[list[Flight], Answer] | None:
-        """Solve the pod's claims together with those of its mates; None where that fails, too."""
-        mates = self._mates(pod, node)
-        rows = self.handle.snapshot.nodes
-        if not mates or any(mate.node not in rows.row_of for mate in mates):
-            return None
-        state = self._ledger.state.copy()
-        for mate in mates:
-            state.release(mate.held)
-        tasks = [(m.claim, rows.nodes[rows.row_of[m.node]]) for m in mates]
-        tasks += [(claim, node.node) for claim in claims]
-        answer = self._solver.together(tasks, state)
-        if answer.choices is None or self._forbidden(pod, node, mates, answer.choices):
-            return None
-        return mates, answer
-
-    def _forbidden(
-        self,
-        pod: PodInfo,
-        node: NodeRow,
-        mates: Sequence[Flight],
-        choices: Sequence[Sequence[Choice]],
-    ) -> bool:
-        """Tell whether a plugin forbids what the pod or one of its mates would get."""
-        parts: list[tuple[PodInfo, NodeRow, Sequence[Choice]]]
-        parts = [(pod, node, _flat(choices[len(mates) :]))]
-        for mate, own in zip(mates, choices, strict=False):
-            row = NodeRow(node.table, node.table.row_of[mate.node])
-            parts += [(user, row, own) for user in mate.pods.values()]
-        opinions = (self._opinion(*part) for part in parts)
-        return any(one is not None and one.points == -math.inf for one in opinions)
-
-    def _exchange(
-        self, pod: PodInfo, claims: Sequence[ClaimToAllocate], node: NodeRow
-    ) -> Sequence[Sequence[Choice]] | None:
-        """Give mates other devices, so that the pod gets its own; undone with the trial."""
-        joint = self._joint(pod, claims, node)
-        if joint is None:
-            return None
-        mates, answer = joint
-        assert answer.choices is not None
-        rows = self.handle.snapshot.nodes
-        for mate, choices in zip(mates, answer.choices, strict=False):
-            where = rows.nodes[rows.row_of[mate.node]]
-            features = self._ledger.inventory.features
-            allocation = allocation_of(mate.claim, choices, where, features)
-            changed = Flight(mate.claim, mate.node, mate.unit, choices, allocation)
-            before = self._ledger.replace(changed)
-            if before is not None:
-                self.handle.snapshot.on_rollback(partial(self._put_back, before))
-        return answer.choices[len(mates) :]
-
-    def _put_back(self, flight: Flight) -> None:
-        self._ledger.replace(flight)
+        """Release the devices, and undo what was written."""
+        if pod.facts.wants_devices:
+            self._ledger.in_flight.leave(pod)
+            self._writer.undo(pod)
 
     # Binding ---------------------------------------------------------------------------------
 
@@ -451,82 +344,20 @@ class DynamicResources(Plugin[DynamicResourcesArgs]):
         """Write the allocations and reserve the claims; wait until their devices are ready."""
         if not pod.facts.wants_devices:
             return None
-        claims = self._claims(pod)
-        flights = {f.claim.claim.metadata.uid: f for f in self._ledger.flights_of(pod)}
-        writes: list[Write] = []
-        allocations: list[tuple[str, AllocationResult]] = []
-        written: list[tuple[ResourceClaim, bool]] = []
-        for claim in [claim for claim, _ in claims.fixed] + [c.claim for c in claims.open]:
-            flight = flights.get(claim.metadata.uid)
-            allocation = flight.allocation if flight is not None else None
-            known = allocation or claim.status.allocation
-            if known is not None:
-                allocations.append((claim.key, known))
-            uid = claim.metadata.uid
-            writes.append(ReserveClaim(claim.key, uid, pod.key, pod.uid, allocation))
-            written.append((claim, flight is not None))
-        if claims.extended is not None:
-            flight = flights.get(claims.extended.claim.claim.metadata.uid)
-            if flight is not None:
-                mappings = [m for m in claims.extended.mappings if _is_used(m.request_name, flight)]
-                claim, allocation = flight.claim.claim, flight.allocation
-                writes.append(CreateClaim(pod.key, pod.uid, claim, allocation, mappings))
-                allocations.append(("", allocation))
-        if not writes:
-            return None
-        self._written[pod.uid] = written
-        return Preparation(
-            writes,
-            lambda: self._are_ready(pod, allocations),
-            parse_duration(self.args.binding_timeout),
-        )
-
-    def _are_ready(
-        self, pod: PodInfo, allocations: Sequence[tuple[str, AllocationResult]]
-    ) -> bool | str:
-        """Tell whether the API shows the allocations, and all binding conditions hold.
-
-        A text says that a device failed, or that somebody else gave it away just before: the API
-        server takes any allocation, but all who watch see them in one order, and the first one
-        counts. The key "" stands for the claim that is made for the pod's extended resources.
-        """
-        for key, allocation in allocations:
-            if not key:
-                status = pod.pod.status.extended_resource_claim_status
-                if status is None:
-                    return False
-                key = f"{pod.namespace}/{status.resource_claim_name}"
-            claim = self.handle.snapshot.objects(ResourceClaim).get(key)
-            if claim is None:
-                return f"resource claim {key} is gone"
-            known = claim.status.allocation
-            if known is None or known.devices.results != allocation.devices.results:
-                return False
-            rival = self._ledger.earlier_holder(claim)
-            if rival:
-                return f"claim {key}: a device of it was given to claim {rival} just before"
-            for device in allocation.devices.results:
-                held = _conditions(claim, device)
-                for name in device.binding_failure_conditions:
-                    if held.get(name) == "True":
-                        return f"claim {key}: device {device.device} failed: condition {name} holds"
-                if any(held.get(name) != "True" for name in device.binding_conditions):
-                    return False
-        return True
+        return self._writer.prepare(pod, self._claims(pod))
 
     @hookimpl
     def post_bind(self, pod: PodInfo) -> None:
-        """Forget what was promised: the pod has it."""
-        if not pod.facts.wants_devices:
-            return
-        self._written.pop(pod.uid, None)
-        self._ledger.fulfilled(pod)
+        """Drop what was remembered for the pod: it is bound."""
+        if pod.facts.wants_devices:
+            self._writer.forget(pod)
+            self._ledger.trial_holds.forget(pod.uid)
 
     # When no node is left --------------------------------------------------------------------
 
     @hookimpl
     def post_filter(self, unit: Unit, decision: Decision) -> str | None:
-        """Take an allocation back that keeps its own pod, and nobody else, from a node."""
+        """Deallocate a claim whose allocation keeps its pod, its only user, off every node."""
         if "DynamicResources" not in decision.refused_by:
             return None
         for pod in unit.pods:
@@ -548,27 +379,7 @@ class DynamicResources(Plugin[DynamicResourcesArgs]):
         for node in nodes:
             open_claims = self._open(claims, node)
             if open_claims and self._refusal(pod, claims, node) is not None:
-                yield from advice(self._solver, self._ledger, open_claims, node)
-
-
-def _flat(choices: Sequence[Sequence[Choice]]) -> list[Choice]:
-    return [choice for own in choices for choice in own]
-
-
-def _is_used(request: str, flight: Flight) -> bool:
-    return any(choice.wanted.name == request for choice in flight.choices)
-
-
-def _conditions(claim: ResourceClaim, device: AllocatedDevice) -> Mapping[str, str]:
-    for status in claim.status.devices:
-        if (status.driver, status.pool, status.device, status.share_id) == (
-            device.driver,
-            device.pool,
-            device.device,
-            device.share_id,
-        ):
-            return {condition.type: condition.status for condition in status.conditions}
-    return {}
+                yield from advice(self._allocator, self._ledger, open_claims, node)
 
 
 def _note(claim: ClaimToAllocate, choices: Sequence[Choice]) -> str:
@@ -577,8 +388,8 @@ def _note(claim: ClaimToAllocate, choices: Sequence[Choice]) -> str:
 
 
 def _shared_note(claim: ResourceClaim, ledger: DeviceLedger) -> str:
-    flight = ledger.flights.get(claim.metadata.uid)
-    allocation = flight.allocation if flight is not None else claim.status.allocation
+    decided = ledger.in_flight.get(claim.metadata.uid)
+    allocation = decided.allocation if decided is not None else claim.status.allocation
     results = allocation.devices.results if allocation is not None else ()
     return f"claim {claim.metadata.name} has {_by_request((r.request, r.device) for r in results)}"
 

@@ -1,60 +1,35 @@
-"""The claims of one pod: which there are, which are allocated, and what is still missing."""
+"""The claims of one pod: which are allocated, and which have to be."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Hashable
+from dataclasses import dataclass, field
 
 from bayplan import PodInfo
-from bayplan.api import Namespace, ObjectMeta, ResourceClaim, ResourceClaimTemplate
-from bayplan.api.dra import (
-    ADMIN_ACCESS_LABEL,
-    IMPLICIT_RESOURCE_PREFIX,
-    DeviceClaim,
-    DeviceRequest,
-    ExactDeviceRequest,
-    ResourceClaimSpec,
-)
-from bayplan.api.pod import ExtendedResourceMapping, NodeSelector
+from bayplan.api import Namespace, ResourceClaim, ResourceClaimTemplate
+from bayplan.api.dra import ADMIN_ACCESS_LABEL, IMPLICIT_RESOURCE_PREFIX
+from bayplan.api.pod import NodeSelector
 from bayplan.snapshot import Snapshot
-from bayplan_dra.allocator import AllocationError, ClaimToAllocate, prepare
-from bayplan_plugins.dynamic_resources.ledger import DeviceLedger, extended_uid
+from bayplan_dra.allocator import AllocationError, ClaimToAllocate
+from bayplan_plugins.dynamic_resources.claim_specs import without_claim_name
+from bayplan_plugins.dynamic_resources.extended_claims import ExtendedClaim
+from bayplan_plugins.dynamic_resources.ledger import DeviceLedger
 
-__all__ = ["NO_CLAIMS", "Extended", "PodClaims", "claims_of", "extended_of", "why_waiting"]
-
-EXTENDED_NAME = "<extended-resources>"
-"""The name of the claim for extended resources while it is only in memory."""
-
-
-@dataclass(frozen=True)
-class Extended:
-    """The claim that stands for a pod's extended resources, on nodes without a device plugin."""
-
-    claim: ClaimToAllocate
-    mappings: tuple[ExtendedResourceMapping, ...]
-    resources: tuple[str, ...]
-
-    def without(self, served: Sequence[str]) -> ClaimToAllocate:
-        """Return the claim for the resources that the node's device plugin does not serve."""
-        if not served:
-            return self.claim
-        gone = {m.request_name for m in self.mappings if m.resource_name in served}
-        left = tuple(r for r in self.claim.requests if r.name not in gone)
-        return replace(self.claim, requests=left)
+__all__ = ["NO_CLAIMS", "PodClaims", "claims_of", "why_waiting"]
 
 
 @dataclass
 class PodClaims:
     """A pod's claims.
 
-    ``open`` are to be allocated; ``fixed`` are allocated, by the API or in this unit, with the
-    nodes that can use them (None: all); ``problem`` refuses every node; ``key`` is equal for pods
-    that get the same answer everywhere.
+    ``open`` have to be allocated; ``fixed`` are allocated, in the API or in flight for this unit,
+    with the nodes that can use them (None: all); ``problem`` refuses every node; ``key`` is equal
+    for pods that get the same answer from every node.
     """
 
     open: list[ClaimToAllocate] = field(default_factory=list)
     fixed: list[tuple[ResourceClaim, NodeSelector | None]] = field(default_factory=list)
-    extended: Extended | None = None
+    extended: ExtendedClaim | None = None
     problem: str = ""
     key: Hashable = None
 
@@ -63,11 +38,11 @@ class PodClaims:
 
 
 NO_CLAIMS = PodClaims()
-"""What a pod that asks for no devices has."""
+"""The claims of a pod that requests no devices."""
 
 
 def why_waiting(pod: PodInfo, snapshot: Snapshot) -> str | None:
-    """Say which claim a pod has to wait for before it can be tried, None for none."""
+    """Return which claim a pod has to wait for before it enters the queue, None for none."""
     claims = snapshot.objects(ResourceClaim)
     statuses = {s.name: s.resource_claim_name for s in pod.pod.status.resource_claim_statuses}
     for wanted in pod.spec.resource_claims:
@@ -110,30 +85,30 @@ def _admin_allowed(namespace: str, snapshot: Snapshot) -> bool:
 
 
 def claims_of(pod: PodInfo, snapshot: Snapshot, ledger: DeviceLedger) -> PodClaims:
-    """Return a pod's claims as they are now."""
+    """Return a pod's current claims."""
     found = PodClaims()
     key: list[Hashable] = []
     if pod.spec.resource_claims:
         _read_claims(pod, snapshot, ledger, found, key)
     if _read_extended(pod, snapshot, found, key):
-        found.key = (tuple(key), found.problem, pod.gang, ledger.class_version)
+        found.key = (tuple(key), found.problem, pod.gang, ledger.classes.version)
         return found
     implicit = any(name.startswith(IMPLICIT_RESOURCE_PREFIX) for name in pod.requests)
-    if not found.problem and (implicit or ledger.has_extended_resources()):
+    if not found.problem and (implicit or ledger.classes.serve_extended_resources()):
         try:
-            found.extended = extended_of(pod, ledger)
+            found.extended = ledger.extended.of(pod)
         except AllocationError as exc:
             found.problem = str(exc)
     if found.extended is not None:
         key.append(("extended", pod.facts))
     if found:
-        # Members of one gang may exchange the devices that they were given in the same cycle.
-        found.key = (tuple(key), found.problem, pod.gang, ledger.class_version)
+        # The gang is part of the key: its members may exchange the devices of the same cycle.
+        found.key = (tuple(key), found.problem, pod.gang, ledger.classes.version)
     return found
 
 
 def _read_extended(pod: PodInfo, snapshot: Snapshot, found: PodClaims, key: list[Hashable]) -> bool:
-    """Take over the claim that an earlier try made for the pod's extended resources."""
+    """Use the claim that an earlier attempt made for the pod's extended resources."""
     status = pod.pod.status.extended_resource_claim_status
     if status is None:
         return False
@@ -164,88 +139,20 @@ def _read_claims(
             found.problem = f'resource claim "{name}" does not exist'
             return
         allocation = claim.status.allocation
-        flight = ledger.flights.get(claim.metadata.uid)
+        in_flight = ledger.in_flight.get(claim.metadata.uid)
         if allocation is not None:
             found.fixed.append((claim, allocation.node_selector))
             key.append((claim.metadata.uid, claim.metadata.resource_version))
-        elif flight is not None and flight.unit == unit:
-            found.fixed.append((claim, flight.allocation.node_selector))
-            key.append((claim.metadata.uid, flight.node))
-        elif flight is not None:
+        elif in_flight is not None and in_flight.unit == unit:
+            found.fixed.append((claim, in_flight.allocation.node_selector))
+            key.append((claim.metadata.uid, in_flight.node))
+        elif in_flight is not None:
             found.problem = f"resource claim {claim.key} is in the process of being allocated"
             return
         else:
             try:
-                found.open.append(ledger.prepared(claim))
+                found.open.append(ledger.specs.prepared(claim))
             except AllocationError as exc:
-                found.problem = _without_claim(str(exc), claim)
+                found.problem = without_claim_name(str(exc), claim)
                 return
-            key.append(ledger.spec_of(claim))
-
-
-def _without_claim(message: str, claim: ResourceClaim) -> str:
-    """Leave out a generated claim's name, so that a job's pods are told the same."""
-    meta = claim.metadata
-    return message.removeprefix(f"claim {meta.namespace}/{meta.name}").lstrip(":, ")
-
-
-def extended_of(pod: PodInfo, ledger: DeviceLedger) -> Extended | None:
-    """Return the claim for the extended resources of a pod that device classes serve.
-
-    There is one request per container and resource, named ``container-<i>-request-<n>``.
-
-    :raises AllocationError: when no node could serve it.
-    """
-    if not any("/" in name for name in pod.requests):
-        return None
-    if pod.facts not in ledger.extended:
-        ledger.extended[pod.facts] = _make_extended(pod, ledger)
-    known = ledger.extended[pod.facts]
-    if known is None:
-        return None
-    if isinstance(known, AllocationError):
-        raise known
-    assert isinstance(known, Extended)
-    spec = known.claim.claim.spec
-    meta = ObjectMeta(name=EXTENDED_NAME, namespace=pod.namespace, uid=extended_uid(pod.uid))
-    own = replace(known.claim, claim=ResourceClaim(meta, spec))
-    return replace(known, claim=own)
-
-
-def _make_extended(pod: PodInfo, ledger: DeviceLedger) -> Extended | AllocationError | None:
-    requests: list[DeviceRequest] = []
-    mappings: list[ExtendedResourceMapping] = []
-    resources: dict[str, None] = {}
-    containers = [*pod.spec.init_containers, *pod.spec.containers]
-    for index, container in enumerate(containers):
-        amounts = {**container.resources.limits, **container.resources.requests}
-        extended = sorted(name for name, amount in amounts.items() if "/" in name and amount.units)
-        for number, resource in enumerate(extended):
-            name = _class_name(resource, ledger)
-            if name is None:
-                continue
-            request = f"container-{index}-request-{number}"
-            count = amounts[resource].units
-            exactly = ExactDeviceRequest(device_class_name=name, count=count)
-            requests.append(DeviceRequest(request, exactly))
-            mappings.append(ExtendedResourceMapping(container.name, resource, request))
-            resources[resource] = None
-    if not requests:
-        return None
-    claim = ResourceClaim(
-        ObjectMeta(name=EXTENDED_NAME, namespace=pod.namespace),
-        ResourceClaimSpec(DeviceClaim(tuple(requests))),
-    )
-    try:
-        ready = prepare(claim, ledger.device_class, ledger.inventory.features)
-    except AllocationError as exc:
-        return AllocationError(f"extended resources: {_without_claim(str(exc), claim)}")
-    return Extended(ready, tuple(mappings), tuple(resources))
-
-
-def _class_name(resource: str, ledger: DeviceLedger) -> str | None:
-    if resource.startswith(IMPLICIT_RESOURCE_PREFIX):
-        name = resource.removeprefix(IMPLICIT_RESOURCE_PREFIX)
-        return name if ledger.device_class(name) is not None else None
-    found = ledger.class_of_resource(resource)
-    return found.metadata.name if found is not None else None
+            key.append(ledger.specs.number(claim))

@@ -1,4 +1,4 @@
-"""Prometheus metrics. Labels are few and known beforehand, so that no pod makes a new series."""
+"""Prometheus metrics. All label values are known beforehand, so that no pod adds a series."""
 
 from __future__ import annotations
 
@@ -31,9 +31,11 @@ _REASON = {
 
 
 def gpus_chosen(satisfied: bool, same_numa: bool, known: bool) -> None:
-    """Count a pod with GPUs that was bound; ``satisfied`` is False where it gave something up.
+    """Count a pod with GPUs that was bound.
 
-    :param known: whether the topology of its node is.
+    :param satisfied: whether all of its preferences were met.
+    :param same_numa: whether its GPUs are known to be on one NUMA node.
+    :param known: whether its node's GPU topology is known.
     """
     _SATISFIED[satisfied].inc()
     if not satisfied:

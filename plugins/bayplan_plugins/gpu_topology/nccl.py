@@ -1,4 +1,4 @@
-"""What a pod is told for NCCL: as annotations, or as a ConfigMap to be taken over by envFrom."""
+"""NCCL's environment for a pod: as annotations, or as a ConfigMap for envFrom."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _SIZE = 2**30
 
 
 def annotations_of(member: Member, others: Sequence[Member], spans_nodes: bool) -> dict[str, str]:
-    """Return the annotations for a pod.
+    """Return the annotations with the variables, the ring, and why each variable is set.
 
     :param others: the GPUs of the job's other pods.
     :param spans_nodes: whether the job has, or will have, pods on other nodes.
@@ -43,7 +43,7 @@ def config_map_of(
 ) -> ConfigMap:
     """Return the ConfigMap ``<pod>-nccl``: a key for each variable, and the topology file.
 
-    It belongs to the pod, and goes with it.
+    The pod owns it, so it is deleted with the pod. Parameters as for ``annotations_of``.
     """
     variables = environment(member, others, spans_nodes)
     data = {variable.name: variable.value for variable in variables}
@@ -62,9 +62,10 @@ def config_map_of(
 
 
 def _about_ring(member: Member, others: Sequence[Member]) -> dict[str, str]:
-    """Describe the ring over all GPUs of the job that have a place already, as it passes the node.
+    """Describe the part of the job's ring on the node, over all GPUs that are assigned so far.
 
-    Of the other nodes only its neighbours are named, so that no pod's text grows with the job.
+    Of the other nodes only the two neighbours are named, so that the text does not grow with the
+    job.
     """
     if not others:
         return {}

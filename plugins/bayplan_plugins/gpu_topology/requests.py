@@ -1,68 +1,127 @@
-"""What a pod asks of its GPUs, from its annotations and those that it has from its Job."""
+"""What a pod requests of its GPUs, from its annotations and those of its Job."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
 from bayplan import PodInfo
-from bayplan.api.gpus import GpuWish
+from bayplan.api.gpus import GpuRequest
 from bayplan.dialects import gpu_topology, hami
-from bayplan_plugins.gpu_topology.resources import gpu_count
+from bayplan.topology.machine.model import Machine
+from bayplan_plugins.shared.gpus.jobs import job_of
+from bayplan_plugins.shared.gpus.resources import gpu_count
 
-__all__ = ["PodWish", "claim_wish_of", "job_of", "wish_of"]
+__all__ = [
+    "PodGpuRequest",
+    "annotations_naming_gpus",
+    "claim_request_of",
+    "eligible_gpus",
+    "has_hard_constraints",
+    "names_gpus",
+    "pod_request_of",
+    "weaker_requests",
+]
 
 
 @dataclass(frozen=True)
-class PodWish:
-    """How many GPUs a pod asks for, how they are to be chosen, and the job it is a part of.
+class PodGpuRequest:
+    """How many GPUs a pod requests, how they are to be chosen, and the job it belongs to.
 
-    ``multi_node`` says that the job has pods on other nodes, or is to have them.
+    ``multi_node`` says that the job has, or will have, pods on other nodes.
     """
 
     count: int
-    wish: GpuWish
+    options: GpuRequest
     job: str = ""
     multi_node: bool = False
 
 
-def job_of(pod: PodInfo) -> str:
-    """Return the name of what a pod is a part of: its gang, or its controller; "" for neither."""
-    if pod.gang is not None:
-        return pod.gang
-    for owner in pod.pod.metadata.owner_references:
-        if owner.controller:
-            return f"{pod.namespace}/{owner.kind}/{owner.name}"
-    return ""
-
-
-def wish_of(pod: PodInfo) -> PodWish | None:
-    """Return what a pod asks for; None without GPUs."""
+def pod_request_of(pod: PodInfo) -> PodGpuRequest | None:
+    """Return what a pod requests of ``nvidia.com/gpu``; None without GPUs."""
     if not pod.facts.wants_devices:
         return None
     count = gpu_count(pod.requests)
     if not count:
         return None
-    wish = _of(pod)
-    return PodWish(count, wish, job_of(pod), wish.spans_nodes or pod.gang is not None)
+    options = _options(pod)
+    return PodGpuRequest(count, options, job_of(pod), options.spans_nodes or pod.gang is not None)
 
 
-def claim_wish_of(pod: PodInfo) -> GpuWish | None:
-    """Return what a pod's annotations ask of the GPUs of its claims; None for nothing."""
+def claim_request_of(pod: PodInfo) -> GpuRequest | None:
+    """Return what a pod's annotations require of the GPUs of its claims; None for nothing."""
     if not pod.spec.resource_claims or not pod.annotations:
         return None
-    wish = _of(pod)
-    asks = (
-        wish.prefer_nvlink,
-        wish.prefer_numa,
-        wish.require_nvlink,
-        wish.require_numa,
-        wish.min_bandwidth,
-        wish.problem,
+    options = _options(pod)
+    asked = (
+        options.prefer_nvlink,
+        options.prefer_numa,
+        options.require_nvlink,
+        options.require_numa,
+        options.min_bandwidth,
+        options.problem,
     )
-    return wish if any(asks) else None
+    return options if any(asked) else None
 
 
-def _of(pod: PodInfo) -> GpuWish:
-    """Read the ecosystems' annotations; what those of gpu.topology/ say wins."""
-    theirs = hami.wish_of(pod.annotations) or gpu_topology.PLAIN
-    return gpu_topology.wish_of(pod.annotations, theirs) or theirs
+def _options(pod: PodInfo) -> GpuRequest:
+    """Read HAMi's annotations and those of gpu.topology/, which win."""
+    theirs = hami.gpu_request_of(pod.annotations) or gpu_topology.PLAIN
+    return gpu_topology.gpu_request_of(pod.annotations, theirs) or theirs
+
+
+def has_hard_constraints(options: GpuRequest) -> bool:
+    """Tell whether a node whose machine is unknown cannot be known to meet the request."""
+    asked = (options.require_nvlink, options.require_numa, options.min_bandwidth)
+    return any(asked) or names_gpus(options)
+
+
+def names_gpus(options: GpuRequest) -> bool:
+    """Tell whether certain GPUs are named, which nodes of one shape do not share."""
+    return any(_names(options))
+
+
+def _names(options: GpuRequest) -> tuple[object, ...]:
+    return (options.uuids, options.not_uuids, options.models, options.not_models)
+
+
+def annotations_naming_gpus(options: GpuRequest) -> str:
+    """Return the annotations that say which GPUs may be used, joined by commas."""
+    weaker = weaker_requests(options)
+    return ", ".join(name for name, other in weaker if _names(other) != _names(options))
+
+
+def eligible_gpus(machine: Machine, options: GpuRequest) -> tuple[int, ...]:
+    """Return the usable GPUs that the pod may have by their uuid and model."""
+    if not names_gpus(options):
+        return machine.usable
+    found = []
+    for gpu in (machine.gpus[index] for index in machine.usable):
+        model = gpu.model.upper()
+        if options.uuids and gpu.uuid not in options.uuids:
+            continue
+        if options.models and not any(name.upper() in model for name in options.models):
+            continue
+        if gpu.uuid in options.not_uuids or any(n.upper() in model for n in options.not_models):
+            continue
+        found.append(gpu.index)
+    return tuple(found)
+
+
+def weaker_requests(options: GpuRequest) -> Iterator[tuple[str, GpuRequest]]:
+    """Yield the request without one of its constraints, each with that constraint's annotation."""
+    if options.min_bandwidth:
+        name = f"gpu.topology/min-bandwidth {options.min_bandwidth:g}"
+        yield name, replace(options, min_bandwidth=0.0)
+    if options.require_nvlink:
+        yield "gpu.topology/require-nvlink", replace(options, require_nvlink=False)
+    if options.require_numa:
+        yield "nvidia.com/numa-bind", replace(options, require_numa=False)
+    if options.uuids:
+        yield "nvidia.com/use-gpuuuid", replace(options, uuids=frozenset())
+    if options.not_uuids:
+        yield "nvidia.com/nouse-gpuuuid", replace(options, not_uuids=frozenset())
+    if options.models:
+        yield "nvidia.com/use-gputype", replace(options, models=())
+    if options.not_models:
+        yield "nvidia.com/nouse-gputype", replace(options, not_models=())

@@ -1,4 +1,4 @@
-"""NodeNUMA: what a pod asks for comes from NUMA nodes that belong together."""
+"""NodeNUMA: predicts whether a node's kubelet can align what a pod requests."""
 
 from bayplan_plugins.node_numa.plugin import NodeNUMA, NodeNUMAArgs
 

@@ -1,9 +1,9 @@
 """What the kubelet's Topology Manager would decide: hints for each resource, merged by a policy.
 
-A hint is a set of NUMA nodes, as a mask, that together have enough of a resource. It is preferred
-when no smaller set could ever have enough. A merged hint is preferred only when all resources have
-the same set, and each prefers it. The policies: best-effort takes the best merged hint, restricted
-refuses what is not preferred, single-numa-node what is not one node (Kubernetes,
+A hint is a set of NUMA nodes, as a bit mask, that together have enough of a resource. It is
+preferred if no smaller set could ever have enough. A merged hint is preferred only if all resources
+have the same preferred set. Policies: best-effort takes the best merged hint, restricted refuses
+pods without a preferred one, single-numa-node those without a single node (Kubernetes,
 pkg/kubelet/cm/topologymanager).
 """
 
@@ -19,14 +19,14 @@ __all__ = ["Amounts", "Policy", "affinity", "fill", "masks"]
 
 Policy: TypeAlias = Literal["none", "best-effort", "restricted", "single-numa-node"]
 Amounts: TypeAlias = tuple[int, ...]
-"""An amount of one resource on each NUMA node; cpu in milli, everything else in its own unit."""
+"""The amount of one resource on each NUMA node; milli-CPU, everything else in its own unit."""
 _MOST_NODES = 8
-"""The Topology Manager does not start on machines with more NUMA nodes, unless told to."""
+"""The Topology Manager does not start on machines with more NUMA nodes by default."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Hints:
-    """The sets with enough of a resource, small ones first; those of ``width`` are preferred."""
+    """The sets with enough of a resource, smallest first; those of size ``width`` are preferred."""
 
     masks: tuple[int, ...]
     width: int
@@ -34,9 +34,9 @@ class _Hints:
 
 @lru_cache(maxsize=64)
 def masks(size: int) -> tuple[int, ...]:
-    """Return all sets of NUMA nodes, small ones first, then those with the lowest nodes.
+    """Return all sets of NUMA nodes as bit masks, by size, then lowest nodes first.
 
-    Of more than 8 nodes only single ones, and all together.
+    With more than 8 nodes: only single nodes, and all of them.
     """
     if size > _MOST_NODES:
         return (*(1 << node for node in range(size)), (1 << size) - 1)
@@ -50,10 +50,12 @@ def affinity(
     capacity: Mapping[str, Amounts],
     reused: Mapping[str, Amounts] = MappingProxyType({}),
 ) -> int | None:
-    """Return the NUMA nodes, as a mask, that a container or pod would get; None for a refusal.
+    """Return the NUMA nodes, as a bit mask, that a container or pod would get; None: refused.
 
-    Resources that no NUMA node reports give no hint. 0 means that there is no preference. Of
-    ``reused``, a part of ``free``, which init containers leave behind, every NUMA node is taken.
+    Resources that no NUMA node reports give no hint. 0 means that there is no preference.
+
+    :param reused: the part of ``free`` that init containers leave behind; the result includes
+        every NUMA node with some of it.
     """
     if policy == "none":
         return 0
@@ -84,7 +86,7 @@ def _sum(amounts: Amounts, mask: int) -> int:
 
 
 def _agreed(hints: Sequence[_Hints]) -> int | None:
-    """Return the lowest set that all resources prefer."""
+    """Return the lowest set that all resources prefer, None if there is none."""
     first, *others = hints
     if any(other.width != first.width for other in others):
         return None
@@ -95,10 +97,10 @@ def _agreed(hints: Sequence[_Hints]) -> int | None:
 
 
 def _compromise(hints: Sequence[_Hints], size: int) -> int:
-    """Return what sets of all resources have in common, where no set is preferred by all.
+    """Return the best intersection of one set per resource, where no set is preferred by all.
 
-    As many nodes as the resource needs that needs the most, or else the next fewer; then the
-    lowest. A resource without any hint has no say.
+    Its size is that of the largest minimum over the resources, else the next smaller one; then the
+    lowest nodes win. Resources without any hint are ignored.
     """
     with_any = [own.masks for own in hints if own.masks]
     common = {(1 << size) - 1}
@@ -114,9 +116,9 @@ def _compromise(hints: Sequence[_Hints], size: int) -> int:
 
 
 def fill(need: int, free: Amounts, mask: int, reused: Amounts = ()) -> Amounts:
-    """Return how much is taken of each NUMA node.
+    """Return how much of a need is taken from each NUMA node.
 
-    What is ``reused`` comes first, then what is in the mask, the lowest NUMA node first.
+    ``reused`` amounts are taken first, then those in the mask, the lowest NUMA node first.
     """
     taken = [0] * len(free)
     order = sorted(range(len(free)), key=lambda node: (not mask >> node & 1, node))

@@ -1,107 +1,55 @@
 """What is free on the NUMA nodes of every node, and what the kubelet would do there.
 
-A NodeResourceTopology says what its node's pods have left, as of its last report; what was decided
-since is taken off. Without one, a node whose machine is known has the CPUs and GPUs of that.
+A NodeResourceTopology reports what was free on its node at some time; what was decided since then
+is subtracted. Without one, a node with a known machine has that machine's CPUs and GPUs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
-from operator import add, sub
+from collections.abc import Mapping
+from dataclasses import replace
 
 from bayplan import PodInfo
 from bayplan.api import Node, NodeResourceTopology
 from bayplan.api.gpus import GPU_RESOURCES
-from bayplan.api.numa import ZoneAttribute
-from bayplan.api.resources import amount_of
-from bayplan.errors import did_you_mean
 from bayplan.plugin.hookspecs import IntColumn
 from bayplan.snapshot import Snapshot
 from bayplan.snapshot.pods import SpecFacts
-from bayplan_plugins.gpu_topology.codes import NO_CODE, NodeCodes
-from bayplan_plugins.gpu_topology.ledger import GpuLedger
-from bayplan_plugins.gpu_topology.machines import numa_nodes
-from bayplan_plugins.node_numa.demands import Demand, demand_of
-from bayplan_plugins.node_numa.hints import Amounts, Policy, affinity, fill
+from bayplan_plugins.node_numa.aligned_requests import aligned_requests_of
+from bayplan_plugins.node_numa.alignment import (
+    AlignedNode,
+    NumaPlacement,
+    allowed_numa_nodes,
+    node_from_zones,
+    place_pod,
+)
+from bayplan_plugins.node_numa.hints import Amounts, Policy
+from bayplan_plugins.node_numa.policies import policy_of
+from bayplan_plugins.shared.gpus.ledger import GpuLedger
+from bayplan_plugins.shared.node_codes import NO_CODE, NodeCodes
 
-__all__ = ["UNALIGNED", "NumaLedger", "NumaNode", "Placement"]
+__all__ = ["UNALIGNED", "NumaLedger"]
 
 UNALIGNED = NO_CODE
 """The code of a node whose kubelet aligns nothing."""
 _MOST_KEPT = 50_000
 
-_POLICY = "bayplan.dev/topology-manager-policy"
-_SCOPE = "bayplan.dev/topology-manager-scope"
-_KOORDINATOR = "node.koordinator.sh/numa-topology-policy"
-_POLICIES: Mapping[str, Policy] = {
-    "none": "none",
-    "best-effort": "best-effort",
-    "restricted": "restricted",
-    "single-numa-node": "single-numa-node",
-    "None": "none",
-    "BestEffort": "best-effort",
-    "Restricted": "restricted",
-    "SingleNUMANode": "single-numa-node",
-    "BestEffortContainerLevel": "best-effort",
-    "BestEffortPodLevel": "best-effort",
-    "RestrictedContainerLevel": "restricted",
-    "RestrictedPodLevel": "restricted",
-    "SingleNUMANodeContainerLevel": "single-numa-node",
-    "SingleNUMANodePodLevel": "single-numa-node",
-}
 _MOST_REMEMBERED = 8192
 
 
-@dataclass(frozen=True)
-class Placement:
-    """What a pod takes of each NUMA node, by resource; ``nodes`` are the NUMA nodes it may use.
-
-    None for ``nodes`` means any.
-    """
-
-    taken: Mapping[str, Amounts]
-    nodes: frozenset[int] | None
-
-
-@dataclass
-class NumaNode:
-    """The NUMA nodes of one node, by place; ``ids`` are their numbers.
-
-    ``available`` is what a report says, if it is ``measured``; ``taken`` is what pods took since,
-    by uid, ``reported`` what those took that the report counts, as far as it is known, and
-    ``returned`` what of that was given back since.
-    """
-
-    policy: Policy
-    scope: str
-    ids: tuple[int, ...]
-    capacity: Mapping[str, Amounts]
-    available: Mapping[str, Amounts]
-    measured: bool
-    taken: dict[str, Mapping[str, Amounts]] = field(default_factory=dict)
-    reported: dict[str, Mapping[str, Amounts]] = field(default_factory=dict)
-    returned: dict[str, Mapping[str, Amounts]] = field(default_factory=dict)
-
-    @property
-    def shape(self) -> tuple[object, ...]:
-        """What tells nodes apart that have the same left."""
-        return (self.policy, self.scope, self.ids, tuple(self.capacity.items()))
-
-
 class NumaLedger:
-    """The NUMA nodes of a cluster. One for all profiles of a scheduler."""
+    """The NUMA nodes of a cluster. All profiles of a scheduler share one."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
         self._gpus = snapshot.shared(GpuLedger, GpuLedger)
-        self._nodes: dict[str, NumaNode] = {}
+        self._nodes: dict[str, AlignedNode] = {}
         self._sources: dict[str, tuple[Node, NodeResourceTopology | None]] = {}
         self._remembered: dict[tuple[str, str], Mapping[str, Amounts]] = {}
         self._codes = NodeCodes(snapshot, self._code)
-        self._states: list[tuple[NumaNode, Mapping[str, Amounts]]] = []
+        self._states: list[tuple[AlignedNode, Mapping[str, Amounts]]] = []
         self._code_of: dict[tuple[object, ...], int] = {}
-        self._placements: dict[tuple[int, SpecFacts], Placement | None] = {}
+        self._placements: dict[tuple[int, SpecFacts], NumaPlacement | None] = {}
         self._gpus.on_change(self._codes.touch)
         snapshot.on_pod(self._on_pod)
         snapshot.on_object(NodeResourceTopology, self._on_report)
@@ -117,7 +65,7 @@ class NumaLedger:
     # States ----------------------------------------------------------------------------------
 
     def codes(self) -> IntColumn:
-        """Return what every node row has left as a number for ``placement``.
+        """Return, per node row, a number for what is free there, for ``placement`` and ``kind``.
 
         UNALIGNED for nodes whose kubelet aligns nothing.
         """
@@ -135,23 +83,23 @@ class NumaLedger:
             self._states.append((node, free))
         return code
 
-    def placement(self, code: int, pod: PodInfo) -> Placement | None:
-        """Return what the kubelet would give a pod on nodes of a code; None: it would refuse it."""
+    def placement(self, code: int, pod: PodInfo) -> NumaPlacement | None:
+        """Return what a pod would get on nodes of a code; None if the kubelet would refuse it."""
         key = (code, pod.facts)
         if key not in self._placements:
             if len(self._placements) >= _MOST_KEPT:
                 self._placements.clear()
             node, free = self._states[code]
-            self._placements[key] = _placed(node, demand_of(pod), free)
+            self._placements[key] = place_pod(node, aligned_requests_of(pod), free)
         return self._placements[key]
 
     @property
     def kinds(self) -> int:
-        """How many codes there are."""
+        """The number of codes so far."""
         return len(self._states)
 
-    def kind(self, code: int) -> NumaNode:
-        """Return a node of a code."""
+    def kind(self, code: int) -> AlignedNode:
+        """Return one node of a code."""
         return self._states[code][0]
 
     # Pods ------------------------------------------------------------------------------------
@@ -178,12 +126,12 @@ class NumaLedger:
         if taken:
             self._change(node, known.taken, pod.uid, taken)
 
-    def _assumed(self, pod: PodInfo, name: str, node: NumaNode) -> Mapping[str, Amounts]:
-        """Return what a pod that runs is likely to have: what the kubelet would give it now."""
-        demand = demand_of(pod)
+    def _assumed(self, pod: PodInfo, name: str, node: AlignedNode) -> Mapping[str, Amounts]:
+        """Return what a running pod probably has: what the kubelet would give it now."""
+        requests = aligned_requests_of(pod)
         free = self.free(name, node, pod.uid)
-        placement = _placed(node, demand, free) or _placed(
-            replace(node, policy="none"), demand, free
+        placement = place_pod(node, requests, free) or place_pod(
+            replace(node, policy="none"), requests, free
         )
         return placement.taken if placement is not None else {}
 
@@ -199,7 +147,7 @@ class NumaLedger:
         uid: str,
         value: Mapping[str, Amounts] | None,
     ) -> None:
-        """Change one entry of a node's; undone with the trial."""
+        """Change one entry of a node's amounts; undone with the trial."""
         before = amounts.get(uid)
         self._snapshot.on_rollback(lambda: self._change(name, amounts, uid, before))
         if value is None:
@@ -210,8 +158,8 @@ class NumaLedger:
 
     # Nodes -----------------------------------------------------------------------------------
 
-    def node(self, name: str) -> NumaNode | None:
-        """Return a node whose kubelet aligns anything; None for every other."""
+    def node(self, name: str) -> AlignedNode | None:
+        """Return a node if its kubelet aligns anything, else None."""
         row = self._snapshot.nodes.row_of.get(name)
         if row is None:
             return None
@@ -229,9 +177,9 @@ class NumaLedger:
         return self._nodes.get(name)
 
     def _take_over(
-        self, name: str, made: NumaNode, before: NumaNode | None, same_report: bool
+        self, name: str, made: AlignedNode, before: AlignedNode | None, same_report: bool
     ) -> None:
-        """Count what pods took that a node's new description does not count."""
+        """Count what pods took that the node's new description does not include."""
         if before is not None and before.ids == made.ids and before.measured == made.measured:
             made.taken, made.reported = dict(before.taken), dict(before.reported)
             made.returned = dict(before.returned)
@@ -248,46 +196,16 @@ class NumaLedger:
             made.taken = {uid: own for uid, own in made.taken.items() if uid not in running}
             made.returned = {}
 
-    def _read(self, node: Node, zones: NodeResourceTopology | None) -> NumaNode | None:
-        policy, scope = self._policy(node, zones)
+    def _read(self, node: Node, zones: NodeResourceTopology | None) -> AlignedNode | None:
+        policy, scope, problem = policy_of(node, zones)
+        self._snapshot.set_problem(node.metadata.name, "NUMA alignment", problem)
         if policy == "none":
             return None
         if zones is not None:
-            return _from_zones(zones, policy, scope)
+            return node_from_zones(zones, policy, scope)
         return self._from_machine(node, policy, scope)
 
-    def _policy(self, node: Node, zones: NodeResourceTopology | None) -> tuple[Policy, str]:
-        """Return the kubelet's policy and scope, from its report or the node's annotations."""
-        meta = node.metadata
-        attributes: tuple[ZoneAttribute, ...] = zones.attributes if zones is not None else ()
-        said = {attribute.name: attribute.value for attribute in attributes}
-        older = zones.topology_policies[0] if zones is not None and zones.topology_policies else ""
-        text = (
-            meta.annotations.get(_POLICY)
-            or meta.labels.get(_POLICY)
-            or said.get("topologyManagerPolicy")
-            or older
-            or meta.labels.get(_KOORDINATOR)
-            or "none"
-        )
-        scope = (
-            meta.annotations.get(_SCOPE)
-            or meta.labels.get(_SCOPE)
-            or said.get("topologyManagerScope")
-            or ("pod" if older.endswith("PodLevel") else "container")
-        )
-        problem = ""
-        if text not in _POLICIES:
-            near = did_you_mean(text, _POLICIES)
-            problem = f'nothing is aligned, there is no Topology Manager policy "{text}"{near}'
-        elif scope not in ("pod", "container"):
-            problem = f'there is no Topology Manager scope "{scope}", expected container or pod'
-        self._snapshot.set_problem(meta.name, "NUMA alignment", problem)
-        if problem:
-            return "none", "container"
-        return _POLICIES[text], scope
-
-    def _from_machine(self, node: Node, policy: Policy, scope: str) -> NumaNode | None:
+    def _from_machine(self, node: Node, policy: Policy, scope: str) -> AlignedNode | None:
         machine = self._gpus.machines.of(node)
         if isinstance(machine, str):
             return None
@@ -298,12 +216,12 @@ class NumaLedger:
         capacity = {GPU_RESOURCES[0]: tuple(machine.numa_of.count(node) for node in ids)}
         if cpus:
             capacity["cpu"] = tuple(1000 * _count(cpus.get(node, "")) for node in ids)
-        return NumaNode(policy, scope, tuple(ids), capacity, capacity, measured=False)
+        return AlignedNode(policy, scope, tuple(ids), capacity, capacity, measured=False)
 
     # What is free ----------------------------------------------------------------------------
 
-    def free(self, name: str, node: NumaNode, but: str = "") -> dict[str, Amounts]:
-        """Return what each NUMA node has left; what the pod ``but``, by uid, takes is left."""
+    def free(self, name: str, node: AlignedNode, but: str = "") -> dict[str, Amounts]:
+        """Return what is free, by resource; what the pod ``but``, by uid, takes counts as free."""
         free = {resource: list(amounts) for resource, amounts in node.available.items()}
         changes = [(-1, own) for uid, own in node.taken.items() if uid != but]
         changes += [(1, own) for own in node.returned.values()]
@@ -313,7 +231,7 @@ class NumaLedger:
                     free[resource][place] += sign * amount
         gpus = self._gpus.node(name)
         if gpus is not None and any(n is not None for n in gpus.machine.numa_of):
-            # Which GPUs are free is known one by one.
+            # The GPU ledger knows exactly which GPUs are free.
             now = [gpus.machine.numa_of[gpu] for gpu in gpus.free(but)]
             counts = [now.count(number) for number in node.ids]
             for resource in GPU_RESOURCES:
@@ -321,25 +239,25 @@ class NumaLedger:
                     free[resource] = counts
         return {resource: tuple(max(0, a) for a in amounts) for resource, amounts in free.items()}
 
-    def place(self, pod: PodInfo, name: str) -> Placement | None:
+    def place(self, pod: PodInfo, name: str) -> NumaPlacement | None:
         """Return what the kubelet would give a pod on a node; None where it would refuse it."""
         node = self.node(name)
         if node is None:
-            return Placement({}, None)
-        return _placed(node, demand_of(pod), self.free(name, node, pod.uid))
+            return NumaPlacement({}, None)
+        return place_pod(node, aligned_requests_of(pod), self.free(name, node, pod.uid))
 
-    def place_empty(self, pod: PodInfo, node: NumaNode) -> Placement | None:
+    def place_empty(self, pod: PodInfo, node: AlignedNode) -> NumaPlacement | None:
         """Return what the kubelet would give a pod if the node were empty."""
-        return _placed(node, demand_of(pod), node.capacity)
+        return place_pod(node, aligned_requests_of(pod), node.capacity)
 
-    def take(self, pod: PodInfo, name: str, placement: Placement) -> None:
-        """Count what a pod takes as taken."""
+    def take(self, pod: PodInfo, name: str, placement: NumaPlacement) -> None:
+        """Record what a pod takes."""
         node = self._nodes.get(name)
         if node is not None and placement.taken:
             self._change(name, node.taken, pod.uid, placement.taken)
 
     def release(self, pod: PodInfo, name: str) -> None:
-        """Give back what a pod was counted with."""
+        """Release what was recorded for a pod."""
         node = self._nodes.get(name)
         if node is not None and pod.uid in node.taken:
             self._remember(pod, name, node.taken[pod.uid])
@@ -348,64 +266,11 @@ class NumaLedger:
     def allowed(self, pod: PodInfo, name: str) -> frozenset[int] | None:
         """Return the NUMA nodes whose GPUs a pod could get on a node; None for any."""
         node = self.node(name)
-        return _allowed(node, self.place(pod, name)) if node is not None else None
+        return allowed_numa_nodes(node, self.place(pod, name)) if node is not None else None
 
     def allowed_by(self, code: int, pod: PodInfo) -> frozenset[int] | None:
         """Return the NUMA nodes whose GPUs a pod could get on nodes of a code; None for any."""
-        return _allowed(self.kind(code), self.placement(code, pod))
-
-
-def _allowed(node: NumaNode, placement: Placement | None) -> frozenset[int] | None:
-    if placement is None or node.policy not in ("single-numa-node", "restricted"):
-        return None
-    return placement.nodes
-
-
-def _placed(node: NumaNode, demand: Demand, free: Mapping[str, Amounts]) -> Placement | None:
-    left = dict(free)
-    reused: dict[str, Amounts] = {}
-    taken: dict[str, Amounts] = {}
-    used = 0
-    parts = demand.containers if node.scope == "container" else ((demand.pod, True),)
-    for needs, stays in parts:
-        mask = affinity(node.policy, needs, left, node.capacity, reused)
-        if mask is None:
-            return None
-        for resource, need in needs.items():
-            if resource not in left:
-                continue
-            nothing = (0,) * len(left[resource])
-            own = fill(need, left[resource], mask, reused.get(resource, nothing))
-            if not stays:
-                reused[resource] = _each(max, own, reused.get(resource, nothing))
-                continue
-            left[resource] = _each(sub, left[resource], own)
-            rest = _each(sub, reused.get(resource, nothing), own)
-            reused[resource] = tuple(max(0, amount) for amount in rest)
-            taken[resource] = _each(add, taken.get(resource, nothing), own)
-        if stays and any(resource in GPU_RESOURCES for resource in needs):
-            used |= mask
-    nodes = frozenset(number for place, number in enumerate(node.ids) if used >> place & 1)
-    return Placement(taken, nodes or None)
-
-
-def _each(apply: Callable[[int, int], int], ones: Amounts, others: Amounts) -> Amounts:
-    return tuple(map(apply, ones, others))
-
-
-def _from_zones(zones: NodeResourceTopology, policy: Policy, scope: str) -> NumaNode | None:
-    nodes = numa_nodes(zones)
-    if not nodes:
-        return None
-    ids = tuple(sorted(nodes))
-    names = dict.fromkeys(r.name for number in ids for r in nodes[number].resources)
-    capacity: dict[str, Amounts] = {}
-    available: dict[str, Amounts] = {}
-    for name in names:
-        found = [{r.name: r for r in nodes[number].resources}.get(name) for number in ids]
-        capacity[name] = tuple(amount_of(name, r.allocatable) if r else 0 for r in found)
-        available[name] = tuple(amount_of(name, r.available) if r else 0 for r in found)
-    return NumaNode(policy, scope, ids, capacity, available, measured=True)
+        return allowed_numa_nodes(self.kind(code), self.placement(code, pod))
 
 
 def _count(cpus: str) -> int:

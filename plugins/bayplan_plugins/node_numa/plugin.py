@@ -1,4 +1,4 @@
-"""NodeNUMA: keep pods from nodes whose kubelet would refuse them for want of NUMA alignment."""
+"""NodeNUMA: keep pods off nodes whose kubelet would refuse them, as it cannot align them."""
 
 from __future__ import annotations
 
@@ -23,22 +23,23 @@ from bayplan import (
     Remedy,
     hookimpl,
 )
-from bayplan_plugins.node_numa.demands import demand_of
+from bayplan_plugins.node_numa.aligned_requests import aligned_requests_of
+from bayplan_plugins.node_numa.alignment import AlignedNode, NumaPlacement
 from bayplan_plugins.node_numa.hints import Policy
-from bayplan_plugins.node_numa.ledger import UNALIGNED, NumaLedger, NumaNode, Placement
+from bayplan_plugins.node_numa.ledger import UNALIGNED, NumaLedger
 
 __all__ = ["NodeNUMA", "NodeNUMAArgs"]
 
 
 class NodeNUMAArgs(Args):
-    """NodeNUMA has no arguments: policies and scopes are those of the nodes' kubelets."""
+    """NodeNUMA takes no arguments: policies and scopes are those of the nodes' kubelets."""
 
 
 class NodeNUMA(Plugin[NodeNUMAArgs]):
-    """Do what the kubelet's Topology Manager does, before the pod is bound.
+    """Predict what the kubelet's Topology Manager will do with a pod.
 
     It aligns CPUs and memory of guaranteed pods, and every device of a resource that the NUMA
-    nodes report. Devices of resource claims have no hints in the kubelet; constraints of the claims
+    nodes report. Devices of resource claims give the kubelet no hints; constraints in the claims
     align them.
     """
 
@@ -52,13 +53,13 @@ class NodeNUMA(Plugin[NodeNUMAArgs]):
 
     @hookimpl
     def sign(self, pod: PodInfo) -> Hashable:
-        """What is aligned follows from the spec."""
-        return pod.facts if demand_of(pod).pod else None
+        """Sign by the spec, which says what is aligned."""
+        return pod.facts if aligned_requests_of(pod).pod else None
 
     @hookimpl
     def pre_filter(self, pod: PodInfo) -> object:
-        """Skip pods of which nothing is aligned."""
-        return None if demand_of(pod).pod else SKIP
+        """Skip pods without anything to align."""
+        return None if aligned_requests_of(pod).pod else SKIP
 
     @hookimpl
     def filter(self, pod: PodInfo, nodes: NodeView) -> Iterator[Reject]:
@@ -74,20 +75,20 @@ class NodeNUMA(Plugin[NodeNUMAArgs]):
 
     @hookimpl
     def filter_node(self, pod: PodInfo, node: NodeRow) -> Refusal | None:
-        """Say whether one node's kubelet would refuse the pod."""
+        """Return why one node's kubelet would refuse the pod."""
         return self._refusal_of(pod, int(self._ledger.codes()[node.row]))
 
     def _refusal_of(self, pod: PodInfo, code: int) -> Refusal | None:
         if code == UNALIGNED or self._ledger.placement(code, pod) is not None:
             return None
         numa = self._ledger.kind(code)
-        hopeless = self._ledger.place_empty(pod, numa) is None
-        return Refusal((_reason(numa.policy, numa.scope),), resolvable=not hopeless)
+        fits_empty = self._ledger.place_empty(pod, numa) is not None
+        return Refusal((_reason(numa.policy, numa.scope),), resolvable=fits_empty)
 
     @hookimpl
     def reserve(self, pod: PodInfo, node: NodeRow, state: CycleState) -> str | None:
-        """Count what the kubelet would give the pod."""
-        if not demand_of(pod).pod:
+        """Record what the kubelet would give the pod."""
+        if not aligned_requests_of(pod).pod:
             return None
         numa = self._ledger.node(node.name)
         if numa is None:
@@ -102,19 +103,19 @@ class NodeNUMA(Plugin[NodeNUMAArgs]):
 
     @hookimpl
     def unreserve(self, pod: PodInfo, node: NodeRow) -> None:
-        """Give it back."""
+        """Release what was recorded."""
         self._ledger.release(pod, node.name)
 
     @hookimpl
     def remedies(self, pod: PodInfo, nodes: NodeView) -> Iterable[Remedy]:
-        """Tell what is free on each NUMA node of one that refuses the pod."""
+        """Say what is free on each NUMA node of the nodes that refuse the pod."""
         for node in nodes:
             numa = self._ledger.node(node.name)
             if numa is None or self._ledger.place(pod, node.name) is not None:
                 continue
             free = self._ledger.free(node.name, numa, pod.uid)
-            need = demand_of(pod).pod
-            told = "; ".join(
+            need = aligned_requests_of(pod).pod
+            shown = "; ".join(
                 f"NUMA {number} has "
                 + ", ".join(
                     f"{_shown(name, free[name][place])} {name}" for name in need if name in free
@@ -124,7 +125,7 @@ class NodeNUMA(Plugin[NodeNUMAArgs]):
             wanted = ", ".join(
                 f"{_shown(name, need[name])} {name}" for name in need if name in free
             )
-            text = f"would fit on {node.name} if {wanted} could be aligned ({numa.policy}): {told}"
+            text = f"would fit on {node.name} if {wanted} could be aligned ({numa.policy}): {shown}"
             yield Remedy(text, node.row, 0.9)
 
 
@@ -140,7 +141,7 @@ def _shown(resource: str, amount: int) -> str:
     return str(amount)
 
 
-def _note(numa: NumaNode, placement: Placement) -> str:
+def _note(numa: AlignedNode, placement: NumaPlacement) -> str:
     parts = []
     for place, number in enumerate(numa.ids):
         own = [

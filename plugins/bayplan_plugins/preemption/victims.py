@@ -1,4 +1,4 @@
-"""Whom a unit may evict, what that costs, and the rules that protect gangs and budgets."""
+"""Which pods a unit may evict, what that costs, and the rules that protect gangs and budgets."""
 
 from __future__ import annotations
 
@@ -11,21 +11,23 @@ from bayplan.api import PodDisruptionBudget
 from bayplan.api.gang import Gang
 from bayplan.api.selectors import Selector, compile_selector
 from bayplan.dialects import may_be_evicted
+from bayplan.gangs.completeness import has_minimum, rank_order
 from bayplan.naming import natural_key
 
-__all__ = ["Cost", "Evictable"]
+__all__ = ["Evictable", "EvictionCost"]
 
 _OFFSET = 2**31
 """Added to each priority, as kube-scheduler does, so that every victim adds to the sum."""
 
 
 @dataclass(frozen=True, order=True)
-class Cost:
-    """What an eviction costs; smaller is better, the first difference decides.
+class EvictionCost:
+    """What an eviction costs; less is better, and the first field that differs decides.
 
-    Disruption budgets violated, highest priority among the victims, sum of their priorities,
-    their number, gangs that end, (for equal highest priorities) the start of the earliest victim,
-    negated, for younger victims are better, and the first rank among gangs' victims, negated.
+    In order: disruption budgets violated, highest priority among the victims, sum of their
+    priorities, their number, gangs that end, start time (seconds since 1970, negated: later is
+    better) of the earliest victim with the highest priority, and the first position by rank among
+    gangs' victims (negated: last is better).
     """
 
     violations: int
@@ -51,7 +53,7 @@ class Cost:
 
 
 class Evictable:
-    """The pods that may be evicted for one unit, the least important first on every node.
+    """The pods that may be evicted for one unit.
 
     :param protect: keep every gang at its minimum, even where all of it could go.
     """
@@ -62,8 +64,8 @@ class Evictable:
         self.priority = min(pod.priority for pod in unit.pods)
         self._own = {pod.key for pod in (*unit.pods, *(bound for bound, _ in unit.bound))}
         self._protect = protect
-        self.spared: dict[str, PodInfo] = {}
-        """Pods that might go, had the cluster not refused their eviction a moment ago."""
+        self.in_cooldown: dict[str, PodInfo] = {}
+        """Pods that could be evicted, had the cluster not refused that a moment ago, by key."""
         self._surplus: dict[str, set[str]] = {}
         self._budgets = [
             (budget, compile_selector(budget.spec.selector))
@@ -71,12 +73,12 @@ class Evictable:
         ]
 
     def on_row(self, row: int) -> list[PodInfo]:
-        """Return the pods of a node that may go, the least important first."""
+        """Return the pods of a node that may be evicted, the least important first."""
         found = [pod for pod in self._snapshot.nodes.pods[row].values() if self._may_go(pod)]
         return self.by_importance(found)
 
     def by_importance(self, pods: Iterable[PodInfo]) -> list[PodInfo]:
-        """Order pods: whoever is to be spared longest comes last."""
+        """Sort pods by importance, the most important last."""
         by_name = sorted(pods, key=lambda pod: natural_key(pod.key), reverse=True)
         return sorted(by_name, key=self._importance)
 
@@ -85,7 +87,7 @@ class Evictable:
         return (not self.is_free(pod), guarded, pod.priority, -_started(pod))
 
     def is_free(self, pod: PodInfo) -> bool:
-        """Tell whether a pod costs nothing: it is ending already, or only a held place."""
+        """Tell whether a pod costs nothing: it is terminating, or only nominated."""
         return pod.terminating or self._handle.is_nominated(pod)
 
     def _may_go(self, pod: PodInfo) -> bool:
@@ -96,7 +98,7 @@ class Evictable:
         if not may_be_evicted(pod.pod):
             return False
         if self._handle.in_eviction_cooldown(pod):
-            self.spared[pod.key] = pod
+            self.in_cooldown[pod.key] = pod
             return False
         return self._gang_allows(pod)
 
@@ -109,16 +111,18 @@ class Evictable:
         return self._handle.gang(pod.gang).gang
 
     def members(self, gang: str) -> list[PodInfo]:
-        """Return a gang's pods that hold a node and are not ending."""
+        """Return a gang's pods that have a node and are not terminating."""
         bound = self._handle.gang(gang).bound.values()
         return [pod for pod, _ in bound if not pod.terminating]
 
     def _position(self, pod: PodInfo) -> int:
+        """Return a pod's place among its gang's members, by rank."""
         assert pod.gang is not None, "asked of members only"
-        ordered = sorted(self.members(pod.gang), key=_by_rank)
+        ordered = sorted(self.members(pod.gang), key=rank_order)
         return next((i for i, other in enumerate(ordered) if other.key == pod.key), 0)
 
     def _gang_allows(self, pod: PodInfo) -> bool:
+        """Tell whether the pod's gang can end, or stays complete without it."""
         gang = self.gang_of(pod)
         if gang is None:
             return True
@@ -134,7 +138,7 @@ class Evictable:
             return False
         if gang.key not in self._surplus:
             spare = max(0, len(members) - gang.min_member)
-            last = sorted(members, key=_by_rank, reverse=True)
+            last = sorted(members, key=rank_order, reverse=True)
             self._surplus[gang.key] = {other.key for other in last[:spare]}
         return pod.key in self._surplus[gang.key]
 
@@ -150,12 +154,12 @@ class Evictable:
             if gang is None:
                 continue
             members = self.members(key)
-            if gang.whole or len(members) - count < gang.min_member:
+            if gang.whole or not has_minimum(gang, len(members) - count):
                 chosen |= {pod.key: pod for pod in members}
         return list(chosen.values())
 
     def ended_gangs(self, victims: Sequence[PodInfo]) -> int:
-        """Return how many gangs are below their minimum without these pods."""
+        """Return how many gangs fall below their minimum without these pods."""
         gone = {pod.key for pod in victims if not self.is_free(pod)}
         gangs = {pod.gang for pod in victims if pod.gang is not None and not self.is_free(pod)}
         ended = 0
@@ -163,7 +167,8 @@ class Evictable:
             gang = self._handle.gang(key).gang
             members = self.members(key)
             left = sum(pod.key not in gone for pod in members)
-            ended += gang is not None and left < gang.min_member <= len(members)
+            if gang is not None and has_minimum(gang, len(members)):
+                ended += not has_minimum(gang, left)
         return ended
 
     # Costs -------------------------------------------------------------------------------
@@ -177,7 +182,7 @@ class Evictable:
         ]
 
     def violations(self, victims: Iterable[PodInfo]) -> int:
-        """Return how many of the pods cannot go without violating a disruption budget."""
+        """Return how many of the pods cannot be evicted without violating a disruption budget."""
         allowed = {
             f"{budget.metadata.namespace}/{budget.metadata.name}": budget.status.disruptions_allowed
             for budget, _ in self._budgets
@@ -192,12 +197,12 @@ class Evictable:
             count += any(allowed[key] < 0 for key in own)
         return count
 
-    def cost(self, victims: Sequence[PodInfo]) -> Cost:
-        """Return what it costs that these pods go."""
+    def cost(self, victims: Sequence[PodInfo]) -> EvictionCost:
+        """Return what it costs to evict these pods."""
         real = [pod for pod in victims if not self.is_free(pod)]
         highest = max((pod.priority for pod in real), default=-_OFFSET)
         earliest = min((_started(p) for p in real if p.priority == highest), default=0.0)
-        return Cost(
+        return EvictionCost(
             self.violations(real),
             highest,
             sum(pod.priority + _OFFSET for pod in real),
@@ -210,10 +215,6 @@ class Evictable:
 
 def _covers(budget: PodDisruptionBudget, selector: Selector, pod: PodInfo) -> bool:
     return budget.metadata.namespace == pod.namespace and selector.matches(pod.labels)
-
-
-def _by_rank(pod: PodInfo) -> tuple[object, ...]:
-    return (pod.rank or 0, natural_key(pod.name))
 
 
 def _started(pod: PodInfo) -> float:

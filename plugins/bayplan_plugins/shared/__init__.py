@@ -1,1 +1,1 @@
-"""What several plugins share."""
+"""Helpers and ledgers that several plugins share."""

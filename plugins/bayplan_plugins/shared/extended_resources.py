@@ -12,7 +12,7 @@ __all__ = ["served_by_classes"]
 
 
 def served_by_classes(names: Iterable[str], snapshot: Snapshot) -> frozenset[str]:
-    """Return those of the resources that some device class serves."""
+    """Return the resources that some device class serves."""
     wanted = [name for name in names if "/" in name]
     classes = snapshot.objects(DeviceClass)
     if not wanted or not classes:

@@ -1,4 +1,4 @@
-"""Node selectors and node selector terms over columns of labels."""
+"""Node selectors and their terms, evaluated over columns of labels."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def required_match(spec: PodSpec, nodes: NodeView) -> BoolColumn:
 
 
 def matches_labels(labels: Mapping[str, str], nodes: NodeView) -> BoolColumn:
-    """Return the nodes that carry all of the labels."""
+    """Return the nodes that have all of the labels."""
     mask = np.ones(len(nodes), dtype=np.bool_)
     for key, value in labels.items():
         mask &= nodes.label_in(key, (value,))
@@ -74,7 +74,7 @@ def _beyond(text: str, operator: str, bound: int) -> bool:
 
 
 def _field_meets(requirement: NodeSelectorRequirement, nodes: NodeView) -> BoolColumn:
-    # metadata.name is the only field that nodes can be selected by.
+    # metadata.name is the only field that Kubernetes supports here.
     if requirement.key != "metadata.name":
         return np.zeros(len(nodes), dtype=np.bool_)
     wanted: Iterable[str] = frozenset(requirement.values)

@@ -13,10 +13,10 @@ Labels = Mapping[str, str]
 
 
 def unmet(spec: PodSpec, name: str, labels: Labels) -> tuple[str, int]:
-    """Return the smallest change that would let the node match, and of how many labels.
+    """Return the smallest change that would let the node match, and how many labels it changes.
 
     :param name: the node's name.
-    :return: such as ``("if that node had the label a=1", 1)``; ``("", 0)`` where none would help.
+    :return: such as ``("if it had the label a", 1)``; ``("", 0)`` if no change would help.
     """
     written = _other_case(spec.node_selector, labels)
     parts = [
@@ -61,7 +61,7 @@ def _label(key: str, wanted: str, labels: Labels) -> str:
 
 
 def _of_term(term: NodeSelectorTerm, name: str, labels: Labels) -> list[str] | None:
-    """Return what a node lacks of a term, None where no label would help."""
+    """Return what a node lacks of a term; None if no label would help."""
     if not term.match_expressions and not term.match_fields:
         return None
     for requirement in term.match_fields:

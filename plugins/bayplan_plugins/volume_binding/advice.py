@@ -26,7 +26,7 @@ _MOST_NODES = 64
 
 
 def advice(finder: VolumeFinder, volumes: PodVolumes, nodes: NodeView) -> Iterator[Remedy]:
-    """Yield remedies for the first nodes that are refused for one reason only."""
+    """Yield remedies for nodes that are refused for a single reason, up to 64 per reason."""
     refused = list(finder.refused(volumes))
     reasons = np.zeros(len(nodes), dtype=np.int64)
     for _, mask in refused:
@@ -40,7 +40,7 @@ def advice(finder: VolumeFinder, volumes: PodVolumes, nodes: NodeView) -> Iterat
 
 
 def wrong_claims(pod: PodInfo, snapshot: Snapshot) -> Iterator[Remedy]:
-    """Suggest what a pod's claims lack, where no node can serve them as they are."""
+    """Suggest what a pod's claims lack, if no node can serve them."""
     yield from missing_claims(pod, snapshot)
     classes = snapshot.objects(StorageClass)
     for used in used_by(pod):
@@ -63,7 +63,7 @@ def wrong_claims(pod: PodInfo, snapshot: Snapshot) -> Iterator[Remedy]:
 
 
 def _text(finder: VolumeFinder, volumes: PodVolumes, reason: str, row: int) -> str:
-    """Return what would have to be for a node to be taken, "" where nothing small would do."""
+    """Return what would let a node serve the claims; "" if no small change would."""
     if reason == AFFINITY:
         far = [v.metadata.name for _, v in volumes.bound if v and not finder.reached(v)[row]]
         return f"if volume {' and '.join(far)} could be reached from there"

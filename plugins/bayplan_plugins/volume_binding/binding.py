@@ -1,4 +1,4 @@
-"""Waiting until the claims of a pod are bound."""
+"""The wait until the claims of a pod are bound."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from bayplan.api import PersistentVolume, PersistentVolumeClaim
 from bayplan.api.volumes import SELECTED_NODE, is_bound, is_kept_for
 from bayplan.snapshot import Snapshot
 from bayplan_plugins.volume_binding.finder import VolumeFinder
-from bayplan_plugins.volume_binding.ledger import Choice
+from bayplan_plugins.volume_binding.ledger import VolumeChoice
 
-__all__ = ["Binding"]
+__all__ = ["ClaimBinding"]
 
 
-class Binding:
-    """What was decided for the claims of one pod, on its way through the API.
+class ClaimBinding:
+    """What was decided for the claims of one pod, while it is written to the API.
 
-    Objects that are as they were when it was decided do not show yet what was written.
+    An object that has not changed since the decision does not show yet what was written.
     """
 
     def __init__(
-        self, snapshot: Snapshot, finder: VolumeFinder, node: str, choices: Sequence[Choice]
+        self, snapshot: Snapshot, finder: VolumeFinder, node: str, choices: Sequence[VolumeChoice]
     ) -> None:
         self._snapshot = snapshot
         self._finder = finder
         self._node = node
         self._choices = choices
-        self._kept: dict[
+        self._cached: dict[
             str, tuple[PersistentVolumeClaim, PersistentVolume | None, bool | str]
         ] = {}
         volumes = snapshot.objects(PersistentVolume)
@@ -34,26 +34,26 @@ class Binding:
 
     def is_complete(self) -> bool | str:
         """Tell whether all claims are bound; a text says what went wrong."""
-        answers = [self._answer(choice) for choice in self._choices]
-        wrong = next((answer for answer in answers if isinstance(answer, str)), None)
-        return f"binding volumes: {wrong}" if wrong is not None else all(answers)
+        states = [self._state(choice) for choice in self._choices]
+        wrong = next((state for state in states if isinstance(state, str)), None)
+        return f"binding volumes: {wrong}" if wrong is not None else all(states)
 
-    def _answer(self, choice: Choice) -> bool | str:
+    def _state(self, choice: VolumeChoice) -> bool | str:
         claim = self._snapshot.objects(PersistentVolumeClaim).get(choice.claim.key)
         if claim is None or claim.metadata.uid != choice.claim.metadata.uid:
             return f'persistentvolumeclaim "{choice.claim.metadata.name}" is gone'
         name = choice.volume or claim.spec.volume_name
         volume = self._snapshot.objects(PersistentVolume).get(name)
-        kept = self._kept.get(choice.claim.key)
-        if kept is not None and kept[0] is claim and kept[1] is volume:
-            # A large gang is asked after every change, few of which are about this claim.
-            return kept[2]
-        answer = self._judge(choice, claim, volume)
-        self._kept[choice.claim.key] = (claim, volume, answer)
-        return answer
+        cached = self._cached.get(choice.claim.key)
+        if cached is not None and cached[0] is claim and cached[1] is volume:
+            # Large gangs ask after every change, and few changes concern this claim.
+            return cached[2]
+        state = self._judge(choice, claim, volume)
+        self._cached[choice.claim.key] = (claim, volume, state)
+        return state
 
     def _judge(
-        self, choice: Choice, claim: PersistentVolumeClaim, volume: PersistentVolume | None
+        self, choice: VolumeChoice, claim: PersistentVolumeClaim, volume: PersistentVolume | None
     ) -> bool | str:
         if choice.volume:
             wrong = self._taken(choice, claim, volume)
@@ -65,9 +65,9 @@ class Binding:
         return wrong or (is_bound(claim) and volume is not None)
 
     def _taken(
-        self, choice: Choice, claim: PersistentVolumeClaim, volume: PersistentVolume | None
+        self, choice: VolumeChoice, claim: PersistentVolumeClaim, volume: PersistentVolume | None
     ) -> str:
-        """Say what is wrong with a volume that was chosen, "" for nothing."""
+        """Return what is wrong with a volume that was chosen; "" for nothing."""
         if volume is None:
             return f'persistentvolume "{choice.volume}" is gone'
         if is_bound(claim) and claim.spec.volume_name != choice.volume:
@@ -76,8 +76,8 @@ class Binding:
             return f'ClaimRef got reset for pv "{choice.volume}"'
         return ""
 
-    def _made(self, choice: Choice, claim: PersistentVolumeClaim) -> str:
-        """Say what is wrong with a volume that is being made, "" for nothing."""
+    def _made(self, choice: VolumeChoice, claim: PersistentVolumeClaim) -> str:
+        """Return what is wrong with a volume that is being provisioned; "" for nothing."""
         selected = claim.metadata.annotations.get(SELECTED_NODE)
         known = choice.claim.metadata
         if selected != choice.node and claim.metadata.resource_version != known.resource_version:

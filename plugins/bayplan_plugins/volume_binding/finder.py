@@ -13,7 +13,7 @@ from bayplan.api.volumes import SELECTED_NODE, ClaimNeeds, is_bound, is_owned, n
 from bayplan.plugin.hookspecs import BoolColumn, IntColumn
 from bayplan.snapshot import Snapshot
 from bayplan_plugins.shared.volumes.lookup import claim_of, is_delayed, not_found, used_by
-from bayplan_plugins.volume_binding.ledger import Choice, VolumeLedger
+from bayplan_plugins.volume_binding.ledger import VolumeChoice, VolumeLedger
 from bayplan_plugins.volume_binding.provisioning import Provisioning
 from bayplan_plugins.volume_binding.table import NO_VOLUME
 
@@ -37,10 +37,10 @@ UNBOUND = "pod has unbound immediate PersistentVolumeClaims"
 
 @dataclass(frozen=True, slots=True)
 class OpenClaim:
-    """A claim to be bound with the pod's node.
+    """A claim that is bound once the pod has a node.
 
-    ``kept`` is the volume that it gets where that can be reached; ``selected`` the node for which
-    a volume is to be made already.
+    ``kept`` is the volume that is kept for it; ``selected`` the node for which a volume is already
+    being provisioned ("" for none).
     """
 
     claim: PersistentVolumeClaim
@@ -51,7 +51,7 @@ class OpenClaim:
 
 @dataclass
 class PodVolumes:
-    """A pod's claims: ``problem`` refuses every node; open claims come the smallest first."""
+    """A pod's claims, the smallest open one first; ``problem`` refuses every node."""
 
     problem: str = ""
     bound: list[tuple[PersistentVolumeClaim, PersistentVolume | None]] = field(default_factory=list)
@@ -62,7 +62,7 @@ class PodVolumes:
 
 
 class VolumeFinder:
-    """Answers for the pods of one snapshot."""
+    """Finds nodes and volumes for the pods of one snapshot."""
 
     def __init__(self, snapshot: Snapshot, ledger: VolumeLedger) -> None:
         self._snapshot = snapshot
@@ -70,7 +70,7 @@ class VolumeFinder:
         self.provisioning = Provisioning(snapshot, ledger.labels)
 
     def volumes_of(self, pod: PodInfo) -> PodVolumes:
-        """Return a pod's claims as they are now."""
+        """Return a pod's current claims."""
         found = PodVolumes()
         unbound = False
         for used in used_by(pod):
@@ -90,14 +90,14 @@ class VolumeFinder:
 
     def _open(self, claim: PersistentVolumeClaim) -> OpenClaim:
         selected = claim.metadata.annotations.get(SELECTED_NODE, "")
-        choice = self._ledger.promised(claim)
+        choice = self._ledger.assumed(claim)
         if choice is not None and not choice.volume:
             selected = choice.node
         kept = None if selected else self._ledger.kept_for(claim)
         return OpenClaim(claim, needs_of(claim), kept, selected)
 
     def key(self, volumes: PodVolumes) -> Hashable:
-        """Return what is equal for claims that get the same answer from every node."""
+        """Return a key that is equal for claims that every node serves equally."""
         bound = tuple(v.affinity if v is not None else GONE for _, v in volumes.bound)
         to_bind = tuple(
             (
@@ -125,17 +125,17 @@ class VolumeFinder:
         yield NO_STORAGE, full
 
     def reached(self, volume: PersistentVolume) -> BoolColumn:
-        """Return the nodes from which a volume can be reached."""
+        """Return, per row, whether a volume can be reached."""
         labels = self._ledger.labels
         return labels.mask(labels.selected(volume.affinity))
 
     def _lacking(self, claims: Sequence[OpenClaim]) -> tuple[BoolColumn, BoolColumn]:
-        """Return the nodes without volumes for the claims, and those without storage for them."""
+        """Return the nodes without volumes for the claims, and those without enough storage."""
         missing = np.zeros(len(self._snapshot.nodes), dtype=np.bool_)
         full = np.zeros(len(missing), dtype=np.bool_)
         for one, matched in zip(claims, self._matched(claims), strict=True):
             if one.kept is not None:
-                # None is made beside it: the claim would be bound to the one that is kept.
+                # No other one is provisioned: the claim would be bound to the one that is kept.
                 missing |= ~matched
             elif one.selected:
                 name = one.needs.storage_class
@@ -147,7 +147,7 @@ class VolumeFinder:
         return missing, full
 
     def _matched(self, claims: Sequence[OpenClaim]) -> list[BoolColumn]:
-        """Return, for each claim, the nodes where it gets a volume that exists."""
+        """Return, for each claim, the nodes where it gets an existing volume."""
         nodes = len(self._snapshot.nodes)
         first = [self._first(one) for one in claims]
         found = [column != NO_VOLUME for column in first]
@@ -172,21 +172,21 @@ class VolumeFinder:
 
     # One node --------------------------------------------------------------------------------
 
-    def choose(self, volumes: PodVolumes, row: int) -> tuple[Choice, ...] | str:
-        """Return what the open claims get on a node, or why it is refused."""
+    def choose(self, volumes: PodVolumes, row: int) -> tuple[VolumeChoice, ...] | str:
+        """Return what the open claims get on a node, or why the node is refused."""
         for reason, mask in self.refused(PodVolumes(bound=volumes.bound)):
             if mask[row]:
                 return reason
         node = self._snapshot.nodes.names[row]
-        chosen: list[Choice] = []
+        chosen: list[VolumeChoice] = []
         for one, volume in zip(volumes.open, self._on_row(volumes.open, row), strict=True):
             if volume is not None:
-                chosen.append(Choice(one.claim, node, volume.metadata.name))
+                chosen.append(VolumeChoice(one.claim, node, volume.metadata.name))
                 continue
             reason = self._refusal(one, row)
             if reason:
                 return reason
-            chosen.append(Choice(one.claim, one.selected or node))
+            chosen.append(VolumeChoice(one.claim, one.selected or node))
         return tuple(chosen)
 
     def lacking_on(self, volumes: PodVolumes, row: int) -> list[OpenClaim]:
@@ -198,7 +198,7 @@ class VolumeFinder:
         ]
 
     def _refusal(self, one: OpenClaim, row: int) -> str:
-        """Say why no volume is made for a claim on a node, "" where one is."""
+        """Return why no volume can be provisioned for a claim on a node; "" if one can."""
         name = one.needs.storage_class
         if one.kept is not None:
             return NO_VOLUMES
@@ -209,7 +209,7 @@ class VolumeFinder:
         return "" if self.provisioning.has_room(one.needs)[row] else NO_STORAGE
 
     def _on_row(self, claims: Sequence[OpenClaim], row: int) -> list[PersistentVolume | None]:
-        """Return the volume of each claim on a node, the smallest claim choosing first."""
+        """Return the existing volume that each claim gets on a node; claims choose in order."""
         found: list[PersistentVolume | None] = []
         taken: dict[str, set[int]] = {}
         for one in claims:
@@ -229,7 +229,7 @@ class VolumeFinder:
 
 
 def _problem(pod: PodInfo, name: str, claim: PersistentVolumeClaim | None, ephemeral: bool) -> str:
-    """Say what about a claim refuses every node, "" for nothing."""
+    """Return what about a claim refuses every node; "" for nothing."""
     if claim is None:
         if ephemeral:
             wanted = f'create the persistentvolumeclaim "{name}"'

@@ -1,4 +1,4 @@
-"""Which volumes are free, and what was decided for pods whose claims are not bound yet."""
+"""Which volumes are free, and which are assumed for claims that are not bound yet."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from bayplan.snapshot import Snapshot
 from bayplan_plugins.shared.volumes.labels import LabelRows
 from bayplan_plugins.volume_binding.table import VolumeTable
 
-__all__ = ["Choice", "VolumeLedger"]
+__all__ = ["VolumeChoice", "VolumeLedger"]
 
 ClaimId = tuple[str, str]
 _FEW = 8
-"""So many nodes that reach a volume are told one by one when it is taken."""
+"""Up to this many nodes that reach a volume are touched one by one when it is taken."""
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
-    """What was decided for one claim: a volume by name, or (``volume`` "") one made for a node."""
+class VolumeChoice:
+    """What was decided for one claim: a volume by name, or (``volume`` "") one to provision."""
 
     claim: PersistentVolumeClaim
     node: str
@@ -35,23 +35,23 @@ class Choice:
 
     @property
     def key(self) -> ClaimId:
-        """Which claim it is; one that was made anew is another."""
+        """The claim's key and uid; a claim that was recreated is another one."""
         return _id_of(self.claim)
 
 
 @dataclass(slots=True)
-class _Promise:
-    """A choice, and the uids of the pods that count on it."""
+class _AssumedChoice:
+    """A choice, and the uids of the pods that rely on it."""
 
-    choice: Choice
+    choice: VolumeChoice
     pods: set[str] = field(default_factory=set)
 
 
 class VolumeLedger:
-    """The volumes of a cluster and what was decided. One for all profiles of a scheduler.
+    """The volumes of a cluster and what was decided. All profiles of a scheduler share one.
 
-    What a cycle decides counts at once, for pods of the same unit, too; it is forgotten when the
-    pod is bound, or gives its place back.
+    What a cycle decides counts at once, also for pods of the same unit, until the pod is bound or
+    unreserved.
     """
 
     def __init__(self, snapshot: Snapshot) -> None:
@@ -61,9 +61,9 @@ class VolumeLedger:
         self._versions: dict[str, int] = {}
         self._version = 0
         self._kept: dict[str, dict[str, None]] = {}
-        self._promises: dict[ClaimId, _Promise] = {}
+        self._assumed: dict[ClaimId, _AssumedChoice] = {}
         self._taken: set[str] = set()
-        self._choices: dict[str, tuple[Choice, ...]] = {}
+        self._choices: dict[str, tuple[VolumeChoice, ...]] = {}
         snapshot.on_object(PersistentVolume, self._on_volume)
         snapshot.on_object(StorageClass, self._on_other)
         snapshot.on_object(CSIDriver, self._on_other)
@@ -84,19 +84,19 @@ class VolumeLedger:
     def version(self, storage_class: str) -> tuple[int, int]:
         """Return a value that changes whenever what a claim of a class could get may change.
 
-        Volumes that few nodes reach are left out: these nodes are touched.
+        Volumes that few nodes reach do not change it: these nodes are touched instead.
         """
         return self._version, self._versions.get(storage_class, 0)
 
-    def promised(self, claim: PersistentVolumeClaim) -> Choice | None:
-        """Return what was decided for a claim."""
-        promise = self._promises.get(_id_of(claim))
-        return promise.choice if promise is not None else None
+    def assumed(self, claim: PersistentVolumeClaim) -> VolumeChoice | None:
+        """Return what was decided for a claim, None for nothing."""
+        assumed = self._assumed.get(_id_of(claim))
+        return assumed.choice if assumed is not None else None
 
     def kept_for(self, claim: PersistentVolumeClaim) -> PersistentVolume | None:
-        """Return the volume that is kept for a claim, by its claimRef or since a cycle."""
+        """Return the volume that a claimRef or a decision keeps for a claim; None for none."""
         volumes = self._snapshot.objects(PersistentVolume)
-        choice = self.promised(claim)
+        choice = self.assumed(claim)
         if choice is not None and choice.volume:
             return volumes.get(choice.volume)
         needs = needs_of(claim)
@@ -106,33 +106,33 @@ class VolumeLedger:
                 return volume
         return None
 
-    def choices(self, pod: PodInfo) -> tuple[Choice, ...]:
+    def choices(self, pod: PodInfo) -> tuple[VolumeChoice, ...]:
         """Return what was decided for a pod's claims."""
         return self._choices.get(pod.uid, ())
 
     # Deciding --------------------------------------------------------------------------------
 
-    def take(self, pod: PodInfo, choices: tuple[Choice, ...]) -> None:
-        """Count choices as decided, for a pod."""
+    def take(self, pod: PodInfo, choices: tuple[VolumeChoice, ...]) -> None:
+        """Record what was decided for a pod."""
         self.leave(pod)
         if not choices:
             return
         self._choices[pod.uid] = choices
         for choice in choices:
-            promise = self._promises.setdefault(choice.key, _Promise(choice))
-            promise.pods.add(pod.uid)
+            assumed = self._assumed.setdefault(choice.key, _AssumedChoice(choice))
+            assumed.pods.add(pod.uid)
             if choice.volume and choice.volume not in self._taken:
                 self._taken.add(choice.volume)
                 self._withdraw(self._snapshot.objects(PersistentVolume)[choice.volume])
 
     def leave(self, pod: PodInfo) -> None:
-        """Take a pod back from what was decided for it."""
+        """Drop what was decided for a pod."""
         for choice in self._choices.pop(pod.uid, ()):
-            promise = self._promises[choice.key]
-            promise.pods.discard(pod.uid)
-            if promise.pods:
+            assumed = self._assumed[choice.key]
+            assumed.pods.discard(pod.uid)
+            if assumed.pods:
                 continue
-            del self._promises[choice.key]
+            del self._assumed[choice.key]
             if choice.volume:
                 self._taken.discard(choice.volume)
                 volume = self._snapshot.objects(PersistentVolume).get(choice.volume)
@@ -148,9 +148,9 @@ class VolumeLedger:
         self._changed(volume)
 
     def _changed(self, volume: PersistentVolume) -> None:
-        """Make known that a volume can be taken, or cannot any more.
+        """Mark results as stale, because a volume became free or taken.
 
-        Where few nodes reach it only their answers are out of date.
+        If few nodes reach it, only their results are stale.
         """
         rows = self.labels.selected(volume.affinity)
         if len(rows) <= _FEW:
@@ -175,7 +175,7 @@ class VolumeLedger:
             self._offer(new)
 
     def _forget(self, old: PersistentVolume, new: PersistentVolume | None) -> None:
-        """Take a volume back as it was."""
+        """Undo what was recorded for the former version of a volume."""
         name = old.metadata.name
         if old.spec.claim_ref is not None:
             self._kept[old.spec.claim_ref.key].pop(name, None)
@@ -183,7 +183,7 @@ class VolumeLedger:
             self.table(class_of(old)).drop(name)
             self._changed(old)
         elif is_available(old):
-            # What an older version of it reached may not be what this one reaches.
+            # The former version may have been reached from other nodes.
             self._withdraw(old)
 
 

@@ -1,8 +1,8 @@
-"""VolumeBinding: a pod runs where its volumes can be reached, and claims are bound with its node.
+"""VolumeBinding: a pod runs where its volumes can be reached, or bound and provisioned.
 
-Filter asks which nodes reach the bound volumes and have, or can be given, volumes for the other
-claims; Reserve decides which, so that no two pods get the same one; PreBind writes it, and waits
-until the claims are bound.
+Filter keeps nodes that reach the bound volumes and have volumes, or can get them, for the other
+claims; Reserve decides which, so that no two pods get the same one; PreBind writes the decision and
+waits until the claims are bound.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from bayplan import (
 from bayplan.api.volumes import SELECTED_NODE
 from bayplan.cluster.protocol import BindVolume, SelectNode, Write
 from bayplan_plugins.volume_binding.advice import advice, wrong_claims
-from bayplan_plugins.volume_binding.binding import Binding
+from bayplan_plugins.volume_binding.binding import ClaimBinding
 from bayplan_plugins.volume_binding.finder import VolumeFinder
-from bayplan_plugins.volume_binding.ledger import Choice, VolumeLedger
+from bayplan_plugins.volume_binding.ledger import VolumeChoice, VolumeLedger
 
 __all__ = ["VolumeBinding", "VolumeBindingArgs"]
 
 
 class VolumeBindingArgs(Args):
-    """Arguments of VolumeBinding: how long claims may take to be bound."""
+    """Arguments of VolumeBinding: how many seconds claims may take to be bound."""
 
     bind_timeout_seconds: int = Field(default=600, ge=0)
 
@@ -61,14 +61,14 @@ class VolumeBinding(Plugin[VolumeBindingArgs]):
 
     @hookimpl
     def sign(self, pod: PodInfo) -> Hashable:
-        """What matters is where the bound volumes are, and what the other claims need."""
+        """Sign by where the bound volumes are, and by what the other claims need."""
         if not pod.facts.uses_claims:
             return None
         return self._finder.key(self._finder.volumes_of(pod))
 
     @hookimpl
     def requeue_hint(self, pod: PodInfo, event: ClusterEvent, subject: PodInfo | None) -> bool:
-        """A pod helps that gives its volumes back, an object that ends what is wrong."""
+        """Pods that used claims help; other objects only if they may solve the claims' problem."""
         if event is ClusterEvent.POD_REMOVED and subject is not None:
             return subject.facts.uses_claims
         alone = event is ClusterEvent.OBJECT_CHANGED and pod.gang is None
@@ -85,7 +85,7 @@ class VolumeBinding(Plugin[VolumeBindingArgs]):
 
     @hookimpl
     def filter(self, pod: PodInfo, nodes: NodeView) -> Iterator[Reject]:
-        """Refuse nodes that do not reach the volumes, or for which there are none."""
+        """Refuse nodes that do not reach the volumes, or that have none for the open claims."""
         for reason, mask in self._finder.refused(self._finder.volumes_of(pod)):
             yield Reject(nodes.pick(mask), reason, resolvable=False)
 
@@ -105,25 +105,25 @@ class VolumeBinding(Plugin[VolumeBindingArgs]):
 
     @hookimpl
     def unreserve(self, pod: PodInfo) -> None:
-        """Give the volumes back that are not written yet; as in Kubernetes, the others stay."""
+        """Release volumes that are not written yet; as in Kubernetes, the others stay."""
         if pod.facts.uses_claims:
             self._ledger.leave(pod)
 
     @hookimpl
     def pre_bind(self, pod: PodInfo, node: NodeRow) -> Preparation | None:
-        """Write what was decided, and wait until all claims are bound."""
+        """Write the decision, and wait until all claims are bound."""
         if not pod.facts.uses_claims:
             return None
         choices = self._ledger.choices(pod)
         if not choices:
             return None
-        binding = Binding(self.handle.snapshot, self._finder, node.name, choices)
+        binding = ClaimBinding(self.handle.snapshot, self._finder, node.name, choices)
         writes = [write for choice in choices for write in _writes(choice)]
         return Preparation(writes, binding.is_complete, float(self.args.bind_timeout_seconds))
 
     @hookimpl
     def post_bind(self, pod: PodInfo) -> None:
-        """Forget what was decided: the API says it now."""
+        """Drop the decision: the API shows it now."""
         if pod.facts.uses_claims:
             self._ledger.leave(pod)
 
@@ -131,14 +131,14 @@ class VolumeBinding(Plugin[VolumeBindingArgs]):
 
     @hookimpl
     def remedies(self, pod: PodInfo, nodes: NodeView) -> Iterable[Remedy]:
-        """Name the volume that a node would have to reach or to be given."""
+        """Suggest the volume that a node would have to reach or get."""
         volumes = self._finder.volumes_of(pod)
         if volumes.problem:
             return wrong_claims(pod, self.handle.snapshot)
         return advice(self._finder, volumes, nodes)
 
 
-def _writes(choice: Choice) -> Iterator[Write]:
+def _writes(choice: VolumeChoice) -> Iterator[Write]:
     claim = choice.claim
     if choice.volume:
         yield BindVolume(choice.volume, claim.key, claim.metadata.uid)

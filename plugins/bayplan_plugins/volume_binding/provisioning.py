@@ -1,4 +1,4 @@
-"""Where a class's provisioner can make a volume."""
+"""Where a storage class can provision volumes, and from where they are reached."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ __all__ = ["Provisioning"]
 
 
 class Provisioning:
-    """Answers, as columns over all nodes, from where volumes can be made and reached."""
+    """Returns columns over all nodes."""
 
     def __init__(self, snapshot: Snapshot, labels: LabelRows) -> None:
         self._snapshot = snapshot
         self._labels = labels
 
     def is_possible(self, storage_class: str) -> BoolColumn:
-        """Return the nodes for which the class makes volumes."""
+        """Return the nodes for which the class provisions volumes."""
         found = self._snapshot.objects(StorageClass).get(storage_class)
         nodes = self._snapshot.view()
         if found is None or found.provisioner in ("", NO_PROVISIONER):
@@ -38,7 +38,7 @@ class Provisioning:
         return allowed
 
     def has_room(self, needs: ClaimNeeds) -> BoolColumn:
-        """Return the nodes that reach enough storage, as far as the driver publishes it."""
+        """Return the nodes that reach enough storage, if the driver publishes its capacity."""
         everywhere = np.ones(len(self._snapshot.nodes), dtype=np.bool_)
         found = self._snapshot.objects(StorageClass).get(needs.storage_class)
         driver = self._snapshot.objects(CSIDriver).get(found.provisioner) if found else None
@@ -55,10 +55,10 @@ class Provisioning:
         return room
 
     def reaches(self, storage_class: str, node: str) -> BoolColumn:
-        """Return the nodes that will reach a volume made for one node.
+        """Return the nodes that will reach a volume provisioned for one node.
 
-        Those are the nodes of the same topology by the keys of the driver there; only that node
-        where the driver says nothing.
+        These are the nodes with the same topology, by the driver's keys on that node; only the node
+        itself if the driver has none.
         """
         table = self._snapshot.nodes
         reached = np.zeros(len(table), dtype=np.bool_)
@@ -67,8 +67,8 @@ class Provisioning:
             return reached
         reached[row] = True
         found = self._snapshot.objects(StorageClass).get(storage_class)
-        said = self._snapshot.objects(CSINode).get(node)
-        driver = said.driver(found.provisioner) if said is not None and found is not None else None
+        csi_node = self._snapshot.objects(CSINode).get(node)
+        driver = csi_node.driver(found.provisioner) if csi_node and found else None
         labels = table.nodes[row].metadata.labels
         if driver is None or any(key not in labels for key in driver.topology_keys):
             return reached

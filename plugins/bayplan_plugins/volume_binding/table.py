@@ -1,4 +1,4 @@
-"""The volumes of one storage class that a claim may take, and from where they can be reached."""
+"""The free volumes of one storage class, and from where they can be reached."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ NO_VOLUME = -1
 
 
 class VolumeTable:
-    """Volumes as columns, the smallest first, then by name.
+    """Volumes as columns, sorted by size, then by name; a volume's place is its index.
 
-    Volumes with equal node affinity are a group: of a group only the first that is free matters.
+    Volumes with equal node affinity form a group, of which only the first free one matters.
     """
 
     def __init__(self, labels: LabelRows) -> None:
@@ -44,7 +44,7 @@ class VolumeTable:
     # Changes ---------------------------------------------------------------------------------
 
     def offer(self, volume: PersistentVolume) -> None:
-        """Take in a volume that any claim may take."""
+        """Add a volume that any claim may take."""
         name = volume.metadata.name
         known = self._known.get(name)
         if known is None or not _alike(known, volume):
@@ -53,7 +53,7 @@ class VolumeTable:
         self.set_free(name, True)
 
     def set_free(self, name: str, free: bool) -> None:
-        """Note whether a volume can be taken; one that was never offered is not known."""
+        """Record whether a volume can be taken; volumes that were never offered are ignored."""
         if free and name in self._known:
             self._free_names.add(name)
         else:
@@ -62,7 +62,7 @@ class VolumeTable:
             self._free[self._index[name]] = free
 
     def drop(self, name: str) -> None:
-        """Forget a volume that is gone."""
+        """Remove a volume that is gone."""
         self.set_free(name, False)
         if self._known.pop(name, None) is not None:
             self._stale = True
@@ -124,7 +124,7 @@ class VolumeTable:
         return kept & self._free
 
     def _reached(self) -> tuple[Rows, IntColumn]:
-        """Return pairs of a node row and a group that it reaches, ordered by row."""
+        """Return pairs of a node row and a group that it reaches, sorted by row."""
         if self._reach is None or self._reach[0] != self._labels.version:
             parts = [self._labels.selected(selector) for selector in self._selectors]
             sizes = np.array([len(part) for part in parts], dtype=np.intp)
@@ -136,7 +136,7 @@ class VolumeTable:
 
 
 def _alike(one: PersistentVolume, other: PersistentVolume) -> bool:
-    """Whether two versions of a volume serve the same claims."""
+    """Tell whether two versions of a volume serve the same claims."""
     same_labels = one.metadata.labels == other.metadata.labels
     same_class = one.metadata.annotations == other.metadata.annotations
     freed = (replace(v.spec, claim_ref=None) for v in (one, other))

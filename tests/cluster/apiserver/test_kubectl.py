@@ -262,15 +262,14 @@ def test_kinds_that_come_at_run_time(kubectl: Kubectl) -> None:
     assert "NotFound" in kubectl.refused("get", "things.v1.example.com")
 
 
-def test_ages_follow_the_real_time(kubectl: Kubectl) -> None:
-    async def follow() -> WallClock:
-        return WallClock(kubectl.face.server.cluster)
-
-    clock = kubectl.face.wait(follow())
-    kubectl("create", "-f", "-", stdin=node("n1"))
-    age = kubectl("get", "nodes", "--no-headers").split()[3]
-    assert int(age.removesuffix("s")) < 30
-    kubectl.face.do(lambda _: clock.stop())
+def test_ages_follow_the_real_time(tmp_path: Path) -> None:
+    clock = WallClock()
+    with serving(ServedCluster(clock=clock)) as face:
+        kubectl = Kubectl(face, tmp_path)
+        kubectl("create", "-f", "-", stdin=node("n1"))
+        age = kubectl("get", "nodes", "--no-headers").split()[3]
+        assert int(age.removesuffix("s")) < 30
+        face.do(lambda _: clock.stop())
 
 
 # Fields ------------------------------------------------------------------------------------------

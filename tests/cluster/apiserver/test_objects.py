@@ -26,8 +26,8 @@ from msgspec.structs import replace
 from bayplan.api import Pod, PodCondition, Toleration
 from bayplan.api.objects import decode_part
 from bayplan.cluster.apiserver import ServedCluster, WatchSettings
-from bayplan.cluster.apiserver.cells import duration
-from bayplan.cluster.apiserver.overlay import overlay, plain
+from bayplan.cluster.apiserver.printer_cells import duration
+from bayplan.cluster.apiserver.unknown_fields import overlay, plain
 from bayplan.cluster.protocol import Bind
 
 SPACE = "/api/v1/namespaces/default"

@@ -1,4 +1,4 @@
-"""The allocator on cases that are hard, or that once went wrong."""
+"""The allocator on hard cases, and on cases that once went wrong."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from worlds import (
     DRIVER,
     NUMA_NODE,
     PCIE_ROOT,
+    World,
     claim,
     device_class,
     node,
@@ -18,8 +19,8 @@ from worlds import (
 )
 
 from bayplan.api import ResourceClaim
-from bayplan_dra.allocator import AllocatedState, Allocator, DeviceId, Failure, Inventory
-from bayplan_dra.allocator.search import MOST_STEPS
+from bayplan_dra.allocator import AllocatedState, DeviceId, Failure, Inventory, Solved
+from bayplan_dra.allocator.problem import MOST_STEPS
 
 CLASSES = {"any": device_class("any", "true")}
 
@@ -28,9 +29,10 @@ def wanted(name: str = "r", count: int = 1, **exactly: Any) -> dict[str, Any]:
     return {"name": name, "exactly": {"deviceClassName": "any", "count": count, **exactly}}
 
 
-def allocator(
+def offering(
     devices: list[dict[str, Any]], counters: dict[str, dict[str, int]] | None = None
-) -> Allocator:
+) -> Inventory:
+    """Return a pool of the node n0, with shared counters by counter set and name."""
     inventory = Inventory()
     inventory.set_slice(slice_of(devices, count=2 if counters else 1))
     if counters:
@@ -39,48 +41,57 @@ def allocator(
             for name, own in counters.items()
         ]
         inventory.set_slice(slice_of([], name="counters", count=2, sharedCounters=shared))
-    return Allocator(inventory, CLASSES.get)
+    return inventory
 
 
-def chosen(found: Any) -> dict[str, list[str]]:
+def world(
+    inventory: Inventory, *claims: ResourceClaim, state: AllocatedState | None = None
+) -> World:
+    return World(inventory, CLASSES, node(), list(claims), state or AllocatedState())
+
+
+def solve(
+    inventory: Inventory, *claims: ResourceClaim, state: AllocatedState | None = None
+) -> Solved | Failure:
+    return world(inventory, *claims, state=state).solve()
+
+
+def chosen(found: Solved | Failure) -> dict[str, list[str]]:
+    """Return the names of the devices of each request."""
     assert not isinstance(found, Failure), found.reason
     by_request: dict[str, list[str]] = {}
-    for allocation in found:
-        for result in allocation.devices.results:
-            by_request.setdefault(result.request, []).append(result.device)
+    for choices in found.choices:
+        for choice in choices:
+            by_request.setdefault(choice.wanted.name, []).append(choice.device.id.device)
     return by_request
 
 
-def run(made: Allocator, *claims: ResourceClaim, state: AllocatedState | None = None) -> Any:
-    return made.allocate(list(claims), node(), state or AllocatedState())
-
-
 @pytest.mark.parametrize("count", [8, 16])
-def test_an_unsatisfiable_match_over_equal_devices_is_seen_at_once(count: int) -> None:
+def test_an_unsatisfiable_match_over_equal_devices_takes_no_steps(count: int) -> None:
     devices = [{"name": f"d{i}", "attributes": {"pair": {"int": i // 2}}} for i in range(count)]
-    made = allocator(devices)
+    made = offering(devices)
     request = claim(
         "c", [wanted(f"r{i}") for i in range(3)], constraints=[{"matchAttribute": f"{DRIVER}/pair"}]
     )
-    found = run(made, request)
+    found = solve(made, request)
     assert isinstance(found, Failure)
-    assert made.calls == 0
+    assert found.steps == 0
 
 
-def test_the_eighth_partition_is_missed_without_trying_all_orders() -> None:
+def test_a_missing_eighth_partition_is_found_out_in_few_steps() -> None:
     uses = [{"counterSet": "gpu", "counters": {"memory": {"value": 10}}}]
     devices = [{"name": f"p{i}", "consumesCounters": uses} for i in range(8)]
-    made = allocator(devices, {"gpu": {"memory": 70}})
-    found = run(made, claim("c", [wanted(count=8)]))
+    made = offering(devices, {"gpu": {"memory": 70}})
+    found = solve(made, claim("c", [wanted(count=8)]))
     assert isinstance(found, Failure)
     assert "shared counters (gpu/memory) do not suffice" in found.reason
-    assert made.calls < 10
-    assert len(chosen(run(made, claim("c", [wanted(count=7)])))["r"]) == 7
+    assert found.steps < 10
+    assert len(chosen(solve(made, claim("c", [wanted(count=7)])))["r"]) == 7
 
 
-def test_four_requests_of_four_over_64_devices_with_two_constraints() -> None:
+def test_four_requests_of_four_devices_of_64_take_few_steps() -> None:
     devices = [topology_device(i, "gpu", i // 8, i // 16, None) for i in range(64)]
-    made = allocator(devices)
+    made = offering(devices)
     request = claim(
         "c",
         [wanted(f"r{i}", 4) for i in range(4)],
@@ -89,25 +100,23 @@ def test_four_requests_of_four_over_64_devices_with_two_constraints() -> None:
             {"requests": ["r0", "r1"], "matchAttribute": PCIE_ROOT},
         ],
     )
-    found = chosen(run(made, request))
-    assert sorted(len(devices) for devices in found.values()) == [4, 4, 4, 4]
-    assert made.calls < 100
+    found = solve(made, request)
+    assert sorted(len(devices) for devices in chosen(found).values()) == [4, 4, 4, 4]
+    assert found.steps < 100
 
 
-def test_many_alternatives_that_cannot_be_met_together_end_soon() -> None:
-    made = allocator([{"name": f"d{i}"} for i in range(31)])
+def test_many_impossible_alternatives_take_few_steps() -> None:
+    made = offering([{"name": f"d{i}"} for i in range(31)])
     ways = [{"name": f"s{i}", "deviceClassName": "any"} for i in range(8)]
     requests = [{"name": f"r{i}", "firstAvailable": ways} for i in range(32)]
-    found = run(made, claim("c", requests))
+    found = solve(made, claim("c", requests))
     assert isinstance(found, Failure)
-    assert made.calls < 100
+    assert found.steps < 100
 
 
-def test_a_search_that_is_given_up_says_so() -> None:
-    made = allocator([{"name": f"d{i}"} for i in range(4)])
-    found = made.allocate(
-        [claim("c", [wanted(count=2)])], node(), AllocatedState(), interrupt=lambda: True
-    )
+def test_an_interrupted_search_fails() -> None:
+    made = offering([{"name": f"d{i}"} for i in range(4)])
+    found = world(made, claim("c", [wanted(count=2)])).solve(interrupt=lambda: True)
     assert not isinstance(found, Failure), "too small to be interrupted"
     chance = random.Random(1)
     devices = [
@@ -124,13 +133,13 @@ def test_a_search_that_is_given_up_says_so() -> None:
         [wanted(f"r{i}", 3) for i in range(4)],
         constraints=[{"distinctAttribute": f"{DRIVER}/{name}"} for name in ("x", "y")],
     )
-    made = allocator(devices)
-    found = made.allocate([hard], node(), AllocatedState(), interrupt=lambda: True)
+    made = offering(devices)
+    found = world(made, hard).solve(interrupt=lambda: True)
     assert isinstance(found, Failure)
-    assert made.calls <= MOST_STEPS
+    assert found.steps <= MOST_STEPS
 
 
-def test_devices_that_take_from_two_counter_sets_are_not_taken_for_each_other() -> None:
+def test_devices_that_consume_two_counter_sets_are_not_alike() -> None:
     def device(name: str, one: int, two: int, kind: str) -> dict[str, Any]:
         uses = [
             {"counterSet": "s1", "counters": {"x": {"value": one}}},
@@ -144,29 +153,29 @@ def test_devices_that_take_from_two_counter_sets_are_not_taken_for_each_other() 
         device("c", 2, 1, "two"),
         device("d", 2, 1, "two"),
     ]
-    made = allocator(devices, {"s1": {"x": 3}, "s2": {"x": 3}})
+    made = offering(devices, {"s1": {"x": 3}, "s2": {"x": 3}})
 
     def of_kind(name: str, kind: str) -> dict[str, Any]:
         expression = f'device.attributes["{DRIVER}"].k == "{kind}"'
         return wanted(name, selectors=[{"cel": {"expression": expression}}])
 
-    found = chosen(run(made, claim("c", [of_kind("r1", "one"), of_kind("r2", "two")])))
+    found = chosen(solve(made, claim("c", [of_kind("r1", "one"), of_kind("r2", "two")])))
     assert found["r1"] == ["a"]
 
 
-def test_a_matched_value_may_be_any_of_a_lists() -> None:
+def test_any_value_of_a_list_can_match() -> None:
     devices = [
         {"name": "d0", "attributes": {"rails": {"strings": ["a", "b"]}}},
         {"name": "d1", "attributes": {"rails": {"strings": ["b", "c"]}}},
         {"name": "d2", "attributes": {"rails": {"strings": ["c", "a"]}}},
         {"name": "d3", "attributes": {"rails": {"string": "a"}}},
     ]
-    made = allocator(devices)
+    made = offering(devices)
     request = claim("c", [wanted(count=3)], constraints=[{"matchAttribute": f"{DRIVER}/rails"}])
-    assert chosen(run(made, request))["r"] == ["d0", "d2", "d3"]
+    assert chosen(solve(made, request))["r"] == ["d0", "d2", "d3"]
 
 
-def test_two_drivers_may_name_their_pools_and_counters_alike() -> None:
+def test_drivers_can_use_the_same_names_for_pools_and_counters() -> None:
     inventory = Inventory()
     uses = [{"counterSet": "s", "counters": {"m": {"value": 5}}}]
     shared = [{"name": "s", "counters": {"m": {"value": 5}}}]
@@ -176,37 +185,37 @@ def test_two_drivers_may_name_their_pools_and_counters_alike() -> None:
         inventory.set_slice(
             slice_of([], name=f"{driver}-c", driver=driver, count=2, sharedCounters=shared)
         )
-    made = Allocator(inventory, CLASSES.get)
-    assert len(chosen(run(made, claim("c", [wanted(count=2)])))["r"]) == 2
+    assert len(chosen(solve(inventory, claim("c", [wanted(count=2)])))["r"]) == 2
 
 
 def test_quantities_are_compared_by_amount_not_by_spelling() -> None:
     policy = {"default": "1Gi", "validValues": ["1024Mi", "2Gi"]}
     capacity = {"memory": {"value": "4Gi", "requestPolicy": policy}}
     devices = [{"name": "d", "capacity": capacity, "allowMultipleAllocations": True}]
-    made = allocator(devices)
-    found = run(made, claim("c", [wanted(capacity={"requests": {"memory": "1Gi"}})]))
+    made = offering(devices)
+    request = claim("c", [wanted(capacity={"requests": {"memory": "1Gi"}})])
+    found = world(made, request).allocate()
     assert not isinstance(found, Failure)
     (result,) = found[0].devices.results
     assert result.consumed_capacity["memory"].units == 2**30
 
 
-def test_a_partition_comes_from_the_gpu_that_is_divided_already() -> None:
+def test_a_partition_comes_from_a_gpu_that_is_already_divided() -> None:
     def parts(gpu: int) -> list[dict[str, Any]]:
         uses = [{"counterSet": f"gpu-{gpu}", "counters": {"slices": {"value": 1}}}]
         return [{"name": f"gpu-{gpu}-{i}", "consumesCounters": uses} for i in range(4)]
 
-    made = allocator([*parts(0), *parts(1)], {"gpu-0": {"slices": 4}, "gpu-1": {"slices": 4}})
+    made = offering([*parts(0), *parts(1)], {"gpu-0": {"slices": 4}, "gpu-1": {"slices": 4}})
     state = AllocatedState({DeviceId(DRIVER, "n0", "gpu-1-2")})
-    assert chosen(run(made, claim("c", [wanted()]), state=state))["r"][0].startswith("gpu-1")
+    assert chosen(solve(made, claim("c", [wanted()]), state=state))["r"][0].startswith("gpu-1")
 
 
 def test_the_reason_counts_devices_step_by_step() -> None:
     devices: list[dict[str, Any]] = [{"name": f"d{i}"} for i in range(5)]
     devices[0]["taints"] = [{"key": "k", "effect": "NoExecute"}]
-    made = allocator(devices)
+    made = offering(devices)
     state = AllocatedState({DeviceId(DRIVER, "n0", "d1"), DeviceId(DRIVER, "n0", "d2")})
-    found = run(made, claim("c", [wanted(count=4)]), state=state)
+    found = solve(made, claim("c", [wanted(count=4)]), state=state)
     assert isinstance(found, Failure)
     assert found.reason == (
         "claim c: request r needs 4 devices of class any, 2 of 5 can be had: 1 tainted, 2 in use; "

@@ -1,14 +1,26 @@
-"""Random devices and claims, small enough for a plain search to know the answer."""
+"""Nodes with devices and claims, written by hand or random, and the allocator's answer."""
 
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 from bayplan.api import DeviceClass, Node, ResourceClaim, ResourceSlice
+from bayplan.api.dra import AllocationResult
 from bayplan.api.objects import decode_part
-from bayplan_dra.allocator import AllocatedState, Allocator, DeviceId, Inventory
+from bayplan_dra.allocator import (
+    AllocatedState,
+    Allocator,
+    DeviceId,
+    DeviceTable,
+    Failure,
+    Inventory,
+    Solved,
+    allocation_of,
+    prepare,
+)
 
 DRIVER = "gpu.example.com"
 PCIE_ROOT = "resource.kubernetes.io/pcieRoot"
@@ -17,16 +29,38 @@ NUMA_NODE = "resource.kubernetes.io/numaNode"
 
 @dataclass
 class World:
-    """A node, what it offers, what is taken, and what is asked."""
+    """A node, its devices, what is allocated, and the claims to allocate."""
 
     inventory: Inventory
     classes: dict[str, DeviceClass]
     node: Node
     claims: list[ResourceClaim]
-    state: AllocatedState
+    state: AllocatedState = field(default_factory=AllocatedState)
 
-    def allocator(self, strict: bool = False) -> Allocator:
-        return Allocator(self.inventory, self.classes.get, strict_reference=strict)
+    def table(self) -> DeviceTable:
+        """Return the devices that the node can use."""
+        return DeviceTable(self.inventory.pools(self.node), self.inventory.features)
+
+    def solve(
+        self, strict: bool = False, interrupt: Callable[[], bool] | None = None
+    ) -> Solved | Failure:
+        """Choose devices for the claims."""
+        ready = [prepare(one, self.classes.get, self.inventory.features) for one in self.claims]
+        allocator = Allocator(strict_reference=strict)
+        return allocator.allocate(ready, self.table(), self.state, interrupt)
+
+    def allocate(self, strict: bool = False) -> list[AllocationResult] | Failure:
+        """Return the claims' allocations as the API spells them."""
+        solved = self.solve(strict)
+        if isinstance(solved, Failure):
+            return solved
+        features = self.inventory.features
+        return [
+            allocation_of(
+                prepare(one, self.classes.get, features), choices, self.node, features, strict
+            )
+            for one, choices in zip(self.claims, solved.choices, strict=True)
+        ]
 
 
 def device_class(name: str, expression: str) -> DeviceClass:
@@ -77,7 +111,7 @@ def topology_device(
 
 
 def random_world(seed: int, most_devices: int = 8, rich: bool = True) -> World:
-    """Return a world in which the plain search needs few steps.
+    """Return a world that is small enough for the reference.
 
     :param rich: with shared counters, shared capacity, taints, alternatives and admin access.
     """

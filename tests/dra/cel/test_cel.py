@@ -1,4 +1,4 @@
-"""CEL selectors: what they mean, what they refuse, and what they may cost."""
+"""CEL selectors: results, errors and limits."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def test_the_expression_holds(expression: str) -> None:
         ("Foo{a: 1} == 1", "message literals are not supported"),
     ],
 )
-def test_what_does_not_compile_is_told_with_its_place(expression: str, message: str) -> None:
+def test_a_compile_error_has_its_place(expression: str, message: str) -> None:
     with pytest.raises(CompileError) as raised:
         compile_selector(expression)
     assert message in str(raised.value)
@@ -160,7 +160,7 @@ def test_what_does_not_compile_is_told_with_its_place(expression: str, message: 
         ("optional.none().value() == 1", "optional.none() dereference"),
     ],
 )
-def test_what_has_no_value_says_why(expression: str, message: str) -> None:
+def test_an_evaluation_error_says_why(expression: str, message: str) -> None:
     with pytest.raises(EvaluationError) as raised:
         matches(expression)
     assert message in str(raised.value)
@@ -171,7 +171,7 @@ def test_an_expression_of_more_than_ten_kibibytes_is_refused() -> None:
         compile_selector(f'device.driver == "{"x" * 10_300}"')
 
 
-def test_deep_nesting_is_refused_and_long_chains_are_not() -> None:
+def test_deep_nesting_is_refused_but_long_chains_are_not() -> None:
     with pytest.raises(CompileError, match="recursion limit exceeded: 250"):
         compile_selector("(" * 300 + "true == true" + " == true)" * 300)
     with pytest.raises(CompileError, match="recursion limit exceeded: 250"):
@@ -192,7 +192,7 @@ def test_deep_nesting_is_refused_and_long_chains_are_not() -> None:
         '"x".replace("", "yyyyyyyyyy").size() > 0 && lists.range(600000).map(x, "z").size() > 0',
     ],
 )
-def test_what_costs_too_much_is_stopped(expression: str) -> None:
+def test_an_expensive_evaluation_is_stopped(expression: str) -> None:
     with pytest.raises(CostExceeded, match="actual cost limit exceeded"):
         matches(expression)
 
@@ -210,7 +210,9 @@ def test_an_interrupt_stops_a_long_evaluation() -> None:
     assert len(asked) == 4
 
 
-def test_devices_that_agree_on_what_is_read_share_one_result() -> None:
+def test_devices_that_agree_on_what_is_read_share_one_result(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     program = compile_selector(f'{ATTR}.model == "H100" && device.driver == "{DRIVER}"')
     assert program.reads == {("attribute", f"{DRIVER}/model"), ("driver", "")}
     evaluated: list[CelDevice] = []
@@ -220,7 +222,7 @@ def test_devices_that_agree_on_what_is_read_share_one_result() -> None:
         evaluated.append(device)
         return plain(device)
 
-    program.matches = counting  # type: ignore[method-assign]
+    monkeypatch.setattr(program, "matches", counting)
     devices = [
         CelDevice(
             DRIVER,

@@ -1,4 +1,4 @@
-"""As much of a Kubernetes API server as the driver uses, over HTTP on loopback."""
+"""The part of a Kubernetes API server that the driver uses, over HTTP on loopback."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SLICES = "/apis/resource.k8s.io/v1/resourceslices"
 
 
 class ApiServer:
-    """Holds objects by path; ``denied`` are methods that get a 403, ``dropped`` device fields."""
+    """Stores objects by path; ``denied`` methods get a 403, ``dropped`` device fields are lost."""
 
     def __init__(self) -> None:
         self.objects: dict[str, dict[str, Any]] = {}
@@ -45,7 +45,7 @@ class ApiServer:
         return [self.objects[path] for path in sorted(self.objects) if path.startswith(SLICES)]
 
     def write_kubeconfig(self, path: Path, **more: Any) -> Path:
-        """Write a kubeconfig for it."""
+        """Write a kubeconfig for this server."""
         content = {
             "apiVersion": "v1",
             "kind": "Config",
@@ -115,7 +115,7 @@ class ApiServer:
 
     @contextmanager
     def serving(self) -> Iterator[ApiServer]:
-        """Serve for a while."""
+        """Serve in the background."""
         self._thread.start()
         try:
             yield self

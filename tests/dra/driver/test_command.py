@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from apiserver import SLICES, ApiServer
 from click.testing import CliRunner
-from kubelet import Kubelet, eventually, short_folder
+from driver_stage import Kubelet, eventually, short_folder
 
 from bayplan.api import ResourceClaim
 from bayplan.api.dra import DeviceTaint
@@ -21,9 +21,9 @@ from bayplan.cli import main
 from bayplan.testing import make_object
 from bayplan.topology.machine.readers.machinefile import known_machine
 from bayplan_dra.driver.command import command
-from bayplan_dra.driver.devices import DRIVER, inventory_of
 from bayplan_dra.driver.kubernetes_api import KubernetesApi
-from bayplan_dra.driver.publisher import Owner, Publisher
+from bayplan_dra.driver.publish.devices import DRIVER, inventory_of
+from bayplan_dra.driver.publish.publisher import Owner, Publisher
 
 
 @pytest.fixture
@@ -67,7 +67,7 @@ def make_claim(server: ApiServer, name: str, *devices: str) -> ResourceClaim:
     return found
 
 
-def test_the_command_publishes_prepares_and_ends_when_told(server: ApiServer) -> None:
+def test_the_command_publishes_and_prepares_until_it_is_terminated(server: ApiServer) -> None:
     with short_folder() as root, running(root, server) as process:
         eventually(lambda: list((root / "registry").glob("*.sock")), 20)
         kubelet = Kubelet(root / "registry")
@@ -84,9 +84,9 @@ def test_the_command_publishes_prepares_and_ends_when_told(server: ApiServer) ->
         assert not list(root.rglob("*.sock")), "sockets are left"
         assert server.slices(), "the kubelet removes slices, an update would need them"
         assert process.stderr is not None
-        told = process.stderr.read()
-        assert "registered with the kubelet" in told
-        assert "secret" not in told
+        logged = process.stderr.read()
+        assert "registered with the kubelet" in logged
+        assert "secret" not in logged
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_the_command_publishes_prepares_and_ends_when_told(server: ApiServer) ->
         (["--plugins-dir", "/proc/x"], "/proc/x"),
     ],
 )
-def test_what_cannot_be_used_is_named(
+def test_an_unusable_option_is_named(
     server: ApiServer,
     tmp_path: Path,
     arguments: list[str],
@@ -118,7 +118,7 @@ def test_what_cannot_be_used_is_named(
     assert message in capsys.readouterr().err
 
 
-def test_a_kubeconfig_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_a_missing_kubeconfig_is_named(tmp_path: Path) -> None:
     arguments = ["--node", "n", "--machine", "dgx-1v", "--kubeconfig", str(tmp_path / "none")]
     result = CliRunner().invoke(command, arguments)
     assert str(result.exception) == f"{tmp_path / 'none'}: there is no such file"
@@ -139,9 +139,7 @@ def publisher(server: ApiServer, tmp_path: Path) -> Publisher:
 INVENTORY = inventory_of(known_machine("dgx-h100"))
 
 
-def test_what_is_published_already_is_not_written_again(
-    server: ApiServer, publisher: Publisher
-) -> None:
+def test_published_slices_are_not_written_again(server: ApiServer, publisher: Publisher) -> None:
     assert publisher.publish(INVENTORY, {}) == 1
     assert publisher.publish(INVENTORY, {}) == 0
     writes = [call for call in server.calls if not call.startswith("GET")]
@@ -157,7 +155,7 @@ def test_slices_of_others_are_left_alone(server: ApiServer, publisher: Publisher
     assert [one["metadata"]["name"] for one in server.slices()] == ["a", "b"]
 
 
-def test_a_missing_right_is_told_with_where_it_is_given(
+def test_a_missing_right_is_reported_with_the_role_to_fix(
     server: ApiServer, publisher: Publisher
 ) -> None:
     server.denied.add("POST")
@@ -165,15 +163,17 @@ def test_a_missing_right_is_told_with_where_it_is_given(
         publisher.publish(INVENTORY, {})
 
 
-def test_fields_that_the_api_server_drops_are_told(server: ApiServer, publisher: Publisher) -> None:
+def test_fields_that_the_api_server_drops_are_reported(
+    server: ApiServer, publisher: Publisher
+) -> None:
     server.dropped.add("allowMultipleAllocations")
     publisher.publish(inventory_of(known_machine("dgx-h100"), cpus=True), {})
-    (told,) = publisher.warnings
-    assert "dropped allow_multiple_allocations of cpu-numa-0, cpu-numa-1" in told
-    assert "DRAConsumableCapacity" in told
+    (warning,) = publisher.warnings
+    assert "dropped allow_multiple_allocations of cpu-numa-0, cpu-numa-1" in warning
+    assert "DRAConsumableCapacity" in warning
 
 
-def test_a_slice_with_what_is_not_known_here_is_written_anew(
+def test_a_slice_with_an_unknown_field_is_written_again(
     server: ApiServer, publisher: Publisher
 ) -> None:
     publisher.publish(INVENTORY, {})
@@ -183,7 +183,7 @@ def test_a_slice_with_what_is_not_known_here_is_written_anew(
     assert "fieldOfTomorrow" not in server.slices()[0]["spec"]
 
 
-def test_what_the_api_server_drops_is_not_written_again_and_again(
+def test_dropped_fields_are_not_written_again_and_again(
     server: ApiServer, publisher: Publisher
 ) -> None:
     server.dropped.add("taints")
@@ -193,7 +193,7 @@ def test_what_the_api_server_drops_is_not_written_again_and_again(
     assert len(publisher.warnings) == 1
 
 
-def test_probes_tell_what_is_missing(server: ApiServer) -> None:
+def test_the_readiness_probe_says_what_is_missing(server: ApiServer) -> None:
     from bayplan_dra.driver.web import WebServer
 
     problems = ["its slices are not published yet"]
@@ -244,7 +244,7 @@ def test_a_node_can_run_driver_and_device_plugin_over_different_gpus(server: Api
         (["--device-plugin", "7-9"], "GPU8 is not there: the machine has 8 GPUs"),
     ],
 )
-def test_gpus_of_the_device_plugin_have_to_be_there(arguments: list[str], message: str) -> None:
+def test_wrong_gpus_for_the_device_plugin_are_refused(arguments: list[str], message: str) -> None:
     given = ["--node", "n", "--machine", "dgx-1v", *arguments]
     result = CliRunner().invoke(command, given)
     assert message in str(result.exception)

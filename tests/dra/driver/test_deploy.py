@@ -1,4 +1,4 @@
-"""The manifests that install the node driver: they allow what it calls, and no more."""
+"""The manifests that install the node driver: they allow exactly what it calls."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from paths import ROOT
 from bayplan.topology.machine.readers.machinefile import known_machine
 from bayplan_dra.cel import compile_selector
 from bayplan_dra.driver.command import command
-from bayplan_dra.driver.devices import DRIVER, inventory_of
 from bayplan_dra.driver.kubernetes_api import KubernetesApi
-from bayplan_dra.driver.publisher import Publisher
+from bayplan_dra.driver.publish.devices import DRIVER, inventory_of
+from bayplan_dra.driver.publish.publisher import Publisher
 
 PATH = ROOT / "configs" / "deploy" / "dra-driver.yaml"
 DOCUMENTS: list[dict[str, Any]] = list(yaml.safe_load_all(PATH.read_text()))

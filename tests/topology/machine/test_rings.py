@@ -11,10 +11,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from machine_builders import linked_machine
 
-from bayplan.topology.machine.bandwidth import inter_socket, nvlink, pcie
-from bayplan.topology.machine.builder import MachineBuilder
-from bayplan.topology.machine.model import Gpu, Machine
+from bayplan.topology.machine.model import Machine
 from bayplan.topology.machine.readers.machinefile import known_machine
 from bayplan.topology.machine.rings import (
     BUS_FACTORS,
@@ -175,17 +174,8 @@ def test_the_order_has_the_slowest_edge_that_is_claimed(size: int) -> None:
 
 
 def build(links: Links, size: int) -> Machine:
-    """Return GPUs of one NUMA node, each on a PCIe root of its own, with these NVLinks."""
-    builder = MachineBuilder("m", nvlink(3), inter_socket("amd"))
-    builder.socket("socket 0")
-    builder.numa("numa 0", "socket 0", 0)
-    for gpu in range(size):
-        builder.root(f"root {gpu}", "numa 0")
-        builder.gpu(Gpu(gpu, numa=0), f"root {gpu}", pcie(4))
-    for (a, b), count in links.items():
-        if count:
-            builder.nvlink(a, b, count)
-    return builder.build()
+    """Return GPUs of one NUMA node with these NVLinks."""
+    return linked_machine(links, [0] * size)
 
 
 @st.composite
@@ -382,7 +372,7 @@ def test_bus_factors(ranks: int) -> None:
     assert {bus_factor(name, ranks) > 0 for name in BUS_FACTORS} == {True}
 
 
-def test_an_unknown_collective_is_named_with_those_there_are() -> None:
+def test_an_unknown_collective_is_refused_with_the_known_ones() -> None:
     with pytest.raises(ValueError, match=r"there is no collective 'gossip' .*all-reduce, all-gath"):
         bus_factor("gossip", 8)
 

@@ -11,20 +11,21 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from machine_builders import linked_machine
 from paths import SHARED
 
 from bayplan.topology.machine.bandwidth import inter_socket, nvlink, pcie
 from bayplan.topology.machine.builder import MachineBuilder
 from bayplan.topology.machine.model import Gpu, Machine, Nic
-from bayplan.topology.machine.policies import POLICIES, Asked, best_effort, topology_aware
+from bayplan.topology.machine.policies import POLICIES, PolicyRequest, best_effort, topology_aware
 from bayplan.topology.machine.readers.machinefile import known_machine, known_machines
 from bayplan.topology.machine.readers.smi import parse_smi, read_smi
 from bayplan.topology.machine.rings import ring_model, ring_order
 from bayplan.topology.machine.select import (
     Constraints,
     NoSelection,
-    Request,
     Selection,
+    SelectionRequest,
     ring_key,
     select,
     select_first,
@@ -37,7 +38,9 @@ NEEDS_SHARED = pytest.mark.skipif(
 
 
 def chosen(machine: Machine, count: int, free: Any = None, **more: Any) -> Selection:
-    found = select(machine, range(len(machine)) if free is None else free, Request(count, **more))
+    found = select(
+        machine, range(len(machine)) if free is None else free, SelectionRequest(count, **more)
+    )
     assert isinstance(found, Selection), found
     return found
 
@@ -45,7 +48,7 @@ def chosen(machine: Machine, count: int, free: Any = None, **more: Any) -> Selec
 def check_against_brute_force(machine: Machine) -> None:
     everyone = tuple(range(len(machine)))
     for count in everyone:
-        request = Request(count + 1)
+        request = SelectionRequest(count + 1)
         found = chosen(machine, count + 1)
         sets = itertools.combinations(everyone, count + 1)
         best = max(ring_key(machine, everyone, own, request) for own in sets)
@@ -115,7 +118,7 @@ def test_topology_aware_takes_what_hami_takes(
 
 
 def hamis_choice(scores: np.ndarray[Any, Any], free: int, count: int) -> list[int]:
-    return topology_aware(scores, Asked(range(free), count, frozenset(), lambda gpus: True))
+    return topology_aware(scores, PolicyRequest(range(free), count, frozenset(), lambda gpus: True))
 
 
 def test_topology_aware_gives_gpus_without_any_score() -> None:
@@ -142,8 +145,8 @@ def test_a_cube_mesh_carries_several_rings_at_once() -> None:
 
 def test_the_strict_request_is_given_up_openly() -> None:
     machine = known_machine("l40s-pcie")
-    strict = Request(4, constraints=Constraints(nvlink=True))
-    found = select_first(machine, range(8), (strict, Request(4)))
+    strict = SelectionRequest(4, constraints=Constraints(nvlink=True))
+    found = select_first(machine, range(8), (strict, SelectionRequest(4)))
     assert isinstance(found, Selection)
     assert found.relaxed == "NVLink alone"
 
@@ -151,23 +154,23 @@ def test_the_strict_request_is_given_up_openly() -> None:
 @pytest.mark.parametrize(
     ("request_", "reason"),
     [
-        (Request(9), "the machine has 8 GPUs, 9 are asked for"),
-        (Request(2, frozenset({0, 1, 2})), "3 GPUs are required, only 2 are asked for"),
+        (SelectionRequest(9), "the machine has 8 GPUs, 9 are asked for"),
+        (SelectionRequest(2, frozenset({0, 1, 2})), "3 GPUs are required, only 2 are asked for"),
         (
-            Request(2, constraints=Constraints(nvlink=True)),
+            SelectionRequest(2, constraints=Constraints(nvlink=True)),
             "no 2 of 8 free GPUs are connected by NVLink alone",
         ),
         (
-            Request(5, constraints=Constraints(same_numa=True)),
+            SelectionRequest(5, constraints=Constraints(same_numa=True)),
             "no 5 of 8 free GPUs are on one NUMA node",
         ),
         (
-            Request(4, constraints=Constraints(min_bandwidth=100)),
+            SelectionRequest(4, constraints=Constraints(min_bandwidth=100)),
             "no 4 of 8 free GPUs reach 100 GB/s; the best reach 31.5",
         ),
     ],
 )
-def test_a_refusal_says_why(request_: Request, reason: str) -> None:
+def test_a_refusal_says_why(request_: SelectionRequest, reason: str) -> None:
     found = select(known_machine("l40s-pcie"), range(8), request_)
     assert found == NoSelection(reason)
 
@@ -225,27 +228,13 @@ def machines(draw: st.DrawFn) -> tuple[dict[tuple[int, int], int], list[int]]:
     return links, [draw(st.integers(0, 1)) for _ in range(size)]
 
 
-def build(links: dict[tuple[int, int], int], numa: list[int]) -> Machine:
-    builder = MachineBuilder("random", nvlink(3), inter_socket("amd"))
-    for node in sorted(set(numa)):
-        builder.socket(f"socket {node}")
-        builder.numa(f"numa {node}", f"socket {node}", node)
-    for gpu, node in enumerate(numa):
-        builder.root(f"root {gpu}", f"numa {node}")
-        builder.gpu(Gpu(gpu, numa=node), f"root {gpu}", pcie(4))
-    for (a, b), count in links.items():
-        if count:
-            builder.nvlink(a, b, count)
-    return builder.build()
-
-
 @settings(max_examples=60, deadline=None)
 @given(machines(), st.data())
 def test_selection_on_random_machines(
     made: tuple[dict[tuple[int, int], int], list[int]], data: st.DataObject
 ) -> None:
     links, numa = made
-    machine = build(links, numa)
+    machine = linked_machine(links, numa)
     size = len(machine)
     assert (machine.bandwidth == machine.bandwidth.T).all()
     assert (machine.levels == machine.levels.T).all()
@@ -254,13 +243,13 @@ def test_selection_on_random_machines(
     found = chosen(machine, count, free)
     assert len(set(found.gpus)) == count
     assert set(found.gpus) <= free
-    request = Request(count)
+    request = SelectionRequest(count)
     sets = itertools.combinations(sorted(free), count)
     best = max(ring_key(machine, free, own, request) for own in sets)
     assert ring_key(machine, free, found.gpus, request) == best
     # Another numbering gives a set of the same worth.
     order = data.draw(st.permutations(range(size)))
-    renamed = build(
+    renamed = linked_machine(
         {(min(order[a], order[b]), max(order[a], order[b])): n for (a, b), n in links.items()},
         [numa[order.index(gpu)] for gpu in range(size)],
     )
@@ -269,5 +258,5 @@ def test_selection_on_random_machines(
     # One link more never makes a set slower.
     if size > 1:
         pair = data.draw(st.sampled_from(list(links)))
-        more = build({**links, pair: links[pair] + 1}, numa)
+        more = linked_machine({**links, pair: links[pair] + 1}, numa)
         assert ring_model(more).bandwidth(found.gpus) >= found.bottleneck

@@ -15,7 +15,7 @@ import pytest
 from paths import SHARED
 
 from bayplan.topology.machine.levels import UNKNOWN, Level
-from bayplan.topology.machine.model import Kind, Machine
+from bayplan.topology.machine.model import Machine, PartKind
 from bayplan.topology.machine.readers.smi import read_smi
 
 TABLES = SHARED / "fixtures" / "nvidia-smi-topo"
@@ -33,7 +33,7 @@ def table(name: str) -> Machine:
 
 
 def device(machine: Machine, name: str) -> int:
-    """Return the place in the matrices of a device, named as the table names it."""
+    """Return the index of a device in the matrices, by its name in the table."""
     names = [gpu.name for gpu in machine.gpus] + [nic.label for nic in machine.nics]
     return names.index(name)
 
@@ -128,7 +128,7 @@ def test_every_table_has_a_test_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
-def test_every_cell_that_is_shown_is_told_again(path: Path) -> None:
+def test_every_shown_cell_is_reproduced(path: Path) -> None:
     machine = read_smi(path)
     size = len(machine) + len(machine.nics)
     labels = {gpu.name for gpu in machine.gpus} | {nic.label for nic in machine.nics}
@@ -157,10 +157,10 @@ def test_matrices_are_symmetric_and_nothing_is_faster_than_its_links(path: Path)
 def test_the_tree_has_the_numa_nodes_that_the_table_shows_and_no_more(path: Path) -> None:
     machine = read_smi(path)
     places = machine.graph.nodes(data=True)
-    shown = [place["numa"] for _, place in places if place["kind"] is Kind.NUMA]
+    shown = [place["numa"] for _, place in places if place["kind"] is PartKind.NUMA]
     numbers = [node for node in shown if node is not None]
     assert sorted(numbers) == sorted({*machine.numa_of, *numa_of_nics(machine)} - {None})
-    assert sum(place["kind"] is Kind.SOCKET for _, place in places) == 1
+    assert sum(place["kind"] is PartKind.SOCKET for _, place in places) == 1
 
 
 @pytest.mark.parametrize(
@@ -177,12 +177,16 @@ def test_the_tree_says_the_same_levels_as_a_whole_table(name: str) -> None:
         assert level is level_of(kinds), (devices[a], devices[b])
 
 
-def level_of(kinds: list[Kind]) -> Level:
+def level_of(kinds: list[PartKind]) -> Level:
     """Return the level of a way through the tree."""
-    for kind, level in ((Kind.SOCKET, Level.SYS), (Kind.NUMA, Level.NODE), (Kind.ROOT, Level.PHB)):
+    for kind, level in (
+        (PartKind.SOCKET, Level.SYS),
+        (PartKind.NUMA, Level.NODE),
+        (PartKind.ROOT, Level.PHB),
+    ):
         if kind in kinds:
             return level
-    return Level.PIX if kinds.count(Kind.SWITCH) == 1 else Level.PXB
+    return Level.PIX if kinds.count(PartKind.SWITCH) == 1 else Level.PXB
 
 
 # NVIDIA A100, A800 -----------------------------------------------------------------------
@@ -469,7 +473,7 @@ def test_b200_8gpu_12nic_gpu2_lost_nvlink_partial_keeps_gpu2_out_of_the_fabric()
     assert "the header is missing" in notes(machine)
     assert "the NUMA node of GPU6, GPU7 is not shown" in notes(machine)
     assert "the rows of GPU6, GPU7, NIC0" in notes(machine)
-    assert "1 pair of GPUs taken to be connected by NVSwitch, though not shown" in notes(machine)
+    assert "1 pair of GPUs assumed to be connected by NVSwitch, though not shown" in notes(machine)
 
 
 def test_gb200_4gpu_8nic_has_every_nic_at_sys_and_takes_the_numa_node_of_the_cpu() -> None:
@@ -534,7 +538,9 @@ def test_dgx2_v100_16gpu_10nic_partial_knows_nics_of_the_four_rows_shown_only() 
     assert cell(machine, "mlx5_0", "mlx5_4") == "SYS"
     assert cell(machine, "mlx5_2", "mlx5_3") == "?"
     # 54 of 120 pairs are in the four rows.
-    assert "66 pairs of GPUs taken to be connected by NVSwitch, though not shown" in notes(machine)
+    assert "66 pairs of GPUs assumed to be connected by NVSwitch, though not shown" in notes(
+        machine
+    )
     assert "the rows of GPU4, GPU5" in notes(machine)
     assert "the level of 120 pairs of GPU and NIC is not known" in notes(machine)
 
@@ -605,7 +611,7 @@ def test_dual_gpu_nv1_has_one_link_and_no_more_is_known_of_it() -> None:
     assert "assumed from the links" in notes(machine)
 
 
-def test_dual_gpu_nv2_has_a_numa_column_that_tells_nothing() -> None:
+def test_dual_gpu_nv2_has_a_numa_column_that_says_nothing() -> None:
     machine = table("dual_gpu_nv2")
     assert links(machine) == {"NV2": "01"}
     assert machine.direct[0, 1] == 2
@@ -660,7 +666,7 @@ def test_l40_4gpu_2nic_has_its_nic_on_the_second_socket() -> None:
     assert cpus(machine) == ["0-127,256-383"] * 2 + ["128-255,384-511"] * 2
     assert machine.numa_of == (0, 0, 1, 1)
     assert not (machine.levels == UNKNOWN).any()
-    assert "assumed, as nothing tells it: PCIe 3" in notes(machine)
+    assert "assumed, as nothing shows it: PCIe 3" in notes(machine)
 
 
 def test_p40_8gpu_pix_pxb_soc_is_two_switches_below_a_third() -> None:
@@ -710,7 +716,7 @@ def test_sr680a_v3_8gpu_11nic_probe_does_not_believe_bus_ids_that_two_devices_sh
     assert numa_of_nics(machine) == [0] * 6 + [1] * 5
     assert cpus(machine) == ["0-55"] * 4 + ["56-111"] * 4
     assert machine.numa_of == (0, 0, 0, 0, 1, 1, 1, 1)
-    assert "two devices have bus id 0000:ab:00.0: bus ids are left out" in notes(machine)
+    assert "two devices have bus id 0000:ab:00.0: bus ids are ignored" in notes(machine)
     assert {gpu.bus_id for gpu in machine.gpus} | {nic.bus_id for nic in machine.nics} == {""}
 
 

@@ -5,19 +5,17 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from machine_builders import gb200_tray, machine_from_yaml
 from paths import SHARED
 
-from bayplan.inputs.documents import parse_documents
 from bayplan.topology.machine.model import Machine
-from bayplan.topology.machine.readers.machinefile import known_machine, machine_from
+from bayplan.topology.machine.readers.machinefile import known_machine
 from bayplan.topology.machine.readers.smi import read_smi
-from bayplan.topology.network.fabric import Fabric, LayerLink
-from bayplan.topology.network.fabric import Path as Way
+from bayplan.topology.network.fabric import Fabric, GpuPath, LayerLink
 from bayplan.topology.network.tree import (
     NODE_LAYER,
     Layer,
@@ -45,12 +43,8 @@ numa:
 """
 
 
-def machine(text: str) -> Machine:
-    return machine_from(parse_documents(text, "machine.yaml")[0])
-
-
 def network(*places: str) -> NetworkTree:
-    """``s1/b1`` is a node in both, ``-`` one outside of the network."""
+    """Return a network; ``s1/b1`` is a node in both domains, ``-`` one outside the network."""
     keys = ("spine", "block")
     inside = [dict(zip(keys, place.split("/"), strict=False)) for place in places]
     return build_tree(LAYERS, [own if len(own) == len(keys) else {} for own in inside])
@@ -61,7 +55,7 @@ def fabric(
     links: Mapping[str, LayerLink],
     of: Machine | Sequence[Machine] | None = None,
 ) -> Fabric:
-    """Return nodes n0, n1 ... at these places; each is a DGX H100 unless said otherwise."""
+    """Return nodes n0, n1 ... at these positions; each is a DGX H100 by default."""
     names = [f"n{index}" for index in range(len(places))]
     if of is None:
         of = known_machine("dgx-h100")
@@ -69,27 +63,22 @@ def fabric(
     return Fabric(dict(zip(names, machines, strict=True)), network(*places), names, links)
 
 
-def in_domain(domain: str) -> Machine:
-    tray = known_machine("gb200-nvl72")
-    return replace(tray, gpus=tuple(replace(gpu, nvlink_domain=domain) for gpu in tray.gpus))
-
-
 # Within a machine -------------------------------------------------------------------------------
 
 
 def test_within_a_machine_the_path_is_that_of_the_machine() -> None:
     found = fabric(["s1/b1"], {}, known_machine("dgx-1v"))
-    assert found.path("n0", 0, "n0", 3) == Way(50, 0, "NVL")
-    assert found.path("n0", 0, "n0", 1) == Way(25, 0, "NVL")
+    assert found.path("n0", 0, "n0", 3) == GpuPath(50, 0, "NVL")
+    assert found.path("n0", 0, "n0", 1) == GpuPath(25, 0, "NVL")
     # GPU0 and GPU7 have no NVLink; they are on two sockets of a Skylake machine.
     assert found.path("n0", 0, "n0", 7).over == "SYS"
-    assert fabric(["s1/b1"], {}).path("n0", 0, "n0", 7) == Way(450, 0, "NVS")
+    assert fabric(["s1/b1"], {}).path("n0", 0, "n0", 7) == GpuPath(450, 0, "NVS")
 
 
 def test_the_network_limits_nothing_within_a_machine() -> None:
     slow = LayerLink(0.001, 1000)
     found = fabric(["s1/b1"], {NODE_LAYER: slow, "Block": slow, "Spine": slow})
-    assert found.path("n0", 1, "n0", 2) == Way(450, 0, "NVS")
+    assert found.path("n0", 1, "n0", 2) == GpuPath(450, 0, "NVS")
 
 
 # Between machines -------------------------------------------------------------------------------
@@ -110,23 +99,23 @@ def test_a_path_passes_the_layers_up_to_what_both_nodes_are_in(
     other: int, bandwidth: float, latency: float
 ) -> None:
     found = fabric(["s1/b1", "s1/b1", "s1/b2", "s2/b3"], THREE_LAYERS)
-    assert found.path("n0", 0, f"n{other}", 0) == Way(bandwidth, latency, "NET")
+    assert found.path("n0", 0, f"n{other}", 0) == GpuPath(bandwidth, latency, "NET")
 
 
-def test_two_blocks_of_one_name_are_two_places() -> None:
+def test_two_blocks_of_one_name_are_two_domains() -> None:
     found = fabric(["s1/b1", "s2/b1"], THREE_LAYERS)
-    assert found.path("n0", 0, "n1", 0) == Way(5, 14, "NET")
+    assert found.path("n0", 0, "n1", 0) == GpuPath(5, 14, "NET")
 
 
-def test_layers_without_a_figure_limit_nothing() -> None:
+def test_layers_without_a_link_limit_nothing() -> None:
     found = fabric(["s1/b1", "s2/b2"], {"Block": LayerLink(latency=3)})
-    assert found.path("n0", 0, "n1", 0) == Way(400 / 8, 6, "NET")
+    assert found.path("n0", 0, "n1", 0) == GpuPath(400 / 8, 6, "NET")
 
 
-def test_a_node_outside_of_the_network_is_reached_over_everything() -> None:
+def test_a_node_outside_the_network_is_reached_over_all_layers() -> None:
     found = fabric(["s1/b1", "-", "-"], THREE_LAYERS)
-    assert found.path("n0", 0, "n1", 0) == Way(5, 1 + 2 + 4 + 1, "NET")
-    assert found.path("n1", 0, "n2", 0) == Way(40, 2, "NET")
+    assert found.path("n0", 0, "n1", 0) == GpuPath(5, 1 + 2 + 4 + 1, "NET")
+    assert found.path("n1", 0, "n2", 0) == GpuPath(40, 2, "NET")
 
 
 def test_sets_of_nodes_are_a_network_too() -> None:
@@ -139,8 +128,8 @@ def test_sets_of_nodes_are_a_network_too() -> None:
     machines = dict.fromkeys(names, known_machine("dgx-h100"))
     links = {"tier-1": LayerLink(12, 3), NODE_LAYER: LayerLink(30, 1)}
     found = Fabric(machines, tree_of_sets(sets, names), names, links)
-    assert found.path("n0", 0, "n1", 0) == Way(30, 2, "NET")
-    assert found.path("n0", 0, "n2", 0) == Way(12, 8, "NET")
+    assert found.path("n0", 0, "n1", 0) == GpuPath(30, 2, "NET")
+    assert found.path("n0", 0, "n2", 0) == GpuPath(12, 8, "NET")
 
 
 PLACES = st.sampled_from(["s1/b1", "s1/b2", "s2/b1", "s2/b3", "-"])
@@ -178,39 +167,39 @@ def test_the_slower_of_two_nics_counts() -> None:
 
 
 def test_a_nic_of_another_socket_is_reached_through_the_sockets() -> None:
-    found = fabric(["s1/b1"] * 2, {}, machine(FAR_NIC))
+    found = fabric(["s1/b1"] * 2, {}, machine_from_yaml(FAR_NIC))
     assert found.path("n0", 1, "n1", 0).bandwidth == 10, "what NCCL reckons between Skylakes"
 
 
 def test_beyond_pxb_the_pcie_link_of_the_gpu_counts() -> None:
     # The NIC of GPU0 is at PHB: data passes the host, over PCIe 4 as NCCL reckons with it.
-    found = fabric(["s1/b1"] * 2, {}, machine(FAR_NIC))
+    found = fabric(["s1/b1"] * 2, {}, machine_from_yaml(FAR_NIC))
     assert found.path("n0", 0, "n1", 0).bandwidth == 24
     assert found.node_bandwidth("n0", [0, 1]) == 24
 
 
 @pytest.mark.parametrize("nvswitch", ["", "nvswitch: {links: 12}"])
-def test_nvlink_says_nothing_of_the_way_to_a_nic(nvswitch: str) -> None:
-    found = fabric(["s1/b1"] * 2, {}, machine(FAR_NIC + nvswitch))
+def test_nvlink_is_not_on_the_way_to_a_nic(nvswitch: str) -> None:
+    found = fabric(["s1/b1"] * 2, {}, machine_from_yaml(FAR_NIC + nvswitch))
     assert found.path("n0", 1, "n1", 1).bandwidth == 10
 
 
 def test_a_machine_without_nics_reaches_nobody() -> None:
-    alone = machine("{name: m, gpu: A100, numa: [{id: 0, roots: [{gpus: [0]}]}]}")
+    alone = machine_from_yaml("{name: m, gpu: A100, numa: [{id: 0, roots: [{gpus: [0]}]}]}")
     found = fabric(["s1/b1"] * 2, {}, alone)
     assert found.path("n0", 0, "n1", 0).bandwidth == 0
     assert found.node_bandwidth("n0", [0]) == 0
 
 
 @pytest.mark.skipif(not TABLES.is_dir(), reason="the shared fixtures are not beside the project")
-def test_a_nic_of_unknown_rate_is_taken_for_the_slowest_in_use() -> None:
+def test_a_nic_of_unknown_rate_counts_as_the_slowest_in_use() -> None:
     table = read_smi(TABLES / "dgx_h200_8gpu_12nic.txt")
     found = fabric(["s1/b1"] * 2, {}, table)
     assert found.path("n0", 0, "n1", 3).bandwidth == 100 / 8
     assert found.node_bandwidth("n0", range(8)) == 8 * 100 / 8
 
 
-def test_what_gpus_get_out_of_a_node_together() -> None:
+def test_gpus_share_the_nics_out_of_a_node() -> None:
     found = fabric(["s1/b1"] * 2, {}, [known_machine("dgx-h100"), known_machine("dgx-1v")])
     assert found.node_bandwidth("n0", range(8)) == 8 * 50
     assert found.node_bandwidth("n0", [2, 5]) == 2 * 50
@@ -225,7 +214,7 @@ def test_what_gpus_get_out_of_a_node_together() -> None:
 
 
 def test_gpus_of_one_nvlink_domain_need_no_network() -> None:
-    found = fabric(["s1/b1", "s2/b2"], {"Spine": LayerLink(1, 9)}, in_domain("uuid.1"))
+    found = fabric(["s1/b1", "s2/b2"], {"Spine": LayerLink(1, 9)}, gb200_tray("uuid.1"))
     way = found.path("n0", 0, "n1", 3)
     assert (way.bandwidth, way.latency) == (18 * 50, 0)
     assert "uuid.1" in way.over
@@ -233,13 +222,13 @@ def test_gpus_of_one_nvlink_domain_need_no_network() -> None:
 
 def test_one_gpu_of_an_nvlink_domain_has_its_ports_too() -> None:
     text = "{name: m, gpu: H100, nvlinkDomain: u.1, numa: [{id: 0, roots: [{gpus: [0]}]}], %s}"
-    alone = machine(text % "nvswitch: {links: 18}")
+    alone = machine_from_yaml(text % "nvswitch: {links: 18}")
     assert fabric(["s1/b1"] * 2, {}, alone).path("n0", 0, "n1", 0).bandwidth == 18 * 25
 
 
 @pytest.mark.parametrize("domains", [("uuid.1", "uuid.2"), ("uuid.1", ""), ("", "")])
 def test_other_domains_are_reached_over_nics(domains: tuple[str, str]) -> None:
-    machines = [in_domain(domain) for domain in domains]
+    machines = [gb200_tray(domain) for domain in domains]
     way = fabric(["s1/b1"] * 2, {}, machines).path("n0", 0, "n1", 0)
     assert way.over == "NET"
     assert way.bandwidth == 50
@@ -248,16 +237,16 @@ def test_other_domains_are_reached_over_nics(domains: tuple[str, str]) -> None:
 # Models that cannot be used ---------------------------------------------------------------------
 
 
-def test_a_figure_for_a_layer_that_is_not_there_is_refused() -> None:
+def test_a_link_for_an_unknown_layer_is_refused() -> None:
     with pytest.raises(ValueError, match='there is no network layer "Rack"'):
         fabric(["s1/b1"], {"Rack": LayerLink(1), "Block": LayerLink(1)})
 
 
 @pytest.mark.parametrize("figure", [-1.0, float("nan")])
-def test_a_figure_that_no_link_has_is_refused(figure: float) -> None:
-    with pytest.raises(ValueError, match="expected a figure of 0 or more"):
+def test_an_impossible_bandwidth_or_latency_is_refused(figure: float) -> None:
+    with pytest.raises(ValueError, match="expected a number of 0 or more"):
         LayerLink(bandwidth=figure)
-    with pytest.raises(ValueError, match="expected a figure of 0 or more"):
+    with pytest.raises(ValueError, match="expected a number of 0 or more"):
         LayerLink(latency=figure)
 
 
@@ -266,7 +255,7 @@ def test_a_node_that_is_not_in_the_network_has_no_path_over_it() -> None:
     found = Fabric({"n0": dgx, "n1": dgx}, network("s1/b1"), ["n0"], {})
     with pytest.raises(KeyError, match="n1"):
         found.path("n0", 0, "n1", 0)
-    assert found.path("n1", 0, "n1", 1) == Way(450, 0, "NVS")
+    assert found.path("n1", 0, "n1", 1) == GpuPath(450, 0, "NVS")
 
 
 @pytest.mark.parametrize("name", ["cluster", "Block", "s1"])
@@ -274,7 +263,7 @@ def test_a_node_may_have_any_name(name: str) -> None:
     dgx = known_machine("dgx-h100")
     names = [name, "other"]
     found = Fabric(dict.fromkeys(names, dgx), network("s1/b1", "s1/b2"), names, THREE_LAYERS)
-    assert found.path(name, 0, "other", 0) == Way(20, 6, "NET")
+    assert found.path(name, 0, "other", 0) == GpuPath(20, 6, "NET")
 
 
 def test_a_node_whose_machine_is_not_known_has_no_path() -> None:
@@ -292,7 +281,7 @@ def test_sets_that_contain_each_other_are_no_network() -> None:
 @pytest.mark.parametrize(
     ("parents", "message"),
     [
-        ({"Block": "Spine"}, 'layer "Block" hangs on "Spine", which is not defined'),
+        ({"Block": "Spine"}, 'layer "Block" has the parent "Spine", which is not defined'),
         ({"Spine": "Block", "Block": "Spine"}, "the layers form a cycle: Spine -> Block -> Spine"),
         ({"Spine": ""}, 'the layer "Block" is not defined'),
         (

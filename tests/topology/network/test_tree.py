@@ -26,10 +26,10 @@ def labels(*pairs: str) -> list[dict[str, str]]:
     return found
 
 
-def test_two_blocks_of_one_name_stay_two_and_are_told() -> None:
+def test_two_blocks_of_one_name_stay_two_and_are_noted() -> None:
     tree = build_tree(LAYERS, labels("s1/b1", "s2/b1"))
     assert [domain.path for domain in tree.layers["Block"]] == [("s1", "b1"), ("s2", "b1")]
-    assert tree.notes == ("Block/b1 is under Spine/s1 and Spine/s2: each of them is a domain",)
+    assert tree.notes == ("Block/b1 is under Spine/s1 and Spine/s2: each is a domain of its own",)
 
 
 def test_a_node_without_the_innermost_label_is_a_domain_of_its_own() -> None:

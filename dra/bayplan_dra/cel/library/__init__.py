@@ -1,6 +1,6 @@
 """The functions of the ``device`` environment.
 
-The set is that of Kubernetes 1.36 for DRA selectors: CEL's standard library, optionals, the
+These are the functions of Kubernetes 1.36 for DRA selectors: CEL's standard library, optionals, the
 Kubernetes libraries (quantity, semver, regex, lists, IP, CIDR, URL, format) and cel-go's
 extensions (strings 2, lists 3, sets, math). Importing this package declares them all.
 """

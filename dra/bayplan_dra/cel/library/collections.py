@@ -90,7 +90,10 @@ def _range(size: int) -> tuple[int, ...]:
 
 
 def sort_by_keys(items: tuple[Any, ...], keys: Sequence[Any]) -> tuple[Any, ...]:
-    """Return the items in the order of their keys."""
+    """Return the items in the order of their keys.
+
+    :raises EvaluationError: for keys that cannot be compared.
+    """
     compare = cmp_to_key(ordered)
     order = sorted(range(len(items)), key=[compare(key) for key in keys].__getitem__)
     return tuple(items[index] for index in order)
@@ -129,7 +132,7 @@ declare(".last", _L, optional_of(A), lambda items: Optional(items[-1], True) if 
 
 
 def _includes(value: Any, wanted: Any) -> bool:
-    """Tell whether a list attribute holds a value, or a scalar attribute is it."""
+    """Tell whether a list attribute contains a value, or a scalar attribute equals it."""
     if not isinstance(value, tuple):
         if type_name(value) in ("map", "null_type"):
             raise fail("no such overload: includes")

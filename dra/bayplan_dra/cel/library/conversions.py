@@ -41,7 +41,7 @@ _FLOAT = re.compile(
 
 
 def _float_text(value: float) -> str:
-    """Spell a double as Go does: the shortest digits, an exponent from 1e+21 and below 1e-4."""
+    """Format a double as Go does: shortest digits, an exponent from 1e+21 and below 1e-4."""
     if not math.isfinite(value):
         return "NaN" if math.isnan(value) else "+Inf" if value > 0 else "-Inf"
     sign, digits, exponent = Decimal(repr(value)).as_tuple()
@@ -97,7 +97,10 @@ def _to_bool(text: str) -> bool:
 
 
 def to_string(value: Any) -> str:
-    """Return a value as text, spelled as Go does."""
+    """Return a value as text, formatted as in Go.
+
+    :raises EvaluationError: for bytes that are not UTF-8.
+    """
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, float):
@@ -164,7 +167,7 @@ def _seconds(number: int) -> timedelta:
 
 
 def _in_zone(at: datetime, zone: str) -> datetime:
-    """Return the moment in a time zone: an offset such as "+02:00", or a name."""
+    """Convert a moment to a time zone: an offset such as "+02:00", or a name."""
     offset = _OFFSET.fullmatch(zone)
     try:
         if offset is not None:

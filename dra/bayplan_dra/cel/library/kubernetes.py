@@ -126,7 +126,7 @@ def _ip(text: str) -> Address:
 
 
 def _cidr(text: str) -> Interface:
-    """Return a network together with the address as it was written."""
+    """Parse a network, keeping the address as written."""
     address, slash, bits = text.partition("/")
     if not slash or not (bits.isascii() and bits.isdigit()):
         raise fail(f"network address parse error during conversion from string: {text[:80]!r}")

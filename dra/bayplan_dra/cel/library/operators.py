@@ -27,9 +27,9 @@ __all__ = ["in_range", "in_uint_range", "member_of", "moved", "ordered"]
 
 
 def in_range(number: int) -> int:
-    """Return an int that fits into 64 bits.
+    """Return an int unchanged.
 
-    :raises EvaluationError: for one that does not.
+    :raises EvaluationError: when it does not fit into 64 bits.
     """
     if not _LOW <= number <= _HIGH:
         raise fail("integer overflow")
@@ -37,9 +37,9 @@ def in_range(number: int) -> int:
 
 
 def in_uint_range(number: int) -> Uint:
-    """Return an unsigned int that fits into 64 bits.
+    """Return a number as an unsigned int.
 
-    :raises EvaluationError: for one that does not.
+    :raises EvaluationError: when it does not fit into 64 bits.
     """
     if not 0 <= number < 2**64:
         raise fail("unsigned integer overflow")
@@ -91,9 +91,9 @@ declare("_-_", (t.DURATION, t.DURATION), t.DURATION, lambda a, b: a - b)
 
 
 def moved(moment: datetime, by: timedelta) -> datetime:
-    """Return a moment later or earlier.
+    """Return a moment shifted by a duration.
 
-    :raises EvaluationError: beyond the years that can be told.
+    :raises EvaluationError: outside the years 1 to 9999.
     """
     try:
         return moment + by

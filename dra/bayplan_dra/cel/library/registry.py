@@ -1,4 +1,4 @@
-"""Where functions are declared: by name, with the types that each form takes and returns."""
+"""The table of functions: by name, with the types that each overload takes and returns."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ __all__ = ["FUNCTIONS", "Overload", "declare", "fail"]
 
 @dataclass(frozen=True, slots=True)
 class Overload:
-    """One form of a function: the types that it takes and returns.
+    """An overload of a function: the types that it takes and returns.
 
-    ``member`` says that the first argument stands before the dot.
+    :ivar member: whether the first argument is before the dot.
     """
 
     member: bool
@@ -26,16 +26,16 @@ class Overload:
 
 
 FUNCTIONS: dict[str, list[Overload]] = {}
-"""All functions by name, filled when the modules of this package are imported."""
+"""All functions by name; importing the modules of this package fills it."""
 
 
 def declare(name: str, takes: Sequence[CelType], returns: CelType, run: Callable[..., Any]) -> None:
-    """Declare a form of a function; ``.name`` is a member of its first argument."""
+    """Declare an overload of a function; ``.name`` is a member of its first argument."""
     member = name.startswith(".")
     overload = Overload(member, tuple(takes), returns, run)
     FUNCTIONS.setdefault(name.lstrip("."), []).append(overload)
 
 
 def fail(message: str) -> EvaluationError:
-    """Return the error of a call that has no value."""
+    """Return the error for a call that fails."""
     return EvaluationError(message)

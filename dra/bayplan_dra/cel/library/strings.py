@@ -82,7 +82,7 @@ def _quote(text: str) -> str:
 
 
 def _shown(value: Any, nested: bool = False) -> str:
-    """Return a value as ``%s`` of format() shows it."""
+    """Return a value as ``%s`` of format() prints it."""
     if isinstance(value, str):
         return _quote(value) if nested else value
     if value is None:
@@ -171,7 +171,7 @@ def _joined(items: tuple[Any, ...], mark: str) -> str:
 def regex(pattern: str) -> Any:
     """Compile a regular expression.
 
-    :raises EvaluationError: for one that RE2 does not know.
+    :raises EvaluationError: for one that RE2 does not accept.
     """
     options = re2.Options()
     options.log_errors = False

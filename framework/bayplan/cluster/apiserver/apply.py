@@ -1,6 +1,6 @@
-"""Server-side apply: who applied which fields, and what goes when they are applied no more.
+"""Server-side apply: field ownership, and removal of fields that are no longer applied.
 
-Conflicts are not looked for: whoever applies last has the field, as with ``force``.
+Conflicts are not detected: the last manager to apply a field owns it, as with ``force``.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ _IDENTITY = {"name", "namespace", "uid", "resourceVersion", "managedFields", "cr
 def apply(
     current: Content, wanted: Content, manager: str, stamp: str, typed_lists: bool
 ) -> Content:
-    """Return the current state with what a manager applies.
+    """Return an object with a manager's configuration applied.
 
-    :param typed_lists: whether lists are merged by the keys of their items, as for built-in kinds.
+    :param typed_lists: whether to merge lists by their items' keys, as for built-in kinds.
     """
     wanted = {**wanted, "metadata": _without(wanted.get("metadata", {}), ("managedFields",))}
     entries = current.get("metadata", {}).get("managedFields") or []
@@ -59,7 +59,7 @@ def _without(content: Mapping[str, Any], names: tuple[str, ...]) -> Content:
 
 
 def _fields(content: Content, typed_lists: bool, depth: int = 0, at: str = "") -> Content:
-    """Return what is set, in the notation of managedFields."""
+    """Return the fields that a configuration sets, in the notation of managedFields."""
     tree: Content = {}
     for key, value in content.items():
         if depth == 0 and key in _NOT_OWNED:
@@ -93,7 +93,7 @@ def _leaves(tree: Mapping[str, Any], prefix: Path = ()) -> Iterator[Path]:
 
 
 def _removed(content: Any, path: Path) -> Any:
-    """Return content without what stands at a path of managedFields."""
+    """Return content without the field at a path of managedFields."""
     step, rest = path[0], path[1:]
     if step.startswith("f:") and isinstance(content, dict):
         name = step[2:]

@@ -1,9 +1,10 @@
-"""A served cluster with everything that runs in one."""
+"""Start the controllers of a served cluster."""
 
 from __future__ import annotations
 
+from bayplan.cluster.apiserver.garbage_collector import GarbageCollector
 from bayplan.cluster.apiserver.job_status import JobStatus
-from bayplan.cluster.apiserver.lifecycle import GarbageCollector, NamespaceEnd
+from bayplan.cluster.apiserver.namespace_controller import NamespaceController
 from bayplan.cluster.apiserver.store import ServedCluster
 from bayplan.cluster.embedded.assembly import start_controllers
 
@@ -11,9 +12,9 @@ __all__ = ["start_all"]
 
 
 def start_all(cluster: ServedCluster) -> ServedCluster:
-    """Let the kubelet and all controllers work on a cluster from now on; return it."""
+    """Start the kubelet and all controllers of a cluster; return the cluster."""
     start_controllers(cluster)
     GarbageCollector(cluster)
-    NamespaceEnd(cluster)
+    NamespaceController(cluster)
     JobStatus(cluster)
     return cluster

@@ -1,14 +1,11 @@
-"""Versions of one resource that differ in more than their name."""
+"""Conversion between API versions that differ in more than their name."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bayplan.api.dra_versions import as_v1
-
-if TYPE_CHECKING:
-    from bayplan.cluster.apiserver.resources import Resource
 
 __all__ = ["converter", "core_event", "new_event"]
 
@@ -16,15 +13,15 @@ Content = dict[str, Any]
 _DEVICE_NAME = "name"
 
 
-def converter(resource: Resource, source: str, target: str) -> Callable[[Content], Content]:
-    """Return what turns one version of a resource's objects into another."""
-    api_version = resource.api_version(target)
+def converter(group: str, source: str, target: str) -> Callable[[Content], Content]:
+    """Return the function that converts objects of an API group from one version to another."""
+    api_version = f"{group}/{target}" if group else target
 
     def convert(content: Content) -> Content:
-        content = as_v1(source, content) if resource.group == "resource.k8s.io" else content
-        if resource.group == "autoscaling":
+        content = as_v1(source, content) if group == "resource.k8s.io" else content
+        if group == "autoscaling":
             content = {k: _AUTOSCALERS[target](v) if k == "spec" else v for k, v in content.items()}
-        if resource.group == "resource.k8s.io" and target == "v1beta1":
+        if group == "resource.k8s.io" and target == "v1beta1":
             content = {k: _as_v1beta1(v) if k == "spec" else v for k, v in content.items()}
         return {**content, "apiVersion": api_version}
 
@@ -32,7 +29,7 @@ def converter(resource: Resource, source: str, target: str) -> Callable[[Content
 
 
 def _as_v1beta1(spec: Any) -> Any:
-    """Return a spec of resource.k8s.io/v1 in the shape of v1beta1."""
+    """Convert a spec of resource.k8s.io/v1 to v1beta1."""
     if not isinstance(spec, dict):
         return spec
     converted = dict(spec)
@@ -62,7 +59,7 @@ _SHARE = "targetCPUUtilizationPercentage"
 
 
 def _autoscaler_v1(spec: Any) -> Any:
-    """Return the spec of an autoscaler of v2 in the shape of v1, which knows cpu only."""
+    """Convert an autoscaler's spec from v2 to v1, which has only cpu."""
     if not isinstance(spec, dict):
         return spec
     kept = {key: value for key, value in spec.items() if key in _COMMON}
@@ -75,7 +72,7 @@ def _autoscaler_v1(spec: Any) -> Any:
 
 
 def _autoscaler_v2(spec: Any) -> Any:
-    """Return the spec of an autoscaler of v1 in the shape of v2."""
+    """Convert an autoscaler's spec from v1 to v2."""
     if not isinstance(spec, dict) or _SHARE not in spec:
         return spec
     target = {"type": "Utilization", "averageUtilization": spec[_SHARE]}
@@ -101,13 +98,13 @@ _EVENT_FIELDS = {
 
 
 def new_event(content: Content) -> Content:
-    """Return a core v1 Event as one of events.k8s.io/v1."""
+    """Convert a core v1 Event to events.k8s.io/v1."""
     renamed = {_EVENT_FIELDS.get(key, key): value for key, value in content.items()}
     return {**renamed, "apiVersion": "events.k8s.io/v1"}
 
 
 def core_event(content: Content) -> Content:
-    """Return an Event of events.k8s.io/v1 as one of core v1."""
+    """Convert an Event of events.k8s.io/v1 to core v1."""
     back = {new: old for old, new in _EVENT_FIELDS.items()}
     renamed = {back.get(key, key): value for key, value in content.items()}
     return {**renamed, "apiVersion": "v1"}

@@ -1,7 +1,7 @@
-"""CustomResourceDefinitions: resources that come and go at run time.
+"""CustomResourceDefinitions: resources that are added and removed at run time.
 
-Of schemas only the names of fields are used: unknown ones are refused or pruned. Values are not
-checked, and defaults not filled in.
+Schemas only give the names of fields: unknown fields are refused or pruned. Values are not
+validated, and defaults are not set.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ import msgspec
 
 from bayplan.api import KINDS, Kind
 from bayplan.api.meta import ApiStruct
-from bayplan.cluster.apiserver.history import Change
-from bayplan.cluster.apiserver.overlay import plain
-from bayplan.cluster.apiserver.resources import Column, Resource, make_type
-from bayplan.cluster.apiserver.status import Cause, invalid
+from bayplan.cluster.apiserver.api_errors import Cause, invalid
+from bayplan.cluster.apiserver.resources import PrinterColumn, Resource, make_type
 from bayplan.cluster.apiserver.store import ServedCluster
+from bayplan.cluster.apiserver.unknown_fields import plain
+from bayplan.cluster.apiserver.watch_cache import Change
 from bayplan.schemas.crd import record_of_schema
 
 __all__ = ["CustomResources", "check_definition"]
@@ -73,9 +73,9 @@ class _Definition(ApiStruct, frozen=True):
 
 
 def check_definition(content: Content) -> None:
-    """Refuse a definition that nothing could be served from.
+    """Validate a definition as far as it is used here.
 
-    :raises ApiError: 422, for such a definition.
+    :raises ApiError: 422, when it is invalid.
     """
     name = str(content["metadata"].get("name", ""))
     try:
@@ -97,7 +97,7 @@ def check_definition(content: Content) -> None:
 
 
 class CustomResources:
-    """Serves what definitions define, from their creation to their deletion."""
+    """Serves the resources of all definitions."""
 
     def __init__(self, cluster: ServedCluster) -> None:
         self._cluster = cluster
@@ -157,7 +157,7 @@ class CustomResources:
 
 
 def _resource(spec: _Spec, old: Resource | None) -> Resource:
-    """Return what a definition defines; kinds that bayplan reads keep their types."""
+    """Return a definition's resource; kinds that bayplan reads keep their types."""
     names, stored = spec.names, spec.stored
     kind: Kind | None = KINDS.get((spec.group, names.kind))
     others = [v.name for v in spec.versions if v.served and v is not stored]
@@ -178,10 +178,10 @@ def _resource(spec: _Spec, old: Resource | None) -> Resource:
         categories=names.categories,
         singular=names.singular or names.kind.lower(),
         columns=tuple(
-            Column(c.name, c.json_path, c.type, bool(c.priority))
+            PrinterColumn(c.name, c.json_path, c.type, bool(c.priority))
             for c in stored.additional_printer_columns
         )
-        or (Column("Age", ".metadata.creationTimestamp", "date"),),
+        or (PrinterColumn("Age", ".metadata.creationTimestamp", "date"),),
         selectable=tuple(field.json_path.lstrip(".") for field in stored.selectable_fields),
         known=kind,
         schemas={

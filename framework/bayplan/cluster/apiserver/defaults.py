@@ -1,4 +1,4 @@
-"""What the API server fills in where a manifest says nothing."""
+"""The defaults that the API server sets in pods."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _CONTAINER = {
 
 
 def pod_defaults(content: Content) -> Content:
-    """Return a new pod with everything that has a default."""
+    """Return a new pod with its defaults."""
     spec = {**_POD, **content.get("spec", {})}
     for field in ("containers", "initContainers"):
         if field in spec:
@@ -47,7 +47,7 @@ def pod_defaults(content: Content) -> Content:
 
 
 def pod_update_defaults(before: Content, after: Content) -> Content:
-    """Return a new state of a pod with what admission keeps or fills in again."""
+    """Return an updated pod with the fields that admission keeps or sets again."""
     spec = {**pod_defaults(after)["spec"]}
     old = before.get("spec", {})
     if "priority" not in spec and "priority" in old:
@@ -65,7 +65,7 @@ def pod_update_defaults(before: Content, after: Content) -> Content:
 
 
 def container_defaults(content: Content) -> Content:
-    """Return a container with everything that has a default."""
+    """Return a container with its defaults."""
     image = str(content.get("image", ""))
     latest = ":" not in image.rpartition("/")[2] or image.endswith(":latest")
     filled = {**_CONTAINER, "imagePullPolicy": "Always" if latest else "IfNotPresent", **content}

@@ -1,4 +1,4 @@
-"""delete and deletecollection: graceful, guarded, and with what becomes of owned objects."""
+"""delete and deletecollection, with grace periods, preconditions and propagation."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Any
 from msgspec.structs import replace
 
 from bayplan.api import Namespace
-from bayplan.cluster.apiserver.bodies import DeleteOptions, Preconditions, read_body
-from bayplan.cluster.apiserver.calls import Call
-from bayplan.cluster.apiserver.history import Record
-from bayplan.cluster.apiserver.lifecycle import FOREGROUND
+from bayplan.cluster.apiserver.api_errors import conflict, forbidden, success
+from bayplan.cluster.apiserver.garbage_collector import FOREGROUND
 from bayplan.cluster.apiserver.reads import find, list_page
-from bayplan.cluster.apiserver.status import conflict, forbidden, success
+from bayplan.cluster.apiserver.request_info import RequestInfo
+from bayplan.cluster.apiserver.request_kinds import DeleteOptions, Preconditions, read_body
 from bayplan.cluster.apiserver.store import ServedCluster
+from bayplan.cluster.apiserver.watch_cache import StoredObject
 
 __all__ = ["delete", "delete_all"]
 
@@ -22,23 +22,23 @@ Content = dict[str, Any]
 _KEPT_NAMESPACES = ("default", "kube-public", "kube-system")
 
 
-def delete(cluster: ServedCluster, call: Call, body: Any) -> Content | Record:
-    """Delete an object; return it while it is still there, else a Status.
+def delete(cluster: ServedCluster, info: RequestInfo, body: Any) -> Content | StoredObject:
+    """Delete an object; return it while it still exists, else a Status.
 
     :raises ApiError: when it is refused.
     """
-    resource, record = call.resource, find(cluster, call)
+    resource, record = info.resource, find(cluster, info)
     options = read_body(DeleteOptions, body)
-    if resource.type is Namespace and call.name in _KEPT_NAMESPACES:
-        text = f'namespaces "{call.name}" is forbidden: this namespace may not be deleted'
-        raise forbidden(text, "", "namespaces", call.name)
-    _check_preconditions(call, record, options.preconditions or Preconditions())
-    if call.dry_run or options.dry_run:
+    if resource.type is Namespace and info.name in _KEPT_NAMESPACES:
+        text = f'namespaces "{info.name}" is forbidden: this namespace may not be deleted'
+        raise forbidden(text, "", "namespaces", info.name)
+    _check_preconditions(info, record, options.preconditions or Preconditions())
+    if info.dry_run or options.dry_run:
         return record
     grace: float | None = options.grace_period_seconds
-    if grace is None and call.params.get("gracePeriodSeconds"):
-        grace = call.number("gracePeriodSeconds")
-    policy = options.propagation_policy or call.params.get("propagationPolicy", "")
+    if grace is None and info.params.get("gracePeriodSeconds"):
+        grace = info.number("gracePeriodSeconds")
+    policy = options.propagation_policy or info.params.get("propagationPolicy", "")
     if policy == "Orphan":
         _orphan(cluster, record)
     elif policy == "Foreground" and FOREGROUND not in record.obj.metadata.finalizers:
@@ -50,7 +50,7 @@ def delete(cluster: ServedCluster, call: Call, body: Any) -> Content | Record:
     if left is not None:
         return left
     details = {
-        "name": call.name,
+        "name": info.name,
         "group": resource.group,
         "kind": resource.plural,
         "uid": record.obj.metadata.uid,
@@ -58,8 +58,8 @@ def delete(cluster: ServedCluster, call: Call, body: Any) -> Content | Record:
     return success({key: value for key, value in details.items() if value})
 
 
-def _orphan(cluster: ServedCluster, owner: Record) -> None:
-    """Let everything that an object owns belong to nobody."""
+def _orphan(cluster: ServedCluster, owner: StoredObject) -> None:
+    """Orphan the objects that an object owns."""
     uid = owner.obj.metadata.uid
     for resource in cluster.resources.all():
         for record in list(cluster.records(resource).values()):
@@ -69,8 +69,8 @@ def _orphan(cluster: ServedCluster, owner: Record) -> None:
                 cluster.update(replace(record.obj, metadata=replace(meta, owner_references=left)))
 
 
-def _check_preconditions(call: Call, record: Record, wanted: Preconditions) -> None:
-    meta, resource = record.obj.metadata, call.resource
+def _check_preconditions(info: RequestInfo, record: StoredObject, wanted: Preconditions) -> None:
+    meta, resource = record.obj.metadata, info.resource
     texts = (
         (wanted.uid, "UID", meta.uid),
         (wanted.resource_version, "ResourceVersion", meta.resource_version),
@@ -81,29 +81,29 @@ def _check_preconditions(call: Call, record: Record, wanted: Preconditions) -> N
                 f"Precondition failed: {text} in precondition: {given}, "
                 f"{text} in object meta: {value}"
             )
-            raise conflict(resource.group, resource.plural, call.name, why)
+            raise conflict(resource.group, resource.plural, info.name, why)
 
 
-def delete_all(cluster: ServedCluster, call: Call, body: Any) -> list[Record]:
-    """Delete every object that a call selects; return them.
+def delete_all(cluster: ServedCluster, info: RequestInfo, body: Any) -> list[StoredObject]:
+    """Delete all objects that a request selects; return them as a list.
 
     :raises ApiError: when it is refused.
     """
-    records = list_page(cluster, call).records
+    records = list_page(cluster, info).records
     for record in records:
-        one = _single(call, record)
+        one = _single(info, record)
         delete(cluster, one, body)
     return records
 
 
-def _single(call: Call, record: Record) -> Call:
+def _single(info: RequestInfo, record: StoredObject) -> RequestInfo:
     meta = record.obj.metadata
-    return Call(
+    return RequestInfo(
         "delete",
-        call.resource,
-        call.group,
-        call.version,
-        {k: v for k, v in call.params.items() if k in ("gracePeriodSeconds", "dryRun")},
+        info.resource,
+        info.group,
+        info.version,
+        {k: v for k, v in info.params.items() if k in ("gracePeriodSeconds", "dryRun")},
         meta.namespace,
         meta.name,
     )

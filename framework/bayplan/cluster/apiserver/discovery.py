@@ -1,12 +1,12 @@
-"""What clients ask first: which groups, versions and resources there are."""
+"""API discovery: groups, versions and resources."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from bayplan.cluster.apiserver.metrics_api import RESOURCES as USAGE
 from bayplan.cluster.apiserver.openapi import openapi_index, openapi_v3
 from bayplan.cluster.apiserver.resources import SCALED, Resource, Resources
-from bayplan.cluster.apiserver.usage import RESOURCES as USAGE
 
 __all__ = ["VERSION", "discover", "openapi"]
 
@@ -40,7 +40,7 @@ _METRICS = {("metrics.k8s.io", "v1beta1"): USAGE}
 
 
 def discover(resources: Resources, path: str, address: str) -> Content | None:
-    """Return what stands at a path of discovery, None where nothing does."""
+    """Return the discovery document at a path, None when there is none."""
     steps = path.strip("/").split("/")
     if steps == ["api"]:
         return {
@@ -129,7 +129,7 @@ def _entries(plural: str, resource: Resource) -> list[Content]:
 
 
 def openapi(resources: Resources, path: str) -> Content | None:
-    """Return what stands at a path under /openapi/v3, None where nothing does."""
+    """Return the document at a path under /openapi/v3, None when there is none."""
     rest = path.removeprefix("/openapi/v3").strip("/")
     if not rest:
         return openapi_index((g, v) for g, found in _groups(resources).items() for v in found)

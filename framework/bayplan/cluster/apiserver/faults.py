@@ -1,4 +1,4 @@
-"""Failures on purpose: what tests let a server do to its clients."""
+"""Fault injection: what tests make a server do to its clients."""
 
 from __future__ import annotations
 
@@ -6,28 +6,28 @@ import random
 from dataclasses import dataclass, field
 from enum import Enum
 
-from bayplan.cluster.apiserver.calls import Call
+from bayplan.cluster.apiserver.request_info import RequestInfo
 
-__all__ = ["Fault", "FaultKind", "Faults", "WatchFault"]
+__all__ = ["Fault", "FaultKind", "ServerFaults", "WatchFault"]
 
 
 class FaultKind(Enum):
-    """What goes wrong."""
+    """How a request fails."""
 
     STATUS = "status"
-    """The server answers with an error, and does nothing."""
+    """The server answers with an error and does nothing."""
     CLOSE_BEFORE = "close before"
-    """The connection breaks before anything was done."""
+    """The connection closes before anything is done."""
     CLOSE_AFTER = "close after"
-    """The connection breaks when the write was done, and nobody is told so."""
+    """The connection closes after the write, without an answer."""
 
 
 @dataclass
 class Fault:
-    """A failure, for calls of a verb on a resource ("" means any).
+    """A fault for requests with a verb on a resource ("" means any).
 
-    :param times: how often it still happens; None for ever.
-    :param share: the part of the calls that it happens to.
+    :param times: how often it still happens; None for always.
+    :param share: the fraction of these requests that fail, 0 to 1.
     """
 
     kind: FaultKind
@@ -38,9 +38,9 @@ class Fault:
     times: int | None = None
     share: float = 1.0
 
-    def concerns(self, call: Call) -> bool:
-        """Return whether it is for calls of this sort."""
-        return self.verb in ("", call.verb) and self.resource in ("", call.target)
+    def concerns(self, info: RequestInfo) -> bool:
+        """Return whether the fault applies to a request."""
+        return self.verb in ("", info.verb) and self.resource in ("", info.target)
 
 
 class WatchFault(Enum):
@@ -51,18 +51,18 @@ class WatchFault(Enum):
     TRUNCATE = "truncate"
     """The connection closes in the middle of an event."""
     GARBAGE = "garbage"
-    """A line comes that is no JSON."""
+    """A line is not JSON."""
     EXPIRE = "expire"
     """An ERROR event says 410 Gone."""
 
 
 @dataclass
-class Faults:
-    """The failures to come.
+class ServerFaults:
+    """The faults of a server.
 
-    :param seed: seeds the choice among calls that fail in part.
-    :param latency: seconds that every answer takes longer.
-    :param drop_watches_every: events after which each watch is dropped.
+    :param seed: seeds the choice of failing requests for faults with a ``share``.
+    :param latency: seconds by which every answer is delayed.
+    :param drop_watches_every: the number of events after which each watch is dropped.
     """
 
     seed: int = 0
@@ -86,7 +86,7 @@ class Faults:
         retry_after: int | None = None,
         share: float = 1.0,
     ) -> None:
-        """Answer the next calls with an error: 500, 429, 409, 503, or any other status."""
+        """Answer the next requests with an error of an HTTP status."""
         fault = Fault(FaultKind.STATUS, verb, resource, code, retry_after, times, share)
         self.planned.append(fault)
 
@@ -98,19 +98,19 @@ class Faults:
         after: bool = False,
         share: float = 1.0,
     ) -> None:
-        """Break the connection of the next calls, before or after they were carried out."""
+        """Close the connection of the next requests, before or after they are carried out."""
         kind = FaultKind.CLOSE_AFTER if after else FaultKind.CLOSE_BEFORE
         self.planned.append(Fault(kind, verb, resource, times=times, share=share))
 
     def clear(self) -> None:
-        """Let nothing fail any more."""
+        """Remove all faults."""
         self.planned.clear()
         self.latency, self.drop_watches_every = 0.0, None
 
-    def take(self, call: Call) -> Fault | None:
-        """Return what goes wrong with a call, if anything."""
+    def take(self, info: RequestInfo) -> Fault | None:
+        """Return the fault of a request, None when it succeeds."""
         for fault in self.planned:
-            if not fault.concerns(call) or fault.times == 0:
+            if not fault.concerns(info) or fault.times == 0:
                 continue
             if fault.share < 1.0 and self._random.random() >= fault.share:
                 continue

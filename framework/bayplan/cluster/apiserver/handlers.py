@@ -1,4 +1,4 @@
-"""From a call to the bytes of its answer, watches apart."""
+"""Request handlers: from a request to its answer, except for watches."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from typing import Any
 import msgspec
 
 from bayplan.cluster.apiserver import subresources, writes
-from bayplan.cluster.apiserver.calls import Call
+from bayplan.cluster.apiserver.api_errors import ApiError, method_not_allowed
 from bayplan.cluster.apiserver.deletes import delete, delete_all
-from bayplan.cluster.apiserver.fieldvalidation import subresource_kind
-from bayplan.cluster.apiserver.history import Record
+from bayplan.cluster.apiserver.field_validation import subresource_kind
 from bayplan.cluster.apiserver.reads import (
     Page,
     convert_for,
@@ -20,11 +19,12 @@ from bayplan.cluster.apiserver.reads import (
     list_meta,
     list_page,
 )
+from bayplan.cluster.apiserver.request_info import RequestInfo
 from bayplan.cluster.apiserver.resources import SCALED
 from bayplan.cluster.apiserver.scale import scale
-from bayplan.cluster.apiserver.status import ApiError, method_not_allowed
 from bayplan.cluster.apiserver.store import ServedCluster
 from bayplan.cluster.apiserver.tables import table
+from bayplan.cluster.apiserver.watch_cache import StoredObject
 from bayplan.schemas import record_of
 
 __all__ = ["answer", "table_of", "wants_table"]
@@ -40,9 +40,9 @@ _NO_CONTAINERS = {
 
 
 def wants_table(accept: str) -> bool:
-    """Return whether a client wants a table.
+    """Return whether a client accepts a Table.
 
-    :raises ApiError: 406, where it takes nothing that is served.
+    :raises ApiError: 406, when it accepts no format that is served.
     """
     kinds = [part.strip() for part in accept.split(",")] if accept else ["*/*"]
     for kind in kinds:
@@ -56,87 +56,89 @@ def wants_table(accept: str) -> bool:
     raise ApiError(406, "NotAcceptable", text)
 
 
-def table_of(cluster: ServedCluster, call: Call) -> Callable[[Record], bytes]:
-    """Return what makes a table of one object."""
+def table_of(cluster: ServedCluster, info: RequestInfo) -> Callable[[StoredObject], bytes]:
+    """Return a function that renders one object as a Table."""
 
-    def encode(record: Record) -> bytes:
+    def encode(record: StoredObject) -> bytes:
         meta = {"resourceVersion": str(record.version)}
-        return _table(cluster, call, [record], meta)
+        return _table(cluster, info, [record], meta)
 
     return encode
 
 
 def _table(
-    cluster: ServedCluster, call: Call, records: list[Record], meta: Mapping[str, Any]
+    cluster: ServedCluster, info: RequestInfo, records: list[StoredObject], meta: Mapping[str, Any]
 ) -> bytes:
-    include = call.params.get("includeObject", "")
-    return msgspec.json.encode(table(call.resource, records, meta, cluster.wall_time(), include))
+    include = info.params.get("includeObject", "")
+    return msgspec.json.encode(table(info.resource, records, meta, cluster.wall_time(), include))
 
 
 def answer(
-    cluster: ServedCluster, call: Call, headers: Mapping[str, str], body: Any
+    cluster: ServedCluster, info: RequestInfo, headers: Mapping[str, str], body: Any
 ) -> tuple[int, bytes]:
-    """Carry out a call; return the HTTP status and the answer.
+    """Carry out a request; return the HTTP status and the body of its answer.
 
     :raises ApiError: when it is refused.
     """
     content_type = headers.get("Content-Type", "").partition(";")[0].strip()
     as_table = wants_table(headers.get("Accept", ""))
-    if call.subresource and not (call.subresource == "status" and call.resource.status):
-        return _sub(cluster, call, content_type, body)
-    if call.verb == "list":
-        page = list_page(cluster, call)
+    if info.subresource and not (info.subresource == "status" and info.resource.status):
+        return _sub(cluster, info, content_type, body)
+    if info.verb == "list":
+        page = list_page(cluster, info)
         if as_table:
-            return 200, _table(cluster, call, page.records, list_meta(page))
-        return 200, encode_list(call, page)
-    if call.verb == "deletecollection":
-        gone = delete_all(cluster, call, body)
-        return 200, encode_list(call, Page(gone, cluster.version))
-    code, found = _single(cluster, call, content_type, body)
-    if not isinstance(found, Record):
+            return 200, _table(cluster, info, page.records, list_meta(page))
+        return 200, encode_list(info, page)
+    if info.verb == "deletecollection":
+        gone = delete_all(cluster, info, body)
+        return 200, encode_list(info, Page(gone, cluster.version))
+    code, found = _single(cluster, info, content_type, body)
+    if not isinstance(found, StoredObject):
         return code, msgspec.json.encode(found)
     if as_table:
-        return code, table_of(cluster, call)(found)
-    return code, found.encoded(call.api_version, convert_for(call))
+        return code, table_of(cluster, info)(found)
+    return code, found.encoded(info.api_version, convert_for(info))
 
 
 def _single(
-    cluster: ServedCluster, call: Call, content_type: str, body: Any
-) -> tuple[int, Record | dict[str, Any]]:
-    if call.verb == "get":
-        return 200, find(cluster, call)
-    if call.verb == "create" and not call.subresource:
-        return 201, writes.create(cluster, call, body)
-    if call.verb == "update":
-        return 200, writes.update(cluster, call, body)
-    if call.verb == "patch":
-        record, made = writes.patch(cluster, call, content_type, body)
+    cluster: ServedCluster, info: RequestInfo, content_type: str, body: Any
+) -> tuple[int, StoredObject | dict[str, Any]]:
+    if info.verb == "get":
+        return 200, find(cluster, info)
+    if info.verb == "create" and not info.subresource:
+        return 201, writes.create(cluster, info, body)
+    if info.verb == "update":
+        return 200, writes.update(cluster, info, body)
+    if info.verb == "patch":
+        record, made = writes.patch(cluster, info, content_type, body)
         return 201 if made else 200, record
-    if call.verb == "delete" and not call.subresource:
-        return 200, delete(cluster, call, body)
+    if info.verb == "delete" and not info.subresource:
+        return 200, delete(cluster, info, body)
     raise method_not_allowed()
 
 
-def _sub(cluster: ServedCluster, call: Call, content_type: str, body: Any) -> tuple[int, bytes]:
-    resource, sub = call.resource, call.subresource
+def _sub(
+    cluster: ServedCluster, info: RequestInfo, content_type: str, body: Any
+) -> tuple[int, bytes]:
+    resource, sub = info.resource, info.subresource
     kind = subresource_kind(sub)
-    if kind is not None and call.verb in ("create", "update"):
-        body = call.fields.decoded(*kind, record_of(*kind), body)
+    if kind is not None and info.verb in ("create", "update"):
+        body = info.fields.decoded(*kind, record_of(*kind), body)
     if (resource.group, resource.plural) == ("", "pods"):
-        if sub in ("binding", "eviction") and call.verb != "create":
+        if sub in ("binding", "eviction") and info.verb != "create":
             raise method_not_allowed()
         if sub == "binding":
-            return 201, msgspec.json.encode(subresources.bind(cluster, call, body))
+            return 201, msgspec.json.encode(subresources.bind(cluster, info, body))
         if sub == "eviction":
-            return 201, msgspec.json.encode(subresources.evict(cluster, call, body))
+            return 201, msgspec.json.encode(subresources.evict(cluster, info, body))
         if sub in _NO_CONTAINERS:
             text = f"this cluster runs no containers, therefore {_NO_CONTAINERS[sub]}"
-            raise ApiError(405, "MethodNotAllowed", text, {"name": call.name, "kind": "pods"})
+            raise ApiError(405, "MethodNotAllowed", text, {"name": info.name, "kind": "pods"})
     if (resource.group, resource.plural, sub) == ("", "serviceaccounts", "token"):
         text = "this cluster issues no tokens: its kubeconfig holds the only one"
-        raise ApiError(405, "MethodNotAllowed", text, {"name": call.name, "kind": resource.plural})
+        raise ApiError(405, "MethodNotAllowed", text, {"name": info.name, "kind": resource.plural})
     if resource.group == "apps" and resource.plural in SCALED and sub == "scale":
-        return 200, msgspec.json.encode(scale(cluster, call, content_type, body))
-    text = f"the server could not find the requested resource ({call.target})"
+        return 200, msgspec.json.encode(scale(cluster, info, content_type, body))
+    text = f"the server could not find the requested resource ({info.target})"
     details = {"group": resource.group, "kind": resource.plural}
     raise ApiError(404, "NotFound", text, details)

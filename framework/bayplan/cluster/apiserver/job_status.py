@@ -1,13 +1,13 @@
-"""The status of Jobs, Kubernetes' and Volcano's, for people and for kubectl."""
+"""The status of Jobs, of Kubernetes and of Volcano."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from bayplan.api import Job, Pod, VolcanoJob
-from bayplan.cluster.apiserver.history import Change, Record
 from bayplan.cluster.apiserver.resources import Resource
 from bayplan.cluster.apiserver.store import ServedCluster
+from bayplan.cluster.apiserver.watch_cache import Change, StoredObject
 
 __all__ = ["JobStatus"]
 
@@ -17,11 +17,11 @@ _PHASES = ("Pending", "Running", "Succeeded", "Failed")
 
 
 class JobStatus:
-    """Counts the pods of Jobs whenever one changes."""
+    """Updates the status of a Job when one of its pods changes."""
 
     def __init__(self, cluster: ServedCluster) -> None:
         self._cluster = cluster
-        self._owned: dict[str, dict[tuple[type, str], Record]] = {}
+        self._owned: dict[str, dict[tuple[type, str], StoredObject]] = {}
         self._succeeded: dict[str, set[str]] = {}
         self._owners: dict[str, tuple[Resource, str]] = {}
         self._dirty: dict[str, None] = {}
@@ -43,7 +43,7 @@ class JobStatus:
                 if reference.controller:
                     self._count(reference.uid, resource.type, record, gone)
 
-    def _count(self, uid: str, type_: type, record: Record, gone: bool) -> None:
+    def _count(self, uid: str, type_: type, record: StoredObject, gone: bool) -> None:
         children = self._owned.setdefault(uid, {})
         if gone:
             children.pop((type_, record.key), None)
@@ -75,13 +75,13 @@ class JobStatus:
             if status != record.content.get("status"):
                 self._cluster.store_content(resource, key, {**record.content, "status": status})
 
-    def _status(self, record: Record, children: list[Record], uid: str) -> Content:
+    def _status(self, record: StoredObject, children: list[StoredObject], uid: str) -> Content:
         if isinstance(record.obj, VolcanoJob):
             return self._volcano(record, record.obj, children)
         assert isinstance(record.obj, Job)
         return self._job(record, record.obj, children, uid)
 
-    def _volcano(self, record: Record, job: VolcanoJob, pods: list[Record]) -> Content:
+    def _volcano(self, record: StoredObject, job: VolcanoJob, pods: list[StoredObject]) -> Content:
         old = record.content.get("status") or {}
         total = sum(task.replicas for task in job.spec.tasks)
         least = job.spec.min_available if job.spec.min_available is not None else total
@@ -98,7 +98,7 @@ class JobStatus:
             state = {"phase": phase, "lastTransitionTime": self._cluster.timestamp()}
         return {"state": state, "minAvailable": least, **{k: v for k, v in counts.items() if v}}
 
-    def _job(self, record: Record, job: Job, pods: list[Record], uid: str) -> Content:
+    def _job(self, record: StoredObject, job: Job, pods: list[StoredObject], uid: str) -> Content:
         old = record.content.get("status") or {}
         phases = [_phase(pod) for pod in pods]
         succeeded = len(self._succeeded.get(uid, ()))
@@ -125,11 +125,11 @@ class JobStatus:
         return status
 
 
-def _phase(record: Record) -> str:
+def _phase(record: StoredObject) -> str:
     return record.obj.status.phase if isinstance(record.obj, Pod) else ""
 
 
-def _ready(record: Record) -> bool:
+def _ready(record: StoredObject) -> bool:
     pod = record.obj
     return isinstance(pod, Pod) and any(
         c.type == "Ready" and c.status == "True" for c in pod.status.conditions

@@ -18,7 +18,7 @@ _STEP = re.compile(
 
 
 def find_path(content: Any, path: str) -> Any:
-    """Return the first value at a JSON path, None where there is none or the path is unknown."""
+    """Return the first value at a JSON path, None when there is none or the path is unsupported."""
     position = 0
     while position < len(path):
         match = _STEP.match(path, position)

@@ -1,4 +1,4 @@
-"""The file that tells kubectl where the server is and who asks."""
+"""The kubeconfig of a served cluster."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MARK = "# Written by bayplan cluster up, and removed when it ends."
 
 
 def write_kubeconfig(path: Path, url: str, token: str | None) -> None:
-    """Write a kubeconfig for a server, readable by nobody else, at once or not at all.
+    """Write a kubeconfig for a server atomically, readable only by its owner.
 
     :raises OSError: when it cannot be written.
     """
@@ -45,7 +45,7 @@ def write_kubeconfig(path: Path, url: str, token: str | None) -> None:
 
 
 def is_ours(path: Path) -> bool:
-    """Return whether a file is a kubeconfig that was written here."""
+    """Return whether a file is a kubeconfig written by this module."""
     try:
         return path.read_text(errors="replace").startswith(_MARK)
     except OSError:
@@ -53,7 +53,7 @@ def is_ours(path: Path) -> bool:
 
 
 def is_served(path: Path) -> bool:
-    """Return whether somebody listens where a kubeconfig that was written here says."""
+    """Return whether the server of a kubeconfig written by this module still listens."""
     try:
         content = next(parse_yaml(path.read_text(), CONFIGURATION))
         address = urlsplit(content["clusters"][0]["cluster"]["server"])
@@ -64,9 +64,9 @@ def is_served(path: Path) -> bool:
 
 
 def check_free(path: Path) -> None:
-    """Check that a kubeconfig may be written there.
+    """Check that a kubeconfig may be written at a path.
 
-    :raises InputError: when it is somebody else's, or that of a cluster that runs.
+    :raises InputError: when the file is foreign, or belongs to a running cluster.
     """
     if path.exists() and not is_ours(path):
         raise InputError(
@@ -79,7 +79,7 @@ def check_free(path: Path) -> None:
 
 
 def remove_kubeconfig(path: Path, token: str) -> None:
-    """Remove a kubeconfig, unless somebody else's token is in it by now.
+    """Remove a kubeconfig unless another server has replaced it.
 
     :raises OSError: when it cannot be removed.
     """

@@ -1,19 +1,19 @@
-"""Manifest files into a served cluster, with everything that stands in them."""
+"""Load manifest files into a served cluster, with all their fields."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from bayplan.api import ApiObject, Namespace, ObjectMeta
-from bayplan.cluster.apiserver.fieldvalidation import pruned, type_of
+from bayplan.cluster.apiserver.api_errors import ApiError
+from bayplan.cluster.apiserver.field_validation import pruned, type_of
 from bayplan.cluster.apiserver.metadata import check_metadata
 from bayplan.cluster.apiserver.resources import Resource
-from bayplan.cluster.apiserver.status import ApiError
 from bayplan.cluster.apiserver.store import ServedCluster
 from bayplan.cluster.apiserver.workload_defaults import with_defaults
 from bayplan.cluster.apiserver.writes import decode, without_nulls
 from bayplan.cluster.embedded.assembly import place_of
-from bayplan.cluster.manifests import Content, Manifests
+from bayplan.cluster.manifests import FullObject, Manifests
 from bayplan.errors import AlreadyExists, InputError
 from bayplan.schemas.problems import record_problems
 
@@ -23,7 +23,7 @@ _CRD = "CustomResourceDefinition"
 
 
 def load_into(cluster: ServedCluster, manifests: Manifests) -> dict[str, int]:
-    """Create what manifests hold, and the namespaces that it is in.
+    """Create the objects of manifests, and their namespaces.
 
     :param manifests: loaded in full.
     :return: kinds that the cluster does not serve, with counts.
@@ -48,12 +48,12 @@ def load_into(cluster: ServedCluster, manifests: Manifests) -> dict[str, int]:
     return ignored
 
 
-def _place(one: Content) -> tuple[bool, int]:
+def _place(one: FullObject) -> tuple[bool, int]:
     definition = one.content is not None and one.content.get("kind") == _CRD
     return not definition, place_of(type(one.obj))
 
 
-def _resource_of(cluster: ServedCluster, one: Content) -> Resource | None:
+def _resource_of(cluster: ServedCluster, one: FullObject) -> Resource | None:
     if one.obj is not None and cluster.resources.knows(type(one.obj)):
         return cluster.resources.of(type(one.obj))
     if one.content is None:
@@ -63,7 +63,7 @@ def _resource_of(cluster: ServedCluster, one: Content) -> Resource | None:
     return resource if resource is not None and version in resource.versions else None
 
 
-def _create(cluster: ServedCluster, resource: Resource, one: Content) -> None:
+def _create(cluster: ServedCluster, resource: Resource, one: FullObject) -> None:
     if one.content is None:
         assert one.obj is not None
         _ensure_namespace(cluster, resource, one.obj.metadata.namespace)
@@ -80,10 +80,10 @@ def _create(cluster: ServedCluster, resource: Resource, one: Content) -> None:
     _store(cluster, content, obj)
 
 
-def _check_fields(resource: Resource, one: Content) -> None:
-    """Check the fields of a kind that is served, but not read.
+def _check_fields(resource: Resource, one: FullObject) -> None:
+    """Check the fields of a kind that is served but that bayplan does not read.
 
-    :raises InputError: for fields that are misspelt for sure, and values of the wrong type.
+    :raises InputError: for misspelled fields and values of the wrong type.
     """
     assert one.content is not None
     schema = type_of(resource, str(one.content["apiVersion"]))
@@ -93,7 +93,7 @@ def _check_fields(resource: Resource, one: Content) -> None:
 
 
 def _stored(resource: Resource, content: dict[str, Any]) -> dict[str, Any]:
-    """Return the content of a manifest as it is stored."""
+    """Return the content of a manifest in the stored version."""
     content = without_nulls(content)
     content = pruned(type_of(resource, str(content["apiVersion"])), content)
     convert = resource.incoming(str(content["apiVersion"]).rpartition("/")[2])

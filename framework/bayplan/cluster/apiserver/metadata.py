@@ -1,4 +1,4 @@
-"""Names, labels and annotations: what of metadata the API server takes."""
+"""Validation of names, labels and annotations."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from bayplan.cluster.apiserver.api_errors import Cause, invalid
 from bayplan.cluster.apiserver.resources import Resource
 from bayplan.cluster.apiserver.selectors import at_path
-from bayplan.cluster.apiserver.status import Cause, invalid
 
 __all__ = ["check_metadata"]
 
@@ -39,14 +39,14 @@ _VALUE_TEXT = (
     f"or '12345', regex used for validation is '{_VALUE}')"
 )
 _MOST_ANNOTATIONS = 262144
-"""Bytes that the annotations of one object may hold in all."""
+"""The most bytes in all annotations of an object."""
 
 
 def check_metadata(resource: Resource, content: Content) -> None:
-    """Refuse names, labels and annotations that the API server would not take.
+    """Validate names, labels and annotations as the API server does.
 
-    :param content: an object; the metadata of its pod template counts as well.
-    :raises ApiError: 422, with everything that is wrong.
+    :param content: an object; the metadata of its pod template is validated, too.
+    :raises ApiError: 422, with all problems.
     """
     meta = content["metadata"]
     causes = [*_names(resource, meta), *_labels(meta), *_annotations(meta)]
@@ -69,7 +69,7 @@ def _names(resource: Resource, meta: Content) -> Iterator[Cause]:
         for why in _name_problems(resource, name):
             yield _invalid("metadata.name", name, why)
     elif isinstance(prefix, str) and prefix:
-        # What is put in the place of the last characters is always right.
+        # The generated suffix is always valid.
         for why in _name_problems(resource, f"{prefix.rstrip('-.')}x"):
             yield _invalid("metadata.generateName", prefix, why)
 
@@ -89,7 +89,7 @@ def _name_problems(resource: Resource, name: str) -> Iterator[str]:
 
 
 def _texts(found: Any) -> Mapping[str, Any]:
-    """Return a mapping with keys that are texts; what is anything else is refused by its type."""
+    """Return a mapping whose keys are strings, else an empty one: its type is checked elsewhere."""
     is_right = isinstance(found, dict) and all(isinstance(key, str) for key in found)
     return found if is_right else {}
 
@@ -116,7 +116,7 @@ def _annotations(meta: Content, path: str = "metadata") -> Iterator[Cause]:
 
 
 def _key_problems(key: str, what: str) -> Iterator[str]:
-    """Say what is wrong with a key such as ``example.com/name``."""
+    """Yield the problems of a key such as ``example.com/name``."""
     parts = key.split("/")
     if len(parts) > 2:
         yield (

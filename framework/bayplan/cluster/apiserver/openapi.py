@@ -1,7 +1,6 @@
 """OpenAPI documents: the fields of all kinds, for kubectl and other clients.
 
-They are made of the types that manifests are checked by. Descriptions are those of CRDs; built-in
-kinds have none.
+They are generated from the types that manifests are checked by. Only CRDs have descriptions.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from bayplan.cluster.apiserver.resources import Resource, Resources
-from bayplan.schemas.catalog import Field, ListOf, MapOf, Record, Scalar, Type, record_of
+from bayplan.schemas.catalog import ListOf, MapOf, RecordField, RecordType, Scalar, Type, record_of
 
 __all__ = ["openapi_index", "openapi_v2", "openapi_v3", "schema_name"]
 
@@ -28,7 +27,7 @@ _SCALARS: dict[str, Content] = {
     "time": {"type": "string", "format": "date-time"},
 }
 _NAMED: dict[str, tuple[str, Content, Content]] = {
-    # scalar: name of its schema, the schema of version 3, that of version 2
+    # scalar: (name of its schema, the schema in version 3, the schema in version 2)
     "quantity": (
         "Quantity",
         {"oneOf": [{"type": "string"}, {"type": "number"}]},
@@ -45,16 +44,16 @@ _GVK = "x-kubernetes-group-version-kind"
 
 
 def openapi_index(group_versions: Iterable[tuple[str, str]]) -> Content:
-    """Return where the documents of version 3 are: one for each (group, version)."""
+    """Return the index of the version 3 documents, one for each (group, version)."""
     paths = [f"apis/{group}/{v}" if group else f"api/{v}" for group, v in group_versions]
     return {"paths": {p: {"serverRelativeURL": f"/openapi/v3/{p}"} for p in paths}}
 
 
 def openapi_v3(resources: Resources, path: str, version: str) -> Content | None:
-    """Return the document of one group's version, None where nothing is served.
+    """Return the version 3 document of a (group, version), None when it is not served.
 
     :param path: such as ``apis/apps/v1``.
-    :param version: the server's.
+    :param version: the server's version.
     """
     steps = path.split("/")
     group, group_version = ("", steps[-1]) if steps[0] == "api" else (steps[1], steps[-1])
@@ -72,7 +71,7 @@ def openapi_v3(resources: Resources, path: str, version: str) -> Content | None:
 
 
 def openapi_v2(resources: Resources, version: str) -> Content:
-    """Return the document of version 2, which is about all groups together."""
+    """Return the version 2 document, which holds all groups."""
     writer = _Writer("#/definitions/", 2)
     definitions: Content = {}
     paths: Content = {}
@@ -92,26 +91,26 @@ def openapi_v2(resources: Resources, version: str) -> Content:
     }
 
 
-def resource_type(resource: Resource, group: str, version: str) -> Record:
-    """Return the type of a resource's objects; one with nothing known has open fields."""
+def resource_type(resource: Resource, group: str, version: str) -> RecordType:
+    """Return the type of a resource's objects, open to any field when it is unknown."""
     api_version = f"{group}/{version}" if group else version
     own = resource.schemas.get(version)
     return own or record_of(api_version, resource.kind) or _unknown(resource.kind)
 
 
-def _unknown(kind: str) -> Record:
-    return Record(kind, dict, open=True)
+def _unknown(kind: str) -> RecordType:
+    return RecordType(kind, dict, open=True)
 
 
-def schema_name(record: Record, group: str, version: str) -> str:
-    """Return the name of a kind's schema; those of CRDs have no package of their own."""
+def schema_name(record: RecordType, group: str, version: str) -> str:
+    """Return the name of a kind's schema; kinds of CRDs have no package."""
     return record.name if "." in record.name else f"{group}.{version}.{record.name}".lstrip(".")
 
 
 def _kinds(
     served: list[tuple[str, Resource]], group: str, version: str, writer: _Writer
 ) -> dict[str, Content]:
-    """Return the schemas of kinds, marked as such."""
+    """Return the schemas of kinds, with x-kubernetes-group-version-kind."""
     found: dict[str, Content] = {}
     for _, resource in served:
         record = resource_type(resource, group, version)
@@ -122,10 +121,10 @@ def _kinds(
 
 
 class _Writer:
-    """Makes schemas of types.
+    """Generates schemas from types.
 
-    :param prefix: what references begin with.
-    :param column: which form of the named scalars is wanted, 1 for version 3 and 2 for version 2.
+    :param prefix: the prefix of references.
+    :param column: the form of scalars: 1 for version 3, 2 for version 2.
     """
 
     def __init__(self, prefix: str, column: int) -> None:
@@ -133,8 +132,8 @@ class _Writer:
         self._prefix = prefix
         self._column = column
 
-    def add(self, records: Iterable[Record]) -> None:
-        """Add the types that kinds hold, not the kinds themselves."""
+    def add(self, records: Iterable[RecordType]) -> None:
+        """Add the schemas of all types inside kinds, without the kinds themselves."""
         for record in records:
             for field in record.fields.values():
                 self._add(field.type)
@@ -155,7 +154,7 @@ class _Writer:
             self.schemas[type_.name] = self.record(type_)
             self.add([type_])
 
-    def record(self, record: Record) -> Content:
+    def record(self, record: RecordType) -> Content:
         """Return the schema of a record."""
         schema: Content = {"type": "object"}
         required = [field.name for field in record.fields.values() if field.required]
@@ -167,7 +166,7 @@ class _Writer:
             schema["x-kubernetes-preserve-unknown-fields"] = True
         return schema
 
-    def _field(self, field: Field) -> Content:
+    def _field(self, field: RecordField) -> Content:
         schema = self._type(field.type)
         more: Content = {}
         if field.description:
@@ -177,7 +176,7 @@ class _Writer:
         if field.merge_key:
             more["x-kubernetes-patch-merge-key"] = field.merge_key
         if more and "$ref" in schema and self._column == 1:
-            # What stands beside a reference is not read.
+            # Fields beside a reference are ignored.
             return {"allOf": [schema], **more}
         return {**schema, **more}
 
@@ -186,9 +185,9 @@ class _Writer:
             return {"type": "array", "items": self._type(type_.items)}
         if isinstance(type_, MapOf):
             return {"type": "object", "additionalProperties": self._type(type_.values)}
-        if isinstance(type_, Record) and not type_.name:
+        if isinstance(type_, RecordType) and not type_.name:
             return self.record(type_)
-        if isinstance(type_, Record):
+        if isinstance(type_, RecordType):
             return {"$ref": f"{self._prefix}{type_.name}"}
         if type_.name in _NAMED:
             return {"$ref": f"{self._prefix}{_NAMED[type_.name][0]}"}
@@ -198,9 +197,9 @@ class _Writer:
 def _paths(
     group: str, version: str, served: list[tuple[str, Resource]], swagger: bool = False
 ) -> Iterator[tuple[str, Content]]:
-    """Yield what can be done with one object of each resource.
+    """Yield the operations on one object of each resource.
 
-    Clients look up there whether the server checks fields itself, and the kind of a resource.
+    Clients look up a resource's kind there, and whether the server validates fields.
     """
     prefix = f"/apis/{group}/{version}" if group else f"/api/{version}"
     for plural, resource in served:

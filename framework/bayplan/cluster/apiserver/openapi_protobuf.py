@@ -1,6 +1,6 @@
-"""The OpenAPI document of version 2 as protobuf, the only form in which Go clients read it.
+"""The OpenAPI version 2 document as protobuf, the only encoding that Go clients read.
 
-Field numbers are those of gnostic's OpenAPIv2.proto; only what our document has is written.
+Field numbers are those of gnostic's OpenAPIv2.proto; only the fields of our document are written.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ MEDIA_TYPES = (
     "application/com.github.proto-openapi.spec.v2@v1.0+protobuf",
     "application/com.github.proto-openapi.spec.v2.v1.0+protobuf",
 )
-"""The names of this form: what clients ask for, and what answers are called."""
+"""The media type that clients ask for, and the one of answers."""
 _VERBS = {"get": 2, "patch": 8}
 
 
@@ -46,7 +46,7 @@ def _operation(operation: Content) -> bytes:
 
 def _parameter(parameter: Content) -> bytes:
     query = _text(2, parameter["in"]) + _text(4, parameter["name"]) + _text(6, parameter["type"])
-    # A parameter that is no reference, not in the body, and in the query.
+    # A parameter in the query: neither a reference nor in the body.
     return _message(1, _message(2, _message(3, query)))
 
 
@@ -69,7 +69,7 @@ def _schema(schema: Content) -> bytes:
 
 
 def _extensions(number: int, content: Content) -> bytes:
-    # Values are YAML, of which JSON is a part.
+    # Values are YAML, and JSON is YAML.
     found = {key: value for key, value in content.items() if key.startswith("x-")}
     return _named(number, found, lambda value: _text(2, json.dumps(value)))
 

@@ -1,4 +1,4 @@
-"""The patches of Kubernetes: JSON patch, JSON merge patch and strategic merge patch.
+"""JSON patch, JSON merge patch and strategic merge patch.
 
 None of them changes its input.
 """
@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from bayplan.cluster.apiserver.status import ApiError, bad_request
+from bayplan.cluster.apiserver.api_errors import ApiError, bad_request
 from bayplan.inputs.limits import BODY
 
 __all__ = ["MERGE_KEYS", "json_patch", "merge_patch", "strategic_patch"]
@@ -38,9 +38,9 @@ MERGE_KEYS: Mapping[str, str] = {
     "hostIPs": "ip",
     "secrets": "name",
 }
-"""By which field the items of a list are told apart. Other lists are replaced as a whole."""
+"""The merge keys of lists. Other lists are replaced as a whole."""
 _PRIMITIVE = frozenset({"finalizers"})
-"""Lists of texts that grow by what a patch names."""
+"""Lists of strings to which a patch adds."""
 _DIRECTIVE = "$patch"
 _DELETE_PRIMITIVE = "$deleteFromPrimitiveList/"
 _ORDER = "$setElementOrder/"
@@ -69,7 +69,7 @@ def merge_patch(target: Any, patch: Any) -> Any:
 def strategic_patch(target: Any, patch: Any) -> Any:
     """Return the target with a strategic merge patch applied.
 
-    :raises ApiError: 400, for a directive or a list item that cannot be understood.
+    :raises ApiError: 400, for an invalid directive or list item.
     """
     if not isinstance(patch, dict):
         return patch
@@ -133,14 +133,14 @@ def _list(field: str, target: Any, patch: list[Any]) -> list[Any]:
 
 def _merge_key(field: str, items: list[Any]) -> str | None:
     if field == "ports":
-        # Those of containers and of services have different keys.
+        # Ports of containers and of services have different keys.
         held = any(isinstance(item, dict) and "containerPort" in item for item in items)
         return "containerPort" if held else "port"
     return MERGE_KEYS.get(field)
 
 
 def _fresh(value: Any) -> Any:
-    """Return what a patch adds, without nulls and directives in it."""
+    """Return an added value without nulls and directives."""
     if isinstance(value, dict):
         return strategic_patch({}, value)
     if isinstance(value, list):
@@ -149,7 +149,7 @@ def _fresh(value: Any) -> Any:
 
 
 def _ordered(field: str, items: list[Any], order: list[Any]) -> list[Any]:
-    """Sort a list as a patch wants it; items that it does not name keep their neighbours."""
+    """Sort a list in a patch's order; items that it does not name keep their neighbors."""
     key = None if field in _PRIMITIVE else _merge_key(field, items)
 
     def mark(item: Any) -> Any:
@@ -181,7 +181,7 @@ def json_patch(target: Any, patch: Any) -> Any:
     copied = 0
     for operation in patch:
         if isinstance(operation, dict) and operation.get("op") == "copy":
-            # Copies of copies double with each operation.
+            # Copies of copies grow exponentially.
             copied += len(msgspec.json.encode(_at(document, str(operation.get("from", "")))))
             if copied > BODY.size:
                 raise _refused("the copies of the patch are larger than a body may be")

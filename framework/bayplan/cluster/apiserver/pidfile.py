@@ -1,4 +1,4 @@
-"""The file that says which process serves a cluster: locked as long as that process lives."""
+"""The pid file of a served cluster, locked while its process lives."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ _NEW = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def beside(kubeconfig: Path, suffix: str) -> Path:
-    """Return the path of a file that belongs to a kubeconfig: its name with ``.suffix``."""
+    """Return the path beside a kubeconfig with ``.suffix`` added to its name."""
     return kubeconfig.with_name(f"{kubeconfig.name}.{suffix}")
 
 
 @contextmanager
 def held_pid(path: Path) -> Iterator[None]:
-    """Hold a file with this process's id, readable by nobody else; remove it at the end.
+    """Hold a locked file with this process's id; remove it at the end.
 
-    :raises InputError: when it cannot be written, or another process holds it.
+    :raises InputError: when it cannot be written, or another process holds the lock.
     """
     try:
         file = os.open(path, _NEW, 0o600)
@@ -49,9 +49,9 @@ def held_pid(path: Path) -> Iterator[None]:
 
 
 def running_pid(path: Path) -> int | None:
-    """Return the process that holds a file, None where none does.
+    """Return the id of the process that holds a file, None when none does.
 
-    A number alone would not do: another process may have got it since.
+    The number alone proves nothing: the system may have reused it.
 
     :raises InputError: when the file cannot be read.
     """

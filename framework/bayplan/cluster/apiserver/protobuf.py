@@ -1,7 +1,7 @@
-"""The protobuf bodies that Go clients insist on sending.
+"""Decoding of protobuf request bodies.
 
-kubectl writes some kinds as protobuf, whatever the server accepts. Only those that it makes
-itself are read; answers are always JSON, which every client takes.
+kubectl sends some kinds as protobuf, whatever the server accepts. Only the kinds that it creates
+itself are decoded; answers are always JSON, which every client accepts.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ import base64
 from collections.abc import Iterator
 from typing import Any
 
-from bayplan.cluster.apiserver.status import bad_request, unsupported_media_type
-from bayplan.cluster.apiserver.wire import AMOUNT, META, QUANTITY, ROOT, Schema
+from bayplan.cluster.apiserver.api_errors import bad_request, unsupported_media_type
+from bayplan.cluster.apiserver.protobuf_schemas import AMOUNT, META, QUANTITY, ROOT, Schema
 
 __all__ = ["MEDIA_TYPE", "decode_protobuf"]
 
@@ -26,9 +26,9 @@ _ENVELOPE: Schema = {1: ("typeMeta", _TYPE_META), 2: ("raw", "raw")}
 
 
 def decode_protobuf(body: bytes) -> Content:
-    """Return the JSON of an object that came as protobuf.
+    """Decode an object from protobuf to JSON.
 
-    :raises ApiError: 415 for a kind that is not known in this form, 400 for what is no protobuf.
+    :raises ApiError: 415 for a kind without a schema here, 400 for invalid protobuf.
     """
     if not body.startswith(_MAGIC):
         raise bad_request("the body of the request is no Kubernetes protobuf")
@@ -84,7 +84,7 @@ def _value(value: Any, kind: Any) -> Any:
 
 
 def _fields(data: bytes) -> Iterator[tuple[int, Any]]:
-    """Yield number and value of the fields of a message."""
+    """Yield (number, value) of a message's fields."""
     position = 0
     while position < len(data):
         tag, position = _varint(data, position)

@@ -1,4 +1,4 @@
-"""get and list: states of objects, filtered, in pages."""
+"""get and list, with selectors and pages."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from typing import Any
 
 import msgspec
 
-from bayplan.cluster.apiserver.calls import Call
-from bayplan.cluster.apiserver.conversion import new_event
-from bayplan.cluster.apiserver.history import Convert, Record
-from bayplan.cluster.apiserver.selectors import Predicate, field_predicate, label_predicate
-from bayplan.cluster.apiserver.status import (
+from bayplan.cluster.apiserver.api_errors import (
     ApiError,
     bad_request,
     expired,
     not_found,
     too_large_version,
 )
+from bayplan.cluster.apiserver.conversion import new_event
+from bayplan.cluster.apiserver.request_info import RequestInfo
+from bayplan.cluster.apiserver.selectors import Predicate, field_predicate, label_predicate
 from bayplan.cluster.apiserver.store import ServedCluster
+from bayplan.cluster.apiserver.watch_cache import Convert, StoredObject
 
 __all__ = ["Page", "convert_for", "encode_list", "find", "list_meta", "list_page", "selection"]
 
@@ -31,7 +31,7 @@ _TOO_OLD = (
 
 
 class _Token(msgspec.Struct):
-    """What a continue token says: the state that is listed, and the last key that was sent."""
+    """The content of a continue token: the listed version and the last key sent."""
 
     version: int
     after: str
@@ -39,41 +39,41 @@ class _Token(msgspec.Struct):
 
 @dataclass(frozen=True)
 class Page:
-    """A part of a list, as of a version."""
+    """A page of a list, at a resource version."""
 
-    records: list[Record]
+    records: list[StoredObject]
     version: int
     token: str = ""
     remaining: int | None = None
 
 
-def convert_for(call: Call) -> Convert | None:
-    """Return what turns stored objects into the version that a call wants."""
-    if call.group == "events.k8s.io":
+def convert_for(info: RequestInfo) -> Convert | None:
+    """Return the conversion of stored objects to a request's version, None when none is needed."""
+    if info.group == "events.k8s.io":
         return new_event
-    return call.resource.outgoing(call.version)
+    return info.resource.outgoing(info.version)
 
 
-def find(cluster: ServedCluster, call: Call) -> Record:
-    """Return the object that a call names.
+def find(cluster: ServedCluster, info: RequestInfo) -> StoredObject:
+    """Return the object that a request names.
 
     :raises ApiError: 404, when there is none.
     """
-    resource = call.resource
-    record = cluster.records(resource).get(resource.key(call.namespace, call.name))
+    resource = info.resource
+    record = cluster.records(resource).get(resource.key(info.namespace, info.name))
     if record is None:
-        raise not_found(resource.group, resource.plural, call.name)
+        raise not_found(resource.group, resource.plural, info.name)
     return record
 
 
-def selection(call: Call) -> Predicate | None:
-    """Return what tells the objects that a call wants, None for all.
+def selection(info: RequestInfo) -> Predicate | None:
+    """Return a predicate for the objects that a request selects, None for all.
 
-    :raises ApiError: 400, for a selector that cannot be read.
+    :raises ApiError: 400, for an invalid selector.
     """
-    labels = label_predicate(call.params.get("labelSelector", ""))
-    fields = field_predicate(call.params.get("fieldSelector", ""), call.resource)
-    name, namespace = call.name, call.namespace
+    labels = label_predicate(info.params.get("labelSelector", ""))
+    fields = field_predicate(info.params.get("fieldSelector", ""), info.resource)
+    name, namespace = info.name, info.namespace
 
     def matches(content: Any) -> bool:
         meta = content["metadata"]
@@ -87,24 +87,24 @@ def selection(call: Call) -> Predicate | None:
     return matches if labels or fields or name or namespace else None
 
 
-def list_page(cluster: ServedCluster, call: Call) -> Page:
-    """Return what a list call asks for.
+def list_page(cluster: ServedCluster, info: RequestInfo) -> Page:
+    """Return the page that a list request asks for.
 
-    :raises ApiError: 400, 410 or 504, for parameters that cannot be served.
+    :raises ApiError: 400 for invalid parameters, 410 or 504 for an unavailable version.
     """
-    matches = selection(call)
-    limit = call.number("limit")
+    matches = selection(info)
+    limit = info.number("limit")
     after = ""
-    if call.params.get("continue"):
-        token = _read_token(call.params["continue"])
+    if info.params.get("continue"):
+        token = _read_token(info.params["continue"])
         after, version = token.after, token.version
         try:
-            state = cluster.state_at(call.resource, version)
+            state = cluster.state_at(info.resource, version)
         except ApiError:
             raise expired(_TOO_OLD) from None
     else:
-        version = _wanted_version(cluster, call, limit)
-        state = cluster.state_at(call.resource, version)
+        version = _wanted_version(cluster, info, limit)
+        state = cluster.state_at(info.resource, version)
     keys = sorted(state)
     records = [state[key] for key in keys if key > after]
     if matches is not None:
@@ -112,16 +112,16 @@ def list_page(cluster: ServedCluster, call: Call) -> Page:
     if not limit or len(records) <= limit:
         return Page(records, version)
     last = records[limit - 1].key
-    selective = call.params.get("labelSelector") or call.params.get("fieldSelector")
+    selective = info.params.get("labelSelector") or info.params.get("fieldSelector")
     left = None if selective else len(records) - limit
     return Page(records[:limit], version, _write_token(_Token(version, last)), left)
 
 
-def _wanted_version(cluster: ServedCluster, call: Call, limit: int) -> int:
-    """Return the version whose state a list shows: now, unless an exact one is asked for."""
+def _wanted_version(cluster: ServedCluster, info: RequestInfo, limit: int) -> int:
+    """Return the version to list: the current one, unless the request asks for an exact one."""
     text, match = (
-        call.params.get("resourceVersion", ""),
-        call.params.get("resourceVersionMatch", ""),
+        info.params.get("resourceVersion", ""),
+        info.params.get("resourceVersionMatch", ""),
     )
     if match and not text:
         raise bad_request("resourceVersionMatch is forbidden unless resourceVersion is provided")
@@ -157,10 +157,10 @@ def list_meta(page: Page) -> dict[str, Any]:
     return meta
 
 
-def encode_list(call: Call, page: Page) -> bytes:
-    """Return a list as it goes over the wire."""
+def encode_list(info: RequestInfo, page: Page) -> bytes:
+    """Return the JSON of a list."""
     meta = list_meta(page)
-    head = {"kind": f"{call.resource.kind}List", "apiVersion": call.api_version, "metadata": meta}
-    convert = convert_for(call)
-    items = b",".join(record.encoded(call.api_version, convert) for record in page.records)
+    head = {"kind": f"{info.resource.kind}List", "apiVersion": info.api_version, "metadata": meta}
+    convert = convert_for(info)
+    items = b",".join(record.encoded(info.api_version, convert) for record in page.records)
     return b"".join((msgspec.json.encode(head)[:-1], b',"items":[', items, b"]}"))

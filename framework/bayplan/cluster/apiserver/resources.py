@@ -1,4 +1,4 @@
-"""Which resources the API server has: built-in ones, bayplan's kinds, and those of CRDs."""
+"""The resources of the API server: built-in ones, those that bayplan reads, and those of CRDs."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from bayplan.api import KINDS, ApiObject, ControllerRevision, Kind
 from bayplan.api.configmap import ConfigMap
 from bayplan.api.meta import ApiStruct, ObjectMeta
 from bayplan.cluster.apiserver.conversion import converter
-from bayplan.schemas import Record
+from bayplan.schemas import RecordType
 
-__all__ = ["SCALED", "Column", "Resource", "Resources", "make_type"]
+__all__ = ["SCALED", "PrinterColumn", "Resource", "Resources", "make_type"]
 
 Convert = Callable[[dict[str, Any]], dict[str, Any]]
 
 
 @dataclass(frozen=True)
-class Column:
-    """A printer column of a CRD: where its cells come from."""
+class PrinterColumn:
+    """An additional printer column of a CRD; ``path`` is a JSON path."""
 
     name: str
     path: str
@@ -31,13 +31,13 @@ class Column:
 
 @dataclass(frozen=True)
 class Resource:
-    """A resource that is served, in one store for all of its versions.
+    """A served resource; all of its versions share one store.
 
-    :param versions: the first is the one that objects are stored in.
-    :param status: whether there is a ``/status``.
-    :param custom: whether it comes from a CRD, or would on a real cluster.
-    :param schemas: the types of its versions, as far as its CRD has them.
-    :param inert: why its objects have no effect, "" where they have one.
+    :param versions: the served versions; the first is the storage version.
+    :param status: whether it has a ``/status`` subresource.
+    :param custom: whether it comes from a CRD, here or on a real cluster.
+    :param schemas: types by version, from the schemas of its CRD.
+    :param inert: why its objects have no effect, "" when they have one.
     """
 
     group: str
@@ -51,10 +51,10 @@ class Resource:
     short_names: tuple[str, ...] = ()
     categories: tuple[str, ...] = ()
     singular: str = ""
-    columns: tuple[Column, ...] = ()
+    columns: tuple[PrinterColumn, ...] = ()
     selectable: tuple[str, ...] = ()
     known: Kind | None = None
-    schemas: Mapping[str, Record] = field(default_factory=dict, hash=False)
+    schemas: Mapping[str, RecordType] = field(default_factory=dict, hash=False)
     inert: str = ""
     verbs: tuple[str, ...] = field(
         default=(
@@ -83,16 +83,18 @@ class Resource:
         return f"{namespace}/{name}" if self.namespaced else name
 
     def outgoing(self, version: str) -> Convert | None:
-        """Return what turns a stored object into a version, None where nothing has to be done."""
-        return None if version == self.versions[0] else converter(self, self.versions[0], version)
+        """Return the conversion of stored objects to a version, None when none is needed."""
+        stored = self.versions[0]
+        return None if version == stored else converter(self.group, stored, version)
 
     def incoming(self, version: str) -> Convert | None:
-        """Return what turns a version into a stored object, None where nothing has to be done."""
-        return None if version == self.versions[0] else converter(self, version, self.versions[0])
+        """Return the conversion of a version to stored objects, None when none is needed."""
+        stored = self.versions[0]
+        return None if version == stored else converter(self.group, version, stored)
 
 
 def make_type(name: str) -> type[ApiObject]:
-    """Return a struct that knows only metadata, for a kind that bayplan does not read."""
+    """Return a struct with metadata only, for a kind that bayplan does not read."""
     made = msgspec.defstruct(
         name,
         [("metadata", ObjectMeta, ObjectMeta())],
@@ -105,7 +107,7 @@ def make_type(name: str) -> type[ApiObject]:
 
 
 SCALED = ("deployments", "replicasets", "statefulsets")
-"""Resources of the group apps that have a ``/scale``."""
+"""The resources of the group apps with a ``/scale`` subresource."""
 _SHORT_NAMES: Mapping[str, tuple[str, ...]] = {
     "pods": ("po",),
     "nodes": ("no",),
@@ -173,7 +175,7 @@ _RBAC = "rbac.authorization.k8s.io"
 _STORAGE = "storage.k8s.io"
 _ADMISSION = "admissionregistration.k8s.io"
 _OTHERS = (
-    # group, kind, versions, namespaced, status
+    # (group, kind, versions, namespaced, status)
     ("", "Event", ("v1",), True, False),
     ("", "Secret", ("v1",), True, False),
     ("", "ServiceAccount", ("v1",), True, False),
@@ -221,7 +223,7 @@ _WITHOUT_EFFECT: Mapping[tuple[str, str], str] = {
     (_ADMISSION, "ValidatingWebhookConfiguration"): "no webhook is called",
     (_ADMISSION, "MutatingWebhookConfiguration"): "no webhook is called",
 }
-"""Kinds that are kept and that nothing acts on, with what that means."""
+"""Kinds that are stored without effect, and why."""
 CONFIG_MAP = Kind("", "ConfigMap", ("v1",), ConfigMap)
 CONTROLLER_REVISION = Kind("apps", "ControllerRevision", ("v1",), ControllerRevision)
 
@@ -229,7 +231,7 @@ CONTROLLER_REVISION = Kind("apps", "ControllerRevision", ("v1",), ControllerRevi
 class Resources:
     """All resources, by group and plural, and by the type of their objects.
 
-    :param without: API groups that are left out, as on a cluster without their CRDs.
+    :param without: API groups to leave out, as on a cluster without their CRDs.
     """
 
     def __init__(self, without: Collection[str] = ()) -> None:
@@ -257,7 +259,7 @@ class Resources:
         del self._by_type[resource.type]
 
     def find(self, group: str, version: str, plural: str) -> Resource | None:
-        """Return a resource, None where this version of the group has none of this name."""
+        """Return a resource, None when this version of the group does not have it."""
         alias = self._aliases.get((group, plural))
         if alias is not None:
             return alias if version == "v1" else None
@@ -265,7 +267,7 @@ class Resources:
         return resource if resource is not None and version in resource.versions else None
 
     def named(self, group: str, plural: str) -> Resource | None:
-        """Return a resource whatever its versions are."""
+        """Return a resource in any version, None when there is none."""
         return self._by_name.get((group, plural))
 
     def of_kind(self, group: str, kind: str) -> Resource | None:
@@ -291,7 +293,7 @@ class Resources:
             versions += [v for v in resource.versions if v not in versions]
         for group, _ in self._aliases:
             found[group] = ["v1"]
-        # A stable version comes before those that may still change.
+        # Stable versions first.
         return {
             g: sorted(v, key=lambda text: "alpha" in text or "beta" in text)
             for g, v in found.items()

@@ -1,11 +1,11 @@
-"""Reviews: who is it, and may they do this? Answered from the server's tokens."""
+"""TokenReviews and access reviews, answered from the server's tokens and roles."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from bayplan.cluster.apiserver.access import Access, Role, authorize, authorize_path
-from bayplan.cluster.apiserver.status import ApiError, bad_request
+from bayplan.cluster.apiserver.api_errors import ApiError, bad_request
+from bayplan.cluster.apiserver.rbac import Access, Role, authorize, authorize_path
 
 __all__ = ["REVIEWS", "review"]
 
@@ -19,13 +19,13 @@ REVIEWS = {
     f"/apis/{_AUTHENTICATION}/selfsubjectreviews": "SelfSubjectReview",
     f"/apis/{_AUTHENTICATION}/tokenreviews": "TokenReview",
 }
-"""The kinds of reviews by the path that they are posted to."""
+"""The kinds of reviews by the path to which they are posted."""
 
 
 def review(access: Access, user: Role, kind: str, body: Any) -> Content:
     """Answer a review.
 
-    :raises ApiError: 400, for a body that is none; 403, for one about others without the right.
+    :raises ApiError: 400 for an invalid body, 403 for a forbidden review of another user.
     """
     spec = body.get("spec") or {} if isinstance(body, dict) else None
     if not isinstance(spec, dict) or not _plain(spec):
@@ -54,7 +54,7 @@ def review(access: Access, user: Role, kind: str, body: Any) -> Content:
 
 
 def _plain(spec: Content) -> bool:
-    """Whether what reviews ask about are texts."""
+    """Return whether all attributes of a review are strings."""
     parts = (spec.get("resourceAttributes") or {}, spec.get("nonResourceAttributes") or {})
     return all(
         isinstance(part, dict)

@@ -5,48 +5,48 @@ from __future__ import annotations
 from typing import Any
 
 from bayplan.cluster.apiserver import writes
-from bayplan.cluster.apiserver.bodies import Scale, read_body
-from bayplan.cluster.apiserver.calls import Call
-from bayplan.cluster.apiserver.history import Record
+from bayplan.cluster.apiserver.api_errors import Cause, invalid, method_not_allowed
 from bayplan.cluster.apiserver.reads import find
-from bayplan.cluster.apiserver.status import Cause, invalid, method_not_allowed
+from bayplan.cluster.apiserver.request_info import RequestInfo
+from bayplan.cluster.apiserver.request_kinds import ScaleBody, read_body
 from bayplan.cluster.apiserver.store import ServedCluster
+from bayplan.cluster.apiserver.watch_cache import StoredObject
 
 __all__ = ["scale"]
 
 Content = dict[str, Any]
 
 
-def scale(cluster: ServedCluster, call: Call, content_type: str, body: Any) -> Content:
-    """Read or change how many replicas there are to be.
+def scale(cluster: ServedCluster, info: RequestInfo, content_type: str, body: Any) -> Content:
+    """Read or change the number of replicas.
 
     :raises ApiError: when it is refused.
     """
-    record = find(cluster, call)
+    record = find(cluster, info)
     shown = _shown(record)
-    if call.verb == "get":
+    if info.verb == "get":
         return shown
-    if call.verb == "update":
+    if info.verb == "update":
         wanted = body
-    elif call.verb == "patch":
+    elif info.verb == "patch":
         wanted = writes.patched(content_type, shown, body)
     else:
         raise method_not_allowed()
-    asked = read_body(Scale, wanted)
+    asked = read_body(ScaleBody, wanted)
     replicas, version = asked.spec.replicas, asked.metadata.resource_version
     if replicas < 0:
         cause = Cause("FieldValueInvalid", "must be greater than or equal to 0", "spec.replicas")
-        raise invalid("autoscaling", "Scale", call.name, [cause])
+        raise invalid("autoscaling", "Scale", info.name, [cause])
     meta = {"resourceVersion": version} if version else {}
-    main = Call(
-        "patch", call.resource, call.group, call.version, call.params, call.namespace, call.name
+    main = RequestInfo(
+        "patch", info.resource, info.group, info.version, info.params, info.namespace, info.name
     )
     change = {"metadata": meta, "spec": {"replicas": replicas}}
     changed, _ = writes.patch(cluster, main, writes.MERGE_PATCH, change)
     return _shown(changed)
 
 
-def _shown(record: Record) -> Content:
+def _shown(record: StoredObject) -> Content:
     content = record.content
     meta = content["metadata"]
     kept = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp")

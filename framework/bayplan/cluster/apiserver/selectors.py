@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from bayplan.cluster.apiserver.status import bad_request
+from bayplan.cluster.apiserver.api_errors import bad_request
 
 if TYPE_CHECKING:
     from bayplan.cluster.apiserver.resources import Resource
@@ -61,7 +61,7 @@ _FALSE_BY_DEFAULT = ("spec.unschedulable", "spec.hostNetwork")
 def label_predicate(text: str) -> Predicate | None:
     """Compile a label selector; None selects everything.
 
-    :raises ApiError: 400, where it cannot be read.
+    :raises ApiError: 400, when it is invalid.
     """
     tests: list[Callable[[Mapping[str, str]], bool]] = []
     position = 0
@@ -113,7 +113,7 @@ def _number_test(key: str, operator: str, bound: str) -> Callable[[Mapping[str, 
 def field_predicate(text: str, resource: Resource) -> Predicate | None:
     """Compile a field selector; None selects everything.
 
-    :raises ApiError: 400, for a field that the resource cannot be selected by.
+    :raises ApiError: 400, for a field that the resource does not support.
     """
     full = f"{resource.plural}.{resource.group}" if resource.group else resource.plural
     supported = ("metadata.name", *(("metadata.namespace",) if resource.namespaced else ()))
@@ -143,7 +143,7 @@ def _unsupported(path: str, resource: str) -> str:
 
 
 def field_text(content: Content, path: str) -> str:
-    """Return a field as field selectors compare it."""
+    """Return a field's value as field selectors compare it."""
     if path == "source":
         return str(at_path(content, "source.component") or content.get("reportingComponent") or "")
     value = at_path(content, path)
@@ -153,7 +153,7 @@ def field_text(content: Content, path: str) -> str:
 
 
 def at_path(content: Any, path: str) -> Any:
-    """Return what stands at a dotted path, None where there is nothing."""
+    """Return the value at a dotted path, None when there is none."""
     for step in path.split("."):
         content = content.get(step) if isinstance(content, Mapping) else None
     return content

@@ -18,24 +18,24 @@ from aiohttp.http_parser import RawRequestMessage
 from aiohttp.web_protocol import RequestHandler
 from multidict import CIMultiDict
 
-from bayplan.cluster.apiserver.access import Access, Role, authorize, authorize_path
-from bayplan.cluster.apiserver.calls import Call, PathNotFound, read_call
+from bayplan.cluster.apiserver.api_errors import ApiError, bad_request
 from bayplan.cluster.apiserver.crds import CustomResources
 from bayplan.cluster.apiserver.discovery import VERSION, discover, openapi
-from bayplan.cluster.apiserver.faults import Fault, FaultKind, Faults, WatchFault
-from bayplan.cluster.apiserver.fieldvalidation import FieldValidation, read_mode
+from bayplan.cluster.apiserver.faults import Fault, FaultKind, ServerFaults, WatchFault
+from bayplan.cluster.apiserver.field_validation import FieldValidation, read_mode
 from bayplan.cluster.apiserver.handlers import answer, table_of, wants_table
 from bayplan.cluster.apiserver.kubeconfig import write_kubeconfig
+from bayplan.cluster.apiserver.metrics_api import GROUP as METRICS
+from bayplan.cluster.apiserver.metrics_api import usage
 from bayplan.cluster.apiserver.openapi import openapi_v2
 from bayplan.cluster.apiserver.openapi_protobuf import MEDIA_TYPES as OPENAPI_TYPES
 from bayplan.cluster.apiserver.openapi_protobuf import encode_document
 from bayplan.cluster.apiserver.protobuf import MEDIA_TYPE, decode_protobuf
-from bayplan.cluster.apiserver.repeats import Body, read_json, read_yaml
+from bayplan.cluster.apiserver.rbac import Access, Role, authorize, authorize_path
+from bayplan.cluster.apiserver.request_bodies import Body, read_json, read_yaml
+from bayplan.cluster.apiserver.request_info import PathNotFound, RequestInfo, parse_request
 from bayplan.cluster.apiserver.reviews import REVIEWS, review
-from bayplan.cluster.apiserver.status import ApiError, bad_request
 from bayplan.cluster.apiserver.store import ServedCluster
-from bayplan.cluster.apiserver.usage import GROUP as METRICS
-from bayplan.cluster.apiserver.usage import usage
 from bayplan.cluster.apiserver.watches import Watch, WatchSettings
 from bayplan.inputs.httpserver import SHUTDOWN_SECONDS, request_log
 from bayplan.inputs.limits import BODY
@@ -50,12 +50,12 @@ _TOKEN_PREFIX = "/token/"  # noqa: S105 - a part of paths
 class ApiServer:
     """Serves a cluster on 127.0.0.1.
 
-    Who moves the cluster's clock is not its business. Everything happens in the event loop that
-    ``start`` is called in.
+    The server does not move the cluster's clock. Everything runs in the event loop in which
+    ``start`` is called.
 
-    :param port: 0 takes a free one.
-    :param tokens: who may do what by bearer token, None for one who may do everything; without
-        the mapping everybody may.
+    :param port: the port; 0 for any free one.
+    :param tokens: roles by bearer token, with None for an administrator; without a mapping
+        everybody may do everything.
     """
 
     def __init__(
@@ -64,11 +64,11 @@ class ApiServer:
         port: int = 0,
         tokens: Mapping[str, Role | None] | None = None,
         watches: WatchSettings | None = None,
-        faults: Faults | None = None,
+        faults: ServerFaults | None = None,
     ) -> None:
         self.cluster = cluster
         self.port = port
-        self.faults = faults or Faults()
+        self.faults = faults or ServerFaults()
         self.calls: Counter[tuple[str, str, str, bool]] = Counter()
         self._access = Access(tokens)
         CustomResources(cluster)
@@ -80,7 +80,7 @@ class ApiServer:
     # Running -----------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Listen; after ``stop`` on the same port, with the same objects.
+        """Start listening; after ``stop``, on the same port with the same objects.
 
         :raises OSError: when the port is taken.
         """
@@ -104,7 +104,7 @@ class ApiServer:
         self.cluster.settle()
 
     async def stop(self) -> None:
-        """End all watches and connections, and refuse new ones."""
+        """Close all watches and connections, and stop listening."""
         runner, self._runner = self._runner, None
         if runner is None:
             return
@@ -122,13 +122,13 @@ class ApiServer:
 
     @property
     def url(self) -> str:
-        """Where the server is."""
+        """The server's URL."""
         return f"http://127.0.0.1:{self.port}"
 
     def write_kubeconfig(self, path: Path, token: str | None = None) -> None:
-        """Write a kubeconfig with a token, by default the first one that may do everything.
+        """Write a kubeconfig with a token, by default the first administrator's.
 
-        kubectl sends no token over plain HTTP, therefore the server's address holds it, too.
+        kubectl sends no token over plain HTTP, so the server's URL contains it, too.
 
         :raises OSError: when it cannot be written.
         """
@@ -140,12 +140,12 @@ class ApiServer:
     # Faults ------------------------------------------------------------------------------
 
     def compact(self) -> None:
-        """Forget the history: every watch and list of an older version gets 410 Gone."""
+        """Drop the watch cache: watches and lists of older versions get 410 Gone."""
         for log in self.cluster.logs():
             log.compact()
 
     def end_watches(self, fault: WatchFault = WatchFault.DROP) -> int:
-        """End all watches that run now, in this way; return how many there are."""
+        """End all current watches with a fault; return their number."""
         self.faults.watch_fault = fault
         self.faults.watches_to_end = len(self._watches)
         self._wake()
@@ -198,15 +198,15 @@ class ApiServer:
             verb = "list" if "items" in used[2] else "get"
             authorize(user, verb, METRICS, used[0], used[1], "")
             return _json(msgspec.json.encode(used[2]))
-        call = read_call(self.cluster.resources, request.method, path, request.query)
-        self.calls[call.verb, call.group, call.target, bool(call.namespace)] += 1
-        authorize(user, call.verb, call.group, call.target, call.namespace, call.name)
-        return await self._serve(request, call)
+        info = parse_request(self.cluster.resources, request.method, path, request.query)
+        self.calls[info.verb, info.group, info.target, bool(info.namespace)] += 1
+        authorize(user, info.verb, info.group, info.target, info.namespace, info.name)
+        return await self._serve(request, info)
 
     def _user(self, token: str, other: str) -> Role:
-        """Return who asks, or the user that they want to be.
+        """Return the user of a request, after impersonation.
 
-        :raises ApiError: 401 without a token, 403 for a user that does not exist.
+        :raises ApiError: 401 without a token, 403 when impersonation fails.
         """
         user = self._access.user(token)
         if not other:
@@ -232,33 +232,33 @@ class ApiServer:
             return web.Response(body=encode_document(document), content_type=answered)
         return _json(msgspec.json.encode(document))
 
-    async def _serve(self, request: web.BaseRequest, call: Call) -> web.StreamResponse:
+    async def _serve(self, request: web.BaseRequest, info: RequestInfo) -> web.StreamResponse:
         if self.faults.latency:
             await asyncio.sleep(self.faults.latency)
-        fault = self.faults.take(call)
+        fault = self.faults.take(info)
         if fault is not None and fault.kind is not FaultKind.CLOSE_AFTER:
             return _fail(request, fault)
-        if call.verb == "watch":
-            return await self._watch(request, call)
+        if info.verb == "watch":
+            return await self._watch(request, info)
         body = await _body(request)
-        if call.verb in ("create", "update", "patch"):
-            mode = read_mode(call.verb, request.query)
-            call = replace(call, fields=FieldValidation(mode, body))
+        if info.verb in ("create", "update", "patch"):
+            mode = read_mode(info.verb, request.query)
+            info = replace(info, fields=FieldValidation(mode, body))
         self.cluster.settle()
         try:
-            code, content = answer(self.cluster, call, request.headers, body.content)
+            code, content = answer(self.cluster, info, request.headers, body.content)
         finally:
             self.cluster.settle()
         if fault is not None:
             return _fail(request, fault)
-        texts = [*call.fields.warnings, *_without_effect(call, code)]
+        texts = [*info.fields.warnings, *_without_effect(info, code)]
         return _json(content, code, CIMultiDict(("Warning", _warning(text)) for text in texts))
 
-    async def _watch(self, request: web.BaseRequest, call: Call) -> web.StreamResponse:
+    async def _watch(self, request: web.BaseRequest, info: RequestInfo) -> web.StreamResponse:
         self.cluster.settle()
         as_table = wants_table(request.headers.get("Accept", ""))
-        encode = table_of(self.cluster, call) if as_table else None
-        watch = Watch(self.cluster, call, self.faults, self._settings, encode)
+        encode = table_of(self.cluster, info) if as_table else None
+        watch = Watch(self.cluster, info, self.faults, self._settings, encode)
         response = web.StreamResponse(headers={"Content-Type": "application/json"})
         self._watches.add(watch)
         try:
@@ -310,7 +310,7 @@ async def _body(request: web.BaseRequest) -> Body:
         return Body(None)
     if request.content_type == MEDIA_TYPE:
         return Body(decode_protobuf(content))
-    # Clients send JSON as YAML, too, and what reads both is slow.
+    # Clients also label JSON as YAML, and parsing YAML is slow.
     if "yaml" in request.content_type and content.lstrip()[:1] != b"{":
         return read_yaml(content)
     return read_json(content)
@@ -328,11 +328,11 @@ def _json(
     return web.Response(body=content, status=code, headers=headers, content_type="application/json")
 
 
-def _without_effect(call: Call, code: int) -> list[str]:
-    """Say of a new object that nothing acts on it; kubectl prints such warnings."""
-    if code != 201 or not call.resource.inert or call.subresource:
+def _without_effect(info: RequestInfo, code: int) -> list[str]:
+    """Return a warning for a new object without effect; kubectl prints it."""
+    if code != 201 or not info.resource.inert or info.subresource:
         return []
-    return [f"{call.resource.kind} is stored and has no effect here: {call.resource.inert}"]
+    return [f"{info.resource.kind} is stored and has no effect here: {info.resource.inert}"]
 
 
 def _close(request: web.BaseRequest) -> None:

@@ -1,4 +1,4 @@
-"""The embedded cluster with the whole JSON of its objects, and the history of their changes."""
+"""The embedded cluster with the whole JSON of its objects and a watch cache."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from msgspec.structs import replace
 
 from bayplan.api import ApiObject, Kind, Namespace, Node, ObjectMeta, Pod
 from bayplan.cluster.apiserver.defaults import pod_defaults
-from bayplan.cluster.apiserver.history import Change, Log, Record
-from bayplan.cluster.apiserver.overlay import overlay, plain
 from bayplan.cluster.apiserver.resources import Resource, Resources
+from bayplan.cluster.apiserver.unknown_fields import overlay, plain
+from bayplan.cluster.apiserver.watch_cache import Change, ChangeLog, StoredObject
 from bayplan.cluster.embedded.admission import with_tolerations
 from bayplan.cluster.embedded.clock import VirtualClock
-from bayplan.cluster.embedded.disruption import budgets_of, health
+from bayplan.cluster.embedded.disruption_budgets import budgets_of, health
 from bayplan.cluster.embedded.store import LONG_AGO, MemoryCluster
 from bayplan.cluster.protocol import Event, WatchType
 from bayplan.errors import AlreadyExists, InputError
@@ -34,15 +34,15 @@ _COMPONENT = "bayplan-cluster"
 
 
 class ServedCluster(MemoryCluster):
-    """An embedded cluster that an API server can show.
+    """An embedded cluster that an API server can serve.
 
-    Beside each typed object it keeps the whole JSON: what it came with, overlaid with the typed
-    fields that changed since.
+    For each typed object it keeps the whole JSON: the original, updated with the typed fields that
+    changed since.
 
     :param without: API groups that are not installed.
-    :param history: how many changes of each resource watches can resume from.
-    :param first_version: where resource versions start, so that those of a cluster that was here
-        before are too old.
+    :param history: the number of changes of each resource that the watch cache keeps.
+    :param first_version: where resource versions start, so that those of an earlier cluster are
+        too old.
     """
 
     def __init__(
@@ -58,15 +58,11 @@ class ServedCluster(MemoryCluster):
         self.resources = Resources(without)
         self.history = history
         self._version = self._first_version = first_version
-        self._records: dict[type, dict[str, Record]] = {}
-        self._logs: dict[type, Log] = {}
+        self._records: dict[type, dict[str, StoredObject]] = {}
+        self._logs: dict[type, ChangeLog] = {}
         self._incoming: tuple[Content, ApiObject] | None = None
-        self.real_time: Callable[[], float] | None = None
-        """What the clock follows, None for virtual time."""
-        self.set_alarm: Callable[[float | None], None] | None = None
-        """Told when the next thing is due."""
-        self.last: Record | None = None
-        """What the last write left of its object."""
+        self.last: StoredObject | None = None
+        """The object of the last write, as stored."""
         self._observers: list[Observer] = []
         for name in ("default", "kube-node-lease", "kube-public", "kube-system"):
             self.create(Namespace(ObjectMeta(name=name)))
@@ -79,7 +75,7 @@ class ServedCluster(MemoryCluster):
         return self._version
 
     def kind_of(self, obj: ApiObject) -> Kind:
-        """Return the kind of an object, also of one that bayplan does not read."""
+        """Return the kind of an object, even one that bayplan does not read."""
         resource = self.resources.of(type(obj))
         return resource.known or Kind(
             resource.group, resource.kind, resource.versions, resource.type, resource.namespaced
@@ -90,35 +86,35 @@ class ServedCluster(MemoryCluster):
         resource = self.resources.of(type(obj))
         return resource.key(obj.metadata.namespace, obj.metadata.name)
 
-    def records(self, resource: Resource) -> dict[str, Record]:
-        """Return the state of all objects of a resource, by key."""
+    def records(self, resource: Resource) -> dict[str, StoredObject]:
+        """Return all objects of a resource, by key."""
         return self._records.setdefault(resource.type, {})
 
-    def log(self, resource: Resource) -> Log:
-        """Return the changes of a resource."""
+    def log(self, resource: Resource) -> ChangeLog:
+        """Return the watch cache of a resource."""
         log = self._logs.get(resource.type)
         if log is None:
-            log = self._logs[resource.type] = Log(self.history, self._first_version)
+            log = self._logs[resource.type] = ChangeLog(self.history, self._first_version)
         return log
 
     def observe(self, handler: Observer) -> None:
-        """Tell of all objects as ADDED, then of every change, in the middle of it.
+        """Call a handler for all objects as ADDED, then for every change while it happens.
 
-        Who wants to change something asks the clock to be called.
+        A handler must not change objects itself; it can schedule a call on the clock.
         """
         for resource in self.resources.all():
             for record in self.records(resource).values():
                 handler(resource, Change("ADDED", record, None))
         self._observers.append(handler)
 
-    def logs(self) -> list[Log]:
-        """Return the changes of all resources that have any."""
+    def logs(self) -> list[ChangeLog]:
+        """Return the watch caches of all resources that have one."""
         return list(self._logs.values())
 
-    def state_at(self, resource: Resource, version: int) -> dict[str, Record]:
-        """Return the state of all objects of a resource as it was at a version.
+    def state_at(self, resource: Resource, version: int) -> dict[str, StoredObject]:
+        """Return all objects of a resource at a resource version, by key.
 
-        :raises ApiError: 410 or 504, for a version that is forgotten or has not come yet.
+        :raises ApiError: 410 for a version that is too old, 504 for one in the future.
         """
         state = self.records(resource)
         changes = list(self.log(resource).back(version, self.version))
@@ -132,7 +128,7 @@ class ServedCluster(MemoryCluster):
         return state
 
     def forget(self, resource: Resource) -> None:
-        """Drop a resource with all its objects; its watches end."""
+        """Remove a resource with all its objects and end its watches."""
         for obj in self.list(resource.type):
             self._remove(obj)
         self.resources.remove(resource)
@@ -142,15 +138,15 @@ class ServedCluster(MemoryCluster):
 
     @contextmanager
     def carrying(self, content: Content, obj: ApiObject) -> Iterator[None]:
-        """Let the next write of ``obj`` carry the JSON that it was read from."""
+        """Store the next write of ``obj`` with the JSON that it was decoded from."""
         self._incoming = (content, obj)
         try:
             yield
         finally:
             self._incoming = None
 
-    def rehearse(self, obj: ApiObject) -> Record:
-        """Return what ``create`` would make of an object.
+    def rehearse(self, obj: ApiObject) -> StoredObject:
+        """Return the object that ``create`` would store.
 
         :raises AlreadyExists: when the name is taken.
         :raises InputError: when admission refuses it.
@@ -161,40 +157,39 @@ class ServedCluster(MemoryCluster):
             raise AlreadyExists(f"{resource.kind} {key} exists already")
         meta = replace(obj.metadata, uid=self._new_uid(obj), creation_timestamp=self.timestamp())
         admitted = self._admit(replace(obj, metadata=meta))
-        return Record(key, admitted, self._content(resource, admitted, None), self._version)
+        return StoredObject(key, admitted, self._content(resource, admitted, None), self._version)
 
     def settle(self) -> None:
-        """Let everything happen that follows at this instant."""
+        """Deliver events and run actions until nothing is left to do at this instant."""
         clock = self.clock
         while True:
-            clock.advance(clock.now if self.real_time is None else self.real_time())
+            clock.catch_up()
             if not self.deliver():
                 following = clock.next_time()
                 if following is None or following > clock.now:
                     break
-        if self.set_alarm is not None:
-            self.set_alarm(following)
+        clock.wake_at(following, self.settle)
 
-    def budget_problems(self, pod: Record) -> list[str]:
-        """Say which disruption budgets keep a pod from being evicted."""
-        told = []
+    def budget_problems(self, pod: StoredObject) -> list[str]:
+        """Return messages about the disruption budgets that forbid a pod's eviction."""
+        messages = []
         for budget in budgets_of(self, pod.obj) if isinstance(pod.obj, Pod) else ():
             if budget.status.disruptions_allowed < 1:
                 healthy, wanted = health(budget, self.list(Pod))
-                told.append(
+                messages.append(
                     f"The disruption budget {budget.metadata.name} needs {wanted} healthy pods "
                     f"and has {healthy} currently"
                 )
-        return told
+        return messages
 
     def store_content(self, resource: Resource, key: str, content: Content) -> None:
-        """Replace the JSON of an object where only what is not typed differs."""
+        """Replace the JSON of an object whose typed fields do not change."""
         record = self.records(resource)[key]
         with self.carrying(content, record.obj):
             self._store(record.obj, WatchType.MODIFIED)
 
     def delete(self, type_: type[ApiObject], key: str, grace: float | None = None) -> None:
-        """Delete an object; a namespace goes when what it holds has gone.
+        """Delete an object; a namespace is removed once it is empty.
 
         :raises NotFound: when there is no such object.
         """
@@ -209,13 +204,13 @@ class ServedCluster(MemoryCluster):
                 self._store(replace(record.obj, metadata=meta), WatchType.MODIFIED)
 
     def remove_namespace(self, name: str) -> None:
-        """Remove a namespace that is empty."""
+        """Remove an empty namespace."""
         namespace = self.get(Namespace, name)
         if namespace is not None:
             self._remove(namespace)
 
     def wall_time(self) -> datetime:
-        """Return what time it is in the cluster."""
+        """Return the cluster's date and time."""
         return self.start + timedelta(seconds=self.now)
 
     def _new_uid(self, obj: ApiObject) -> str:
@@ -233,7 +228,7 @@ class ServedCluster(MemoryCluster):
         records = self.records(resource)
         key = self.key_of(stored)
         before = records.get(key)
-        record = Record(key, stored, self._content(resource, stored, before), self._version)
+        record = StoredObject(key, stored, self._content(resource, stored, before), self._version)
         records[key] = record
         self._changed(resource, Change(type_.value, record, before))
         return stored
@@ -244,7 +239,7 @@ class ServedCluster(MemoryCluster):
         removed = super()._remove(obj)
         if before is not None:
             content = self._content(resource, removed, before)
-            record = Record(before.key, removed, content, self._version)
+            record = StoredObject(before.key, removed, content, self._version)
             del self.records(resource)[before.key]
             self._changed(resource, Change("DELETED", record, before))
         return removed
@@ -258,7 +253,7 @@ class ServedCluster(MemoryCluster):
         for handler in self._observers:
             handler(resource, change)
 
-    def _content(self, resource: Resource, obj: ApiObject, before: Record | None) -> Content:
+    def _content(self, resource: Resource, obj: ApiObject, before: StoredObject | None) -> Content:
         incoming, self._incoming = self._incoming, None
         came = incoming is not None and type(incoming[1]) is type(obj)
         if incoming is not None and came:
@@ -275,14 +270,14 @@ class ServedCluster(MemoryCluster):
         return content
 
     def _new_content(self, resource: Resource, obj: ApiObject) -> tuple[Content, ApiObject]:
-        """Return the JSON of an object that came typed, with what its owner's template holds."""
+        """Return the JSON of an object that was created typed."""
         version = resource.api_version(resource.storage_version)
         return {"apiVersion": version, "kind": resource.kind, **plain(obj)}, obj
 
     # For controllers ---------------------------------------------------------------------
 
     def content_of(self, obj: ApiObject) -> Content | None:
-        """Return the whole JSON of an object that is stored."""
+        """Return the whole JSON of an object."""
         record = self.records(self.resources.of(type(obj))).get(self.key_of(obj))
         return record.content if record is not None else plain(obj)
 
@@ -296,24 +291,24 @@ class ServedCluster(MemoryCluster):
             return self.create(obj)
 
     def generation_of(self, obj: ApiObject) -> int | None:
-        """Return how many states the spec of an object had."""
+        """Return an object's metadata.generation."""
         content = self.content_of(obj) or {}
         generation: int | None = content["metadata"].get("generation")
         return generation
 
     # Events ------------------------------------------------------------------------------
 
-    def tell(self, obj: ApiObject, component: str, reason: str, message: str) -> None:
-        """Write an event of a controller about an object."""
+    def record_event(self, obj: ApiObject, component: str, reason: str, message: str) -> None:
+        """Record a controller's event about an object."""
         self._write_event(self._reference(obj), "Normal", reason, message, component)
 
     def report(self, obj: ApiObject, error: InputError) -> None:
-        """Tell of what a controller could not do in an event, as controllers do."""
+        """Record a Warning event about what a controller could not do."""
         reason = "Failed" if isinstance(obj, Pod) else "FailedCreate"
         self._write_event(self._reference(obj), "Warning", reason, str(error), _COMPONENT)
 
     def _reference(self, obj: ApiObject) -> Content:
-        """Return what an event says of the object that it is about."""
+        """Return an event's reference to an object."""
         resource, meta = self.resources.of(type(obj)), obj.metadata
         return {
             "kind": resource.kind,
@@ -324,8 +319,8 @@ class ServedCluster(MemoryCluster):
             "resourceVersion": meta.resource_version,
         }
 
-    def _record(self, event: Event) -> None:
-        super()._record(event)
+    def _keep_event(self, event: Event) -> None:
+        super()._keep_event(event)
         namespace, _, name = event.pod.rpartition("/")
         involved = {"kind": event.about, "namespace": namespace or "default", "name": name}
         pod = self.get(Pod, event.pod) if event.about == "Pod" else None
@@ -338,7 +333,7 @@ class ServedCluster(MemoryCluster):
         self, involved: Content, type_: str, reason: str, message: str, component: str
     ) -> None:
         stamp = self.timestamp()
-        # Events about what is in no namespace are in the default one.
+        # Events about cluster-scoped objects are in the default namespace.
         namespace = involved["namespace"] or "default"
         self.create_content(
             self._events(),
@@ -364,8 +359,8 @@ class ServedCluster(MemoryCluster):
         assert resource is not None
         return resource
 
-    def create_content(self, resource: Resource, content: Content) -> Record:
-        """Create an object of a kind that bayplan does not read, from its JSON."""
+    def create_content(self, resource: Resource, content: Content) -> StoredObject:
+        """Create an object from JSON, of a kind that bayplan does not read."""
         obj = msgspec.convert(content, resource.type)
         with self.carrying(content, obj):
             created = self.create(obj)
@@ -390,7 +385,7 @@ def _first_state(resource: Resource, content: Content) -> Content:
 
 
 def _with_generation(content: Content, before: Content) -> Content:
-    """Count the states of the spec."""
+    """Increase metadata.generation when the spec changed."""
     generation = before["metadata"].get("generation")
     if generation is None:
         return content

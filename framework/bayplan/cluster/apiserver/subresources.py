@@ -1,4 +1,4 @@
-"""Parts of objects that have verbs of their own: binding and eviction."""
+"""The subresources pods/binding and pods/eviction."""
 
 from __future__ import annotations
 
@@ -7,17 +7,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from bayplan.api import Pod, PodCondition
-from bayplan.cluster.apiserver.bodies import (
-    Binding,
-    DeleteOptions,
-    Eviction,
-    Preconditions,
-    read_body,
-)
-from bayplan.cluster.apiserver.calls import Call
-from bayplan.cluster.apiserver.history import Record
-from bayplan.cluster.apiserver.reads import find
-from bayplan.cluster.apiserver.status import (
+from bayplan.cluster.apiserver.api_errors import (
     Cause,
     bad_request,
     conflict,
@@ -25,9 +15,20 @@ from bayplan.cluster.apiserver.status import (
     success,
     too_many_requests,
 )
+from bayplan.cluster.apiserver.reads import find
+from bayplan.cluster.apiserver.request_info import RequestInfo
+from bayplan.cluster.apiserver.request_kinds import (
+    BindingBody,
+    DeleteOptions,
+    EvictionBody,
+    Preconditions,
+    read_body,
+)
 from bayplan.cluster.apiserver.store import ServedCluster
+from bayplan.cluster.apiserver.watch_cache import StoredObject
+from bayplan.cluster.embedded import writes
 from bayplan.cluster.embedded.admission import with_condition
-from bayplan.cluster.embedded.disruption import take_one
+from bayplan.cluster.embedded.disruption_budgets import take_disruption
 from bayplan.cluster.protocol import Bind
 from bayplan.errors import TooManyDisruptions
 
@@ -36,14 +37,14 @@ __all__ = ["bind", "evict"]
 Content = dict[str, Any]
 
 
-def bind(cluster: ServedCluster, call: Call, body: Any) -> Content:
-    """Give a pod its node.
+def bind(cluster: ServedCluster, info: RequestInfo, body: Any) -> Content:
+    """Bind a pod to a node.
 
-    :raises ApiError: 409, where it has one, is going, or is not the pod that was meant.
+    :raises ApiError: 409, when the pod has a node, is being deleted, or is another pod.
     """
-    binding = read_body(Binding, body)
+    binding = read_body(BindingBody, body)
     meta, target = binding.metadata, binding.target
-    name = call.name or meta.name
+    name = info.name or meta.name
     if binding.kind != "Binding":
         raise bad_request(f"expected a Binding, got a {binding.kind}")
     if meta.name not in ("", name):
@@ -53,7 +54,9 @@ def bind(cluster: ServedCluster, call: Call, body: Any) -> Content:
     if not target.name or target.kind not in ("", "Node"):
         cause = Cause("FieldValueRequired", "Required value", "target.name")
         raise invalid("", "Binding", name, [cause])
-    named = Call("create", call.resource, "", "v1", call.params, call.namespace, name, "binding")
+    named = RequestInfo(
+        "create", info.resource, "", "v1", info.params, info.namespace, name, "binding"
+    )
     record = find(cluster, named)
     pod = record.obj
     assert isinstance(pod, Pod)
@@ -67,13 +70,14 @@ def bind(cluster: ServedCluster, call: Call, body: Any) -> Content:
         why = f"pod {name} has non-empty .spec.schedulingGates"
     if why:
         raise conflict("", "pods/binding", name, why)
-    if not call.dry_run:
-        cluster.bind(pod, Bind(pod.key, pod.metadata.uid, target.name, meta.annotations or {}))
+    if not info.dry_run:
+        annotations = meta.annotations or {}
+        writes.bind(cluster, pod, Bind(pod.key, pod.metadata.uid, target.name, annotations))
     return success(code=201)
 
 
 def _check(pod: Pod, uid: str, version: str) -> None:
-    """Refuse what was meant for another pod, or another state of it."""
+    """Check the preconditions of a request about a pod."""
     for text, wanted, found in (
         ("UID", uid, pod.metadata.uid),
         ("ResourceVersion", version, pod.metadata.resource_version),
@@ -86,21 +90,21 @@ def _check(pod: Pod, uid: str, version: str) -> None:
             raise conflict("", "pods", pod.metadata.name, why)
 
 
-def evict(cluster: ServedCluster, call: Call, body: Any) -> Content:
-    """End a pod if its disruption budgets allow it.
+def evict(cluster: ServedCluster, info: RequestInfo, body: Any) -> Content:
+    """Evict a pod if its disruption budgets allow it.
 
-    :raises ApiError: 429, where they do not.
+    :raises ApiError: 429, when they do not.
     """
-    record = find(cluster, call)
+    record = find(cluster, info)
     pod = record.obj
     assert isinstance(pod, Pod)
-    options = read_body(Eviction, body).delete_options or DeleteOptions()
+    options = read_body(EvictionBody, body).delete_options or DeleteOptions()
     wanted = options.preconditions or Preconditions()
     _check(pod, wanted.uid or "", wanted.resource_version or "")
-    if call.dry_run or options.dry_run or pod.metadata.deletion_timestamp is not None:
+    if info.dry_run or options.dry_run or pod.metadata.deletion_timestamp is not None:
         return success(code=201)
     try:
-        take_one(cluster, pod)
+        take_disruption(cluster, pod)
     except TooManyDisruptions:
         raise _refused(cluster, record) from None
     condition = PodCondition(
@@ -116,11 +120,11 @@ def evict(cluster: ServedCluster, call: Call, body: Any) -> Content:
 
 
 def _current(pod: Pod) -> Any:
-    """Return metadata that any state of the pod may be replaced by."""
+    """Return a pod's metadata without a version, so that an update always succeeds."""
     return replace(pod.metadata, resource_version="")
 
 
-def _refused(cluster: ServedCluster, record: Record) -> Exception:
+def _refused(cluster: ServedCluster, record: StoredObject) -> Exception:
     causes = [
         {"reason": "DisruptionBudget", "message": message}
         for message in cluster.budget_problems(record)

@@ -1,4 +1,4 @@
-"""Tables: what ``kubectl get`` prints, made by the server."""
+"""Tables, as ``kubectl get`` asks for them."""
 
 from __future__ import annotations
 
@@ -6,24 +6,24 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from bayplan.cluster.apiserver.cells import NONE
-from bayplan.cluster.apiserver.columns import Field, fields_of
-from bayplan.cluster.apiserver.history import Record
+from bayplan.cluster.apiserver.printer_cells import NONE
+from bayplan.cluster.apiserver.printer_columns import TableColumn, fields_of
 from bayplan.cluster.apiserver.resources import Resource
+from bayplan.cluster.apiserver.watch_cache import StoredObject
 
 __all__ = ["table"]
 
 
 def table(
     resource: Resource,
-    records: list[Record],
+    records: list[StoredObject],
     meta: Mapping[str, Any],
     now: datetime,
     include: str = "",
 ) -> dict[str, Any]:
-    """Return the table of some objects.
+    """Return a Table of objects.
 
-    :param include: what rows hold of their objects: None, Object, or (by default) Metadata.
+    :param include: the object in each row: None, Object, or (by default) Metadata.
     """
     fields = fields_of(resource)
     return {
@@ -50,15 +50,15 @@ def table(
     }
 
 
-def _cell(field: Field, record: Record, now: datetime) -> Any:
-    """Return a cell; objects whose schema nobody checks may hold anything."""
+def _cell(field: TableColumn, record: StoredObject, now: datetime) -> Any:
+    """Return a cell, "" when an unvalidated object does not fit."""
     try:
         return field.cell(record.content, now)
     except (AttributeError, KeyError, TypeError, ValueError):
         return NONE
 
 
-def _included(record: Record, include: str) -> Any:
+def _included(record: StoredObject, include: str) -> Any:
     if include == "None":
         return None
     if include == "Object":

@@ -1,4 +1,4 @@
-"""watch: the changes of a resource as they come, one JSON object a line."""
+"""watch: a resource's changes as they happen, one JSON object per line."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
-from bayplan.cluster.apiserver.calls import Call
-from bayplan.cluster.apiserver.faults import Faults, WatchFault
-from bayplan.cluster.apiserver.history import Change, Record
+from bayplan.cluster.apiserver.api_errors import ApiError, bad_request, expired
+from bayplan.cluster.apiserver.faults import ServerFaults, WatchFault
 from bayplan.cluster.apiserver.reads import convert_for, selection
-from bayplan.cluster.apiserver.status import ApiError, bad_request, expired
+from bayplan.cluster.apiserver.request_info import RequestInfo
 from bayplan.cluster.apiserver.store import ServedCluster
+from bayplan.cluster.apiserver.watch_cache import Change, StoredObject
 
 __all__ = ["Watch", "WatchSettings"]
 
 _BATCH = 512
 _INITIAL_END = {"k8s.io/initial-events-end": "true"}
 
-Encode = Callable[[Record], bytes]
+Encode = Callable[[StoredObject], bytes]
 
 
 @dataclass
 class WatchSettings:
-    """How watches behave: seconds between bookmarks, and until one ends by itself."""
+    """Settings of watches: seconds between bookmarks, and until a watch ends."""
 
     bookmark_every: float = 60.0
     timeout: float = 1800.0
@@ -38,47 +38,47 @@ class WatchSettings:
 class Watch:
     """One watch of one client.
 
-    :param encode: turns an object into what is sent of it, where it is not the object itself.
+    :param encode: encodes an object, when it is not sent as itself.
     :param ended: set when the server stops.
     """
 
     cluster: ServedCluster
-    call: Call
-    faults: Faults
+    info: RequestInfo
+    faults: ServerFaults
     settings: WatchSettings
     encode: Encode | None = None
     ending: asyncio.Event = field(default_factory=asyncio.Event)
     broken: bool = False
-    """Whether the connection is to break instead of ending."""
+    """Whether the connection should break instead of closing."""
     _position: int = 0
     _sent: int = 0
 
     def __post_init__(self) -> None:
-        self._matches = selection(self.call)
-        self._log = self.cluster.log(self.call.resource)
-        convert, version = convert_for(self.call), self.call.api_version
+        self._matches = selection(self.info)
+        self._log = self.cluster.log(self.info.resource)
+        convert, version = convert_for(self.info), self.info.api_version
         self._encode = self.encode or (lambda record: record.encoded(version, convert))
         self._first = self._start()
 
     def _start(self) -> list[bytes]:
-        """Find where to start; return what is sent before the first change."""
-        text = self.call.params.get("resourceVersion", "")
-        initial = self.call.truth("sendInitialEvents")
+        """Find the start position; return the lines to send before the first change."""
+        text = self.info.params.get("resourceVersion", "")
+        initial = self.info.truth("sendInitialEvents")
         if text in ("", "0") or initial:
             self._position = self._log.end
-            records = self.cluster.records(self.call.resource)
+            records = self.cluster.records(self.info.resource)
             first = [
                 self._line("ADDED", records[key])
                 for key in sorted(records)
                 if self._matches is None or self._matches(records[key].content)
             ]
-            if initial and self.call.truth("allowWatchBookmarks"):
+            if initial and self.info.truth("allowWatchBookmarks"):
                 first.append(self._bookmark(_INITIAL_END))
             return first
         if not text.isdecimal():
             raise bad_request(f'invalid resource version "{text}"')
         if int(text) > self.cluster.version:
-            # Of another cluster, which was here before.
+            # A version of an earlier cluster.
             raise expired(f"too old resource version: {text} ({self.cluster.version})")
         self._position = self._log.position_after(int(text))
         return []
@@ -87,7 +87,7 @@ class Watch:
         """Send changes until the client, the server or the time allowed ends it."""
         changed = self._log.listen()
         loop = asyncio.get_running_loop()
-        seconds = self.call.number("timeoutSeconds") or self.settings.timeout
+        seconds = self.info.number("timeoutSeconds") or self.settings.timeout
         end = loop.time() + seconds
         try:
             if self._first:
@@ -101,17 +101,17 @@ class Watch:
                     continue
                 wait = min(self.settings.bookmark_every, end - loop.time())
                 with contextlib.suppress(asyncio.TimeoutError):
-                    # Not wait_for, which loses a cancellation that comes with a change.
+                    # Not wait_for, which loses a cancellation that arrives together with a change.
                     async with asyncio.timeout(max(wait, 0)):
                         await changed.wait()
                     continue
-                if self.call.truth("allowWatchBookmarks") and self._position == self._log.end:
+                if self.info.truth("allowWatchBookmarks") and self._position == self._log.end:
                     await response.write(self._bookmark())
         finally:
             self._log.leave(changed)
 
     def _goes_on(self) -> bool:
-        served = self.cluster.resources.knows(self.call.resource.type)
+        served = self.cluster.resources.knows(self.info.resource.type)
         return not self.ending.is_set() and (served or self._position < self._log.end)
 
     async def _send_changes(self, response: web.StreamResponse) -> bool:
@@ -134,7 +134,7 @@ class Watch:
         return await self._fail(response)
 
     async def _fail(self, response: web.StreamResponse) -> bool:
-        """End as a fault wants it; return whether there is one."""
+        """End the watch if a fault says so; return whether it ended."""
         if not self.faults.watches_to_end:
             return False
         self.faults.watches_to_end -= 1
@@ -150,7 +150,7 @@ class Watch:
         return True
 
     def _lines(self, change: Change) -> Iterable[bytes]:
-        """Return what a client is told of a change, which depends on what it selects."""
+        """Return the event of a change as the client's selector sees it, None when it does not."""
         matches = self._matches
         if matches is None:
             return (self._line(change.type, change.record),)
@@ -166,22 +166,22 @@ class Watch:
         assert before is not None
         return (self._line("DELETED", _as_of(before, change.record)),)
 
-    def _line(self, type_: str, record: Record) -> bytes:
+    def _line(self, type_: str, record: StoredObject) -> bytes:
         return _line(type_.encode(), self._encode(record))
 
     def _bookmark(self, annotations: dict[str, str] | None = None) -> bytes:
         meta: dict[str, Any] = {"resourceVersion": str(self.cluster.version)}
         if annotations:
             meta["annotations"] = annotations
-        resource = self.call.resource
-        content = {"kind": resource.kind, "apiVersion": self.call.api_version, "metadata": meta}
+        resource = self.info.resource
+        content = {"kind": resource.kind, "apiVersion": self.info.api_version, "metadata": meta}
         return _line(b"BOOKMARK", msgspec.json.encode(content))
 
 
-def _as_of(before: Record, after: Record) -> Record:
-    """Return an object as it was, with the version at which it left the selection."""
+def _as_of(before: StoredObject, after: StoredObject) -> StoredObject:
+    """Return the previous state of an object, with the version at which it left the selection."""
     meta = {**before.content["metadata"], "resourceVersion": str(after.version)}
-    return Record(before.key, before.obj, {**before.content, "metadata": meta}, after.version)
+    return StoredObject(before.key, before.obj, {**before.content, "metadata": meta}, after.version)
 
 
 def _line(type_: bytes, content: bytes) -> bytes:

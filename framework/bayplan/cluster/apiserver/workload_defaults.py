@@ -1,4 +1,4 @@
-"""What the API server fills in where the manifest of a workload says nothing."""
+"""The defaults that the API server sets in workloads."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _SPEC: Mapping[str, Content] = {
 
 
 def with_defaults(resource: Resource, content: Content) -> Content:
-    """Return an object of apps/v1 with everything that has a default; others as they are."""
+    """Return an object of apps/v1 with its defaults; other objects unchanged."""
     spec = content.get("spec")
     if resource.group != "apps" or resource.plural not in _SPEC or not isinstance(spec, dict):
         return content

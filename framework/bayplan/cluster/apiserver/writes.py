@@ -1,4 +1,4 @@
-"""create, update, patch and delete, with the checks of the real API server."""
+"""create, update and patch, with the checks of the real API server."""
 
 from __future__ import annotations
 
@@ -9,18 +9,7 @@ import msgspec
 
 from bayplan.api import ApiObject, Pod, decode_object
 from bayplan.api.objects import DecodeError
-from bayplan.cluster.apiserver.apply import apply
-from bayplan.cluster.apiserver.calls import Call
-from bayplan.cluster.apiserver.conversion import core_event
-from bayplan.cluster.apiserver.crds import check_definition
-from bayplan.cluster.apiserver.defaults import pod_update_defaults
-from bayplan.cluster.apiserver.fieldvalidation import FieldValidation, schema_of
-from bayplan.cluster.apiserver.history import Record
-from bayplan.cluster.apiserver.metadata import check_metadata
-from bayplan.cluster.apiserver.patches import json_patch, merge_patch, strategic_patch
-from bayplan.cluster.apiserver.reads import convert_for, find
-from bayplan.cluster.apiserver.resources import Resource
-from bayplan.cluster.apiserver.status import (
+from bayplan.cluster.apiserver.api_errors import (
     Cause,
     already_exists,
     bad_request,
@@ -31,8 +20,19 @@ from bayplan.cluster.apiserver.status import (
     not_found,
     unsupported_media_type,
 )
+from bayplan.cluster.apiserver.apply import apply
+from bayplan.cluster.apiserver.conversion import core_event
+from bayplan.cluster.apiserver.crds import check_definition
+from bayplan.cluster.apiserver.defaults import pod_update_defaults
+from bayplan.cluster.apiserver.field_validation import FieldValidation
+from bayplan.cluster.apiserver.immutable_fields import check_pod_update
+from bayplan.cluster.apiserver.metadata import check_metadata
+from bayplan.cluster.apiserver.patches import json_patch, merge_patch, strategic_patch
+from bayplan.cluster.apiserver.reads import convert_for, find
+from bayplan.cluster.apiserver.request_info import RequestInfo
+from bayplan.cluster.apiserver.resources import Resource
 from bayplan.cluster.apiserver.store import ServedCluster
-from bayplan.cluster.apiserver.validation import check_pod_update
+from bayplan.cluster.apiserver.watch_cache import StoredObject
 from bayplan.cluster.apiserver.workload_defaults import with_defaults
 from bayplan.errors import AlreadyExists, InputError
 
@@ -56,16 +56,16 @@ _SYSTEM = (
     "namespace",
     "generateName",
 )
-"""Metadata that clients do not write."""
+"""Metadata that clients cannot write."""
 
 
 # Reading what came ---------------------------------------------------------------------------
 
 
 def decode(resource: Resource, content: Content) -> ApiObject:
-    """Return the typed object of stored JSON.
+    """Decode stored JSON to a typed object.
 
-    :raises ApiError: 422, where the API server would refuse it.
+    :raises ApiError: 422, when the API server would refuse it.
     """
     name = str(content["metadata"].get("name") or "")
     if resource.plural == "customresourcedefinitions":
@@ -81,36 +81,36 @@ def decode(resource: Resource, content: Content) -> ApiObject:
     raise invalid(resource.group, resource.kind, name, [cause])
 
 
-def _own(call: Call, body: Any) -> Content:
-    """Return a body in the stored version, as an object of the resource and of nobody else.
+def _own(info: RequestInfo, body: Any) -> Content:
+    """Return a body as an object of the resource, in the storage version.
 
-    :raises ApiError: 400, where it is something else.
+    :raises ApiError: 400, when it does not fit.
     """
-    return _stored(call, _identified(call, body))
+    return _stored(info, _identified(info, body))
 
 
-def _sent(call: Call, body: Any) -> Content:
-    """Return what a create or an update sends, in the stored version, its fields checked.
+def _sent(info: RequestInfo, body: Any) -> Content:
+    """Return the object of a create or an update, validated, in the storage version.
 
-    :raises ApiError: 400, where it is something else, or has unknown fields in strict mode.
+    :raises ApiError: 400, when it is another kind, or has unknown fields in strict mode.
     """
-    _identified(call, body)
-    kind, custom = call.resource.kind, call.resource.custom
-    decoded = call.fields.decoded(call.api_version, kind, schema_of(call), body, custom)
-    return _own(call, decoded)
+    _identified(info, body)
+    kind, custom = info.resource.kind, info.resource.custom
+    decoded = info.fields.decoded(info.api_version, kind, info.schema, body, custom)
+    return _own(info, decoded)
 
 
-def _identified(call: Call, body: Any) -> Content:
-    """Return a body that is an object of the resource, with apiVersion, kind and metadata."""
-    resource = call.resource
+def _identified(info: RequestInfo, body: Any) -> Content:
+    """Return a body as an object of the resource, with apiVersion, kind and metadata."""
+    resource = info.resource
     if not isinstance(body, dict):
         raise bad_request("the body of the request is no object")
-    api_version = body.get("apiVersion") or call.api_version
+    api_version = body.get("apiVersion") or info.api_version
     kind = body.get("kind") or resource.kind
-    if (api_version, kind) != (call.api_version, resource.kind):
+    if (api_version, kind) != (info.api_version, resource.kind):
         raise bad_request(
             f"the object provided is a {kind} of {api_version}, expected a {resource.kind} of "
-            f"{call.api_version}"
+            f"{info.api_version}"
         )
     content: Content = without_nulls({"apiVersion": api_version, "kind": kind, **body})
     if not isinstance(content.get("metadata", {}), dict):
@@ -119,15 +119,15 @@ def _identified(call: Call, body: Any) -> Content:
     return content
 
 
-def _stored(call: Call, content: Content) -> Content:
-    if call.group == "events.k8s.io":
+def _stored(info: RequestInfo, content: Content) -> Content:
+    if info.group == "events.k8s.io":
         return core_event(content)
-    convert = call.resource.incoming(call.version)
+    convert = info.resource.incoming(info.version)
     return convert(content) if convert is not None else content
 
 
 def without_nulls(value: Any) -> Any:
-    """Return JSON without what is null, which means absent."""
+    """Return JSON without null fields."""
     if isinstance(value, dict):
         return {key: without_nulls(item) for key, item in value.items() if item is not None}
     if isinstance(value, list):
@@ -138,15 +138,15 @@ def without_nulls(value: Any) -> Any:
 # Creating ------------------------------------------------------------------------------------
 
 
-def create(cluster: ServedCluster, call: Call, body: Any) -> Record:
+def create(cluster: ServedCluster, info: RequestInfo, body: Any) -> StoredObject:
     """Create an object.
 
     :raises ApiError: when it is refused.
     """
-    resource = call.resource
-    content = _sent(call, body)
-    meta = _new_metadata(call, content["metadata"])
-    _check_namespace(cluster, call)
+    resource = info.resource
+    content = _sent(info, body)
+    meta = _new_metadata(info, content["metadata"])
+    _check_namespace(cluster, info)
     content = {**content, "metadata": meta}
     check_metadata(resource, content)
     if resource.status and resource.plural != "nodes":
@@ -155,7 +155,7 @@ def create(cluster: ServedCluster, call: Call, body: Any) -> Record:
     obj = decode(resource, content)
     try:
         with cluster.carrying(content, obj):
-            if call.dry_run:
+            if info.dry_run:
                 return cluster.rehearse(obj)
             cluster.create(obj)
     except AlreadyExists:
@@ -168,8 +168,8 @@ def create(cluster: ServedCluster, call: Call, body: Any) -> Record:
     return cluster.last
 
 
-def _new_metadata(call: Call, given: Mapping[str, Any]) -> Content:
-    resource = call.resource
+def _new_metadata(info: RequestInfo, given: Mapping[str, Any]) -> Content:
+    resource = info.resource
     meta = {key: value for key, value in given.items() if key not in _SYSTEM}
     if given.get("resourceVersion"):
         raise bad_request("resourceVersion should not be set on objects to be created")
@@ -182,74 +182,76 @@ def _new_metadata(call: Call, given: Mapping[str, Any]) -> Content:
         )
         raise invalid(resource.group, resource.kind, "", [cause])
     namespace = given.get("namespace", "")
-    if namespace and namespace != call.namespace:
+    if namespace and namespace != info.namespace:
         raise bad_request(
             "the namespace of the provided object does not match the namespace sent on the request"
         )
     if resource.namespaced:
-        named["namespace"] = call.namespace
+        named["namespace"] = info.namespace
     return {**named, **meta}
 
 
-def _check_namespace(cluster: ServedCluster, call: Call) -> None:
-    """Refuse objects in a namespace that is not there, or not for long."""
-    if not call.resource.namespaced:
+def _check_namespace(cluster: ServedCluster, info: RequestInfo) -> None:
+    """Refuse objects in a missing or terminating namespace."""
+    if not info.resource.namespaced:
         return
     resource = cluster.resources.named("", "namespaces")
     assert resource is not None
-    record = cluster.records(resource).get(call.namespace)
+    record = cluster.records(resource).get(info.namespace)
     if record is None:
-        raise not_found("", "namespaces", call.namespace)
+        raise not_found("", "namespaces", info.namespace)
     if record.obj.metadata.deletion_timestamp is not None:
         text = (
-            f"unable to create new content in namespace {call.namespace} because it is being "
+            f"unable to create new content in namespace {info.namespace} because it is being "
             "terminated"
         )
-        raise forbidden(f"{call.resource.plural} is forbidden: {text}", "", call.resource.plural)
+        raise forbidden(f"{info.resource.plural} is forbidden: {text}", "", info.resource.plural)
 
 
 # Changing ------------------------------------------------------------------------------------
 
 
-def update(cluster: ServedCluster, call: Call, body: Any) -> Record:
-    """Replace an object, or its status.
+def update(cluster: ServedCluster, info: RequestInfo, body: Any) -> StoredObject:
+    """Update an object or its status.
 
     :raises ApiError: when it is refused.
     """
-    current = find(cluster, call)
-    content = _sent(call, body)
-    name = content["metadata"].get("name", call.name)
-    if name != call.name:
+    current = find(cluster, info)
+    content = _sent(info, body)
+    name = content["metadata"].get("name", info.name)
+    if name != info.name:
         raise bad_request(
-            f"the name of the object ({name}) does not match the name on the URL ({call.name})"
+            f"the name of the object ({name}) does not match the name on the URL ({info.name})"
         )
-    return _replace(cluster, call, current, content)
+    return _replace(cluster, info, current, content)
 
 
-def patch(cluster: ServedCluster, call: Call, content_type: str, body: Any) -> tuple[Record, bool]:
-    """Patch an object, or its status; return it, and whether it was made by that.
+def patch(
+    cluster: ServedCluster, info: RequestInfo, content_type: str, body: Any
+) -> tuple[StoredObject, bool]:
+    """Patch an object or its status; return it, and whether it was created.
 
     :raises ApiError: when it is refused.
     """
-    resource = call.resource
+    resource = info.resource
     accepted: tuple[str, ...] = (JSON_PATCH, MERGE_PATCH, APPLY_PATCH)
     accepted += () if resource.custom else (STRATEGIC_PATCH,)
     if content_type not in accepted:
         raise unsupported_media_type(accepted)
     if content_type == APPLY_PATCH:
-        return _apply(cluster, call, body)
-    current = find(cluster, call)
-    convert = convert_for(call)
+        return _apply(cluster, info, body)
+    current = find(cluster, info)
+    convert = convert_for(info)
     shown = convert(current.content) if convert is not None else current.content
     made = patched(content_type, shown, body)
     if isinstance(made, dict):
         strategic = content_type == STRATEGIC_PATCH
-        made = call.fields.patched(schema_of(call), made, strategic, body)
-    return _replace(cluster, call, current, _own(call, made)), False
+        made = info.fields.patched(info.schema, made, strategic, body)
+    return _replace(cluster, info, current, _own(info, made)), False
 
 
 def patched(content_type: str, shown: Content, body: Any) -> Any:
-    """Return an object with a patch of any type applied.
+    """Apply a patch of any type to an object.
 
     :raises ApiError: 400 or 422, for a patch that cannot be applied.
     """
@@ -262,27 +264,27 @@ def patched(content_type: str, shown: Content, body: Any) -> Any:
             return strategic_patch(shown, body)
         return merge_patch(shown, body)
     except (AttributeError, IndexError, TypeError, ValueError) as exc:
-        # Parts of the patch have another shape than what they are for.
+        # The patch has another shape than the object.
         raise bad_request(f"the patch does not fit the object: {exc}") from None
 
 
-def _apply(cluster: ServedCluster, call: Call, body: Any) -> tuple[Record, bool]:
-    """Apply a configuration, which makes the object where there is none."""
-    resource = call.resource
-    manager = call.params.get("fieldManager", "")
+def _apply(cluster: ServedCluster, info: RequestInfo, body: Any) -> tuple[StoredObject, bool]:
+    """Carry out a server-side apply, which creates a missing object."""
+    resource = info.resource
+    manager = info.params.get("fieldManager", "")
     if not manager:
         text = "Required value: is required for apply patch"
         cause = Cause("FieldValueRequired", text, "fieldManager")
         raise invalid("meta.k8s.io", "PatchOptions", "", [cause])
-    call.fields.applied(call, schema_of(call), _identified(call, body))
-    wanted = _own(call, body)
-    meta = {**wanted["metadata"], "name": call.name}
+    info.fields.applied(info.name, info.schema, _identified(info, body))
+    wanted = _own(info, body)
+    meta = {**wanted["metadata"], "name": info.name}
     if resource.namespaced:
-        meta["namespace"] = call.namespace
+        meta["namespace"] = info.namespace
     wanted = {**wanted, "metadata": meta}
-    current = cluster.records(resource).get(resource.key(call.namespace, call.name))
-    if current is None and call.subresource:
-        raise not_found(resource.group, resource.plural, call.name)
+    current = cluster.records(resource).get(resource.key(info.namespace, info.name))
+    if current is None and info.subresource:
+        raise not_found(resource.group, resource.plural, info.name)
     base = current.content if current is not None else {"metadata": {}}
     stamp = cluster.timestamp()
     try:
@@ -290,55 +292,57 @@ def _apply(cluster: ServedCluster, call: Call, body: Any) -> tuple[Record, bool]
     except (AttributeError, IndexError, TypeError, ValueError) as exc:
         raise bad_request(f"the configuration does not fit the object: {exc}") from None
     stored = {
-        **call.__dict__,
+        **info.__dict__,
         "version": resource.storage_version,
         "group": resource.group,
         "fields": FieldValidation(),
     }
     if current is None:
-        return create(cluster, Call(**{**stored, "verb": "create"}), merged), True
-    return _replace(cluster, Call(**stored), current, merged), False
+        return create(cluster, RequestInfo(**{**stored, "verb": "create"}), merged), True
+    return _replace(cluster, RequestInfo(**stored), current, merged), False
 
 
-def _replace(cluster: ServedCluster, call: Call, current: Record, content: Content) -> Record:
-    """Store a new state, as far as this call may change it."""
-    resource = call.resource
+def _replace(
+    cluster: ServedCluster, info: RequestInfo, current: StoredObject, content: Content
+) -> StoredObject:
+    """Store the new state, as far as the request may change it."""
+    resource = info.resource
     meta, old = content["metadata"], current.content["metadata"]
     if meta.get("uid") not in (None, "", old["uid"]):
         text = (
             f"Precondition failed: UID in precondition: {meta['uid']}, "
             f"UID in object meta: {old['uid']}"
         )
-        raise conflict(resource.group, resource.plural, call.name, text)
+        raise conflict(resource.group, resource.plural, info.name, text)
     if meta.get("resourceVersion") not in (None, "", "0", old["resourceVersion"]):
-        raise conflict(resource.group, resource.plural, call.name)
-    content = with_defaults(resource, _merged(call, current.content, content))
-    if not call.subresource:
+        raise conflict(resource.group, resource.plural, info.name)
+    content = with_defaults(resource, _merged(info, current.content, content))
+    if not info.subresource:
         check_metadata(resource, content)
-    if resource.type is Pod and not call.subresource:
+    if resource.type is Pod and not info.subresource:
         decode(resource, content)
         content = pod_update_defaults(current.content, content)
     if content == current.content:
         return current
     obj = decode(resource, content)
-    if isinstance(obj, Pod) and call.subresource == "":
+    if isinstance(obj, Pod) and info.subresource == "":
         check_pod_update(current.content, content)
-    if call.dry_run:
-        return Record(current.key, obj, content, current.version)
-    # What is typed must not lose its identity where nothing about it changed.
+    if info.dry_run:
+        return StoredObject(current.key, obj, content, current.version)
+    # Unchanged typed parts must keep their identity.
     with cluster.carrying(content, obj):
         cluster.update(obj)
     assert cluster.last is not None
     return cluster.last
 
 
-def _merged(call: Call, current: Content, wanted: Content) -> Content:
-    """Return the current state with those parts of the wanted one that a call may write."""
-    resource, sub = call.resource, call.subresource
+def _merged(info: RequestInfo, current: Content, wanted: Content) -> Content:
+    """Return the current state with the parts of the new one that the request may write."""
+    resource, sub = info.resource, info.subresource
     if sub not in ("", "status"):
         raise method_not_allowed()
     if sub == "status" and not resource.status:
-        raise not_found(resource.group, resource.plural, call.name)
+        raise not_found(resource.group, resource.plural, info.name)
     if sub == "status":
         meta = current["metadata"] if resource.custom else wanted["metadata"]
         content = {**current, "metadata": meta}

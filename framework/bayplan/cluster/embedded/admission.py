@@ -1,4 +1,4 @@
-"""Small changes that an API server and its controllers make to pods and nodes."""
+"""Small changes that admission and controllers make to pods and nodes."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ def with_spec(pod: Pod, **changes: object) -> Pod:
 
 
 def with_condition(pod: Pod, condition: PodCondition) -> Pod:
-    """Return a pod with one condition set, in place of the one of its type."""
+    """Return a pod with a condition set, replacing one of the same type."""
     others = tuple(c for c in pod.status.conditions if c.type != condition.type)
     return replace(pod, status=replace(pod.status, conditions=(*others, condition)))
 
 
 def with_condition_taints(node: Node) -> Node:
-    """Taint cordoned nodes and those with bad conditions, as the node lifecycle controller does.
+    """Taint cordoned nodes and nodes with bad conditions, as the node lifecycle controller does.
 
-    A node that says nothing about itself is ready.
+    A node without conditions counts as ready.
     """
     wanted: set[tuple[str, Effect]] = set()
     for condition in node.status.conditions:
@@ -62,7 +62,7 @@ def with_condition_taints(node: Node) -> Node:
 
 
 def with_tolerations(pod: Pod) -> Pod:
-    """Let a pod stay on a node that fails for five minutes, as admission does."""
+    """Add the default tolerations for failed nodes (300 s), as DefaultTolerationSeconds does."""
     own = pod.spec.tolerations
     added = tuple(
         Toleration(key, "Exists", effect="NoExecute", toleration_seconds=_GRACE)

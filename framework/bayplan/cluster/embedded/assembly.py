@@ -1,4 +1,4 @@
-"""An embedded cluster with everything that runs in it."""
+"""Assemble an embedded cluster: start its controllers, create its objects in order."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from bayplan.api import (
 )
 from bayplan.cluster.embedded.claims import ClaimController
 from bayplan.cluster.embedded.controllers import WorkloadControllers
-from bayplan.cluster.embedded.disruption import DisruptionBudgets
+from bayplan.cluster.embedded.disruption import DisruptionController
 from bayplan.cluster.embedded.kubelet import VirtualKubelet
-from bayplan.cluster.embedded.podgarbage import PodGarbage
+from bayplan.cluster.embedded.pod_gc import PodGarbageCollector
 from bayplan.cluster.embedded.store import MemoryCluster
-from bayplan.cluster.embedded.taints import TaintEviction
+from bayplan.cluster.embedded.taint_eviction import TaintEviction
 from bayplan.cluster.embedded.volcano_jobs import VolcanoJobs
 from bayplan.cluster.embedded.volumes import VolumeController
 from bayplan.errors import InputError
@@ -54,26 +54,26 @@ _PLACES = {type_: place for place, type_ in enumerate(_FIRST)}
 
 
 def start_controllers(cluster: MemoryCluster) -> None:
-    """Let the kubelet and the controllers work on a cluster from now on."""
+    """Start the kubelet and the controllers of a cluster."""
     VirtualKubelet(cluster)
     WorkloadControllers(cluster)
     VolcanoJobs(cluster)
-    DisruptionBudgets(cluster)
+    DisruptionController(cluster)
     ClaimController(cluster)
     VolumeController(cluster)
     TaintEviction(cluster)
-    PodGarbage(cluster)
+    PodGarbageCollector(cluster)
 
 
 def place_of(type_: type) -> int:
-    """Return when objects of a type are created: those that others refer to come first."""
+    """Return the position of a type in creation order: referenced types come first."""
     return _PLACES.get(type_, len(_PLACES))
 
 
 def create_in_order(cluster: MemoryCluster, objects: Iterable[ApiObject]) -> None:
-    """Create objects; what others refer to comes first, whatever order the files have.
+    """Create objects, referenced ones first.
 
-    One that admission refuses is reported and left out, as kubectl apply goes on with the rest.
+    An object that admission refuses is reported and skipped, as kubectl apply does.
     """
     for obj in sorted(objects, key=lambda obj: place_of(type(obj))):
         try:

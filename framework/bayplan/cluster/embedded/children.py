@@ -1,15 +1,14 @@
-"""What workloads own: pods, ReplicaSets and ControllerRevisions, and how pods are made."""
+"""The objects that workloads own: pods, ReplicaSets, ControllerRevisions; how pods are created."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 from msgspec.structs import replace
 
 from bayplan.api import (
-    ApiObject,
     ControllerRevision,
     DaemonSet,
     Deployment,
@@ -23,11 +22,10 @@ from bayplan.api import (
 )
 from bayplan.api.pod import PodSpec, PodTemplate
 from bayplan.api.selectors import NOTHING, compile_selector
+from bayplan.cluster.embedded.owner_references import controller_of, reference_to
+from bayplan.cluster.embedded.store import MemoryCluster
 from bayplan.dialects.reading import is_index
 from bayplan.errors import AlreadyExists, InputError
-
-if TYPE_CHECKING:
-    from bayplan.cluster.embedded.store import MemoryCluster
 
 __all__ = [
     "Children",
@@ -35,10 +33,8 @@ __all__ = [
     "Template",
     "alive",
     "available_at",
-    "controller_of",
     "is_available",
     "is_ready",
-    "reference_to",
     "template_of",
 ]
 
@@ -49,7 +45,7 @@ Content = dict[str, Any]
 
 @dataclass(frozen=True)
 class Template:
-    """A pod template, typed and as JSON; ``content`` None where the type holds all of it."""
+    """A pod template, typed and as JSON; ``content`` is None when all fields are typed."""
 
     typed: PodTemplate
     content: Content | None = None
@@ -63,8 +59,8 @@ class Template:
 
 
 @dataclass(frozen=True)
-class Marks:
-    """What a pod has beyond its template."""
+class PodOverrides:
+    """Metadata that a pod gets beyond its template's."""
 
     name: str = ""
     generate_name: str = ""
@@ -80,24 +76,13 @@ def template_of(cluster: MemoryCluster, owner: Owner) -> Template:
     return Template(owner.spec.template, content.get("spec", {}).get("template", {}))
 
 
-def reference_to(owner: ApiObject, api_version: str) -> OwnerReference:
-    """Return what names the controller of an object."""
-    meta = owner.metadata
-    return OwnerReference(type(owner).__name__, meta.name, meta.uid, api_version, controller=True)
-
-
-def controller_of(meta: ObjectMeta) -> OwnerReference | None:
-    """Return who controls an object."""
-    return next((r for r in meta.owner_references if r.controller), None)
-
-
 def alive(pod: Pod) -> bool:
-    """Tell whether a pod runs, or may run yet."""
+    """Return whether a pod is pending or running and not being deleted."""
     return pod.status.phase in ("Pending", "Running") and pod.metadata.deletion_timestamp is None
 
 
 def is_ready(pod: Pod) -> bool:
-    """Tell whether a pod runs and is ready; one that says nothing about it is."""
+    """Return whether a pod runs and is ready; a pod without a Ready condition counts as ready."""
     ready = _ready_condition(pod)
     return pod.status.phase == "Running" and (ready is None or ready.status == "True")
 
@@ -107,7 +92,7 @@ def _ready_condition(pod: Pod) -> PodCondition | None:
 
 
 def available_at(cluster: MemoryCluster, pod: Pod, min_ready_seconds: int) -> float | None:
-    """Return the time from which a pod counts as available, None for one that is not ready."""
+    """Return when a pod becomes available (virtual seconds), None when it is not ready."""
     if not is_ready(pod):
         return None
     if not min_ready_seconds:
@@ -118,13 +103,13 @@ def available_at(cluster: MemoryCluster, pod: Pod, min_ready_seconds: int) -> fl
 
 
 def is_available(cluster: MemoryCluster, pod: Pod, min_ready_seconds: int) -> bool:
-    """Tell whether a pod has been ready for long enough."""
+    """Return whether a pod has been ready for minReadySeconds."""
     at = available_at(cluster, pod, min_ready_seconds)
     return at is not None and at <= cluster.now
 
 
 class Children:
-    """The objects that workloads control, by the uid of their controller, oldest first."""
+    """Indexes objects by the uid of their controller, oldest first."""
 
     def __init__(self, cluster: MemoryCluster) -> None:
         self._cluster = cluster
@@ -132,7 +117,7 @@ class Children:
         self._orphans: dict[str, dict[tuple[type, str], Child]] = {}
 
     def changed(self, child: Child, gone: bool) -> OwnerReference | None:
-        """Take note of a child; return who controls it."""
+        """Index a child; return its controller's reference."""
         owner = controller_of(child.metadata)
         key = (type(child), self._cluster.key_of(child))
         orphans = self._orphans.setdefault(child.metadata.namespace, {})
@@ -175,9 +160,9 @@ class Children:
         return found
 
     def adopt(self, owner: Owner) -> None:
-        """Let a workload that is new control what it selects and nobody else controls.
+        """Adopt the orphans that a new workload selects.
 
-        So it gets back what stayed when a workload of its name was deleted with
+        A workload recreated after ``--cascade=orphan`` gets its objects back.
         ``--cascade=orphan``.
         """
         selector = compile_selector(owner.spec.selector) if not isinstance(owner, Job) else NOTHING
@@ -197,21 +182,21 @@ class Children:
                 self.keep(self._cluster.update(replace(child, metadata=meta)))
 
     def keep(self, child: Child) -> None:
-        """Count a child that was just made, before its event comes."""
+        """Index a new child before its watch event arrives."""
         self.changed(child, gone=False)
 
     def make(
         self,
         owner: Owner,
         template: Template,
-        marks: Marks,
+        marks: PodOverrides,
         spec: PodSpec | None = None,
         extra: Content | None = None,
     ) -> Pod | None:
-        """Make a pod; return it, None where its name is taken or it is refused.
+        """Create a pod; return None when its name is taken or it is refused.
 
-        :param spec: the pod's spec where it differs from the template's.
-        :param extra: fields of the spec that are not typed.
+        :param spec: the pod's spec, when it differs from the template's.
+        :param extra: untyped fields of the spec.
         """
         typed = template.typed
         meta = ObjectMeta(
@@ -226,7 +211,7 @@ class Children:
         try:
             pod = self._create(wanted, template, extra)
         except AlreadyExists:
-            # A pod of somebody else has the name: a controller waits until it is free.
+            # Another pod has the name: wait until it is free.
             return None
         except InputError as exc:
             self._cluster.report(owner, exc)
@@ -242,13 +227,13 @@ class Children:
         return self._cluster.create_from(pod, content, Pod(spec=template.typed.spec))
 
     def delete(self, pod: Pod) -> None:
-        """End a pod that is not ending yet."""
+        """Delete a pod that is not being deleted yet."""
         if pod.metadata.deletion_timestamp is None:
             self._cluster.delete(Pod, pod.key)
 
 
 def _may_be_of(owner: Owner, child: Child) -> bool:
-    """Tell whether a child could be one that a workload made; StatefulSets know by the name."""
+    """Return whether a workload may adopt a child; StatefulSets decide by its name."""
     if not isinstance(owner, StatefulSet) or not isinstance(child, Pod):
         return True
     head, _, ordinal = child.metadata.name.rpartition("-")

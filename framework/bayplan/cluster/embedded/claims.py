@@ -1,45 +1,34 @@
-"""Claims in the embedded cluster: the claim controller, and what a scheduler writes to claims.
+"""The resource claim controller, as k8s.io/kubernetes pkg/controller/resourceclaim.
 
-The controller makes claims from templates, frees those of pods that have ended, and deletes them
-with their pods, as kube-controller-manager does.
+It creates claims from templates, releases those of finished pods, and deletes them with their
+pods.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from msgspec.structs import replace
 
-from bayplan.api import ObjectMeta, OwnerReference, Pod, ResourceClaim, ResourceClaimTemplate
+from bayplan.api import ObjectMeta, Pod, ResourceClaim, ResourceClaimTemplate
 from bayplan.api.dra import (
-    CONSUMER_LIMIT,
     DELETE_PROTECTION,
-    EXTENDED_RESOURCE_CLAIM,
     POD_CLAIM_NAME,
-    ConsumerReference,
-    ResourceClaimStatus,
 )
-from bayplan.api.pod import ExtendedResourceClaimStatus, PodResourceClaimStatus
+from bayplan.api.pod import PodResourceClaimStatus
+from bayplan.cluster.embedded.owner_references import reference_to
+from bayplan.cluster.embedded.store import MemoryCluster
 from bayplan.cluster.protocol import (
-    CreateClaim,
-    ReleaseClaim,
-    ReserveClaim,
     WatchEvent,
     WatchType,
 )
-from bayplan.errors import ClusterError, Conflict, NotFound
 
-if TYPE_CHECKING:
-    from bayplan.cluster.embedded.store import MemoryCluster
-
-__all__ = ["ClaimController", "write_claim"]
+__all__ = ["ClaimController"]
 
 _LONGEST_BASE = 57
 """Characters of a generated name before the five that make it unique."""
 
 
 class ClaimController:
-    """Makes, frees and removes the claims of pods."""
+    """Creates, releases and deletes the claims of pods."""
 
     def __init__(self, cluster: MemoryCluster) -> None:
         self._cluster = cluster
@@ -48,7 +37,7 @@ class ClaimController:
         cluster.watch(self.handle)
 
     def handle(self, event: WatchEvent) -> None:
-        """Act on a pod, a template or a claim that changed."""
+        """React to a change of a pod, a template or a claim."""
         obj = event.obj
         if event.type is WatchType.RESYNC:
             self._resync()
@@ -73,7 +62,7 @@ class ClaimController:
             self._make_claims(pod)
 
     def _resync(self) -> None:
-        """Look at everything anew after a lost watch."""
+        """Reconcile everything after a lost watch."""
         alive = {pod.metadata.uid for pod in self._cluster.list(Pod)}
         for claim in self._cluster.list(ResourceClaim):
             owners = [r.uid for r in claim.metadata.owner_references if r.kind == "Pod"]
@@ -122,7 +111,7 @@ class ClaimController:
                 namespace=pod.metadata.namespace,
                 labels=meta.labels,
                 annotations={**meta.annotations, POD_CLAIM_NAME: name},
-                owner_references=(_owner(pod),),
+                owner_references=(reference_to(pod, "v1"),),
             ),
             template.spec.spec,
         )
@@ -131,7 +120,7 @@ class ClaimController:
     # Freeing ---------------------------------------------------------------------------------
 
     def _over(self, pod: Pod) -> None:
-        """Free the claims of a pod that has ended, and delete those that were made for it."""
+        """Release the claims of a finished pod, and delete those created for it."""
         names = [claim.resource_claim_name for claim in pod.spec.resource_claims]
         names += [status.resource_claim_name for status in pod.status.resource_claim_statuses]
         extended = pod.status.extended_resource_claim_status
@@ -171,7 +160,7 @@ class ClaimController:
             self._settle(current)
 
     def _settle(self, claim: ResourceClaim) -> None:
-        """Store a claim; one that is being deleted loses its allocation, then its finalizer."""
+        """Store a claim; free it of its allocation and finalizer when it may go."""
         if _may_go(claim):
             if claim.status.allocation is not None:
                 claim = replace(claim, status=replace(claim.status, allocation=None, devices=()))
@@ -182,95 +171,6 @@ class ClaimController:
 
 
 def _may_go(claim: ResourceClaim) -> bool:
-    """Whether a claim that is being deleted is used by nobody any more."""
+    """Return whether a claim is being deleted and no longer used."""
     marked = claim.metadata.deletion_timestamp is not None
     return marked and not claim.status.reserved_for and bool(claim.metadata.finalizers)
-
-
-def _owner(pod: Pod) -> OwnerReference:
-    return OwnerReference("Pod", pod.metadata.name, pod.metadata.uid, "v1", controller=True)
-
-
-# What a scheduler writes ---------------------------------------------------------------------
-
-
-def write_claim(cluster: MemoryCluster, write: ReserveClaim | ReleaseClaim | CreateClaim) -> None:
-    """Carry out a scheduler's write to a claim.
-
-    :raises ClusterError: when it cannot be done.
-    """
-    if isinstance(write, ReserveClaim):
-        _reserve(cluster, write)
-    elif isinstance(write, ReleaseClaim):
-        _release(cluster, write)
-    else:
-        _create(cluster, write)
-
-
-def _found(cluster: MemoryCluster, key: str, uid: str) -> ResourceClaim:
-    claim = cluster.get(ResourceClaim, key)
-    if claim is None:
-        raise NotFound(f"ResourceClaim {key} does not exist")
-    if uid and claim.metadata.uid != uid:
-        raise Conflict(f"ResourceClaim {key} was made anew since")
-    return claim
-
-
-def _reserve(cluster: MemoryCluster, write: ReserveClaim) -> None:
-    claim = _found(cluster, write.claim, write.uid)
-    if claim.metadata.deletion_timestamp is not None:
-        raise Conflict(f"ResourceClaim {write.claim} is being deleted")
-    allocation = claim.status.allocation
-    if write.allocation is not None:
-        if allocation is not None and allocation != write.allocation:
-            raise Conflict(f"claim {write.claim} got allocated elsewhere in the meantime")
-        allocation = write.allocation
-    elif allocation is None:
-        raise Conflict(f"claim {write.claim} lost its allocation in the meantime")
-    namespace, _, name = write.pod.partition("/")
-    assert namespace == claim.metadata.namespace, "pods use claims of their own namespace"
-    consumer = ConsumerReference("pods", name, write.pod_uid)
-    reserved = claim.status.reserved_for
-    if all(reference.uid != write.pod_uid for reference in reserved):
-        reserved = (*reserved, consumer)
-    if len(reserved) > CONSUMER_LIMIT:
-        raise ClusterError(
-            f"claim {write.claim} is reserved for {CONSUMER_LIMIT} pods already, which is the limit"
-        )
-    if DELETE_PROTECTION not in claim.metadata.finalizers:
-        finalizers = (*claim.metadata.finalizers, DELETE_PROTECTION)
-        claim = cluster.update(
-            replace(claim, metadata=replace(claim.metadata, finalizers=finalizers))
-        )
-    status = replace(claim.status, allocation=allocation, reserved_for=reserved)
-    cluster.update(replace(claim, status=status))
-
-
-def _release(cluster: MemoryCluster, write: ReleaseClaim) -> None:
-    claim = _found(cluster, write.claim, write.uid)
-    left = tuple(r for r in claim.status.reserved_for if r.uid != write.pod_uid)
-    status = replace(claim.status, reserved_for=left)
-    if write.deallocate and not left:
-        status = ResourceClaimStatus()
-    if status != claim.status:
-        cluster.update(replace(claim, status=status))
-
-
-def _create(cluster: MemoryCluster, write: CreateClaim) -> None:
-    pod = cluster.get(Pod, write.pod)
-    if pod is None or pod.metadata.uid != write.pod_uid:
-        raise NotFound(f"Pod {write.pod} does not exist")
-    name = f"{pod.metadata.name}-extended-resources-"
-    meta = ObjectMeta(
-        generate_name=name if len(name) <= _LONGEST_BASE else f"{name[: _LONGEST_BASE - 1]}-",
-        namespace=pod.metadata.namespace,
-        annotations={EXTENDED_RESOURCE_CLAIM: "true"},
-        owner_references=(_owner(pod),),
-        finalizers=(DELETE_PROTECTION,),
-    )
-    claim = cluster.create(ResourceClaim(meta, write.claim.spec))
-    consumer = ConsumerReference("pods", pod.metadata.name, pod.metadata.uid)
-    cluster.update(replace(claim, status=ResourceClaimStatus(write.allocation, (consumer,))))
-    extended = ExtendedResourceClaimStatus(claim.metadata.name, tuple(write.mappings))
-    status = replace(pod.status, extended_resource_claim_status=extended)
-    cluster.update(replace(pod, status=status))

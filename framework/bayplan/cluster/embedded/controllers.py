@@ -1,12 +1,10 @@
-"""The workload controllers of the embedded cluster: who has to look when something changes.
+"""The workload controllers of the embedded cluster, and which one reacts to which change.
 
-They name, label, replace and roll out pods as the controllers of kube-controller-manager do, as
-far as a scheduler and its users can see it.
+They name, label, replace and roll out pods as kube-controller-manager does, as far as a scheduler
+and its users can see.
 """
 
 from __future__ import annotations
-
-from typing import TYPE_CHECKING
 
 from bayplan.api import (
     ApiObject,
@@ -27,10 +25,8 @@ from bayplan.cluster.embedded.deployments import DeploymentController
 from bayplan.cluster.embedded.jobs import JobController
 from bayplan.cluster.embedded.replicasets import ReplicaSetController
 from bayplan.cluster.embedded.statefulsets import StatefulSetController
+from bayplan.cluster.embedded.store import MemoryCluster
 from bayplan.cluster.protocol import WatchEvent, WatchType
-
-if TYPE_CHECKING:
-    from bayplan.cluster.embedded.store import MemoryCluster
 
 __all__ = ["WorkloadControllers"]
 
@@ -45,7 +41,7 @@ _GROUPS = ("apps", "batch")
 
 
 class WorkloadControllers:
-    """Creates, replaces and rolls out the pods of the workloads in an embedded cluster."""
+    """Creates, replaces and rolls out the pods of all workloads."""
 
     def __init__(self, cluster: MemoryCluster) -> None:
         self._cluster = cluster
@@ -62,7 +58,7 @@ class WorkloadControllers:
         cluster.watch(self.handle)
 
     def handle(self, event: WatchEvent) -> None:
-        """Bring a workload to its desired state after it, or something that it owns, changed."""
+        """Reconcile a workload after it or one of its objects changed."""
         obj, gone = event.obj, event.type is WatchType.DELETED
         if isinstance(obj, Node):
             self._node_changed(obj, gone)
@@ -77,7 +73,7 @@ class WorkloadControllers:
                 self._request(type(obj), self._cluster.key_of(obj), obj.metadata.uid)
 
     def _node_changed(self, node: Node, gone: bool) -> None:
-        """Look at all DaemonSets where a node might have become one of theirs, or none."""
+        """Reconcile all DaemonSets when a node's labels or taints changed."""
         matters = None if gone else (node.metadata.labels, node.spec.taints)
         if self._nodes.get(node.metadata.name) == matters:
             return
@@ -92,7 +88,7 @@ class WorkloadControllers:
             self._request(kind, f"{meta.namespace}/{owner.name}", owner.uid)
 
     def _request(self, kind: type[Owner], key: str, uid: str) -> None:
-        """Reconcile a workload once this instant's events are all known."""
+        """Reconcile a workload after all events of this instant."""
         if not self._dirty:
             self._cluster.clock.call_later(0, self._reconcile_all)
         self._dirty[uid] = (kind, key)
@@ -112,7 +108,7 @@ class WorkloadControllers:
         again: float | None = None
         idle = False
         if isinstance(owner, Deployment):
-            # Nothing but a condition comes of it when a rollout takes too long.
+            # A missed progress deadline only sets a condition.
             again, idle = self._deployments.reconcile(owner), True
         elif isinstance(owner, Job):
             self._jobs.reconcile(owner)
@@ -126,7 +122,7 @@ class WorkloadControllers:
             self._look_at(owner, key, again, idle)
 
     def _look_at(self, owner: Owner, key: str, at: float, idle: bool) -> None:
-        """Look at a workload again at a time, once for all that ask for it."""
+        """Reconcile a workload again at a time; equal requests are merged."""
         kind, uid = type(owner), owner.metadata.uid
         if self._alarms.get(uid) == at:
             return
@@ -140,7 +136,7 @@ class WorkloadControllers:
         self._cluster.clock.call_at(at, look, idle)
 
     def _delete_children(self, owner: Owner) -> None:
-        """Delete what a workload owned."""
+        """Delete the objects of a deleted workload."""
         self._alarms.pop(owner.metadata.uid, None)
         self._met.discard(owner.metadata.uid)
         owned: list[ApiObject] = [*self._children.revisions(owner), *self._children.pods(owner)]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
@@ -21,20 +20,18 @@ from bayplan.api.pod import (
 )
 from bayplan.api.tolerations import tolerated
 from bayplan.api.workloads import DaemonSetStatus, RollingDaemonSet
-from bayplan.cluster.embedded.amounts import amount_of
 from bayplan.cluster.embedded.children import (
     Children,
-    Marks,
+    PodOverrides,
     alive,
     available_at,
     is_available,
     is_ready,
     template_of,
 )
+from bayplan.cluster.embedded.int_or_percent import amount_of
 from bayplan.cluster.embedded.revisions import REVISION_LABEL, Revisions
-
-if TYPE_CHECKING:
-    from bayplan.cluster.embedded.store import MemoryCluster
+from bayplan.cluster.embedded.store import MemoryCluster
 
 __all__ = ["DaemonSetController", "should_continue", "should_run"]
 
@@ -57,17 +54,17 @@ _ByNode = dict[str, list[Pod]]
 
 
 class DaemonSetController:
-    """Keeps a pod of each DaemonSet on every node that may have one."""
+    """Keeps one pod of each DaemonSet on every eligible node."""
 
     def __init__(self, cluster: MemoryCluster, children: Children) -> None:
         self._cluster = cluster
         self._children = children
         self._revisions = Revisions(cluster, children)
         self._retries: dict[tuple[str, str], tuple[float, float]] = {}
-        """By uid and node: when a pod that failed is made anew, and the next delay."""
+        """By uid and node: when a failed pod is replaced, and the next delay (seconds)."""
 
     def reconcile(self, owner: DaemonSet) -> float | None:
-        """Bring a DaemonSet to its desired state; return when to look again, if ever."""
+        """Reconcile a DaemonSet; return when to do so again, None for never."""
         pods = self._children.pods(owner)
         carried = (pod.metadata.labels.get(REVISION_LABEL, "") for pod in pods)
         revision = self._revisions.sync(owner, next(filter(None, carried), ""))
@@ -85,14 +82,14 @@ class DaemonSetController:
         return min(later, default=None)
 
     def _by_node(self, owner: DaemonSet) -> _ByNode:
-        """Return the pods by the node that they are on, or are made for."""
+        """Return the pods by the node they run on or are pinned to."""
         found: _ByNode = defaultdict(list)
         for pod in self._children.pods(owner):
             found[node_of(pod)].append(pod)
         return found
 
     def _place(self, owner: DaemonSet, digest: str) -> float | None:
-        """Make missing pods and end surplus ones; return when a failed one is made anew."""
+        """Create missing pods and delete surplus ones; return when to replace a failed one."""
         by_node = self._by_node(owner)
         again = []
         for node in self._cluster.list(Node):
@@ -103,7 +100,7 @@ class DaemonSetController:
             elif not should_continue(owner, node):
                 self._end(owner, there)
         for there in by_node.values():
-            # Of the nodes that are gone; pods that have started there are garbage.
+            # The nodes are gone; the garbage collector deletes pods that started there.
             self._end(owner, [pod for pod in there if not pod.spec.node_name])
         return min(again, default=None)
 
@@ -117,14 +114,14 @@ class DaemonSetController:
                 if at > self._cluster.now:
                     return at
                 text = f"Found failed daemon pod {pod.key} on node {node}, will try to kill it"
-                self._cluster.tell(owner, _COMPONENT, "FailedDaemonPod", text)
+                self._cluster.record_event(owner, _COMPONENT, "FailedDaemonPod", text)
                 self._end(owner, [pod])
                 continue
             running.append(pod)
         if not there or (not running and all(self._is_gone(pod) for pod in there)):
             self._make(owner, digest, node)
         elif len(running) > 1 and not self._surges(owner):
-            # The oldest stays.
+            # Keep the oldest.
             self._end(owner, running[1:])
         return None
 
@@ -132,7 +129,7 @@ class DaemonSetController:
         return self._cluster.get(Pod, pod.key) is None
 
     def _retry(self, owner: DaemonSet, node: str) -> float:
-        """Return when the failed pod of a node is made anew: later with every failure."""
+        """Return when to replace a node's failed pod, with exponential backoff."""
         key = (owner.metadata.uid, node)
         now = self._cluster.now
         at, delay = self._retries.get(key, (0.0, _BACKOFF))
@@ -147,18 +144,18 @@ class DaemonSetController:
         template = template_of(self._cluster, owner)
         generation = self._cluster.generation_of(owner)
         labels = {REVISION_LABEL: digest, _GENERATION: str(generation or 1)}
-        marks = Marks(generate_name=f"{owner.metadata.name}-", labels=labels)
+        marks = PodOverrides(generate_name=f"{owner.metadata.name}-", labels=labels)
         pod = self._children.make(owner, template, marks, pinned(template.typed.spec, node))
         if pod is not None:
             text = f"Created pod: {pod.metadata.name}"
-            self._cluster.tell(owner, _COMPONENT, "SuccessfulCreate", text)
+            self._cluster.record_event(owner, _COMPONENT, "SuccessfulCreate", text)
 
     def _end(self, owner: DaemonSet, pods: list[Pod]) -> None:
         for pod in pods:
             if pod.metadata.deletion_timestamp is None:
                 self._children.delete(pod)
                 text = f"Deleted pod: {pod.metadata.name}"
-                self._cluster.tell(owner, _COMPONENT, "SuccessfulDelete", text)
+                self._cluster.record_event(owner, _COMPONENT, "SuccessfulDelete", text)
 
     # Rolling out -------------------------------------------------------------------------
 
@@ -166,14 +163,14 @@ class DaemonSetController:
         return self._limits(owner, 100)[0] > 0
 
     def _limits(self, owner: DaemonSet, nodes: int) -> tuple[int, int]:
-        """Return on how many nodes there may be two pods, and on how many none."""
+        """Return on how many nodes two pods may run, and on how many none."""
         rolling = owner.spec.update_strategy.rolling_update or RollingDaemonSet()
         surge = amount_of(rolling.max_surge, nodes, up=True)
         missing = amount_of(rolling.max_unavailable, nodes, up=True)
         return surge, missing if surge or missing else 1
 
     def _roll(self, owner: DaemonSet, digest: str) -> None:
-        """Replace pods of an old revision on as many nodes at once as is allowed."""
+        """Replace old pods on as many nodes at once as the strategy allows."""
         by_node = self._by_node(owner)
         wanted = [n.metadata.name for n in self._cluster.list(Node) if should_run(owner, n)]
         surge, missing = self._limits(owner, len(wanted))
@@ -191,7 +188,7 @@ class DaemonSetController:
             pods = [pod for pod in by_node.get(name, ()) if alive(pod)]
             if not any(is_available(self._cluster, pod, least) for pod in pods):
                 missing += 1
-                # A pod that serves nobody costs nothing.
+                # Replacing an unavailable pod costs nothing.
                 self._end(owner, [pod for pod in pods if not _is_new(pod, digest)])
             elif pods and not _is_new(pods[0], digest):
                 old.append(pods[0])
@@ -249,12 +246,12 @@ class DaemonSetController:
 
 
 def _is_new(pod: Pod, digest: str) -> bool:
-    """Tell whether a pod has the wanted template; one from elsewhere without a mark has."""
+    """Return whether a pod has the current template; an unlabeled pod counts as current."""
     return pod.metadata.labels.get(REVISION_LABEL, digest) == digest
 
 
 def node_of(pod: Pod) -> str:
-    """Return the node of a daemon pod: the one it is on, or the one that it is made for."""
+    """Return the node that a daemon pod runs on or is pinned to, "" for none."""
     affinity = pod.spec.affinity
     if pod.spec.node_name or affinity is None or affinity.node_affinity is None:
         return pod.spec.node_name
@@ -278,7 +275,7 @@ def tolerations_of(spec: PodSpec) -> tuple[Toleration, ...]:
 
 
 def pinned(spec: PodSpec, node: str) -> PodSpec:
-    """Return the spec of a daemon pod for one node."""
+    """Return a pod spec with an affinity for one node and the daemon tolerations."""
     name = NodeSelectorRequirement(_NAME, "In", (node,))
     required = NodeSelector((NodeSelectorTerm(match_fields=(name,)),))
     affinity = spec.affinity or Affinity()
@@ -292,19 +289,19 @@ def pinned(spec: PodSpec, node: str) -> PodSpec:
 
 
 def should_run(owner: DaemonSet, node: Node) -> bool:
-    """Tell whether a node is to have a pod of a DaemonSet."""
+    """Return whether a DaemonSet's pod should run on a node."""
     return _fits(owner, node) and _bears(owner, node.spec.taints)
 
 
 def should_continue(owner: DaemonSet, node: Node) -> bool:
-    """Tell whether a pod that a node has may stay, though no new one would come."""
+    """Return whether a DaemonSet's pod that runs on a node may stay."""
     return _fits(owner, node) and _bears(
         owner, (taint for taint in node.spec.taints if taint.effect == _STAYS)
     )
 
 
 def _fits(owner: DaemonSet, node: Node) -> bool:
-    """Tell whether the template's name, node selector and node affinity mean a node."""
+    """Return whether the template's node name, selector and affinity match a node."""
     spec = owner.spec.template.spec
     if spec.node_name not in ("", node.metadata.name):
         return False

@@ -1,20 +1,17 @@
-"""The status of Deployments: counts, and how a rollout goes on."""
+"""The status of Deployments: replica counts and rollout progress."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
 from bayplan.api import Deployment, ReplicaSet
 from bayplan.api.workloads import DeploymentStatus, WorkloadCondition
-from bayplan.cluster.embedded.rollouts import Limits
+from bayplan.cluster.embedded.rollouts import RolloutLimits
+from bayplan.cluster.embedded.store import MemoryCluster
 
-if TYPE_CHECKING:
-    from bayplan.cluster.embedded.store import MemoryCluster
-
-__all__ = ["Counts", "progress", "status_of"]
+__all__ = ["DeploymentCounts", "progress", "status_of"]
 
 _AVAILABLE, _PROGRESSING = "Available", "Progressing"
 _DONE, _TIMED_OUT = "NewReplicaSetAvailable", "ProgressDeadlineExceeded"
@@ -22,8 +19,8 @@ _PAUSED, _RESUMED = "DeploymentPaused", "DeploymentResumed"
 
 
 @dataclass(frozen=True)
-class Counts:
-    """How many pods a Deployment has, in all and in the wanted template."""
+class DeploymentCounts:
+    """The numbers of a Deployment's pods, in all and with the current template."""
 
     generation: int | None
     replicas: int
@@ -34,17 +31,17 @@ class Counts:
     terminating: int
 
     def complete(self, owner: Deployment) -> bool:
-        """Tell whether nothing is left to roll out."""
+        """Return whether the rollout is complete."""
         wanted = owner.spec.replicas
         return self.updated == self.replicas == self.available == wanted
 
 
 def status_of(
     owner: Deployment, sets: list[ReplicaSet], new: ReplicaSet | None, cluster: MemoryCluster
-) -> Counts:
+) -> DeploymentCounts:
     """Count the pods of a Deployment by the statuses of its ReplicaSets."""
     available = sum(one.status.available_replicas or 0 for one in sets)
-    return Counts(
+    return DeploymentCounts(
         cluster.generation_of(owner),
         sum(one.status.replicas for one in sets),
         new.status.replicas if new is not None else 0,
@@ -58,7 +55,7 @@ def status_of(
 def progress(
     owner: Deployment, sets: list[ReplicaSet], new: ReplicaSet | None, cluster: MemoryCluster
 ) -> tuple[DeploymentStatus, float | None]:
-    """Return the status of a Deployment, and when its progress deadline will be over."""
+    """Return a Deployment's status, and when its progress deadline expires."""
     counts = status_of(owner, sets, new, cluster)
     old = owner.status
     conditions = {c.type: c for c in old.conditions}
@@ -88,7 +85,7 @@ def progress(
 
 
 def _set(conditions: dict[str, WorkloadCondition], wanted: WorkloadCondition) -> None:
-    """Set a condition; one that says the same already keeps its times."""
+    """Set a condition; an unchanged one keeps its times."""
     before = conditions.get(wanted.type)
     if before is not None and before.status == wanted.status:
         if before.reason == wanted.reason and wanted.reason != "ReplicaSetUpdated":
@@ -97,8 +94,8 @@ def _set(conditions: dict[str, WorkloadCondition], wanted: WorkloadCondition) ->
     conditions[wanted.type] = wanted
 
 
-def _availability(owner: Deployment, counts: Counts, stamp: str) -> WorkloadCondition:
-    enough = counts.available >= Limits.of(owner).least
+def _availability(owner: Deployment, counts: DeploymentCounts, stamp: str) -> WorkloadCondition:
+    enough = counts.available >= RolloutLimits.of(owner).least
     return WorkloadCondition(
         _AVAILABLE,
         "True" if enough else "False",
@@ -111,12 +108,12 @@ def _availability(owner: Deployment, counts: Counts, stamp: str) -> WorkloadCond
 
 def _progress(
     owner: Deployment,
-    counts: Counts,
+    counts: DeploymentCounts,
     new: ReplicaSet | None,
     before: WorkloadCondition | None,
     cluster: MemoryCluster,
 ) -> WorkloadCondition | None:
-    """Return what the condition Progressing is to say, None where it may stay."""
+    """Return the new Progressing condition, None when it does not change."""
     reason = before.reason if before is not None else ""
     if owner.spec.paused:
         return _condition("Unknown", _PAUSED, "Deployment is paused")
@@ -137,7 +134,7 @@ def _progress(
 
 
 def _same_template(before: WorkloadCondition | None, name: str) -> bool:
-    """Tell whether a condition is about the ReplicaSet that is rolled out now."""
+    """Return whether a condition is about the current ReplicaSet."""
     about_set = before is not None and before.message.startswith("ReplicaSet ")
     return before is not None and (not about_set or before.message.startswith(f"{name} "))
 
@@ -146,8 +143,8 @@ def _condition(status: str, reason: str, message: str) -> WorkloadCondition:
     return WorkloadCondition(_PROGRESSING, status, reason, message)
 
 
-def _moves(owner: Deployment, counts: Counts) -> bool:
-    """Tell whether a rollout has gone on since the last status."""
+def _moves(owner: Deployment, counts: DeploymentCounts) -> bool:
+    """Return whether a rollout has progressed since the last status."""
     old = owner.status
     old_updated = old.updated_replicas or 0
     return (
@@ -161,7 +158,7 @@ def _moves(owner: Deployment, counts: Counts) -> bool:
 def _deadline(
     owner: Deployment, condition: WorkloadCondition | None, cluster: MemoryCluster
 ) -> float | None:
-    """Return when a rollout that does not go on has failed, None for one that needs no watch."""
+    """Return when a stalled rollout has failed, None when no deadline applies."""
     seconds = owner.spec.progress_deadline_seconds
     if condition is None or seconds is None or owner.spec.paused:
         return None

@@ -2,32 +2,31 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from msgspec.structs import replace
 
 from bayplan.api import Deployment, ObjectMeta, ReplicaSet
 from bayplan.api.meta import LabelSelector
 from bayplan.api.workloads import ReplicaSetSpec
-from bayplan.cluster.embedded.children import Children, Template, reference_to, template_of
+from bayplan.cluster.embedded.children import Children, Template, template_of
 from bayplan.cluster.embedded.deployment_status import progress, status_of
+from bayplan.cluster.embedded.owner_references import reference_to
 from bayplan.cluster.embedded.revisions import digest_of
 from bayplan.cluster.embedded.rollouts import (
     DESIRED,
     HISTORY,
     MAXIMUM,
     REVISION,
-    Limits,
+    RolloutLimits,
     new_size,
     number_in,
     old_sizes,
     proportional_sizes,
     revision_of,
 )
+from bayplan.cluster.embedded.store import MemoryCluster
 from bayplan.errors import AlreadyExists
-
-if TYPE_CHECKING:
-    from bayplan.cluster.embedded.store import MemoryCluster
 
 __all__ = ["DeploymentController"]
 
@@ -43,18 +42,18 @@ _OWN = frozenset(
         MAXIMUM,
     )
 )
-"""Annotations that a ReplicaSet does not take over."""
+"""Annotations that are not copied from a Deployment to its ReplicaSets."""
 
 
 class DeploymentController:
-    """Rolls Deployments out: a ReplicaSet for each template, pods moved from one to the next."""
+    """Rolls out Deployments, with one ReplicaSet for each template."""
 
     def __init__(self, cluster: MemoryCluster, children: Children) -> None:
         self._cluster = cluster
         self._children = children
 
     def reconcile(self, owner: Deployment) -> float | None:
-        """Bring a Deployment to its desired state; return when its progress deadline is over."""
+        """Reconcile a Deployment; return when its progress deadline expires, None for never."""
         sets = self._sets(owner)
         if owner.spec.paused or _is_scaling(owner, sets):
             new = self._new_set(owner, sets)
@@ -75,7 +74,7 @@ class DeploymentController:
     # ReplicaSets ------------------------------------------------------------------------
 
     def _new_set(self, owner: Deployment, sets: list[ReplicaSet]) -> ReplicaSet | None:
-        """Return the ReplicaSet that has the wanted template."""
+        """Return the ReplicaSet with the current template, None when there is none."""
         wanted = template_of(self._cluster, owner).json()
         for one in sets:
             if _without_hash(template_of(self._cluster, one).json()) == _without_hash(wanted):
@@ -107,7 +106,7 @@ class DeploymentController:
     def _annotations(
         self, owner: Deployment, others: list[ReplicaSet], own: dict[str, str]
     ) -> dict[str, str]:
-        """Return the annotations of the ReplicaSet that is to have the highest revision."""
+        """Return the annotations of the newest ReplicaSet."""
         number = max((revision_of(one) for one in others), default=0) + 1
         kept = {k: v for k, v in owner.metadata.annotations.items() if k not in _OWN}
         before = number_in(own, REVISION)
@@ -115,7 +114,7 @@ class DeploymentController:
         if before and number > before:
             history = [*filter(None, own.get(HISTORY, "").split(",")), str(before)]
             wanted[HISTORY] = ",".join(history)
-        limits = Limits.of(owner)
+        limits = RolloutLimits.of(owner)
         wanted.setdefault(DESIRED, str(owner.spec.replicas))
         wanted.setdefault(MAXIMUM, str(limits.most))
         return wanted
@@ -123,7 +122,7 @@ class DeploymentController:
     def _annotated(
         self, owner: Deployment, new: ReplicaSet, sets: list[ReplicaSet]
     ) -> tuple[Deployment, ReplicaSet]:
-        """Let the ReplicaSet and the Deployment say which revision they are."""
+        """Write the revision into the annotations of the new ReplicaSet and the Deployment."""
         others = [one for one in sets if one.metadata.uid != new.metadata.uid]
         annotations = self._annotations(owner, others, new.metadata.annotations)
         least = owner.spec.min_ready_seconds
@@ -141,8 +140,8 @@ class DeploymentController:
         return owner, new
 
     def _scale(self, owner: Deployment, one: ReplicaSet, size: int) -> ReplicaSet:
-        """Let a ReplicaSet have a size, and say which one its Deployment wants."""
-        limits = Limits.of(owner)
+        """Scale a ReplicaSet and record the Deployment's size in its annotations."""
+        limits = RolloutLimits.of(owner)
         annotations = {
             **one.metadata.annotations,
             DESIRED: str(owner.spec.replicas),
@@ -163,7 +162,7 @@ class DeploymentController:
         after = one.spec.replicas
         way = "up" if after > before else "down"
         text = f"Scaled {way} replica set {one.metadata.name} from {before} to {after}"
-        self._cluster.tell(owner, _COMPONENT, "ScalingReplicaSet", text)
+        self._cluster.record_event(owner, _COMPONENT, "ScalingReplicaSet", text)
 
     # Ways of rolling out -----------------------------------------------------------------
 
@@ -204,12 +203,12 @@ class DeploymentController:
         return any(phase not in ("Failed", "Succeeded") for phase in phases)
 
     def _scale_all(self, owner: Deployment, sets: list[ReplicaSet], new: ReplicaSet | None) -> None:
-        """Give every active ReplicaSet its part of a new size."""
+        """Scale all active ReplicaSets in proportion."""
         for one, size in proportional_sizes(owner, sets, new):
             self._scale(owner, one, size)
 
     def _clean_up(self, owner: Deployment, new: ReplicaSet | None) -> None:
-        """Forget the oldest ReplicaSets without pods, once a rollout is complete."""
+        """Delete the oldest empty ReplicaSets once a rollout is complete."""
         uid = new.metadata.uid if new is not None else ""
         sets = self._sets(owner)
         status = status_of(owner, sets, new, self._cluster)
@@ -234,7 +233,7 @@ class DeploymentController:
 
 
 def _is_scaling(owner: Deployment, sets: list[ReplicaSet]) -> bool:
-    """Tell whether the size changed since the ReplicaSets were scaled."""
+    """Return whether spec.replicas changed since the ReplicaSets were scaled."""
     desired = {one.metadata.annotations.get(DESIRED) for one in sets if one.spec.replicas}
     return bool(desired - {None, str(owner.spec.replicas)})
 
@@ -249,7 +248,7 @@ def _without_hash(template: dict[str, Any]) -> dict[str, Any]:
 def _replica_set(
     owner: Deployment, template: Template, digest: str, size: int
 ) -> tuple[ReplicaSet, dict[str, Any] | None]:
-    """Return the ReplicaSet of a template, and as JSON where more is known of it."""
+    """Return the ReplicaSet for a template, typed and (when the template has it) as JSON."""
     mark = {_HASH: digest}
     selector = owner.spec.selector or LabelSelector()
     meta = template.typed.metadata

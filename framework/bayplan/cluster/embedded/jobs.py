@@ -1,16 +1,13 @@
-"""The Job controller."""
+"""The Job controller, as k8s.io/kubernetes pkg/controller/job."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 from bayplan.api import Job, Pod
-from bayplan.cluster.embedded.children import Children, Marks, alive, template_of
+from bayplan.cluster.embedded.children import Children, PodOverrides, alive, template_of
+from bayplan.cluster.embedded.store import MemoryCluster
 from bayplan.dialects.reading import is_index
-
-if TYPE_CHECKING:
-    from bayplan.cluster.embedded.store import MemoryCluster
 
 __all__ = ["JobController"]
 
@@ -18,7 +15,7 @@ _INDEX = "batch.kubernetes.io/job-completion-index"
 
 
 class JobController:
-    """Makes the pods of Jobs, and makes those anew that fail."""
+    """Creates the pods of Jobs and replaces failed ones."""
 
     def __init__(self, cluster: MemoryCluster, children: Children) -> None:
         self._cluster = cluster
@@ -27,7 +24,7 @@ class JobController:
         self._failures: dict[str, int] = {}
 
     def reconcile(self, owner: Job) -> None:
-        """Bring a Job to its desired state."""
+        """Create missing pods of a Job and delete surplus ones."""
         spec, uid = owner.spec, owner.metadata.uid
         pods = self._children.pods(owner)
         done = self._finished.setdefault(uid, set())
@@ -65,11 +62,11 @@ class JobController:
             "controller-uid": owner.metadata.uid,
             **mark,
         }
-        marks = Marks(generate_name=prefix, labels=labels, annotations=mark)
+        marks = PodOverrides(generate_name=prefix, labels=labels, annotations=mark)
         pod = self._children.make(owner, template_of(self._cluster, owner), marks)
         if pod is not None:
             text = f"Created pod: {pod.metadata.name}"
-            self._cluster.tell(owner, "job-controller", "SuccessfulCreate", text)
+            self._cluster.record_event(owner, "job-controller", "SuccessfulCreate", text)
 
 
 def _indexed(job: Job) -> bool:

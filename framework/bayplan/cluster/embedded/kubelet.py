@@ -1,21 +1,17 @@
-"""The virtual kubelet of the embedded cluster: starts bound pods and ends them in time."""
+"""The virtual kubelet of the embedded cluster: starts bound pods and completes them in time."""
 
 from __future__ import annotations
-
-from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
 from bayplan.api import Node, PersistentVolumeClaim, Pod, PodCondition, ResourceClaim
 from bayplan.api.volumes import is_bound, is_owned, used_claims
 from bayplan.cluster.embedded.admission import with_condition
-from bayplan.cluster.embedded.noderoom import NodeRoom
+from bayplan.cluster.embedded.kubelet_admission import KubeletAdmission
+from bayplan.cluster.embedded.store import MemoryCluster
 from bayplan.cluster.protocol import Event, WatchEvent, WatchType
 from bayplan.errors import ClusterError, InputError
 from bayplan.inputs.durations import DURATION_ANNOTATION, parse_duration
-
-if TYPE_CHECKING:
-    from bayplan.cluster.embedded.store import MemoryCluster
 
 __all__ = ["VirtualKubelet"]
 
@@ -26,14 +22,14 @@ class VirtualKubelet:
     def __init__(self, cluster: MemoryCluster) -> None:
         self._cluster = cluster
         self._started: set[str] = set()
-        self._told: set[tuple[str, str]] = set()
+        self._recorded: set[tuple[str, str]] = set()
         self._without_volumes: dict[str, None] = {}
-        self._room = NodeRoom()
+        self._room = KubeletAdmission()
         self._failed: set[str] = set()
         cluster.watch(self.handle)
 
     def handle(self, event: WatchEvent) -> None:
-        """Start a pod that has a node, and what it needs there."""
+        """Admit and start a pod that was bound, once its claims and volumes are ready."""
         pod = event.obj
         if isinstance(pod, PersistentVolumeClaim):
             for key in list(self._without_volumes):
@@ -56,7 +52,7 @@ class VirtualKubelet:
                 self._start(pod.key)
 
     def _node_changed(self, node: Node, gone: bool) -> None:
-        """Let the pods of a node that fails be not ready, and ready again when it is back."""
+        """Update the Ready condition of the pods on a node that failed or recovered."""
         name = node.metadata.name
         bad = any(c.type == "Ready" and c.status != "True" for c in node.status.conditions)
         bad = bad and not gone
@@ -72,7 +68,7 @@ class VirtualKubelet:
                 self._cluster.update(with_condition(pod, ready))
 
     def _admit(self, key: str) -> bool:
-        """Take a pod on, if its node has the room; it fails otherwise."""
+        """Admit a pod if its node has enough resources; otherwise fail it."""
         pod = self._cluster.get(Pod, key)
         node = self._cluster.get(Node, pod.spec.node_name) if pod is not None else None
         if pod is None or node is None or pod.metadata.deletion_timestamp is not None:
@@ -92,22 +88,22 @@ class VirtualKubelet:
             return
         missing = self._missing_claim(pod)
         if missing:
-            # As the kubelet, which admits a pod only with all of its devices.
+            # The kubelet starts a pod only with all of its devices.
             self._started.discard(pod.metadata.uid)
-            self._tell(key, "FailedPrepareDynamicResources", missing)
+            self._record_event(key, "FailedPrepareDynamicResources", missing)
             return
         missing = self._missing_volume(pod) if pod.spec.volumes else ""
         if missing:
             self._without_volumes[key] = None
-            self._tell(key, "FailedMount", missing)
+            self._record_event(key, "FailedMount", missing)
             return
         self._without_volumes.pop(key, None)
         self._run(pod)
 
-    def _tell(self, key: str, reason: str, missing: str) -> None:
-        """Say once why a pod does not start."""
-        if (key, missing) not in self._told:
-            self._told.add((key, missing))
+    def _record_event(self, key: str, reason: str, missing: str) -> None:
+        """Record once why a pod does not start."""
+        if (key, missing) not in self._recorded:
+            self._recorded.add((key, missing))
             self._cluster.submit(Event(key, "Warning", reason, missing))
 
     def _run(self, pod: Pod) -> None:
@@ -133,7 +129,7 @@ class VirtualKubelet:
             self._cluster.clock.call_later(seconds, lambda: self._finish(key, uid))
 
     def _missing_claim(self, pod: Pod) -> str:
-        """Say which claim the pod cannot use yet, "" for none."""
+        """Return why a claim of the pod is not ready, "" when all are."""
         made = {s.name: s.resource_claim_name for s in pod.status.resource_claim_statuses}
         for wanted in pod.spec.resource_claims:
             name = wanted.resource_claim_name or made.get(wanted.name, "")
@@ -153,7 +149,7 @@ class VirtualKubelet:
         return ""
 
     def _missing_volume(self, pod: Pod) -> str:
-        """Say which claim of the pod's volumes is not bound, "" for none."""
+        """Return why a volume of the pod is not ready, "" when all are."""
         for used in used_claims(pod):
             key = f"{pod.metadata.namespace}/{used.name}"
             claim = self._cluster.get(PersistentVolumeClaim, key)

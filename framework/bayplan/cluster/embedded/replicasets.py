@@ -1,9 +1,8 @@
-"""The ReplicaSet controller of the embedded cluster."""
+"""The ReplicaSet controller, as k8s.io/kubernetes pkg/controller/replicaset."""
 
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
@@ -11,15 +10,13 @@ from bayplan.api import Pod, ReplicaSet
 from bayplan.api.workloads import ReplicaSetStatus
 from bayplan.cluster.embedded.children import (
     Children,
-    Marks,
+    PodOverrides,
     alive,
     available_at,
     is_ready,
     template_of,
 )
-
-if TYPE_CHECKING:
-    from bayplan.cluster.embedded.store import MemoryCluster
+from bayplan.cluster.embedded.store import MemoryCluster
 
 __all__ = ["ReplicaSetController"]
 
@@ -28,37 +25,37 @@ _COST = "controller.kubernetes.io/pod-deletion-cost"
 
 
 class ReplicaSetController:
-    """Keeps as many pods alive as a ReplicaSet wants, and counts them."""
+    """Keeps the wanted number of pods of each ReplicaSet, and its status."""
 
     def __init__(self, cluster: MemoryCluster, children: Children) -> None:
         self._cluster = cluster
         self._children = children
 
     def reconcile(self, owner: ReplicaSet) -> float | None:
-        """Bring a ReplicaSet to its desired state; return when to look again, if ever."""
+        """Reconcile a ReplicaSet; return when to do so again, None for never."""
         pods = self._children.pods(owner)
         living = [pod for pod in pods if alive(pod)]
         missing = owner.spec.replicas - len(living)
         if missing > 0:
             template = template_of(self._cluster, owner)
-            marks = Marks(generate_name=f"{owner.metadata.name}-")
+            marks = PodOverrides(generate_name=f"{owner.metadata.name}-")
             for _ in range(missing):
                 pod = self._children.make(owner, template, marks)
                 if pod is None:
                     break
                 living.append(pod)
-                self._tell(owner, "SuccessfulCreate", f"Created pod: {pod.metadata.name}")
+                self._record_event(owner, "SuccessfulCreate", f"Created pod: {pod.metadata.name}")
         elif missing < 0:
             for pod in _least_needed(living)[:-missing]:
                 living.remove(pod)
                 self._children.delete(pod)
-                self._tell(owner, "SuccessfulDelete", f"Deleted pod: {pod.metadata.name}")
+                self._record_event(owner, "SuccessfulDelete", f"Deleted pod: {pod.metadata.name}")
         return self._count(
             owner, living, sum(p.metadata.deletion_timestamp is not None for p in pods)
         )
 
     def _count(self, owner: ReplicaSet, pods: list[Pod], ending: int) -> float | None:
-        """Write the status; return when the next pod will have been ready for long enough."""
+        """Write the status; return when the next pod becomes available."""
         now = self._cluster.now
         times = [available_at(self._cluster, pod, owner.spec.min_ready_seconds) for pod in pods]
         ready = sum(is_ready(pod) for pod in pods)
@@ -75,12 +72,12 @@ class ReplicaSetController:
             self._cluster.update(replace(owner, status=status))
         return min((at for at in times if at is not None and at > now), default=None)
 
-    def _tell(self, owner: ReplicaSet, reason: str, message: str) -> None:
-        self._cluster.tell(owner, _COMPONENT, reason, message)
+    def _record_event(self, owner: ReplicaSet, reason: str, message: str) -> None:
+        self._cluster.record_event(owner, _COMPONENT, reason, message)
 
 
 def _least_needed(pods: list[Pod]) -> list[Pod]:
-    """Sort pods by how little they are missed, as kube-controller-manager's ActivePodsWithRanks."""
+    """Sort pods by deletion order, first to go first (ActivePodsWithRanks of pkg/controller)."""
     crowd = Counter(pod.spec.node_name for pod in pods)
 
     def rank(item: tuple[int, Pod]) -> tuple[bool, bool, bool, int, int, int]:

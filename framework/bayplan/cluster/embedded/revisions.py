@@ -1,10 +1,10 @@
-"""ControllerRevisions: the templates that StatefulSets and DaemonSets had."""
+"""ControllerRevisions: the template history of StatefulSets and DaemonSets."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 from msgspec.structs import replace
@@ -12,11 +12,10 @@ from msgspec.structs import replace
 from bayplan.api import ControllerRevision, DaemonSet, ObjectMeta, StatefulSet
 from bayplan.api.objects import decode_part
 from bayplan.api.pod import PodTemplate
-from bayplan.cluster.embedded.children import Children, Template, reference_to, template_of
+from bayplan.cluster.embedded.children import Children, Template, template_of
+from bayplan.cluster.embedded.owner_references import reference_to
+from bayplan.cluster.embedded.store import MemoryCluster
 from bayplan.errors import AlreadyExists
-
-if TYPE_CHECKING:
-    from bayplan.cluster.embedded.store import MemoryCluster
 
 __all__ = ["REVISION_LABEL", "Revisions", "digest_of", "template_in"]
 
@@ -30,7 +29,7 @@ Content = dict[str, Any]
 
 
 def digest_of(template: Content, collisions: int = 0) -> str:
-    """Return a short name for a template."""
+    """Return a template's hash, ten hexadecimal digits."""
     content = msgspec.json.encode(template)
     if collisions:
         content += str(collisions).encode()
@@ -38,7 +37,7 @@ def digest_of(template: Content, collisions: int = 0) -> str:
 
 
 def template_in(revision: ControllerRevision, cluster: MemoryCluster) -> Template:
-    """Return the template that a revision holds."""
+    """Return the template in a revision."""
     held = revision.data.get("spec", {}).get("template", {})
     content = {key: value for key, value in held.items() if key != _DIRECTIVE}
     typed = decode_part(PodTemplate, content)
@@ -46,17 +45,17 @@ def template_in(revision: ControllerRevision, cluster: MemoryCluster) -> Templat
 
 
 class Revisions:
-    """Keeps the history of the templates of StatefulSets and DaemonSets."""
+    """Keeps the template history of StatefulSets and DaemonSets."""
 
     def __init__(self, cluster: MemoryCluster, children: Children) -> None:
         self._cluster = cluster
         self._children = children
 
     def sync(self, owner: Owner, adopted: str = "") -> ControllerRevision:
-        """Return the revision of the template that is wanted now, which is the newest then.
+        """Return the revision of the current template, created or made the newest.
 
-        :param adopted: the revision that pods from elsewhere carry: where there is no history, it
-            is that of the template, so that nothing is made anew.
+        :param adopted: the hash in the labels of existing pods; used for the first revision, so
+            that they are not replaced.
         """
         data = _data_of(template_of(self._cluster, owner))
         known = self._children.revisions(owner)
@@ -70,7 +69,7 @@ class Revisions:
         return same
 
     def truncate(self, owner: Owner, used: Iterable[str]) -> None:
-        """Forget the oldest revisions beyond the limit; those with a pod stay."""
+        """Delete the oldest unused revisions beyond the history limit."""
         kept = set(used)
         old = [one for one in self._children.revisions(owner) if one.metadata.name not in kept]
         for one in old[: max(0, len(old) - owner.spec.revision_history_limit)]:
@@ -102,5 +101,5 @@ class Revisions:
 
 
 def _data_of(template: Template) -> Content:
-    """Return the patch that brings a template back."""
+    """Return the patch that restores a template."""
     return {"spec": {"template": {**template.json(), _DIRECTIVE: "replace"}}}

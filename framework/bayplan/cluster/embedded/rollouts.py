@@ -1,4 +1,4 @@
-"""How large the ReplicaSets of a Deployment are to be while it rolls out."""
+"""The sizes of a Deployment's ReplicaSets during a rollout."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 from bayplan.api import Deployment, ReplicaSet
 from bayplan.api.workloads import RollingDeployment
-from bayplan.cluster.embedded.amounts import amount_of
+from bayplan.cluster.embedded.int_or_percent import amount_of
 
 __all__ = [
     "DESIRED",
     "HISTORY",
     "MAXIMUM",
     "REVISION",
-    "Limits",
+    "RolloutLimits",
     "new_size",
     "number_in",
     "old_sizes",
@@ -31,14 +31,14 @@ Sizes = Iterator[tuple[ReplicaSet, int]]
 
 
 @dataclass(frozen=True)
-class Limits:
-    """How many pods there may be at most, and how many have to be available."""
+class RolloutLimits:
+    """The most pods that may exist, and the fewest that must be available."""
 
     most: int
     least: int
 
     @classmethod
-    def of(cls, owner: Deployment) -> Limits:
+    def of(cls, owner: Deployment) -> RolloutLimits:
         """Return the limits of a Deployment."""
         replicas, strategy = owner.spec.replicas, owner.spec.strategy
         if strategy.type == "Recreate":
@@ -47,13 +47,13 @@ class Limits:
         surge = amount_of(rolling.max_surge, replicas, up=True)
         missing = amount_of(rolling.max_unavailable, replicas, up=False)
         if not surge and not missing:
-            # Percentages of few pods: without any room nothing would ever move.
+            # Both percentages rounded to 0: allow one, or the rollout would never start.
             missing = 1
         return cls(replicas + surge if replicas else 0, max(0, replicas - missing))
 
 
 def number_in(annotations: Mapping[str, str], key: str) -> int:
-    """Return the number that an annotation holds, 0 for one that holds none."""
+    """Return the number in an annotation, 0 when it is missing or invalid."""
     text = annotations.get(key, "")
     return int(text) if text.isdecimal() else 0
 
@@ -64,24 +64,24 @@ def revision_of(one: ReplicaSet) -> int:
 
 
 def new_size(owner: Deployment, sets: list[ReplicaSet], now: int) -> int:
-    """Return the next size of the ReplicaSet that has the wanted template.
+    """Return the next size of the ReplicaSet with the current template.
 
-    :param sets: all of them, the new one included where it exists.
-    :param now: its size.
+    :param sets: all ReplicaSets, with the new one if it exists.
+    :param now: its present size.
     """
     wanted = owner.spec.replicas
     if owner.spec.strategy.type == "Recreate" or now >= wanted:
         return wanted
-    room = Limits.of(owner).most - sum(one.spec.replicas for one in sets)
+    room = RolloutLimits.of(owner).most - sum(one.spec.replicas for one in sets)
     return now + max(0, min(room, wanted - now))
 
 
 def old_sizes(owner: Deployment, sets: list[ReplicaSet], new: ReplicaSet) -> Sizes:
-    """Yield the old ReplicaSets that get smaller, with their sizes.
+    """Yield the old ReplicaSets to scale down, with their new sizes.
 
-    Pods that are not available go first, as nobody misses them.
+    Unavailable pods go first.
     """
-    least = Limits.of(owner).least
+    least = RolloutLimits.of(owner).least
     old = [one for one in sets if one.metadata.uid != new.metadata.uid]
     sizes = {one.metadata.uid: one.spec.replicas for one in old}
     waiting = new.spec.replicas - (new.status.available_replicas or 0)
@@ -103,7 +103,7 @@ def old_sizes(owner: Deployment, sets: list[ReplicaSet], new: ReplicaSet) -> Siz
 
 
 def proportional_sizes(owner: Deployment, sets: list[ReplicaSet], new: ReplicaSet | None) -> Sizes:
-    """Yield the ReplicaSets and the sizes that a Deployment gets with a new number of replicas."""
+    """Yield the ReplicaSets and their sizes after spec.replicas changed."""
     active = [one for one in sets if one.spec.replicas]
     latest = new or max(sets, key=revision_of, default=None)
     if len(active) <= 1:
@@ -128,8 +128,8 @@ def _is_saturated(owner: Deployment, new: ReplicaSet) -> bool:
 
 
 def _shares(owner: Deployment, active: list[ReplicaSet]) -> Sizes:
-    """Spread what is added or taken away by the sizes that the ReplicaSets have."""
-    most = Limits.of(owner).most
+    """Distribute the change in proportion to the ReplicaSets' sizes."""
+    most = RolloutLimits.of(owner).most
     added = most - sum(one.spec.replicas for one in active)
     newest = added > 0
     order = sorted(
@@ -147,7 +147,7 @@ def _shares(owner: Deployment, active: list[ReplicaSet]) -> Sizes:
 
 
 def _share(owner: Deployment, one: ReplicaSet, most: int) -> int:
-    """Return how many pods a ReplicaSet gets (or loses) in proportion."""
+    """Return how many pods a ReplicaSet gains (or loses) in proportion."""
     if not owner.spec.replicas:
         return -one.spec.replicas
     before = number_in(one.metadata.annotations, MAXIMUM) or owner.status.replicas or most

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
@@ -17,13 +16,17 @@ from bayplan.api import (
 )
 from bayplan.api.pod import PersistentVolumeClaimSource, PodSpec, Volume
 from bayplan.api.workloads import StatefulSetStatus
-from bayplan.cluster.embedded.amounts import amount_of
-from bayplan.cluster.embedded.children import Children, Marks, available_at, is_available, is_ready
+from bayplan.cluster.embedded.children import (
+    Children,
+    PodOverrides,
+    available_at,
+    is_available,
+    is_ready,
+)
+from bayplan.cluster.embedded.int_or_percent import amount_of
 from bayplan.cluster.embedded.revisions import REVISION_LABEL, Revisions, template_in
+from bayplan.cluster.embedded.store import MemoryCluster
 from bayplan.dialects.reading import is_index
-
-if TYPE_CHECKING:
-    from bayplan.cluster.embedded.store import MemoryCluster
 
 __all__ = ["StatefulSetController"]
 
@@ -33,15 +36,15 @@ _POD_INDEX = "apps.kubernetes.io/pod-index"
 
 
 @dataclass(frozen=True)
-class _Versions:
-    """The revision that pods had before a rollout, and the one that they get."""
+class _RolloutRevisions:
+    """The revisions of a rollout: the one before it, and the one after."""
 
     current: ControllerRevision
     update: ControllerRevision
 
 
 class StatefulSetController:
-    """Makes and replaces the pods of StatefulSets, one after the other or all at once."""
+    """Creates and replaces the pods of StatefulSets, in order or in parallel."""
 
     def __init__(self, cluster: MemoryCluster, children: Children) -> None:
         self._cluster = cluster
@@ -49,7 +52,7 @@ class StatefulSetController:
         self._revisions = Revisions(cluster, children)
 
     def reconcile(self, owner: StatefulSet) -> float | None:
-        """Bring a StatefulSet to its desired state; return when to look again, if ever."""
+        """Reconcile a StatefulSet; return when to do so again, None for never."""
         pods = {_ordinal(pod.metadata.name): pod for pod in self._children.pods(owner)}
         pods.pop(-1, None)
         versions = self._versions(owner, pods)
@@ -63,18 +66,18 @@ class StatefulSetController:
 
     # Revisions ---------------------------------------------------------------------------
 
-    def _versions(self, owner: StatefulSet, pods: Mapping[int, Pod]) -> _Versions:
+    def _versions(self, owner: StatefulSet, pods: Mapping[int, Pod]) -> _RolloutRevisions:
         carried = [pod.metadata.labels.get(REVISION_LABEL, "") for pod in pods.values()]
         prefix = f"{owner.metadata.name}-"
         adopted = next((c.removeprefix(prefix) for c in carried if c.startswith(prefix)), "")
         update = self._revisions.sync(owner, adopted)
         known = {one.metadata.name: one for one in self._children.revisions(owner)}
-        return _Versions(known.get(owner.status.current_revision, update), update)
+        return _RolloutRevisions(known.get(owner.status.current_revision, update), update)
 
     def _version_for(
-        self, owner: StatefulSet, versions: _Versions, ordinal: int
+        self, owner: StatefulSet, versions: _RolloutRevisions, ordinal: int
     ) -> ControllerRevision:
-        """Return the revision that a pod is made in."""
+        """Return the revision in which to create a pod."""
         strategy = owner.spec.update_strategy
         start = owner.spec.ordinals.start
         if versions.current == versions.update or strategy.type != "RollingUpdate":
@@ -85,7 +88,7 @@ class StatefulSetController:
 
     # Pods --------------------------------------------------------------------------------
 
-    def _act(self, owner: StatefulSet, versions: _Versions, pods: dict[int, Pod]) -> None:
+    def _act(self, owner: StatefulSet, versions: _RolloutRevisions, pods: dict[int, Pod]) -> None:
         ordered = owner.spec.pod_management_policy == "OrderedReady"
         start = owner.spec.ordinals.start
         wanted = range(start, start + owner.spec.replicas)
@@ -101,9 +104,9 @@ class StatefulSetController:
             self._roll(owner, versions, pods, wanted)
 
     def _keep_up(
-        self, owner: StatefulSet, versions: _Versions, ordinal: int, pod: Pod | None
+        self, owner: StatefulSet, versions: _RolloutRevisions, ordinal: int, pod: Pod | None
     ) -> bool:
-        """Make a pod where there is none; return whether those after it have to wait."""
+        """Create a missing pod; return whether the next ordinals have to wait."""
         if pod is not None and pod.status.phase in ("Failed", "Succeeded"):
             if pod.metadata.deletion_timestamp is None:
                 self._end(owner, pod)
@@ -118,11 +121,11 @@ class StatefulSetController:
     def _roll(
         self,
         owner: StatefulSet,
-        versions: _Versions,
+        versions: _RolloutRevisions,
         pods: Mapping[int, Pod],
         wanted: range,
     ) -> None:
-        """End pods of an old revision, the last first, as many as may be missing at once."""
+        """Delete pods of an old revision, highest ordinal first, up to maxUnavailable at once."""
         rolling = owner.spec.update_strategy.rolling_update
         partition = rolling.partition if rolling is not None else 0
         most = 1
@@ -145,12 +148,12 @@ class StatefulSetController:
                     return
                 continue
             available = is_available(self._cluster, pod, least)
-            # A pod from elsewhere without a revision has the one that is wanted.
+            # An unlabeled pod counts as current.
             if pod.metadata.labels.get(REVISION_LABEL, name) == name:
                 if not available and most == 1:
                     return
                 continue
-            # A pod that is missing anyway costs nothing more.
+            # Replacing an unavailable pod costs nothing.
             if available and missing >= most:
                 return
             missing += available
@@ -170,18 +173,20 @@ class StatefulSetController:
         extra = {"hostname": name}
         if owner.spec.service_name:
             extra["subdomain"] = owner.spec.service_name
-        if self._children.make(owner, template, Marks(name=name, labels=labels), spec, extra):
+        if self._children.make(
+            owner, template, PodOverrides(name=name, labels=labels), spec, extra
+        ):
             text = f"Create Pod {name} in StatefulSet {owner.metadata.name} successful"
-            self._cluster.tell(owner, _COMPONENT, "SuccessfulCreate", text)
+            self._cluster.record_event(owner, _COMPONENT, "SuccessfulCreate", text)
 
     def _end(self, owner: StatefulSet, pod: Pod) -> None:
         if pod.metadata.deletion_timestamp is None:
             self._children.delete(pod)
             text = f"Delete Pod {pod.metadata.name} in StatefulSet {owner.metadata.name} successful"
-            self._cluster.tell(owner, _COMPONENT, "SuccessfulDelete", text)
+            self._cluster.record_event(owner, _COMPONENT, "SuccessfulDelete", text)
 
     def _with_claims(self, owner: StatefulSet, spec: PodSpec, pod: str) -> PodSpec:
-        """Make the claims of one pod that do not exist yet; return its spec with them."""
+        """Create the missing volume claims of a pod; return its spec with them."""
         wanted = owner.spec.volume_claim_templates
         if not wanted:
             return spec
@@ -204,7 +209,9 @@ class StatefulSetController:
 
     # Status ------------------------------------------------------------------------------
 
-    def _count(self, owner: StatefulSet, versions: _Versions, found: Mapping[int, Pod]) -> None:
+    def _count(
+        self, owner: StatefulSet, versions: _RolloutRevisions, found: Mapping[int, Pod]
+    ) -> None:
         pods = list(found.values())
         living = [p for p in pods if p.metadata.deletion_timestamp is None]
         current, update = versions.current.metadata.name, versions.update.metadata.name
@@ -231,7 +238,7 @@ class StatefulSetController:
             self._cluster.update(replace(owner, status=status))
 
 
-def _used(versions: _Versions, pods: Iterable[Pod]) -> set[str]:
+def _used(versions: _RolloutRevisions, pods: Iterable[Pod]) -> set[str]:
     names = {versions.current.metadata.name, versions.update.metadata.name}
     return names | {pod.metadata.labels.get(REVISION_LABEL, "") for pod in pods}
 

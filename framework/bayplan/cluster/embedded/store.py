@@ -1,8 +1,8 @@
-"""The embedded cluster: objects in memory, resource versions, watch events, virtual time.
+"""The embedded cluster: objects in memory, resource versions, watch events and virtual time.
 
-It does what an API server does for a scheduler: optimistic locking, admission of priorities and
-names, bindings that happen once, graceful deletion. Controllers and the kubelet are modules of
-their own beside it, and use it as clients.
+It does what an API server does for a scheduler: optimistic locking, admission, names, graceful
+deletion. ``writes`` says what each write of a scheduler does. Controllers and the kubelet use it
+as clients.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import random
 from collections import deque
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar, cast
 
@@ -22,31 +21,19 @@ from bayplan.api import (
     Node,
     PersistentVolumeClaim,
     Pod,
-    PodCondition,
     PriorityClass,
     StorageClass,
     kind_of,
 )
+from bayplan.api.object_key import object_key
 from bayplan.api.volumes import default_class
-from bayplan.cluster.embedded.admission import with_condition, with_condition_taints, with_spec
-from bayplan.cluster.embedded.claims import write_claim
+from bayplan.cluster.embedded.admission import with_condition_taints, with_spec
 from bayplan.cluster.embedded.clock import VirtualClock
-from bayplan.cluster.embedded.disruption import take_one
-from bayplan.cluster.embedded.volumes import write_volume
-from bayplan.cluster.manifests import object_key
+from bayplan.cluster.embedded.faults import WriteFaults
+from bayplan.cluster.embedded.writes import carry_out
 from bayplan.cluster.protocol import (
-    Bind,
-    BindVolume,
-    CreateClaim,
     Done,
     Event,
-    Evict,
-    PatchPodStatus,
-    PatchStatus,
-    PutConfigMap,
-    ReleaseClaim,
-    ReserveClaim,
-    SelectNode,
     WatchEvent,
     WatchHandler,
     WatchType,
@@ -61,7 +48,7 @@ from bayplan.errors import (
     did_you_mean,
 )
 
-__all__ = ["LONG_AGO", "Faults", "MemoryCluster"]
+__all__ = ["LONG_AGO", "MemoryCluster"]
 
 Obj = TypeVar("Obj", bound=ApiObject)
 Content = dict[str, Any]
@@ -71,32 +58,13 @@ _SUFFIX_LETTERS = "bcdfghjklmnpqrstvwxz2456789"
 _SYSTEM_PRIORITIES = {"system-cluster-critical": 2000000000, "system-node-critical": 2000001000}
 
 
-@dataclass
-class Faults:
-    """Failures to come, for tests: the next writes of a type that are refused.
-
-    ``refuse`` maps a write type to the errors of its next submissions, in order.
-    """
-
-    refuse: dict[type, deque[ClusterError]] = field(default_factory=dict)
-
-    def fail_next(self, write: type, *errors: ClusterError) -> None:
-        """Refuse the next writes of a type with these errors, one each."""
-        self.refuse.setdefault(write, deque()).extend(errors)
-
-    def take(self, write: Write) -> ClusterError | None:
-        """Return the error that a write has to fail with, if any."""
-        waiting = self.refuse.get(type(write))
-        return waiting.popleft() if waiting else None
-
-
 class MemoryCluster:
-    """All objects by type and key, and who watches them.
+    """All objects by type and key, and their watchers.
 
-    :param seed: seeds the letters that end generated names.
-    :param start: the instant at which the clock says 0.
+    :param seed: seeds the random suffixes of generated names.
+    :param start: the date and time at which the clock is 0.
 
-    ``reports`` says what could not be done, by kind and key of the object whose spec it comes from.
+    ``reports`` holds what failed, by kind and key of the object whose spec caused it.
     """
 
     def __init__(
@@ -104,7 +72,7 @@ class MemoryCluster:
     ) -> None:
         self.start = start
         self.clock = clock or VirtualClock()
-        self.faults = Faults()
+        self.faults = WriteFaults()
         self.events: list[tuple[float, Event]] = []
         self.reports: dict[tuple[str, str], str] = {}
         self._random = random.Random(seed)  # noqa: S311 - names, not secrets
@@ -117,7 +85,7 @@ class MemoryCluster:
 
     @property
     def now(self) -> float:
-        """The virtual time in seconds."""
+        """The virtual time in seconds from the start."""
         return self.clock.now
 
     # Reading -----------------------------------------------------------------------------
@@ -127,21 +95,21 @@ class MemoryCluster:
         return list(self._of(type_).values())
 
     def get(self, type_: type[Obj], key: str) -> Obj | None:
-        """Return one object, None when there is none."""
+        """Return an object, None when there is none."""
         return self._of(type_).get(key)
 
     def _of(self, type_: type[Obj]) -> Mapping[str, Obj]:
-        # Objects are filed under their own type, which a type checker cannot follow.
+        # A type checker cannot see that objects are stored under their own type.
         return cast("Mapping[str, Obj]", self._objects.get(type_, {}))
 
     def watch(self, handler: WatchHandler) -> None:
-        """Deliver all objects as ADDED, then every change. Delivery happens in ``deliver``."""
+        """Send all objects as ADDED, then every change; ``deliver`` hands them out."""
         self._watchers.append(handler)
         for obj in self._everything():
             self._undelivered.append((handler, WatchEvent(WatchType.ADDED, obj)))
 
     def deliver(self) -> bool:
-        """Hand out the events that wait; return whether there were any."""
+        """Hand out all pending events; return whether there were any."""
         any_event = bool(self._undelivered)
         while self._undelivered:
             handler, event = self._undelivered.popleft()
@@ -149,11 +117,11 @@ class MemoryCluster:
         return any_event
 
     def break_watch(self) -> None:
-        """Lose every event from now on, as a dropped connection does, until ``resume_watch``."""
+        """Drop all events until ``resume_watch``, as a lost connection does."""
         self._broken = True
 
     def resume_watch(self) -> None:
-        """Give every watcher the whole state anew, as a list after a lost watch does."""
+        """Send every watcher the whole state, as a relist after a lost watch does."""
         self._broken = False
         everything = tuple(self._everything())
         for handler in self._watchers:
@@ -180,7 +148,7 @@ class MemoryCluster:
         return object_key(obj)
 
     def create(self, obj: Obj) -> Obj:
-        """Create an object: name it, admit it, give it a uid and a version.
+        """Create an object; give it a name, a uid and a resource version.
 
         :raises AlreadyExists: when the name is taken.
         :raises InputError: when admission refuses it.
@@ -199,10 +167,10 @@ class MemoryCluster:
         return self._store(obj, WatchType.ADDED)
 
     def update(self, obj: Obj) -> Obj:
-        """Replace an object. A resourceVersion, if given, has to be the current one.
+        """Replace an object. Its resourceVersion, if set, must be the current one.
 
         :raises NotFound: when there is no such object.
-        :raises Conflict: when it changed since.
+        :raises Conflict: when its resourceVersion is stale.
         """
         key = self.key_of(obj)
         current = self.get(type(obj), key)
@@ -214,7 +182,7 @@ class MemoryCluster:
         if isinstance(obj, Node):
             obj = self._admit(obj)
         meta = obj.metadata
-        # A pod that still has time to end goes when that is over.
+        # A terminating pod is removed when its grace period ends.
         over = meta.deletion_timestamp is not None and not meta.deletion_grace_period_seconds
         if current.metadata.finalizers and over and not meta.finalizers:
             return self._remove(obj)
@@ -223,7 +191,7 @@ class MemoryCluster:
     def delete(self, type_: type[ApiObject], key: str, grace: float | None = None) -> None:
         """Delete an object; a running pod gets its grace period (seconds) first.
 
-        An object with finalizers is only marked, and goes when ``update`` takes the last away.
+        An object with finalizers is only marked; ``update`` without finalizers removes it.
 
         :raises NotFound: when there is no such object.
         """
@@ -243,25 +211,28 @@ class MemoryCluster:
         self._remove(obj)
 
     def vanish_node(self, name: str) -> None:
-        """Remove a node as a crash does: it and its pods are gone at once."""
+        """Remove a node and its pods at once, as a crash does."""
         self.delete(Node, name)
         for pod in self.list(Pod):
             if pod.spec.node_name == name:
                 self._remove(pod)
 
     def submit(self, write: Write, done: Done | None = None) -> None:
-        """Carry out a scheduler's write now, and report."""
+        """Carry out a scheduler's write now, then call ``done``."""
         error = self.faults.take(write)
         if error is None:
             try:
-                self._carry_out(write)
+                if isinstance(write, Event):
+                    self._keep_event(write)
+                else:
+                    carry_out(self, write)
             except ClusterError as exc:
                 error = exc
         if done is not None:
             done(error)
 
     def _free_name(self, prefix: str, namespace: str, taken: Mapping[str, ApiObject]) -> str:
-        """Return the prefix with five letters that make a name that is free."""
+        """Return an unused name: the prefix and five random letters."""
         while True:
             name = f"{prefix}{''.join(self._random.choices(_SUFFIX_LETTERS, k=5))}"
             if f"{namespace}/{name}" not in taken:
@@ -290,7 +261,7 @@ class MemoryCluster:
         return obj
 
     def _remove(self, obj: Obj) -> Obj:
-        """Take an object out; return it with the version of its deletion."""
+        """Remove an object; return it with the resource version of its deletion."""
         if self._objects.get(type(obj), {}).pop(self.key_of(obj), None) is not None:
             obj = self._next_version(obj)
             self._emit(WatchType.DELETED, obj)
@@ -318,7 +289,7 @@ class MemoryCluster:
             self._remove(pod)
 
     def seconds_of(self, stamp: str | None) -> float:
-        """Return the virtual time of a time as Kubernetes writes it, now for none."""
+        """Return the virtual time of a Kubernetes timestamp; now when it is missing or invalid."""
         try:
             then = datetime.fromisoformat(stamp or "")
         except ValueError:
@@ -330,28 +301,28 @@ class MemoryCluster:
     # For controllers ---------------------------------------------------------------------
 
     def content_of(self, obj: ApiObject) -> Content | None:
-        """Return the whole JSON of an object, None where no more is known than its type holds."""
+        """Return an object's whole JSON, None when only its typed fields are known."""
         return None
 
     def create_from(self, obj: Obj, content: Content, typed: ApiObject) -> Obj:
-        """Create an object that is as ``content`` says, but where ``obj`` differs from ``typed``.
+        """Create an object from ``content``, changed where ``obj`` differs from ``typed``.
 
-        :param content: JSON, of which ``typed`` is what its type holds.
+        :param content: JSON whose typed fields are those of ``typed``.
         :raises AlreadyExists: when the name is taken.
         :raises InputError: when admission refuses it.
         """
         return self.create(obj)
 
     def generation_of(self, obj: ApiObject) -> int | None:
-        """Return how many states the spec of an object had, None where nobody counts."""
+        """Return an object's metadata.generation, None when it is not tracked."""
         return None
 
-    def tell(self, obj: ApiObject, component: str, reason: str, message: str) -> None:
-        """Write an event of a controller about an object, where somebody can read it."""
+    def record_event(self, obj: ApiObject, component: str, reason: str, message: str) -> None:
+        """Record a controller's event about an object, on clusters that keep events."""
 
     def report(self, obj: ApiObject, error: InputError) -> None:
-        """Take note of an object that was refused, or that a controller could not work for."""
-        # A person wrote the Deployment, not the ReplicaSet that was made of it.
+        """Record why an object was refused or a controller failed on it."""
+        # The user wrote the Deployment, not its ReplicaSet.
         owner = next((one for one in obj.metadata.owner_references if one.controller), None)
         kind, key = self.kind_of(obj).name, self.key_of(obj)
         if owner is not None and not isinstance(obj, Pod):
@@ -400,68 +371,5 @@ class MemoryCluster:
 
     # What a scheduler writes -------------------------------------------------------------
 
-    def _record(self, event: Event) -> None:
+    def _keep_event(self, event: Event) -> None:
         self.events.append((self.now, event))
-
-    def _carry_out(self, write: Write) -> None:
-        if isinstance(write, Event):
-            self._record(write)
-            return
-        if isinstance(write, PatchStatus):
-            obj = self.get(write.type, write.key)
-            if obj is None:
-                raise NotFound(f"{write.type.__name__} {write.key} does not exist")
-            self._store(replace(obj, status=write.status), WatchType.MODIFIED)
-            return
-        if isinstance(write, PutConfigMap):
-            exists = self.get(type(write.config_map), write.config_map.key) is not None
-            (self.update if exists else self.create)(write.config_map)
-            return
-        if isinstance(write, ReserveClaim | ReleaseClaim | CreateClaim):
-            write_claim(self, write)
-            return
-        if isinstance(write, BindVolume | SelectNode):
-            write_volume(self, write)
-            return
-        pod = self.get(Pod, write.pod)
-        if pod is None:
-            raise NotFound(f"Pod {write.pod} does not exist")
-        if write.uid and pod.metadata.uid != write.uid:
-            raise Conflict(f"Pod {write.pod} was made anew since")
-        if isinstance(write, Bind):
-            if self.get(Node, write.node) is None:
-                raise NotFound(f"Node {write.node} does not exist")
-            self.bind(pod, write)
-        elif isinstance(write, Evict):
-            take_one(self, pod)
-            condition = PodCondition(
-                "DisruptionTarget", "True", "PreemptionByScheduler", write.message, self.timestamp()
-            )
-            pod = self._store(with_condition(pod, condition), WatchType.MODIFIED)
-            self.delete(Pod, pod.key)
-        else:
-            self._patch_status(pod, write)
-
-    def bind(self, pod: Pod, write: Bind) -> None:
-        """Give a pod its node.
-
-        :raises Conflict: when it has one, or is being deleted.
-        """
-        if pod.spec.node_name:
-            raise Conflict(f"Pod {pod.key} is on node {pod.spec.node_name} already")
-        if pod.metadata.deletion_timestamp is not None:
-            raise Conflict(f"Pod {pod.key} is being deleted")
-        condition = PodCondition("PodScheduled", "True", last_transition_time=self.timestamp())
-        pod = with_condition(with_spec(pod, node_name=write.node), condition)
-        if write.annotations:
-            annotations = {**pod.metadata.annotations, **write.annotations}
-            pod = replace(pod, metadata=replace(pod.metadata, annotations=annotations))
-        self._store(pod, WatchType.MODIFIED)
-
-    def _patch_status(self, pod: Pod, write: PatchPodStatus) -> None:
-        condition = replace(write.condition, last_transition_time=self.timestamp())
-        pod = with_condition(pod, condition)
-        if write.nominated_node is not None:
-            status = replace(pod.status, nominated_node_name=write.nominated_node)
-            pod = replace(pod, status=status)
-        self._store(pod, WatchType.MODIFIED)

@@ -1,26 +1,22 @@
-"""Volcano's job controller of the embedded cluster: a PodGroup and pods for every Job.
+"""The Volcano job controller of the embedded cluster: a PodGroup and pods for every Job.
 
-Names, labels and annotations as volcano-sh/volcano's controller writes them, as far as a scheduler
-and its users see them. A pod that ends or is evicted is made anew under its own name.
+Names, labels and annotations are those of volcano-sh/volcano's controller, as far as a scheduler
+and its users see them. A pod that is deleted is recreated under its own name.
 """
 
 from __future__ import annotations
-
-from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
 from bayplan.api import ObjectMeta, OwnerReference, Pod, VolcanoJob, VolcanoPodGroup
 from bayplan.api.meta import LabelSelector
+from bayplan.api.object_key import object_key
 from bayplan.api.podgroup import SubGroupPolicy, VolcanoPodGroupSpec
 from bayplan.api.workloads import VolcanoTask
-from bayplan.cluster.manifests import object_key
+from bayplan.cluster.embedded.store import MemoryCluster
 from bayplan.cluster.protocol import WatchEvent, WatchType
 from bayplan.dialects.volcano import GROUP_ANNOTATION, TASK_ANNOTATION
 from bayplan.errors import AlreadyExists, InputError
-
-if TYPE_CHECKING:
-    from bayplan.cluster.embedded.store import MemoryCluster
 
 __all__ = ["VolcanoJobs"]
 
@@ -38,7 +34,7 @@ class VolcanoJobs:
         cluster.watch(self.handle)
 
     def handle(self, event: WatchEvent) -> None:
-        """Bring a job to its desired state after it, or a pod of it, changed."""
+        """Reconcile a job after it or one of its pods changed."""
         obj = event.obj
         if isinstance(obj, VolcanoJob):
             if event.type is WatchType.DELETED:
@@ -87,7 +83,7 @@ class VolcanoJobs:
                         return
 
     def _create(self, job: VolcanoJob, task: VolcanoTask, position: int, pod: Pod) -> None:
-        """Make a pod, with what stands in its template beyond what is typed."""
+        """Create a pod, with the untyped fields of its template."""
         content = self._cluster.content_of(job)
         if content is None:
             self._cluster.create(pod)

@@ -1,12 +1,10 @@
-"""Volumes in the embedded cluster: who binds and makes them, and what a scheduler writes.
+"""Volumes in the embedded cluster: binding, provisioning and reclaiming.
 
-The controller does what a scheduler sees of the volume controller of kube-controller-manager, of
-its controller for generic ephemeral volumes, and of the provisioners of storage classes.
+It does what a scheduler sees of three parts of Kubernetes: the persistent volume controller, the
+controller for generic ephemeral volumes, and the provisioners of storage classes.
 """
 
 from __future__ import annotations
-
-from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
@@ -14,7 +12,6 @@ from bayplan.api import (
     CSINode,
     Node,
     ObjectMeta,
-    OwnerReference,
     PersistentVolume,
     PersistentVolumeClaim,
     Pod,
@@ -44,14 +41,13 @@ from bayplan.api.volumes import (
     size_of,
     used_claims,
 )
-from bayplan.cluster.protocol import BindVolume, SelectNode, WatchEvent, WatchType
-from bayplan.errors import Conflict, NotFound
+from bayplan.cluster.embedded.owner_references import reference_to as owner_reference_to
+from bayplan.cluster.embedded.store import MemoryCluster
+from bayplan.cluster.embedded.writes import carry_out
+from bayplan.cluster.protocol import SelectNode, WatchEvent, WatchType
 from bayplan.naming import natural_key
 
-if TYPE_CHECKING:
-    from bayplan.cluster.embedded.store import MemoryCluster
-
-__all__ = ["VolumeController", "write_volume"]
+__all__ = ["VolumeController"]
 
 _HOSTNAME = "kubernetes.io/hostname"
 _PROVISIONED_BY = "pv.kubernetes.io/provisioned-by"
@@ -59,7 +55,7 @@ _DELAYED = "WaitForFirstConsumer"
 
 
 class VolumeController:
-    """Binds claims to volumes, makes volumes and claims, and takes volumes back."""
+    """Binds claims to volumes, provisions volumes, creates ephemeral claims, reclaims volumes."""
 
     def __init__(self, cluster: MemoryCluster) -> None:
         self._cluster = cluster
@@ -71,7 +67,7 @@ class VolumeController:
         cluster.watch(self.handle)
 
     def handle(self, event: WatchEvent) -> None:
-        """Act on a claim, a volume, a class or a pod that changed."""
+        """React to a change of a claim, a volume, a class or a pod."""
         obj, gone = event.obj, event.type is WatchType.DELETED
         if event.type is WatchType.RESYNC:
             self._resync()
@@ -90,7 +86,7 @@ class VolumeController:
                 self._claim(key)
 
     def _resync(self) -> None:
-        """Look at everything anew after a lost watch."""
+        """Reconcile everything after a lost watch."""
         cluster = self._cluster
         for index in (self._unbound, self._free, self._kept):
             index.clear()
@@ -127,14 +123,14 @@ class VolumeController:
                     namespace=meta.namespace,
                     labels=template.metadata.labels,
                     annotations=template.metadata.annotations,
-                    owner_references=(_owner(pod),),
+                    owner_references=(owner_reference_to(pod, "v1"),),
                 )
                 self._cluster.create(PersistentVolumeClaim(made, template.spec))
 
     # Claims ----------------------------------------------------------------------------------
 
     def _claim(self, key: str) -> None:
-        """Bring one claim as far as it can get now."""
+        """Bind a claim if that is possible now."""
         claim = self._cluster.get(PersistentVolumeClaim, key)
         if claim is None or claim.metadata.deletion_timestamp is not None:
             return
@@ -151,7 +147,7 @@ class VolumeController:
             self._bind(claim, volume)
 
     def _volume_for(self, claim: PersistentVolumeClaim) -> PersistentVolume | None:
-        """Return the volume that a claim is to get; made for it, where its class says so."""
+        """Return the volume for a claim, provisioned if its class allows it."""
         if claim.spec.volume_name:
             named = self._cluster.get(PersistentVolume, claim.spec.volume_name)
             free = named is not None and (named.spec.claim_ref is None or is_kept_for(named, claim))
@@ -168,7 +164,7 @@ class VolumeController:
         return self._smallest(claim) or (self._provisioned(claim, found, node) if found else None)
 
     def _smallest(self, claim: PersistentVolumeClaim) -> PersistentVolume | None:
-        """Return the smallest volume that any claim may take and that is enough for this one."""
+        """Return the smallest available volume that satisfies a claim."""
         if SELECTED_NODE in claim.metadata.annotations:
             return None
         needs = needs_of(claim)
@@ -178,7 +174,7 @@ class VolumeController:
         return min(fitting, key=lambda v: (size_of(v), natural_key(v.metadata.name)), default=None)
 
     def _check_bound(self, claim: PersistentVolumeClaim) -> None:
-        """Note what became of a claim's volume."""
+        """Check whether a bound claim still has its volume."""
         volume = self._cluster.get(PersistentVolume, claim.spec.volume_name)
         if volume is None:
             self._set_phase(claim.key, "Lost")
@@ -186,7 +182,7 @@ class VolumeController:
             self._bind(claim, volume)
 
     def _bind(self, claim: PersistentVolumeClaim, volume: PersistentVolume) -> None:
-        """Complete a binding on both sides, volume first."""
+        """Bind a claim and a volume to each other, the volume first."""
         spec = replace(volume.spec, claim_ref=reference_to(claim))
         bound = replace(volume, spec=spec, status=PersistentVolumeStatus("Bound"))
         if bound != volume:
@@ -220,7 +216,7 @@ class VolumeController:
     # Volumes ---------------------------------------------------------------------------------
 
     def _volume(self, seen: PersistentVolume) -> None:
-        """Bring one volume as far as it can get now."""
+        """Bind, release or offer a volume, whichever applies now."""
         name = seen.metadata.name
         volume = self._cluster.get(PersistentVolume, name)
         self._free.get(class_of(seen), {}).pop(name, None)
@@ -240,14 +236,14 @@ class VolumeController:
             self._offer(volume)
 
     def _index(self, volume: PersistentVolume) -> None:
-        """Note for whom a volume is."""
+        """Index a volume by the claim it is reserved for, or as available."""
         if volume.spec.claim_ref is not None:
             self._kept.setdefault(volume.spec.claim_ref.key, {})[volume.metadata.name] = None
         elif is_available(volume):
             self._free.setdefault(class_of(volume), {})[volume.metadata.name] = None
 
     def _kept_volume(self, volume: PersistentVolume) -> None:
-        """Bind a volume to the claim that it is kept for; take it back when that is gone."""
+        """Bind a volume to its claim; release it when the claim is gone."""
         reference = volume.spec.claim_ref
         assert reference is not None
         claim = self._cluster.get(PersistentVolumeClaim, reference.key)
@@ -256,7 +252,7 @@ class VolumeController:
         if has in ("", volume.metadata.name):
             self._claim(reference.key)
         elif has and reference.uid and policy == "Retain":
-            # Two were chosen for one claim at once; nothing was written to this one.
+            # Two volumes were chosen for the claim at once; this one is unused.
             spec = replace(volume.spec, claim_ref=None)
             self._cluster.update(replace(volume, spec=spec, status=PersistentVolumeStatus()))
         elif reference.uid:
@@ -271,7 +267,7 @@ class VolumeController:
             self._cluster.update(replace(volume, status=PersistentVolumeStatus("Released")))
 
     def _offer(self, volume: PersistentVolume) -> None:
-        """Give a volume that became free to the first claim that waits for one like it."""
+        """Bind a volume that became available to the first pending claim it satisfies."""
         found = self._cluster.get(StorageClass, class_of(volume))
         if found is not None and found.volume_binding_mode == _DELAYED:
             return
@@ -289,15 +285,15 @@ class VolumeController:
     def _provisioned(
         self, claim: PersistentVolumeClaim, made_by: StorageClass, node: str
     ) -> PersistentVolume | None:
-        """Return a volume made for a claim, None where nobody makes any.
+        """Provision a volume for a claim; return None when its class has no provisioner.
 
-        A node that is gone is taken back, so that the scheduler selects another.
+        When the selected node is gone, clears the selection so that the scheduler selects another.
         """
         if made_by.provisioner == NO_PROVISIONER:
             return None
         where = self._cluster.get(Node, node) if node else None
         if node and where is None:
-            write_volume(self._cluster, SelectNode(claim.key, claim.metadata.uid, ""))
+            carry_out(self._cluster, SelectNode(claim.key, claim.metadata.uid, ""))
             return None
         name = f"pvc-{claim.metadata.uid}"
         known = self._cluster.get(PersistentVolume, name)
@@ -318,9 +314,9 @@ class VolumeController:
         return self._cluster.create(PersistentVolume(meta, spec))
 
     def _reach(self, made_by: StorageClass, node: Node | None) -> VolumeNodeAffinity | None:
-        """Return from where a new volume can be reached; None for everywhere.
+        """Return the node affinity of a new volume, None when every node can reach it.
 
-        A driver without a CSINode is one that makes a volume on the node itself.
+        A driver without a CSINode provisions local volumes.
         """
         if node is None:
             terms = made_by.allowed_topologies[:1]
@@ -341,57 +337,3 @@ class VolumeController:
 
 def _claiming(pod: Pod) -> list[Volume]:
     return [v for v in pod.spec.volumes if v.persistent_volume_claim or v.ephemeral]
-
-
-def _owner(pod: Pod) -> OwnerReference:
-    return OwnerReference("Pod", pod.metadata.name, pod.metadata.uid, "v1", controller=True)
-
-
-# What a scheduler writes ---------------------------------------------------------------------
-
-
-def write_volume(cluster: MemoryCluster, write: BindVolume | SelectNode) -> None:
-    """Carry out a scheduler's write to a volume or a claim.
-
-    :raises ClusterError: when it cannot be done.
-    """
-    claim = cluster.get(PersistentVolumeClaim, write.claim)
-    if claim is None:
-        raise NotFound(f"PersistentVolumeClaim {write.claim} does not exist")
-    if write.uid and claim.metadata.uid != write.uid:
-        raise Conflict(f"PersistentVolumeClaim {write.claim} was made anew since")
-    if claim.metadata.deletion_timestamp is not None:
-        raise Conflict(f"PersistentVolumeClaim {write.claim} is being deleted")
-    if isinstance(write, BindVolume):
-        _bind_volume(cluster, write.volume, claim)
-    else:
-        _select_node(cluster, write.node, claim)
-
-
-def _bind_volume(cluster: MemoryCluster, name: str, claim: PersistentVolumeClaim) -> None:
-    volume = cluster.get(PersistentVolume, name)
-    if volume is None:
-        raise NotFound(f"PersistentVolume {name} does not exist")
-    if claim.spec.volume_name not in ("", name):
-        raise Conflict(f"claim {claim.key} is bound to {claim.spec.volume_name} already")
-    if is_kept_for(volume, claim):
-        if volume.spec.claim_ref == reference_to(claim):
-            return
-    elif not is_available(volume):
-        raise Conflict(f"PersistentVolume {name} is not available any more")
-    spec = replace(volume.spec, claim_ref=reference_to(claim))
-    cluster.update(replace(volume, spec=spec))
-
-
-def _select_node(cluster: MemoryCluster, node: str, claim: PersistentVolumeClaim) -> None:
-    annotations = dict(claim.metadata.annotations)
-    selected = annotations.pop(SELECTED_NODE, "")
-    if selected == node:
-        return
-    if claim.spec.volume_name:
-        raise Conflict(f"claim {claim.key} is bound to {claim.spec.volume_name} already")
-    if node and selected:
-        raise Conflict(f"claim {claim.key} is to be provisioned for node {selected}")
-    if node:
-        annotations[SELECTED_NODE] = node
-    cluster.update(replace(claim, metadata=replace(claim.metadata, annotations=annotations)))

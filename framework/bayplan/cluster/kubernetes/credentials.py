@@ -1,7 +1,7 @@
-"""Who we are to an API server, as kubectl finds it out: kubeconfig, environment, service account.
+"""Credentials for an API server, found as kubectl does: kubeconfig, environment, service account.
 
 The official client reads the files and runs exec plugins; this module decides when to ask it
-again, because tokens are rotated while the scheduler runs.
+again, because tokens rotate while the scheduler runs.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ __all__ = ["Credentials", "Endpoint", "find_kubeconfig"]
 _ROTATION = 60.0
 """Seconds after which a token file is read again, as client-go does."""
 _SKEW = 60.0
-"""Seconds before its expiry at which an exec plugin is asked for a new token."""
+"""Seconds before a token expires at which its exec plugin runs again."""
 _PLUGIN_SECONDS = 60.0
 
 _log = logging.getLogger("bayplan.cluster")
@@ -38,7 +38,7 @@ _log = logging.getLogger("bayplan.cluster")
 
 @dataclass(frozen=True)
 class Endpoint:
-    """Where the API server is and how to trust it; ``ssl`` is None for plain HTTP."""
+    """An API server's address and TLS settings; ``ssl`` is None for plain HTTP."""
 
     url: str
     ssl: ssl.SSLContext | None = None
@@ -51,15 +51,15 @@ def find_kubeconfig() -> Path | None:
     named = [path for path in os.environ.get("KUBECONFIG", "").split(os.pathsep) if path]
     candidates = [Path(path) for path in named] or [Path.home() / ".kube" / "config"]
     existing = next((path for path in candidates if path.exists()), None)
-    # What was named is meant, though it is not there.
+    # A named file is meant even if it does not exist.
     return existing or (candidates[0] if named else None)
 
 
 class Credentials:
-    """An endpoint and the ``Authorization`` for it.
+    """The endpoint of an API server and the ``Authorization`` header for it.
 
-    :param kubeconfig: a kubeconfig's path; None takes kubectl's, or the service account of the pod.
-    :param context: the context of the kubeconfig; "" for its current one.
+    :param kubeconfig: a kubeconfig's path; None for kubectl's, or the pod's service account.
+    :param context: the kubeconfig's context; "" for its current one.
     """
 
     def __init__(self, kubeconfig: Path | None, context: str = "") -> None:
@@ -77,34 +77,34 @@ class Credentials:
         return str(self._path) if self._path is not None else "the pod's service account"
 
     async def endpoint(self) -> Endpoint:
-        """Return the API server: the same object for as long as nothing of it changes.
+        """Return the API server's endpoint: the same object until it changes.
 
-        :raises InputError: when the kubeconfig cannot be used, or there is no cluster around.
+        :raises InputError: when the kubeconfig cannot be used, or there is none.
         """
         await self.authorization()
-        assert self._endpoint is not None, "loading sets it"
+        assert self._endpoint is not None, "set by loading"
         return self._endpoint
 
     async def authorization(self, refused: str | None = None) -> str | None:
-        """Return the header's value, None without a token; ``refused``: what was not accepted.
+        """Return the header's value, None without a token; ``refused`` is a value not accepted.
 
         :raises InputError: when the credentials cannot be loaded.
         """
         if self._is_stale(refused):
             async with self._lock:
-                # Of many requests that were refused at once, one is enough to ask again.
+                # When many requests are refused at once, only the first reloads.
                 if self._is_stale(refused):
                     await self._load_or_keep(refused)
         return self._authorization
 
     async def _load_or_keep(self, refused: str | None) -> None:
-        """Load; credentials that were good are kept while the new ones cannot be read."""
+        """Load the credentials; keep the last good ones while new ones cannot be read."""
         try:
             await self._load()
         except InputError as exc:
             if self._endpoint is None or refused is not None:
                 raise
-            _log.warning("%s; going on with what it said before", exc)
+            _log.warning("%s; keeping the last credentials", exc)
             self._fresh_until = time.monotonic() + _ROTATION
 
     def _is_stale(self, refused: str | None) -> bool:
@@ -116,7 +116,7 @@ class Credentials:
         where = str(self._path) if self._path is not None else ""
         with _errors() as errors:
             try:
-                # Not wait_for, which loses a cancellation that comes as the answer does.
+                # Not wait_for, which loses a cancellation that arrives together with the answer.
                 async with asyncio.timeout(_PLUGIN_SECONDS):
                     lasts = await self._read(settings)
             except ConfigException as exc:
@@ -146,7 +146,7 @@ class Credentials:
         return text if self._path.exists() else "there is no such file"
 
     async def _read(self, settings: Configuration) -> float:
-        """Let the client fill its settings; return for how many seconds they hold."""
+        """Let the client fill its settings; return for how many seconds they are valid."""
         if self._path is None:
             load_incluster_config(settings, try_refresh_token=False)
             return _ROTATION
@@ -180,7 +180,7 @@ class Credentials:
 
 
 def _contents(settings: Configuration) -> tuple[object, ...]:
-    """Return all that an endpoint is made of, to know one that changed."""
+    """Return everything that an endpoint depends on, to detect changes."""
     files = (settings.ssl_ca_cert, settings.cert_file, settings.key_file)
     return (
         settings.host,
@@ -203,7 +203,7 @@ def _tls(settings: Configuration) -> ssl.SSLContext:
 
 @contextlib.contextmanager
 def _errors() -> Iterator[list[str]]:
-    """Collect what the client only logs, such as an exec plugin that fails."""
+    """Collect errors that the client only logs, such as a failing exec plugin."""
     found: list[str] = []
 
     class Collector(logging.Handler):

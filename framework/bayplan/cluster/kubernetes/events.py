@@ -1,6 +1,6 @@
-"""Kubernetes events: the same one again raises a count, and no object gets too many of them.
+"""Kubernetes events: a repeated event raises its count, and events per object are limited.
 
-The limits are those of client-go's event correlator: 25 events of an object at once, then one in
+The limits are those of client-go's event correlator: a burst of 25 events per object, then one in
 five minutes.
 """
 
@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from bayplan.api import KINDS, Kind, Pod
-from bayplan.cluster.kubernetes.podwrites import Lookup, rfc3339
+from bayplan.cluster.kubernetes.pod_writes import Lookup, rfc3339
 from bayplan.cluster.kubernetes.transport import MERGE_PATCH, Requests
 from bayplan.cluster.protocol import Event
 from bayplan.errors import AlreadyExists, NotFound
@@ -39,7 +39,7 @@ _Identity = tuple[str, str, str, str, str]
 
 @dataclass
 class _Series:
-    """An event that was written: where, since when, how often."""
+    """A written event: its path, first time and count."""
 
     path: str
     count: int
@@ -53,10 +53,10 @@ class _Bucket:
 
 
 class EventRecorder:
-    """Writes events.
+    """Records Kubernetes events.
 
-    :param component: who reports them.
-    :param instance: which process of it does.
+    :param component: the reporting component.
+    :param instance: the reporting process.
     """
 
     def __init__(self, transport: Requests, component: str, instance: str) -> None:
@@ -69,7 +69,7 @@ class EventRecorder:
         self.suppressed = 0
 
     async def record(self, event: Event, lookup: Lookup) -> None:
-        """Write an event, or count it up."""
+        """Create an event, or raise the count of an equal one."""
         kind, obj = _subject(event, lookup)
         uid = obj.metadata.uid if obj is not None else ""
         now = time.monotonic()
@@ -77,7 +77,7 @@ class EventRecorder:
         series = self._series.get(identity)
         if series is not None and now - series.last > _SERIES_SECONDS:
             series = None
-        # One that was tried without an answer has a name, and counts as nothing yet.
+        # An attempt without an answer: keep its name, count nothing.
         unanswered = series is not None and not series.count
         if not unanswered and not self._allowed(uid or event.pod, now):
             self.suppressed += 1
@@ -93,7 +93,7 @@ class EventRecorder:
         namespace, _, name = key.rpartition("/")
         self._count += 1
         unique = f"{name}.{time.time_ns() // 1000:x}{self._count & 0xFFF:03x}"
-        # Events about what has no namespace are kept in "default", as client-go does.
+        # Events about cluster-scoped objects are in "default", as with client-go.
         path = f"/api/v1/namespaces/{namespace or 'default'}/events/{unique}"
         series = self._series[identity] = _Series(path, 0, now)
         self._series.move_to_end(identity)
@@ -102,7 +102,7 @@ class EventRecorder:
         return series
 
     async def _count_up(self, series: _Series, now: float) -> bool:
-        """Raise an event's count; False when it has expired."""
+        """Raise an event's count; return False when it has expired."""
         body = {"count": series.count + 1, "lastTimestamp": rfc3339()}
         try:
             await self._transport.request(
@@ -154,7 +154,7 @@ class EventRecorder:
             "lastTimestamp": stamp,
             "count": 1,
         }
-        # Sent before without an answer; or the namespace went with the object.
+        # An earlier attempt succeeded, or the namespace is gone with the object.
         with contextlib.suppress(AlreadyExists, NotFound):
             await self._transport.request("POST", collection, msgspec.json.encode(body))
 

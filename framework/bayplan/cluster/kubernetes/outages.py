@@ -1,4 +1,4 @@
-"""Which kinds the API server gives no answer for now, told in one line for all of them."""
+"""Outages of the API server, logged in one line for all kinds."""
 
 from __future__ import annotations
 
@@ -8,53 +8,53 @@ import logging
 __all__ = ["Outages"]
 
 _GATHER_SECONDS = 1.0
-"""How long the line waits for the other kinds: they notice one after the other."""
+"""Seconds to wait for other kinds before logging: they notice one after the other."""
 
 _log = logging.getLogger("bayplan.cluster")
 
 
 class Outages:
-    """Kinds that cannot be followed for the moment; the log hears when it begins and when it ends.
+    """Tracks the kinds without answers; logs the begin and the end of an outage.
 
-    What is over before it could be told is not told: servers close connections now and then.
+    Short outages are not logged: servers close connections now and then.
     """
 
     def __init__(self) -> None:
         self._out: dict[str, str] = {}
-        self._told = 0
+        self._reported = 0
         self._timer: asyncio.TimerHandle | None = None
 
     def began(self, kind: str, problem: str) -> None:
-        """Note that a kind got no answer; the problem is as told for it."""
+        """Record that a kind got no answer, and the problem."""
         new = kind not in self._out
         self._out[kind] = problem
         if new and self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(_GATHER_SECONDS, self._tell)
+            self._timer = asyncio.get_running_loop().call_later(_GATHER_SECONDS, self._report)
 
     def ended(self, kind: str) -> bool:
-        """Note that a kind got an answer, whatever it says; return whether it had got none."""
+        """Record that a kind got any answer; return whether its outage had been recorded."""
         if self._out.pop(kind, None) is None:
             return False
         if not self._out:
-            if self._told:
-                _log.info("the API server answers again: %s followed", _counted(self._told))
+            if self._reported:
+                _log.info("the API server answers again: %s followed", _counted(self._reported))
             self.forget()
         return True
 
     def forget(self) -> None:
-        """Begin anew, and tell nothing of what was noted."""
+        """Forget all outages without logging."""
         self._out.clear()
-        self._told = 0
+        self._reported = 0
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
-    def _tell(self) -> None:
+    def _report(self) -> None:
         self._timer = None
-        if len(self._out) > self._told:
-            self._told = len(self._out)
+        if len(self._out) > self._reported:
+            self._reported = len(self._out)
             problem = next(iter(self._out.values()))
-            _log.warning("%s not followed for now: %s", _counted(self._told), problem)
+            _log.warning("%s not followed for now: %s", _counted(self._reported), problem)
 
 
 def _counted(kinds: int) -> str:

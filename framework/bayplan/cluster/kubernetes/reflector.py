@@ -1,7 +1,7 @@
-"""Follows all objects of one kind: a list, then a watch from where it ended, for ever.
+"""Reflectors follow all objects of one kind: a list, then a watch from its version, forever.
 
-Nothing is missed: after a break the watch goes on from the last version that was seen, and where
-the server has forgotten that version, a new list is compared with what is known.
+No change is missed: after a break the watch resumes from the last version, and when the server
+has dropped that version, a new list is compared with the known objects.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from typing import Protocol
 import msgspec
 
 from bayplan.api import ApiObject, Kind, ObjectMeta, Pod
+from bayplan.api.object_key import object_key
 from bayplan.api.objects import DecodeError
 from bayplan.cluster.kubernetes.outages import Outages
-from bayplan.cluster.kubernetes.resources import Resource, is_required, what_is_used
+from bayplan.cluster.kubernetes.resources import WatchedResource, is_required, what_is_used
 from bayplan.cluster.kubernetes.transport import error_of
-from bayplan.cluster.manifests import object_key
 from bayplan.cluster.protocol import WatchEvent, WatchType
 from bayplan.errors import (
     ClusterError,
@@ -32,20 +32,20 @@ from bayplan.errors import (
     Unauthorized,
 )
 
-__all__ = ["Health", "Reader", "Reflector"]
+__all__ = ["Reader", "Reflector", "ReflectorHealth"]
 
 _PAGE = 500
 _FIRST_WAIT = 0.2
 _LONGEST_WAIT = 10.0
 _ABSENT_WAIT = 30.0
-"""Seconds after which a kind that is not installed is looked for again."""
+"""Seconds until a kind that is not installed is looked up again."""
 _WATCH_SECONDS = (240, 480)
 
 _log = logging.getLogger("bayplan.cluster")
 
 
-class Health(Enum):
-    """How a reflector does."""
+class ReflectorHealth(Enum):
+    """The state of a reflector."""
 
     STARTING = "starting"
     FOLLOWING = "following"
@@ -60,12 +60,12 @@ class Reader(Protocol):
     async def request(
         self, method: str, path: str, *, query: Mapping[str, str] | None = None
     ) -> bytes:
-        """Return the body of an answer."""
+        """Return the body of a successful answer."""
 
     def lines(
         self, path: str, query: Mapping[str, str], begun: Callable[[], None]
     ) -> AsyncIterator[bytes]:
-        """Yield the lines of a watch, after telling of its begin."""
+        """Yield the lines of a watch; call ``begun`` first."""
 
 
 class _ListMeta(msgspec.Struct, rename="camel", frozen=True):
@@ -84,7 +84,7 @@ class _Frame(msgspec.Struct):
 
 
 class _Named(msgspec.Struct):
-    """As much of any object as has to be known to file it."""
+    """The metadata of any object."""
 
     metadata: ObjectMeta = ObjectMeta()
 
@@ -95,11 +95,11 @@ _read_named = msgspec.json.Decoder(_Named)
 
 
 class Reflector:
-    """All objects of one kind, by key, and how they change.
+    """Keeps all objects of one kind, by key.
 
-    :param deliver: told every change, in order.
-    :param on_unreadable: told (kind, key, problem) of an object that cannot be read.
-    :param outages: tells of a server that does not answer, for all kinds together.
+    :param deliver: called with every change, in order.
+    :param on_unreadable: called with (kind, key, problem) of an object that cannot be decoded.
+    :param outages: logs outages of the server for all kinds together.
     """
 
     def __init__(
@@ -107,13 +107,13 @@ class Reflector:
         reader: Reader,
         kind: Kind,
         deliver: Callable[[WatchEvent], None],
-        on_unreadable: Callable[[Kind, str, str], None],
+        on_unreadable: Callable[[Kind, str, str], None] | None,
         outages: Outages,
     ) -> None:
         self.kind = kind
         self.objects: dict[str, ApiObject] = {}
         self.unreadable: dict[str, str] = {}
-        self.health = Health.STARTING
+        self.health = ReflectorHealth.STARTING
         self.problem = ""
         self.settled = asyncio.Event()
         self.relists = 0
@@ -122,13 +122,13 @@ class Reflector:
         self._deliver = deliver
         self._on_unreadable = on_unreadable
         self._outages = outages
-        self._resource = Resource(kind, kind.versions[0])
+        self._resource = WatchedResource(kind, kind.versions[0])
         self._wait = _FIRST_WAIT
         self._random = random.Random()  # noqa: S311 - spreads retries, guards nothing
 
     @property
-    def resource(self) -> Resource:
-        """The kind in the version that the server has."""
+    def resource(self) -> WatchedResource:
+        """The kind in the version that the server serves."""
         return self._resource
 
     async def run(self) -> None:
@@ -139,20 +139,20 @@ class Reflector:
                     await self._list()
                 await self._watch()
             except NotFound as exc:
-                # What every API server has is not gone because somebody in between says so.
+                # A proxy may answer 404 for a kind that every API server has.
                 await (self._failed(exc) if is_required(self.kind) else self._absent(exc))
             except Gone:
                 self.version = ""
             except (ClusterError, InputError) as exc:
                 await self._failed(exc)
             except Exception:
-                # A mistake of ours with one kind must not end what follows the others.
-                _log.exception("%s: following failed", self._resource.name)
+                # A bug with one kind must not stop the reflectors of the others.
+                _log.exception("%s: the reflector failed", self._resource.name)
                 self.version = ""
                 await self._failed(ClusterError("an error of the scheduler; see its log"))
 
-    def begin_anew(self) -> None:
-        """Have the next ``run`` list everything, and ``settled`` wait for that."""
+    def relist(self) -> None:
+        """Make the next ``run`` relist, and ``settled`` wait for it."""
         self.version = ""
         self.settled.clear()
 
@@ -172,16 +172,16 @@ class Reflector:
     async def _all_pages(self) -> tuple[dict[str, ApiObject], str]:
         versions = self.kind.versions
         for position, version in enumerate(versions):
-            self._resource = Resource(self.kind, version)
+            self._resource = WatchedResource(self.kind, version)
             try:
                 return await self._pages(_PAGE)
             except NotFound:
                 if position == len(versions) - 1:
                     raise
             except Gone:
-                # The pages took longer than the server keeps their version.
+                # The server dropped the version before the last page.
                 return await self._pages(None)
-        raise AssertionError("a kind has versions")
+        raise AssertionError("every kind has a version")
 
     async def _pages(self, size: int | None) -> tuple[dict[str, ApiObject], str]:
         self.unreadable.clear()
@@ -192,7 +192,7 @@ class Reflector:
             try:
                 page = _read_list.decode(content)
             except msgspec.DecodeError as exc:
-                raise Transient(f"{self._resource.name}: the list is cut off: {exc}") from None
+                raise Transient(f"{self._resource.name}: the list is truncated: {exc}") from None
             for raw in page.items or ():
                 key, obj = self._read(raw)
                 if obj is not None:
@@ -218,7 +218,7 @@ class Reflector:
             try:
                 frame = _read_frame.decode(line)
             except msgspec.DecodeError:
-                raise Transient(f"watch {self._resource.name}: a line is cut off") from None
+                raise Transient(f"watch {self._resource.name}: a line is truncated") from None
             self._frame(frame)
         if asyncio.get_running_loop().time() - began < 1.0 and not seen:
             raise Transient(f"watch {self._resource.name}: ended at once")
@@ -255,10 +255,11 @@ class Reflector:
             if self.unreadable.get(key) != str(exc):
                 self.unreadable[key] = str(exc)
                 _log.warning("%s %s cannot be used: %s", self.kind.name, key, exc)
-                self._on_unreadable(self.kind, key, str(exc))
+                if self._on_unreadable is not None:
+                    self._on_unreadable(self.kind, key, str(exc))
             used = what_is_used(bytes(raw)) if self.kind.type is Pod else None
             if used is None:
-                # What was known of it does not hold any more.
+                # The last known state is stale.
                 self._gone(key)
             return key, used
         key = object_key(obj)
@@ -286,30 +287,30 @@ class Reflector:
 
     def _followed(self) -> None:
         told_with_others = self._outages.ended(self._resource.name)
-        if self.health is not Health.FOLLOWING:
-            if self.health is Health.ABSENT:
+        if self.health is not ReflectorHealth.FOLLOWING:
+            if self.health is ReflectorHealth.ABSENT:
                 _log.info("%s: installed now", self._resource.name)
-            elif self.health is not Health.STARTING and not told_with_others:
+            elif self.health is not ReflectorHealth.STARTING and not told_with_others:
                 _log.info("%s: followed again", self._resource.name)
-            self.health = Health.FOLLOWING
+            self.health = ReflectorHealth.FOLLOWING
         self.problem = ""
         self.settled.set()
 
     async def _absent(self, exc: NotFound) -> None:
-        """Wait until a kind is installed; objects that were there went with it."""
+        """Drop all objects of a kind that is not installed, and wait."""
         self.version = ""
         for key in list(self.objects):
             self._gone(key)
         self._outages.ended(self._resource.name)
-        if self.health is not Health.ABSENT:
+        if self.health is not ReflectorHealth.ABSENT:
             _log.info("%s: not installed", self._resource.name)
-        self.health, self.problem = Health.ABSENT, str(exc)
+        self.health, self.problem = ReflectorHealth.ABSENT, str(exc)
         self.settled.set()
         await asyncio.sleep(_ABSENT_WAIT * (1 + self._random.random() / 4))
 
     async def _failed(self, exc: ClusterError | InputError) -> None:
         refused = isinstance(exc, Forbidden | Unauthorized | InputError)
-        health = Health.REFUSED if refused else Health.BROKEN
+        health = ReflectorHealth.REFUSED if refused else ReflectorHealth.BROKEN
         if isinstance(exc, Transient):
             self._outages.began(self._resource.name, str(exc))
         else:
@@ -324,7 +325,7 @@ class Reflector:
 
 
 def _watch_error(name: str, content: bytes) -> ClusterError:
-    """Return what an ERROR event of a watch stands for."""
+    """Return the error in an ERROR event of a watch."""
     try:
         code = msgspec.json.decode(content, type=_Code).code
     except msgspec.DecodeError:

@@ -1,4 +1,4 @@
-"""What is watched, where it is in the API, and how its objects are read."""
+"""The watched kinds, their paths in the API, and the decoding of their objects."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bayplan.api import KINDS, ApiObject, DaemonSet, Deployment, Kind, Node, Obj
 from bayplan.api.configmap import ConfigMap
 from bayplan.api.objects import DecodeError, decode_json
 
-__all__ = ["SNAPSHOT", "WATCHED", "Resource", "is_required", "what_is_used"]
+__all__ = ["SNAPSHOT", "WATCHED", "WatchedResource", "is_required", "what_is_used"]
 
 _FIRST = (Node,)
 _LAST = (Pod,)
@@ -28,20 +28,20 @@ def _watched() -> tuple[Kind, ...]:
 
 
 WATCHED: tuple[Kind, ...] = _watched()
-"""The kinds that the scheduler follows: nodes first, pods last, as they are best taken in."""
+"""The kinds that the scheduler watches, in the best order to handle: nodes first, pods last."""
 SNAPSHOT: tuple[Kind, ...] = (*WATCHED, KINDS["apps", "DaemonSet"], KINDS["apps", "Deployment"])
-"""What a snapshot holds: also those that make pods on nodes which a simulation adds."""
+"""The kinds of a snapshot: also DaemonSets and Deployments, which create pods in simulations."""
 
 
 def is_required(kind: Kind) -> bool:
-    """Whether nothing can be scheduled without a kind: what is built into every API server."""
+    """Return whether scheduling needs a kind: those built into every API server."""
     return kind in WATCHED and (
         kind.group in ("", "apps", "batch", "policy") or kind.name == "PriorityClass"
     )
 
 
 @dataclass(frozen=True)
-class Resource:
+class WatchedResource:
     """A kind in one of its versions."""
 
     kind: Kind
@@ -60,7 +60,7 @@ class Resource:
 
     @property
     def name(self) -> str:
-        """How roles and messages name it."""
+        """The name in roles and messages, such as ``jobs.batch``."""
         return f"{self.kind.plural}.{self.kind.group}" if self.kind.group else self.kind.plural
 
     def path(self, key: str) -> str:
@@ -71,9 +71,9 @@ class Resource:
         return f"{self.collection}/{name}"
 
     def read(self, content: bytes | msgspec.Raw) -> ApiObject:
-        """Return an object.
+        """Decode an object.
 
-        :raises DecodeError: when it is not as its kind should be.
+        :raises DecodeError: when it does not fit its kind.
         """
         try:
             return decode_json(self.kind, self.version, bytes(content))
@@ -82,10 +82,10 @@ class Resource:
 
 
 def what_is_used(content: bytes) -> Pod | None:
-    """Return what a pod that cannot be read uses of its node, None for one without a node.
+    """Return a reduced pod with the resources that an undecodable pod uses, None without a node.
 
-    A newer API server may have words that this program does not know. Such a pod cannot be
-    scheduled, but what it uses must not be given to another one.
+    A newer API server may send values that this program does not know. Such a pod cannot be
+    scheduled, but its resources must not be given to another one.
     """
     try:
         pod = msgspec.json.decode(content, type=_Used)
@@ -99,7 +99,7 @@ def what_is_used(content: bytes) -> Pod | None:
         found = decode_json(_POD, "v1", msgspec.json.encode(plain))
     except DecodeError:
         return None
-    assert isinstance(found, Pod), "it is decoded as one"
+    assert isinstance(found, Pod), "decoded as a pod"
     return found
 
 

@@ -1,4 +1,4 @@
-"""One small HTTP client for an API server: requests, watch streams, and errors of our own.
+"""The HTTP client for an API server: requests, watch streams, and their errors.
 
 The only module of the framework that makes requests with aiohttp. Bodies are bytes, so that a
 caller decodes only what it reads.
@@ -38,7 +38,7 @@ STRATEGIC_PATCH = "application/strategic-merge-patch+json"
 _SECONDS = 30.0
 _CONNECT_SECONDS = 10.0
 _SILENCE = 90.0
-"""Seconds without a byte after which a watch is taken for dead; bookmarks come every minute."""
+"""Seconds without a byte after which a watch counts as dead; bookmarks come every minute."""
 _LARGEST_LINE = 16 * 2**20
 _AGENT = "bayplan"
 
@@ -61,13 +61,13 @@ class _Status(msgspec.Struct):
     details: _Details | None = None
 
 
-class _Who(Protocol):
+class _Authenticator(Protocol):
     async def endpoint(self) -> Endpoint: ...
     async def authorization(self, refused: str | None = None) -> str | None: ...
 
 
 class Requests(Protocol):
-    """Whoever makes requests to an API server."""
+    """What sends requests to an API server."""
 
     async def request(
         self,
@@ -80,7 +80,7 @@ class Requests(Protocol):
     ) -> bytes:
         """Return the body of a successful answer.
 
-        :raises ClusterError: one of its kinds, for every other answer and for none.
+        :raises ClusterError: a subclass of it, for every other answer and for none.
         """
 
 
@@ -88,13 +88,13 @@ Observer = Callable[[str, str, float], None]
 
 
 class Transport:
-    """Requests to one API server, over kept connections.
+    """Sends requests to one API server over persistent connections.
 
     :param who: the credentials.
-    :param observe: told (method, status code or "error", seconds) of each request.
+    :param observe: called with (method, status code or "error", seconds) of each request.
     """
 
-    def __init__(self, who: _Who, observe: Observer | None = None) -> None:
+    def __init__(self, who: _Authenticator, observe: Observer | None = None) -> None:
         self._who = who
         self._observe = observe
         self._session: aiohttp.ClientSession | None = None
@@ -104,7 +104,7 @@ class Transport:
         self.host = ""
         """The server's name and port, "" before the first request."""
         self._server_name: str | None = None
-        # A limit on silence costs less per request than one on the whole.
+        # A timeout for reads costs less per request than a total one.
         self._limit = aiohttp.ClientTimeout(
             total=None, sock_connect=_CONNECT_SECONDS, sock_read=_SECONDS
         )
@@ -132,14 +132,14 @@ class Transport:
     ) -> bytes:
         """Return the body of a successful answer.
 
-        :raises ClusterError: one of its kinds, for every other answer and for none.
+        :raises ClusterError: a subclass of it, for every other answer and for none.
         :raises InputError: when the credentials cannot be loaded.
         """
         limit = self._limit if seconds is None else aiohttp.ClientTimeout(total=seconds)
         token = await self._who.authorization()
         answer = await self._send(method, path, body, content_type, query, limit, token)
         if isinstance(answer, Unauthorized):
-            # The token may have been rotated since it was read.
+            # The token may have been rotated meanwhile.
             token = await self._who.authorization(token)
             answer = await self._send(method, path, body, content_type, query, limit, token)
         if isinstance(answer, ClusterError):
@@ -187,11 +187,11 @@ class Transport:
     async def lines(
         self, path: str, query: Mapping[str, str], begun: Callable[[], None]
     ) -> AsyncIterator[bytes]:
-        """Yield the lines of a watch until the server ends it; ``begun`` is told of its begin.
+        """Yield the lines of a watch until the server ends it; call ``begun`` when it starts.
 
-        One that is silent for too long counts as ended.
+        A watch that is silent for too long counts as ended.
 
-        :raises ClusterError: when it cannot begin, or breaks off.
+        :raises ClusterError: when it cannot start, or breaks.
         """
         session = await self._ready()
         limit = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_SECONDS, sock_read=_SILENCE)
@@ -218,7 +218,7 @@ class Transport:
                         async for line in _lines_of(response.content):
                             yield line
                     except aiohttp.SocketTimeoutError:
-                        # Perhaps it is only quiet; a new watch goes on from the same version.
+                        # It may only be quiet; a new watch resumes from the same version.
                         return
                     return
             except (aiohttp.ClientError, TimeoutError, OSError) as exc:
@@ -228,7 +228,7 @@ class Transport:
         endpoint = await self._who.endpoint()
         if self._session is None or endpoint is not self._endpoint:
             if self._session is not None:
-                # With other certificates; what is under way on the old connections may end there.
+                # The certificates changed; pending requests may finish on the old connections.
                 self._old = [one for one in self._old if not one.closed] + [self._session]
                 asyncio.get_running_loop().call_later(_SECONDS, self._close_old)
             self._endpoint = endpoint
@@ -267,7 +267,7 @@ def _session_for(endpoint: Endpoint) -> aiohttp.ClientSession:
 
 
 async def _lines_of(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
-    """Yield whole lines of any length; a rest without its end of line is no line."""
+    """Yield complete lines of any length; an unterminated rest is dropped."""
     rest = b""
     while chunk := await content.readany():
         if b"\n" not in chunk:
@@ -284,7 +284,7 @@ async def _lines_of(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
 def error_of(
     what: str, code: int, content: bytes, headers: Mapping[str, str] | None = None
 ) -> ClusterError:
-    """Return the error that an API server's answer stands for; ``what`` was asked."""
+    """Return the error for an API server's answer; ``what`` names the request."""
     try:
         status = msgspec.json.decode(content, type=_Status)
     except (msgspec.DecodeError, UnicodeDecodeError):

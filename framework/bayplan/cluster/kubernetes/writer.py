@@ -1,8 +1,8 @@
-"""The scheduler's writes to an API server: bounded in number, repeated until they are answered.
+"""The writer: carries out the scheduler's writes, with bounded concurrency and retries.
 
-Writes about one object are made in the order in which they came; what places pods goes before
-statuses, and these go before events. A write that may work later is tried again for as long as it
-matters; one that may have been carried out although no answer came is looked up first.
+Writes about one object keep their order. Writes that place pods go before statuses, and these go
+before events. A write that may succeed later is retried while it matters; one that may have been
+carried out without an answer is looked up first.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ import random
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from bayplan.api import ApiObject
-from bayplan.cluster.kubernetes.claimwrites import ClaimWrites
+from bayplan.cluster.kubernetes.claim_writes import ClaimWrites
 from bayplan.cluster.kubernetes.events import EventRecorder
-from bayplan.cluster.kubernetes.podwrites import PodWrites
-from bayplan.cluster.kubernetes.resources import Resource
-from bayplan.cluster.kubernetes.statuswrites import StatusWrites
+from bayplan.cluster.kubernetes.pod_writes import PodWrites
+from bayplan.cluster.kubernetes.resources import WatchedResource
+from bayplan.cluster.kubernetes.status_writes import StatusWrites
 from bayplan.cluster.kubernetes.transport import JSON, Requests
-from bayplan.cluster.kubernetes.volumewrites import VolumeWrites
+from bayplan.cluster.kubernetes.volume_writes import VolumeWrites
 from bayplan.cluster.protocol import (
     Bind,
     BindVolume,
@@ -40,13 +40,14 @@ from bayplan.cluster.protocol import (
 )
 from bayplan.errors import ClusterError, InputError, Stopped, Transient
 
-__all__ = ["Rate", "Writer"]
+__all__ = ["RateLimiter", "SeenObjects", "Writer"]
 
 _FIRST_WAIT = 0.1
 _LONGEST_WAIT = 5.0
 _EVENT_ATTEMPTS = 5
 _MOST_EVENTS = 10_000
 _LINGER = 0.2
+_NOT_LEADING = "this process no longer leads"
 
 _log = logging.getLogger("bayplan.cluster")
 
@@ -54,8 +55,8 @@ Subject = tuple[str, str]
 
 
 @dataclass(eq=False)
-class _Job:
-    """A write on its way; ``sent`` says that an attempt may have been carried out."""
+class _PendingWrite:
+    """A pending write; ``sent`` says that an attempt may have been carried out."""
 
     write: Write
     done: Done | None
@@ -64,7 +65,7 @@ class _Job:
 
 
 @dataclass
-class Rate:
+class RateLimiter:
     """A token bucket: ``per_second`` requests on average, ``burst`` at once."""
 
     per_second: float
@@ -76,7 +77,7 @@ class Rate:
         self._tokens = float(self.burst)
 
     def delay(self, now: float) -> float:
-        """Take a token; return for how many seconds to wait before using it."""
+        """Take a token; return the seconds to wait before using it."""
         self._refill(now)
         self._tokens -= 1
         return max(0.0, -self._tokens / self.per_second)
@@ -94,12 +95,22 @@ class Rate:
         self._at = now
 
 
-class _Fenced(Requests):
-    """Requests of which those that change something are refused to whom may not write."""
+class SeenObjects(Protocol):
+    """The objects that a writer looks at before it writes."""
 
-    def __init__(self, inner: Requests, fence: Callable[[], bool]) -> None:
+    def get(self, type_: type[Any], key: str) -> Any:
+        """Return an object as it was last seen, None when there is none."""
+
+    def resource_of(self, type_: type[ApiObject]) -> WatchedResource | None:
+        """Return where objects of a type are in the API, None for a type that is not watched."""
+
+
+class _FencedRequests(Requests):
+    """Requests that change nothing unless ``may_write`` says so."""
+
+    def __init__(self, inner: Requests, may_write: Callable[[], bool]) -> None:
         self._inner = inner
-        self._fence = fence
+        self._may_write = may_write
 
     async def request(
         self,
@@ -110,48 +121,51 @@ class _Fenced(Requests):
         query: Mapping[str, str] | None = None,
         seconds: float | None = None,
     ) -> bytes:
-        if method != "GET" and not self._fence():
-            raise Stopped("this process does not lead any more")
+        if method != "GET" and not self._may_write():
+            raise Stopped(_NOT_LEADING)
         return await self._inner.request(method, path, body, content_type, query, seconds)
 
 
 class Writer:
-    """Carries out writes.
+    """Carries out writes in the background and retries them with exponential backoff.
 
-    :param concurrency: how many run at once.
-    :param rate: how many may begin per second; None for as many as the server takes.
+    :param objects: the objects as they were last seen.
+    :param concurrency: the number of writes in flight at once.
+    :param rate: limits writes per second; None for as many as the server takes.
+    :param may_write: asked before every write; False stops it, as this process does not lead.
+    :param linger: seconds for which a status waits for a newer one of its object.
     """
 
     def __init__(
         self,
         transport: Requests,
         recorder: EventRecorder,
+        objects: SeenObjects,
         concurrency: int = 32,
-        rate: Rate | None = None,
+        rate: RateLimiter | None = None,
+        may_write: Callable[[], bool] | None = None,
+        linger: float = _LINGER,
     ) -> None:
         self._recorder = recorder
         self._concurrency = concurrency
         self._rate = rate
-        self._lanes: tuple[deque[_Job], ...] = (deque(), deque(), deque())
-        self._busy: dict[Subject, deque[_Job]] = {}
+        self._lanes: tuple[deque[_PendingWrite], ...] = (deque(), deque(), deque())
+        self._busy: dict[Subject, deque[_PendingWrite]] = {}
         self._workers: set[asyncio.Task[None]] = set()
-        self._retrying: dict[asyncio.TimerHandle, _Job] = {}
-        self._lingering: dict[Subject, tuple[asyncio.TimerHandle, _Job]] = {}
+        self._retrying: dict[asyncio.TimerHandle, _PendingWrite] = {}
+        self._lingering: dict[Subject, tuple[asyncio.TimerHandle, _PendingWrite]] = {}
         self._stopped: Stopped | None = None
         self._random = random.Random()  # noqa: S311 - spreads retries, guards nothing
-        self.fence: Callable[[], bool] = lambda: True
-        """Asked before every write whether this process may write at all."""
-        self.linger = _LINGER
-        """Seconds for which a status waits for the next one of its object to take its place."""
+        self._objects = objects
+        self._may_write = may_write
+        self._linger_seconds = linger
         self.dropped_events = 0
         self.retries = 0
-        fenced = _Fenced(transport, lambda: self.fence())
-        self._pods = PodWrites(fenced, self._get)
-        self._claims = ClaimWrites(fenced, self._get, self._resource)
-        self._statuses = StatusWrites(fenced, self._get, self._resource)
-        self._volumes = VolumeWrites(fenced, self._resource)
-        self.lookup: Callable[[type[Any], str], Any] = lambda type_, key: None
-        self.resource_of: Callable[[type[ApiObject]], Resource | None] = lambda type_: None
+        fenced = transport if may_write is None else _FencedRequests(transport, may_write)
+        self._pods = PodWrites(fenced, objects.get)
+        self._claims = ClaimWrites(fenced, objects.get, objects.resource_of)
+        self._statuses = StatusWrites(fenced, objects.get, objects.resource_of)
+        self._volumes = VolumeWrites(fenced, objects.resource_of)
         self._how: dict[type, Callable[[Any, bool], Awaitable[None]]] = {
             Bind: self._pods.bind,
             Evict: self._pods.evict,
@@ -166,15 +180,9 @@ class Writer:
             Event: self._event,
         }
 
-    def _get(self, type_: type[Any], key: str) -> Any:
-        return self.lookup(type_, key)
-
-    def _resource(self, type_: type[ApiObject]) -> Resource | None:
-        return self.resource_of(type_)
-
     @property
     def waiting(self) -> int:
-        """How many writes are not answered yet, events not counted."""
+        """The number of writes without an answer, except events."""
         return (
             len(self._lanes[0])
             + len(self._lanes[1])
@@ -186,11 +194,11 @@ class Writer:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is being written, events included."""
+        """Whether no write is pending, including events."""
         return not self._workers and not self._retrying and not self._lingering
 
     def submit(self, write: Write, done: Done | None = None) -> None:
-        """Carry out a write soon, and tell ``done`` from the loop, never from here."""
+        """Queue a write; ``done`` is called from the loop, never from here."""
         if self._stopped is not None:
             if done is not None:
                 asyncio.get_running_loop().call_soon(done, self._stopped)
@@ -198,16 +206,16 @@ class Writer:
         if isinstance(write, Event) and len(self._lanes[2]) >= _MOST_EVENTS:
             self.dropped_events += 1
             return
-        job = _Job(write, done)
-        if isinstance(write, PatchStatus) and self.linger:
+        job = _PendingWrite(write, done)
+        if isinstance(write, PatchStatus) and self._linger_seconds:
             self._linger(job)
         else:
             self._enqueue(job)
 
-    def _linger(self, job: _Job) -> None:
-        """Hold a status back: while a gang starts, its status changes with every member."""
+    def _linger(self, job: _PendingWrite) -> None:
+        """Delay a status: while a gang starts, its status changes with every member."""
         subject = _subject(job.write)
-        assert subject is not None, "statuses have one"
+        assert subject is not None, "statuses have a subject"
         held = self._lingering.get(subject)
         if held is not None:
             self._answer(held[1], None)
@@ -217,10 +225,11 @@ class Writer:
         def over() -> None:
             self._enqueue(self._lingering.pop(subject)[1])
 
-        self._lingering[subject] = (asyncio.get_running_loop().call_later(self.linger, over), job)
+        timer = asyncio.get_running_loop().call_later(self._linger_seconds, over)
+        self._lingering[subject] = (timer, job)
 
     async def drain(self, seconds: float) -> bool:
-        """Wait until everything is written; False when that takes longer than so many seconds."""
+        """Wait until everything is written; return False after ``seconds``."""
         loop = asyncio.get_running_loop()
         until = loop.time() + seconds
         while not self.is_idle:
@@ -234,7 +243,7 @@ class Writer:
         return True
 
     def halt(self, why: str) -> None:
-        """Write nothing any more, from this instant on; what waits is refused."""
+        """Stop writing at once and refuse all pending writes."""
         self._stopped = Stopped(why)
         for worker in self._workers:
             worker.cancel()
@@ -256,7 +265,7 @@ class Writer:
 
     # The queue -------------------------------------------------------------------------------
 
-    def _enqueue(self, job: _Job) -> None:
+    def _enqueue(self, job: _PendingWrite) -> None:
         subject = _subject(job.write)
         if subject is not None:
             waiting = self._busy.get(subject)
@@ -275,12 +284,12 @@ class Writer:
             worker.add_done_callback(self._workers.discard)
 
     def _give_way(self, subject: Subject) -> None:
-        """A status that could not be written yet does not keep a pod from its node."""
+        """Drop a retrying status of a pod that is about to be bound or evicted."""
         for timer, job in list(self._retrying.items()):
             if isinstance(job.write, PatchPodStatus) and _subject(job.write) == subject:
                 timer.cancel()
                 del self._retrying[timer]
-                self._finished(job, Stopped("something about the pod goes before its status"))
+                self._finished(job, Stopped("a binding or eviction of the pod replaces its status"))
 
     async def _work(self) -> None:
         while True:
@@ -289,7 +298,7 @@ class Writer:
                 return
             await self._try(job)
 
-    async def _try(self, job: _Job) -> None:
+    async def _try(self, job: _PendingWrite) -> None:
         try:
             if self._rate is not None:
                 delay = self._rate.delay(asyncio.get_running_loop().time())
@@ -321,10 +330,10 @@ class Writer:
         else:
             self._finished(job, None)
 
-    def _again(self, job: _Job, exc: Transient | InputError) -> None:
+    def _again(self, job: _PendingWrite, exc: Transient | InputError) -> None:
         self.retries += 1
         if job.attempts == 1:
-            _log.warning("%s of %s: %s; trying again", *_named(job.write), exc)
+            _log.warning("%s of %s: %s; retrying", *_named(job.write), exc)
         wait = min(_FIRST_WAIT * 2 ** (job.attempts - 1), _LONGEST_WAIT)
         wait *= 0.5 + self._random.random()
         after = exc.retry_after if isinstance(exc, Transient) else None
@@ -341,7 +350,7 @@ class Writer:
         timer = loop.call_later(max(wait, after or 0.0), retry)
         self._retrying[timer] = job
 
-    def _finished(self, job: _Job, error: ClusterError | None) -> None:
+    def _finished(self, job: _PendingWrite, error: ClusterError | None) -> None:
         subject = _subject(job.write)
         if subject is not None:
             waiting = self._busy.pop(subject, None)
@@ -350,19 +359,19 @@ class Writer:
                 self._lanes[_lane(waiting[0].write)].append(waiting.popleft())
         self._answer(job, error)
 
-    def _answer(self, job: _Job, error: ClusterError | None) -> None:
+    def _answer(self, job: _PendingWrite, error: ClusterError | None) -> None:
         if job.done is not None:
             try:
                 job.done(error)
             except Exception:
-                _log.exception("%s: its answer could not be taken in", type(job.write).__name__)
+                _log.exception("%s: the handler of its answer failed", type(job.write).__name__)
         elif error is not None and not isinstance(error, Stopped):
             _log.warning("%s of %s: %s", *_named(job.write), error)
 
     async def _event(self, event: Event, sent: bool) -> None:
-        if not self.fence():
-            raise Stopped("this process does not lead any more")
-        await self._recorder.record(event, self._get)
+        if self._may_write is not None and not self._may_write():
+            raise Stopped(_NOT_LEADING)
+        await self._recorder.record(event, self._objects.get)
 
 
 def _lane(write: Write) -> int:
@@ -372,7 +381,7 @@ def _lane(write: Write) -> int:
 
 
 def _subject(write: Write) -> Subject | None:
-    """Return the object that a write is about: such writes keep their order."""
+    """Return the object that a write is about, None when its order does not matter."""
     if isinstance(write, Bind | Evict | PatchPodStatus):
         return "Pod", write.pod
     if isinstance(write, ReserveClaim | ReleaseClaim):
@@ -391,9 +400,11 @@ def _named(write: Write) -> tuple[str, str]:
 
 
 def _superseded(
-    waiting: deque[_Job], job: _Job, answer: Callable[[_Job, ClusterError | None], None]
+    waiting: deque[_PendingWrite],
+    job: _PendingWrite,
+    answer: Callable[[_PendingWrite, ClusterError | None], None],
 ) -> bool:
-    """Let a newer status take the place of one that was not sent yet."""
+    """Replace a queued status with a newer one of the same object."""
     if not waiting or type(waiting[-1].write) is not type(job.write):
         return False
     last, new = waiting[-1].write, job.write

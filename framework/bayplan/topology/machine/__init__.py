@@ -1,1 +1,1 @@
-"""One machine: its GPUs, NICs and NUMA nodes, and which of its GPUs belong together."""
+"""One machine: its GPUs, NICs and NUMA nodes, and the choice of GPUs that work well together."""

@@ -1,8 +1,8 @@
-"""What links carry, in GB/s and one direction, and which kinds of links a GPU has.
+"""Bandwidths of links in GB/s, one direction, and the kinds of links that GPU models have.
 
-Sources: NVIDIA's data sheets and PCIe's line rates for the wire; NCCL 2.30 (src/graph/topo.h) for
-what a collective gets of it. Data sheets give NVLink for both directions together: "900 GB/s" of
-an H100 is 450 here.
+Sources: NVIDIA's data sheets and the line rates of PCIe for the wire; NCCL 2.30 (src/graph/topo.h)
+for what a collective gets of it. Data sheets add up both directions of NVLink: the "900 GB/s" of an
+H100 are 450 here.
 """
 
 from __future__ import annotations
@@ -23,31 +23,31 @@ __all__ = [
 ]
 
 MOST_DIRECT_LINKS = 18
-"""More NVLinks than this to all peers together are more than a GPU has: there is an NVSwitch."""
+"""The most NVLinks of any GPU. More than this to all peers together means an NVSwitch."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bandwidth:
-    """GB/s in one direction: on the wire, and what NCCL reckons with."""
+    """GB/s in one direction: on the wire, and as NCCL reckons."""
 
     wire: float
     effective: float
 
     def times(self, count: float) -> Bandwidth:
-        """Return the bandwidth of several such links together."""
+        """Return the bandwidth of ``count`` such links together."""
         return Bandwidth(self.wire * count, self.effective * count)
 
 
 @dataclass(frozen=True, slots=True)
 class GpuModel:
-    """What follows from a GPU's name: the generations of NVLink (0 for none) and PCIe."""
+    """What a GPU's name implies: the generations of NVLink (0 for none) and PCIe."""
 
     nvlink: int
     pcie: int
 
 
 NVLINK_SM86 = 86
-"""The kind of NVLink of GPUs of compute capability 8.6: generation 3, yet slower."""
+"""The NVLink of GPUs with compute capability 8.6: generation 3, but slower."""
 
 _NVLINK_WIRE = {1: 20.0, 2: 25.0, 3: 25.0, 4: 25.0, 5: 50.0, 6: 50.0, NVLINK_SM86: 14.0625}
 _NVLINK_NCCL = {1: 18.0, 2: 20.0, 3: 20.0, 4: 20.6, 5: 40.1, 6: 40.1, NVLINK_SM86: 12.0}
@@ -64,7 +64,7 @@ INTER_SOCKET = {
     "power9": 32.0,
     "arm": 6.0,
 }
-"""GB/s between two sockets by CPU, NCCL's values: the makers state raw rates of several links."""
+"""GB/s between two sockets by CPU, as in NCCL; vendors state raw rates of several links."""
 
 _MODELS: tuple[tuple[tuple[str, ...], GpuModel], ...] = (
     (("GB200", "GB300"), GpuModel(5, 6)),
@@ -82,7 +82,7 @@ _MODELS: tuple[tuple[tuple[str, ...], GpuModel], ...] = (
 
 
 def model_of(name: str) -> GpuModel | None:
-    """Return what is known of a GPU by its name, such as "NVIDIA H100 80GB HBM3"."""
+    """Return the links of a GPU by its name, such as "NVIDIA H100 80GB HBM3"; None if unknown."""
     words = f" {name.upper().replace('-', ' ')} "
     for names, model in _MODELS:
         if any(f" {known} " in words for known in names):
@@ -91,24 +91,33 @@ def model_of(name: str) -> GpuModel | None:
 
 
 def nvlink(generation: int, links: int = 1) -> Bandwidth:
-    """Return the bandwidth of some NVLinks of a generation (1 to 6), or of NVLINK_SM86."""
+    """Return the bandwidth of NVLinks of a generation (1 to 6, or NVLINK_SM86) together.
+
+    :raises KeyError: for any other generation.
+    """
     return Bandwidth(_NVLINK_WIRE[generation], _NVLINK_NCCL[generation]).times(links)
 
 
 def pcie(generation: int, width: int = 16) -> Bandwidth:
-    """Return the bandwidth of a PCIe link of a generation (1 to 6) with so many lanes."""
+    """Return the bandwidth of a PCIe link of a generation (1 to 6) with ``width`` lanes.
+
+    :raises KeyError: for any other generation.
+    """
     return Bandwidth(_PCIE_WIRE[generation], _PCIE_NCCL[generation]).times(width / 16)
 
 
 def inter_socket(cpu: str) -> Bandwidth:
-    """Return the bandwidth between sockets of a CPU named in ``INTER_SOCKET``."""
+    """Return the bandwidth between sockets of a CPU.
+
+    :raises KeyError: for a CPU that is not in ``INTER_SOCKET``.
+    """
     return Bandwidth(INTER_SOCKET[cpu], INTER_SOCKET[cpu])
 
 
 def nic_bandwidth(gigabits: float) -> Bandwidth:
-    """Return the bandwidth of a NIC from its rate in Gb/s, which is what its name says.
+    """Return the bandwidth of a NIC of a rate in Gb/s (400 for NDR).
 
-    A rate of 0 is not known: 100 Gb/s are assumed, EDR, the slowest still in use for GPUs.
+    A rate of 0 is unknown; then 100 Gb/s (EDR) are assumed, the slowest still in use for GPUs.
     """
     rate = (gigabits or _NIC_UNKNOWN) / 8
     return Bandwidth(rate, rate)

@@ -1,4 +1,4 @@
-"""Put a machine together: positions in the PCIe tree and NVLinks in, graph and matrices out."""
+"""Assemble a machine: positions in the PCIe tree and NVLinks in, graph and matrices out."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from bayplan.topology.machine.levels import UNKNOWN, Level, Levels
 from bayplan.topology.machine.model import (
     NVSWITCH,
     Gpu,
-    Kind,
-    Link,
+    LinkKind,
     Machine,
     MachineError,
     Nic,
+    PartKind,
     Platform,
 )
 
@@ -35,20 +35,22 @@ _PCIE_ROOT = re.compile(r"pci[0-9a-f]{4,}:[0-9a-f]{2}")
 
 
 @dataclass(frozen=True)
-class _Place:
-    """A part of the PCIe tree: what is above it, and the link to that."""
+class _TreePart:
+    """A part of the PCIe tree: its parent, and the link to the parent."""
 
-    kind: Kind
+    kind: PartKind
     parent: str | None
     up: Bandwidth
     numa: int | None = None
 
 
 class MachineBuilder:
-    """Collects the parts of one machine.
+    """Collects the parts of one machine, then builds it.
 
-    :param link: one NVLink, one direction.
-    :param between_sockets: what two NUMA nodes can exchange.
+    Parents are added before their children, GPUs and NICs in the order of their indices.
+
+    :param link: the bandwidth of one NVLink.
+    :param between_sockets: the bandwidth between two NUMA nodes on different sockets.
     """
 
     def __init__(
@@ -62,65 +64,88 @@ class MachineBuilder:
         self._link = link
         self._between = between_sockets
         self._platform = platform
-        self._places: dict[str, _Place] = {}
+        self._parts: dict[str, _TreePart] = {}
         self._gpus: list[Gpu] = []
         self._nics: list[Nic] = []
         self._direct: dict[tuple[int, int], int] = {}
         self._to_switch: dict[int, int] = {}
         self._at_most: dict[tuple[int, int], int] = {}
-        self.asymmetric: set[tuple[int, int]] = set()
-        self.notes: list[str] = []
 
     # The PCIe tree -----------------------------------------------------------------------
 
     def socket(self, name: str) -> None:
-        """Add a CPU socket."""
-        self._add(name, _Place(Kind.SOCKET, None, _UNLIMITED))
+        """Add a CPU socket.
+
+        :raises MachineError: for a name that exists or is reserved.
+        """
+        self._add(name, _TreePart(PartKind.SOCKET, None, _UNLIMITED))
 
     def numa(self, name: str, socket: str, number: int | None = None) -> None:
-        """Add a NUMA node to a socket; ``number`` is the kernel's, None where it is not known."""
-        self._add(name, _Place(Kind.NUMA, socket, _UNLIMITED, number))
+        """Add a NUMA node to a socket; ``number`` is the kernel's, None if unknown.
+
+        :raises MachineError: for a name that exists or is reserved, or an unknown socket.
+        """
+        self._add(name, _TreePart(PartKind.NUMA, socket, _UNLIMITED, number))
 
     def root(self, name: str, numa: str) -> None:
-        """Add a PCIe root (host bridge) to a NUMA node."""
-        self._add(name, _Place(Kind.ROOT, numa, _UNLIMITED))
+        """Add a PCIe root (host bridge) to a NUMA node.
+
+        :raises MachineError: for a name that exists or is reserved, or an unknown NUMA node.
+        """
+        self._add(name, _TreePart(PartKind.ROOT, numa, _UNLIMITED))
 
     def switch(self, name: str, above: str, up: Bandwidth) -> None:
-        """Add a PCIe switch below a root or another switch; ``up`` is its upstream link."""
-        self._add(name, _Place(Kind.SWITCH, above, up))
+        """Add a PCIe switch below a root or another switch; ``up`` is its upstream link.
 
-    def _add(self, name: str, place: _Place) -> None:
+        :raises MachineError: for a name that exists or is reserved, or an unknown parent.
+        """
+        self._add(name, _TreePart(PartKind.SWITCH, above, up))
+
+    def _add(self, name: str, part: _TreePart) -> None:
         if name == NVSWITCH:
-            raise MachineError(f'"{name}" is a name that no device may have')
-        if name in self._places:
-            raise MachineError(f'"{name}" is there twice')
-        if place.parent is not None and place.parent not in self._places:
-            raise MachineError(f'"{name}" hangs on "{place.parent}", which is not there')
-        self._places[name] = place
+            raise MachineError(f'"{name}" is a reserved name')
+        if name in self._parts:
+            raise MachineError(f'"{name}" appears twice')
+        if part.parent is not None and part.parent not in self._parts:
+            raise MachineError(f'"{name}" is attached to "{part.parent}", which does not exist')
+        self._parts[name] = part
 
     def gpu(self, gpu: Gpu, above: str | None, up: Bandwidth) -> None:
-        """Add a GPU below a root or switch; None where its place is not known."""
+        """Add a GPU below a root or switch.
+
+        :param above: the parent's name, None if the position is unknown.
+        :param up: the GPU's PCIe link.
+        :raises MachineError: for an index out of order, or a name that cannot be used.
+        """
         if gpu.index != len(self._gpus):
             raise MachineError(f"{gpu.name} is not the next GPU, which is GPU{len(self._gpus)}")
         self._gpus.append(gpu)
-        self._device(gpu.name, Kind.GPU, above, up)
+        self._device(gpu.name, PartKind.GPU, above, up)
 
     def nic(self, nic: Nic, above: str | None, up: Bandwidth) -> None:
-        """Add a NIC below a root or switch; ``up`` is its PCIe link."""
-        self._nics.append(nic)
-        self._device(nic.name, Kind.NIC, above, up)
+        """Add a NIC below a root or switch.
 
-    def _device(self, name: str, kind: Kind, above: str | None, up: Bandwidth) -> None:
-        self._add(name, _Place(kind, above, up))
+        :param above: the parent's name, None if the position is unknown.
+        :param up: the NIC's PCIe link.
+        :raises MachineError: for a name that cannot be used.
+        """
+        self._nics.append(nic)
+        self._device(nic.name, PartKind.NIC, above, up)
+
+    def _device(self, name: str, kind: PartKind, above: str | None, up: Bandwidth) -> None:
+        self._add(name, _TreePart(kind, above, up))
 
     # NVLink ------------------------------------------------------------------------------
 
     def nvlink(self, a: int, b: int, count: int) -> None:
-        """Connect two GPUs by so many NVLinks more."""
+        """Add ``count`` NVLinks between two GPUs.
+
+        :raises MachineError: for a GPU that does not exist, and for a link from a GPU to itself.
+        """
         for gpu in (a, b):
             if not 0 <= gpu < len(self._gpus):
                 raise MachineError(
-                    f"an NVLink ends at GPU{gpu}, which is not there: the machine has "
+                    f"an NVLink ends at GPU{gpu}, which does not exist: the machine has "
                     f"{len(self._gpus)} GPUs"
                 )
         if a == b:
@@ -129,25 +154,31 @@ class MachineBuilder:
         self._direct[pair] = self._direct.get(pair, 0) + count
 
     def nvswitch(self, gpu: int, count: int) -> None:
-        """Connect a GPU to the NVSwitches by so many NVLinks in all."""
+        """Connect a GPU to the NVSwitches by ``count`` NVLinks in total."""
         if count:
             self._to_switch[gpu] = count
 
     def at_most(self, a: int, b: int, count: int) -> None:
-        """Say that two GPUs have fewer NVLinks to each other than both have to the NVSwitches."""
+        """Limit the NVLinks of a pair (``a`` < ``b``) through the NVSwitches to ``count``."""
         self._at_most[a, b] = count
 
     def forget_nvlinks(self) -> None:
-        """Take back every NVLink between two GPUs."""
+        """Remove every direct NVLink between GPUs."""
         self._direct.clear()
 
-    # All together ------------------------------------------------------------------------
+    # Build -------------------------------------------------------------------------------
 
-    def build(self, levels: Levels | None = None) -> Machine:
+    def build(
+        self,
+        levels: Levels | None = None,
+        notes: Iterable[str] = (),
+        asymmetric: Iterable[tuple[int, int]] = (),
+    ) -> Machine:
         """Return the machine.
 
-        :param levels: what a table shows, where it says more than the tree can; else the tree's.
-        :raises MachineError: for a description that contradicts itself.
+        :param levels: PCIe levels over GPUs and then NICs, to use instead of the tree's.
+        :param notes: what was assumed or is unknown; repeated notes are dropped.
+        :param asymmetric: the pairs of GPUs whose NVLinks are seen from one side only.
         """
         graph = self._graph()
         if levels is None:
@@ -172,63 +203,65 @@ class MachineBuilder:
             array.flags.writeable = False
         return Machine(
             self._name,
-            tuple(self._with_place(gpu) for gpu in self._gpus),
-            tuple(self._with_place(nic) for nic in self._nics),
+            tuple(self._with_root(gpu) for gpu in self._gpus),
+            tuple(self._with_root(nic) for nic in self._nics),
             graph,
             *made,
             self._link,
             self._platform,
-            tuple(dict.fromkeys(self.notes)),
-            frozenset((min(pair), max(pair)) for pair in self.asymmetric),
+            tuple(dict.fromkeys(notes)),
+            frozenset((min(pair), max(pair)) for pair in asymmetric),
         )
 
-    def _with_place(self, device: Device) -> Device:
+    def _with_root(self, device: Device) -> Device:
         chain = self._chain(device.name)
-        # Roots whose name the description does not tell have one of ours.
+        # Roots without a name in the description have a made-up one.
         roots = [name for name in chain if _PCIE_ROOT.fullmatch(name)]
         if roots and not device.pcie_root:
             return replace(device, pcie_root=roots[0])
         return device
 
     def _graph(self) -> nx.Graph[str]:
-        # Takes a tenth of a second, and most clusters describe no machine.
+        # The import takes 0.1 s, and most clusters describe no machine.
         import networkx as nx
 
         graph: nx.Graph[str] = nx.Graph()
-        for name, place in self._places.items():
-            graph.add_node(name, kind=place.kind, numa=place.numa)
-            if place.parent is not None:
-                inner = place.kind in (Kind.NUMA, Kind.ROOT)
-                self._edge(graph, place.parent, name, Link.SOCKET if inner else Link.PCIE, place.up)
-        sockets = [name for name, place in self._places.items() if place.kind is Kind.SOCKET]
+        for name, part in self._parts.items():
+            graph.add_node(name, kind=part.kind, numa=part.numa)
+            if part.parent is not None:
+                inner = part.kind in (PartKind.NUMA, PartKind.ROOT)
+                self._edge(
+                    graph, part.parent, name, LinkKind.SOCKET if inner else LinkKind.PCIE, part.up
+                )
+        sockets = [name for name, part in self._parts.items() if part.kind is PartKind.SOCKET]
         for a, b in pairwise(sockets):
-            self._edge(graph, a, b, Link.SOCKET, self._between)
+            self._edge(graph, a, b, LinkKind.SOCKET, self._between)
         for (one, other), count in self._direct.items():
             ends = (self._gpus[one].name, self._gpus[other].name)
-            self._edge(graph, *ends, Link.NVLINK, self._link.times(count), count)
+            self._edge(graph, *ends, LinkKind.NVLINK, self._link.times(count), count)
         if self._to_switch:
-            graph.add_node(NVSWITCH, kind=Kind.NVSWITCH, numa=None)
+            graph.add_node(NVSWITCH, kind=PartKind.NVSWITCH, numa=None)
         for gpu, count in self._to_switch.items():
             end = self._gpus[gpu].name
-            self._edge(graph, end, NVSWITCH, Link.NVLINK, self._link.times(count), count)
+            self._edge(graph, end, NVSWITCH, LinkKind.NVLINK, self._link.times(count), count)
         nx.freeze(graph)
         return graph
 
     def _edge(
-        self, graph: nx.Graph[str], a: str, b: str, kind: Link, link: Bandwidth, count: int = 1
+        self, graph: nx.Graph[str], a: str, b: str, kind: LinkKind, link: Bandwidth, count: int = 1
     ) -> None:
         known = {} if link is _UNLIMITED else {"wire": link.wire, "effective": link.effective}
         graph.add_edge(a, b, kind=kind, count=count, **known)
 
-    # Levels and bandwidth of the tree ----------------------------------------------------
+    # Levels and bandwidths from the tree -------------------------------------------------
 
     def _chain(self, name: str) -> list[str]:
-        """Return what is above a device, from its switch to its socket."""
+        """Return the parts above a device, from its switch to its socket."""
         chain = []
-        above = self._places[name].parent
+        above = self._parts[name].parent
         while above is not None:
             chain.append(above)
-            above = self._places[above].parent
+            above = self._parts[above].parent
         return chain
 
     def _devices(self) -> Iterable[str]:
@@ -248,13 +281,18 @@ class MachineBuilder:
 
     def _level(self, a: list[str], b: list[str]) -> Level:
         common = next((place for place in a if place in b), None)
-        kind = self._places[common].kind if common is not None else None
-        if kind is Kind.SWITCH:
+        kind = self._parts[common].kind if common is not None else None
+        if kind is PartKind.SWITCH:
             return Level.PIX if a[0] == b[0] else Level.PXB
-        return {Kind.ROOT: Level.PHB, Kind.NUMA: Level.NODE}.get(kind or Kind.SOCKET, Level.SYS)
+        return {PartKind.ROOT: Level.PHB, PartKind.NUMA: Level.NODE}.get(
+            kind or PartKind.SOCKET, Level.SYS
+        )
 
     def _pcie(self, levels: Levels) -> tuple[np.ndarray, np.ndarray]:
-        """Return what pairs of GPUs can exchange without NVLink: the narrowest link on the way."""
+        """Return the PCIe bandwidths of all pairs of GPUs: the narrowest link on the way.
+
+        They are two square matrices in GB/s, the wire's and NCCL's.
+        """
         count = len(self._gpus)
         wire = np.zeros((count, count))
         effective = np.zeros((count, count))
@@ -270,5 +308,5 @@ class MachineBuilder:
         return wire, effective
 
     def _up_links(self, name: str) -> dict[str, Bandwidth]:
-        """Return the upstream link of a device and of everything above it, by whose it is."""
-        return {place: self._places[place].up for place in (name, *self._chain(name))}
+        """Return the upstream links of a device and of the parts above it, by part."""
+        return {place: self._parts[place].up for place in (name, *self._chain(name))}

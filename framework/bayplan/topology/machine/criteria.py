@@ -1,7 +1,8 @@
-"""By what sets of GPUs are compared: keys over many sets at once, the larger the better.
+"""The criteria that compare sets of GPUs: keys for many sets at once, larger is better.
 
-Sets are rows of 0 and 1 over a machine's GPUs. A criterion returns one or more columns, compared
-from left to right. None of them depends on how GPUs are numbered.
+Sets are rows of 0 and 1 over the GPUs of a machine. A criterion takes sets, shape (sets, GPUs), and
+returns shape (sets, columns); columns are compared from left to right. No criterion depends on the
+numbering of the GPUs.
 """
 
 from __future__ import annotations
@@ -18,12 +19,16 @@ from bayplan.topology.machine.model import Machine
 __all__ = ["Criteria", "Criterion", "Rows", "as_rows"]
 
 Rows: TypeAlias = npt.NDArray[np.float64]
-"""Sets: one row each, 1.0 for a GPU that is in it."""
+"""Sets of GPUs, shape (sets, GPUs): 1.0 for a GPU in the set, else 0.0."""
 Criterion: TypeAlias = Callable[[Rows], npt.NDArray[np.float64]]
 
 
 def as_rows(sets: Sequence[Sequence[int]] | npt.NDArray[np.intp], size: int) -> Rows:
-    """Return sets of one size, given by indices, as rows."""
+    """Return sets of GPU indices as rows.
+
+    :param sets: sets of one size.
+    :param size: the number of GPUs of the machine.
+    """
     rows = np.zeros((len(sets), size))
     members = np.array(sets, dtype=np.intp).reshape(len(sets), -1)
     np.put_along_axis(rows, members, 1.0, axis=1)
@@ -31,7 +36,7 @@ def as_rows(sets: Sequence[Sequence[int]] | npt.NDArray[np.intp], size: int) -> 
 
 
 class Criteria:
-    """What follows from a machine alone, computed once."""
+    """The criteria for one machine; what depends on the machine alone is computed once."""
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
@@ -56,7 +61,7 @@ class Criteria:
         self.linked = machine.nvlinks > 0
         self._islands = _islands(self.linked)
         self._direct = machine.direct.astype(np.float64)
-        # A level that is not known counts as the farthest.
+        # An unknown level counts as the farthest.
         plain = np.where(levels == UNKNOWN, np.int8(Level.SYS), levels)
         fabric = np.where(machine.direct > 0, np.int8(Level.NVL), np.int8(Level.NVS))
         self._levels = np.where(self.linked, fabric, plain).astype(np.float64)
@@ -69,13 +74,13 @@ class Criteria:
     # Constraints -------------------------------------------------------------------------
 
     def on_one_numa(self, sets: Rows) -> npt.NDArray[np.bool_]:
-        """Return which sets are on one NUMA node, and known to be."""
+        """Return a mask of the sets that are known to be on one NUMA node."""
         one: npt.NDArray[np.bool_] = ((sets @ self._numa) > 0).sum(axis=1) == 1
         known: npt.NDArray[np.bool_] = sets @ self._unknown_numa == 0
         return one & known
 
     def within(self, sets: Rows, worst: Level) -> npt.NDArray[np.bool_]:
-        """Return the sets of which no two GPUs are farther apart than a level."""
+        """Return a mask of the sets in which no two GPUs are farther apart than ``worst``."""
         far = (self._levels > worst).astype(np.float64)
         result: npt.NDArray[np.bool_] = ((sets @ far) * sets).sum(axis=1) == 0
         return result
@@ -83,22 +88,22 @@ class Criteria:
     # Criteria ----------------------------------------------------------------------------
 
     def nics(self, sets: Rows) -> npt.NDArray[np.float64]:
-        """Prefer GPUs with a NIC at PXB or nearer, which may read their memory."""
+        """Prefer GPUs with a NIC at PXB or nearer, which can read their memory (GPUDirect)."""
         return -(sets @ self._without_nic)[:, None]
 
     def nic_distances(self, sets: Rows) -> npt.NDArray[np.float64]:
-        """Prefer the nearest NICs, where none or all of them may read a GPU's memory."""
+        """Prefer the nearest NICs; this decides when all or none can read the GPUs' memory."""
         return -(sets @ self.nic_distance)[:, None]
 
     def rails(self, wanted: frozenset[int]) -> Criterion:
-        """Prefer GPUs whose NICs are on the rails that are wanted."""
+        """Return the criterion that prefers GPUs with NICs on the wanted rails."""
         on_rails = np.array(
             [float(bool(self.rails_of(gpu) & wanted)) for gpu in range(len(self._machine))]
         )
         return lambda sets: (sets @ on_rails)[:, None]
 
     def nic_bandwidth(self, sets: Rows) -> npt.NDArray[np.float64]:
-        """Prefer the most bandwidth of different NICs."""
+        """Prefer a high total rate of the distinct NICs near the GPUs."""
         used = (sets @ self._has_nic) > 0
         bandwidth: npt.NDArray[np.float64] = used @ self._rates
         return bandwidth[:, None]
@@ -109,10 +114,12 @@ class Criteria:
         return -count[:, None]
 
     def left(self, free: npt.NDArray[np.float64]) -> Criterion:
-        """Prefer what leaves the free GPUs whole: NVLink groups, NUMA nodes, PCIe switches.
+        """Return the criterion that prefers sets after which the other free GPUs stay together.
 
-        Groups that remain are compared by size, the largest first; NVLink groups are those that
-        are still connected.
+        It compares the sizes of the groups that remain, the largest first: GPUs connected by
+        NVLink, then direct NVLinks, NUMA nodes, and PCIe switches.
+
+        :param free: the free GPUs as a row.
         """
 
         def criterion(sets: Rows) -> npt.NDArray[np.float64]:
@@ -131,7 +138,7 @@ class Criteria:
         return criterion
 
     def locality(self, sets: Rows) -> npt.NDArray[np.float64]:
-        """Prefer GPUs near to each other: the lowest worst level, then the least sum."""
+        """Prefer GPUs near each other: the nearest worst level, then the lowest sum of levels."""
         sums = (sets @ self._levels * sets).sum(axis=1)
         worst = np.zeros(len(sets))
         for level in np.unique(self._levels):
@@ -152,7 +159,7 @@ class Criteria:
 
 
 def _one_hot(groups: Sequence[int]) -> npt.NDArray[np.float64]:
-    """Return a matrix of members by group."""
+    """Return the membership matrix, shape (members, groups); groups are in rising order."""
     names = sorted(set(groups))
     matrix = np.zeros((len(groups), len(names)))
     for member, group in enumerate(groups):
@@ -161,13 +168,13 @@ def _one_hot(groups: Sequence[int]) -> npt.NDArray[np.float64]:
 
 
 def _sizes(counts: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Return each row sorted, the largest first."""
+    """Return each row sorted in falling order."""
     result: npt.NDArray[np.float64] = -np.sort(-counts, axis=1)
     return result
 
 
 def _islands(linked: npt.NDArray[np.bool_]) -> npt.NDArray[np.float64] | None:
-    """Return groups of GPUs that are all linked to each other; None where groups are not so."""
+    """Return the membership matrix of NVLink groups, None if a group is not fully connected."""
     near = linked | np.eye(len(linked), dtype=np.bool_)
     first = [int(np.flatnonzero(row)[0]) for row in near]
     for gpu, row in enumerate(near):
@@ -177,7 +184,11 @@ def _islands(linked: npt.NDArray[np.bool_]) -> npt.NDArray[np.float64] | None:
 
 
 def _components(left: int, masks: Sequence[int]) -> list[int]:
-    """Return the sizes of the connected parts of a set given as a mask."""
+    """Return the sizes of the connected components of a set of GPUs.
+
+    :param left: the set, as a bit mask.
+    :param masks: the neighbours of each GPU, as bit masks.
+    """
     sizes = []
     while left:
         part = frontier = left & -left

@@ -1,8 +1,8 @@
 """The search for the best set of GPUs.
 
-GPUs that nothing tells apart are exchanged for each other: sixteen GPUs on NVSwitches, two to a
-NIC, have about a thousand different sets of eight, not 12,870. All different sets are compared
-where there are not more than those of 16 GPUs that all differ; beyond, a local search is made.
+GPUs that no fact distinguishes are interchangeable: sixteen GPUs on NVSwitches, two to a NIC, have
+about a thousand different sets of eight, not 12,870. The search is exhaustive over different sets
+up to that number, the eights of 16 GPUs that all differ; beyond it, it is a local search.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from bayplan.topology.machine.levels import Level
 from bayplan.topology.machine.model import Machine
 from bayplan.topology.machine.rings import ring_model
 
-__all__ = ["NO_CONSTRAINTS", "Constraints", "Search", "Wish", "search_of"]
+__all__ = ["NO_CONSTRAINTS", "Constraints", "GpuSetSearch", "SetRequest", "search_of"]
 
 _MOST_SETS = 12_870
 _MOST_ANSWERS = 20_000
@@ -30,10 +30,10 @@ _MOST_ROUNDS = 64
 
 @dataclass(frozen=True, slots=True)
 class Constraints:
-    """What a set has to fulfil. ``min_bandwidth`` in GB/s, of all its rings together.
+    """Conditions that a set has to meet.
 
-    ``nvlink`` asks for a ring over NVLink alone; ``worst_level`` is the farthest that two of the
-    GPUs may be.
+    ``nvlink`` requires a ring over NVLink alone. ``min_bandwidth`` is in GB/s, for all rings
+    together. ``worst_level`` is the farthest level allowed between two of the GPUs.
     """
 
     same_numa: bool = False
@@ -58,8 +58,8 @@ NO_CONSTRAINTS = Constraints()
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
-    """What a set is chosen for: see ``select.Request``."""
+class SetRequest:
+    """What to search for: a ``select.SelectionRequest`` without its policy. It is a cache key."""
 
     count: int
     required: frozenset[int] = frozenset()
@@ -69,13 +69,13 @@ class Wish:
 
 
 @lru_cache(maxsize=256)
-def search_of(machine: Machine) -> Search:
-    """Return the search on a machine; one for each, which keeps its answers."""
-    return Search(machine)
+def search_of(machine: Machine) -> GpuSetSearch:
+    """Return the search of a machine; cached, as each search caches its answers."""
+    return GpuSetSearch(machine)
 
 
-class Search:
-    """Compares sets of one machine's GPUs."""
+class GpuSetSearch:
+    """Finds the best set of one machine's GPUs, and caches the answers."""
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
@@ -86,56 +86,61 @@ class Search:
         pairs = (machine.direct > 0).sum(axis=1).max(initial=0) <= 1
         self._nested = bool(pairs) and _is_nested(machine.bandwidth)
         self._equal: dict[tuple[int, int], bool] = {}
-        self._answers: dict[tuple[tuple[int, ...], Wish], tuple[int, ...] | None] = {}
+        self._answers: dict[tuple[tuple[int, ...], SetRequest], tuple[int, ...] | None] = {}
 
-    def best(self, free: tuple[int, ...], wish: Wish) -> tuple[int, ...] | None:
-        """Return the best set of the free GPUs, or None where none fulfils the constraints."""
-        key = (free, wish)
+    def best(self, free: tuple[int, ...], request: SetRequest) -> tuple[int, ...] | None:
+        """Return the best set of the free GPUs in rising order, None if none meets the constraints.
+
+        :param free: the indices of the free GPUs, in rising order.
+        """
+        key = (free, request)
         if key not in self._answers:
             if len(self._answers) >= _MOST_ANSWERS:
                 self._answers.clear()
-            self._answers[key] = self._best(free, wish)
+            self._answers[key] = self._best(free, request)
         return self._answers[key]
 
-    def fulfils(self, gpus: Sequence[int], constraints: Constraints) -> bool:
-        """Tell whether one set fulfils constraints."""
+    def meets(self, gpus: Sequence[int], constraints: Constraints) -> bool:
+        """Tell whether a set meets constraints."""
         return len(self._allowed(as_rows([gpus], len(self._machine)), constraints)) == 1
 
-    def key(self, free: tuple[int, ...], gpus: Sequence[int], wish: Wish) -> tuple[float, ...]:
-        """Return all that a set is compared by."""
+    def key(
+        self, free: tuple[int, ...], gpus: Sequence[int], request: SetRequest
+    ) -> tuple[float, ...]:
+        """Return all values by which a set is compared, the bandwidth of its rings first."""
         row = as_rows([gpus], len(self._machine))
-        rest = [make(row)[0] for make in self._order(free, wish)]
+        rest = [make(row)[0] for make in self._order(free, request)]
         return (self._rings.bandwidth(gpus), *np.concatenate(rest).tolist())
 
-    def _best(self, free: tuple[int, ...], wish: Wish) -> tuple[int, ...] | None:
-        classes = self._alike(free, wish)
-        need = wish.count - len(wish.required)
+    def _best(self, free: tuple[int, ...], request: SetRequest) -> tuple[int, ...] | None:
+        classes = self._alike(free, request)
+        need = request.count - len(request.required)
         sets = _different_sets(classes, need)
         exact = sets is not None
         if sets is None:
-            sets = np.array(self._seeds(classes, need, wish.required), dtype=np.intp)
-        given = np.tile(sorted(wish.required), (len(sets), 1)).astype(np.intp)
+            sets = np.array(self._seeds(classes, need, request.required), dtype=np.intp)
+        given = np.tile(sorted(request.required), (len(sets), 1)).astype(np.intp)
         whole = np.sort(np.concatenate([given, sets], axis=1), axis=1)
-        # In the order of their indices, so that the first among equals has the lowest.
+        # Sorted by index, so that the first among equals has the lowest indices.
         whole = whole[np.lexsort(whole.T[::-1])]
-        rows = self._allowed(as_rows(whole, len(self._machine)), wish.constraints)
+        rows = self._allowed(as_rows(whole, len(self._machine)), request.constraints)
         if not len(rows):
             return None
-        found = self._first(rows, free, wish)
+        found = self._first(rows, free, request)
         if not exact:
-            found = self._improved(found, free, wish)
+            found = self._improved(found, free, request)
         return tuple(np.flatnonzero(found).tolist())
 
     # The order ---------------------------------------------------------------------------
 
-    def _order(self, free: Sequence[int], wish: Wish) -> Iterator[Criterion]:
-        """Yield the criteria after the bandwidth."""
+    def _order(self, free: Sequence[int], request: SetRequest) -> Iterator[Criterion]:
+        """Yield the criteria that come after the bandwidth, the most important first."""
         criteria = self._criteria
         if self._machine.nics:
             yield criteria.nics
-            if wish.rails:
-                yield criteria.rails(wish.rails)
-            if wish.multi_node:
+            if request.rails:
+                yield criteria.rails(request.rails)
+            if request.multi_node:
                 yield criteria.nic_bandwidth
         yield criteria.numa_nodes
         if self._machine.nics:
@@ -143,10 +148,12 @@ class Search:
         yield criteria.left(as_rows([free], len(self._machine))[0])
         yield criteria.locality
 
-    def _first(self, rows: Rows, free: Sequence[int], wish: Wish) -> npt.NDArray[np.float64]:
+    def _first(
+        self, rows: Rows, free: Sequence[int], request: SetRequest
+    ) -> npt.NDArray[np.float64]:
         """Return the best row, the first among equals."""
         rows = self._fastest(rows)
-        for make in self._order(free, wish):
+        for make in self._order(free, request):
             if len(rows) == 1:
                 break
             block = make(rows)
@@ -177,9 +184,10 @@ class Search:
         return fastest
 
     def _narrowest_pairs(self, rows: Rows) -> npt.NDArray[np.float64]:
-        """Return the least bandwidth of any pair: what a ring has where bandwidths are nested.
+        """Return the lowest bandwidth of any pair in each row, GB/s.
 
-        They are when of any three GPUs the two slowest pairs are equally fast.
+        It is the bandwidth of a ring if bandwidths are nested: of any three GPUs, the two slowest
+        pairs are equally fast.
         """
         speeds: npt.NDArray[np.float64] = np.full(len(rows), self._values[-1])
         if len(self._values) > 1:
@@ -207,25 +215,25 @@ class Search:
             return False
         return self._rings.bandwidth(gpus) >= constraints.min_bandwidth
 
-    # Sets that differ --------------------------------------------------------------------
+    # Interchangeable GPUs ----------------------------------------------------------------
 
-    def _alike(self, free: Sequence[int], wish: Wish) -> list[list[int]]:
-        """Return the free GPUs that are not required, grouped by which may be exchanged."""
+    def _alike(self, free: Sequence[int], request: SetRequest) -> list[list[int]]:
+        """Return the free GPUs that are not required, in groups of interchangeable ones."""
         criteria = self._criteria
         now = set(free)
         states = [
             (
                 gpu in now,
-                gpu in wish.required,
+                gpu in request.required,
                 criteria.numa[gpu],
                 criteria.nic_distance[gpu],
-                bool(criteria.rails_of(gpu) & wish.rails),
+                bool(criteria.rails_of(gpu) & request.rails),
             )
             for gpu in range(len(self._machine))
         ]
         classes: list[list[int]] = []
         for gpu in free:
-            if gpu in wish.required:
+            if gpu in request.required:
                 continue
             for group in classes:
                 if states[gpu] == states[group[0]] and self._exchangeable(gpu, group[0]):
@@ -236,7 +244,7 @@ class Search:
         return classes
 
     def _exchangeable(self, a: int, b: int) -> bool:
-        """Tell whether the machine stays as it is when two GPUs, and NICs, are exchanged."""
+        """Tell whether swapping two GPUs, and NICs accordingly, leaves the machine the same."""
         if (a, b) not in self._equal:
             self._equal[a, b] = self._compare(a, b)
         return self._equal[a, b]
@@ -254,7 +262,7 @@ class Search:
         return self._nic_users(order) == self._nic_users(range(size))
 
     def _nic_users(self, names: Sequence[int]) -> list[tuple[float, tuple[int, ...]]]:
-        """Return, for every NIC near any GPU, its rate and those GPUs, by the names given."""
+        """Return, sorted, the rate of each NIC near any GPU and the given names of these GPUs."""
         users: dict[int, list[int]] = {}
         for gpu, nics in enumerate(self._criteria.near_nics):
             for nic in nics:
@@ -262,12 +270,12 @@ class Search:
         rates = self._machine.nics
         return sorted((rates[nic].rate, tuple(sorted(gpus))) for nic, gpus in users.items())
 
-    # Where there are too many ------------------------------------------------------------
+    # Local search ------------------------------------------------------------------------
 
     def _seeds(
         self, classes: Sequence[Sequence[int]], need: int, required: frozenset[int]
     ) -> list[list[int]]:
-        """Return sets to start from: the nearest GPUs around one of each class."""
+        """Return one set to start from for each class: the GPUs nearest to one of its members."""
         free = [gpu for group in classes for gpu in group]
         seeds = []
         for group in classes:
@@ -282,26 +290,28 @@ class Search:
         return (-speed, numa[gpu] != numa[center], gpu)
 
     def _improved(
-        self, start: npt.NDArray[np.float64], free: Sequence[int], wish: Wish
+        self, start: npt.NDArray[np.float64], free: Sequence[int], request: SetRequest
     ) -> npt.NDArray[np.float64]:
-        """Exchange one GPU at a time, as long as that is better."""
+        """Swap one GPU at a time while that improves the set."""
         best = start
         for _ in range(_MOST_ROUNDS):
-            inside = [g for g in np.flatnonzero(best).tolist() if g not in wish.required]
+            inside = [g for g in np.flatnonzero(best).tolist() if g not in request.required]
             outside = [gpu for gpu in free if not best[gpu]]
             swaps = np.repeat(best[None, :], len(inside) * len(outside) + 1, axis=0)
             for row, (out, into) in enumerate(product(inside, outside), start=1):
                 swaps[row, out], swaps[row, into] = 0.0, 1.0
-            found = self._first(self._allowed(swaps, wish.constraints), free, wish)
+            found = self._first(self._allowed(swaps, request.constraints), free, request)
             if (found == best).all():
                 break
             best = found
         return best
 
-    # Why -----------------------------------------------------------------------------------
+    # Reasons -------------------------------------------------------------------------------
 
-    def reasons(self, free: Sequence[int], gpus: Sequence[int], wish: Wish) -> Iterator[str]:
-        """Say what a set is worth, criterion by criterion."""
+    def reasons(
+        self, free: Sequence[int], gpus: Sequence[int], request: SetRequest
+    ) -> Iterator[str]:
+        """Yield what speaks for a set in words, one text for each criterion."""
         machine, criteria = self._machine, self._criteria
         if len(gpus) > 1:
             yield self._about_rings(gpus)
@@ -356,9 +366,9 @@ def _is_nested(bandwidth: npt.NDArray[np.float64]) -> bool:
 
 
 def _different_sets(classes: Sequence[Sequence[int]], need: int) -> npt.NDArray[np.intp] | None:
-    """Return a set, one a row, for every way to take ``need`` GPUs of classes; None for too many.
+    """Return all different sets of ``need`` GPUs, one per row, or None if they are too many.
 
-    A set has the first GPUs of each class.
+    A set takes the first GPUs of each class.
     """
     places = _ways(tuple(len(group) for group in classes), need)
     if places is None:
@@ -370,7 +380,10 @@ def _different_sets(classes: Sequence[Sequence[int]], need: int) -> npt.NDArray[
 
 @lru_cache(maxsize=512)
 def _ways(sizes: tuple[int, ...], need: int) -> npt.NDArray[np.intp] | None:
-    """Return the ways to take ``need`` members of classes of these sizes, counted through."""
+    """Return all ways to take ``need`` members of classes of these sizes, None if too many.
+
+    Members are numbered through all classes; each row is one way.
+    """
     found: list[list[int]] = [[]]
     start = 0
     for place, size in enumerate(sizes):

@@ -1,7 +1,7 @@
-"""How near two devices of a machine are, in the words of ``nvidia-smi topo -m``.
+"""How near two devices of a machine are, in the terms of ``nvidia-smi topo -m``.
 
-The PCIe levels are an ultrametric: where a and b differ in their level to c, the larger of the two
-is the level between a and b. That is how a level is inferred that a table does not show.
+PCIe levels are an ultrametric: if a and b have different levels to c, the level between a and b is
+the larger of the two. This is how levels are inferred that a table does not show.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ import numpy.typing as npt
 __all__ = ["UNKNOWN", "Level", "Levels", "implied", "is_ultrametric"]
 
 Levels = npt.NDArray[np.int8]
-"""A square matrix of ``Level`` values; ``UNKNOWN`` where nothing is known."""
+"""A square, symmetric matrix of ``Level`` values, or ``UNKNOWN``."""
 UNKNOWN = -1
 
 
 class Level(IntEnum):
-    """From the same device to another machine, the nearest first.
+    """The levels, the nearest first.
 
     NVL: NVLink from GPU to GPU. NVS: NVLink through NVSwitch. PIX: at most one PCIe bridge. PXB:
     several PCIe bridges. PHB: a PCIe host bridge. NODE: host bridges of one NUMA node. SYS: between
@@ -38,10 +38,10 @@ class Level(IntEnum):
 
 
 def implied(levels: Levels) -> Levels:
-    """Return the levels with every one filled in that follows from the others.
+    """Return a copy of the levels with every level filled in that follows from the others.
 
-    Level (a, b) is max((a, c), (c, b)) for any c where these differ. Where both are PIX there is
-    one switch, so (a, b) is PIX, too. Filled in until nothing more follows.
+    Level (a, b) is max((a, c), (c, b)) for any c where these differ. If both are PIX, all three are
+    on one switch, so (a, b) is PIX.
     """
     found = levels.copy()
     size = len(found)
@@ -60,7 +60,7 @@ def implied(levels: Levels) -> Levels:
 
 
 def is_ultrametric(levels: Levels) -> bool:
-    """Tell whether no three devices contradict each other; unknown levels contradict nothing."""
+    """Tell whether the levels of any three devices are consistent; unknown levels are."""
     size = len(levels)
     known = levels != UNKNOWN
     for middle in range(size):

@@ -1,10 +1,10 @@
-"""A machine: its GPUs and NICs, how they hang together, and what that means for a set of GPUs.
+"""A machine: its GPUs and NICs, how they are connected, and what that means for sets of GPUs.
 
 The machine is a graph (networkx) of sockets, NUMA nodes, PCIe roots and switches, GPUs, NVSwitches
-and NICs; each of its nodes has a ``kind``, and as ``numa`` the kernel's number where it is a NUMA
-node and that is known. It is checked and frozen into arrays once; selection reads only the arrays.
-NVLink bandwidth belongs to a GPU's port: through an NVSwitch every pair can use all links of its
-GPUs, but no GPU more than its own.
+and NICs. Each graph node has a ``kind``; NUMA nodes also have the kernel's number as ``numa``, None
+if unknown. The graph is checked and frozen into arrays once; selection reads only the arrays.
+NVLink bandwidth belongs to a GPU's port: through an NVSwitch, every pair can use all links of its
+GPUs, but no GPU can use more than its own.
 """
 
 from __future__ import annotations
@@ -29,29 +29,29 @@ __all__ = [
     "MOST_GPUS",
     "NVSWITCH",
     "Gpu",
-    "Kind",
-    "Link",
+    "LinkKind",
     "Machine",
     "MachineError",
     "Mig",
     "Nic",
+    "PartKind",
     "Platform",
 ]
 
 Matrix = npt.NDArray[np.float64]
 Counts = npt.NDArray[np.int64]
 MOST_GPUS = 1024
-"""The most GPUs that a machine may be said to have."""
+"""The highest number of GPUs that a description may claim."""
 NVSWITCH = "NVSwitch"
-"""The node of a machine's graph that all its NVSwitches are together."""
+"""The graph node that stands for all NVSwitches of a machine."""
 
 
 class MachineError(BayplanError):
     """A description of a machine cannot be used."""
 
 
-class Kind(Enum):
-    """What a node of a machine's graph is."""
+class PartKind(Enum):
+    """The kind of a node of a machine's graph."""
 
     SOCKET = "socket"
     NUMA = "numa"
@@ -62,8 +62,8 @@ class Kind(Enum):
     NIC = "nic"
 
 
-class Link(Enum):
-    """What an edge of a machine's graph is."""
+class LinkKind(Enum):
+    """The kind of an edge of a machine's graph."""
 
     NVLINK = "nvlink"
     PCIE = "pcie"
@@ -73,7 +73,7 @@ class Link(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Mig:
-    """A MIG instance of a GPU: its uuid, its profile, memory in bytes."""
+    """A MIG instance of a GPU: its UUID, its instance numbers, and its memory in bytes."""
 
     uuid: str
     gpu_instance: int
@@ -83,12 +83,12 @@ class Mig:
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """A GPU. ``index`` is its place in every matrix; memory in bytes.
+    """A GPU. ``index`` is its position in every matrix; ``memory`` is in bytes.
 
-    ``nvlink_domain`` is ``<clusterUUID>.<cliqueID>`` where NVLink leaves the machine. ``cpus`` is
-    the list of its NUMA node's CPUs as the kernel writes it. ``lost`` says why the GPU cannot be
-    used, "" where it can. ``compute`` is the CUDA compute capability times ten, 0 where it is not
-    known; ``minor`` is that of its device file.
+    ``nvlink_domain`` is ``<clusterUUID>.<cliqueID>`` if NVLink leaves the machine. ``cpus`` are the
+    CPUs of its NUMA node as the kernel lists them. ``lost`` says why the GPU cannot be used, "" if
+    it can. ``compute`` is the CUDA compute capability times ten, 0 if unknown. ``minor`` is the
+    minor number of its device file.
     """
 
     index: int
@@ -107,16 +107,17 @@ class Gpu:
 
     @property
     def name(self) -> str:
-        """``GPU0`` and so on, as nvidia-smi names it."""
+        """The name that nvidia-smi uses, such as ``GPU0``."""
         return f"GPU{self.index}"
 
 
 @dataclass(frozen=True, slots=True)
 class Nic:
-    """A NIC by its RDMA name, such as mlx5_0; ``rate`` in Gb/s, 0 where it is not known.
+    """A NIC by its RDMA name, such as mlx5_0; ``rate`` is in Gb/s, 0 if unknown.
 
-    ``label`` is what a table calls it (NIC0). ``rail`` is the leaf switch that the same NIC of
-    every machine is connected to. ``parent`` is the physical function of a virtual one.
+    ``label`` is its name in nvidia-smi's table (NIC0). ``rail`` is the number of the leaf switch
+    that this NIC is connected to in every machine. ``parent`` is the name of the physical function
+    if this is a virtual one.
     """
 
     index: int
@@ -138,7 +139,11 @@ class Nic:
 
 @dataclass(frozen=True, slots=True)
 class Platform:
-    """What is known of the machine besides its devices; ``driver`` is that of its GPUs."""
+    """Facts about a machine besides its devices.
+
+    ``cpu`` is a key of ``INTER_SOCKET``, ``numa_cpus`` are pairs of a NUMA node and its CPUs as the
+    kernel lists them, ``driver`` is the version of the GPU driver.
+    """
 
     arch: str = "x86_64"
     cpu: str = ""
@@ -149,13 +154,14 @@ class Platform:
 
 @dataclass(eq=False)
 class Machine:
-    """A machine, read only. Matrices are over GPUs, or over GPUs and then NICs.
+    """A machine, read only.
 
-    ``levels`` are PCIe levels, GPUs first; NVLink is apart in ``nvlinks`` (links that a pair can
-    use, as NV# shows them) and ``direct`` (links without a switch between). ``bandwidth`` and
-    ``effective`` are GB/s of pairs in one direction, the wire's and NCCL's. ``notes`` say what was
-    assumed or is not known. ``asymmetric`` are pairs of GPUs, the lower index first, that have
-    NVLinks seen from one of them only.
+    ``levels`` are PCIe levels, a square matrix over GPUs and then NICs. All other matrices are
+    square over GPUs: ``nvlinks`` are the links that a pair can use (the number in NV#), ``direct``
+    those without a switch in between; ``bandwidth`` and ``effective`` are GB/s in one direction, on
+    the wire and as NCCL reckons, infinite on the diagonal. ``link`` is one NVLink. ``notes`` say
+    what was assumed or is unknown. ``asymmetric`` are pairs of GPUs, the lower index first, whose
+    NVLinks are seen from one side only.
     """
 
     name: str
@@ -177,13 +183,13 @@ class Machine:
 
     @cached_property
     def usable(self) -> tuple[int, ...]:
-        """The GPUs that are not lost, by index."""
+        """The indices of the GPUs that are not lost, in order."""
         return tuple(gpu.index for gpu in self.gpus if not gpu.lost)
 
     # Pairs -------------------------------------------------------------------------------
 
     def level(self, a: int, b: int) -> Level | None:
-        """Return the level between two GPUs, NVLink first; None where it is not known."""
+        """Return the level between two GPUs, NVLink before PCIe; None if unknown."""
         if a == b:
             return Level.X
         if self.nvlinks[a, b]:
@@ -201,7 +207,7 @@ class Machine:
         return "?" if known == UNKNOWN else Level(known).name
 
     def nic_level(self, gpu: int, nic: int) -> Level | None:
-        """Return the PCIe level between a GPU and a NIC; None where it is not known."""
+        """Return the PCIe level between a GPU and a NIC, None if unknown."""
         known = int(self.levels[gpu, len(self.gpus) + nic])
         return None if known == UNKNOWN else Level(known)
 
@@ -209,11 +215,11 @@ class Machine:
 
     @cached_property
     def compute_nics(self) -> tuple[int, ...]:
-        """The NICs for traffic between GPUs, by index: storage ports are left out.
+        """The indices of the NICs for traffic between GPUs, in order.
 
-        A port is for storage where the description says so, or where it is known that no GPU has it
-        at PIX or PXB while other ports have one. NICs that are down do not count, nor do virtual
-        functions beside their physical one.
+        Storage ports are left out: those that the description marks, and those known to be at PIX
+        or PXB of no GPU while other ports are. NICs that are down are left out, and virtual
+        functions whose physical function is listed.
         """
         names = {nic.name for nic in self.nics if nic.active}
         usable = [
@@ -245,14 +251,15 @@ class Machine:
         return tuple(nic for nic, level in levels.items() if level == lowest)
 
     def near_nics(self, gpu: int) -> tuple[int, ...]:
-        """Return the compute NICs at a GPU's lowest level, by index.
+        """Return the indices of the compute NICs nearest to a GPU, in order.
 
-        None where that is not known: beyond PXB a NIC whose level is not known may be nearer.
+        Empty if that is unknown: when the nearest known level is beyond PXB, a NIC of unknown level
+        may be nearer.
         """
         return self._near_nics[gpu]
 
     def nic_distance(self, gpu: int) -> Level:
-        """Return a GPU's level to its nearest compute NIC; NET where it has none or none known."""
+        """Return the level between a GPU and its nearest compute NIC, NET if none is known."""
         near = self.near_nics(gpu)
         return (self.nic_level(gpu, near[0]) or Level.NET) if near else Level.NET
 
@@ -260,16 +267,16 @@ class Machine:
 
     @cached_property
     def numa_of(self) -> tuple[int | None, ...]:
-        """The NUMA node of each GPU, None where it is not known."""
+        """The NUMA node of each GPU, None if unknown."""
         return tuple(gpu.numa for gpu in self.gpus)
 
     def ports(self, gpus: Sequence[int]) -> Matrix:
-        """Return the pair bandwidths of some GPUs, in the order given."""
+        """Return the bandwidths between some GPUs, a square matrix in the given order, GB/s."""
         return self.bandwidth[np.ix_(gpus, gpus)]
 
     @cached_property
     def shape(self) -> bytes:
-        """What selection depends on; machines of equal shape give equal answers but for names."""
+        """A key for all facts that selection reads; machines of equal shape get equal answers."""
         nics = [(nic.rail, nic.rate) for nic in self.nics]
         numa = [gpu.numa for gpu in self.gpus]
         rest = (nics, numa, self.compute_nics, self.usable, sorted(self.asymmetric))

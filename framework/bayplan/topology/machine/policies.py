@@ -1,8 +1,8 @@
-"""How other schedulers choose GPUs, for who wants just that.
+"""Policies of other schedulers for the choice of GPUs.
 
-best-fit, first-fit, pack and spread follow NUMA nodes and mean bandwidth. ``best-effort`` is that
-of NVIDIA's go-gpuallocator, ``topology-aware`` that of HAMi; both add up pair scores, and which of
-equal sets they take depends on the order of visit, which is kept (go-gpuallocator,
+best-fit, first-fit, pack and spread go by NUMA node and mean bandwidth. ``best-effort`` is the
+policy of NVIDIA's go-gpuallocator, ``topology-aware`` that of HAMi. Both add up pair scores and
+break ties by the order in which they visit sets; the same order is used here (go-gpuallocator,
 besteffort_policy.go; HAMi, pkg/device/nvidia/device.go and calculate_score.go).
 """
 
@@ -21,7 +21,7 @@ from bayplan.topology.machine.model import Machine
 
 __all__ = [
     "POLICIES",
-    "Asked",
+    "PolicyRequest",
     "best_effort",
     "by_policy",
     "pair_scores",
@@ -32,14 +32,15 @@ Scores = npt.NDArray[np.int64]
 _PCIE_SCORE = {Level.PIX: 50, Level.PXB: 40, Level.PHB: 30, Level.NODE: 20, Level.SYS: 10}
 _NVLINK_SCORE = 100
 _MOST_ENUMERATED = 16
-"""Above so many free GPUs no policy looks at every set: one GPU after the other is added."""
+"""Above this number of free GPUs, no policy looks at every set; they add one GPU at a time."""
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """What a policy answers: so many of the free GPUs, the required ones among them.
+class PolicyRequest:
+    """A request to a policy: ``count`` of the free GPUs, including the required ones.
 
-    ``allows`` tells whether a set fulfils the constraints.
+    ``free`` is in the order in which the policy visits them. ``allows`` tells whether a set meets
+    the constraints.
     """
 
     free: Sequence[int]
@@ -50,10 +51,10 @@ class Asked:
 
 @lru_cache(maxsize=256)
 def pair_scores(machine: Machine) -> Scores:
-    """Return HAMi's score of every pair: 100 for each NVLink, and 10 (SYS) to 50 (PIX) for PCIe.
+    """Return HAMi's pair scores as a matrix: 100 per NVLink, and 10 (SYS) to 50 (PIX) for PCIe.
 
-    A PCIe level that is not known is taken for NODE on one NUMA node and for SYS else; a pair whose
-    directions do not agree on NVLinks scores 0.
+    An unknown PCIe level counts as NODE on one NUMA node, else as SYS. A pair whose directions
+    disagree on NVLinks scores 0.
     """
     size = len(machine)
     scores = machine.nvlinks * _NVLINK_SCORE
@@ -72,8 +73,11 @@ def pair_scores(machine: Machine) -> Scores:
     return scores
 
 
-def by_policy(machine: Machine, policy: str, asked: Asked) -> tuple[int, ...] | None:
-    """Return the set that a policy in ``POLICIES`` takes, None where it finds none."""
+def by_policy(machine: Machine, policy: str, asked: PolicyRequest) -> tuple[int, ...] | None:
+    """Return the set that a policy chooses, None if it finds none.
+
+    :raises KeyError: for a policy that is not in ``POLICIES``.
+    """
     chosen = POLICIES[policy].choose(machine, asked)
     return tuple(chosen) if chosen and asked.allows(chosen) else None
 
@@ -81,7 +85,7 @@ def by_policy(machine: Machine, policy: str, asked: Asked) -> tuple[int, ...] | 
 # By NUMA node and bandwidth --------------------------------------------------------------------
 
 
-def _first_fit(machine: Machine, asked: Asked) -> list[int]:
+def _first_fit(machine: Machine, asked: PolicyRequest) -> list[int]:
     need = asked.count - len(asked.required)
     groups = _numa_groups(machine, asked)
     others = [gpu for gpu in asked.free if gpu not in asked.required]
@@ -89,20 +93,20 @@ def _first_fit(machine: Machine, asked: Asked) -> list[int]:
     return [*sorted(asked.required), *whole[:need]]
 
 
-def _pack(machine: Machine, asked: Asked) -> list[int]:
+def _pack(machine: Machine, asked: PolicyRequest) -> list[int]:
     groups = sorted(_numa_groups(machine, asked).values(), key=lambda group: -len(group))
     return [*sorted(asked.required), *(gpu for group in groups for gpu in group)][: asked.count]
 
 
-def _spread(machine: Machine, asked: Asked) -> list[int]:
+def _spread(machine: Machine, asked: PolicyRequest) -> list[int]:
     groups = sorted(_numa_groups(machine, asked).items())
     rounds = zip_longest(*(group for _, group in groups))
     in_turn = [gpu for one in rounds for gpu in one if gpu is not None]
     return [*sorted(asked.required), *in_turn][: asked.count]
 
 
-def _numa_groups(machine: Machine, asked: Asked) -> dict[int, list[int]]:
-    """Return the free GPUs that are not required by NUMA node, -1 where it is not known."""
+def _numa_groups(machine: Machine, asked: PolicyRequest) -> dict[int, list[int]]:
+    """Return the free GPUs that are not required, by NUMA node (-1 if unknown)."""
     groups: dict[int, list[int]] = {}
     for gpu in asked.free:
         if gpu not in asked.required:
@@ -111,7 +115,7 @@ def _numa_groups(machine: Machine, asked: Asked) -> dict[int, list[int]]:
     return groups
 
 
-def _best_fit(machine: Machine, asked: Asked) -> list[int]:
+def _best_fit(machine: Machine, asked: PolicyRequest) -> list[int]:
     if asked.count == 1:
         return [min(asked.required, default=asked.free[0])]
     bandwidth = machine.bandwidth.copy()
@@ -119,8 +123,8 @@ def _best_fit(machine: Machine, asked: Asked) -> list[int]:
     return _highest_sum(bandwidth, asked)
 
 
-def _highest_sum(values: npt.NDArray[np.float64] | Scores, asked: Asked) -> list[int]:
-    """Return the first set in the order of the free GPUs whose pairs have the highest sum."""
+def _highest_sum(values: npt.NDArray[np.float64] | Scores, asked: PolicyRequest) -> list[int]:
+    """Return the allowed set whose pairs have the highest sum, the first visited among equals."""
     visited = asked.free
     if len(visited) > _MOST_ENUMERATED:
         return _grown(values, asked)
@@ -139,11 +143,11 @@ def _highest_sum(values: npt.NDArray[np.float64] | Scores, asked: Asked) -> list
 
 @lru_cache(maxsize=256)
 def _combinations(size: int, count: int) -> npt.NDArray[np.intp]:
-    """Return all sets of ``count`` of ``size`` in lexicographic order, one a row."""
+    """Return all sets of ``count`` out of ``size`` in lexicographic order, one per row."""
     return np.array(list(combinations(range(size), count)), dtype=np.intp).reshape(-1, count)
 
 
-def _grown(values: npt.NDArray[np.float64] | Scores, asked: Asked) -> list[int]:
+def _grown(values: npt.NDArray[np.float64] | Scores, asked: PolicyRequest) -> list[int]:
     chosen = sorted(asked.required) or [asked.free[0]]
     while len(chosen) < asked.count:
         left = [gpu for gpu in asked.free if gpu not in chosen]
@@ -154,19 +158,20 @@ def _grown(values: npt.NDArray[np.float64] | Scores, asked: Asked) -> list[int]:
 # HAMi ----------------------------------------------------------------------------------------
 
 
-def _topology_aware(machine: Machine, asked: Asked) -> list[int]:
-    """Choose as HAMi does on idle devices: the highest NUMA node and index are visited first."""
+def _topology_aware(machine: Machine, asked: PolicyRequest) -> list[int]:
+    """Choose as HAMi does on idle devices, which visits the highest NUMA node and index first."""
     node_of = machine.numa_of
     order = sorted(asked.free, key=lambda gpu: (-1 if node_of[gpu] is None else node_of[gpu], gpu))
     return topology_aware(pair_scores(machine), replace(asked, free=order[::-1]))
 
 
-def topology_aware(scores: Scores, asked: Asked) -> list[int]:
-    """Return HAMi's choice among the free GPUs, in the order of visit; none for too few.
+def topology_aware(scores: Scores, asked: PolicyRequest) -> list[int]:
+    """Return HAMi's choice among the free GPUs, empty if they are too few.
 
-    As many as asked for are taken as they are. One alone is that with the lowest sum of scores to
-    the others, several are those with the highest sum, the first among equals. Required GPUs and
-    constraints, which HAMi does not know, leave the set with the highest sum that has them.
+    If exactly as many are free as requested, these are it. A single GPU is the one with the lowest
+    sum of scores to the others; several are the set with the highest sum, the first among equals.
+    HAMi knows no required GPUs and no constraints; with these, the result is the set with the
+    highest sum that meets them.
     """
     free = asked.free
     if len(free) < asked.count:
@@ -186,11 +191,12 @@ def topology_aware(scores: Scores, asked: Asked) -> list[int]:
 def best_effort(
     scores: Scores, available: Sequence[int], required: Sequence[int], size: int
 ) -> list[int]:
-    """Return go-gpuallocator's best-effort set; empty where there is none.
+    """Return go-gpuallocator's best-effort set, empty if there is none.
 
-    All available GPUs are partitioned into sets of ``size``, one of which may be filled up with
-    blanks; the first partition with the highest sum of pair scores that has a full set with all
-    required GPUs counts, and of its sets the best that has them. For one GPU the first is taken.
+    All available GPUs are partitioned into sets of ``size``; one set may be filled up with blanks.
+    Of the partitions with a full set that holds all required GPUs, the first with the highest sum
+    of pair scores counts; the result is its best set with these GPUs. For ``size`` 1 it is the
+    first GPU.
     """
     wanted = set(required)
     if size < 1 or size > len(available) or len(wanted) > size or not wanted <= set(available):
@@ -198,14 +204,14 @@ def best_effort(
     if size == 1:
         return list(required) or [available[0]]
     if len(available) > _MOST_ENUMERATED:
-        asked = Asked(available, size, frozenset(required), lambda gpus: True)
+        asked = PolicyRequest(available, size, frozenset(required), lambda gpus: True)
         return sorted(_grown(scores, asked))
     partition = _Partitions(scores, sorted(available), wanted, size).best()
     full = [group for group in partition if len(group) == size and wanted <= set(group)]
     return max(full, key=partial(_sum_of, scores)) if full else []
 
 
-def _best_effort(machine: Machine, asked: Asked) -> list[int]:
+def _best_effort(machine: Machine, asked: PolicyRequest) -> list[int]:
     return best_effort(pair_scores(machine), asked.free, sorted(asked.required), asked.count)
 
 
@@ -214,10 +220,10 @@ def _sum_of(scores: Scores, group: Sequence[int]) -> int:
 
 
 class _Partitions:
-    """The best partition, by dynamic programming over what is left.
+    """Finds the best partition by dynamic programming over the remaining GPUs.
 
-    Sets are visited in the order of the original, each starting with the lowest GPU that is left;
-    the first best is kept, so that equal partitions resolve as they do there.
+    Sets are visited in go-gpuallocator's order, each starting with the lowest remaining GPU, and
+    the first best wins, so that ties break as they do there.
     """
 
     def __init__(
@@ -247,7 +253,7 @@ class _Partitions:
         return groups
 
     def _first(self, left: int, blanks: bool) -> tuple[int, int] | None:
-        """Return the best sum of what is left and its first set; None where none is allowed."""
+        """Return the best sum for the remaining GPUs and its first set, None if none is allowed."""
         key = (left, blanks)
         if key not in self._known:
             best: tuple[int, int] | None = None
@@ -270,7 +276,7 @@ class _Partitions:
         part = len(self._gpus) % self._size
         sets = list(combinations(others, self._size - 1))
         if blanks:
-            # Blanks come after every GPU, so a filled-up set follows the full ones it starts like.
+            # Blanks sort after every GPU, so a set with blanks follows full sets of the same start.
             short = list(combinations(others, part - 1))
             sets = sorted([*sets, *short], key=lambda s: (*s, *([99] * (self._size - 1 - len(s)))))
         for chosen in sets:
@@ -283,15 +289,15 @@ class _Partitions:
         return self._values[group]
 
 
-# All of them -----------------------------------------------------------------------------------
+# All policies ----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class _Policy:
-    """What a policy goes by, in words and as a function."""
+    """A policy, in words and as a function."""
 
     what: str
-    choose: Callable[[Machine, Asked], list[int]]
+    choose: Callable[[Machine, PolicyRequest], list[int]]
 
 
 POLICIES = {
@@ -302,7 +308,7 @@ POLICIES = {
     "pack": _Policy("the NUMA node with the most free GPUs first", _pack),
     "spread": _Policy("NUMA nodes in turn", _spread),
     "best-effort": _Policy(
-        "the sets that share all free GPUs out best (go-gpuallocator)", _best_effort
+        "the sets of the best partition of all free GPUs (go-gpuallocator)", _best_effort
     ),
     "topology-aware": _Policy(
         "the highest sum of pair scores, for one GPU the lowest (HAMi)", _topology_aware

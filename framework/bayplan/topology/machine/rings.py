@@ -1,8 +1,8 @@
-"""Rings: in which order a collective passes GPUs, and what such a ring carries.
+"""Rings: the order in which a collective passes GPUs, and the bandwidth of such a ring.
 
-A ring collective runs at the speed of its slowest edge. GPUs that are connected by several NVLinks
-carry several rings at once: on a DGX-1V, {0, 1, 2, 3} carry two rings of single links in either
-direction, which is 100 GB/s; {0, 1, 4, 5} only one. Formulas: nccl-tests, doc/PERFORMANCE.md.
+A ring collective runs at the speed of its slowest edge. GPUs connected by several NVLinks carry
+several rings at once: on a DGX-1V, {0, 1, 2, 3} carry two rings of single links in each direction,
+which is 100 GB/s; {0, 1, 4, 5} carry only one. Formulas: nccl-tests, doc/PERFORMANCE.md.
 """
 
 from __future__ import annotations
@@ -39,18 +39,21 @@ BUS_FACTORS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "broa
 
 
 def bus_factor(collective: str, ranks: int) -> float:
-    """Return bus bandwidth over algorithm bandwidth of a collective over so many ranks."""
+    """Return the ratio of bus bandwidth to algorithm bandwidth of a collective.
+
+    :raises ValueError: for a collective that is not in ``BUS_FACTORS``.
+    """
     if collective == "all-reduce":
         return 2 * (ranks - 1) / ranks
     if collective in ("all-gather", "reduce-scatter", "all-to-all"):
         return (ranks - 1) / ranks
     if collective in BUS_FACTORS:
         return 1.0
-    raise ValueError(f"there is no collective {collective!r} (there is {', '.join(BUS_FACTORS)})")
+    raise ValueError(f"there is no collective {collective!r} (known: {', '.join(BUS_FACTORS)})")
 
 
 def all_reduce_seconds(size: float, ranks: int, gbps: float) -> float:
-    """Return how long a large ring all-reduce of ``size`` bytes takes at ``gbps`` GB/s."""
+    """Return the seconds of a large ring all-reduce of ``size`` bytes at ``gbps`` GB/s."""
     return bus_factor("all-reduce", ranks) * size / (gbps * 1e9) if ranks > 1 else 0.0
 
 
@@ -58,23 +61,26 @@ def all_reduce_seconds(size: float, ranks: int, gbps: float) -> float:
 
 
 def ring_edges(order: Sequence[int]) -> list[tuple[int, int]]:
-    """Return the edges of a ring; none for one GPU, one edge there and back for two."""
+    """Return the edges of a ring: none for one GPU, the edge and its reverse for two."""
     if len(order) < 2:
         return []
     return [*pairwise(order), (order[-1], order[0])]
 
 
 def slowest_edge(bandwidth: Matrix, order: Sequence[int]) -> float:
-    """Return the bandwidth of a ring's slowest edge; infinite for one GPU."""
+    """Return the bandwidth of a ring's slowest edge, infinite for one GPU."""
     return min((float(bandwidth[a, b]) for a, b in ring_edges(order)), default=float("inf"))
 
 
 def ring_order(bandwidth: Matrix, gpus: Sequence[int]) -> tuple[int, ...]:
-    """Return GPUs in the order of their best ring, the lowest index first.
+    """Return GPUs in the order of their best ring, starting with the lowest index.
 
-    Best is the fastest slowest edge, then the least sum of 1/bandwidth, then the lowest indices.
-    Exact for up to 8 GPUs; for up to 16 in the slowest edge, while the sum is that of 2-opt from
-    several rings; above, the slowest edge is that of the best ring found in bounded time, too.
+    The best ring has the fastest slowest edge, then the lowest sum of 1/bandwidth, then the lowest
+    indices. The result is exact for up to 8 GPUs. For up to 16 the slowest edge is exact and the
+    sum is a local optimum (2-opt from several rings); above, the slowest edge is the best one found
+    in bounded time, too.
+
+    :param bandwidth: a square matrix over all GPUs of the machine, GB/s.
     """
     chosen = sorted(gpus)
     if len(chosen) < 4:
@@ -98,7 +104,7 @@ def _cost(own: Matrix) -> list[list[float]]:
 
 
 def _exact_order(own: Matrix) -> list[int]:
-    """Try every ring from 0, cutting what is slower or longer than the best."""
+    """Return the best ring from 0 by branch and bound."""
     size = len(own)
     speed: list[list[float]] = own.tolist()
     cost = _cost(own)
@@ -126,16 +132,16 @@ def _exact_order(own: Matrix) -> list[int]:
 
 
 def _improved_order(own: Matrix) -> list[int]:
-    """Return the best of several rings whose slowest edge is the fastest known, each improved."""
+    """Return the best of several rings with the fastest known slowest edge, improved by 2-opt."""
     size = len(own)
     speed: list[list[float]] = own.tolist()
     floor = _best_floor(speed)
     cost = np.where(own > 0, _cost(own), 0.0)
-    # More than any ring, so that an edge that is too slow is never worth what it saves.
+    # Costs more than any ring, so that an edge that is too slow never pays off.
     cost[(own < floor) | (own == 0)] += cost.sum() + 1.0
     costs: list[list[float]] = cost.tolist()
     starts = [list(range(size)), _by_nearest(costs)]
-    # There is such a ring, be it that of the indices.
+    # If the search finds no ring, the order of the indices is one.
     starts.append(_find_ring(_edges(speed, floor)) or starts[0])
     rings = [_improved(start, costs) for start in starts]
     order = min(rings, key=lambda ring: sum(costs[a][b] for a, b in ring_edges(ring)))
@@ -143,7 +149,7 @@ def _improved_order(own: Matrix) -> list[int]:
 
 
 def _by_nearest(cost: Sequence[Sequence[float]]) -> list[int]:
-    """Return a ring that goes to the nearest GPU left, from 0."""
+    """Return the ring from 0 that always goes to the nearest remaining GPU."""
     order = [0]
     left = list(range(1, len(cost)))
     while left:
@@ -154,7 +160,7 @@ def _by_nearest(cost: Sequence[Sequence[float]]) -> list[int]:
 
 
 def _improved(order: list[int], cost: Sequence[Sequence[float]]) -> list[int]:
-    """Turn stretches of a ring as long as that makes it shorter (2-opt)."""
+    """Reverse stretches of a ring in place while that makes it shorter (2-opt)."""
     size = len(order)
     improved = True
     while improved:
@@ -174,9 +180,10 @@ def _improved(order: list[int], cost: Sequence[Sequence[float]]) -> list[int]:
 
 
 class RingModel:
-    """What rings over any set of a machine's GPUs carry; answers are kept.
+    """The bandwidth of rings over sets of a machine's GPUs; answers are cached.
 
-    Slowest edges are exact for up to 16 GPUs; above, those of the best ring found in bounded time.
+    The slowest edge is exact for up to 16 GPUs; above, it is that of the best ring found in bounded
+    time.
     """
 
     def __init__(self, machine: Machine) -> None:
@@ -190,7 +197,7 @@ class RingModel:
         self._counts: dict[int, int] = {}
 
     def slowest(self, gpus: Sequence[int]) -> float:
-        """Return the slowest edge of the best single ring, GB/s on the wire."""
+        """Return the bandwidth of the slowest edge of the best single ring, GB/s on the wire."""
         mask = _mask(gpus)
         found = self._known.get(mask)
         if found is None:
@@ -198,7 +205,7 @@ class RingModel:
         return found
 
     def over_nvlink(self, gpus: Sequence[int]) -> bool:
-        """Tell whether a ring passes these GPUs over NVLink alone; one GPU needs none."""
+        """Tell whether the GPUs have a ring over NVLink alone; a single GPU has."""
         if len(gpus) < 2:
             return True
         mask = _mask(gpus)
@@ -208,10 +215,10 @@ class RingModel:
         return found
 
     def parallel(self, gpus: Sequence[int]) -> int:
-        """Return how many rings of single NVLinks the GPUs carry at once, in both directions.
+        """Return the number of rings of single NVLinks that the GPUs carry at once.
 
-        0 where GPUs are connected through switches, whose ports one ring fills. Exact for up to 8
-        GPUs; above, one ring in both directions is counted.
+        Both directions count. It is 0 for GPUs that are connected through switches: there one ring
+        uses all links. Exact for up to 8 GPUs; above, at most one ring in both directions counts.
         """
         if len(gpus) < 3 or not self._any_direct:
             return 0
@@ -223,11 +230,15 @@ class RingModel:
         return found
 
     def bandwidth(self, gpus: Sequence[int]) -> float:
-        """Return what all rings together carry, GB/s on the wire; infinite for one GPU."""
+        """Return the bandwidth of all rings together, GB/s on the wire, infinite for one GPU."""
         return max(self.slowest(gpus), self.parallel(gpus) * self._machine.link.wire)
 
     def bounds(self, members: Matrix) -> Matrix:
-        """Return upper bounds of ``bandwidth`` for sets given as rows of 0 and 1."""
+        """Return upper bounds of ``bandwidth`` for many sets at once.
+
+        :param members: sets of one size as rows of 0 and 1, shape (sets, GPUs).
+        :returns: GB/s on the wire, shape (sets,).
+        """
         machine = self._machine
         size = int(members[0].sum())
         if size < 2:
@@ -246,7 +257,7 @@ class RingModel:
         return bound
 
     def both(self, gpus: Sequence[int]) -> Bandwidth:
-        """Return the wire's and NCCL's bandwidth of all rings together."""
+        """Return the bandwidth of all rings together, on the wire and as NCCL reckons."""
         wire = self.bandwidth(gpus)
         if len(gpus) < 2:
             return Bandwidth(wire, wire)
@@ -257,7 +268,7 @@ class RingModel:
 
 @lru_cache(maxsize=256)
 def ring_model(machine: Machine) -> RingModel:
-    """Return the model of a machine; one for each."""
+    """Return the ring model of a machine; cached."""
     return RingModel(machine)
 
 
@@ -269,7 +280,7 @@ def _mask(gpus: Sequence[int]) -> int:
 
 
 def _slowest(speed: Sequence[Sequence[float]], gpus: Sequence[int]) -> float:
-    """Return the fastest slowest edge of a ring: the largest value whose edges still hold one."""
+    """Return the bandwidth of the slowest edge of the best ring over some GPUs."""
     size = len(gpus)
     if size < 2:
         return float("inf")
@@ -283,7 +294,7 @@ def _slowest(speed: Sequence[Sequence[float]], gpus: Sequence[int]) -> float:
 
 
 def _best_floor(own: Sequence[Sequence[float]]) -> float:
-    """Return the largest value whose edges, with all that are faster, hold a ring."""
+    """Return the highest bandwidth such that edges of at least this bandwidth contain a ring."""
     size = len(own)
     values = sorted({own[a][b] for a in range(size) for b in range(a)}, reverse=True)
     if len(values) == 1:
@@ -292,16 +303,19 @@ def _best_floor(own: Sequence[Sequence[float]]) -> float:
 
 
 def _edges(own: Sequence[Sequence[float]], least: float) -> list[int]:
-    """Return the graph of the edges with a bandwidth or more, as a mask of neighbours each."""
+    """Return the neighbours of each GPU over edges of at least ``least``, as bit masks."""
     size = len(own)
     return [sum(1 << b for b in range(size) if b != a and own[a][b] >= least) for a in range(size)]
 
 
 def _has_ring(edges: Sequence[int]) -> bool:
-    """Tell whether a graph, given as a mask of neighbours each, has a Hamiltonian cycle.
+    """Tell whether a graph has a Hamiltonian cycle.
 
-    Few edges at a vertex say no, many at all of them yes (Dirac); else by dynamic programming over
-    the sets of vertices passed. Of more than 16 vertices, whether one is found in bounded time.
+    A vertex with fewer than two edges rules it out, and many edges at every vertex guarantee it
+    (Dirac); otherwise dynamic programming over sets of visited vertices decides. For more than 16
+    vertices, a search in bounded time decides.
+
+    :param edges: the neighbours of each vertex, as bit masks.
     """
     size = len(edges)
     if size > _EXACT_RING:
@@ -333,10 +347,11 @@ def _has_ring(edges: Sequence[int]) -> bool:
 
 
 def _find_ring(edges: Sequence[int]) -> list[int]:
-    """Return a Hamiltonian cycle of a graph, from vertex 0; [] where none is found.
+    """Return a Hamiltonian cycle of a graph from vertex 0, [] if none is found.
 
-    The search is taken up at each vertex, with more steps from turn to turn: what is hopeless from
-    one is often easy from another. Up to 16 vertices it goes on until it is through.
+    The search starts at each vertex in turn, because a start that leads nowhere is often next to an
+    easy one. For up to 16 vertices, further rounds with more steps follow until the search is
+    exhaustive.
     """
     size = len(edges)
     most = _STEPS_TO_FIND
@@ -354,7 +369,10 @@ def _find_ring(edges: Sequence[int]) -> list[int]:
 
 
 def _search_ring(edges: Sequence[int], start: int, most: int) -> tuple[list[int], bool]:
-    """Search a Hamiltonian cycle in so many steps; tell, too, whether all paths were tried."""
+    """Search for a Hamiltonian cycle in at most ``most`` steps.
+
+    :returns: the cycle ([] if none was found), and whether the search is complete.
+    """
     path = [start]
     left = ((1 << len(edges)) - 1) & ~(1 << start)
     options = [_next(edges, left, path)]
@@ -373,9 +391,9 @@ def _search_ring(edges: Sequence[int], start: int, most: int) -> tuple[list[int]
 
 
 def _next(edges: Sequence[int], left: int, path: Sequence[int]) -> list[int]:
-    """Return where a path may go on, the vertex with the fewest ways on at the end.
+    """Return the next vertices of a path, the one with the fewest ways on last.
 
-    Nowhere, if a vertex is left that cannot be both entered and left any more.
+    There are none if the path has cut off a vertex, which then cannot be both entered and left.
     """
     reach = left | 1 << path[-1] | 1 << path[0]
     ways = {v: (edges[v] & reach).bit_count() for v in range(len(edges)) if left >> v & 1}
@@ -385,7 +403,7 @@ def _next(edges: Sequence[int], left: int, path: Sequence[int]) -> list[int]:
 
 
 def _disjoint_rings(links: list[list[int]]) -> int:
-    """Return how many rings share a multigraph so that no link is in two of them."""
+    """Return the highest number of rings over a multigraph that have no link in common."""
     size = len(links)
     most = min(sum(row) for row in links) // 2
     if not most:
@@ -422,9 +440,9 @@ def _disjoint_rings(links: list[list[int]]) -> int:
 
 
 def _all_rings(links: Sequence[Sequence[int]]) -> list[list[tuple[int, int]]]:
-    """Return every ring over all vertices, those with the most links on their thinnest edge first.
+    """Return the edges of every ring over all vertices, the widest thinnest edge first.
 
-    In a ring of three an edge is passed once, as in any larger one.
+    Each direction of a ring counts once.
     """
     size = len(links)
     found: list[list[int]] = []

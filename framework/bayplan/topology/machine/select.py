@@ -1,9 +1,9 @@
-"""Which GPUs of a machine a job should get.
+"""Select the GPUs of a machine that a pod should get.
 
-``select`` answers one request on the GPUs that are free. The policy ``ring`` is ours: the fastest
-rings first, then NICs near to the GPUs and on the rails that are wanted, then few NUMA nodes, then
-what is left whole (the largest NVLink groups, NUMA nodes and PCIe switches that remain). The others
-are those of other schedulers (:mod:`bayplan.topology.machine.policies`).
+``select`` answers one request for the free GPUs. The policy ``ring`` is bayplan's own: it prefers
+the fastest rings, then NICs near the GPUs and on the wanted rails, then few NUMA nodes, then sets
+that leave large NVLink groups, NUMA nodes and PCIe switches whole. The other policies are those of
+other schedulers (:mod:`bayplan.topology.machine.policies`).
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from bayplan.naming import counted
-from bayplan.topology.machine.gpu_search import NO_CONSTRAINTS, Constraints, Wish, search_of
+from bayplan.topology.machine.gpu_search import NO_CONSTRAINTS, Constraints, SetRequest, search_of
 from bayplan.topology.machine.model import Machine
-from bayplan.topology.machine.policies import POLICIES, Asked, by_policy
+from bayplan.topology.machine.policies import POLICIES, PolicyRequest, by_policy
 from bayplan.topology.machine.rings import ring_model
 
 __all__ = [
@@ -22,8 +22,8 @@ __all__ = [
     "RING",
     "Constraints",
     "NoSelection",
-    "Request",
     "Selection",
+    "SelectionRequest",
     "ring_key",
     "select",
     "select_first",
@@ -33,11 +33,11 @@ RING = "ring"
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
-    """A number of GPUs, some of which may be given.
+class SelectionRequest:
+    """A request for ``count`` GPUs that include the ``required`` ones.
 
-    ``policy`` is "ring" or a name in ``policies.POLICIES``. ``rails`` are those that the job uses
-    on other nodes; with ``multi_node`` the traffic leaves the machine, so more NICs are better.
+    ``policy`` is "ring" or a name in ``policies.POLICIES``. ``rails`` are the rails that the job
+    uses on other nodes. With ``multi_node``, traffic leaves the machine, so more NICs are better.
     """
 
     count: int
@@ -50,10 +50,10 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """The GPUs chosen, in rising order. Bandwidths in GB/s on the wire, infinite for one GPU.
+    """The selected GPUs, in rising order. Bandwidths are GB/s on the wire, infinite for one GPU.
 
     ``bottleneck`` is what all rings together carry, ``slowest_edge`` the slowest edge of the best
-    single one. ``relaxed`` names the constraints that were given up.
+    single ring. ``relaxed`` names the constraints that were given up, "" if none.
     """
 
     gpus: tuple[int, ...]
@@ -65,20 +65,22 @@ class Selection:
 
 @dataclass(frozen=True, slots=True)
 class NoSelection:
-    """No set was found: why."""
+    """No set was found; ``reason`` says why."""
 
     reason: str
 
 
 def select_first(
-    machine: Machine, free: Iterable[int], requests: Sequence[Request]
+    machine: Machine, free: Iterable[int], requests: Sequence[SelectionRequest]
 ) -> Selection | NoSelection:
-    """Answer the first of several requests that can be answered, the strictest first.
+    """Answer the first of several requests that has an answer.
 
-    A later answer says which constraints were given up; a refusal is that of the last request.
+    :param requests: the strictest first. If a later one is answered, ``Selection.relaxed`` names
+        the constraints of the first. If none is, the reason is that of the last.
+    :raises ValueError: as ``select`` does.
     """
     gpus = tuple(free)
-    answer: Selection | NoSelection = NoSelection("nothing was asked for")
+    answer: Selection | NoSelection = NoSelection("nothing was requested")
     for index, request in enumerate(requests):
         answer = select(machine, gpus, request)
         if isinstance(answer, Selection):
@@ -86,17 +88,20 @@ def select_first(
     return answer
 
 
-def select(machine: Machine, free: Iterable[int], request: Request) -> Selection | NoSelection:
-    """Choose GPUs, or say why none can be chosen.
+def select(
+    machine: Machine, free: Iterable[int], request: SelectionRequest
+) -> Selection | NoSelection:
+    """Select GPUs, or say why that is impossible.
 
-    :param free: indices of the GPUs that may be taken.
-    :raises ValueError: for an index that the machine does not have, a count below 1, or a policy
-        that there is not.
+    :param free: the indices of the GPUs that may be taken.
+    :raises ValueError: for a GPU that the machine does not have, a count below 1, or an unknown
+        policy.
     """
     gpus = tuple(sorted(set(free)))
     outside = [gpu for gpu in (*gpus, *request.required) if not 0 <= gpu < len(machine)]
     if outside:
-        raise ValueError(f"GPU{outside[0]} is not there: the machine has {len(machine)} GPUs")
+        have = counted(len(machine), "GPU")
+        raise ValueError(f"GPU{outside[0]} does not exist: the machine has {have}")
     if request.count < 1:
         raise ValueError(f"expected a count of 1 or more, got {request.count}")
     refusal = _refusal(machine, gpus, request)
@@ -110,17 +115,18 @@ def select(machine: Machine, free: Iterable[int], request: Request) -> Selection
 
 
 def ring_key(
-    machine: Machine, free: Iterable[int], gpus: Sequence[int], request: Request
+    machine: Machine, free: Iterable[int], gpus: Sequence[int], request: SelectionRequest
 ) -> tuple[float, ...]:
-    """Return the key by which the policy ``ring`` compares a set; the larger the better.
+    """Return the key by which the policy ``ring`` compares a set; larger is better.
 
-    The first entry is the bandwidth of the rings; see :mod:`bayplan.topology.machine.criteria`.
+    The first entry is the bandwidth of the rings in GB/s; the others are the criteria of
+    :mod:`bayplan.topology.machine.criteria`.
     """
-    return search_of(machine).key(tuple(sorted(free)), gpus, _wish(request))
+    return search_of(machine).key(tuple(sorted(free)), gpus, _set_request(request))
 
 
-def _wish(request: Request) -> Wish:
-    return Wish(
+def _set_request(request: SelectionRequest) -> SetRequest:
+    return SetRequest(
         request.count,
         request.required,
         request.constraints,
@@ -129,7 +135,7 @@ def _wish(request: Request) -> Wish:
     )
 
 
-def _refusal(machine: Machine, free: Sequence[int], request: Request) -> str:
+def _refusal(machine: Machine, free: Sequence[int], request: SelectionRequest) -> str:
     wanted = f"{request.count} {'is' if request.count == 1 else 'are'} asked for"
     if request.count > len(machine):
         return f"the machine has {counted(len(machine), 'GPU')}, {wanted}"
@@ -142,13 +148,15 @@ def _refusal(machine: Machine, free: Sequence[int], request: Request) -> str:
     return f"GPU{taken[0]} is required and not free" if taken else ""
 
 
-def _by_rings(machine: Machine, free: tuple[int, ...], request: Request) -> Selection | NoSelection:
+def _by_rings(
+    machine: Machine, free: tuple[int, ...], request: SelectionRequest
+) -> Selection | NoSelection:
     search = search_of(machine)
-    wish = _wish(request)
-    gpus = search.best(free, wish)
+    wanted = _set_request(request)
+    gpus = search.best(free, wanted)
     if gpus is None:
         return NoSelection(_why_none(machine, free, request))
-    return _selection(machine, gpus, search.reasons(free, gpus, wish))
+    return _selection(machine, gpus, search.reasons(free, gpus, wanted))
 
 
 def _selection(machine: Machine, gpus: tuple[int, ...], why: Iterable[str]) -> Selection:
@@ -157,31 +165,31 @@ def _selection(machine: Machine, gpus: tuple[int, ...], why: Iterable[str]) -> S
 
 
 def _by_policy(
-    machine: Machine, free: tuple[int, ...], request: Request
+    machine: Machine, free: tuple[int, ...], request: SelectionRequest
 ) -> Selection | NoSelection:
     search = search_of(machine)
-    asked = Asked(
+    asked = PolicyRequest(
         free,
         request.count,
         request.required,
-        lambda gpus: search.fulfils(gpus, request.constraints),
+        lambda gpus: search.meets(gpus, request.constraints),
     )
     chosen = by_policy(machine, request.policy, asked)
     if chosen is None:
-        if search.best(free, _wish(request)) is None:
+        if search.best(free, _set_request(request)) is None:
             return NoSelection(_why_none(machine, free, request))
         found = f"{request.count} GPUs with {request.constraints}"
-        return NoSelection(f"policy {request.policy} does not find {found}, though there are such")
+        return NoSelection(f"policy {request.policy} does not find {found}, though they exist")
     gpus = tuple(sorted(chosen))
-    why = (POLICIES[request.policy].what, *search.reasons(free, gpus, _wish(request)))
+    why = (POLICIES[request.policy].what, *search.reasons(free, gpus, _set_request(request)))
     return _selection(machine, gpus, why)
 
 
-def _why_none(machine: Machine, free: tuple[int, ...], request: Request) -> str:
-    """Say which constraint no set of the free GPUs fulfils."""
+def _why_none(machine: Machine, free: tuple[int, ...], request: SelectionRequest) -> str:
+    """Say which constraint no set of the free GPUs meets."""
     search = search_of(machine)
     asked = request.constraints
-    wish = _wish(request)
+    wanted = _set_request(request)
     of = f"no {request.count} of {counted(len(free), 'free GPU')}"
     tried = (
         (Constraints(same_numa=asked.same_numa), "are on one NUMA node"),
@@ -193,11 +201,11 @@ def _why_none(machine: Machine, free: tuple[int, ...], request: Request) -> str:
     )
     for constraints, what in tried:
         if constraints != NO_CONSTRAINTS:
-            if search.best(free, replace(wish, constraints=constraints)) is None:
+            if search.best(free, replace(wanted, constraints=constraints)) is None:
                 return f"{of} {what}"
-    plain = search.best(free, replace(wish, constraints=NO_CONSTRAINTS))
-    assert plain is not None, "without constraints any set will do"
+    plain = search.best(free, replace(wanted, constraints=NO_CONSTRAINTS))
+    assert plain is not None, "without constraints there is always a set"
     best = ring_model(machine).bandwidth(plain)
     if asked.min_bandwidth > best:
         return f"{of} reach {asked.min_bandwidth:g} GB/s; the best reach {best:g}"
-    return f"{of} fulfil all of: {asked}"
+    return f"{of} meet all of: {asked}"

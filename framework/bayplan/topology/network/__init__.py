@@ -1,1 +1,1 @@
-"""Networks as trees of domains: which nodes are near each other."""
+"""The network as a tree of domains: which nodes are near each other, and what links carry."""

@@ -1,8 +1,8 @@
-"""The network between machines, so that any two GPUs of a cluster have one bandwidth.
+"""The network between machines: the bandwidth between any two GPUs of a cluster.
 
-A graph of layers: nodes hang on the domains of the innermost layer, these on those of the next, up
-to the root. Every layer has a bandwidth, what one node gets through it, and a latency. A GPU
-reaches the network through its nearest NIC; GPUs of one NVLink domain need no network.
+The network is a tree of links: from nodes to the domains of the innermost layer, from these to the
+next layer, up to the root. Each layer has a bandwidth per node and a latency. A GPU reaches the
+network through its nearest NIC; GPUs of one NVLink domain need no network.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from typing import TYPE_CHECKING
 
 from bayplan.topology.machine.bandwidth import Bandwidth, nic_bandwidth
 from bayplan.topology.machine.levels import Level
-from bayplan.topology.machine.model import Link, Machine
+from bayplan.topology.machine.model import LinkKind, Machine
 from bayplan.topology.network.tree import NODE_LAYER, NetworkTree
 
 if TYPE_CHECKING:
     import networkx as nx
 
-__all__ = ["Fabric", "LayerLink", "Path", "nvlink_port", "out_of_machine"]
+__all__ = ["Fabric", "GpuPath", "LayerLink", "nvlink_port", "out_of_machine"]
 
-# No node has such a name, and every domain has more in its own.
+# Not a node's name, and domains have longer names.
 _ROOT = "/"
 
 
 @dataclass(frozen=True, slots=True)
 class LayerLink:
-    """What one node gets through a layer: GB/s in one direction, and microseconds to pass it.
+    """A link of a layer: GB/s per node in one direction, and its latency in microseconds.
 
-    :raises ValueError: for a figure that is no number, or below 0.
+    :raises ValueError: for a value below 0 or NaN.
     """
 
     bandwidth: float = float("inf")
@@ -40,12 +40,15 @@ class LayerLink:
     def __post_init__(self) -> None:
         for figure in (self.bandwidth, self.latency):
             if not figure >= 0:
-                raise ValueError(f"expected a figure of 0 or more, got {figure:g}")
+                raise ValueError(f"expected a number of 0 or more, got {figure:g}")
 
 
 @dataclass(frozen=True, slots=True)
-class Path:
-    """Between two GPUs: GB/s in one direction, microseconds, and over what."""
+class GpuPath:
+    """The path between two GPUs: GB/s in one direction, latency in microseconds, and a name.
+
+    ``over`` is the level inside a machine, the NVLink domain, NET, or "?" if unknown.
+    """
 
     bandwidth: float
     latency: float
@@ -58,8 +61,9 @@ class Fabric:
     :param machines: the machine of each node, by the node's name.
     :param tree: the network, over the rows of ``nodes``.
     :param nodes: the nodes' names by row.
-    :param links: what each layer of the tree carries, by its name; the nodes' own uplink is that
-        of ``NodeTopologyLayer``. A layer that is not named limits nothing.
+    :param links: the link of each layer of the tree, by its name; ``NodeTopologyLayer`` is the
+        nodes' own uplink. A layer without an entry does not limit anything.
+    :raises ValueError: for a layer that is not in the tree.
     """
 
     def __init__(
@@ -76,35 +80,38 @@ class Fabric:
         self.graph = _graph(tree, nodes, links)
         self._above = {child: parent for parent, child in self.graph.edges}
 
-    def path(self, node: str, gpu: int, other: str, peer: int) -> Path:
-        """Return what two GPUs, each by node and index, can exchange.
+    def path(self, node: str, gpu: int, other: str, peer: int) -> GpuPath:
+        """Return the path between two GPUs, each given by node and index.
 
-        :raises KeyError: for a node whose machine or, where it counts, whose place in the network
-            is not known.
+        :raises KeyError: for a node whose machine is unknown, or whose position in the network is
+            needed and unknown.
         """
         here, there = self._machines[node], self._machines[other]
         if node == other:
             level = here.level(gpu, peer)
             bandwidth = float(here.bandwidth[gpu, peer])
-            return Path(bandwidth, 0.0, "?" if level is None else level.name)
+            return GpuPath(bandwidth, 0.0, "?" if level is None else level.name)
         domain = here.gpus[gpu].nvlink_domain
         if domain and domain == there.gpus[peer].nvlink_domain:
             ports = min(nvlink_port(here, gpu).wire, nvlink_port(there, peer).wire)
             if ports:
-                return Path(ports, 0.0, f"NVLink domain {domain}")
+                return GpuPath(ports, 0.0, f"NVLink domain {domain}")
         edges = self._between(node, other)
         bandwidth = min(
             _out_of_gpu(here, gpu), _out_of_gpu(there, peer), *(edge.bandwidth for edge in edges)
         )
-        # The exact sum, so that both directions have the same.
-        return Path(bandwidth, math.fsum(edge.latency for edge in edges), Level.NET.name)
+        # The exact sum, so that both directions get the same value.
+        return GpuPath(bandwidth, math.fsum(edge.latency for edge in edges), Level.NET.name)
 
     def node_bandwidth(self, node: str, gpus: Sequence[int]) -> float:
-        """Return what some GPUs of a node together get out of it: see ``out_of_machine``."""
+        """Return the bandwidth from some GPUs of a node to the network: see ``out_of_machine``.
+
+        :raises KeyError: for a node whose machine is unknown.
+        """
         return out_of_machine(self._machines[node], gpus)
 
     def _between(self, node: str, other: str) -> list[LayerLink]:
-        """Return the links on the way: up from both to the first domain that has both."""
+        """Return the links on the way: from each node up to the first common domain."""
         ways = []
         for start in (node, other):
             way = [start]
@@ -120,15 +127,18 @@ class Fabric:
 
 
 def nvlink_port(machine: Machine, gpu: int) -> Bandwidth:
-    """Return a GPU's NVLink bandwidth: all links that it has to any peer or switch."""
+    """Return the bandwidth of all NVLinks of a GPU, to any peer or switch."""
     edges = machine.graph[machine.gpus[gpu].name].values()
-    return machine.link.times(sum(edge["count"] for edge in edges if edge["kind"] is Link.NVLINK))
+    return machine.link.times(
+        sum(edge["count"] for edge in edges if edge["kind"] is LinkKind.NVLINK)
+    )
 
 
 def out_of_machine(machine: Machine, gpus: Sequence[int]) -> float:
-    """Return what some GPUs together get out of their machine: their different NICs, GB/s.
+    """Return the bandwidth from some GPUs together out of their machine, GB/s.
 
-    Where no GPU has a NIC at PXB or nearer, the nearest NIC that there is counts once. 0 without.
+    It is the sum over their distinct NICs at PXB or nearer. If there are none, it is that of the
+    fastest way to a farther NIC; 0 without NICs.
     """
     direct = {
         nic
@@ -146,7 +156,7 @@ def _out_of_gpu(machine: Machine, gpu: int) -> float:
 
 
 def _to_nic(machine: Machine, gpu: int, nic: int) -> float:
-    """Return what a GPU gets through a NIC; beyond PXB through the host, as NCCL reckons."""
+    """Return the bandwidth of a GPU through a NIC, GB/s; beyond PXB it goes through the host."""
     import networkx as nx
 
     rate = nic_bandwidth(machine.nics[nic].rate).wire
@@ -154,7 +164,7 @@ def _to_nic(machine: Machine, gpu: int, nic: int) -> float:
         return rate
     edges = machine.graph.edges
     tree = nx.subgraph_view(
-        machine.graph, filter_edge=lambda a, b: edges[a, b]["kind"] is not Link.NVLINK
+        machine.graph, filter_edge=lambda a, b: edges[a, b]["kind"] is not LinkKind.NVLINK
     )
     ends = (machine.gpus[gpu].name, machine.nics[nic].name)
     if not nx.has_path(tree, *ends):
@@ -167,7 +177,7 @@ def _to_nic(machine: Machine, gpu: int, nic: int) -> float:
 def _graph(
     tree: NetworkTree, nodes: Sequence[str], links: Mapping[str, LayerLink]
 ) -> nx.DiGraph[str]:
-    """Return the tree as a graph whose edges run outwards and carry a LayerLink each."""
+    """Return the tree as a graph; edges run from the root to the nodes and carry a LayerLink."""
     import networkx as nx
 
     graph: nx.DiGraph[str] = nx.DiGraph()

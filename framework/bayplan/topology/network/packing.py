@@ -1,16 +1,16 @@
-"""How many members of a job go to each node of a domain.
+"""Distribute the members of a job over the nodes of a domain.
 
-Slots are counted bottom-up: what a node can take, summed up the tree, rounded down to multiples
-where slices ask for them. A plan goes top-down, part by part:
+Slots are counted bottom-up: what each node can take, summed up the tree, rounded down to multiples
+where slices require it. Members are then distributed top-down, part by part:
 
-``BestFit`` takes the part with most slots first, and for the rest the tightest that holds it: the
-fewest parts, the smallest remainder (Kueue's rule for required and preferred topologies).
-``LargestFirst`` takes the largest part first, to the end (Koordinator's rule).
-``LeastFree`` takes the smallest part that holds everything, or the smallest first (Kueue's rule
-for unconstrained topologies).
-``Balanced`` shares the members evenly among the fewest nodes (after Kueue's balanced placement).
+``BestFit`` takes the part with the most slots first, and for the rest the tightest part that holds
+it: the fewest parts, the smallest remainder (Kueue's rule for required and preferred topologies).
+``LargestFirst`` always takes the largest part next (Koordinator's rule). ``LeastFree`` takes the
+smallest part that holds everything, or else the smallest first (Kueue's rule for unconstrained
+topologies). ``Balanced`` shares the members evenly among the fewest nodes (after Kueue's balanced
+placement).
 
-Among equal parts the first in topology order goes first.
+Equal parts are taken in topology order.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ IntColumn = npt.NDArray[np.int64]
 
 
 class Capacity:
-    """How many members each domain of a tree can take.
+    """The number of members that each domain of a tree can take.
 
-    :param slots: members per node row at most.
-    :param multiples: layers in whose domains members come in multiples of a number only. The
+    :param slots: the most members that each node can take, by node row.
+    :param multiples: the layers whose domains take members only in multiples of a number. The
         multiple of an inner layer has to divide that of an outer one.
     """
 
@@ -58,13 +58,13 @@ class Capacity:
         return total
 
     def of(self, domain: Domain) -> int:
-        """Return how many members a domain can take."""
+        """Return the number of members that a domain can take."""
         if self._floored:
             return self._floored[id(domain)]
         return int(self._sums[domain.end] - self._sums[domain.start])
 
     def of_layer(self, layer: str) -> IntColumn:
-        """Return, for each domain of a layer in order, how many members it can take."""
+        """Return the number of members that each domain of a layer can take, in tree order."""
         if self._floored:
             domains = self.tree.layers[layer]
             return np.array([self._floored[id(domain)] for domain in domains], dtype=np.int64)
@@ -73,7 +73,7 @@ class Capacity:
         return found
 
     def without_multiples(self, domain: Domain) -> int:
-        """Return how many members a domain could take if they came one by one."""
+        """Return the number of members that a domain could take without multiples."""
         return int(self._raw_sums[domain.end] - self._raw_sums[domain.start])
 
 
@@ -82,7 +82,10 @@ def _floored(slots: IntColumn, multiple: int) -> IntColumn:
 
 
 def distribute(capacity: Capacity, domain: Domain, wanted: int, fill: Fill) -> IntColumn:
-    """Return how many members each row of ``domain.rows`` takes, ``wanted`` in all if possible."""
+    """Return the number of members for each row of ``domain.rows``.
+
+    They add up to ``wanted`` if the domain can take that many, else to as many as fit.
+    """
     taken = np.zeros(len(domain.rows), dtype=np.int64)
     if fill == "Balanced":
         even = balance(capacity.in_order[domain.start : domain.end], wanted, _step(capacity))
@@ -121,7 +124,10 @@ def _pour(
 def _choose(
     slots: Sequence[int], raw: Sequence[int], wanted: int, multiple: int, fill: Fill
 ) -> list[tuple[int, int]]:
-    """Return (part, members) for the parts that are used; ``raw`` are the slots in ones."""
+    """Return (part, members) for each part to use.
+
+    :param slots: the slots of each part; ``raw`` are the same without multiples.
+    """
     parts = [part for part in range(len(slots)) if slots[part] > 0]
     if fill == "LargestFirst":
         parts.sort(key=lambda part: (-slots[part], part))
@@ -147,8 +153,9 @@ def _choose(
 def balance(slots: IntColumn, wanted: int, step: int = 1) -> tuple[int, float, IntColumn] | None:
     """Share ``wanted`` members as evenly as possible, in portions of ``step``.
 
-    Returns the least that a used node gets, how even the shares are (their entropy), and the
-    shares; None when one node holds all of them, or all together do not.
+    :param slots: the most members that each node can take.
+    :returns: the lowest share of a used node, the entropy of the used nodes' slots, and the share
+        of each node; None if one node can take all members, or all nodes together cannot.
     """
     portions = slots // step
     need = -(-wanted // step)
@@ -164,7 +171,7 @@ def balance(slots: IntColumn, wanted: int, step: int = 1) -> tuple[int, float, I
     if not count:
         return None
     able = [int(row) for row in np.flatnonzero(portions >= least)]
-    # The smallest nodes that still hold everything together.
+    # The smallest nodes that can still take everything together.
     able.sort(key=lambda row: (portions[row], row))
     for first in range(len(able) - count + 1):
         window = able[first : first + count]

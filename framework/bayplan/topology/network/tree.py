@@ -1,8 +1,8 @@
 """The network as a tree of domains over nodes.
 
 Layers are ordered from the outermost (a spine) to the innermost (a block); the nodes are the
-leaves. A domain's identity is its whole path, so that two blocks of one name under different
-spines stay two blocks. A tree comes from node labels (:func:`build_tree`) or from named sets of
+leaves. A domain is identified by its whole path, so two blocks of the same name under different
+spines are two domains. A tree is built from node labels (:func:`build_tree`) or from named sets of
 nodes and sets (:func:`tree_of_sets`).
 """
 
@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bayplan.errors import BayplanError
-from bayplan.naming import natural_key
+from bayplan.naming import counted, natural_key
 
 __all__ = [
     "HOSTNAME",
@@ -43,7 +43,7 @@ _MOST_NAMED = 5
 
 
 class TopologyError(BayplanError):
-    """A topology contradicts itself; ``path`` is the JSON path of the part at fault."""
+    """A topology contradicts itself; ``path`` is the JSON path of the faulty part."""
 
     def __init__(self, message: str, path: str = "$.spec") -> None:
         super().__init__(message)
@@ -52,7 +52,7 @@ class TopologyError(BayplanError):
 
 @dataclass(frozen=True)
 class Layer:
-    """A network layer and the node labels that name its domains; the first one present counts."""
+    """A network layer and the node labels that name its domains; the first label found counts."""
 
     name: str
     label_keys: tuple[str, ...]
@@ -60,7 +60,7 @@ class Layer:
 
 @dataclass(frozen=True)
 class NodeSet:
-    """A named set of nodes and of other sets; those of a lower tier are nearer to the nodes."""
+    """A named set of nodes and of other sets; a set of a lower tier is nearer to the nodes."""
 
     name: str
     tier: int
@@ -71,10 +71,10 @@ class NodeSet:
 
 @dataclass(eq=False)
 class Domain:
-    """One domain of one layer: its path from the top, its children and all of its node rows.
+    """One domain of one layer: its path from the top, its children, and all its node rows.
 
-    ``rows`` are in topology order: neighbouring rows are neighbours in the network. They are
-    ``order[start:end]`` of the tree; the last ``own`` of them are in none of the children.
+    ``rows`` are in topology order: neighbouring rows are neighbours in the network. They equal
+    ``tree.order[start:end]``; the last ``own`` rows are in none of the children.
     """
 
     path: tuple[str, ...]
@@ -88,20 +88,24 @@ class Domain:
 
     @property
     def name(self) -> str:
-        """The label value that names the domain; empty for the whole cluster."""
+        """The label value that names the domain, "" for the whole cluster."""
         return self.path[-1] if self.path else ""
 
     @property
     def label(self) -> str:
-        """``layer/name`` for people; "cluster" for the whole."""
+        """The name for people: ``layer/name``, or "cluster" for the whole cluster."""
         return f"{self.layer}/{self.name}" if self.path else "cluster"
 
 
 class NetworkTree:
     """The root domain, the domains of each layer in order, and the rows outside of the tree.
 
-    ``order`` are the rows in the tree, in topology order. ``notes`` say what contradicted the
-    tree and how that was resolved.
+    ``order`` holds the rows of the tree in topology order, ``outside`` the other rows. ``layers``
+    maps each layer, the outermost first, to its domains. ``notes`` say what contradicted the tree,
+    and how that was resolved.
+
+    :param layers: the other names of each layer, the outermost layer first.
+    :param members: the rows of each domain that are in none of its children, by path.
     """
 
     def __init__(
@@ -113,7 +117,7 @@ class NetworkTree:
         notes: Iterable[str] = (),
     ) -> None:
         self.root = root
-        _close(root, members, 0)
+        _set_rows(root, members, 0)
         self.order = root.rows
         self.outside: Rows = np.array(list(outside), dtype=np.intp)
         self.notes = tuple(notes)
@@ -129,9 +133,10 @@ class NetworkTree:
         }
 
     def find_layer(self, name: str) -> str | None:
-        """Return the layer that a name or a label key means, None when there is none.
+        """Return the layer that a name or a label key refers to, None if there is none.
 
-        ``tier-N`` means the highest tier that is at most N, or the lowest there is for ``tier-1``.
+        ``tier-N`` refers to the highest tier up to N; ``tier-1`` to the lowest tier if all are
+        higher.
         """
         if name in self.layers or name in (NODE_LAYER, ROOT_LAYER):
             return name
@@ -153,11 +158,14 @@ class NetworkTree:
         return [ROOT_LAYER, *self.layers, NODE_LAYER]
 
     def bounds(self, layer: str) -> tuple[Rows, Rows]:
-        """Return where the domains of a layer start and end in ``order``."""
+        """Return the starts and the ends of a layer's domains in ``order``.
+
+        :raises KeyError: for a layer that is not in the tree.
+        """
         return self._bounds[layer]
 
     def domain_of(self, row: int, layer: str) -> Domain | None:
-        """Return the domain of a layer that contains a row."""
+        """Return the domain of a layer that contains a row, None if there is none."""
         for domain in self.layers.get(layer, ()):
             if row in domain.rows:
                 return domain
@@ -165,13 +173,13 @@ class NetworkTree:
 
 
 def chain_of(parents: Mapping[str, str], leaf: str) -> list[str]:
-    """Order layers from the outermost to ``leaf``, given each layer's parent ("" for none).
+    """Return the layers from the outermost to ``leaf``, given each layer's parent ("" for none).
 
-    :raises TopologyError: when the layers are not one chain that ends in ``leaf``.
+    :raises TopologyError: when the layers are not a single chain that ends in ``leaf``.
     """
     for layer, parent in parents.items():
         if parent and parent not in parents:
-            raise TopologyError(f'layer "{layer}" hangs on "{parent}", which is not defined')
+            raise TopologyError(f'layer "{layer}" has the parent "{parent}", which is not defined')
     for layer in parents:
         seen = [layer]
         while parents[seen[-1]]:
@@ -201,9 +209,9 @@ def build_tree(
 ) -> NetworkTree:
     """Build the tree from the labels of all nodes, given by row.
 
-    A node that lacks the label of any layer is outside of the tree; lacking only that of the
-    innermost of several layers, it is a domain of its own there, by its name in ``names``.
-    Domains are ordered by name (digits as numbers), rows by the order in which they are given.
+    A node that lacks the label of a layer is outside of the tree. If it lacks only the label of the
+    innermost of several layers, it forms a domain of its own there, with its name from ``names``.
+    Domains are ordered by name (digits as numbers), the rows of a domain in the given order.
     """
     root = Domain((), "")
     by_path: dict[tuple[str, ...], Domain] = {(): root}
@@ -248,7 +256,7 @@ def _path_of(layers: Sequence[Layer], labels: Mapping[str, str]) -> list[str | N
 
 
 def _named(rows: Sequence[int], names: Sequence[str]) -> str:
-    count = f"{len(rows)} node{'s'[: len(rows) > 1]}"
+    count = counted(len(rows), "node")
     if not names:
         return count
     shown = ", ".join(names[row] for row in rows[:_MOST_NAMED])
@@ -256,13 +264,13 @@ def _named(rows: Sequence[int], names: Sequence[str]) -> str:
 
 
 def _twice(domains: Iterable[Domain]) -> list[str]:
-    """Tell of domains of one layer and name that are under different parents."""
+    """Return notes on domains of one layer that share a name under different parents."""
     parents: dict[tuple[str, str], list[str]] = {}
     for domain in domains:
         if domain.parent is not None and domain.parent.path:
             parents.setdefault((domain.layer, domain.name), []).append(domain.parent.label)
     return [
-        f"{layer}/{name} is under {' and '.join(found)}: each of them is a domain"
+        f"{layer}/{name} is under {' and '.join(found)}: each is a domain of its own"
         for (layer, name), found in parents.items()
         if len(found) > 1
     ]
@@ -274,38 +282,16 @@ def _twice(domains: Iterable[Domain]) -> list[str]:
 def tree_of_sets(sets: Sequence[NodeSet], names: Sequence[str]) -> NetworkTree:
     """Build the tree from sets of nodes; ``names`` are the nodes' names by row.
 
-    A tier ``n`` is the layer ``tier-n``; its tier name means the same. A node or set that several
-    sets of one tier claim belongs to the first by name.
+    Tier ``n`` is the layer ``tier-n``; its tier name refers to the same layer. A node or set that
+    several sets of one tier claim belongs to the first of them by name.
 
-    :raises TopologyError: when sets contain each other, or a member's tier is not below its own.
+    :raises TopologyError: when sets contain each other, or the tier of a member is not below that
+        of its set.
     """
     by_name = {one.name: one for one in sets}
     _check_cycles(by_name)
     notes: list[str] = []
-    parent_of: dict[str, str] = {}
-    row_of = {name: row for row, name in enumerate(names)}
-    home: dict[int, str] = {}
-    for one in sorted(sets, key=lambda s: (s.tier, natural_key(s.name))):
-        for child in one.sets:
-            if child not in by_name:
-                notes.append(f'set "{one.name}" names "{child}", which does not exist')
-                continue
-            if by_name[child].tier >= one.tier:
-                raise TopologyError(
-                    f'"{one.name}" of tier {one.tier} has the member "{child}" of tier '
-                    f"{by_name[child].tier}; a member's tier has to be lower"
-                )
-            first = parent_of.setdefault(child, one.name)
-            if first != one.name:
-                notes.append(f'"{child}" is in "{first}" and in "{one.name}": the first counts')
-        for node in one.nodes:
-            row = row_of.get(node)
-            if row is None:
-                notes.append(f'set "{one.name}" names node "{node}", which does not exist')
-                continue
-            first = home.setdefault(row, one.name)
-            if first != one.name:
-                notes.append(f'node "{node}" is in "{first}" and in "{one.name}": the first counts')
+    parent_of, home = _owners(sets, by_name, names, notes)
     root = Domain((), "")
     domains: dict[str, Domain] = {}
     members: dict[tuple[str, ...], list[int]] = {(): []}
@@ -337,6 +323,45 @@ def tree_of_sets(sets: Sequence[NodeSet], names: Sequence[str]) -> NetworkTree:
     return NetworkTree(root, aliases, members, outside, notes)
 
 
+def _owners(
+    sets: Sequence[NodeSet],
+    by_name: Mapping[str, NodeSet],
+    names: Sequence[str],
+    notes: list[str],
+) -> tuple[dict[str, str], dict[int, str]]:
+    """Return the set that owns each set, by name, and each node, by row.
+
+    Notes members that do not exist, and members that several sets claim.
+
+    :raises TopologyError: when the tier of a member is not below that of its set.
+    """
+    parent_of: dict[str, str] = {}
+    row_of = {name: row for row, name in enumerate(names)}
+    home: dict[int, str] = {}
+    for one in sorted(sets, key=lambda s: (s.tier, natural_key(s.name))):
+        for child in one.sets:
+            if child not in by_name:
+                notes.append(f'set "{one.name}" names "{child}", which does not exist')
+                continue
+            if by_name[child].tier >= one.tier:
+                raise TopologyError(
+                    f'"{one.name}" of tier {one.tier} has the member "{child}" of tier '
+                    f"{by_name[child].tier}; a member's tier has to be lower"
+                )
+            first = parent_of.setdefault(child, one.name)
+            if first != one.name:
+                notes.append(f'"{child}" is in "{first}" and in "{one.name}": the first counts')
+        for node in one.nodes:
+            row = row_of.get(node)
+            if row is None:
+                notes.append(f'set "{one.name}" names node "{node}", which does not exist')
+                continue
+            first = home.setdefault(row, one.name)
+            if first != one.name:
+                notes.append(f'node "{node}" is in "{first}" and in "{one.name}": the first counts')
+    return parent_of, home
+
+
 def _check_cycles(by_name: Mapping[str, NodeSet]) -> None:
     done: set[str] = set()
     for start in sorted(by_name, key=natural_key):
@@ -358,15 +383,15 @@ def _check_cycles(by_name: Mapping[str, NodeSet]) -> None:
             stack += [(child, False) for child in by_name[name].sets]
 
 
-# Closing -----------------------------------------------------------------------------------
+# Rows --------------------------------------------------------------------------------------
 
 
-def _close(domain: Domain, members: Mapping[tuple[str, ...], list[int]], start: int) -> int:
-    """Give every domain its rows; return where the next one starts."""
+def _set_rows(domain: Domain, members: Mapping[tuple[str, ...], list[int]], start: int) -> int:
+    """Set the rows of a domain and all domains below it; return the start of the next one."""
     domain.children.sort(key=lambda child: natural_key(child.name))
     domain.start = start
     for child in domain.children:
-        start = _close(child, members, start)
+        start = _set_rows(child, members, start)
     own = np.array(members[domain.path], dtype=np.intp)
     domain.own = len(own)
     domain.rows = np.concatenate([*(child.rows for child in domain.children), own])

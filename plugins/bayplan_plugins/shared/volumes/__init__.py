@@ -1,1 +1,1 @@
-"""Which volumes a pod uses, and where they can be reached."""
+"""Which volumes pods use, and where they can be reached."""

@@ -1,4 +1,4 @@
-"""Which volumes of which CSI driver are in use on each node, and how many a node takes."""
+"""How many volumes of each CSI driver are in use on each node, and how many a node takes."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from bayplan.plugin.hookspecs import IntColumn
 from bayplan.snapshot import Snapshot
 from bayplan_plugins.shared.volumes.lookup import ClaimUsers, claim_of, used_by
 
-__all__ = ["Attachments", "Volume"]
+__all__ = ["Attachments", "CsiVolume"]
 
 _UNLIMITED = np.iinfo(np.int64).max // 2
 
 
 @dataclass(frozen=True, slots=True)
-class Volume:
-    """A volume by its driver and the driver's name for it; the claim's key while it has none."""
+class CsiVolume:
+    """A volume by its driver and the driver's handle; by the claim's key until it has one."""
 
     driver: str
     handle: str
@@ -33,8 +33,8 @@ class Attachments:
     def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
         self._users = snapshot.shared(ClaimUsers, ClaimUsers)
-        self._of_pod: dict[str, tuple[str, tuple[Volume, ...]]] = {}
-        self._nodes_of: dict[Volume, dict[str, int]] = {}
+        self._of_pod: dict[str, tuple[str, tuple[CsiVolume, ...]]] = {}
+        self._nodes_of: dict[CsiVolume, dict[str, int]] = {}
         self._used: dict[str, dict[str, int]] = {}
         self._used_columns: dict[str, tuple[int, IntColumn]] = {}
         self._limits: dict[str, dict[str, int]] = {}
@@ -51,14 +51,14 @@ class Attachments:
 
     # Asking ----------------------------------------------------------------------------------
 
-    def volumes_of(self, pod: PodInfo) -> Iterator[Volume]:
-        """Yield the volumes of CSI drivers that a pod uses, as far as they are known."""
+    def volumes_of(self, pod: PodInfo) -> Iterator[CsiVolume]:
+        """Yield the known volumes of CSI drivers that a pod uses."""
         for used in used_by(pod):
             volume = self.volume_of(pod, used)
             if volume is not None:
                 yield volume
 
-    def volume_of(self, pod: PodInfo, used: UsedClaim) -> Volume | None:
+    def volume_of(self, pod: PodInfo, used: UsedClaim) -> CsiVolume | None:
         """Return the volume behind a claim of a pod, or the one that it will get."""
         claim = claim_of(pod, used, self._snapshot)
         if claim is None:
@@ -66,24 +66,24 @@ class Attachments:
         volume = self._snapshot.objects(PersistentVolume).get(claim.spec.volume_name)
         if volume is not None:
             csi = volume.spec.csi
-            return Volume(csi.driver, csi.volume_handle) if csi is not None else None
+            return CsiVolume(csi.driver, csi.volume_handle) if csi is not None else None
         found = self._snapshot.objects(StorageClass).get(class_of(claim))
-        return Volume(found.provisioner, f"claim {claim.key}") if found is not None else None
+        return CsiVolume(found.provisioner, f"claim {claim.key}") if found is not None else None
 
-    def nodes_of(self, volume: Volume) -> Iterable[str]:
+    def nodes_of(self, volume: CsiVolume) -> Iterable[str]:
         """Return the nodes on which a volume is in use."""
         return self._nodes_of.get(volume, ())
 
     def is_limited(self, driver: str) -> bool:
-        """Tell whether any node says how many volumes of a driver it takes."""
+        """Tell whether any node states how many volumes of a driver it takes."""
         return driver in self._limits
 
     def limit(self, driver: str) -> IntColumn:
-        """Return how many volumes of a driver each node takes; very many where it does not say."""
+        """Return, per row, how many volumes of a driver a node takes; huge if it does not say."""
         return self._column(driver, self._limits, self._limit_columns, _UNLIMITED)
 
     def used(self, driver: str) -> IntColumn:
-        """Return how many volumes of a driver are in use on each node."""
+        """Return, per row, how many volumes of a driver are in use."""
         return self._column(driver, self._used, self._used_columns, 0)
 
     def _column(
@@ -116,7 +116,7 @@ class Attachments:
             _, volumes = self._of_pod.pop(pod.uid, ("", ()))
             self._count(volumes, node, -1)
 
-    def _count(self, volumes: Iterable[Volume], node: str, sign: int) -> None:
+    def _count(self, volumes: Iterable[CsiVolume], node: str, sign: int) -> None:
         for volume in volumes:
             nodes = self._nodes_of.setdefault(volume, {})
             before = nodes.get(node, 0)
@@ -137,7 +137,7 @@ class Attachments:
             kept[1][row] = numbers[node]
 
     def _recount(self, pods: Iterable[PodInfo]) -> None:
-        """Count pods anew whose claims are others now, or have got their volumes."""
+        """Recount pods whose claims changed or got their volumes."""
         for pod in list(pods):
             node, before = self._of_pod[pod.uid]
             volumes = tuple(dict.fromkeys(self.volumes_of(pod)))

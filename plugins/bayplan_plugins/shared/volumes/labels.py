@@ -1,4 +1,4 @@
-"""Rows of nodes by label, for the many volumes that each name one node or one zone."""
+"""Node rows by label, for the many volumes that each name one node or one zone."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _NONE: Rows = np.zeros(0, dtype=np.intp)
 
 
 class LabelRows:
-    """The rows of nodes that selectors mean; kept until a label or the set of nodes changes."""
+    """The node rows that selectors select; cached until a label or the set of nodes changes."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
@@ -29,7 +29,7 @@ class LabelRows:
 
     @property
     def version(self) -> tuple[int, int]:
-        """A value that changes whenever an answer may."""
+        """A value that changes whenever a result may change."""
         return self._snapshot.nodes.epoch, self._snapshot.nodes.label_version
 
     def selected(self, selector: NodeSelector | None) -> Rows:
@@ -63,7 +63,7 @@ class LabelRows:
         return np.flatnonzero(mask)
 
     def mask(self, rows: Rows) -> BoolColumn:
-        """Return rows as a column over all nodes."""
+        """Return rows as a boolean column over all nodes."""
         column = np.zeros(len(self._snapshot.nodes), dtype=np.bool_)
         column[rows] = True
         return column

@@ -16,24 +16,24 @@ _NOBODY: Mapping[str, PodInfo] = {}
 
 
 def used_by(pod: PodInfo) -> list[UsedClaim]:
-    """Return the claims that a pod uses, each once."""
+    """Return the distinct claims that a pod uses."""
     if not pod.facts.uses_claims:
         return []
     return list(dict.fromkeys(used_claims(pod.pod)))
 
 
 def claim_of(pod: PodInfo, used: UsedClaim, snapshot: Snapshot) -> PersistentVolumeClaim | None:
-    """Return a claim that a pod uses, None where it does not exist."""
+    """Return a claim that a pod uses, None if it does not exist."""
     return snapshot.objects(PersistentVolumeClaim).get(f"{pod.namespace}/{used.name}")
 
 
 def not_found(kind: str, name: str) -> str:
-    """Say, in the API server's words, that an object does not exist."""
+    """Return, in the API server's words, that an object does not exist."""
     return f'{kind} "{name}" not found'
 
 
 def missing_claims(pod: PodInfo, snapshot: Snapshot) -> Iterator[Remedy]:
-    """Suggest the claims that a pod names and that do not exist."""
+    """Yield a remedy for each claim that a pod names and that does not exist."""
     known = [
         claim.metadata.name
         for claim in snapshot.objects(PersistentVolumeClaim).values()
@@ -47,7 +47,7 @@ def missing_claims(pod: PodInfo, snapshot: Snapshot) -> Iterator[Remedy]:
 
 
 def is_delayed(claim: PersistentVolumeClaim, snapshot: Snapshot) -> bool:
-    """Tell whether a claim is bound only when a pod that uses it gets its node."""
+    """Tell whether a claim is bound only once a pod that uses it has a node."""
     found = snapshot.objects(StorageClass).get(class_of(claim))
     return found is not None and found.volume_binding_mode == "WaitForFirstConsumer"
 
@@ -62,7 +62,7 @@ class ClaimUsers:
             self._on_pod(pod, node, True)
 
     def of(self, claim: str) -> Mapping[str, PodInfo]:
-        """Return who uses a claim."""
+        """Return the pods that use a claim, by uid."""
         return self._users.get(claim, _NOBODY)
 
     def _on_pod(self, pod: PodInfo, node: str, placed: bool) -> None:

@@ -17,7 +17,7 @@ import networkx as nx
 import pytest
 
 from bayplan.topology.machine.bandwidth import model_of
-from bayplan.topology.machine.model import Kind, Link, Machine
+from bayplan.topology.machine.model import LinkKind, Machine, PartKind
 from bayplan.topology.machine.readers.sysfs import cpu_set
 
 GPU, SWITCH, UNKNOWN = 0, 2, 255
@@ -173,11 +173,11 @@ def _paths(machine: Machine) -> dict[str, tuple[str, ...]]:
     kinds = nx.get_node_attributes(machine.graph, "kind")
     tree: nx.Graph[str] = nx.Graph()
     for a, b, about in machine.graph.edges(data=True):
-        if about["kind"] is Link.PCIE:
+        if about["kind"] is LinkKind.PCIE:
             tree.add_edge(a, b)
     buses = count(1)
     found: dict[str, tuple[str, ...]] = {}
-    for root in (name for name, kind in kinds.items() if kind is Kind.ROOT and name in tree):
+    for root in (name for name, kind in kinds.items() if kind is PartKind.ROOT and name in tree):
         bus = next(buses)
         below: dict[str, tuple[str, ...]] = {root: (f"pci0000:{bus:02x}",)}
         ports = {root: bus}
@@ -185,7 +185,7 @@ def _paths(machine: Machine) -> dict[str, tuple[str, ...]]:
             port = f"0000:{ports[above]:02x}:{1 + len(below):02x}.0"
             ports[name] = next(buses)
             below[name] = (*below[above], port, f"0000:{ports[name]:02x}:00.0")
-            if kinds[name] is Kind.SWITCH:
+            if kinds[name] is PartKind.SWITCH:
                 ports[name] = next(buses)
         found |= below
     return found

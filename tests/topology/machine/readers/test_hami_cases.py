@@ -15,14 +15,20 @@ import numpy as np
 import pytest
 from paths import SHARED
 
-from bayplan.dialects.hami import wish_of
+from bayplan.dialects.hami import gpu_request_of
 from bayplan.topology.machine.bandwidth import inter_socket, nvlink, pcie
 from bayplan.topology.machine.builder import MachineBuilder
 from bayplan.topology.machine.model import Gpu, Machine
-from bayplan.topology.machine.policies import Asked, by_policy, pair_scores
+from bayplan.topology.machine.policies import PolicyRequest, by_policy, pair_scores
 from bayplan.topology.machine.readers.hami import machine_from_scores, read_register, read_scores
 from bayplan.topology.machine.readers.machinefile import known_machine
-from bayplan.topology.machine.select import Constraints, NoSelection, Request, Selection, select
+from bayplan.topology.machine.select import (
+    Constraints,
+    NoSelection,
+    Selection,
+    SelectionRequest,
+    select,
+)
 
 CASES = SHARED / "fixtures" / "pair_score_cases.json"
 NEEDS_SHARED = pytest.mark.skipif(
@@ -61,11 +67,13 @@ def node(numa: Sequence[int], matrix: dict[tuple[int, int], int]) -> Machine:
 
 def fit(machine: Machine, free: Sequence[int], count: int, **annotations: str) -> Any:
     """Return what a pod with these annotations gets of the free GPUs."""
-    wish = wish_of(annotations)
-    assert wish is not None
-    assert not wish.problem
-    constraints = Constraints(same_numa=wish.require_numa)
-    found = select(machine, free, Request(count, constraints=constraints, policy=wish.policy))
+    request = gpu_request_of(annotations)
+    assert request is not None
+    assert not request.problem
+    constraints = Constraints(same_numa=request.require_numa)
+    found = select(
+        machine, free, SelectionRequest(count, constraints=constraints, policy=request.policy)
+    )
     return list(found.gpus) if isinstance(found, Selection) else found
 
 
@@ -127,9 +135,9 @@ def test_used_gpus_do_not_count_when_the_least_connected_is_sought() -> None:
     "policy", ["topology-aware", "binpack,topology-aware", "topology-aware,mutex", "spread, mutex"]
 )
 def test_a_list_of_policies_may_name_topology_awareness_anywhere(policy: str) -> None:
-    wish = wish_of({POLICY: policy})
-    assert wish is not None
-    assert wish.policy == (AWARE if AWARE in policy else "spread")
+    request = gpu_request_of({POLICY: policy})
+    assert request is not None
+    assert request.policy == (AWARE if AWARE in policy else "spread")
     if AWARE in policy:
         assert fit(node([0, 0, 0], MATRIX), range(3), 2, **{POLICY: policy}) == [0, 2]
 
@@ -169,7 +177,7 @@ def visited(machine: Machine, free: Sequence[int], count: int) -> tuple[int, ...
     def one_node(gpus: Sequence[int]) -> bool:
         return len({machine.numa_of[gpu] for gpu in gpus}) == 1
 
-    return by_policy(machine, AWARE, Asked(free, count, frozenset(), one_node))
+    return by_policy(machine, AWARE, PolicyRequest(free, count, frozenset(), one_node))
 
 
 def test_numa_bind_takes_one_node_from_the_highest_index() -> None:
@@ -192,7 +200,7 @@ def test_numa_bind_never_mixes_nodes(numa: list[int], count: int, want: list[int
     assert fit(on_nodes(numa), range(len(numa)), count, **bound) == want
 
 
-def test_numa_bind_that_no_node_can_keep_does_not_fit() -> None:
+def test_numa_bind_that_no_node_can_meet_does_not_fit() -> None:
     bound = {"nvidia.com/numa-bind": "true", POLICY: AWARE}
     refused = fit(on_nodes([0, 1, 0, 1]), range(4), 3, **bound)
     assert refused == NoSelection("no 3 of 4 free GPUs are on one NUMA node")
@@ -242,12 +250,12 @@ def test_an_asymmetric_pair_counts_no_nvlink_and_is_flagged() -> None:
     machine = machine_from_scores("n", read_register(registered([0, 0])), scores)
     assert not machine.nvlinks.any()
     assert pair_scores(machine)[0, 1] == 0
-    (flag,) = [note for note in machine.notes if "left out" in note]
+    (flag,) = [note for note in machine.notes if "ignored" in note]
     assert "420" in flag
     assert "20" in flag
     both_ways = node([0, 0], {(0, 1): 420})
     assert both_ways.label(0, 1) == "NV4"
-    assert not any("left out" in note for note in both_ways.notes)
+    assert not any("ignored" in note for note in both_ways.notes)
 
 
 @NEEDS_SHARED
@@ -284,6 +292,6 @@ def test_every_set_of_four_is_looked_at(count: int, sets: int) -> None:
         return False
 
     machine = on_nodes([0, 0, 1, 1])
-    assert by_policy(machine, AWARE, Asked(range(4), count, frozenset(), refuse)) is None
+    assert by_policy(machine, AWARE, PolicyRequest(range(4), count, frozenset(), refuse)) is None
     assert len(seen) == sets
     assert seen == set(itertools.combinations(range(4), count))

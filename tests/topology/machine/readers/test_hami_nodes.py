@@ -24,7 +24,7 @@ from bayplan.topology.machine.readers.hami import (
     read_register,
     read_scores,
 )
-from bayplan_plugins.gpu_topology.machines import NodeMachines
+from bayplan_plugins.shared.gpus.machines import NodeMachines
 
 CASES = SHARED / "fixtures" / "pair_score_cases.json"
 NEEDS_SHARED = pytest.mark.skipif(
@@ -79,7 +79,7 @@ def test_devices_are_read_with_model_numa_node_and_health() -> None:
     ]
 
 
-def test_what_hami_leaves_out_is_0_or_false() -> None:
+def test_fields_that_hami_omits_are_0_or_false() -> None:
     # HAMi's JSON has no entry for an index or NUMA node of 0, nor for a device that is not healthy.
     (gpu,) = read_register('[{"id":"GPU-0","count":10,"devmem":32768,"type":"NVIDIA-A40"}]')
     assert gpu == RegisteredGpu("GPU-0", 0, "NVIDIA-A40", 0, healthy=False)
@@ -93,7 +93,7 @@ def test_devices_without_an_index_keep_their_order() -> None:
 
 
 @pytest.mark.parametrize("numa", [-1, "1", 1.5, True])
-def test_a_numa_node_that_is_no_number_of_0_or_more_is_unknown(numa: object) -> None:
+def test_a_malformed_numa_node_is_unknown(numa: object) -> None:
     (gpu,) = read_register(json.dumps([device(0, numa=numa)]))
     assert gpu.numa is None
 
@@ -111,7 +111,7 @@ def test_the_older_list_of_fields_is_read() -> None:
     assert one.healthy
 
 
-def test_the_older_list_tells_health_index_and_an_unknown_numa_node() -> None:
+def test_the_older_list_has_health_index_and_an_unknown_numa_node() -> None:
     text = "GPU-a,10,32768,100,NVIDIA-A40,-1,true,1,hami-core:GPU-b,10,1,100,,2,false,0,mig:"
     found = read_register(text)
     assert found == [
@@ -198,7 +198,7 @@ def test_scores_that_cannot_be_read_are_refused(text: str, message: str) -> None
         (1250, 12, Level.PIX),
     ],
 )
-def test_a_score_tells_nvlinks_and_the_pcie_level(score: int, links: int, level: Level) -> None:
+def test_a_score_gives_nvlinks_and_the_pcie_level(score: int, links: int, level: Level) -> None:
     machine = machine_from_scores("n", registered(2, A100), scores_of({(0, 1): score}))
     assert machine.nvlinks[0, 1] == machine.nvlinks[1, 0] == links
     assert machine.levels[0, 1] == machine.levels[1, 0] == level
@@ -250,7 +250,7 @@ def test_a_gpu_that_lost_its_nvlinks_falls_back_to_pcie() -> None:
     assert {machine.label(2, other) for other in range(8) if other != 2} == {"NODE"}
 
 
-def test_an_asymmetric_pair_is_left_out_and_told() -> None:
+def test_an_asymmetric_pair_is_ignored_and_noted() -> None:
     scores = {"GPU-0": {"GPU-1": 420, "GPU-2": 20}, "GPU-1": {"GPU-0": 20}, "GPU-2": {"GPU-0": 20}}
     machine = machine_from_scores("n", registered(3, V100), scores)
     assert machine.nvlinks[0, 1] == 0
@@ -261,14 +261,14 @@ def test_an_asymmetric_pair_is_left_out_and_told() -> None:
 
 
 @pytest.mark.parametrize("score", [1910, 100_000, 10**24])
-def test_a_score_of_more_nvlinks_than_hami_counts_tells_none(score: int) -> None:
+def test_more_nvlinks_than_a_gpu_has_are_ignored(score: int) -> None:
     machine = machine_from_scores("n", registered(3, V100), scores_of({(0, 1): score, (0, 2): 210}))
     assert machine.nvlinks[0].tolist() == [0, 0, 2]
-    assert "GPU0 to GPU1 has a score of more than 18 NVLinks: these are left out" in machine.notes
+    assert "GPU0 to GPU1 has a score of more than 18 NVLinks: these are ignored" in machine.notes
 
 
 @pytest.mark.parametrize("score", [0, -5])
-def test_a_score_of_nothing_tells_nothing(score: int) -> None:
+def test_a_score_of_0_says_nothing(score: int) -> None:
     machine = machine_from_scores("n", registered(2, V100), scores_of({(0, 1): score}))
     assert not machine.nvlinks.any()
     assert machine.level(0, 1) is None
@@ -285,7 +285,7 @@ def test_gpus_are_in_the_order_of_their_indices_with_what_is_registered() -> Non
     assert machine.label(0, 2) == "NV1"
 
 
-def test_what_no_annotation_tells_is_not_made_up() -> None:
+def test_facts_without_an_annotation_are_not_made_up() -> None:
     machine = machine_from_scores("n", registered(4, V100), everybody(4, 30))
     assert machine.nics == ()
     assert {gpu.bus_id for gpu in machine.gpus} == {""}
@@ -293,7 +293,7 @@ def test_what_no_annotation_tells_is_not_made_up() -> None:
     assert machine.near_nics(0) == ()
 
 
-def test_scores_of_gpus_that_are_not_registered_are_passed_over() -> None:
+def test_scores_of_gpus_that_are_not_registered_are_ignored() -> None:
     scores = scores_of({(0, 1): 110, (0, 9): 1810, (9, 8): 1810})
     machine = machine_from_scores("n", registered(2, V100), scores)
     assert len(machine) == 2

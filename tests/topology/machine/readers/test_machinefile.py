@@ -17,12 +17,12 @@ from bayplan.topology.machine.readers.machinefile import (
     GpuEntry,
     MachineFile,
     NicEntry,
-    NumaNode,
-    NvLinks,
-    NvSwitch,
+    NumaEntry,
+    NvLinksEntry,
+    NvSwitchEntry,
     PcieLink,
-    Root,
-    Switch,
+    RootEntry,
+    SwitchEntry,
     known_machine,
     known_machines,
     load_machine,
@@ -73,7 +73,7 @@ def load(path: Path, text: str | bytes) -> Machine:
 
 
 def refused(path: Path, text: str | bytes, where: str, *parts: str) -> None:
-    """Assert that a machine is refused, with the place and what was expected in the message."""
+    """Assert that a machine is refused, with the position and what was expected in the message."""
     with pytest.raises(InputError) as caught:
         load(path, text)
     message = str(caught.value)
@@ -217,7 +217,7 @@ def test_a_machine_without_numa_nodes_is_refused(
         ("1e999", '"1e999" is beyond what Kubernetes can count'),
         ("48", "expected a string"),
         ("[48Gi]", "expected a string"),
-        ("-48Gi", 'expected more memory than none, such as 80Gi, got "-48Gi"'),
+        ("-48Gi", 'expected an amount above 0 such as 80Gi, got "-48Gi"'),
         ('"0"', 'got "0"'),
     ],
 )
@@ -226,7 +226,7 @@ def test_memory_in_a_wrong_unit_is_refused(path: Path, memory: str, expected: st
 
 
 @pytest.mark.parametrize("rate", ["200Gb", "fast", "true", "[200]", ""])
-def test_a_rate_that_is_no_number_is_refused_with_its_unit(path: Path, rate: str) -> None:
+def test_a_rate_that_is_not_a_number_is_refused_with_its_unit(path: Path, rate: str) -> None:
     text = PCIE.replace("[mlx5_0]", f"[{{name: mlx5_0, rate: {rate}}}]")
     expected = "numa.0.roots.0.nics.0.rate: expected a number of Gb/s such as 400"
     with pytest.raises(InputError, match=rf"^box\.yaml:7:\d+: {expected}$"):
@@ -279,9 +279,7 @@ def test_a_number_of_links_that_no_gpu_has_is_refused(
         ("virtual: perhaps", ("8:10", "virtual: expected true or false")),
     ],
 )
-def test_a_platform_that_there_is_not_is_refused(
-    path: Path, line: str, parts: tuple[str, ...]
-) -> None:
+def test_an_unknown_platform_is_refused(path: Path, line: str, parts: tuple[str, ...]) -> None:
     where, *rest = parts
     refused(path, f"{PCIE}{line}\n", f"box.yaml:{where}", *rest)
 
@@ -314,30 +312,30 @@ RDMA = "expected an RDMA name such as mlx5_0: 1 to 64 letters, digits, dots, das
         ("name: box", f"name: {'x' * 64}", "1:7", "name: expected at most 63 characters"),
     ],
 )
-def test_a_value_of_a_wrong_form_names_its_field_and_an_example(
+def test_a_malformed_value_names_its_field_and_an_example(
     path: Path, old: str, new: str, where: str, expected: str
 ) -> None:
     refused(path, PCIE.replace(old, new), f"box.yaml:{where}", expected)
 
 
-def test_a_gpu_that_is_not_known_has_to_say_its_links(path: Path) -> None:
+def test_an_unknown_gpu_has_to_state_its_links(path: Path) -> None:
     unknown = PCIE.replace("NVIDIA L40S", "Voodoo 2")
-    refused(path, unknown, "box.yaml:2:6", 'gpu: the GPU "Voodoo 2" is not known', "write pcie")
+    refused(path, unknown, "box.yaml:2:6", 'gpu: the GPU "Voodoo 2" is not known', "add pcie")
     assert load(path, f"{unknown}pcie: {{generation: 5}}\n").bandwidth[0, 1] == 63
     linked = BRIDGED.replace("NVIDIA A100 80GB PCIe", "Voodoo 2") + "pcie: {generation: 4}\n"
-    refused(path, linked, "box.yaml:2:6", "nvlinkGeneration where it has NVLinks")
+    refused(path, linked, "box.yaml:2:6", "nvlinkGeneration if it has NVLinks")
     assert load(path, f"{linked}nvlinkGeneration: 5\n").bandwidth[0, 1] == 600
 
 
-# What hangs together ---------------------------------------------------------------------
+# Connections -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("ends", "expected"),
     [
-        ("[0, 5]", "an NVLink ends at GPU5, which is not there: the machine has 2 GPUs"),
-        ("[2, 0]", "an NVLink ends at GPU2, which is not there"),
-        ("[0, -1]", "an NVLink ends at GPU-1, which is not there"),
+        ("[0, 5]", "an NVLink ends at GPU5, which does not exist: the machine has 2 GPUs"),
+        ("[2, 0]", "an NVLink ends at GPU2, which does not exist"),
+        ("[0, -1]", "an NVLink ends at GPU-1, which does not exist"),
         ("[1, 1]", "an NVLink connects GPU1 with itself"),
     ],
 )
@@ -365,7 +363,7 @@ def test_an_nvlink_has_two_ends(path: Path, ends: str, expected: str) -> None:
 @pytest.mark.parametrize("again", ["[0, 1]", "[1, 0]"])
 def test_the_nvlinks_of_a_pair_are_written_once(path: Path, again: str) -> None:
     text = f"{BRIDGED}- {{gpus: {again}, links: 4}}\n"
-    refused(path, text, "box.yaml:10:10", "nvlinks.1.gpus: the NVLinks of GPU", "are there twice")
+    refused(path, text, "box.yaml:10:10", "nvlinks.1.gpus: the NVLinks of GPU", "appear twice")
 
 
 @pytest.mark.parametrize(
@@ -410,68 +408,64 @@ def test_a_gpu_without_nvlink_has_none(path: Path, line: str, where: str, field:
         ),
     ],
 )
-def test_no_gpu_has_more_nvlinks_than_there_are(
-    path: Path, text: str, where: str, expected: str
-) -> None:
+def test_no_gpu_has_more_than_18_nvlinks(path: Path, text: str, where: str, expected: str) -> None:
     refused(path, text, f"box.yaml:{where}", expected)
 
 
-def test_a_lost_gpu_that_is_not_there_is_refused(path: Path) -> None:
+def test_a_lost_gpu_that_does_not_exist_is_refused(path: Path) -> None:
     text = SWITCHED.replace("links: 12", "links: 12, lost: {7: 0}")
-    refused(path, text, "box.yaml:7:33", "nvswitch.lost.7: GPU7 is not there")
+    refused(path, text, "box.yaml:7:33", "nvswitch.lost.7: GPU7 does not exist")
 
 
 @pytest.mark.parametrize(
     ("old", "new", "where", "expected"),
     [
-        ("[0, 1]", "[0, 0]", "6:15", "numa.0.roots.0.gpus.1: GPU0 is there twice"),
-        ("[0, 1]", "[0, 2]", "6:15", "numa.0.roots.0.gpus.1: GPU2 is there, GPU1 not"),
-        ("[0, 1]", "[1, 2]", "6:12", "numa.0.roots.0.gpus.0: GPU1 is there, GPU0 not"),
+        ("[0, 1]", "[0, 0]", "6:15", "numa.0.roots.0.gpus.1: GPU0 appears twice"),
+        ("[0, 1]", "[0, 2]", "6:15", "numa.0.roots.0.gpus.1: GPU2 exists, but not GPU1"),
+        ("[0, 1]", "[1, 2]", "6:12", "numa.0.roots.0.gpus.0: GPU1 exists, but not GPU0"),
         ("[0, 1]", "[0, 5000]", "6:15", "gpus.1.index: Input should be less than 1024"),
         ("[0, 1]", "[0, -1]", "6:15", "gpus.1.index: Input should be greater than or equal to 0"),
-        ("[mlx5_0]", "[a, b, a]", "7:18", 'numa.0.roots.0.nics.2: "a" is there twice'),
-        ("[mlx5_0]", "[GPU0]", "7:12", 'numa.0.roots.0.nics.0: "GPU0" is there twice'),
+        ("[mlx5_0]", "[a, b, a]", "7:18", 'numa.0.roots.0.nics.2: "a" appears twice'),
+        ("[mlx5_0]", "[GPU0]", "7:12", 'numa.0.roots.0.nics.0: "GPU0" appears twice'),
         (
             "- gpus",
             "- id: pci0000:15\n  - id: pci0000:15\n    gpus",
             "7:5",
-            'numa.0.roots.1: "pci0000:15" is there twice',
+            'numa.0.roots.1: "pci0000:15" appears twice',
         ),
         (
             "[0, 1]",
             '[{index: 0, busId: "0000:1b:00.0"}, {index: 1, busId: "0000:1b:00.0"}]',
             "6:47",
-            'gpus.1: busId "0000:1b:00.0" is that of numa.0.roots.0.gpus.0, too',
+            'gpus.1: busId "0000:1b:00.0" is also that of numa.0.roots.0.gpus.0',
         ),
         (
             "[0, 1]",
             "[{index: 0, uuid: GPU-a}, {index: 1, uuid: GPU-a}]",
             "6:37",
-            'gpus.1: uuid "GPU-a" is that of numa.0.roots.0.gpus.0, too',
+            'gpus.1: uuid "GPU-a" is also that of numa.0.roots.0.gpus.0',
         ),
         (
             "- id: 0",
             "- {id: 1, cpus: '0-3,8'}\n- id: 0\n  cpus: 4-9",
             "6:9",
-            "numa.1.cpus: CPU 8 is on NUMA node 1, too",
+            "numa.1.cpus: CPU 8 is also on NUMA node 1",
         ),
         (
             "- id: 0",
             "- {id: 0, cpus: 0-3}\n- id: 0\n  cpus: 4-7",
             "5:3",
-            "numa.1: NUMA node 0 is there twice; expected another id",
+            "numa.1: NUMA node 0 appears twice; expected another id",
         ),
         (
             "- id: 0",
             "- {id: 0, cpus: 0-3}\n- id: 0\n  socket: 1",
             "5:3",
-            "numa.1: NUMA node 0 is there twice; expected another id",
+            "numa.1: NUMA node 0 appears twice; expected another id",
         ),
     ],
 )
-def test_what_is_there_twice_is_refused(
-    path: Path, old: str, new: str, where: str, expected: str
-) -> None:
+def test_duplicates_are_refused(path: Path, old: str, new: str, where: str, expected: str) -> None:
     refused(path, PCIE.replace(old, new), f"box.yaml:{where}", expected)
 
 
@@ -494,11 +488,13 @@ def test_a_machine_without_gpus_is_refused(path: Path) -> None:
     refused(path, text, "box.yaml:4:1", "numa: has no GPU below its roots; expected one or more")
 
 
-def test_parts_of_a_tree_hang_on_what_is_there() -> None:
+def test_parts_of_a_tree_need_an_existing_parent() -> None:
     builder = known_builder()
-    with pytest.raises(MachineError, match='"numa 0" hangs on "socket 1", which is not there'):
+    with pytest.raises(
+        MachineError, match='"numa 0" is attached to "socket 1", which does not exist'
+    ):
         builder.numa("numa 0", "socket 1")
-    with pytest.raises(MachineError, match='"socket 0" is there twice'):
+    with pytest.raises(MachineError, match='"socket 0" appears twice'):
         builder.socket("socket 0")
 
 
@@ -529,7 +525,7 @@ def test_a_gpu_that_lost_its_nvlinks_falls_back_to_pcie(path: Path) -> None:
     assert machine.bandwidth[0].tolist() == [np.inf, 250, 31.5]
 
 
-def test_memory_is_told_in_bytes(path: Path) -> None:
+def test_memory_is_in_bytes(path: Path) -> None:
     assert {gpu.memory for gpu in load(path, f"{PCIE}memory: 48Gi\n").gpus} == {48 * 2**30}
 
 
@@ -540,7 +536,17 @@ DOCS = ROOT / "docs"
 
 def test_the_page_describes_every_field() -> None:
     page = (DOCS / "machines.md").read_text()
-    models = (MachineFile, NumaNode, Root, Switch, GpuEntry, NicEntry, NvLinks, NvSwitch, PcieLink)
+    models = (
+        MachineFile,
+        NumaEntry,
+        RootEntry,
+        SwitchEntry,
+        GpuEntry,
+        NicEntry,
+        NvLinksEntry,
+        NvSwitchEntry,
+        PcieLink,
+    )
     fields = {field.alias for model in models for field in model.model_fields.values()}
     assert {name for name in fields if f"`{name}`" not in page} <= {"generation", "width"}
     assert "{generation: 1 to 6, width: 1, 2, 4, 8, 16 or 32 lanes}" in page
@@ -586,7 +592,7 @@ def test_a_machine_that_is_not_known_is_refused_with_the_nearest() -> None:
 
 
 @pytest.mark.parametrize("name", FACTS)
-def test_a_known_machine_is_what_its_maker_says(name: str) -> None:
+def test_a_known_machine_is_what_its_vendor_says(name: str) -> None:
     machine = load_machine(FOLDER / f"{name}.yaml")
     gpus, nics, links, best = FACTS[name]
     assert machine.name == name

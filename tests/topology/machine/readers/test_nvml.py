@@ -123,7 +123,7 @@ def test_a_gpu_is_described_in_the_words_of_sysfs(gpus: Gpus) -> None:
     assert gpu.switch_links == gpu.links == 18
 
 
-def test_a_gpu_that_tells_no_memory_has_none(gpus: Gpus) -> None:
+def test_a_gpu_that_reports_no_memory_has_none(gpus: Gpus) -> None:
     gpu = gpus(hgx().with_gpu(0, memory=0))[0]
     assert gpu.memory == 0
     assert not gpu.lost
@@ -144,7 +144,7 @@ def test_mig_instances_are_listed_and_empty_slots_skipped(found: Found) -> None:
 
 @pytest.mark.parametrize("compute", [80, 90])
 @pytest.mark.parametrize("states", ["call", "field", "both"])
-def test_links_are_seen_by_either_way_to_ask(compute: int, states: str, gpus: Gpus) -> None:
+def test_links_are_found_by_either_way_to_ask(compute: int, states: str, gpus: Gpus) -> None:
     assert gpus(hgx().with_gpu(0, compute=compute, states=states))[0].links == 18
 
 
@@ -154,21 +154,21 @@ def test_a_link_that_sleeps_counts_and_one_that_is_down_does_not(gpus: Gpus) -> 
 
 
 @pytest.mark.parametrize("peer", ["", "0000:05:00.0"])
-def test_a_link_to_a_switch_is_told_by_its_type_even_if_its_bus_is_hidden(
+def test_a_link_to_a_switch_is_known_by_its_type_even_if_its_bus_is_hidden(
     peer: str, gpus: Gpus
 ) -> None:
     assert gpus(hgx().with_gpu(0, links=(FakeLink(peer),) * 18))[0].switch_links == 18
 
 
 @pytest.mark.parametrize("kind", [-1, UNKNOWN])
-def test_without_a_type_the_other_end_is_told_by_its_bus(kind: int, gpus: Gpus) -> None:
+def test_without_a_type_the_other_end_is_known_by_its_bus(kind: int, gpus: Gpus) -> None:
     links = (FakeLink("0000:23:00.0", kind), FakeLink("0000:05:00.0", kind))
     gpu = gpus(hgx().with_gpu(0, links=links))[0]
     assert gpu.peers == {"0000:23:00.0": 1}
     assert gpu.switch_links == 1
 
 
-def test_where_two_ends_count_differently_the_fewer_links_hold(found: Found) -> None:
+def test_when_two_ends_disagree_the_lower_number_of_links_counts(found: Found) -> None:
     first = (FakeLink("0000:23:00.0", GPU),) * 4
     second = (FakeLink("0000:13:00.0", GPU),) * 3
     machine = found(hgx().with_gpu(0, links=first).with_gpu(1, links=second))
@@ -176,7 +176,7 @@ def test_where_two_ends_count_differently_the_fewer_links_hold(found: Found) -> 
     assert any("GPU0 shows 4 NVLinks to GPU1, which shows 3" in note for note in machine.notes)
 
 
-def test_links_to_gpus_of_another_tenant_are_left_out_and_said(found: Found) -> None:
+def test_links_to_gpus_of_another_tenant_are_ignored_with_a_note(found: Found) -> None:
     machine = found(hgx().with_gpu(0, links=(FakeLink("0000:99:00.0", GPU),) * 4))
     assert not machine.nvlinks.any()
     assert any("4 NVLinks of GPU0 to 0000:99:00.0" in note for note in machine.notes)
@@ -254,12 +254,12 @@ def test_without_the_library_the_message_says_what_to_do(monkeypatch: pytest.Mon
         read_gpus()
 
 
-def test_a_driver_that_is_not_loaded_is_said(gpus: Gpus) -> None:
+def test_a_driver_that_is_not_loaded_is_reported(gpus: Gpus) -> None:
     with pytest.raises(InputError, match="Driver Not Loaded"):
         gpus(replace(hgx(), init=pynvml.NVML_ERROR_DRIVER_NOT_LOADED))
 
 
-def test_a_machine_without_gpus_is_said(gpus: Gpus) -> None:
+def test_a_machine_without_gpus_is_reported(gpus: Gpus) -> None:
     with pytest.raises(InputError, match="NVML shows none"):
         gpus(FakeMachine())
 
@@ -285,7 +285,7 @@ def test_a_driver_that_lacks_a_function_is_read_without_it(
     assert machine.nvlinks[0, 1] == 18
 
 
-# NUMA and places ---------------------------------------------------------------------------
+# NUMA and positions ------------------------------------------------------------------------
 
 
 def nowhere(fake: FakeMachine, **changes: object) -> FakeMachine:
@@ -294,7 +294,7 @@ def nowhere(fake: FakeMachine, **changes: object) -> FakeMachine:
     return replace(fake, gpus=gpus, nics=tuple(replace(nic, numa=None) for nic in fake.nics))
 
 
-def test_where_no_device_says_its_numa_node_all_are_on_one_of_unknown_id(found: Found) -> None:
+def test_without_numa_facts_all_devices_are_on_one_unknown_node(found: Found) -> None:
     machine = found(replace(nowhere(hgx()), nodes={0: "0-3", 1: "4-7"}))
     assert machine.numa_of == (None, None)
     assert machine.level(0, 1) is Level.NVS
@@ -302,7 +302,7 @@ def test_where_no_device_says_its_numa_node_all_are_on_one_of_unknown_id(found: 
     assert any("numa_node is -1" in note for note in machine.notes)
 
 
-def test_a_numa_node_is_told_by_its_cpus_where_the_device_does_not_say(found: Found) -> None:
+def test_a_numa_node_is_known_by_its_cpus_if_the_device_does_not_report_it(found: Found) -> None:
     fake = replace(nowhere(hgx(), cpus="4-7"), nodes={0: "0-3", 1: "4-7"})
     machine = found(fake.with_gpu(0, cpus="0-3"))
     assert machine.numa_of == (0, 1)
@@ -322,13 +322,13 @@ def test_a_root_of_unknown_numa_node_is_apart_and_named(found: Found) -> None:
     assert any("NUMA node of pci0000:20 is not known" in note for note in machine.notes)
 
 
-def test_a_gpu_that_sysfs_does_not_show_has_no_place(found: Found) -> None:
+def test_a_gpu_that_sysfs_does_not_show_has_no_position(found: Found) -> None:
     machine = found(hgx().with_gpu(1, in_sysfs=False))
     assert machine.gpus[1].pcie_root == ""
     assert machine.nic_level(0, 0) is Level.PIX
     assert machine.nic_level(1, 1) is None
     assert machine.nvlinks[0, 1] == 18
-    assert any("the place of GPU1 is not known" in note for note in machine.notes)
+    assert any("the position of GPU1 is not known" in note for note in machine.notes)
 
 
 def azure(bridge: tuple[str, ...] = ()) -> FakeMachine:
@@ -343,20 +343,20 @@ def azure(bridge: tuple[str, ...] = ()) -> FakeMachine:
 def test_gpus_on_domains_of_their_own_are_a_virtual_machine(found: Found) -> None:
     machine = found(azure())
     assert machine.platform.virtual
-    assert any("say nothing about nearness" in note for note in machine.notes)
+    assert any("do not show which devices are near" in note for note in machine.notes)
 
 
 def test_domains_below_root_ports_are_real_as_those_of_grace(found: Found) -> None:
     assert not found(azure(("00:00.0",))).platform.virtual
 
 
-def test_a_slower_bridge_limits_what_pairs_exchange(found: Found) -> None:
+def test_a_slower_bridge_limits_the_bandwidth_of_pairs(found: Found) -> None:
     fake = hgx(links=0)
     machine = found(replace(fake, bridge_speed="16.0 GT/s PCIe"))
     assert machine.bandwidth[0, 1] == pcie(4).wire
 
 
-def test_a_link_that_sysfs_does_not_show_is_assumed_and_said(found: Found) -> None:
+def test_a_link_that_sysfs_does_not_show_is_assumed_with_a_note(found: Found) -> None:
     fake = hgx(links=0).with_gpu(0, speed="Unknown")
     machine = found(replace(fake, bridge_speed="Unknown"))
     assert machine.bandwidth[0, 1] == pcie(5).wire

@@ -1,4 +1,4 @@
-"""nvidia-smi tables of our own making: what is read, and what is honestly unknown."""
+"""nvidia-smi tables of our own: what is read from them, and what stays unknown."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import pytest
 
 from bayplan.errors import InputError
 from bayplan.topology.machine.levels import Level
-from bayplan.topology.machine.model import Kind
+from bayplan.topology.machine.model import PartKind
 from bayplan.topology.machine.policies import pair_scores
 from bayplan.topology.machine.readers.smi import parse_smi
-from bayplan.topology.machine.select import Constraints, Request, Selection, select
+from bayplan.topology.machine.select import Constraints, Selection, SelectionRequest, select
 
 WHOLE = """
 \tGPU0\tGPU1\tGPU2\tGPU3\tNIC0\tNIC1\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID
@@ -115,15 +115,15 @@ def test_rows_say_which_columns_are_gpus_where_the_header_is_missing() -> None:
     assert machine.label(3, 5) == "NODE"
 
 
-def test_a_nic_s_row_tells_of_gpus_that_have_none() -> None:
+def test_a_nics_row_shows_gpus_without_a_row() -> None:
     machine = parse_smi("GPU0 X SYS SYS PIX\nNIC0 PIX SYS SYS X\n")
     assert (len(machine), len(machine.nics)) == (3, 1)
     assert machine.label(0, 3) == "PIX"
 
 
-def test_a_cell_that_is_no_level_is_named_and_the_rest_is_read() -> None:
+def test_a_cell_that_is_not_a_level_is_named_and_the_rest_is_read() -> None:
     machine = parse_smi(WHOLE.replace("GPU1\tNV12\t X \tSYS", "GPU1\tNVX\t X \tNODE"))
-    assert 'GPU1 to GPU0 is "NVX", which is no level: not known' in machine.notes
+    assert 'GPU1 to GPU0 is "NVX", which is not a level: unknown' in machine.notes
     assert machine.label(0, 1) == "NV12"
     assert machine.label(1, 4) == "NODE"
     assert machine.numa_of == (0, 0, 1, 1)
@@ -136,7 +136,7 @@ def test_a_cell_that_is_no_level_is_named_and_the_rest_is_read() -> None:
 def test_more_nvlinks_than_there_are_on_any_gpu_are_not_believed(cell: str) -> None:
     machine = parse_smi(f"\tGPU0\tGPU1\nGPU0\tX\t{cell}\nGPU1\t{cell}\tX\n")
     assert machine.label(0, 1) == "?"
-    assert f'GPU0 to GPU1 is "{cell[:20]}", which is no level: not known' in machine.notes
+    assert f'GPU0 to GPU1 is "{cell[:20]}", which is not a level: unknown' in machine.notes
 
 
 @pytest.mark.parametrize("number", ["9" * 5, "9" * 5000])
@@ -175,7 +175,7 @@ def test_a_nic_with_another_device_s_name_is_refused_with_the_file(name: str) ->
         parse_smi(WHOLE.replace("NIC0: mlx5_2", f"NIC0: {name}"), source="m.txt")
 
 
-def test_a_second_table_is_told_and_not_read() -> None:
+def test_a_second_table_is_noted_and_not_read() -> None:
     machine = parse_smi(WHOLE + WHOLE.replace("NV12", "NV4"))
     assert machine.label(0, 1) == "NV12"
     assert "a second table begins at GPU0: only the first is read" in machine.notes
@@ -208,14 +208,14 @@ def test_an_nvswitch_does_not_connect_what_is_shown_otherwise(
     assert machine.label(0, 1) == machine.label(1, 0) == shown
     assert machine.label(0, 2) == machine.label(1, 3) == "NV18"
     assert not any("though not shown" in note for note in machine.notes)
-    alone = select(machine, (0, 1), Request(2, constraints=Constraints(nvlink=True)))
+    alone = select(machine, (0, 1), SelectionRequest(2, constraints=Constraints(nvlink=True)))
     assert isinstance(alone, Selection) == shown.startswith("NV")
 
 
 def test_an_nvswitch_connects_gpus_whose_pair_is_not_shown() -> None:
     machine = parse_smi("\n".join(switched().splitlines()[:3]))
     assert machine.label(2, 3) == "NV18"
-    assert any("1 pair of GPUs taken to be connected by NVSwitch" in n for n in machine.notes)
+    assert any("1 pair of GPUs assumed to be connected by NVSwitch" in n for n in machine.notes)
 
 
 def test_hami_scores_a_pair_that_differs_by_direction_0() -> None:
@@ -226,16 +226,16 @@ def test_hami_scores_a_pair_that_differs_by_direction_0() -> None:
     assert fewer[0, 1] == 420
 
 
-# Places ---------------------------------------------------------------------------------------
+# Positions ------------------------------------------------------------------------------------
 
 
 def kinds_above(text: str, device: str) -> list[str]:
-    """Return what a device hangs on, from its switch to its NUMA node."""
+    """Return the kinds of the parts above a device, from its switch to its NUMA node."""
     graph = parse_smi(text).graph
     return [
         graph.nodes[name]["kind"].value
         for name in nx.shortest_path(graph, device, "socket ?")[1:-1]
-        if graph.nodes[name]["kind"] is not Kind.GPU
+        if graph.nodes[name]["kind"] is not PartKind.GPU
     ]
 
 
@@ -280,7 +280,7 @@ def test_a_nic_is_for_storage_only_where_all_of_its_levels_are_known() -> None:
 # Bandwidth ------------------------------------------------------------------------------------
 
 
-def test_the_gpus_model_tells_how_fast_a_link_is() -> None:
+def test_the_gpus_model_sets_the_speed_of_links() -> None:
     unknown, known = parse_smi(switched()), parse_smi(switched(), model="NVIDIA-B200")
     assert (unknown.link.wire, known.link.wire) == (25, 50)
     assert known.bandwidth[0, 3] == 900
@@ -288,13 +288,13 @@ def test_the_gpus_model_tells_how_fast_a_link_is() -> None:
     assert "assumed from the model: 22 GB/s between sockets" in known.notes
 
 
-def test_a_model_that_is_not_known_is_told() -> None:
+def test_an_unknown_model_is_noted() -> None:
     machine = parse_smi(switched(), model="Voodoo2")
     assert 'the GPU "Voodoo2" is not known: its links are assumed' in machine.notes
     assert machine.link.wire == 25
 
 
-def test_what_is_assumed_of_bandwidths_is_told() -> None:
+def test_assumed_bandwidths_are_noted() -> None:
     notes = parse_smi(WHOLE).notes
     assert notes == (
         "assumed from the links: NVLink 3 (25 GB/s a link), PCIe 4, 16 GB/s between sockets",

@@ -61,7 +61,7 @@ def test_a_link_may_be_absolute(tmp_path: Path) -> None:
     assert (found.root, found.bridges) == ("pci0000:15", ("0000:15:01.0",))
 
 
-def test_what_the_kernel_does_not_say_is_unknown(tmp_path: Path) -> None:
+def test_facts_missing_from_sysfs_are_unknown(tmp_path: Path) -> None:
     target = "../../../devices/pci0000:15/0000:16:00.0"
     found = link(tmp_path, "0000:16:00.0", target).pci("0000:16:00.0")
     assert (found.numa, found.cpus, found.link) == (None, "", PciLink())
@@ -70,12 +70,12 @@ def test_what_the_kernel_does_not_say_is_unknown(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "bus_id", ["", "1b:00.0", "00000000:1b:00.0", "0000:1B:00.0", "0000:1b:00.0\n", "../devices"]
 )
-def test_a_bus_id_of_another_form_is_refused(bus_id: str, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"no PCI bus id; expected one like 0000:1b:00\.0"):
+def test_a_malformed_bus_id_is_refused(bus_id: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"is not a PCI bus id; expected one like 0000:1b:00\.0"):
         Sysfs(tmp_path).pci(bus_id)
 
 
-def test_a_device_that_is_not_there_is_said(tmp_path: Path) -> None:
+def test_a_missing_device_is_reported(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"0000:1b:00\.0: cannot be read: No such file"):
         Sysfs(tmp_path).pci("0000:1b:00.0")
 
@@ -233,7 +233,7 @@ INTEL = "vendor_id\t: GenuineIntel\ncpu family\t: 6\nmodel\t\t: "
         ("processor\t: 0\ncpu\t\t: POWER9, altivec supported\n", "power9", "ppc64"),
     ],
 )
-def test_the_cpu_tells_what_its_sockets_exchange(
+def test_the_cpu_sets_the_bandwidth_between_sockets(
     text: str, name: str, arch: str, tmp_path: Path
 ) -> None:
     path = tmp_path / "cpuinfo"
@@ -249,7 +249,7 @@ def test_the_cpu_tells_what_its_sockets_exchange(
         ("", "which is not shown"),
     ],
 )
-def test_a_cpu_that_is_not_known_is_taken_for_skylake_and_said(
+def test_an_unknown_cpu_counts_as_skylake_with_a_note(
     text: str, expected: str, tmp_path: Path
 ) -> None:
     path = tmp_path / "cpuinfo"

@@ -1,4 +1,4 @@
-"""A node of which only its NUMA zones are known: how many GPUs each has, and no more."""
+"""Nodes of which only NUMA zones are known: the number of GPUs in each."""
 
 from __future__ import annotations
 
@@ -14,8 +14,14 @@ from bayplan.testing import make_object
 from bayplan.topology.machine.levels import Level
 from bayplan.topology.machine.model import Machine
 from bayplan.topology.machine.readers.zones import machine_from_zones
-from bayplan.topology.machine.select import Constraints, NoSelection, Request, Selection, select
-from bayplan_plugins.gpu_topology.machines import NodeMachines, numa_nodes
+from bayplan.topology.machine.select import (
+    Constraints,
+    NoSelection,
+    Selection,
+    SelectionRequest,
+    select,
+)
+from bayplan_plugins.shared.gpus.machines import NodeMachines, numa_nodes
 
 
 def zone(name: str, type_: str = "Node", **resources: str) -> dict[str, Any]:
@@ -67,7 +73,7 @@ def test_gpus_of_one_zone_are_nearer_than_those_of_two() -> None:
     assert machine.bandwidth[0, 1] > machine.bandwidth[0, 2] > 0
 
 
-def test_nvlink_nics_and_names_are_not_made_up_and_the_rest_is_told() -> None:
+def test_nvlinks_nics_and_names_are_not_made_up_and_assumptions_are_noted() -> None:
     machine = machine_from_zones("n", {0: 4, 1: 4})
     assert not machine.nvlinks.any()
     assert machine.nics == ()
@@ -84,10 +90,10 @@ def test_zones_without_gpus_are_a_machine_without_gpus(zones: dict[int, int]) ->
 
 def test_a_job_gets_gpus_of_one_zone_and_is_refused_what_is_not_known() -> None:
     machine = machine_from_zones("n", {0: 2, 1: 4})
-    found = select(machine, range(6), Request(3))
+    found = select(machine, range(6), SelectionRequest(3))
     assert isinstance(found, Selection)
     assert {machine.numa_of[gpu] for gpu in found.gpus} == {1}
-    refused = select(machine, range(6), Request(2, constraints=Constraints(nvlink=True)))
+    refused = select(machine, range(6), SelectionRequest(2, constraints=Constraints(nvlink=True)))
     assert refused == NoSelection("no 2 of 6 free GPUs are connected by NVLink alone")
 
 
@@ -115,7 +121,7 @@ def test_a_zone_is_a_numa_node_by_its_name(spelling: str) -> None:
 @pytest.mark.parametrize(
     "one", [zone("node-0", "Core"), zone("socket-0"), zone("node-"), zone("node-a"), zone("")]
 )
-def test_other_zones_are_passed_over(one: dict[str, Any]) -> None:
+def test_other_zones_are_ignored(one: dict[str, Any]) -> None:
     assert numa_nodes(reported(one)) == {}
 
 
@@ -132,13 +138,13 @@ def test_all_gpus_count_though_pods_have_some_of_them() -> None:
     assert len(found) == 8
 
 
-def test_zones_without_gpus_tell_nothing_of_a_machine() -> None:
+def test_zones_without_gpus_describe_no_machine() -> None:
     assert of_node(zone("node-0"), zone("node-1")) == ""
     assert of_node(zone("node-0", **gpus(0))) == ""
     assert of_node() == ""
 
 
-def test_zones_of_another_node_tell_nothing() -> None:
+def test_zones_of_another_node_are_ignored() -> None:
     assert of_node(zone("node-0", **gpus(8)), name="other") == ""
 
 
@@ -155,7 +161,7 @@ def test_a_new_report_replaces_the_old_one() -> None:
     assert (len(first), len(second)) == (2, 4)
 
 
-def test_what_the_node_itself_says_of_its_machine_counts_more() -> None:
+def test_the_nodes_own_description_takes_precedence() -> None:
     snapshot = Snapshot()
     snapshot.set_object("n", reported(zone("node-0", **gpus(2))))
     node = Node(ObjectMeta(name="n", labels={"bayplan.dev/machine": "dgx-h100"}))

@@ -1,1 +1,1 @@
-"""Where the layout of a machine comes from: files, tools, the system itself."""
+"""Readers that build a machine: from files, from tools' output, and from the running system."""

@@ -1,18 +1,17 @@
-"""The machine that this process runs on: GPUs and NVLinks by NVML, NICs and the PCIe tree by sysfs.
+"""The machine that this process runs on: GPUs and NVLinks from NVML, NICs and PCIe from sysfs.
 
-What one of the two does not tell is taken from the other or left unknown; ``Machine.notes`` say
-which.
+What one source lacks comes from the other or stays unknown; ``Machine.notes`` say which.
 """
 
 from __future__ import annotations
 
 import platform
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 
 from bayplan.errors import InputError
-from bayplan.naming import counted
+from bayplan.naming import counted, listed
 from bayplan.topology.machine.bandwidth import (
     NVLINK_SM86,
     Bandwidth,
@@ -38,7 +37,8 @@ from bayplan.topology.machine.readers.sysfs import (
 __all__ = ["discover"]
 
 _NVLINK_OF_COMPUTE = ((100, 5), (90, 4), (86, NVLINK_SM86), (80, 3), (70, 2), (60, 1))
-"""CUDA compute capability times ten at least, and the NVLink generation of such GPUs."""
+"""From this CUDA compute capability (times ten) on, GPUs have this NVLink generation."""
+_MOST_NAMED = 6
 
 
 def discover(
@@ -48,7 +48,8 @@ def discover(
 ) -> Machine:
     """Return the machine that this process runs on.
 
-    :param name: the machine's name; the host's where it is empty.
+    :param name: the machine's name; the host's if empty.
+    :param sysfs_root: where sysfs is mounted.
     :raises InputError: when NVML cannot be used or shows no GPU.
     """
     sysfs = Sysfs(sysfs_root)
@@ -57,10 +58,10 @@ def discover(
 
 
 class _Discovery:
-    """Joins what NVML and sysfs say. Devices go by their names, such as GPU0 and mlx5_0."""
+    """Joins the facts of NVML and sysfs. Devices go by their names, such as GPU0 and mlx5_0."""
 
     def __init__(self, gpus: list[NvmlGpu], sysfs: Sysfs, cpu: Cpu, driver: str) -> None:
-        self.notes = [cpu.note] if cpu.note else []
+        self._notes = [cpu.note] if cpu.note else []
         self._gpus = gpus
         self._sysfs = sysfs
         self._cpu = cpu
@@ -76,17 +77,17 @@ class _Discovery:
         self._unshown: list[str] = []
 
     def _pci_devices(self) -> dict[str, PciDevice]:
-        """Return what sysfs shows of the devices; one that it does not show has no place."""
+        """Return the devices as sysfs shows them, without those that it does not show."""
         found = {}
         for name, bus_id in self._bus.items():
             try:
                 if bus_id:
                     found[name] = self._sysfs.pci(bus_id)
             except InputError as exc:
-                self.notes.append(f"the place of {name} is not known: {exc}")
+                self._notes.append(f"the position of {name} is not known: {exc}")
         for gpu in self._gpus:
             if not gpu.bus_id and not gpu.lost:
-                self.notes.append(f"the place of GPU{gpu.index} is not known: NVML hides it")
+                self._notes.append(f"the position of GPU{gpu.index} is not known: NVML hides it")
         return found
 
     def machine(self, name: str) -> Machine:
@@ -102,17 +103,16 @@ class _Discovery:
         self._add_links(builder)
         self._note_gpus()
         if self._unshown:
-            self.notes.append(
+            self._notes.append(
                 f"assumed, as sysfs does not show it: PCIe {self._pcie_generation} with 16 lanes "
-                f"to {_listed(self._unshown)}"
+                f"to {listed(dict.fromkeys(self._unshown), _MOST_NAMED)}"
             )
-        builder.notes = self.notes
-        return builder.build()
+        return builder.build(notes=self._notes)
 
     # NUMA --------------------------------------------------------------------------------
 
     def _own_numa_nodes(self) -> dict[str, int]:
-        """Return the NUMA node of each device that has one of its own or the CPUs of one."""
+        """Return the NUMA node of each device that reports one, or the CPUs of one."""
         affinity = {f"GPU{gpu.index}": gpu.cpus for gpu in self._gpus}
         nodes = {cpu_set(cpus): node for node, cpus in self._nodes.items()}
         found: dict[str, int] = {}
@@ -128,7 +128,7 @@ class _Discovery:
         return found
 
     def _numa_of_roots(self) -> dict[str, int | None]:
-        """Return the NUMA node of each PCIe root: that of its first device with one."""
+        """Return the NUMA node of each PCIe root: that of its first device that has one."""
         found: dict[str, int | None] = {}
         for name, pci in self._pci.items():
             if found.get(pci.root) is None:
@@ -143,22 +143,21 @@ class _Discovery:
     def _note_numa(self) -> None:
         without = [root for root, numa in self._numa_of_root.items() if numa is None]
         if without and len(without) == len(self._numa_of_root):
-            self.notes.append(
-                "no device says which NUMA node it is on (numa_node is -1): all are taken to be "
-                "on one"
+            self._notes.append(
+                "no device reports its NUMA node (numa_node is -1): all are assumed to be on one"
             )
         elif without:
-            self.notes.append(
-                f"the NUMA node of {_listed(without)} is not known: taken to be one apart from "
-                "all others"
+            self._notes.append(
+                f"the NUMA node of {listed(without, _MOST_NAMED)} is not known: assumed to be "
+                "apart from all others"
             )
 
     # The tree ----------------------------------------------------------------------------
 
     def _is_virtual(self) -> bool:
-        """Tell whether PCI is a hypervisor's invention: each GPU alone on a root, without a bridge.
+        """Tell whether a hypervisor made up the PCI tree: each GPU alone on a root, no bridges.
 
-        Grace has PCI domains of its own, too, but there a GPU is below a root port.
+        Grace also gives each GPU a PCI domain of its own, but there the GPU is below a root port.
         """
         places = [pci for name, pci in self._pci.items() if name.startswith("GPU")]
         invented = bool(places) and all(
@@ -166,9 +165,9 @@ class _Discovery:
         )
         if not invented or len({pci.root for pci in places}) < len(places):
             return False
-        self.notes.append(
-            "each GPU has a PCI domain of its own, as in a virtual machine: PCIe roots say nothing "
-            "about nearness"
+        self._notes.append(
+            "each GPU has a PCI domain of its own, as in a virtual machine: PCIe roots do not show "
+            "which devices are near each other"
         )
         return True
 
@@ -201,7 +200,7 @@ class _Discovery:
             above = switch
 
     def _above(self, name: str) -> str | None:
-        """Return the switch or root that a device hangs on; None where its place is not known."""
+        """Return the switch or root above a device, None if its position is not known."""
         pci = self._pci.get(name)
         return (pci.root, *self._switches[pci.bus_id])[-1] if pci is not None else None
 
@@ -219,7 +218,7 @@ class _Discovery:
 
     @cached_property
     def _pcie_generation(self) -> int:
-        """The PCIe generation where sysfs does not tell: that of the GPUs' model, else 3."""
+        """The PCIe generation to assume: that of the GPUs' model, else 3."""
         models = (model_of(gpu.model) for gpu in self._gpus)
         return next((model.pcie for model in models if model is not None), 3)
 
@@ -270,7 +269,7 @@ class _Discovery:
     # NVLink ------------------------------------------------------------------------------
 
     def _link(self) -> Bandwidth:
-        """Return what one NVLink carries."""
+        """Return the bandwidth of one NVLink."""
         linked = next((gpu for gpu in self._gpus if gpu.links), None)
         if linked is None:
             return Bandwidth(0.0, 0.0)
@@ -279,12 +278,12 @@ class _Discovery:
         by_compute = (made for least, made in _NVLINK_OF_COMPUTE if linked.compute >= least)
         generation = generation or next(by_compute, 0)
         if not generation:
-            self.notes.append(f'the NVLinks of "{linked.model}" are of no known generation')
+            self._notes.append(f'the NVLink generation of "{linked.model}" is not known')
             return Bandwidth(0.0, 0.0)
         return nvlink(generation)
 
     def _add_links(self, builder: MachineBuilder) -> None:
-        """Connect GPUs; where the two ends of a pair count differently, the fewer links hold."""
+        """Connect GPUs; when the two ends of a pair disagree, the lower number of links counts."""
         index_of = {gpu.bus_id: gpu.index for gpu in self._gpus if gpu.bus_id}
         seen: dict[tuple[int, int], dict[int, int]] = {}
         for gpu in self._gpus:
@@ -300,29 +299,27 @@ class _Discovery:
                     seen.setdefault(pair, dict.fromkeys(pair, 0))[gpu.index] = count
         for (a, b), ends in seen.items():
             if ends[a] != ends[b]:
-                self.notes.append(
+                self._notes.append(
                     f"GPU{a} shows {counted(ends[a], 'NVLink')} to GPU{b}, which shows {ends[b]}: "
-                    "the fewer count"
+                    "the lower number counts"
                 )
             if fewer := min(ends.values()):
                 builder.nvlink(a, b, fewer)
 
     def _note_no_peer(self, gpu: NvmlGpu, bus_id: str, count: int) -> None:
         where = f"{bus_id}, which NVML does not show" if bus_id else "GPUs whose bus id is hidden"
-        self.notes.append(
-            f"{counted(count, 'NVLink')} of GPU{gpu.index} to {where}: not taken into account"
-        )
+        self._notes.append(f"{counted(count, 'NVLink')} of GPU{gpu.index} to {where}: ignored")
 
     def _note_gpus(self) -> None:
-        """Name the GPUs that are lost, and those with fewer NVLinks than others of their model."""
+        """Note GPUs that are lost, and GPUs with fewer NVLinks than others of their model."""
         most: dict[str, int] = {}
         for gpu in self._gpus:
             most[gpu.model] = max(most.get(gpu.model, 0), gpu.links)
         for gpu in self._gpus:
             if gpu.lost:
-                self.notes.append(f"GPU{gpu.index} cannot be used: {gpu.lost}")
+                self._notes.append(f"GPU{gpu.index} cannot be used: {gpu.lost}")
             elif gpu.links < most[gpu.model]:
-                self.notes.append(
+                self._notes.append(
                     f"GPU{gpu.index} has {gpu.links} of {most[gpu.model]} NVLinks that are active "
                     "on others of its model"
                 )
@@ -330,8 +327,3 @@ class _Discovery:
 
 def _numa_name(node: int | None) -> str:
     return "numa ?" if node is None else f"numa {node}"
-
-
-def _listed(names: Iterable[str]) -> str:
-    found = list(dict.fromkeys(names))
-    return ", ".join(found[:6]) + (f" and {len(found) - 6} more" if len(found) > 6 else "")

@@ -1,7 +1,7 @@
-"""A machine from what HAMi's device plugin writes to its node: GPUs, NUMA nodes, pair scores.
+"""A machine from the annotations of HAMi's device plugin: GPUs, NUMA nodes, pair scores.
 
-A pair score is 100 for each NVLink and 10 to 60 for the PCIe level, added up, so both can be told
-from it (pkg/device/nvidia/calculate_score.go). NICs and PCIe switches are not published, nor is the
+A pair score is the sum of 100 for each NVLink and 10 to 60 for the PCIe level, so both can be read
+from it (pkg/device/nvidia/calculate_score.go). HAMi does not publish NICs, PCIe switches or the
 CPU.
 """
 
@@ -41,7 +41,7 @@ __all__ = [
 SCORE = "hami.io/node-nvidia-score"
 REGISTER = "hami.io/node-nvidia-register"
 CORDON = "hami.io/device-cordon"
-"""UUIDs, separated by commas, of devices that no new pod is to get."""
+"""The annotation with the UUIDs, separated by commas, of devices that new pods must not get."""
 
 _LEVELS = {10: Level.SYS, 20: Level.NODE, 30: Level.PHB, 40: Level.PXB, 50: Level.PIX}
 _SAME_BOARD = 60
@@ -62,7 +62,10 @@ class RegisteredGpu:
 
 @dataclass
 class _Pairs:
-    """What scores tell of pairs of GPUs, the lower one first: NVLinks, and which differ by way."""
+    """What the scores say about pairs of GPUs: PCIe levels, NVLinks, and contradictions.
+
+    Pairs have the lower index first. ``asymmetric`` are those whose two directions differ.
+    """
 
     levels: Levels
     links: dict[tuple[int, int], int] = field(default_factory=dict)
@@ -77,8 +80,9 @@ def machine_from_scores(
 ) -> Machine:
     """Return the machine that the annotations of a node describe.
 
-    :param gpus: the registered GPUs; without any, those that have scores, in their order.
-    :param cordoned: what ``hami.io/device-cordon`` says.
+    :param gpus: the registered GPUs; if empty, the GPUs that have scores, in their order.
+    :param scores: the pair scores by UUID and UUID.
+    :param cordoned: the value of ``hami.io/device-cordon``.
     :raises ValueError: for more GPUs than a machine can have.
     """
     known = list(gpus) or [RegisteredGpu(uuid, i) for i, uuid in enumerate(scores)]
@@ -103,15 +107,13 @@ def machine_from_scores(
     totals = Counter(gpu for pair, count in pairs.links.items() for gpu in pair * count)
     if any(total > MOST_DIRECT_LINKS for total in totals.values()):
         _switch(builder, pairs.links)
-    builder.asymmetric = pairs.asymmetric
-    builder.notes += notes
-    return builder.build(pairs.levels)
+    return builder.build(pairs.levels, notes, pairs.asymmetric)
 
 
 def _add_gpus(
     builder: MachineBuilder, gpus: Sequence[RegisteredGpu], cordoned: str, up: Bandwidth
 ) -> None:
-    """Add GPUs to the builder, each on a PCIe root of its own, as no more is known."""
+    """Add GPUs to the builder, each on a PCIe root of its own, because no more is known."""
     for node in dict.fromkeys(gpu.numa for gpu in gpus):
         builder.socket(f"socket {node}")
         builder.numa(f"numa {node}", f"socket {node}", node)
@@ -126,7 +128,7 @@ def _add_gpus(
 
 
 def _switch(builder: MachineBuilder, links: Mapping[tuple[int, int], int]) -> None:
-    """Take the links of pairs for those of GPUs to NVSwitches: there are more than a GPU has."""
+    """Replace the links of pairs by links to NVSwitches: the pairs have more than a GPU has."""
     builder.forget_nvlinks()
     most: dict[int, int] = {}
     for pair, count in links.items():
@@ -141,9 +143,9 @@ def _pairs(
     scores: Mapping[str, Mapping[str, int]],
     notes: list[str],
 ) -> _Pairs:
-    """Read the scores of pairs.
+    """Read the pair scores.
 
-    What is not the same both ways is left out, and NVLinks that are more than HAMi counts.
+    Ignores pairs whose directions differ, and NVLinks beyond the most that a GPU has.
     """
     size = len(gpus)
     levels = np.full((size, size), UNKNOWN, dtype=np.int8)
@@ -156,7 +158,7 @@ def _pairs(
             one = other if one is None else one
             if one != other:
                 found.asymmetric.add((b, a))
-                notes.append(f"GPU{b} to GPU{a} has scores {other} and {one}: left out")
+                notes.append(f"GPU{b} to GPU{a} has scores {other} and {one}: ignored")
             if one is None or one != other or one <= 0:
                 continue
             count, rest = divmod(one, 100)
@@ -167,7 +169,7 @@ def _pairs(
             if count > MOST_DIRECT_LINKS:
                 notes.append(
                     f"GPU{b} to GPU{a} has a score of more than {MOST_DIRECT_LINKS} NVLinks: "
-                    "these are left out"
+                    "these are ignored"
                 )
             elif count:
                 found.links[b, a] = count
@@ -178,9 +180,9 @@ def _pairs(
 
 
 def read_register(text: str) -> list[RegisteredGpu]:
-    """Read ``hami.io/node-nvidia-register``: JSON, or the older list of fields.
+    """Parse ``hami.io/node-nvidia-register``: JSON, or the older list of fields.
 
-    HAMi leaves out of the JSON what is 0, false or empty.
+    HAMi omits fields that are 0, false or empty from the JSON.
 
     :raises ValueError: for anything else.
     """
@@ -213,7 +215,7 @@ def _parts(text: str) -> list[list[str]]:
 
 
 def _older(fields: Sequence[str]) -> RegisteredGpu:
-    """Read id, count, memory, cores, type, NUMA node, health and perhaps index and mode."""
+    """Parse id, count, memory, cores, type, NUMA node, health, and maybe index and mode."""
     uuid, _, _, _, model, numa, health, *more = fields
     try:
         node, index = int(numa), int(more[0]) if more else 0
@@ -226,7 +228,7 @@ def _older(fields: Sequence[str]) -> RegisteredGpu:
 
 
 def read_scores(text: str) -> dict[str, dict[str, int]]:
-    """Read ``hami.io/node-nvidia-score``: scores by UUID and UUID.
+    """Parse ``hami.io/node-nvidia-score``: scores by UUID and UUID.
 
     :raises ValueError: for anything else.
     """

@@ -1,8 +1,8 @@
-"""Machines written down in YAML: the schema, and the machines that bayplan knows by name.
+"""Machines described in YAML: the schema, and the catalog of machines that bayplan knows by name.
 
-A file names the GPU, then lists NUMA nodes with their PCIe roots, switches and devices, and the
-NVLinks. What a GPU's model implies (NVLink generation, PCIe generation) need not be written. A
-NUMA node that is listed again, without CPUs, has parts that reach each other at SYS only.
+A file names the GPU model, then lists NUMA nodes with their PCIe roots, switches and devices, and
+the NVLinks. It may omit what the model implies: the generations of NVLink and PCIe. A NUMA node
+that is listed again, without CPUs, has parts that reach each other at SYS only.
 ``docs/machines.md`` describes every field.
 """
 
@@ -52,7 +52,7 @@ _MOST_DEVICES = 4096
 
 
 def _like(pattern: str, expected: str) -> BeforeValidator:
-    """Check texts against a pattern; the message says what was expected, and gives an example."""
+    """Return a validator for texts that match a pattern; its message says what was expected."""
 
     def check(value: object) -> object:
         if not isinstance(value, str) or not re.fullmatch(pattern, value):
@@ -72,14 +72,14 @@ def _ranges_rise(cpus: str) -> str:
 
 def _rate(value: object) -> float:
     if isinstance(value, int | float | str) and not isinstance(value, bool):
-        # YAML takes 1e3 for a text.
+        # YAML reads 1e3 as a text.
         with suppress(ValueError, OverflowError):
             return float(value)
     raise ValueError("expected a number of Gb/s such as 400")
 
 
 _Whole = Annotated[int, Field(strict=True)]
-"""An integer; in YAML, true and "1" are none."""
+"""An integer; true and "1" are not integers in YAML."""
 _BusId = Annotated[
     str,
     _like(
@@ -89,7 +89,7 @@ _BusId = Annotated[
 ]
 _Cpus = Annotated[
     str,
-    # A kernel has 8192 CPUs at most, so four digits are enough, and no list is ever long.
+    # A kernel has at most 8192 CPUs, so four digits are enough and no list gets long.
     _like(
         r"(\d{1,4}(-\d{1,4})?(,\d{1,4}(-\d{1,4})?)*)?",
         "CPUs as the kernel lists them, such as 0-15,32-47, each below 10000",
@@ -106,29 +106,29 @@ _NicName = Annotated[
 ]
 
 
-class _Model(pydantic.BaseModel):
+class _MachineFileModel(pydantic.BaseModel):
     model_config = pydantic.ConfigDict(
         extra="forbid", frozen=True, alias_generator=to_camel, populate_by_name=True
     )
 
 
-class PcieLink(_Model):
-    """A PCIe link by its generation, 1 to 6, and its lanes."""
+class PcieLink(_MachineFileModel):
+    """A PCIe link: its generation, 1 to 6, and its lanes."""
 
     generation: _Whole = Field(ge=1, le=6)
     width: Literal[1, 2, 4, 8, 16, 32] = 16
 
 
-class GpuEntry(_Model):
-    """A GPU by its index in nvidia-smi; ``busId`` in lower case with a domain of four digits."""
+class GpuEntry(_MachineFileModel):
+    """A GPU and its index in nvidia-smi; ``busId`` in lower case with a domain of four digits."""
 
     index: _Whole = Field(ge=0, lt=MOST_GPUS)
     bus_id: _BusId = ""
     uuid: str = ""
 
 
-class NicEntry(_Model):
-    """A NIC by its RDMA name; ``rate`` in Gb/s; ``rail`` the number of its leaf switch."""
+class NicEntry(_MachineFileModel):
+    """A NIC and its RDMA name; ``rate`` in Gb/s, ``rail`` is the number of its leaf switch."""
 
     name: _NicName
     rate: Annotated[float, BeforeValidator(_rate)] = Field(
@@ -148,49 +148,49 @@ def _name_alone(value: object) -> object:
     return {"name": value} if isinstance(value, str) else value
 
 
-class Switch(_Model):
-    """A PCIe switch: what is below it, and its own link upwards."""
+class SwitchEntry(_MachineFileModel):
+    """A PCIe switch: the devices below it, and its upstream link."""
 
     gpus: tuple[Annotated[GpuEntry, BeforeValidator(_index_alone)], ...] = ()
     nics: tuple[Annotated[NicEntry, BeforeValidator(_name_alone)], ...] = ()
-    switches: tuple[Switch, ...] = ()
+    switches: tuple[SwitchEntry, ...] = ()
     up: PcieLink | None = None
 
 
-class Root(_Model):
-    """A PCIe root (host bridge) such as pci0000:15, and what is below it."""
+class RootEntry(_MachineFileModel):
+    """A PCIe root (host bridge) such as pci0000:15, and the devices below it."""
 
     id: _RootId = ""
     gpus: tuple[Annotated[GpuEntry, BeforeValidator(_index_alone)], ...] = ()
     nics: tuple[Annotated[NicEntry, BeforeValidator(_name_alone)], ...] = ()
-    switches: tuple[Switch, ...] = ()
+    switches: tuple[SwitchEntry, ...] = ()
 
 
-class NumaNode(_Model):
+class NumaEntry(_MachineFileModel):
     """A NUMA node of a socket, with its CPUs as the kernel lists them."""
 
     id: _Whole = Field(ge=0, le=1024)
     socket: _Whole = Field(default=0, ge=0, le=64)
     cpus: _Cpus = ""
-    roots: tuple[Root, ...] = ()
+    roots: tuple[RootEntry, ...] = ()
 
 
-class NvLinks(_Model):
+class NvLinksEntry(_MachineFileModel):
     """All NVLinks between two GPUs."""
 
     gpus: tuple[_Whole, ...] = Field(min_length=2, max_length=2)
     links: _Whole = Field(ge=1, le=MOST_DIRECT_LINKS)
 
 
-class NvSwitch(_Model):
-    """NVLinks of each GPU to the NVSwitches; ``lost`` says what GPUs with fewer have, by index."""
+class NvSwitchEntry(_MachineFileModel):
+    """NVLinks of each GPU to the NVSwitches; ``lost`` holds the number of GPUs with fewer."""
 
     links: _Whole = Field(ge=1, le=MOST_DIRECT_LINKS)
     lost: dict[int, Annotated[_Whole, Field(ge=0)]] = Field(default_factory=dict)
 
 
-class MachineFile(_Model):
-    """A machine. ``gpu`` is a model's name, ``memory`` that of one GPU."""
+class MachineFile(_MachineFileModel):
+    """A machine. ``gpu`` is the model of its GPUs, ``memory`` the memory of one GPU."""
 
     name: str = Field(min_length=1, max_length=63)
     gpu: str = Field(min_length=1)
@@ -201,9 +201,9 @@ class MachineFile(_Model):
     pcie: PcieLink | None = None
     nvlink_generation: _Whole | None = Field(default=None, ge=1, le=6)
     nvlink_domain: str = ""
-    numa: tuple[NumaNode, ...] = Field(min_length=1)
-    nvlinks: tuple[NvLinks, ...] = ()
-    nvswitch: NvSwitch | None = None
+    numa: tuple[NumaEntry, ...] = Field(min_length=1)
+    nvlinks: tuple[NvLinksEntry, ...] = ()
+    nvswitch: NvSwitchEntry | None = None
 
     @pydantic.field_validator("cpu")
     @classmethod
@@ -219,12 +219,12 @@ class MachineFile(_Model):
     @classmethod
     def _is_quantity(cls, memory: str) -> str:
         if memory and Quantity(memory).units <= 0:
-            raise ValueError(f'expected more memory than none, such as 80Gi, got "{memory}"')
+            raise ValueError(f'expected an amount above 0 such as 80Gi, got "{memory}"')
         return memory
 
 
 def known_machines() -> list[str]:
-    """Return the names of the machines that bayplan knows."""
+    """Return the names of the machines in the catalog, sorted."""
     return sorted(
         entry.name.removesuffix(".yaml")
         for entry in files("bayplan.topology.machine").joinpath("catalog").iterdir()
@@ -233,21 +233,21 @@ def known_machines() -> list[str]:
 
 
 def known_machine(name: str) -> Machine:
-    """Return a machine that bayplan knows.
+    """Return a machine of the catalog.
 
-    :raises InputError: when it knows none of that name.
+    :raises InputError: when the catalog has no machine of that name.
     """
     known = known_machines()
     if name not in known:
         near = did_you_mean(name, known)
         there = ", ".join(known)
-        raise InputError(f'there is no machine "{name[:40]}"{near} (there is {there})')
+        raise InputError(f'there is no machine "{name[:40]}"{near} (known: {there})')
     text = files("bayplan.topology.machine").joinpath("catalog", f"{name}.yaml").read_text("utf-8")
     return machine_from(parse_documents(text, f"{name}.yaml")[0])
 
 
 def load_machine(path: Path) -> Machine:
-    """Read a machine's file.
+    """Read a machine from a file.
 
     :raises InputError: naming line, path and what was expected.
     """
@@ -278,7 +278,7 @@ class _Assembly:
         self._document = document
         model = model_of(file.gpu)
         generation = file.nvlink_generation or (model.nvlink if model is not None else 0)
-        self._has_what_it_links(model, generation)
+        self._check_links_are_known(model, generation)
         link = file.pcie or PcieLink(generation=model.pcie if model is not None else 3)
         self._up = pcie(link.generation, link.width)
         self._generation = generation
@@ -286,23 +286,23 @@ class _Assembly:
         platform = Platform(file.arch, file.cpu, file.virtual, tuple(self._cpus.items()))
         per_link = nvlink(generation) if generation else Bandwidth(0.0, 0.0)
         self._builder = MachineBuilder(file.name, per_link, inter_socket(file.cpu), platform)
-        self._gpus: list[tuple[GpuEntry, NumaNode, str, _Path]] = []
-        self._nics: list[tuple[NicEntry, NumaNode, str, _Path]] = []
+        self._gpus: list[tuple[GpuEntry, NumaEntry, str, _Path]] = []
+        self._nics: list[tuple[NicEntry, NumaEntry, str, _Path]] = []
         self._numa_of_cpu: dict[int, int] = {}
         self._owners: dict[tuple[str, str], _Path] = {}
 
-    def _has_what_it_links(self, model: GpuModel | None, generation: int) -> None:
+    def _check_links_are_known(self, model: GpuModel | None, generation: int) -> None:
         file = self._file
         unlinked = bool(file.nvlinks or file.nvswitch is not None) and not generation
         if model is None and (file.pcie is None or unlinked):
             raise self._error(
-                f'the GPU "{file.gpu}" is not known: write pcie, and nvlinkGeneration where it '
-                "has NVLinks",
+                f'the GPU "{file.gpu}" is not known: add pcie, and nvlinkGeneration if it has '
+                "NVLinks",
                 ("gpu",),
             )
         if unlinked:
             raise self._error(
-                f'the GPU "{file.gpu}" has no NVLink: leave this out, or write nvlinkGeneration',
+                f'the GPU "{file.gpu}" has no NVLink: remove this, or add nvlinkGeneration',
                 ("nvlinks" if file.nvlinks else "nvswitch",),
             )
 
@@ -326,7 +326,7 @@ class _Assembly:
         except MachineError as exc:
             raise InputError(str(exc), self._document.where()) from None
 
-    def _numa(self, index: int, node: NumaNode) -> None:
+    def _numa(self, index: int, node: NumaEntry) -> None:
         name = f"numa {node.id}"
         at: _Path = ("numa", index)
         other = next((other for other in self._file.numa[:index] if other.id == node.id), None)
@@ -334,14 +334,14 @@ class _Assembly:
             name += f" part {index}"
             if node.cpus or node.socket != other.socket:
                 raise self._error(
-                    f"NUMA node {node.id} is there twice; expected another id, or a further part "
+                    f"NUMA node {node.id} appears twice; expected another id, or another part "
                     "of it on the same socket and without cpus",
                     at,
                 )
         for cpu in cpu_set(node.cpus):
             if self._numa_of_cpu.setdefault(cpu, node.id) != node.id:
                 raise self._error(
-                    f"CPU {cpu} is on NUMA node {self._numa_of_cpu[cpu]}, too", (*at, "cpus")
+                    f"CPU {cpu} is also on NUMA node {self._numa_of_cpu[cpu]}", (*at, "cpus")
                 )
         self._try(at, partial(self._builder.numa, name, f"socket {node.socket}", node.id))
         for number, root in enumerate(node.roots):
@@ -350,7 +350,7 @@ class _Assembly:
             self._try(where, partial(self._builder.root, root_name, name))
             self._below(root, root_name, node, where)
 
-    def _below(self, part: Root | Switch, name: str, node: NumaNode, at: _Path) -> None:
+    def _below(self, part: RootEntry | SwitchEntry, name: str, node: NumaEntry, at: _Path) -> None:
         for index, gpu in enumerate(part.gpus):
             self._gpus.append((gpu, node, name, (*at, "gpus", index)))
         for index, nic in enumerate(part.nics):
@@ -370,10 +370,10 @@ class _Assembly:
             sorted(self._gpus, key=lambda entry: entry[0].index)
         ):
             if gpu.index != expected:
-                what = "is there twice" if gpu.index < expected else f"is there, GPU{expected} not"
+                what = "appears twice" if gpu.index < expected else f"exists, but not GPU{expected}"
                 raise self._error(f"GPU{gpu.index} {what}: GPUs count from 0 without gaps", at)
-            self._is_alone("busId", gpu.bus_id, at)
-            self._is_alone("uuid", gpu.uuid, at)
+            self._check_unique("busId", gpu.bus_id, at)
+            self._check_unique("uuid", gpu.uuid, at)
             made = Gpu(
                 gpu.index,
                 gpu.uuid,
@@ -387,7 +387,7 @@ class _Assembly:
             self._builder.gpu(made, above, self._up)
         ports = sorted(self._nics, key=lambda entry: natural_key(entry[0].name))
         for index, (nic, node, above, at) in enumerate(ports):
-            self._is_alone("busId", nic.bus_id, at)
+            self._check_unique("busId", nic.bus_id, at)
             port = Nic(
                 index,
                 nic.name,
@@ -401,12 +401,12 @@ class _Assembly:
             )
             self._try(at, partial(self._builder.nic, port, above, self._up))
 
-    def _is_alone(self, field: str, value: str, at: _Path) -> None:
+    def _check_unique(self, field: str, value: str, at: _Path) -> None:
         """Refuse a bus id or uuid that another device has."""
         owner = self._owners.setdefault((field, value), at) if value else at
         if owner != at:
             first = ".".join(str(step) for step in owner)
-            raise self._error(f'{field} "{value}" is that of {first}, too', at)
+            raise self._error(f'{field} "{value}" is also that of {first}', at)
 
     def _links(self) -> None:
         links = self._direct_links()
@@ -416,7 +416,7 @@ class _Assembly:
         for gpu, left in switch.lost.items():
             at: _Path = ("nvswitch", "lost", gpu)
             if not 0 <= gpu < len(self._gpus):
-                raise self._error(f"GPU{gpu} is not there", at)
+                raise self._error(f"GPU{gpu} does not exist", at)
             if left > switch.links:
                 raise self._error(f"expected {switch.links} NVLinks or fewer, got {left}", at)
         for gpu in range(len(self._gpus)):
@@ -425,7 +425,7 @@ class _Assembly:
             self._builder.nvswitch(gpu, own)
 
     def _direct_links(self) -> Counter[int]:
-        """Add the NVLinks between GPUs; return how many each has."""
+        """Add the NVLinks between GPUs; return the number of links of each GPU."""
         links: Counter[int] = Counter()
         pairs: set[frozenset[int]] = set()
         for index, link in enumerate(self._file.nvlinks):
@@ -434,7 +434,7 @@ class _Assembly:
             self._try(at, partial(self._builder.nvlink, one, other, link.links))
             pair = frozenset(link.gpus)
             if pair in pairs:
-                raise self._error(f"the NVLinks of GPU{one} and GPU{other} are there twice", at)
+                raise self._error(f"the NVLinks of GPU{one} and GPU{other} appear twice", at)
             pairs.add(pair)
             for gpu in link.gpus:
                 links[gpu] += link.links

@@ -1,7 +1,7 @@
-"""What NVML, the library of NVIDIA's driver, says of a machine's GPUs (through nvidia-ml-py).
+"""The GPUs of this machine as NVML, the library of NVIDIA's driver, reports them.
 
-Which functions a driver has and a GPU supports differs: what is not supported is left empty. Any
-other error makes a GPU a lost one, and the rest is read.
+Drivers and GPUs differ in the functions that they support: a fact that is not supported stays
+empty. Any other error marks the GPU as lost, and reading goes on.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ _UNSUPPORTED = (
     "DEPRECATED",
     "NOT_READY",
 )
-"""Errors that speak of a question, not of the GPU's health."""
+"""Errors that concern the call, not the health of the GPU."""
 
 
 @dataclass
 class NvmlGpu:
-    """A GPU as NVML shows it; "", None or nothing where it does not.
+    """A GPU as NVML reports it; a fact that is not reported is empty, 0 or None.
 
     ``bus_id`` is in lower case with a domain of four digits. ``memory`` is in bytes. ``compute`` is
-    the CUDA compute capability times ten. ``peers`` are the active NVLinks to other GPUs by their
-    bus id ("" where NVML hides it), ``switch_links`` those to NVSwitches, ``other_links`` those to
-    anything else. ``domain`` is ``<clusterUUID>.<cliqueID>`` where NVLink leaves the machine.
-    ``cpus`` are those near it. ``lost`` says why the GPU cannot be used.
+    the CUDA compute capability times ten. ``peers`` counts the active NVLinks to other GPUs by
+    their bus id ("" if NVML hides it), ``switch_links`` those to NVSwitches, ``other_links`` those
+    to anything else. ``domain`` is ``<clusterUUID>.<cliqueID>`` if NVLink leaves the machine.
+    ``cpus`` are the CPUs near the GPU. ``lost`` says why the GPU cannot be used.
     """
 
     index: int
@@ -67,17 +67,17 @@ class NvmlGpu:
 
     @property
     def links(self) -> int:
-        """All active NVLinks."""
+        """The number of active NVLinks."""
         return sum(self.peers.values()) + self.switch_links + self.other_links
 
 
 def read_gpus() -> list[NvmlGpu]:
-    """Read the GPUs of this machine by NVML's index.
+    """Read the GPUs of this machine, in the order of NVML's index.
 
-    :raises InputError: when NVML is not there, cannot be used, or shows no GPU.
+    :raises InputError: when NVML is missing, cannot be used, or shows no GPU.
     """
     with _session() as nvml:
-        reader = _Reader(nvml)
+        reader = _NvmlReader(nvml)
         try:
             count = nvml.nvmlDeviceGetCount()
         except nvml.NVMLError as exc:
@@ -90,9 +90,9 @@ def read_gpus() -> list[NvmlGpu]:
 
 
 def read_driver_version() -> str:
-    """Return the version of NVIDIA's driver, such as 580.65.06; "" where it does not tell.
+    """Return the version of NVIDIA's driver, such as 580.65.06, or "" if unknown.
 
-    :raises InputError: when NVML is not there or cannot be used.
+    :raises InputError: when NVML is missing or cannot be used.
     """
     with _session() as nvml:
         try:
@@ -104,7 +104,7 @@ def read_driver_version() -> str:
 def _unusable(reason: str) -> InputError:
     return InputError(
         f"the GPUs of this machine cannot be read: {reason}. NVML (libnvidia-ml.so.1) comes with "
-        "NVIDIA's driver; without it, give what nvidia-smi topo -m prints (--smi) or a machine's "
+        "NVIDIA's driver; without it, give the output of nvidia-smi topo -m (--smi) or a machine's "
         "file or name (--machine)"
     )
 
@@ -124,15 +124,15 @@ def _session() -> Iterator[ModuleType]:
             pynvml.nvmlShutdown()
 
 
-class _Reader:
-    """Asks NVML about GPUs."""
+class _NvmlReader:
+    """Reads GPUs through an open NVML session."""
 
     def __init__(self, nvml: ModuleType) -> None:
         self._nvml = nvml
         self._unsupported = {getattr(nvml, f"NVML_ERROR_{name}") for name in _UNSUPPORTED}
 
     def _ask(self, function: str, *arguments: Any) -> Any:
-        """Return a function's answer; None where it is not supported."""
+        """Call an NVML function; return None if it is not supported."""
         try:
             return getattr(self._nvml, function)(*arguments)
         except self._nvml.NVMLError as exc:
@@ -143,7 +143,7 @@ class _Reader:
     # A GPU -------------------------------------------------------------------------------
 
     def gpu(self, index: int) -> tuple[NvmlGpu, Any]:
-        """Read all but the NVLinks; the GPU's handle comes with it, None where it is lost."""
+        """Read a GPU without its NVLinks; return it with its handle, None if the GPU is lost."""
         gpu = NvmlGpu(index)
         try:
             handle = self._nvml.nvmlDeviceGetHandleByIndex(index)
@@ -208,7 +208,10 @@ class _Reader:
     # NVLink beyond the machine -----------------------------------------------------------
 
     def _domain(self, handle: Any) -> str:
-        """Return the NVLink domain; GPUs of an HGX server register, too, but without a cluster."""
+        """Return the NVLink domain, "" if none.
+
+        GPUs of an HGX server register with the fabric, too, but without a cluster UUID.
+        """
         fabric = self._fabric(handle)
         if (
             fabric is None
@@ -234,7 +237,7 @@ class _Reader:
     # NVLink ------------------------------------------------------------------------------
 
     def add_links(self, gpus: list[tuple[NvmlGpu, Any]]) -> None:
-        """Read the NVLinks of all GPUs that are not lost."""
+        """Read the NVLinks of every GPU that is not lost."""
         known = {gpu.bus_id for gpu, _ in gpus if gpu.bus_id}
         for gpu, handle in gpus:
             if handle is None:
@@ -247,10 +250,10 @@ class _Reader:
                 gpu.lost = str(exc)
 
     def _is_active(self, gpu: NvmlGpu, handle: Any, link: int) -> bool:
-        """Ask for a link's state by the way of the GPU's generation, then by the other.
+        """Tell whether a link is active; try the way of the GPU's generation first.
 
-        From Hopper on a field holds it (NCCL, src/misc/nvmlwrap.cc), before there is a function.
-        A link that sleeps wakes with traffic.
+        From Hopper on the state is a field (NCCL, src/misc/nvmlwrap.cc), before it is a function.
+        A sleeping link wakes up with traffic, so it counts as active.
         """
         ways = [self._state_by_field, self._state_by_function]
         for way in ways if gpu.compute >= _HOPPER else reversed(ways):
@@ -274,9 +277,9 @@ class _Reader:
         return int(values[0].value.uiVal)
 
     def _add_link(self, gpu: NvmlGpu, handle: Any, link: int, known: set[str]) -> None:
-        """Count a link by what is at its other end.
+        """Count a link by the kind of device at its other end.
 
-        A virtual machine may hide the other end's bus id: its type counts, where there is one.
+        A virtual machine may hide the bus id of the other end; then its type decides, if known.
         """
         nvml = self._nvml
         kind = self._ask("nvmlDeviceGetNvLinkRemoteDeviceType", handle, link)
@@ -295,7 +298,7 @@ class _Reader:
 
 
 def _bus_id(info: Any) -> str:
-    """Return the bus id of NVML's PCI information as sysfs writes it; "" where it has none."""
+    """Return the bus id of NVML's PCI information in the spelling of sysfs, "" if there is none."""
     text = info.busId if info is not None else ""
     match = _BUS_ID.fullmatch((text.decode() if isinstance(text, bytes) else text).lower())
     return f"{int(match[1], 16):04x}{match[2]}" if match else ""

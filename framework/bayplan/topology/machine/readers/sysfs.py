@@ -1,8 +1,8 @@
-"""What sysfs says of PCI devices, NUMA nodes and RDMA NICs, under a root that can be replaced.
+"""PCI devices, NUMA nodes and NICs as sysfs shows them, under a root that tests can replace.
 
-A device's resolved path, such as ``devices/pci0000:15/0000:15:01.0/0000:16:00.0``, is its way down
-the PCIe tree: the root, the bridges, the device. What a file does not say (missing, unreadable, -1)
-is None or "".
+The resolved path of a device, such as ``devices/pci0000:15/0000:15:01.0/0000:16:00.0``, leads down
+the PCIe tree: the root, the bridges, the device. A fact whose file is missing, unreadable or -1 is
+None or "".
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from bayplan.naming import natural_key
 __all__ = [
     "Cpu",
     "Hca",
+    "HcaPort",
     "Netdev",
     "PciDevice",
     "PciLink",
-    "Port",
     "Sysfs",
     "cpu_set",
     "read_cpu",
@@ -32,15 +32,15 @@ __all__ = [
 
 _BUS_ID = re.compile(r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]")
 _GENERATIONS = {2.5: 1, 5.0: 2, 8.0: 3, 16.0: 4, 32.0: 5, 64.0: 6}
-"""PCIe generations by GT/s of a lane."""
+"""PCIe generations by GT/s per lane."""
 _WIDTHS = (1, 2, 4, 8, 12, 16, 32)
 _INTEL_MODELS = {79: "broadwell", 85: "skylake", 143: "sapphire-rapids", 207: "emerald-rapids"}
-"""Models of Intel's family 6, as NCCL tells them apart (src/graph/topo.h)."""
+"""Models of Intel's family 6 that NCCL distinguishes (src/graph/topo.h)."""
 
 
 @dataclass(frozen=True, slots=True)
 class PciLink:
-    """The most that a PCIe link can do: generation (1 to 6) and lanes, None where not known."""
+    """The maximum of a PCIe link: generation (1 to 6) and lanes, None if unknown."""
 
     generation: int | None = None
     width: int | None = None
@@ -48,10 +48,10 @@ class PciLink:
 
 @dataclass(frozen=True, slots=True)
 class PciDevice:
-    """A PCI device: its root (``pci0000:15``), the bridges between, the upper one first.
+    """A PCI device: its root (``pci0000:15``) and the bridges in between, the upper one first.
 
-    ``link`` is that to the bridge above. ``cpus`` are the CPUs near it as the kernel lists them.
-    ``kind``, ``vendor`` and ``device`` are numbers as sysfs writes them, such as 0x030200.
+    ``link`` is the link to the bridge above. ``cpus`` are the CPUs near it, as the kernel lists
+    them. ``kind``, ``vendor`` and ``device`` are numbers as sysfs writes them, such as 0x030200.
     """
 
     bus_id: str
@@ -66,8 +66,8 @@ class PciDevice:
 
 
 @dataclass(frozen=True, slots=True)
-class Port:
-    """A port of an RDMA device; ``rate`` in Gb/s, 0 where not known."""
+class HcaPort:
+    """A port of an RDMA device; ``rate`` in Gb/s, 0 if unknown."""
 
     number: int = 1
     active: bool = False
@@ -77,14 +77,14 @@ class Port:
 
 @dataclass(frozen=True, slots=True)
 class Hca:
-    """An RDMA device with the best of its ports: an active one, then the fastest.
+    """An RDMA device with its best port: an active one first, then the fastest.
 
-    ``physical`` is the bus id of the physical function where this is a virtual one.
+    ``physical`` is the bus id of the physical function if this is a virtual function.
     """
 
     name: str
     bus_id: str
-    port: Port = Port()
+    port: HcaPort = HcaPort()
     netdev: str = ""
     physical: str = ""
     virtual_functions: int = 0
@@ -92,7 +92,7 @@ class Hca:
 
 @dataclass(frozen=True, slots=True)
 class Netdev:
-    """A network device of a PCI NIC without RDMA; ``rate`` in Gb/s, 0 where not known."""
+    """A network device of a PCI NIC without RDMA; ``rate`` in Gb/s, 0 if unknown."""
 
     name: str
     device: PciDevice
@@ -101,7 +101,7 @@ class Netdev:
 
 @dataclass(frozen=True, slots=True)
 class Cpu:
-    """A machine's CPU: a key of ``INTER_SOCKET``, its architecture, what was assumed of it."""
+    """A machine's CPU: a key of ``INTER_SOCKET``, its architecture, and a note on assumptions."""
 
     name: str
     arch: str
@@ -122,8 +122,8 @@ class Sysfs:
     def pci(self, bus_id: str) -> PciDevice:
         """Return a PCI device by its bus id, such as 0000:1b:00.0.
 
-        :raises InputError: for a bus id of another form, one that is not there, and a link that
-            does not lead to a PCI device of that bus id.
+        :raises InputError: for a malformed bus id, a device that does not exist, and a symbolic
+            link that does not lead to the PCI device of that bus id.
         """
         path = self._path(bus_id)
         at = self._root / "devices" / Path(*path)
@@ -141,13 +141,13 @@ class Sysfs:
         )
 
     def bridge_link(self, device: PciDevice, bridge: str) -> PciLink:
-        """Return the upstream link of one of a device's bridges."""
+        """Return the upstream link of a bridge above a device."""
         return self._link(self._path(device.bus_id), bridge)
 
     def _path(self, bus_id: str) -> tuple[str, ...]:
-        """Return what is below ``devices/`` on the way to a device."""
+        """Return the parts of a device's path below ``devices/``."""
         if not _BUS_ID.fullmatch(bus_id):
-            raise InputError(f'"{bus_id}" is no PCI bus id; expected one like 0000:1b:00.0')
+            raise InputError(f'"{bus_id}" is not a PCI bus id; expected one like 0000:1b:00.0')
         link = self._root / "bus" / "pci" / "devices" / bus_id
         try:
             found = os.readlink(link)
@@ -162,7 +162,7 @@ class Sysfs:
         return parts[1:]
 
     def _link(self, path: Sequence[str], bus_id: str = "") -> PciLink:
-        """Return what both ends of the link above a device can do, or above a part of its path."""
+        """Return what both ends of the link above a device, or above a bridge, support."""
         end = path.index(bus_id) + 1 if bus_id else len(path)
         ends = [self._root / "devices" / Path(*path[:to]) for to in (end, end - 1)]
         speeds = [_generation(_text(at / "max_link_speed")) for at in ends]
@@ -184,7 +184,7 @@ class Sysfs:
         return found
 
     def socket(self, cpus: str) -> int | None:
-        """Return the socket of the first of some CPUs; None where it is not known."""
+        """Return the socket of the first CPU of a kernel's list, None if unknown."""
         first = min(cpu_set(cpus), default=-1)
         at = self._root / "devices" / "system" / "cpu" / f"cpu{first}" / "topology"
         socket = _number(at / "physical_package_id")
@@ -193,9 +193,9 @@ class Sysfs:
     # NICs --------------------------------------------------------------------------------
 
     def hcas(self) -> list[Hca]:
-        """Return the RDMA devices, virtual functions too, by name; those without PCI are left out.
+        """Return the RDMA devices on PCI, in the order of their names.
 
-        InfiniBand and Ethernet both; network devices without RDMA are not among them.
+        They include virtual functions, InfiniBand and Ethernet, but no devices without RDMA.
         """
         found = []
         for entry in _entries(self._root / "class" / "infiniband"):
@@ -205,7 +205,7 @@ class Sysfs:
         return found
 
     def netdevs(self) -> list[Netdev]:
-        """Return the network devices of PCI NICs without RDMA, by name."""
+        """Return the network devices of PCI NICs without RDMA, in the order of their names."""
         found = []
         for entry in _entries(self._root / "class" / "net"):
             device = entry / "device"
@@ -219,7 +219,7 @@ class Sysfs:
 
 def _hca(entry: Path, device: Path) -> Hca:
     ports = [_port(at) for at in _entries(entry / "ports") if at.name.isdecimal()]
-    best = max(ports, key=lambda port: (port.active, port.rate), default=Port())
+    best = max(ports, key=lambda port: (port.active, port.rate), default=HcaPort())
     netdevs = _entries(device / "net")
     physical = device / "physfn"
     return Hca(
@@ -232,10 +232,10 @@ def _hca(entry: Path, device: Path) -> Hca:
     )
 
 
-def _port(at: Path) -> Port:
-    """Read a port: state is like "4: ACTIVE", rate like "400 Gb/sec (4X NDR)"."""
+def _port(at: Path) -> HcaPort:
+    """Read a port: its state reads "4: ACTIVE", its rate "400 Gb/sec (4X NDR)"."""
     rate = re.match(r"(\d+(?:\.\d+)?) Gb/sec", _text(at / "rate"))
-    return Port(
+    return HcaPort(
         int(at.name),
         _text(at / "state").startswith("4:"),
         float(rate[1]) if rate else 0.0,
@@ -244,7 +244,7 @@ def _port(at: Path) -> Port:
 
 
 def _generation(speed: str) -> int | None:
-    """Return the PCIe generation of "16.0 GT/s PCIe", the sixth of anything faster."""
+    """Return the PCIe generation of a speed such as "16.0 GT/s PCIe"; anything faster is 6."""
     match = re.match(r"(\d+(?:\.\d+)?) GT/s", speed)
     if match is None:
         return None
@@ -253,7 +253,7 @@ def _generation(speed: str) -> int | None:
 
 
 def _entries(folder: Path) -> list[Path]:
-    """Return what is in a folder in natural order; nothing where there is none."""
+    """Return the entries of a folder in natural order, none if it does not exist."""
     try:
         return sorted(folder.iterdir(), key=lambda entry: natural_key(entry.name))
     except OSError:
@@ -275,7 +275,7 @@ def _number(path: Path) -> int | None:
 
 
 def cpu_set(cpus: str) -> frozenset[int]:
-    """Return the CPUs of a kernel's list such as "0-3,8"; none where it is no such list."""
+    """Return the CPUs of a kernel's list such as "0-3,8"; skip parts that are malformed."""
     found: set[int] = set()
     for part in cpus.split(","):
         if match := re.fullmatch(r"(\d+)(?:-(\d+))?", part.strip()):
@@ -287,12 +287,12 @@ def cpu_set(cpus: str) -> frozenset[int]:
 
 
 def switches(devices: Iterable[PciDevice]) -> dict[str, tuple[str, ...]]:
-    """Return the switches above each device, both by bus id, the upper one first.
+    """Return the switches above each device by bus id, the upper one first.
 
     A switch is two bridges on the way down: its upstream port, which names it here, and one of its
-    downstream ports. A root port is one bridge, so the topmost bridge is one where the number of
-    bridges below it is even. The functions of one card hang on one port: where that is a root
-    port, it counts as a switch of theirs, as nvidia-smi counts it.
+    downstream ports. A root port is a single bridge, so the topmost bridge is a root port if the
+    number of bridges on the way is odd. The functions of one card share one port; if that is a root
+    port, it counts as their switch, as in nvidia-smi.
     """
     all_devices = list(devices)
     shortest: dict[str, int] = {}
@@ -315,7 +315,7 @@ def switches(devices: Iterable[PciDevice]) -> dict[str, tuple[str, ...]]:
 
 
 def read_cpu(path: Path = Path("/proc/cpuinfo")) -> Cpu:
-    """Tell from /proc/cpuinfo what the CPU is, as far as links between sockets depend on it."""
+    """Identify the CPU from /proc/cpuinfo, as far as the link between sockets depends on it."""
     said: dict[str, str] = {}
     for line in _text(path).splitlines():
         key, _, value = line.partition(":")
@@ -332,4 +332,4 @@ def read_cpu(path: Path = Path("/proc/cpuinfo")) -> Cpu:
         if name := _INTEL_MODELS.get(int(model)):
             return Cpu(name, "x86_64")
     what = f'CPU "{vendor} family {family} model {model}"' if vendor else "CPU, which is not shown,"
-    return Cpu("skylake", "x86_64", f"the {what} is taken to link its sockets as Skylake does")
+    return Cpu("skylake", "x86_64", f"the {what} is assumed to link its sockets as Skylake does")

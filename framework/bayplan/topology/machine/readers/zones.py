@@ -1,6 +1,6 @@
-"""A machine from the NUMA zones of a NodeResourceTopology: how many GPUs each node has, no more.
+"""A machine from the NUMA zones of a NodeResourceTopology: the number of GPUs on each NUMA node.
 
-Whether GPUs are connected by NVLink, and where NICs are, such an object does not tell.
+Such an object shows neither NVLinks nor NICs.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ _CPU = "skylake"
 
 
 def machine_from_zones(name: str, gpus: Mapping[int, int]) -> Machine:
-    """Return the machine with so many GPUs on each NUMA node; GPUs are numbered node by node.
+    """Return a machine with GPUs on NUMA nodes; GPUs are numbered node by node.
 
+    :param gpus: the number of GPUs by NUMA node.
     :raises ValueError: for more GPUs than a machine can have.
     """
     total = sum(gpus.values())
@@ -34,8 +35,8 @@ def machine_from_zones(name: str, gpus: Mapping[int, int]) -> Machine:
             builder.root(f"root {index}", f"numa {node}")
             builder.gpu(Gpu(index, numa=node), f"root {index}", pcie(3))
             index += 1
-    builder.notes.append(
+    note = (
         "only the NUMA node of each GPU is known; assumed: PCIe 3, no NVLink, "
         f"{between.wire:g} GB/s between sockets, as of {_CPU.title()}"
     )
-    return builder.build()
+    return builder.build(notes=(note,))

@@ -1,0 +1,41 @@
+"""What a set of used devices costs: how much of the node's topology it breaks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from bayplan_dra.allocator.table import Group
+
+__all__ = ["WORST", "broken_groups", "cost_of", "group_cost"]
+
+_BASE = 1_000_000
+WORST: int = _BASE**9
+"""More than any set of devices costs."""
+
+
+def cost_of(groups: Sequence[Group], used: int) -> int:
+    """Return what using these devices costs; smaller is better.
+
+    The number of broken groups (those used in part) counts first, level by level. Among equals,
+    free devices should stay together: the squares of the free devices of each group are deducted.
+
+    :param used: the devices in use, one bit each.
+    """
+    return sum(group_cost(group, (used & group.mask).bit_count()) for group in groups)
+
+
+def broken_groups(groups: Sequence[Group], used: int) -> int:
+    """Return how many groups are used in part; ``used`` has one bit for each device."""
+    return sum(_is_broken(group, (used & group.mask).bit_count()) for group in groups)
+
+
+def group_cost(group: Group, used: int) -> int:
+    """Return what one group costs when ``used`` of its devices are in use."""
+    broken = _is_broken(group, used)
+    free = group.mask.bit_count() - used
+    weight: int = _BASE ** (8 - min(group.level, 7))
+    return int(broken) * weight - free * free
+
+
+def _is_broken(group: Group, used: int) -> bool:
+    return used > 0 and (group.partition or used < group.mask.bit_count())

@@ -1,0 +1,104 @@
+"""CDI files: what a container runtime adds to a container that gets a device.
+
+There is one file for each claim, with a CDI device for every device of the claim, so that no two
+claims share a name (Container Device Interface, version 0.6.0).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from bayplan_dra.driver.files import TEMPORARY, folder, remove, write_atomically
+
+__all__ = ["CdiFolder", "Edits", "device_id", "spec_text"]
+
+_VERSION = "0.6.0"
+
+
+@dataclass(frozen=True)
+class Edits:
+    """What is added to a container: environment, device files, read-only mounts (host: inside)."""
+
+    environment: Mapping[str, str] = field(default_factory=dict)
+    device_files: Sequence[str] = ()
+    mounts: Mapping[str, str] = field(default_factory=dict)
+
+    def content(self) -> dict[str, Any]:
+        """Return the edits as CDI's containerEdits."""
+        found: dict[str, Any] = {}
+        if self.environment:
+            found["env"] = [f"{name}={value}" for name, value in sorted(self.environment.items())]
+        if self.device_files:
+            found["deviceNodes"] = [{"path": path} for path in self.device_files]
+        if self.mounts:
+            found["mounts"] = [
+                {
+                    "hostPath": host,
+                    "containerPath": inside,
+                    "options": ["ro", "nosuid", "nodev", "bind"],
+                }
+                for host, inside in sorted(self.mounts.items())
+            ]
+        return found
+
+
+def device_id(driver: str, uid: str, device: str) -> str:
+    """Return the CDI name of a claim's device."""
+    return f"{driver}/claim={uid}-{device}"
+
+
+def spec_text(driver: str, uid: str, common: Edits, devices: Mapping[str, Edits]) -> str:
+    """Return the text of a claim's CDI file.
+
+    :param common: what every container of the claim gets.
+    :param devices: what a container gets with each device, by its name.
+    """
+    content = {
+        "cdiVersion": _VERSION,
+        "kind": f"{driver}/claim",
+        "devices": [
+            {"name": f"{uid}-{name}", "containerEdits": _marked(name, edits)}
+            for name, edits in devices.items()
+        ],
+        "containerEdits": common.content(),
+    }
+    return json.dumps(content, indent=1)
+
+
+def _marked(name: str, edits: Edits) -> dict[str, Any]:
+    """Return a device's edits with its name: runtimes refuse a device that edits nothing."""
+    variable = f"BAYPLAN_DEVICE_{name.upper().replace('-', '_')}"
+    return replace(edits, environment={**edits.environment, variable: name}).content()
+
+
+class CdiFolder:
+    """The CDI files of a driver, in a folder that other drivers use, too."""
+
+    def __init__(self, path: Path, driver: str) -> None:
+        self._path = folder(path, 0o755)
+        self._prefix = f"{driver}-claim_"
+
+    def write(self, uid: str, text: str) -> None:
+        """Write a claim's file, unless it is already there."""
+        path = self._file(uid)
+        content = text.encode()
+        if not path.exists() or path.read_bytes() != content:
+            write_atomically(path, content, 0o644)
+
+    def remove(self, uid: str) -> None:
+        """Remove a claim's file; a missing file is fine."""
+        remove(self._file(uid))
+
+    def keep_only(self, uids: Iterable[str]) -> None:
+        """Remove the files of all other claims, and incomplete ones."""
+        kept = {self._file(uid) for uid in uids}
+        for path in self._path.glob(f"{self._prefix}*"):
+            if path not in kept and path.name.endswith((".json", TEMPORARY)):
+                remove(path)
+
+    def _file(self, uid: str) -> Path:
+        return self._path / f"{self._prefix}{uid}.json"

@@ -1,0 +1,297 @@
+"""Prepares and unprepares the devices of claims: each claim once, whatever is killed in between.
+
+A claim is written to the checkpoint before its CDI file, and removed from it after that. So at
+start, every claim of the checkpoint gets its CDI file again, and all other CDI files are removed.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from bayplan.api import ResourceClaim
+from bayplan.api.dra import AllocatedDevice
+from bayplan.errors import BayplanError, ClusterError
+from bayplan_dra.driver.config import config_of
+from bayplan_dra.driver.files import locked
+from bayplan_dra.driver.prepare.cdi import CdiFolder, device_id, spec_text
+from bayplan_dra.driver.prepare.checkpoint import Checkpoint, PreparedClaim, PreparedDevice, is_uid
+from bayplan_dra.driver.prepare.edits import DeviceFiles, common_edits
+from bayplan_dra.driver.publish.devices import NodeDevice, NodeInventory
+
+__all__ = ["ClaimApi", "Folders", "PrepareError", "Preparer"]
+
+_LOCK_SECONDS = 20.0
+"""How long to wait for the lock; the kubelet waits for 45 s."""
+_MOST_UNDONE = 4096
+
+
+class PrepareError(BayplanError):
+    """A claim cannot be prepared."""
+
+
+class ClaimApi(Protocol):
+    """What preparing reads from the API server; errors are ``ClusterError``."""
+
+    def claim(self, namespace: str, name: str) -> ResourceClaim | None:
+        """Return a claim, None if it does not exist."""
+
+
+@dataclass(frozen=True)
+class Folders:
+    """The folders of the driver's state (``plugin``) and of CDI files."""
+
+    plugin: Path
+    cdi: Path
+
+
+class Preparer:
+    """Prepares claims on one node. Safe for concurrent calls, even from two processes.
+
+    :param inventory: returns the current devices.
+    :param topology_file: the host's path of NCCL's topology file, "" for none.
+    """
+
+    def __init__(
+        self,
+        driver: str,
+        node: str,
+        folders: Folders,
+        inventory: Callable[[], NodeInventory],
+        claims: ClaimApi,
+        files: DeviceFiles,
+        topology_file: str = "",
+    ) -> None:
+        self.driver = driver
+        self.node = node
+        self._inventory = inventory
+        self._claims = claims
+        self._files = files
+        self._topology_file = topology_file
+        self.checkpoint = Checkpoint(folders.plugin / "claims")
+        self._cdi = CdiFolder(folders.cdi, driver)
+        self._lock = folders.plugin / "serialize.lock"
+        self._mutex = threading.Lock()
+        self._undone: dict[str, int] = {}
+
+    def recover(self) -> list[str]:
+        """Make the CDI files agree with the checkpoint; return what is damaged.
+
+        :raises BayplanError: when another instance holds the lock for too long.
+        """
+        with self._alone():
+            self.checkpoint.clean()
+            claims = self.checkpoint.claims()
+            unread = self.checkpoint.unread
+            self._cdi.keep_only([*claims, *unread])
+            problems = [*self.checkpoint.damaged, *unread.values()]
+            for claim in claims.values():
+                try:
+                    self._cdi.write(claim.uid, claim.spec)
+                except OSError as exc:
+                    problems.append(f"the CDI file of claim {claim.uid}: {exc}")
+        return problems
+
+    def prepare(
+        self, namespace: str, name: str, uid: str, wanted: Callable[[], bool] = lambda: True
+    ) -> PreparedClaim:
+        """Prepare a claim; a prepared one gets the same answer again.
+
+        :param wanted: tells whether the caller still waits; called before anything is written.
+        :raises PrepareError: when it cannot be prepared.
+        :raises BayplanError: when the API server fails, or another instance holds the lock.
+        :raises OSError: when the disk fails.
+        """
+        if not is_uid(uid):
+            raise PrepareError(f'"{uid[:80]}" is not a UID')
+        begun = self._undone.get(uid, 0)
+        known = self._known(uid)
+        try:
+            claim = self._claims.claim(namespace, name)
+        except ClusterError:
+            if known is None:
+                raise
+            # A node can restart its pods without the API server.
+            return self._again(known)
+        results = self._results(claim, namespace, name, uid)
+        assert claim is not None
+        if known is not None and {d.name for d in known.devices} == {r.device for r in results}:
+            return self._again(known)
+        inventory = self._inventory()
+        made = self._made(claim, uid, results, inventory)
+        other = self._put(made, inventory, begun, wanted)
+        if other is not None and self._is_stale(other):
+            self.unprepare(other.uid)
+            other = self._put(made, inventory, begun, wanted)
+        if other is not None:
+            raise PrepareError(
+                f"a device of {', '.join(one.name for one in made.devices)} is prepared for claim "
+                f"{other.namespace}/{other.name} ({other.uid}), which has "
+                f"{', '.join(one.name for one in other.devices)}"
+            )
+        return made
+
+    def _put(
+        self,
+        made: PreparedClaim,
+        inventory: NodeInventory,
+        begun: int,
+        wanted: Callable[[], bool],
+    ) -> PreparedClaim | None:
+        """Write a claim, unless another has one of its devices: then return that one."""
+        with self._alone():
+            if not wanted() or self._undone.get(made.uid, 0) != begun:
+                raise PrepareError("the kubelet no longer waits for this")
+            prepared = self.checkpoint.claims()
+            prepared.pop(made.uid, None)
+            other = _holder(made, prepared, inventory)
+            if other is None:
+                self.checkpoint.put(made)
+                self._cdi.write(made.uid, made.spec)
+        return other
+
+    def _known(self, uid: str) -> PreparedClaim | None:
+        with self._alone():
+            return self.checkpoint.get(uid)
+
+    def _again(self, known: PreparedClaim) -> PreparedClaim:
+        with self._alone():
+            if self.checkpoint.get(known.uid) is None:
+                raise PrepareError("the claim was unprepared meanwhile")
+            self._cdi.write(known.uid, known.spec)
+        return known
+
+    def _is_stale(self, other: PreparedClaim) -> bool:
+        """Tell whether a prepared claim is gone or has other devices now."""
+        claim = self._claims.claim(other.namespace, other.name)
+        if claim is None or claim.metadata.uid != other.uid or claim.status.allocation is None:
+            return True
+        now = {
+            one.device
+            for one in claim.status.allocation.devices.results
+            if (one.driver, one.pool) == (self.driver, self.node)
+        }
+        return now.isdisjoint(one.name for one in other.devices)
+
+    def unprepare(self, uid: str) -> None:
+        """Undo what was prepared for a claim; an unknown claim is fine.
+
+        :raises PrepareError: for a name that cannot be a UID.
+        :raises BayplanError: when another instance holds the lock for too long.
+        :raises OSError: when the disk fails.
+        """
+        if not is_uid(uid):
+            raise PrepareError(f'"{uid[:80]}" is not a UID')
+        with self._alone():
+            self._undone[uid] = self._undone.pop(uid, 0) + 1
+            if len(self._undone) > _MOST_UNDONE:
+                del self._undone[next(iter(self._undone))]
+            self._cdi.remove(uid)
+            self.checkpoint.remove(uid)
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Lock the files against other threads and other instances of the driver."""
+        with self._mutex, locked(self._lock, _LOCK_SECONDS):
+            yield
+
+    def cdi_ids(self, claim: PreparedClaim, device: PreparedDevice) -> list[str]:
+        """Return the CDI names by which the runtime finds a prepared device."""
+        return [device_id(self.driver, claim.uid, device.name)]
+
+    def _results(
+        self, claim: ResourceClaim | None, namespace: str, name: str, uid: str
+    ) -> list[AllocatedDevice]:
+        """Return the allocated devices of this driver.
+
+        :raises PrepareError: when there are none that this node could prepare.
+        """
+        if claim is None:
+            raise PrepareError(f"claim {namespace}/{name} does not exist")
+        if claim.metadata.uid != uid:
+            raise PrepareError(
+                f"claim {namespace}/{name} was recreated: its UID is now {claim.metadata.uid}"
+            )
+        if claim.status.allocation is None:
+            raise PrepareError(f"claim {namespace}/{name} is not allocated")
+        results = [
+            one for one in claim.status.allocation.devices.results if one.driver == self.driver
+        ]
+        if not results:
+            raise PrepareError(f"claim {namespace}/{name} has no device of {self.driver}")
+        foreign = [one for one in results if one.pool != self.node]
+        if foreign:
+            raise PrepareError(
+                f"device {foreign[0].device} is of pool {foreign[0].pool}, this is {self.node}"
+            )
+        return results
+
+    def _made(
+        self,
+        claim: ResourceClaim,
+        uid: str,
+        results: Sequence[AllocatedDevice],
+        inventory: NodeInventory,
+    ) -> PreparedClaim:
+        found: list[tuple[NodeDevice, frozenset[str]]] = []
+        devices = []
+        for name, share in dict.fromkeys((one.device, one.share_id or "") for one in results):
+            device = inventory.devices.get(name)
+            if device is None:
+                raise PrepareError(f"device {name} is not, or no longer, on this node")
+            own = [one for one in results if (one.device, one.share_id or "") == (name, share)]
+            requests = tuple(dict.fromkeys(one.request.partition("/")[0] for one in own))
+            found.append((device, frozenset(requests)))
+            admin = all(bool(one.admin_access) for one in own)
+            devices.append(PreparedDevice(name, requests, admin, share))
+        config = config_of(self._parameters(claim, {one.request for one in results}))
+        common = common_edits(inventory.machine, found, config, self._topology_file)
+        per_device = {one.name: self._files.of(one, inventory.machine) for one, _ in found}
+        text = spec_text(self.driver, uid, common, per_device)
+        meta = claim.metadata
+        return PreparedClaim(uid, meta.namespace, meta.name, self.node, tuple(devices), text)
+
+    def _parameters(self, claim: ResourceClaim, requests: set[str]) -> list[object]:
+        """Return this driver's opaque parameters, those of classes before those of the claim.
+
+        :param requests: the allocated requests, with the names of their alternatives; parameters
+            of a request apply to each of its alternatives.
+        """
+        answered = requests | {request.partition("/")[0] for request in requests}
+        assert claim.status.allocation is not None
+        own = [
+            one
+            for one in claim.status.allocation.devices.config
+            if one.opaque is not None
+            and one.opaque.driver == self.driver
+            and (not one.requests or not answered.isdisjoint(one.requests))
+        ]
+        own.sort(key=lambda one: one.source != "FromClass")
+        return [one.opaque.parameters for one in own if one.opaque is not None]
+
+
+def _holder(
+    made: PreparedClaim, prepared: dict[str, PreparedClaim], inventory: NodeInventory
+) -> PreparedClaim | None:
+    """Return the prepared claim that holds a device of ``made``, or a part of one."""
+    mine = [device for device in made.devices if not device.admin]
+    for other in prepared.values():
+        theirs = [device for device in other.devices if not device.admin]
+        if any(_collide(own, device, inventory) for own in mine for device in theirs):
+            return other
+    return None
+
+
+def _collide(one: PreparedDevice, other: PreparedDevice, inventory: NodeInventory) -> bool:
+    """Tell whether two claims cannot have these devices at once."""
+    if one.name == other.name:
+        device = inventory.devices.get(one.name)
+        return device is None or not device.device.allow_multiple_allocations
+    mine, theirs = inventory.devices.get(one.name), inventory.devices.get(other.name)
+    if mine is None or theirs is None or mine.gpu is None or mine.gpu != theirs.gpu:
+        return False
+    return mine.mig is None or theirs.mig is None

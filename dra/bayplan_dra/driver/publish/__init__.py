@@ -1,0 +1,1 @@
+"""Publishes the node's devices as ResourceSlices, and follows their health."""

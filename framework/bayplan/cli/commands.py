@@ -1,0 +1,95 @@
+"""The command and its subcommands; a subcommand's module is imported when it is called."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+
+import click
+
+from bayplan.errors import BayplanError, InputError, did_you_mean
+
+__all__ = ["cli", "main"]
+
+_COMMANDS = {
+    "simulate": ("simulate", "Place the pods of manifest files on an embedded cluster."),
+    "explain": ("explain", "Explain why a pod is where it is, or why it is pending."),
+    "run": ("run", "Schedule a Kubernetes cluster."),
+    "snapshot": ("snapshot", "Save a cluster, as a scheduler sees it, to a file."),
+    "topology": ("topology", "Show a machine: GPUs, NICs, NVLink, PCIe and NUMA."),
+    "plugin": ("plugin", "List, create and check plugins."),
+    "cluster": ("cluster", "Run an embedded cluster that kubectl can talk to."),
+    "bench": ("bench", "Measure performance on this machine."),
+}
+_ELSEWHERE = {"dra-driver": "Publish a node's devices, and prepare them for the kubelet."}
+"""Commands of other packages: entry points of the group bayplan.commands."""
+_TEXTS = {name: text for name, (_, text) in _COMMANDS.items()} | _ELSEWHERE
+
+
+class _LazyGroup(click.Group):
+    """A group that imports a command only to run it."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_TEXTS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name in _ELSEWHERE:
+            return _loaded(cmd_name)
+        if cmd_name not in _COMMANDS:
+            return None
+        module = importlib.import_module(f"bayplan.cli.{_COMMANDS[cmd_name][0]}")
+        command = module.command
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(_TEXTS.items()))
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in _TEXTS and not args[0].startswith("-"):
+            near = did_you_mean(args[0], _TEXTS)
+            raise click.UsageError(f'There is no command "{args[0]}"{near}', ctx)
+        return super().resolve_command(ctx, args)
+
+
+def _loaded(name: str) -> click.Command:
+    from importlib.metadata import entry_points
+
+    (found,) = entry_points(group="bayplan.commands", name=name)
+    try:
+        command = found.load()
+    except ModuleNotFoundError as exc:
+        raise InputError(f"{exc.name} is not installed: pip install 'bayplan[driver]'") from None
+    assert isinstance(command, click.Command)
+    return command
+
+
+@click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="bayplan")
+def cli() -> None:
+    """Schedule AI jobs by hardware and network topology."""
+
+
+def main() -> None:
+    """Run the command line; errors that a user can fix end with a message and exit status 2."""
+    try:
+        try:
+            cli()
+        finally:
+            sys.stdout.flush()
+    except BayplanError as exc:
+        print(f"bayplan: {exc}", file=sys.stderr)
+        sys.exit(2)
+    except BrokenPipeError:
+        # The reader (head, less) has closed the pipe.
+        sys.stderr.close()
+        sys.exit(0)
+    except OSError as exc:
+        print(f"bayplan: {exc.filename or 'standard output'}: {exc.strerror}", file=sys.stderr)
+        # The rest of the buffer cannot be written either; Python would report that at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        sys.exit(2)

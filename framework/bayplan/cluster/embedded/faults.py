@@ -1,0 +1,30 @@
+"""Faults of the embedded store: writes that a test wants to fail."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from bayplan.cluster.protocol import Write
+from bayplan.errors import ClusterError
+
+__all__ = ["WriteFaults"]
+
+
+@dataclass
+class WriteFaults:
+    """The errors with which the next writes fail.
+
+    ``refuse`` maps a write type to the errors of its next submissions, in order.
+    """
+
+    refuse: dict[type, deque[ClusterError]] = field(default_factory=dict)
+
+    def fail_next(self, write: type, *errors: ClusterError) -> None:
+        """Fail the next writes of a type with these errors, one each."""
+        self.refuse.setdefault(write, deque()).extend(errors)
+
+    def take(self, write: Write) -> ClusterError | None:
+        """Return the error that a write fails with, None when it succeeds."""
+        waiting = self.refuse.get(type(write))
+        return waiting.popleft() if waiting else None

@@ -1,0 +1,186 @@
+"""The objects of a Kubernetes cluster, kept current by one reflector for each kind."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from typing import TypeVar
+
+from bayplan.api import ApiObject, Kind
+from bayplan.api.object_key import object_key
+from bayplan.cluster.kubernetes.outages import Outages
+from bayplan.cluster.kubernetes.reflector import Reader, Reflector, ReflectorHealth
+from bayplan.cluster.kubernetes.resources import WATCHED, WatchedResource, is_required
+from bayplan.cluster.protocol import WatchEvent, WatchHandler, WatchType
+
+__all__ = ["ObjectCache"]
+
+Obj = TypeVar("Obj", bound=ApiObject)
+
+_log = logging.getLogger("bayplan.cluster")
+
+
+class ObjectCache:
+    """Everything that is watched, as it was last seen, and the watch events not yet handed out.
+
+    Watch events wait until ``deliver`` is called, so that nothing changes in the middle of a
+    scheduling cycle.
+
+    :param kinds: the kinds to watch.
+    :param on_unreadable: called with (kind, key, problem) of an object that cannot be decoded.
+
+    ``changed`` is set when there are watch events to deliver.
+    """
+
+    def __init__(
+        self,
+        reader: Reader,
+        kinds: Iterable[Kind] = WATCHED,
+        on_unreadable: Callable[[Kind, str, str], None] | None = None,
+    ) -> None:
+        self._handler: WatchHandler | None = None
+        self._events: deque[WatchEvent] = deque()
+        self._tasks: list[asyncio.Task[None]] = []
+        self.changed = asyncio.Event()
+        self._outages = Outages()
+        self.reflectors = tuple(
+            Reflector(reader, kind, self._received, on_unreadable, self._outages) for kind in kinds
+        )
+        self._by_type: dict[type, Reflector] = {r.kind.type: r for r in self.reflectors}
+
+    # Following --------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Start all reflectors."""
+        for reflector in self.reflectors:
+            task = asyncio.create_task(reflector.run(), name=f"follow {reflector.kind.plural}")
+            self._tasks.append(task)
+
+    async def stop(self) -> None:
+        """Stop all reflectors."""
+        self._outages.forget()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks.clear()
+
+    async def restart(self) -> None:
+        """Relist every kind and wait until all lists are in."""
+        await self.stop()
+        for reflector in self.reflectors:
+            reflector.relist()
+        await self.start()
+        while not all(self._is_known(reflector) for reflector in self.reflectors):
+            await asyncio.sleep(0.02)
+
+    @staticmethod
+    def _is_known(reflector: Reflector) -> bool:
+        """Return whether a kind is listed, or is optional and forbidden."""
+        refused = reflector.health is ReflectorHealth.REFUSED and not is_required(reflector.kind)
+        return reflector.settled.is_set() or refused
+
+    async def settle(self) -> None:
+        """Wait until every kind is listed or known to be absent."""
+        for reflector in self.reflectors:
+            await reflector.settled.wait()
+
+    def problems(self, required: bool | None = None) -> list[str]:
+        """Return the problems of kinds that are not followed now.
+
+        :param required: only of kinds that scheduling needs, or only of others; None for all.
+        """
+        return [
+            reflector.problem or f"{reflector.resource.name}: not listed yet"
+            for reflector in self.reflectors
+            if reflector.health not in (ReflectorHealth.FOLLOWING, ReflectorHealth.ABSENT)
+            and (required is None or is_required(reflector.kind) is required)
+        ]
+
+    @property
+    def refused(self) -> list[str]:
+        """The problems of kinds that the credentials may not read."""
+        return [
+            reflector.problem
+            for reflector in self.reflectors
+            if reflector.health is ReflectorHealth.REFUSED
+        ]
+
+    @property
+    def settled_or_refused(self) -> bool:
+        """Whether every kind is listed, absent, or forbidden."""
+        return all(
+            r.settled.is_set() or r.health is ReflectorHealth.REFUSED for r in self.reflectors
+        )
+
+    @property
+    def unreadable(self) -> dict[tuple[str, str], str]:
+        """Why objects cannot be decoded, by kind and key."""
+        return {
+            (reflector.kind.name, key): problem
+            for reflector in self.reflectors
+            for key, problem in reflector.unreadable.items()
+        }
+
+    def watch(self, handler: WatchHandler) -> None:
+        """Deliver all objects as ADDED at the next ``deliver``, then every change.
+
+        There is one handler: a new one replaces it and gets all objects.
+        """
+        self._handler = handler
+        self._events.clear()
+        for reflector in self.reflectors:
+            for obj in sorted(reflector.objects.values(), key=_age):
+                self._events.append(WatchEvent(WatchType.ADDED, obj))
+        self.changed.set()
+
+    def deliver(self, most: int = 1000) -> bool:
+        """Deliver up to ``most`` events; return whether there were any."""
+        handler, events = self._handler, self._events
+        if handler is None or not events:
+            return False
+        for _ in range(min(most, len(events))):
+            event = events.popleft()
+            try:
+                handler(event)
+            except Exception:
+                # One bad object must not stop the others, nor come back first after every
+                # restart.
+                assert event.obj is not None, "reflectors deliver objects"
+                name = f"{type(event.obj).__name__} {object_key(event.obj)}"
+                _log.exception("%s: its handler failed", name)
+        return True
+
+    @property
+    def undelivered(self) -> int:
+        """The number of events waiting for ``deliver``."""
+        return len(self._events)
+
+    def get(self, type_: type[Obj], key: str) -> Obj | None:
+        """Return an object as it was last seen."""
+        reflector = self._by_type.get(type_)
+        found = reflector.objects.get(key) if reflector is not None else None
+        return found if isinstance(found, type_) else None
+
+    def objects(self) -> Mapping[Kind, Mapping[str, ApiObject]]:
+        """Return all objects as they were last seen, by kind and key."""
+        return {r.kind: r.objects for r in self.reflectors}
+
+    def resource_of(self, type_: type[ApiObject]) -> WatchedResource | None:
+        """Return where objects of a type are in the API, None for a type that is not watched."""
+        reflector = self._by_type.get(type_)
+        return reflector.resource if reflector is not None else None
+
+    def _received(self, event: WatchEvent) -> None:
+        assert event.obj is not None, "reflectors deliver objects"
+        if self._handler is not None:
+            self._events.append(event)
+            self.changed.set()
+
+
+def _age(obj: ApiObject) -> tuple[str, int, str]:
+    """Sort key by age: lists are sorted by name, and the oldest pods wait longest."""
+    version = obj.metadata.resource_version
+    number = int(version) if version.isdecimal() else 0
+    return obj.metadata.creation_timestamp or "", number, version

@@ -1,0 +1,161 @@
+"""Bindings, evictions and statuses of pods, as requests to the API server."""
+
+from __future__ import annotations
+
+import datetime
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from bayplan.api import KINDS, Pod, PodCondition
+from bayplan.api.objects import decode_json
+from bayplan.cluster.kubernetes.transport import STRATEGIC_PATCH, Requests
+from bayplan.cluster.protocol import Bind, Evict, PatchPodStatus
+from bayplan.errors import Conflict, NotFound, Transient
+
+__all__ = ["PodWrites", "pod_path", "rfc3339"]
+
+_REMEMBERED = 50_000
+
+Lookup = Callable[[type[Any], str], Any]
+
+
+def rfc3339(moment: datetime.datetime | None = None) -> str:
+    """Return a time (None: now) as Kubernetes writes times."""
+    return (moment or datetime.datetime.now(datetime.UTC)).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def pod_path(key: str) -> str:
+    """Return the API path of a pod by its key ``namespace/name``."""
+    namespace, _, name = key.partition("/")
+    return f"/api/v1/namespaces/{namespace}/pods/{name}"
+
+
+class PodWrites:
+    """Writes of pods.
+
+    :param lookup: returns an object as it was last seen, by type and key, or None.
+    """
+
+    def __init__(self, transport: Requests, lookup: Lookup) -> None:
+        self._transport = transport
+        self._lookup = lookup
+        self._patched: OrderedDict[str, None] = OrderedDict()
+
+    async def bind(self, write: Bind, sent: bool) -> None:
+        """Bind a pod to a node.
+
+        A Conflict counts as success when the pod has this node: an earlier attempt succeeded.
+        """
+        namespace, _, name = write.pod.partition("/")
+        body = {
+            "apiVersion": "v1",
+            "kind": "Binding",
+            "metadata": {
+                "name": name,
+                "namespace": namespace,
+                "uid": write.uid,
+                "annotations": dict(write.annotations),
+            },
+            "target": {"apiVersion": "v1", "kind": "Node", "name": write.node},
+        }
+        try:
+            await self._transport.request(
+                "POST", f"{pod_path(write.pod)}/binding", msgspec.json.encode(body)
+            )
+        except Conflict:
+            if not await self._is_bound(write):
+                raise
+
+    async def _is_bound(self, write: Bind) -> bool:
+        try:
+            content = await self._transport.request("GET", pod_path(write.pod))
+        except NotFound:
+            return False
+        pod = decode_json(KINDS["", "Pod"], "v1", content)
+        assert isinstance(pod, Pod), "the path is a pod's"
+        return pod.metadata.uid == write.uid and pod.spec.node_name == write.node
+
+    async def evict(self, write: Evict, sent: bool) -> None:
+        """Evict a pod, then set its DisruptionTarget condition.
+
+        The eviction itself sets a DisruptionTarget condition, so ours comes after it. A
+        refused eviction leaves no condition behind.
+        """
+        namespace, _, name = write.pod.partition("/")
+        body: dict[str, Any] = {
+            "apiVersion": "policy/v1",
+            "kind": "Eviction",
+            "metadata": {"name": name, "namespace": namespace},
+        }
+        if write.uid:
+            body["deleteOptions"] = {"preconditions": {"uid": write.uid}}
+        path = pod_path(write.pod)
+        await self._transport.request("POST", f"{path}/eviction", msgspec.json.encode(body))
+        condition = PodCondition("DisruptionTarget", "True", "PreemptionByScheduler", write.message)
+        try:
+            await self._patch(path, write.uid, {"conditions": [_plain(condition, rfc3339())]})
+        except (NotFound, Conflict):
+            # The pod is gone already.
+            return
+
+    async def patch_status(self, write: PatchPodStatus, sent: bool) -> None:
+        """Set a pod's condition and nominated node.
+
+        An unchanged condition is not written again before this process has patched the pod; after
+        that, the cache may be older than the last patch.
+        """
+        pod = self._lookup(Pod, write.pod)
+        known = pod if isinstance(pod, Pod) and pod.metadata.uid == write.uid else None
+        status = _status(write, known)
+        if known is not None and write.uid not in self._patched and _has(known, write):
+            return
+        self._patched[write.uid] = None
+        if len(self._patched) > _REMEMBERED:
+            self._patched.popitem(last=False)
+        try:
+            await self._patch(pod_path(write.pod), write.uid, status)
+        except Conflict as exc:
+            content = await self._transport.request("GET", pod_path(write.pod))
+            now = decode_json(KINDS["", "Pod"], "v1", content)
+            if now.metadata.uid == write.uid:
+                raise Transient(str(exc)) from None
+            raise
+
+    async def _patch(self, path: str, uid: str, status: dict[str, Any]) -> None:
+        body = {"metadata": {"uid": uid} if uid else {}, "status": status}
+        await self._transport.request(
+            "PATCH", f"{path}/status", msgspec.json.encode(body), STRATEGIC_PATCH
+        )
+
+
+def _status(write: PatchPodStatus, known: Pod | None) -> dict[str, Any]:
+    """Return the patch; lastTransitionTime stays while the condition's status does."""
+    since = rfc3339()
+    for condition in known.status.conditions if known is not None else ():
+        if (condition.type, condition.status) == (write.condition.type, write.condition.status):
+            since = condition.last_transition_time or since
+    status: dict[str, Any] = {"conditions": [_plain(write.condition, since)]}
+    if write.nominated_node is not None:
+        status["nominatedNodeName"] = write.nominated_node or None
+    return status
+
+
+def _has(pod: Pod, write: PatchPodStatus) -> bool:
+    wanted = replace(write.condition, last_transition_time=None)
+    return (write.nominated_node in (None, pod.status.nominated_node_name)) and wanted in [
+        replace(c, last_transition_time=None) for c in pod.status.conditions
+    ]
+
+
+def _plain(condition: PodCondition, since: str) -> dict[str, Any]:
+    return {
+        "type": condition.type,
+        "status": condition.status,
+        "reason": condition.reason,
+        "message": condition.message,
+        "lastTransitionTime": since,
+    }

@@ -1,0 +1,76 @@
+"""Statuses of pod groups and topologies, and ConfigMaps, as requests to the API server."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from bayplan.api import ApiObject
+from bayplan.cluster.kubernetes.pod_writes import Lookup
+from bayplan.cluster.kubernetes.resources import WatchedResource
+from bayplan.cluster.kubernetes.transport import MERGE_PATCH, Requests
+from bayplan.cluster.protocol import PatchStatus, PutConfigMap
+from bayplan.errors import AlreadyExists, NotFound
+
+__all__ = ["StatusWrites"]
+
+
+class StatusWrites:
+    """Writes of statuses and ConfigMaps.
+
+    :param lookup: returns an object as it was last seen, by type and key, or None.
+    :param resource_of: returns where objects of a type are in the API.
+    """
+
+    def __init__(
+        self,
+        transport: Requests,
+        lookup: Lookup,
+        resource_of: Callable[[type[ApiObject]], WatchedResource | None],
+    ) -> None:
+        self._transport = transport
+        self._lookup = lookup
+        self._resource_of = resource_of
+        self._whole: set[type[ApiObject]] = set()
+
+    async def patch(self, write: PatchStatus, sent: bool) -> None:
+        """Write a status, through the status subresource if the kind has one."""
+        resource = self._resource_of(write.type)
+        assert resource is not None, "only watched kinds have their status written"
+        path = resource.path(write.key)
+        body = msgspec.json.encode({"status": _all_fields(write.status)})
+        if write.type not in self._whole:
+            try:
+                await self._transport.request("PATCH", f"{path}/status", body, MERGE_PATCH)
+            except NotFound:
+                if self._lookup(write.type, write.key) is None:
+                    raise
+                # The object exists, so its CRD has no status subresource.
+                await self._transport.request("PATCH", path, body, MERGE_PATCH)
+                self._whole.add(write.type)
+            return
+        await self._transport.request("PATCH", path, body, MERGE_PATCH)
+
+    async def put_config_map(self, write: PutConfigMap, sent: bool) -> None:
+        """Create a ConfigMap, or replace its data."""
+        content = write.config_map
+        namespace, name = content.metadata.namespace, content.metadata.name
+        collection = f"/api/v1/namespaces/{namespace}/configmaps"
+        plain = msgspec.to_builtins(content)
+        body = msgspec.json.encode({"apiVersion": "v1", "kind": "ConfigMap", **plain})
+        try:
+            await self._transport.request("POST", collection, body)
+        except AlreadyExists:
+            await self._transport.request("PATCH", f"{collection}/{name}", body, MERGE_PATCH)
+
+
+def _all_fields(status: msgspec.Struct) -> dict[str, Any]:
+    """Return a status with all fields, so that a merge patch removes those that are unset."""
+    plain = msgspec.to_builtins(status, enc_hook=lambda quantity: quantity.text)
+    for field in msgspec.structs.fields(status):
+        if field.encode_name not in plain:
+            value = msgspec.to_builtins(getattr(status, field.name))
+            plain[field.encode_name] = value if value != [] else None
+    return dict(plain)

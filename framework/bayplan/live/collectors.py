@@ -1,0 +1,86 @@
+"""Counters and histograms that are cheap enough to be updated several times per pod.
+
+prometheus-client takes a lock for each observation, which costs a few microseconds. All of this
+runs in one thread and needs none. The exported text is the same.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
+from prometheus_client.registry import Collector
+from prometheus_client.utils import floatToGoString
+
+__all__ = ["LabeledCounter", "LabeledHistogram"]
+
+Labels = tuple[str, ...]
+
+
+class LabeledCounter(Collector):
+    """A counter with labels; ``name`` has no suffix ``_total``."""
+
+    def __init__(
+        self, name: str, text: str, labels: Sequence[str], registry: CollectorRegistry
+    ) -> None:
+        self._family = (name, text, tuple(labels))
+        self._values: dict[Labels, float] = {} if labels else {(): 0.0}
+        registry.register(self)
+
+    def add(self, labels: Labels, amount: float = 1.0) -> None:
+        """Increase the counter of these label values."""
+        self._values[labels] = self._values.get(labels, 0.0) + amount
+
+    def collect(self) -> Iterable[CounterMetricFamily]:
+        """Yield the counter's current values."""
+        name, text, labels = self._family
+        family = CounterMetricFamily(name, text, labels=labels)
+        for values, value in self._values.items():
+            family.add_metric(values, value)
+        yield family
+
+
+class LabeledHistogram(Collector):
+    """A histogram with labels; ``bounds`` are the upper bounds of its buckets, without +Inf."""
+
+    def __init__(
+        self,
+        name: str,
+        text: str,
+        labels: Sequence[str],
+        bounds: Sequence[float],
+        registry: CollectorRegistry,
+    ) -> None:
+        self._family = (name, text, tuple(labels))
+        self._bounds = tuple(float(bound) for bound in bounds)
+        self._counts: dict[Labels, list[int]] = {}
+        self._sums: dict[Labels, float] = {}
+        if not labels:
+            self._row(())
+        registry.register(self)
+
+    def observe(self, labels: Labels, value: float) -> None:
+        """Count a value in its bucket."""
+        row = self._counts.get(labels) or self._row(labels)
+        row[bisect_left(self._bounds, value)] += 1
+        self._sums[labels] += value
+
+    def _row(self, labels: Labels) -> list[int]:
+        row = self._counts[labels] = [0] * (len(self._bounds) + 1)
+        self._sums[labels] = 0.0
+        return row
+
+    def collect(self) -> Iterable[HistogramMetricFamily]:
+        """Yield the histogram's current values."""
+        name, text, labels = self._family
+        family = HistogramMetricFamily(name, text, labels=labels)
+        names = [*map(floatToGoString, self._bounds), "+Inf"]
+        for values, row in self._counts.items():
+            total, buckets = 0, []
+            for upper, count in zip(names, row, strict=True):
+                total += count
+                buckets.append((upper, float(total)))
+            family.add_metric(values, buckets, sum_value=self._sums[values])
+        yield family

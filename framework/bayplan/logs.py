@@ -1,0 +1,67 @@
+"""Log lines: for people on a console, or as one JSON object each."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import logging
+import sys
+from typing import TextIO
+
+__all__ = ["ConsoleLines", "JsonLines", "set_up_logging"]
+
+_OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+
+
+class JsonLines(logging.Formatter):
+    """One JSON object per line: ts, level, logger, msg, each ``extra``, and exception.
+
+    ``ts`` is UTC with milliseconds (ISO 8601); ``exception`` is the traceback, where there is one.
+    """
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line."""
+        moment = datetime.datetime.fromtimestamp(record.created, datetime.UTC)
+        line: dict[str, object] = {
+            "ts": moment.isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "msg": record.getMessage(),
+        }
+        line |= _extra(record)
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return json.dumps(line, default=str)
+
+
+class ConsoleLines(logging.Formatter):
+    """Time, level, message and each ``extra`` as key=value on one line; a traceback below it."""
+
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(levelname)-7s %(message)s", "%Y-%m-%d %H:%M:%S")
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        """Return the line without the traceback."""
+        extra = (f"{key}={value}" for key, value in _extra(record).items())
+        return " ".join(" ".join([super().formatMessage(record), *extra]).splitlines())
+
+
+def _extra(record: logging.LogRecord) -> dict[str, object]:
+    """Return what was given as ``extra`` with a record."""
+    return {key: value for key, value in vars(record).items() if key not in _OWN}
+
+
+def set_up_logging(
+    form: str, level: int | str = logging.INFO, stream: TextIO | None = None
+) -> None:
+    """Send the logs of bayplan to a stream.
+
+    :param form: console or json.
+    :param stream: None for standard error.
+    """
+    handler = logging.StreamHandler(stream or sys.stderr)
+    handler.setFormatter(JsonLines() if form == "json" else ConsoleLines())
+    logger = logging.getLogger("bayplan")
+    logger.handlers[:] = [handler]
+    logger.setLevel(level)
+    logger.propagate = False

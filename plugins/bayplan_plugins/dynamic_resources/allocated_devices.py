@@ -1,0 +1,98 @@
+"""What the API says: which claims are allocated, and which pods they are reserved for."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+
+from bayplan.api import ResourceClaim
+from bayplan_dra.allocator import HeldDevice
+from bayplan_plugins.dynamic_resources.device_usage import DeviceUsage
+
+__all__ = ["AllocatedDevices"]
+
+
+class AllocatedDevices:
+    """The devices, consumers and owners of each claim, by uid, as last seen in the API.
+
+    ``held`` is not counted in the usage here: the ledger does that, because a trial or an
+    in-flight allocation may stand for the same devices.
+    """
+
+    def __init__(self, usage: DeviceUsage) -> None:
+        self._usage = usage
+        self._held: dict[str, list[HeldDevice]] = {}
+        self._first_seen: dict[str, tuple[int, str]] = {}
+        self._seen = 0
+        self._consumers: dict[str, frozenset[str]] = {}
+        self._claims_of: dict[str, dict[str, None]] = {}
+        self._owners: dict[str, str] = {}
+
+    def note(self, claim: ResourceClaim) -> None:
+        """Record a claim's owner, its consumers, and when its allocation was first seen."""
+        uid = claim.metadata.uid
+        for owner in claim.metadata.owner_references:
+            if owner.kind == "Pod":
+                self._owners[uid] = owner.uid
+        if claim.status.allocation is None:
+            self._first_seen.pop(uid, None)
+        elif uid not in self._first_seen:
+            self._seen += 1
+            self._first_seen[uid] = (self._seen, claim.key)
+        self._set_consumers(uid, frozenset(r.uid for r in claim.status.reserved_for))
+
+    def forget(self, uid: str) -> list[HeldDevice]:
+        """Drop a claim that is gone; return what it held."""
+        self._first_seen.pop(uid, None)
+        self._set_consumers(uid, frozenset())
+        self._owners.pop(uid, None)
+        return self._held.pop(uid, [])
+
+    def held(self, uid: str) -> list[HeldDevice]:
+        """Return what a claim holds."""
+        return self._held.get(uid, [])
+
+    def set_held(self, uid: str, held: list[HeldDevice]) -> None:
+        """Record what a claim holds."""
+        self._held[uid] = held
+
+    def claims_of(self, pod: str) -> Collection[str]:
+        """Return the claims that are reserved for a pod; all by uid."""
+        return self._claims_of.get(pod, ())
+
+    def freed_without(self, pod: str) -> Iterator[str]:
+        """Yield the claims whose devices are free once a pod is gone.
+
+        These were made for the pod, and nobody else uses them.
+        """
+        for uid in self._claims_of.get(pod, ()):
+            if self._owners.get(uid) == pod and self._consumers[uid] == {pod} and uid in self._held:
+                yield uid
+
+    def earlier_holder(self, claim: ResourceClaim) -> str:
+        """Return the key of a claim that got one of this claim's devices before it, or ""."""
+        uid = claim.metadata.uid
+        mine = self._first_seen.get(uid)
+        held = {one.id for one in self._held.get(uid, ()) if one.consumed is None}
+        if mine is None or all(self._usage.holders_of(device) < 2 for device in held):
+            return ""
+        for other, theirs in self._held.items():
+            before = other != uid and self._first_seen.get(other, mine) < mine
+            if before and any(one.id in held for one in theirs):
+                return self._first_seen[other][1]
+        return ""
+
+    def _set_consumers(self, uid: str, pods: frozenset[str]) -> None:
+        before = self._consumers.get(uid, frozenset())
+        if pods == before:
+            return
+        for pod in before - pods:
+            claims = self._claims_of[pod]
+            claims.pop(uid, None)
+            if not claims:
+                del self._claims_of[pod]
+        for pod in pods - before:
+            self._claims_of.setdefault(pod, {})[uid] = None
+        if pods:
+            self._consumers[uid] = pods
+        else:
+            self._consumers.pop(uid, None)

@@ -1,0 +1,73 @@
+"""Which devices are in use: the sum over all claims, trials and device plugins."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+
+from bayplan.api.dra import DeviceId
+from bayplan_dra.allocator import AllocatedState, HeldDevice
+
+__all__ = ["DeviceUsage"]
+
+
+class DeviceUsage:
+    """Counts the holders of each device; a device is free when it has none.
+
+    Several holders of one device are possible for a moment, as when another scheduler allocated it.
+
+    :param on_change: called with the devices whose holders changed.
+    """
+
+    def __init__(self, on_change: Callable[[Iterable[HeldDevice]], None]) -> None:
+        self.state = AllocatedState()
+        self._on_change = on_change
+        self._holders: dict[DeviceId, int] = {}
+        self._unclaimed: dict[str, frozenset[DeviceId]] = {}
+
+    def hold(self, held: Collection[HeldDevice]) -> None:
+        """Count one more holder of each device, or of each share of one."""
+        for one in held:
+            if one.consumed is not None:
+                self.state.take((one,))
+                continue
+            count = self._holders.get(one.id, 0) + 1
+            self._holders[one.id] = count
+            if count == 1:
+                self.state.devices.add(one.id)
+        self._on_change(held)
+
+    def release(self, held: Collection[HeldDevice]) -> None:
+        """Undo ``hold``."""
+        for one in held:
+            if one.consumed is not None:
+                self.state.release((one,))
+                continue
+            count = self._holders[one.id] - 1
+            if count:
+                self._holders[one.id] = count
+            else:
+                del self._holders[one.id]
+                self.state.devices.discard(one.id)
+        self._on_change(held)
+
+    def holders_of(self, device: DeviceId) -> int:
+        """Return how many hold the whole of a device."""
+        return self._holders.get(device, 0)
+
+    # Devices in use without a claim ----------------------------------------------------------
+
+    def set_unclaimed(self, node: str, devices: frozenset[DeviceId]) -> None:
+        """Hold the devices of a node that are in use without a claim; replaces the former ones."""
+        before = self._unclaimed.get(node, frozenset())
+        if devices == before:
+            return
+        # Listeners ask ``is_claimed`` while the two steps run.
+        self._unclaimed[node] = before | devices
+        self.hold([HeldDevice(one) for one in devices - before])
+        self._unclaimed[node] = devices
+        self.release([HeldDevice(one) for one in before - devices])
+
+    def is_claimed(self, device: DeviceId, node: str) -> bool:
+        """Tell whether a claim holds a device of a node, or a share of it."""
+        unclaimed = device in self._unclaimed.get(node, ())
+        return device in self.state.shared or self._holders.get(device, 0) > unclaimed

@@ -1,0 +1,312 @@
+"""Which domains can hold a unit, in which order they are offered, and how they are filled.
+
+On each layer, the domains with room for the whole unit come first, the one that wastes least
+leading; then those that hold its minimum, the roomiest leading. Ties break by the waste of the
+domains around, then by name (digits as numbers).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from bayplan import DomainTrial, Handle, NodeView, Placement, Placements, PodInfo, Unit
+from bayplan.api.gang import Fill, Gang
+from bayplan.plugin.hookspecs import BoolColumn, IntColumn
+from bayplan.topology.network.packing import Capacity, balance, distribute
+from bayplan.topology.network.tree import NODE_LAYER, ROOT_LAYER, Domain, NetworkTree
+from bayplan_plugins.network_gather.layers import layer_named
+from bayplan_plugins.network_gather.messages import no_domain_message, slices_message
+
+__all__ = ["DomainSearch"]
+
+_MOST_RECORDED = 64
+"""Domains that a decision records, those with most room."""
+_MOST_CANDIDATES = 256
+"""Domains of one layer that are offered; more would not be tried."""
+
+
+class DomainSearch:
+    """The search for one unit.
+
+    :param fill: in which order the parts of a domain are filled, unless the gang says so.
+    :param parent: the placement of the whole, for a sub-group.
+    """
+
+    def __init__(
+        self,
+        handle: Handle,
+        fill: Fill,
+        unit: Unit,
+        gang: Gang,
+        tree: NetworkTree,
+        nodes: NodeView,
+        parent: Placement,
+    ) -> None:
+        self._handle = handle
+        self._unit, self._gang, self._tree, self._nodes = unit, gang, tree, nodes
+        self._fill: Fill = gang.fill or fill
+        self._allowed: BoolColumn | None = None
+        if parent.rows is not None:
+            self._allowed = np.zeros(len(nodes), dtype=np.bool_)
+            self._allowed[parent.rows] = True
+        self._multiples = {layer_named(tree, one.layer): one.size for one in gang.slices}
+        self._size, self._least = len(unit.pods), unit.min_placed
+        by_spec: dict[object, list[PodInfo]] = {}
+        for pod in unit.pods:
+            by_spec.setdefault(pod.facts, []).append(pod)
+        self._kinds = [pods[0] for pods in by_spec.values()]
+        self._counts = [len(pods) for pods in by_spec.values()]
+        # Incomplete slices may be completed member by member.
+        multiples = self._multiples if len(self._kinds) == 1 and not unit.bound else {}
+        self._capacities = [
+            Capacity(tree, self._slots(pod, self._size), multiples) for pod in self._kinds
+        ]
+        order = tree.layer_order()
+        required = [layer_named(tree, r.layer) for r in gang.gather if r.required]
+        self._border = max(required, key=order.index) if required else None
+        self._existing = self._count_bound()
+
+    def _slots(self, pod: PodInfo, most: int) -> IntColumn:
+        slots = np.minimum(self._handle.free_slots(pod), most)
+        if self._allowed is not None:
+            slots[~self._allowed] = 0
+        return slots
+
+    def _count_bound(self) -> IntColumn | None:
+        """Return running sums, in the tree's order, of the bound members per row; None for none."""
+        rows = self._nodes.table.row_of
+        bound = [rows[node] for _, node in self._unit.bound if node in rows]
+        if not bound:
+            return None
+        counts = np.bincount(bound, minlength=len(self._nodes))
+        return np.concatenate([[0], np.cumsum(counts[self._tree.order])])
+
+    # Candidates --------------------------------------------------------------------------
+
+    def run(self) -> Placements:
+        """Return the candidates, the domains ruled out, and the reason if no candidate is left."""
+        found: list[tuple[int, Placement]] = []
+        smaller: list[tuple[int, Placement]] = []
+        refused: list[DomainTrial] = []
+        for layer in self._layers():
+            self._offer(layer, found, smaller, refused)
+        if self._border is None:
+            last = self._last_resort()
+            room = last.offered or 0
+            if room >= self._size or room < self._least:
+                found.append((int(self._bound_in(ROOT_LAYER)[0]), last))
+            else:
+                smaller.append((room, last))
+        # Domains with bound members first, the innermost first; then the others.
+        found.sort(key=lambda item: -item[0])
+        candidates = [placement for _, placement in found]
+        # All members somewhere come before most of them near each other.
+        smaller.sort(key=lambda item: -item[0])
+        candidates += [placement for _, placement in smaller]
+        reason = "" if candidates else self._no_domain(refused)
+        return Placements(candidates, refused, reason)
+
+    def _layers(self) -> list[str]:
+        """Return the layers to try, the innermost first, none outside the border."""
+        order = self._tree.layer_order()
+        named: set[str] = set()
+        for rule in self._gang.gather:
+            layer = layer_named(self._tree, rule.layer)
+            named.add(layer)
+            if rule.climb:
+                named |= set(order[: order.index(layer)])
+        limit = order.index(self._border) if self._border is not None else 1
+        kept = {layer for layer in named if order.index(layer) >= limit} - {ROOT_LAYER}
+        if self._border == ROOT_LAYER:
+            kept.add(ROOT_LAYER)
+        return sorted(kept, key=order.index, reverse=True)
+
+    def _offer(
+        self,
+        layer: str,
+        found: list[tuple[int, Placement]],
+        smaller: list[tuple[int, Placement]],
+        refused: list[DomainTrial],
+    ) -> None:
+        """Add the domains of one layer to the candidates, or to those that are ruled out."""
+        offered, existing = self._offered(layer), self._bound_in(layer)
+        total = int(self._existing[-1]) if self._existing is not None else 0
+        outside = len(self._unit.bound) > total
+        holds = np.ones(len(offered), dtype=np.bool_)
+        if self._unit.bound and self._border is not None:
+            holds = (existing == total) & (not outside)
+        enough = np.flatnonzero((offered >= self._size) & holds)
+        least = np.flatnonzero((offered >= self._least) & (offered < self._size) & holds)
+        for index in self._ranked(layer, enough, offered, existing):
+            placement = self._placement(layer, index, int(offered[index]))
+            found.append((int(existing[index]), placement))
+        for index in self._ranked(layer, least, -offered, existing)[:_MOST_RECORDED]:
+            room = int(offered[index])
+            smaller.append((room, self._placement(layer, index, room)))
+        short = np.flatnonzero(~holds | (offered < self._least))
+        for index in _most_promising(short, offered, _MOST_RECORDED):
+            domain = self._domain(layer, index)
+            if holds[index]:
+                refusal = f"offers {offered[index]} of {self._size} slots"
+            else:
+                refusal = "does not contain the members that run already"
+            refused.append(
+                DomainTrial(
+                    domain.label,
+                    len(domain.rows),
+                    int(offered[index]),
+                    self._least,
+                    refusal,
+                    domain.rows,
+                )
+            )
+
+    def _offered(self, layer: str) -> IntColumn:
+        """Return, per domain of a layer, an upper bound of the members that it takes."""
+        columns = [self._of_layer(capacity, layer) for capacity in self._capacities]
+        if len(columns) == 1:
+            return columns[0]
+        bounded = [np.minimum(c, n) for c, n in zip(columns, self._counts, strict=True)]
+        offered: IntColumn = np.sum(bounded, axis=0)
+        return offered
+
+    def _of_layer(self, capacity: Capacity, layer: str) -> IntColumn:
+        if layer == NODE_LAYER:
+            return capacity.in_order
+        if layer == ROOT_LAYER:
+            return np.array([capacity.of(self._tree.root)], dtype=np.int64)
+        return capacity.of_layer(layer)
+
+    def _bound_in(self, layer: str) -> IntColumn:
+        """Return, per domain of a layer, how many members are bound there."""
+        sums = self._existing
+        if layer == NODE_LAYER:
+            size = len(self._tree.order)
+            return np.zeros(size, dtype=np.int64) if sums is None else np.diff(sums)
+        if layer == ROOT_LAYER:
+            return np.array([0 if sums is None else int(sums[-1])], dtype=np.int64)
+        starts, ends = self._tree.bounds(layer)
+        if sums is None:
+            return np.zeros(len(starts), dtype=np.int64)
+        found: IntColumn = sums[ends] - sums[starts]
+        return found
+
+    def _ranked(
+        self, layer: str, indices: IntColumn, waste: IntColumn, existing: IntColumn
+    ) -> list[int]:
+        """Order domains: by bound members, least waste here and around, then name."""
+        first = np.lexsort((indices, waste[indices], -existing[indices]))[:_MOST_CANDIDATES]
+        chosen: list[int] = indices[first].tolist()
+        if len(chosen) < 2:
+            return chosen
+
+        def key(index: int) -> tuple[object, ...]:
+            around = []
+            domain = self._domain(layer, index).parent
+            while domain is not None:
+                around.append(self._capacities[0].of(domain))
+                domain = domain.parent
+            spread: tuple[float, ...] = ()
+            if self._fill == "Balanced" and layer != NODE_LAYER:
+                own = self._domain(layer, index)
+                slots = self._capacities[0].in_order[own.start : own.end]
+                even = balance(slots, self._size)
+                spread = (0.0,) if even is None else (1.0, -float(even[0]), -even[1])
+            return (-int(existing[index]), spread, int(waste[index]), around, index)
+
+        return sorted(chosen, key=key)
+
+    def _domain(self, layer: str, index: int) -> Domain:
+        if layer == ROOT_LAYER:
+            return self._tree.root
+        if layer != NODE_LAYER:
+            return self._tree.layers[layer][index]
+        row = int(self._tree.order[index])
+        rows = np.array([row], dtype=np.intp)
+        return Domain(
+            (self._nodes.names[row],), NODE_LAYER, rows=rows, start=index, end=index + 1, own=1
+        )
+
+    def _placement(self, layer: str, index: int, offered: int) -> Placement:
+        return self._of_domain(self._domain(layer, index), offered)
+
+    def _last_resort(self) -> Placement:
+        """Return the whole cluster in topology order, nodes outside the tree last."""
+        root, outside = self._tree.root, self._tree.outside
+        inside = [capacity.of(root) for capacity in self._capacities]
+        beyond = [0] * len(inside)
+        if not self._multiples:
+            beyond = [int(self._slots(pod, self._size)[outside].sum()) for pod in self._kinds]
+        rooms = [a + b for a, b in zip(inside, beyond, strict=True)]
+        if len(rooms) > 1:
+            rooms = [min(room, n) for room, n in zip(rooms, self._counts, strict=True)]
+        return self._of_domain(root, sum(rooms), outside=not self._multiples)
+
+    # Plans -------------------------------------------------------------------------------
+
+    def _of_domain(self, domain: Domain, offered: int, outside: bool = False) -> Placement:
+        """Return a domain as a placement whose plan gives members their rows."""
+        rows = domain.rows
+        if outside:
+            rows = np.concatenate([rows, self._tree.outside])
+        allowed = rows if self._allowed is None else rows[self._allowed[rows]]
+
+        def plan(pods: Sequence[PodInfo], limits: Mapping[int, int]) -> list[int]:
+            slots = self._slots(pods[0], len(pods))
+            for row, most in limits.items():
+                slots[row] = min(int(slots[row]), most)
+            taken = self._begun(domain, slots, len(pods))
+            left = len(pods) - int(taken.sum())
+            slots[domain.rows] -= taken
+            capacity = Capacity(self._tree, slots, self._multiples)
+            wanted = min(left, capacity.of(domain))
+            wanted -= wanted % max(self._multiples.values(), default=1)
+            taken = taken + distribute(capacity, domain, wanted, self._fill)
+            found = np.repeat(domain.rows, taken).tolist()
+            for row in self._tree.outside.tolist() if outside else ():
+                found += [row] * min(int(slots[row]), len(pods) - len(found))
+            return found
+
+        return Placement(domain.label, allowed, offered, plan, exact=bool(self._multiples))
+
+    def _begun(self, domain: Domain, slots: IntColumn, most: int) -> IntColumn:
+        """Return how many members each of the domain's rows takes to complete begun slices."""
+        taken = np.zeros(len(domain.rows), dtype=np.int64)
+        if self._existing is None or not self._multiples:
+            return taken
+        layer = max(self._multiples, key=self._tree.layer_order().index)
+        size = self._multiples[layer]
+        plain = Capacity(self._tree, slots)
+        for index, count in enumerate(self._bound_in(layer).tolist()):
+            part = self._domain(layer, index)
+            missing = min(-count % size, most - int(taken.sum()))
+            inside = domain.start <= part.start and part.end <= domain.end
+            if missing and inside and plain.of(part) >= missing:
+                here = distribute(plain, part, missing, self._fill)
+                taken[part.start - domain.start : part.end - domain.start] += here
+        return taken
+
+    # Why not -----------------------------------------------------------------------------
+
+    def _no_domain(self, refused: Sequence[DomainTrial]) -> str:
+        fit_message = self._handle.fit_message(self._unit.pods[0])
+        text = no_domain_message(self._border, self._size, refused, fit_message)
+        if self._unit.parts or not self._multiples:
+            return text
+        names = {layer_named(self._tree, one.layer): one.layer for one in self._gang.slices}
+        slices = [
+            (names[layer], size, int((self._of_layer(self._capacities[0], layer) // size).sum()))
+            for layer, size in self._multiples.items()
+        ]
+        return f"{text.rstrip('.')}; {slices_message(self._size, slices)}"
+
+
+def _most_promising(indices: IntColumn, offered: IntColumn, most: int) -> list[int]:
+    """Return the indices of the domains that offer most, in the given order."""
+    if len(indices) > most:
+        best = np.argsort(-offered[indices], kind="stable")[:most]
+        indices = np.sort(indices[best])
+    kept: list[int] = indices.tolist()
+    return kept

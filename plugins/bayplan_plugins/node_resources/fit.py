@@ -1,0 +1,300 @@
+"""NodeResourcesFit: room on the node for the pod's requests, and a score for how full it gets.
+
+Formulas: kube-scheduler 1.36, pkg/scheduler/framework/plugins/noderesources. Each is written
+twice, over columns and for one row; integer steps keep both equal to the last bit.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from typing import Literal
+
+import numpy as np
+import pydantic
+from pydantic import Field
+
+from bayplan import (
+    Args,
+    ClusterEvent,
+    NodeRow,
+    NodeView,
+    Plugin,
+    PodInfo,
+    Reads,
+    Refusal,
+    Reject,
+    Remedy,
+    hookimpl,
+)
+from bayplan.errors import did_you_mean
+from bayplan.plugin.hookspecs import FloatColumn, IntColumn
+from bayplan_plugins.node_resources.resources import NATIVE, ResourceSpec
+from bayplan_plugins.shared.extended_resources import served_by_classes
+
+__all__ = ["NodeResourcesFit", "NodeResourcesFitArgs"]
+
+_NO_RESOURCES: frozenset[str] = frozenset()
+_TOO_MANY = "Too many pods"
+
+
+class ShapePoint(Args):
+    """A point of the RequestedToCapacityRatio curve: utilization 0..100 to score 0..10."""
+
+    utilization: int = Field(ge=0, le=100)
+    score: int = Field(ge=0, le=10)
+
+
+class Ratio(Args):
+    """The curve of RequestedToCapacityRatio."""
+
+    shape: tuple[ShapePoint, ...] = Field(min_length=1)
+
+    @pydantic.field_validator("shape")
+    @classmethod
+    def _rising(cls, shape: tuple[ShapePoint, ...]) -> tuple[ShapePoint, ...]:
+        steps = [point.utilization for point in shape]
+        if any(b <= a for a, b in itertools.pairwise(steps)):
+            raise ValueError("utilization must rise from point to point")
+        return shape
+
+
+class ScoringStrategy(Args):
+    """How NodeResourcesFit scores."""
+
+    type: Literal["LeastAllocated", "MostAllocated", "RequestedToCapacityRatio"] = "LeastAllocated"
+    resources: tuple[ResourceSpec, ...] = (ResourceSpec(name="cpu"), ResourceSpec(name="memory"))
+    requested_to_capacity_ratio: Ratio | None = None
+
+    @pydantic.model_validator(mode="after")
+    def _has_shape(self) -> ScoringStrategy:
+        if self.type == "RequestedToCapacityRatio" and self.requested_to_capacity_ratio is None:
+            raise ValueError("RequestedToCapacityRatio needs requestedToCapacityRatio.shape")
+        return self
+
+
+class NodeResourcesFitArgs(Args):
+    """Arguments of NodeResourcesFit."""
+
+    ignored_resources: tuple[str, ...] = ()
+    ignored_resource_groups: tuple[str, ...] = ()
+    scoring_strategy: ScoringStrategy = ScoringStrategy()
+
+    @pydantic.field_validator("ignored_resource_groups")
+    @classmethod
+    def _groups(cls, groups: tuple[str, ...]) -> tuple[str, ...]:
+        for group in groups:
+            if "/" in group:
+                raise ValueError(f'"{group}" is a resource; expected a group such as "example.com"')
+        return groups
+
+
+class NodeResourcesFit(Plugin[NodeResourcesFitArgs]):
+    """Refuse nodes without room for the pod's requests; score by how full they would get."""
+
+    Args = NodeResourcesFitArgs
+    reads = Reads.NODE | Reads.PODS
+    requeue_on = ClusterEvent.NODE_ADDED | ClusterEvent.NODE_ALLOCATABLE | ClusterEvent.POD_REMOVED
+
+    @hookimpl
+    def sign(self, pod: PodInfo) -> Hashable:
+        """Sign by the spec and by the requests that device classes serve."""
+        served = self._served(pod)
+        return (pod.facts, served) if served else pod.facts
+
+    def _served(self, pod: PodInfo) -> frozenset[str]:
+        """Return the requests that DynamicResources serves on nodes that offer none of them."""
+        if not pod.facts.wants_devices:
+            return _NO_RESOURCES
+        calls = self.handle.hook("pre_bind")
+        if not any(getattr(call, "name", "") == "DynamicResources" for call in calls):
+            return _NO_RESOURCES
+        return served_by_classes(pod.requests, self.handle.snapshot)
+
+    @hookimpl
+    def filter(self, pod: PodInfo, nodes: NodeView) -> Iterator[Reject]:
+        """Refuse nodes that are full of pods, then nodes short of each resource."""
+        yield Reject(nodes.free("pods") < 1, _TOO_MANY)
+        served = self._served(pod)
+        for resource, need in self._needs(pod):
+            offered = nodes.allocatable(resource)
+            short = offered - nodes.used(resource) < need
+            too_small = offered < need
+            if resource in served:
+                short, too_small = short & (offered > 0), too_small & (offered > 0)
+            yield Reject(short & ~too_small, f"Insufficient {resource}")
+            yield Reject(too_small, f"Insufficient {resource}", resolvable=False)
+
+    @hookimpl
+    def filter_node(self, pod: PodInfo, node: NodeRow) -> Refusal | None:
+        """Return every resource that one node is short of."""
+        reasons = [_TOO_MANY] if node.free("pods") < 1 else []
+        resolvable = True
+        served = self._served(pod)
+        for resource, need in self._needs(pod):
+            offered = node.allocatable(resource)
+            if not offered and resource in served:
+                continue
+            if offered - node.used(resource) < need:
+                reasons.append(f"Insufficient {resource}")
+                resolvable = resolvable and offered >= need
+        return Refusal(tuple(reasons), resolvable) if reasons else None
+
+    @hookimpl
+    def slots(self, pod: PodInfo, nodes: NodeView) -> IntColumn:
+        """Divide what is free by what one pod requests."""
+        bound = nodes.free("pods")
+        served = self._served(pod)
+        for resource, need in self._needs(pod):
+            most = nodes.free(resource) // need
+            if resource in served:
+                most = np.where(nodes.allocatable(resource) > 0, most, bound)
+            bound = np.minimum(bound, most)
+        return bound
+
+    def _needs(self, pod: PodInfo) -> Iterable[tuple[str, int]]:
+        """Return the requests that Filter checks: all but the ignored ones."""
+        ignored, groups = self.args.ignored_resources, self.args.ignored_resource_groups
+        if not ignored and not groups:
+            return pod.requests.items()
+        return [
+            (name, need)
+            for name, need in pod.requests.items()
+            if name in NATIVE or (name not in ignored and name.split("/")[0] not in groups)
+        ]
+
+    @hookimpl
+    def score(self, pod: PodInfo, nodes: NodeView) -> FloatColumn:
+        """Score every node by the strategy."""
+        strategy = self.args.scoring_strategy
+        total = np.zeros(len(nodes))
+        weights = np.zeros(len(nodes))
+        for resource in strategy.resources:
+            asked = _scoring_request(pod, resource.name)
+            if asked is None:
+                continue
+            offered = nodes.allocatable(resource.name)
+            after = nodes.scoring_used(resource.name) + asked
+            points = self._points(after, offered)
+            counts = offered > 0
+            if strategy.type == "RequestedToCapacityRatio":
+                counts = counts & (points > 0)
+            total += np.where(counts, points * resource.weight, 0)
+            weights += np.where(counts, resource.weight, 0)
+        average = total / np.maximum(weights, 1)
+        if strategy.type == "RequestedToCapacityRatio":
+            return np.floor(average + 0.5)
+        return np.floor(average)
+
+    @hookimpl
+    def score_node(self, pod: PodInfo, node: NodeRow) -> float:
+        """Score one node by the strategy."""
+        strategy = self.args.scoring_strategy
+        ratio = strategy.type == "RequestedToCapacityRatio"
+        total = weights = 0
+        for resource in strategy.resources:
+            asked = _scoring_request(pod, resource.name)
+            offered = node.allocatable(resource.name)
+            if asked is None or offered == 0:
+                continue
+            points = self._points_of_one(node.scoring_used(resource.name) + asked, offered)
+            if points > 0 or not ratio:
+                total += points * resource.weight
+                weights += resource.weight
+        average = total / max(weights, 1)
+        return float(math.floor(average + 0.5) if ratio else math.floor(average))
+
+    def _points(self, after: IntColumn, offered: IntColumn) -> IntColumn:
+        kind = self.args.scoring_strategy.type
+        divisor = np.maximum(offered, 1)
+        if kind == "LeastAllocated":
+            return np.where(after > offered, 0, (offered - after) * 100 // divisor)
+        if kind == "MostAllocated":
+            return np.minimum(after, offered) * 100 // divisor
+        percent = np.where(after > offered, 100, after * 100 // divisor)
+        return self._curve_table()[percent]
+
+    def _points_of_one(self, after: int, offered: int) -> int:
+        kind = self.args.scoring_strategy.type
+        if kind == "LeastAllocated":
+            return 0 if after > offered else (offered - after) * 100 // offered
+        if kind == "MostAllocated":
+            return min(after, offered) * 100 // offered
+        percent = 100 if after > offered else after * 100 // offered
+        return int(self._curve_table()[percent])
+
+    def _curve_table(self) -> IntColumn:
+        """Return the score of each utilization from 0 to 100, linear between the points."""
+        ratio = self.args.scoring_strategy.requested_to_capacity_ratio
+        assert ratio is not None, "validated with the strategy"
+        return np.array([_on_curve(ratio.shape, p) for p in range(101)], dtype=np.int64)
+
+    @hookimpl
+    def remedies(self, pod: PodInfo, nodes: NodeView) -> Iterable[Remedy]:
+        """Suggest freeing what is short on a node that is large enough."""
+        served = self._served(pod)
+        for resource, need in self._needs(pod):
+            if resource in served:
+                continue
+            most = int(nodes.allocatable(resource).max(initial=0))
+            if most < need:
+                what = f"offers {resource}" if not most else f"offers {_amount(resource, need)}"
+                limit = f"; the largest offers {_amount(resource, most)}" if most else ""
+                if not most:
+                    limit = did_you_mean(resource, nodes.table.allocatable_columns)
+                yield Remedy(f"cannot fit: no node {what}{limit}", None, 100.0)
+        for node in nodes:
+            short, cost, possible = [], 0.0, True
+            for resource, need in self._needs(pod):
+                offered = node.allocatable(resource)
+                missing = need - (offered - node.used(resource))
+                possible = possible and offered >= need
+                if missing > 0:
+                    short.append(_amount(resource, missing))
+                    cost += missing / max(offered, 1)
+            if node.free("pods") < 1:
+                short.append("1 pod slot")
+                cost += 1 / max(node.allocatable("pods"), 1)
+            if short and possible:
+                verb = "was" if len(short) == 1 and short[0].startswith("1 ") else "were"
+                text = f"would fit if {' and '.join(short)} {verb} freed on {node.name}"
+                yield Remedy(text, node.row, cost, frees=True)
+
+
+def _scoring_request(pod: PodInfo, resource: str) -> int | None:
+    """Return the request that scoring counts for the pod; None leaves the resource out."""
+    asked = pod.facts.scoring_requests.get(resource, 0)
+    if asked == 0 and resource not in NATIVE:
+        return None
+    return asked
+
+
+def _on_curve(shape: Sequence[ShapePoint], percent: int) -> int:
+    points = [(point.utilization, point.score * 10) for point in shape]
+    for index, (x, y) in enumerate(points):
+        if percent <= x:
+            if index == 0:
+                return y
+            x0, y0 = points[index - 1]
+            return y0 + int((y - y0) * (percent - x0) / (x - x0))
+    return points[-1][1]
+
+
+_READABLE: dict[str, Callable[[int], str]] = {
+    "cpu": lambda n: f"{n / 1000:g} CPU{'' if n == 1000 else 's'}",
+    "memory": lambda n: f"{_bytes(n)} of memory",
+    "ephemeral-storage": lambda n: f"{_bytes(n)} of ephemeral storage",
+}
+
+
+def _amount(resource: str, amount: int) -> str:
+    readable = _READABLE.get(resource)
+    return readable(amount) if readable is not None else f"{amount} {resource}"
+
+
+def _bytes(amount: int) -> str:
+    for unit, size in (("Gi", 2**30), ("Mi", 2**20), ("Ki", 2**10)):
+        if amount >= size:
+            return f"{amount / size:.4g}{unit}"
+    return f"{amount} bytes"

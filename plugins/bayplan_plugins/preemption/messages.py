@@ -1,0 +1,77 @@
+"""What preemption reports, in kube-scheduler's words where it has some."""
+
+from __future__ import annotations
+
+from bayplan import Placement, Preemption, PreemptionTrial
+from bayplan_plugins.preemption.search import VictimSet
+from bayplan_plugins.preemption.victims import Evictable
+
+__all__ = ["no_victims", "not_helpful", "preemption_of", "refused_evictions", "trial_of"]
+
+_MOST_NAMED = 5
+
+
+def no_victims(nodes: int, unresolvable: int) -> str:
+    """Return that nobody can be evicted.
+
+    :param nodes: the number of nodes in the cluster.
+    :param unresolvable: how many of them no eviction could help.
+    """
+    parts = []
+    if nodes - unresolvable:
+        parts.append(f"{nodes - unresolvable} No preemption victims found for incoming pod")
+    if unresolvable:
+        parts.append(f"{unresolvable} Preemption is not helpful for scheduling")
+    return f"0/{nodes} nodes are available: {', '.join(parts)}."
+
+
+def not_helpful(nodes: int, is_gang: bool) -> str:
+    """Return that the unit would not fit even without all pods that may be evicted."""
+    if is_gang:
+        return (
+            "no domain would hold the job even without all pods of lower priority that may be "
+            "evicted."
+        )
+    unhelpful = f"{nodes} Preemption is not helpful for scheduling"
+    return f"0/{nodes} nodes are available: {unhelpful}."
+
+
+def refused_evictions(evictable: Evictable) -> str:
+    """Return which evictions the cluster refused, and by which budgets; "" for none."""
+    pods = list(evictable.in_cooldown.values())
+    if not pods:
+        return ""
+    names = ", ".join(pod.key for pod in pods[:_MOST_NAMED])
+    if len(pods) > _MOST_NAMED:
+        names += f" and {len(pods) - _MOST_NAMED} more"
+    budgets = dict.fromkeys(name for pod in pods for name in evictable.budgets_of(pod))
+    why = f" by PodDisruptionBudget {', '.join(budgets)}" if budgets else ""
+    return f" The eviction of {names} was refused{why}."
+
+
+def trial_of(placement: Placement, solution: VictimSet | None) -> PreemptionTrial:
+    """Return what a decision records about one candidate."""
+    name = placement.name or "cluster"
+    if solution is None:
+        return PreemptionTrial(name, refusal="would not hold it even without them")
+    keys = [pod.key for pod in solution.victims]
+    return PreemptionTrial(name, keys, solution.cost.describe())
+
+
+def preemption_of(solution: VictimSet, evictable: Evictable) -> Preemption:
+    """Return the answer of PostFilter: the victims, the unit's nodes, and why."""
+    victims = solution.victims
+    names = ", ".join(pod.key for pod in victims[:_MOST_NAMED])
+    if len(victims) > _MOST_NAMED:
+        names += f" and {len(victims) - _MOST_NAMED} more"
+    where = solution.placement.name or "the cluster"
+    real = [pod for pod in victims if not evictable.is_free(pod)]
+    verb = "evicting" if real else "waiting for the end of"
+    text = f"preemption: {verb} {len(victims)} pod{'s'[: len(victims) != 1]} ({names}) "
+    return Preemption(
+        victims,
+        solution.nodes,
+        f"{text}makes room in {where}.",
+        solution.placement.name,
+        frozenset(pod.key for pod in real if evictable.budgets_of(pod)),
+    )

@@ -1,0 +1,1 @@
+"""Which machine each node is, and who holds which of its GPUs."""

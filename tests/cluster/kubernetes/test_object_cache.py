@@ -1,0 +1,121 @@
+"""The object cache: lists become events, events wait, and one bad handler call stops nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import Any
+
+from bayplan.api import KINDS, Node, Pod
+from bayplan.cluster.apiserver.unknown_fields import plain
+from bayplan.cluster.kubernetes.object_cache import ObjectCache
+from bayplan.cluster.protocol import WatchEvent
+from bayplan.errors import NotFound
+from bayplan.testing import make_node, make_pod
+
+POD, NODE = KINDS["", "Pod"], KINDS["", "Node"]
+
+
+class Reader:
+    """Serves one list for each path; watches never send anything."""
+
+    def __init__(self, **items: list[Any]) -> None:
+        self.items = items
+
+    async def request(
+        self, method: str, path: str, *, query: Mapping[str, str] | None = None
+    ) -> bytes:
+        plural = path.rpartition("/")[2]
+        if plural not in self.items:
+            raise NotFound(plural)
+        return json.dumps(
+            {"metadata": {"resourceVersion": "7"}, "items": self.items[plural]}
+        ).encode()
+
+    async def lines(
+        self, path: str, query: Mapping[str, str], begun: Callable[[], None]
+    ) -> AsyncIterator[bytes]:
+        begun()
+        await asyncio.Event().wait()
+        yield b""
+
+
+def stored(obj: Any, version: str) -> Any:
+    content = plain(obj)
+    content["metadata"]["resourceVersion"] = version
+    content["metadata"]["uid"] = f"uid-{version}"
+    return content
+
+
+async def listed(reader: Reader, **options: Any) -> ObjectCache:
+    cache = ObjectCache(reader, (NODE, POD), **options)
+    await cache.start()
+    async with asyncio.timeout(60):
+        await cache.settle()
+    return cache
+
+
+async def test_a_watcher_gets_the_oldest_objects_first() -> None:
+    pods = [stored(make_pod("b"), "2"), stored(make_pod("a"), "3")]
+    cache = await listed(Reader(nodes=[stored(make_node("n"), "1")], pods=pods))
+    seen: list[WatchEvent] = []
+    cache.watch(seen.append)
+    assert (cache.undelivered, seen) == (3, [])
+    assert cache.deliver()
+    assert [event.obj.metadata.name for event in seen if event.obj] == ["n", "b", "a"]
+    assert not cache.deliver()
+    await cache.stop()
+
+
+async def test_events_are_delivered_in_parts() -> None:
+    pods = [stored(make_pod(f"p{index}"), str(index + 1)) for index in range(5)]
+    cache = await listed(Reader(nodes=[], pods=pods))
+    seen: list[WatchEvent] = []
+    cache.watch(seen.append)
+    assert cache.deliver(most=3)
+    assert (len(seen), cache.undelivered) == (3, 2)
+    await cache.stop()
+
+
+async def test_a_handler_that_fails_on_one_object_gets_all_others() -> None:
+    pods = [stored(make_pod(f"p{index}"), str(index + 1)) for index in range(3)]
+    cache = await listed(Reader(nodes=[], pods=pods))
+    seen: list[str] = []
+
+    def handle(event: WatchEvent) -> None:
+        assert event.obj is not None
+        if event.obj.metadata.name == "p1":
+            raise ValueError("boom")
+        seen.append(event.obj.metadata.name)
+
+    cache.watch(handle)
+    cache.deliver()
+    assert seen == ["p0", "p2"]
+    await cache.stop()
+
+
+async def test_objects_are_found_by_type_and_key() -> None:
+    cache = await listed(Reader(nodes=[stored(make_node("n"), "1")], pods=[]))
+    assert isinstance(cache.get(Node, "n"), Node)
+    assert cache.get(Node, "m") is None
+    assert cache.get(Pod, "default/p") is None
+    resource = cache.resource_of(Pod)
+    assert resource is not None
+    assert resource.path("default/p") == "/api/v1/namespaces/default/pods/p"
+    await cache.stop()
+
+
+async def test_an_object_that_cannot_be_decoded_is_reported_and_left_out() -> None:
+    bad = stored(make_node("bad"), "1")
+    bad["status"] = {"allocatable": {"cpu": "many"}}
+    found: list[tuple[str, str]] = []
+    cache = await listed(
+        Reader(nodes=[bad, stored(make_node("n"), "2")], pods=[]),
+        on_unreadable=lambda kind, key, problem: found.append((kind.name, key)),
+    )
+    assert found == [("Node", "bad")]
+    assert list(cache.unreadable) == [("Node", "bad")]
+    assert cache.get(Node, "bad") is None
+    assert cache.get(Node, "n") is not None
+    await cache.stop()

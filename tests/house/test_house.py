@@ -1,0 +1,98 @@
+"""The house: public modules, circles between modules, and what an ``__init__`` may hold."""
+
+from __future__ import annotations
+
+import ast
+import re
+import tomllib
+from pathlib import Path
+
+import grimp
+import networkx
+import pytest
+from importlinter import ContractCheck
+from paths import ROOT
+from tests.house.allow_list import AllowListContract
+
+SOURCES = [
+    ROOT / "framework" / "bayplan",
+    ROOT / "plugins" / "bayplan_plugins",
+    ROOT / "dra" / "bayplan_dra",
+]
+PACKAGES = [source.name for source in SOURCES]
+
+
+def public_modules() -> list[str]:
+    """The one list of what plugin authors may import: the contract in pyproject.toml."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    contracts = project["tool"]["importlinter"]["contracts"]
+    (plugins,) = [one for one in contracts if one.get("source") == "bayplan_plugins"]
+    return list(plugins["allowed"])
+
+
+@pytest.fixture(scope="module")
+def graph() -> grimp.ImportGraph:
+    return grimp.build_graph(*PACKAGES, cache_dir=None)
+
+
+def check(graph: grimp.ImportGraph, allowed: list[str]) -> ContractCheck:
+    contract = AllowListContract(
+        name="plugins",
+        session_options={},
+        contract_options={"source": "bayplan_plugins", "target": "bayplan", "allowed": allowed},
+    )
+    return contract.check(graph, verbose=False)
+
+
+def test_in_tree_plugins_import_public_modules_only(graph: grimp.ImportGraph) -> None:
+    assert check(graph, public_modules()).metadata["outside"] == []
+
+
+def test_a_plugin_that_steps_outside_is_named_with_its_line(graph: grimp.ImportGraph) -> None:
+    without = [name for name in public_modules() if name != "bayplan.naming"]
+    outside = check(graph, without).metadata["outside"]
+    assert any(line.endswith(")") and "-> bayplan.naming (l." in line for line in outside)
+
+
+def test_the_documentation_lists_the_public_modules() -> None:
+    page = (ROOT / "docs" / "plugins.md").read_text()
+    _, _, section = page.partition("## What a plugin may import")
+    rows = [line for line in section.split("\n## ")[0].splitlines() if line.startswith("| `")]
+    documented = [row.split("`")[1] for row in rows]
+    assert sorted(documented) == sorted(name.rstrip("!") for name in public_modules())
+
+
+def test_no_modules_import_each_other_in_a_circle(graph: grimp.ImportGraph) -> None:
+    arrows = networkx.DiGraph(
+        (importer, imported)
+        for importer in graph.modules
+        for imported in graph.find_modules_directly_imported_by(importer)
+        # A package's face imports its modules; what they import of it is no circle of theirs.
+        if not importer.startswith(f"{imported}.") and not imported.startswith(f"{importer}.")
+    )
+    circles = [
+        sorted(one) for one in networkx.strongly_connected_components(arrows) if len(one) > 1
+    ]
+    assert circles == []
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=PACKAGES)
+def test_an_init_only_re_exports(source: Path) -> None:
+    for file in source.rglob("__init__.py"):
+        if file == ROOT / "framework" / "bayplan" / "__init__.py":
+            continue  # It imports its names when they are first used.
+        for statement in ast.parse(file.read_text()).body:
+            re_export = ast.Expr | ast.Import | ast.ImportFrom | ast.Assign
+            assert isinstance(statement, re_export), f"{file}:{statement.lineno}"
+
+
+def test_the_answers_of_contributing_are_where_it_says() -> None:
+    page = (ROOT / "CONTRIBUTING.md").read_text()
+    _, _, section = page.partition("## Where is ...?")
+    rows = [line for line in section.split("\n## ")[0].splitlines() if "`" in line]
+    assert len(rows) == 10
+    for place, name in re.findall(r"`([\w/.]+)`(?: \(`(\w+)`\))?", "\n".join(rows)):
+        homes = [*(source.parent / place for source in SOURCES), SOURCES[0] / place]
+        found = [home for home in homes if home.exists()]
+        assert found, place
+        assert not name or f"def {name}(" in found[0].read_text(), (place, name)
