@@ -282,6 +282,15 @@ def test_members_give_way_to_each_other() -> None:
     assert world.ways(gang(pod("p"), pod("q", only="a"))) == [{"p": "b", "q": "a"}]
 
 
+@pytest.mark.parametrize("order", ["pqr", "qpr", "rqp"])
+def test_members_give_way_to_each_other_whoever_is_asked_first(order: str) -> None:
+    world = World(nodes(a=1, b=1, c=1))
+    only = {"p": "", "q": "a_b", "r": "a"}
+    ways = world.ways(gang(*(pod(name, only=only[name]) for name in order)))
+    assert ways
+    assert all(way == {"p": "c", "q": "b", "r": "a"} for way in ways)
+
+
 def test_equal_pods_are_not_tried_in_every_order() -> None:
     world = World(nodes(a=1, b=1, c=1))
     found = world.ways(gang(pod("p"), pod("q")))

@@ -309,7 +309,9 @@ class Placer:
             kinds.setdefault(pod.facts, []).append(pod)
         most = 0
         for pods in kinds.values():
-            slots = self.free_slots(pods[0])
+            # Other labels may be refused by other nodes: a node counts where any of the pods fits.
+            labelled = {pod.labels_id: pod for pod in pods}.values()
+            slots = np.maximum.reduce([self.free_slots(pod) for pod in labelled])
             if placement.rows is not None:
                 slots = slots[placement.rows]
             most += min(len(pods), int(np.minimum(slots, len(pods)).sum()))
