@@ -417,16 +417,22 @@ def test_too_few_parts_of_a_kind_are_no_way() -> None:
 
 def test_parts_of_nested_sub_groups_are_left_out_group_by_group() -> None:
     def group(name: str) -> Unit:
-        made = gang(pod(f"{name}-0"), pod(f"{name}-1", only="none"), key=f"default/job/{name}")
-        made.gang = Gang(made.key, 1)
-        made.kind, made.needed = "group", 2
-        made.parts = [part(f"inner-{one.name}", one) for one in made.pods]
-        return made
+        pods = (pod(f"{name}-0"), pod(f"{name}-1", only="none"))
+        return whole(*(part("inner", one) for one in pods), key=f"default/job/{name}")
 
     world = World(nodes(a=4))
     unit = whole(group("x"), group("y"), least=2)
     # One of the two inner parts of each group is enough.
     assert {"x-0": "a", "y-0": "a"} in world.ways(unit)
+
+
+def test_a_nested_sub_group_needs_its_minimum_of_its_own_members() -> None:
+    inner = [part("inner-0", pod("y-0")), part("inner-1", pod("y-1", only="none"))]
+    nested = whole(*inner, least=2, key="default/job/nested")
+    attempt = Attempt(EVERYWHERE, SearchBudget())
+    unit = whole(part("first", pod("x-0"), pod("x-1")), nested, least=2)
+    assert World(nodes(a=4)).ways(unit, attempt=attempt) == []
+    assert attempt.lack == "1 of 2 members have a node"
 
 
 def test_a_part_with_too_few_members_says_so() -> None:

@@ -131,8 +131,9 @@ class Placer:
             partial(self._part_ways, part, unit, placement, attempt, skipped, state)
             for part in unit.parts
         ]
+        before = len(attempt.reserved)
         for _ in _sequence(steps):
-            attempt.lack = lacking(unit, attempt.reserved)
+            attempt.lack = lacking(unit, attempt.reserved[before:])
             if attempt.lack is None:
                 yield
 
