@@ -71,7 +71,6 @@ class Attempt:
     reserved: list[Reserved] = field(default_factory=list)
     pods: dict[str, PodDecision] = field(default_factory=dict)
     failed: list[PodDecision] = field(default_factory=list)
-    skipped: dict[str, int] = field(default_factory=dict)
     domains: list[DomainTrial] = field(default_factory=list)
     waits: dict[str, dict[str, float]] = field(default_factory=dict)
     refusal: tuple[str, str] | None = None
@@ -126,16 +125,26 @@ class Placer:
         if not unit.parts:
             yield from self._member_ways(unit, placement, attempt)
             return
+        # Parts left out, by kind; nested sub-groups of one kind are counted apart.
+        skipped: dict[str, int] = {}
         steps = [
-            partial(self._part_ways, part, unit, placement, attempt, state) for part in unit.parts
+            partial(self._part_ways, part, unit, placement, attempt, skipped, state)
+            for part in unit.parts
         ]
+        before = len(attempt.reserved)
         for _ in _sequence(steps):
-            attempt.lack = lacking(unit, attempt.reserved)
+            attempt.lack = lacking(unit, attempt.reserved[before:])
             if attempt.lack is None:
                 yield
 
     def _part_ways(
-        self, part: Unit, whole: Unit, parent: Placement, attempt: Attempt, state: CycleState
+        self,
+        part: Unit,
+        whole: Unit,
+        parent: Placement,
+        attempt: Attempt,
+        skipped: dict[str, int],
+        state: CycleState,
     ) -> Iterator[None]:
         mark = self._mark(attempt)
         if part.pods:
@@ -167,15 +176,15 @@ class Placer:
             return
         else:
             attempt.lack = f'sub-group "{part.key}" has none of the members it needs'
-        left = sum(1 for other in whole.parts if other.kind == part.kind)
-        skipped = attempt.skipped.get(part.kind, 0)
-        if left - skipped - 1 >= part.needed:
-            attempt.skipped[part.kind] = skipped + 1
+        total = sum(1 for other in whole.parts if other.kind == part.kind)
+        left_out = skipped.get(part.kind, 0)
+        if total - left_out - 1 >= part.needed:
+            skipped[part.kind] = left_out + 1
             for pod in part.pods:
                 self._fail(pod, attempt)
             yield
             self._undo(mark, attempt)
-            attempt.skipped[part.kind] = skipped
+            skipped[part.kind] = left_out
 
     # Members of one part -----------------------------------------------------------------
 
@@ -301,7 +310,9 @@ class Placer:
             kinds.setdefault(pod.facts, []).append(pod)
         most = 0
         for pods in kinds.values():
-            slots = self.free_slots(pods[0])
+            # Other labels may be refused by other nodes: a node counts where any of the pods fits.
+            labelled = {pod.labels_id: pod for pod in pods}.values()
+            slots = np.maximum.reduce([self.free_slots(pod) for pod in labelled])
             if placement.rows is not None:
                 slots = slots[placement.rows]
             most += min(len(pods), int(np.minimum(slots, len(pods)).sum()))
