@@ -24,8 +24,9 @@ from bayplan import (
 )
 from bayplan.api import Node
 from bayplan.api.gang import Gang, Gather, MatchPolicy, Slice
+from bayplan.cycle.attempt import Attempt, SearchBudget, lacking
 from bayplan.cycle.evaluator import Evaluator
-from bayplan.cycle.placer import EVERYWHERE, Attempt, Placer, SearchBudget, as_plan, lacking
+from bayplan.cycle.placer import EVERYWHERE, Placer, as_plan
 from bayplan.cycle.reservations import Reserved, Unreserve
 from bayplan.errors import PluginError
 from bayplan.profiles.runtime import Runtime
