@@ -436,6 +436,17 @@ def test_a_nested_sub_group_needs_its_minimum_of_its_own_members() -> None:
     assert attempt.lack == "1 of 2 members have a node"
 
 
+def test_a_gang_of_a_group_needs_its_roles() -> None:
+    homeless = worker("w-1", only="none")
+    one = gang(
+        worker("w-0"), homeless, pod("p"), least=2, key="default/one", roles=(("worker", 2),)
+    )
+    attempt = Attempt(EVERYWHERE, SearchBudget())
+    unit = whole(one, part("other", pod("q")), least=3)
+    assert World(nodes(a=4)).ways(unit, attempt=attempt) == []
+    assert attempt.lack == '1 of 2 members of role "worker" have a node'
+
+
 def test_a_part_with_too_few_members_says_so() -> None:
     world = World(nodes(a=4))
     attempt = Attempt(EVERYWHERE, SearchBudget())
@@ -610,9 +621,10 @@ def reserved(*pods: PodInfo) -> list[Reserved]:
     return [Reserved(one, "n", CycleState()) for one in pods]
 
 
-def worker(name: str) -> PodInfo:
+def worker(name: str, only: str = "") -> PodInfo:
     notes = {"scheduling.k8s.io/group-name": "job", "volcano.sh/task-spec": "worker"}
-    return PodInfo(make_pod(name, annotations=notes))
+    labels = {PLACES: only} if only else {}
+    return PodInfo(make_pod(name, annotations=notes, labels=labels))
 
 
 def test_a_pod_of_its_own_lacks_nothing() -> None:

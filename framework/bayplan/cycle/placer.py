@@ -85,8 +85,12 @@ class Placer:
         """
         if not unit.parts:
             unit = _sliced(unit)
+        before = len(attempt.reserved)
         if not unit.parts:
-            yield from self._member_ways(unit, placement, attempt)
+            for _ in self._member_ways(unit, placement, attempt):
+                attempt.lack = lacking(unit, attempt.reserved[before:])
+                if attempt.lack is None:
+                    yield
             return
         # Parts left out, by kind; nested sub-groups of one kind are counted apart.
         skipped: dict[str, int] = {}
@@ -94,7 +98,6 @@ class Placer:
             partial(self._part_ways, part, unit, placement, attempt, skipped, state)
             for part in unit.parts
         ]
-        before = len(attempt.reserved)
         for _ in _sequence(steps):
             attempt.lack = lacking(unit, attempt.reserved[before:])
             if attempt.lack is None:
