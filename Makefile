@@ -9,6 +9,8 @@ READY := $(VENV)/.ready
 demo: $(READY)
 	$(BIN)/bayplan simulate -f configs/examples/prefer-gather
 
+# Tests start many processes; without cached bytecode each would compile everything again.
+test: export PYTHONDONTWRITEBYTECODE =
 test: $(READY)
 	$(BIN)/python -m pytest --numprocesses auto
 

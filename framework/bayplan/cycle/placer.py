@@ -9,18 +9,18 @@ placements. Below that limit a unit is refused only if there is no way to place 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
 import numpy.typing as npt
 
 from bayplan.api.gang import Gather
+from bayplan.cycle.attempt import Attempt, lacking
 from bayplan.cycle.decision_tables import DecisionTables
 from bayplan.cycle.evaluation import Evaluation
 from bayplan.cycle.evaluator import Evaluator
 from bayplan.cycle.reservations import Reserved, Unreserve
-from bayplan.gangs.completeness import missing_role, needs_no_minimum
 from bayplan.plugin.base import (
     NOTES,
     CycleState,
@@ -34,50 +34,12 @@ from bayplan.plugin.decision import PodDecision
 from bayplan.profiles.runtime import Runtime, guard
 from bayplan.snapshot import NodeRow, PodInfo, Snapshot
 
-__all__ = ["EVERYWHERE", "STEPS", "WORK", "Attempt", "Placer", "SearchBudget", "as_plan", "lacking"]
+__all__ = ["EVERYWHERE", "Placer", "as_plan"]
 
 EVERYWHERE = Placement("", None)
-STEPS = 4_000
-"""Tentative placements beyond the plans in one cycle; 0.05 to 0.1 ms each."""
-WORK = 50_000
-"""The most pods that one cycle places tentatively, including those of plans."""
 _MOST_SEARCHED = 64
 """Members of a unit for which single nodes are searched; plans serve larger ones."""
 _REPLANS = 16
-
-
-@dataclass(slots=True)
-class SearchBudget:
-    """What is left of one cycle's search.
-
-    ``steps`` counts down the tentative placements of the search, ``placed`` counts up all tentative
-    placements, including those of plans.
-    """
-
-    steps: int = STEPS
-    placed: int = 0
-
-
-@dataclass(slots=True)
-class Attempt:
-    """One try to put a unit into one placement: who has a node, who has none, and why.
-
-    ``budget`` is shared by the attempts of a cycle. ``closest`` is the way that came furthest: how
-    many pods it placed, all decisions, and the decisions of those that failed.
-    """
-
-    placement: Placement
-    budget: SearchBudget
-    reserved: list[Reserved] = field(default_factory=list)
-    pods: dict[str, PodDecision] = field(default_factory=dict)
-    failed: list[PodDecision] = field(default_factory=list)
-    skipped: dict[str, int] = field(default_factory=dict)
-    domains: list[DomainTrial] = field(default_factory=list)
-    waits: dict[str, dict[str, float]] = field(default_factory=dict)
-    refusal: tuple[str, str] | None = None
-    lack: str | None = None
-    score: float = 0.0
-    closest: tuple[int, dict[str, PodDecision], list[PodDecision]] | None = None
 
 
 class Placer:
@@ -123,19 +85,32 @@ class Placer:
         """
         if not unit.parts:
             unit = _sliced(unit)
+        before = len(attempt.reserved)
         if not unit.parts:
-            yield from self._member_ways(unit, placement, attempt)
+            for _ in self._member_ways(unit, placement, attempt):
+                attempt.lack = lacking(unit, attempt.reserved[before:])
+                if attempt.lack is None:
+                    yield
             return
+        # Parts left out, by kind; nested sub-groups of one kind are counted apart.
+        skipped: dict[str, int] = {}
         steps = [
-            partial(self._part_ways, part, unit, placement, attempt, state) for part in unit.parts
+            partial(self._part_ways, part, unit, placement, attempt, skipped, state)
+            for part in unit.parts
         ]
         for _ in _sequence(steps):
-            attempt.lack = lacking(unit, attempt.reserved)
+            attempt.lack = lacking(unit, attempt.reserved[before:])
             if attempt.lack is None:
                 yield
 
     def _part_ways(
-        self, part: Unit, whole: Unit, parent: Placement, attempt: Attempt, state: CycleState
+        self,
+        part: Unit,
+        whole: Unit,
+        parent: Placement,
+        attempt: Attempt,
+        skipped: dict[str, int],
+        state: CycleState,
     ) -> Iterator[None]:
         mark = self._mark(attempt)
         if part.pods:
@@ -167,15 +142,15 @@ class Placer:
             return
         else:
             attempt.lack = f'sub-group "{part.key}" has none of the members it needs'
-        left = sum(1 for other in whole.parts if other.kind == part.kind)
-        skipped = attempt.skipped.get(part.kind, 0)
-        if left - skipped - 1 >= part.needed:
-            attempt.skipped[part.kind] = skipped + 1
+        total = sum(1 for other in whole.parts if other.kind == part.kind)
+        left_out = skipped.get(part.kind, 0)
+        if total - left_out - 1 >= part.needed:
+            skipped[part.kind] = left_out + 1
             for pod in part.pods:
                 self._fail(pod, attempt)
             yield
             self._undo(mark, attempt)
-            attempt.skipped[part.kind] = skipped
+            skipped[part.kind] = left_out
 
     # Members of one part -----------------------------------------------------------------
 
@@ -301,7 +276,10 @@ class Placer:
             kinds.setdefault(pod.facts, []).append(pod)
         most = 0
         for pods in kinds.values():
-            slots = self.free_slots(pods[0])
+            # Pods with other labels may be refused by other nodes: a node counts if any pod fits
+            # there.
+            labelled = {pod.labels_id: pod for pod in pods}.values()
+            slots = np.maximum.reduce([self.free_slots(pod) for pod in labelled])
             if placement.rows is not None:
                 slots = slots[placement.rows]
             most += min(len(pods), int(np.minimum(slots, len(pods)).sum()))
@@ -407,23 +385,6 @@ class Placer:
             attempt.closest = (placed, dict(attempt.pods), list(attempt.failed))
         if reason:
             self._undo(mark, attempt)
-
-
-def lacking(unit: Unit, reserved: Sequence[Reserved]) -> str | None:
-    """Return what a gang still lacks when only these members are placed; None for nothing."""
-    gang = unit.gang
-    if gang is None:
-        return None
-    if len(reserved) < unit.min_placed:
-        return f"{len(reserved)} of {unit.min_placed} members have a node"
-    if needs_no_minimum(gang, unit.satisfied):
-        return None
-    placed = [*(one.pod for one in reserved), *(pod for pod, _ in unit.bound)]
-    missing = missing_role(gang, placed)
-    if missing is not None:
-        role, have, least = missing
-        return f'{have} of {least} members of role "{role}" have a node'
-    return None
 
 
 def _sliced(unit: Unit) -> Unit:

@@ -9,17 +9,10 @@ from functools import partial
 import numpy as np
 import numpy.typing as npt
 
+from bayplan.cycle.attempt import WORK, Attempt, SearchBudget, lacking
 from bayplan.cycle.decision_tables import DecisionTables
 from bayplan.cycle.evaluator import Evaluator
-from bayplan.cycle.placer import (
-    EVERYWHERE,
-    WORK,
-    Attempt,
-    Placer,
-    SearchBudget,
-    as_plan,
-    lacking,
-)
+from bayplan.cycle.placer import EVERYWHERE, Placer, as_plan
 from bayplan.cycle.reservations import PluginFailed, Reserved, Unreserve
 from bayplan.errors import PluginError
 from bayplan.gangs.completeness import has_minimum

@@ -10,7 +10,8 @@ from msgspec.structs import replace
 
 from bayplan.api import Pod
 from bayplan.errors import PluginError
-from bayplan.explain.suggestions import Diagnosis, Suggestion
+from bayplan.explain.options import Suggestion
+from bayplan.explain.suggestions import Diagnosis
 from bayplan.gangs.completeness import has_minimum
 from bayplan.naming import counted, short_key
 from bayplan.plugin.base import DomainState, DomainTrial, PreemptionTrial

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,13 +12,14 @@ import numpy.typing as npt
 from bayplan.cycle.evaluation import Evaluation
 from bayplan.cycle.evaluator import Evaluator
 from bayplan.cycle.scheduling_cycle import Cycle
-from bayplan.naming import natural_key, short_key
+from bayplan.explain.options import Option, Suggestion, change_only, joined
+from bayplan.naming import natural_key
 from bayplan.plugin.base import Remedy, Unit
 from bayplan.plugin.decision import Outcome
 from bayplan.profiles.runtime import HookCall, Runtime, guard
 from bayplan.snapshot import NodeRow, PodInfo, Snapshot
 
-__all__ = ["Diagnosis", "Suggestion"]
+__all__ = ["Diagnosis"]
 
 Rows = npt.NDArray[np.intp]
 _MOST = 3
@@ -33,55 +33,6 @@ _MOST_ALONE = 32
 _NEVER = 10**9
 _MIRROR = "kubernetes.io/config.mirror"
 """Pods with this annotation are the kubelet's own; it starts them again."""
-
-
-@dataclass(frozen=True)
-class Suggestion:
-    """A change that would help; ``text`` continues "it" or "the gang".
-
-    ``ends`` are the pods, by key, that would have to end. ``changes`` is how many things would have
-    to change at once.
-    """
-
-    text: str
-    ends: tuple[str, ...] = ()
-    changes: int = 1
-
-
-@dataclass(frozen=True)
-class _Option:
-    """What would let one node take a pod: each plugin that refuses it, with its remedy."""
-
-    row: int
-    parts: tuple[tuple[str, Remedy], ...]
-    ends: tuple[str, ...] = ()
-
-    @property
-    def plugins(self) -> frozenset[str]:
-        """The plugins that refuse the node."""
-        return frozenset(name for name, _ in self.parts)
-
-    @property
-    def texts(self) -> list[str]:
-        """The changes, each once: when two plugins ask for the same, the larger one."""
-        texts = dict.fromkeys(remedy.text for _, remedy in self.parts)
-        return [
-            text for text in texts if not any(text in other for other in texts if other != text)
-        ]
-
-    @property
-    def order(self) -> tuple[object, ...]:
-        """Sort key: fewest changes first, then those that end no pod, then the cheapest."""
-        costly = any(remedy.frees or remedy.ends for _, remedy in self.parts)
-        texts = self.texts
-        cost = sum({r.text: r.cost for _, r in self.parts if r.text in texts}.values())
-        return (len(texts), costly, cost, natural_key(texts[0]))
-
-    def suggestion(self) -> Suggestion:
-        """Return the option in words."""
-        first, *others = self.texts
-        text = " and ".join([first, *(_tail(other) for other in others)])
-        return Suggestion(text, self.ends, len(self.texts))
 
 
 @dataclass
@@ -201,7 +152,7 @@ class Diagnosis:
 
     def _options(
         self, pod: PodInfo, rows: Rows | None, unit: frozenset[str], compared: int = _COMPARED
-    ) -> tuple[list[str], list[_Option]]:
+    ) -> tuple[list[str], list[Option]]:
         """Return the suggestions without a node, and the best option of each kind for nodes.
 
         ``compared`` is how many nodes of one kind are compared by the pods that would have to end.
@@ -238,27 +189,27 @@ class Diagnosis:
         by_row: dict[int, dict[str, Remedy]],
         unit: frozenset[str],
         compared: int,
-    ) -> list[_Option]:
+    ) -> list[Option]:
         """Return, for each set of plugins that refuse a node, the best option that really helps."""
         masks = {column.call.name: column.mask for column in found.filters}
-        kinds: dict[frozenset[str], list[_Option]] = {}
+        kinds: dict[frozenset[str], list[Option]] = {}
         for row, offers in by_row.items():
             refused = [name for name, mask in masks.items() if mask[row]]
             if not refused or not offers.keys() >= set(refused):
                 continue
-            option = _Option(row, tuple((name, offers[name]) for name in refused))
+            option = Option(row, tuple((name, offers[name]) for name in refused))
             if len(option.texts) <= _MOST_CHANGES:
                 kinds.setdefault(option.plugins, []).append(option)
-        best: list[_Option] = []
+        best: list[Option] = []
         for options in kinds.values():
             # Nodes that hold the unit's pods come last: most of them are full.
             pods = self.snapshot.nodes.pods
             options.sort(key=lambda option: (not unit.isdisjoint(pods[option.row]), option.order))
-            true: list[_Option] = []
+            true: list[Option] = []
             for option in options[:_MOST_ROWS_TRIED]:
                 ends = self._ends(pod, option, unit)
                 if ends is not None:
-                    true.append(_Option(option.row, option.parts, ends))
+                    true.append(Option(option.row, option.parts, ends))
                 if len(true) >= compared:
                     break
             if true:
@@ -268,12 +219,12 @@ class Diagnosis:
             best = [option for option in best if len(option.texts) == 1]
         return best
 
-    def _price(self, option: _Option) -> tuple[object, ...]:
+    def _price(self, option: Option) -> tuple[object, ...]:
         """Return an option's cost: the highest priority of the pods to end, then their number."""
         ends = [self.snapshot.placed[key][0].priority for key in option.ends]
         return (len(option.texts), max(ends, default=-(2**63)), len(ends), option.order)
 
-    def _ends(self, pod: PodInfo, option: _Option, unit: frozenset[str]) -> tuple[str, ...] | None:
+    def _ends(self, pod: PodInfo, option: Option, unit: frozenset[str]) -> tuple[str, ...] | None:
         """Return the pods that have to end for an option, None if that would not be enough."""
         named = tuple(dict.fromkeys(key for _, remedy in option.parts for key in remedy.ends))
         frees = any(remedy.frees for _, remedy in option.parts)
@@ -362,7 +313,7 @@ class Diagnosis:
         for text, weaker in relaxed:
             for more in self._gang_remedies(weaker)[:1]:
                 if more.text.startswith("would fit"):
-                    both = f"would fit {text} and {_tail(more.text)}"
+                    both = f"would fit {text} and {change_only(more.text)}"
                     found.append(Suggestion(both, more.ends, more.changes + 1))
         return found
 
@@ -373,7 +324,7 @@ class Diagnosis:
         """
         name, rows = self._most_promising(unit)
         where = f" (in {name})" if name and name != "cluster" else ""
-        found: list[_Option] = []
+        found: list[Option] = []
         # Comparing nodes for every member of a large gang would take seconds.
         compared = _COMPARED if len(unit.pods) <= _SMALL else 1
         keys = frozenset(pod.key for pod in (*unit.pods, *(bound for bound, _ in unit.bound)))
@@ -395,7 +346,7 @@ class Diagnosis:
                 self.snapshot.add_pod(pod, self.snapshot.nodes.names[row])
             on_row = self.snapshot.nodes.pods
             used = {one.row: len(keys & on_row[one.row].keys()) for one in found}
-        return _together(found, used, self.snapshot.nodes.names, where)
+        return joined(found, used, self.snapshot.nodes.names, where)
 
     def _more_nodes(
         self, members: Sequence[PodInfo], rows: Rows | None, name: str
@@ -436,52 +387,6 @@ class Diagnosis:
             best = max(large, key=lambda t: (t.nodes >= len(unit.pods), t.offered or 0))
             return best.name, best.rows
         return "", None
-
-
-_HEAD = re.compile(r"would fit (?:on \S+ )?")
-
-
-def _tail(text: str) -> str:
-    """Return the change without the effect: "if 2 CPUs were freed on n0"."""
-    return _HEAD.sub("", text, count=1)
-
-
-def _together(
-    found: Sequence[_Option], used: Mapping[int, int], names: Sequence[str], where: str
-) -> list[Suggestion]:
-    """Join the changes that the members of a gang need.
-
-    When several members need capacity on one node, no single amount is right; the text names the
-    pods that have to end instead.
-    """
-    if not found:
-        return []
-    ends = tuple(dict.fromkeys(key for one in found for key in one.ends))
-    rows = [one.row for one in found]
-    shared = len(set(rows)) < len(rows) or len(found) < sum(used.values())
-    texts: dict[str, None] = {}
-    for one in found:
-        if one.ends and shared and any(remedy.frees for _, remedy in one.parts):
-            continue
-        texts.update(dict.fromkeys(one.texts))
-    freed = [one for one in found if one.ends and not set(one.texts) <= texts.keys()]
-    if freed:
-        leaving = list(dict.fromkeys(key for one in freed for key in one.ends))
-        shown = ", ".join(short_key(key) for key in leaving[:_MOST_STEPS])
-        more = len(leaving) - _MOST_STEPS
-        tail = f" and {more} more" if more > 0 else ""
-        nodes = len({one.row for one in freed})
-        on = names[freed[0].row] if nodes == 1 else f"{nodes} nodes"
-        texts[f"would fit if {shown}{tail} ended on {on}"] = None
-    first, *others = texts
-    if len(others) >= _MOST_STEPS:
-        text = f"{first}, and so on for {len(found)} members{where}"
-    else:
-        tails = [other.removeprefix("would fit ") for other in others]
-        if all(tail.startswith("if ") for tail in (first.removeprefix("would fit "), *tails)):
-            tails = [tail.removeprefix("if ") for tail in tails]
-        text = f"{' and '.join([first, *tails])}{where}"
-    return [Suggestion(text, ends, max(1, len(texts)))]
 
 
 def _relaxed(answer: Iterable[Any]) -> list[tuple[str, Unit]]:

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from bayplan.explain.explanation import Explanation, counted, domain_lines, short_key
-from bayplan.explain.suggestions import Suggestion
+from bayplan.explain.options import Suggestion
 from bayplan.plugin.base import PreemptionTrial
 
 __all__ = ["print_explanation"]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -222,6 +222,16 @@ def _unwrap(document: Document) -> tuple[Document, str]:
     raise InputError("this ConfigMap holds no KubeSchedulerConfiguration", document.where(["data"]))
 
 
+@dataclass
+class _GivenArgs:
+    """``pluginConfig`` of a profile: arguments by plugin, their positions, and side effects."""
+
+    args: dict[str, dict[str, Any]] = field(default_factory=dict)
+    at: dict[str, tuple[str | int, ...]] = field(default_factory=dict)
+    left_out: set[str] = field(default_factory=set)
+    notes: list[str] = field(default_factory=list)
+
+
 def _resolve(
     raw: _Profile,
     document: Document,
@@ -229,10 +239,38 @@ def _resolve(
     finder: PluginFinder,
     default_name: str,
 ) -> Profile:
-    given: dict[str, dict[str, Any]] = {}
-    left_out: set[str] = set()
-    notes: list[str] = []
-    config_at: dict[str, tuple[str | int, ...]] = {}
+    config = _plugin_config(raw, document, at)
+    sets = _plugin_sets(raw, document, at)
+    _check_disabled(sets, document, at, finder)
+    defaults = [item for item in DEFAULT_PLUGINS if item[0] not in config.left_out]
+    multi = _merge(defaults, sets.get("multiPoint", _PluginSet()))
+    names = [name for name, _ in multi]
+    names += [entry.name for point in POINTS for entry in sets.get(point, _PluginSet()).enabled]
+    classes = {name: _find(finder, name, document, at, sets) for name in dict.fromkeys(names)}
+    for name, where in config.at.items():
+        if name not in classes:
+            finder.find(name, document.where((*where, "name")))
+    args = {name: _checked_args(name, cls, config, document) for name, cls in classes.items()}
+    points = {hook: _at_point(hook, multi, sets, classes, document, at) for hook in hook_names()}
+    if len(points["queue_sort"]) != 1:
+        count = len(points["queue_sort"])
+        raise InputError(
+            f"a profile needs exactly one queueSort plugin, this one has {count}",
+            document.where((*at, "plugins")),
+        )
+    used = {name for order in points.values() for name, _ in order}
+    return Profile(
+        raw.scheduler_name or default_name,
+        {name: cls for name, cls in classes.items() if name in used},
+        {name: args[name] for name in classes if name in used},
+        points,
+        tuple(config.notes),
+    )
+
+
+def _plugin_config(raw: _Profile, document: Document, at: tuple[str | int, ...]) -> _GivenArgs:
+    """Read the arguments of plugins; those of Koordinator's Coscheduling become Gang's."""
+    config = _GivenArgs()
     jobs_may_preempt: bool | None = None
     for index, entry in enumerate(raw.plugin_config):
         where = (*at, "pluginConfig", index)
@@ -241,63 +279,44 @@ def _resolve(
         _check_kind(name, entry.args, document, (*where, "args", "kind"))
         if name == "Coscheduling":
             theirs = validated(CoschedulingArgs, args, document, (*where, "args"))
-            left_out |= theirs.disabled_plugins()
-            notes += [f"Coscheduling: {name} has no effect" for name in theirs.without_effect()]
+            config.left_out |= theirs.disabled_plugins()
+            config.notes += [
+                f"Coscheduling: {key} has no effect" for key in theirs.without_effect()
+            ]
             if theirs.enable_preemption is not None:
                 jobs_may_preempt = theirs.enable_preemption
             name, args = "Gang", {}
-        if name in given:
+        if name in config.args:
             raise InputError(f'"{entry.name}" is configured twice', document.where(where))
-        given[name], config_at[name] = args, where
+        config.args[name], config.at[name] = args, where
     if jobs_may_preempt is not None:
-        given["DefaultPreemption"] = {
-            "gangs": jobs_may_preempt,
-            **given.get("DefaultPreemption", {}),
-        }
-    sets = _plugin_sets(raw, document, at)
+        own = config.args.get("DefaultPreemption", {})
+        config.args["DefaultPreemption"] = {"gangs": jobs_may_preempt, **own}
+    return config
+
+
+def _check_disabled(
+    sets: Mapping[str, _PluginSet],
+    document: Document,
+    at: tuple[str | int, ...],
+    finder: PluginFinder,
+) -> None:
+    """Check that disabled plugins exist.
+
+    :raises InputError: for one that does not.
+    """
     for point, plugin_set in sets.items():
         for index, disabled in enumerate(plugin_set.disabled):
             if disabled.name != "*":
-                finder.find(
-                    disabled.name,
-                    document.where((*at, "plugins", point, "disabled", index, "name")),
-                )
-    multi = _merge(
-        [item for item in DEFAULT_PLUGINS if item[0] not in left_out],
-        sets.get("multiPoint", _PluginSet()),
-    )
-    names = [name for name, _ in multi]
-    names += [entry.name for point in POINTS for entry in sets.get(point, _PluginSet()).enabled]
-    classes = {name: _find(finder, name, document, at, sets) for name in dict.fromkeys(names)}
-    for name, where in config_at.items():
-        if name not in classes:
-            finder.find(name, document.where((*where, "name")))
-    args_of = {
-        name: validated(
-            cls.Args,
-            given.get(name, {}),
-            document,
-            (*config_at.get(name, ()), "args"),
-            plugin=name,
-        )
-        for name, cls in classes.items()
-    }
-    points = {hook: _at_point(hook, multi, sets, classes, document, at) for hook in hook_names()}
-    used = {name for order in points.values() for name, _ in order}
-    profile = Profile(
-        raw.scheduler_name or default_name,
-        {name: cls for name, cls in classes.items() if name in used},
-        {name: args for name, args in args_of.items() if name in used},
-        points,
-        tuple(notes),
-    )
-    if len(points["queue_sort"]) != 1:
-        count = len(points["queue_sort"])
-        raise InputError(
-            f"a profile needs exactly one queueSort plugin, this one has {count}",
-            document.where((*at, "plugins")),
-        )
-    return profile
+                where = (*at, "plugins", point, "disabled", index, "name")
+                finder.find(disabled.name, document.where(where))
+
+
+def _checked_args(
+    name: str, cls: type[Plugin[Any]], config: _GivenArgs, document: Document
+) -> Args:
+    given = config.args.get(name, {})
+    return validated(cls.Args, given, document, (*config.at.get(name, ()), "args"), plugin=name)
 
 
 def _check_kind(
