@@ -7,9 +7,11 @@ profile gives, so that a call costs nanoseconds and an exception carries the plu
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ParamSpec, TypeVar
+from weakref import WeakKeyDictionary
 
 import pluggy
 
@@ -81,6 +83,31 @@ def guard(call: HookCall, function: Callable[P, T], *args: P.args, **kwargs: P.k
         raise call.failed(exc) from exc
 
 
+_marked_names: WeakKeyDictionary[type, frozenset[str]] = WeakKeyDictionary()
+
+
+def _marked(cls: type) -> frozenset[str]:
+    """Return the names of a class that are marked with ``@hookimpl``, found once per class."""
+    names = _marked_names.get(cls)
+    if names is None:
+        names = _marked_names[cls] = frozenset(
+            name
+            for name in dir(cls)
+            if hasattr(inspect.getattr_static(cls, name, None), f"{hookspecs.PROJECT}_impl")
+        )
+    return names
+
+
+class _Manager(pluggy.PluginManager):
+    """pluggy's manager; it inspects marked names only, which is most of the cost of a profile."""
+
+    def parse_hookimpl_opts(self, plugin: object, name: str) -> pluggy.HookimplOpts | None:
+        """Return the options of a hook implementation, None for any other attribute."""
+        if name not in _marked(type(plugin)):
+            return None
+        return super().parse_hookimpl_opts(plugin, name)
+
+
 class Runtime:
     """The compiled hooks of one profile.
 
@@ -104,7 +131,7 @@ class Runtime:
             named has all plugins, with weight 1.
         :raises pluggy.PluginValidationError: for a class that ``check_class`` has not passed.
         """
-        manager = pluggy.PluginManager(hookspecs.PROJECT)
+        manager = _Manager(hookspecs.PROJECT)
         manager.add_hookspecs(hookspecs)
         for name, plugin in plugins.items():
             manager.register(plugin, name=name)
