@@ -152,7 +152,7 @@ def test_a_nominated_node_is_reported_with_the_number_of_victims(
     desk: Desk, victims: int, ending: str
 ) -> None:
     desk.recorder.nominated(POD, "n", victims)
-    assert desk.events() == [("Nominated", f"n is held for default/p {ending}")]
+    assert desk.events() == [("Nominated", f"n is nominated for default/p {ending}")]
 
 
 def test_the_end_of_a_nomination_clears_the_nominated_node(desk: Desk) -> None:
@@ -161,7 +161,7 @@ def test_the_end_of_a_nomination_clears_the_nominated_node(desk: Desk) -> None:
     patch = desk.cluster.of(PatchPodStatus)[-1]
     assert patch.nominated_node == ""
     assert patch.condition.message == (
-        "no node is held for default/p any more: the eviction was refused"
+        "default/p no longer has a nominated node: the eviction was refused"
     )
     # The reason before is news again.
     desk.refuse("wait")
