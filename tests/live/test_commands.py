@@ -10,6 +10,7 @@ import signal
 import stat
 import subprocess
 import sys
+import threading
 import urllib.request
 import zipfile
 from collections.abc import Iterator
@@ -94,11 +95,15 @@ class Running:
         self.lines: list[str] = []
 
     def until(self, text: str) -> str:
-        """Read the log until a line holds a text."""
+        """Read the log until a line holds a text; a scheduler that does not say it is killed."""
         assert self.process.stderr is not None
+        deadline = threading.Timer(60, self.process.kill)
+        deadline.daemon = True
+        deadline.start()
         for line in self.process.stderr:
             self.lines.append(line)
             if text in line:
+                deadline.cancel()
                 return line
         raise AssertionError(f"no {text!r} in\n{''.join(self.lines)}")
 

@@ -169,7 +169,7 @@ class Evaluator:
         ]
         for score in result.scores:
             self._fill_score(score, pod, view, result)
-            self._count(score, pod, view, result)
+            self._normalise(score, pod, view, result)
         result.sum_up()
         return result
 
@@ -243,7 +243,9 @@ class Evaluator:
         for row in np.flatnonzero(result.feasible):
             score.raw[row] = score.per_node(pod, NodeRow(view.table, int(row)), result.state)
 
-    def _count(self, score: ScoreColumn, pod: PodInfo, view: NodeView, result: Evaluation) -> None:
+    def _normalise(
+        self, score: ScoreColumn, pod: PodInfo, view: NodeView, result: Evaluation
+    ) -> None:
         """Normalise a column over the feasible nodes.
 
         :raises PluginError: when the normalised score of a feasible node is outside 0..100.
@@ -252,17 +254,17 @@ class Evaluator:
             score.bounds = (float(score.raw.min()), float(score.raw.max()))
         score.strays = False
         if score.kind is Normalize.HOOK:
-            self._count_by_hook(score, pod, view, result)
+            self._normalise_by_hook(score, pod, view, result)
         elif score.bounds is not None:
             score.note(*score.bounds)
         if score.kind is Normalize.NONE:
             score.counted = score.raw
         elif score.kind is not Normalize.HOOK:
-            self._count_by_maximum(score, result.feasible)
+            self._normalise_by_maximum(score, result.feasible)
         if score.strays:
             self._check_range(score, result.feasible)
 
-    def _count_by_hook(
+    def _normalise_by_hook(
         self, score: ScoreColumn, pod: PodInfo, view: NodeView, result: Evaluation
     ) -> None:
         score.counted = np.zeros(len(view))
@@ -275,7 +277,7 @@ class Evaluator:
             assert found.bounds is not None, "there are rows"
             score.note(*found.bounds)
 
-    def _count_by_maximum(self, score: ScoreColumn, feasible: BoolColumn) -> None:
+    def _normalise_by_maximum(self, score: ScoreColumn, feasible: BoolColumn) -> None:
         if score.flat:
             top = float(score.raw[0])
         else:
@@ -396,10 +398,10 @@ class Evaluator:
                 unmoved = not renewed and not score.by_pods
                 if unmoved and score.flat and score.kind is not Normalize.HOOK:
                     continue
-                self._count(score, pod, view, kept)
+                self._normalise(score, pod, view, kept)
                 everywhere = True
             elif renewed:
-                self._count(score, pod, view, kept)
+                self._normalise(score, pod, view, kept)
                 everywhere = True
             elif score.strays:
                 self._check_range(score, kept.feasible)

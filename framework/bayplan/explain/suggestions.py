@@ -146,9 +146,9 @@ class Diagnosis:
 
         ``unit`` are the keys of the pods that have to stay.
         """
-        hopeless, options = self._options(pod, rows, unit)
+        anywhere, options = self._options(pod, rows, unit)
         found = [option.suggestion() for option in options]
-        return found + [Suggestion(text) for text in hopeless]
+        return found + [Suggestion(text) for text in anywhere]
 
     def _options(
         self, pod: PodInfo, rows: Rows | None, unit: frozenset[str], compared: int = _COMPARED
@@ -164,19 +164,19 @@ class Diagnosis:
         else:
             skipped = found.skipped["pre_filter"]
             calls = [c for c in self.runtime["remedies"] if c.name not in skipped]
-        hopeless: list[Remedy] = []
+        anywhere: list[Remedy] = []
         by_row: dict[int, dict[str, Remedy]] = {}
         for call in calls:
             for remedy in self._offers(call, pod, found):
                 if remedy.row is None:
-                    hopeless.append(remedy)
+                    anywhere.append(remedy)
                 elif found.refusal is None and (allowed is None or remedy.row in allowed):
                     best = by_row.setdefault(remedy.row, {})
                     if call.name not in best or remedy.cost < best[call.name].cost:
                         best[call.name] = remedy
         options = self._verified(pod, found, by_row, unit, compared)
-        hopeless.sort(key=lambda remedy: (remedy.cost, natural_key(remedy.text)))
-        return [remedy.text for remedy in hopeless], options
+        anywhere.sort(key=lambda remedy: (remedy.cost, natural_key(remedy.text)))
+        return [remedy.text for remedy in anywhere], options
 
     def _offers(self, call: HookCall, pod: PodInfo, found: Evaluation) -> list[Remedy]:
         view = self.snapshot.view()
@@ -334,11 +334,11 @@ class Diagnosis:
                     break
                 row = self.evaluator.evaluate(pod).best(rows)
                 if row is None:
-                    hopeless, options = self._options(pod, rows, keys, compared)
+                    anywhere, options = self._options(pod, rows, keys, compared)
                     if not options or len(found) >= _MOST_TRIED:
                         left = unit.pods[index : unit.min_placed]
                         nodes = self._more_nodes(left, rows, name) if not found else []
-                        return nodes or [Suggestion(text) for text in hopeless[:1]]
+                        return nodes or [Suggestion(text) for text in anywhere[:1]]
                     found.append(options[0])
                     row = options[0].row
                     for key in options[0].ends:

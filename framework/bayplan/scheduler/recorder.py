@@ -20,7 +20,7 @@ from bayplan.snapshot import PodInfo
 
 __all__ = ["Recorder"]
 
-NOBODY: Mapping[str, str] = {}
+_NONE: Mapping[str, str] = {}
 _GATES_SECONDS = 1.0
 _REMEMBERED = 10_000
 
@@ -49,7 +49,7 @@ class Recorder:
         return len(self._recorded)
 
     def refused(
-        self, unit: Unit, decision: Decision, reason: str, nominated: Mapping[str, str] = NOBODY
+        self, unit: Unit, decision: Decision, reason: str, nominated: Mapping[str, str] = _NONE
     ) -> None:
         """Write into every pod of a unit why it has no node, and its nominated node if any.
 

@@ -5,12 +5,11 @@ All pods that a budget selects count as expected; Kubernetes asks their controll
 
 from __future__ import annotations
 
-import math
-
 from msgspec.structs import replace
 
 from bayplan.api import Pod, PodDisruptionBudget
 from bayplan.api.selectors import compile_selector
+from bayplan.cluster.embedded.int_or_percent import amount_of
 from bayplan.cluster.embedded.object_store import ObjectStore
 from bayplan.errors import TooManyDisruptions
 
@@ -37,19 +36,12 @@ def health(budget: PodDisruptionBudget, pods: list[Pod]) -> tuple[int, int]:
         pod.status.phase == "Running" and pod.metadata.deletion_timestamp is None for pod in own
     )
     if budget.spec.max_unavailable is not None:
-        wanted = len(own) - _amount(budget.spec.max_unavailable, len(own))
+        wanted = len(own) - amount_of(budget.spec.max_unavailable, len(own), up=True)
     elif budget.spec.min_available is not None:
-        wanted = _amount(budget.spec.min_available, len(own))
+        wanted = amount_of(budget.spec.min_available, len(own), up=True)
     else:
         wanted = len(own) - 1
     return healthy, wanted
-
-
-def _amount(value: int | str, total: int) -> int:
-    """Return a count, or a percentage of ``total`` rounded up."""
-    if isinstance(value, str):
-        return math.ceil(float(value.removesuffix("%")) * total / 100)
-    return value
 
 
 def budgets_of(store: ObjectStore, pod: Pod) -> list[PodDisruptionBudget]:
