@@ -85,6 +85,9 @@ class Placer:
         """
         if not unit.parts:
             unit = _sliced(unit)
+        if unit.gang is None:
+            yield from self._member_ways(unit, placement, attempt)
+            return
         before = len(attempt.reserved)
         if not unit.parts:
             for _ in self._member_ways(unit, placement, attempt):

@@ -188,6 +188,9 @@ def _guarded(
     """
     good, description = ANSWERS.get(hook, (None, ""))
 
+    # Most answers are None: those cost no check.
+    none_is_fine = good is None or good(None)
+
     def failed(exc: BaseException) -> PluginError:
         return failure(name, hook, exc, function)
 
@@ -207,7 +210,7 @@ def _guarded(
                 raise
             except PLUGIN_RAISES as exc:
                 raise failed(exc) from exc
-            return answer if good is None else checked(answer)
+            return answer if answer is None and none_is_fine else checked(answer)
 
     elif len(picks) == 2:
         first, second = picks
@@ -219,7 +222,7 @@ def _guarded(
                 raise
             except PLUGIN_RAISES as exc:
                 raise failed(exc) from exc
-            return answer if good is None else checked(answer)
+            return answer if answer is None and none_is_fine else checked(answer)
 
     else:
 
@@ -230,6 +233,6 @@ def _guarded(
                 raise
             except PLUGIN_RAISES as exc:
                 raise failed(exc) from exc
-            return answer if good is None else checked(answer)
+            return answer if answer is None and none_is_fine else checked(answer)
 
     return call

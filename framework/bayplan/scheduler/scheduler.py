@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from functools import partial
 
 from bayplan.api import Pod
 from bayplan.cluster.protocol import Cluster, WatchEvent, WatchType
@@ -266,12 +265,12 @@ class Scheduler:
     def _run(self, unit: Unit, profile: ActiveProfile) -> Result:
         """Run a unit's cycle with its nominated nodes free; keep the nomination if it fails."""
         state = self._state
-        run = partial(profile.cycle.run, unit, state.statistics.cycles, state.now)
+        run, number = profile.cycle.run, state.statistics.cycles
         nomination = state.nominator.get(unit.key)
         if nomination is None:
-            return run()
+            return run(unit, number, state.now)
         state.nominator.suspend(unit.key)
-        result = run(preempt=not nomination.victims)
+        result = run(unit, number, state.now, preempt=not nomination.victims)
         if result.reserved or result.preemption is not None:
             state.nominator.forget(unit.key)
         else:
