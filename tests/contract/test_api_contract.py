@@ -174,6 +174,41 @@ def test_status_is_written_by_its_own_path_only(api: Api) -> None:
     assert status.json["spec"]["schedulerName"] == "bayplan-contract"
 
 
+def test_conditions_of_a_status_are_complete_and_valid(api: Api) -> None:
+    budgets = api.in_namespace("/apis/policy/v1", "poddisruptionbudgets")
+    budget = {
+        "apiVersion": "policy/v1",
+        "kind": "PodDisruptionBudget",
+        "metadata": {"name": "a"},
+        "spec": {"minAvailable": 1, "selector": {"matchLabels": {"app": "a"}}},
+    }
+    assert api.client.post(budgets, budget).code == 201
+
+    def refusal(*conditions: dict[str, str]) -> str:
+        body = {"status": {"conditions": list(conditions)}}
+        answer = api.client.patch(f"{budgets}/a/status", body)
+        assert answer.code == 422, answer.json
+        return str(answer.json["message"]).partition(" is invalid: ")[2]
+
+    path, at = "status.conditions[0]", "2026-01-01T00:00:00Z"
+    assert refusal({"type": "X", "status": "True"}) == (
+        f"[{path}.lastTransitionTime: Required value, {path}.reason: Required value]"
+    )
+    whole = {"type": "X", "status": "True", "reason": "R", "message": "", "lastTransitionTime": at}
+    assert refusal({**whole, "status": "Maybe"}) == (
+        f'{path}.status: Unsupported value: "Maybe": supported values: "False", "True", "Unknown"'
+    )
+    assert refusal({**whole, "reason": "a b"}).startswith(
+        f'{path}.reason: Invalid value: "a b": a condition reason must start with alphabetic '
+    )
+    assert refusal({**whole, "type": ""}).startswith(
+        f'[{path}.type: Invalid value: "": name part must be non-empty, '
+    )
+    assert refusal(whole, whole) == 'status.conditions[1].type: Duplicate value: "X"'
+    accepted = api.client.patch(f"{budgets}/a/status", {"status": {"conditions": [whole]}})
+    assert accepted.code == 200, accepted.json
+
+
 def test_a_kind_without_a_status_has_no_path_for_it(api: Api) -> None:
     leases = api.in_namespace("/apis/coordination.k8s.io/v1", "leases")
     lease = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": "a"}}

@@ -8,7 +8,7 @@ KAI's phase with an ``Unschedulable`` condition, Kubernetes' ``PodGroupScheduled
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import Any, cast
 
 from bayplan.api import (
     ApiObject,
@@ -22,6 +22,7 @@ from bayplan.api import (
 )
 from bayplan.api.network import ClusterNetworkTopologyStatus, TopologyDetail, TopologyInfo
 from bayplan.api.podgroup import ConditionedStatus, GroupCondition, PodGroupStatus
+from bayplan.cluster.conditions import without_times
 from bayplan.cluster.protocol import Cluster, Event, PatchStatus
 from bayplan.gangs.completeness import has_minimum
 from bayplan.gangs.directory import GangMembers
@@ -107,7 +108,7 @@ class GroupStatusWriter:
         else:
             assert isinstance(group, VolcanoPodGroup | KaiPodGroup | NativePodGroup)
             status = _conditioned(group, members, message)
-        if status != getattr(group, "status", None):
+        if status != without_times(getattr(group, "status", None)):
             self._cluster.submit(PatchStatus(type(group), key, status))
         if message and self._recorded.get(key) != message:
             self._recorded[key] = message
@@ -158,7 +159,7 @@ def _conditioned(
     complete = has_minimum(gang, len(members.bound))
     if isinstance(group, NativePodGroup):
         if not complete and not message:
-            return group.status
+            return cast(ConditionedStatus, without_times(group.status))
         condition = GroupCondition(
             "PodGroupScheduled",
             "True" if complete else "False",

@@ -21,6 +21,7 @@ from bayplan.cluster.apiserver.api_errors import (
     unsupported_media_type,
 )
 from bayplan.cluster.apiserver.apply import apply
+from bayplan.cluster.apiserver.condition_validation import check_conditions
 from bayplan.cluster.apiserver.conversion import core_event
 from bayplan.cluster.apiserver.crds import check_definition
 from bayplan.cluster.apiserver.defaults import pod_update_defaults
@@ -325,6 +326,8 @@ def _replace(
     if content == current.content:
         return current
     obj = decode(resource, content)
+    if info.subresource == "status":
+        check_conditions(resource, content)
     if isinstance(obj, Pod) and info.subresource == "":
         check_pod_update(current.content, content)
     if info.dry_run:

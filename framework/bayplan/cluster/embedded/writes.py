@@ -23,6 +23,7 @@ from bayplan.api.dra import (
 from bayplan.api.pod import ExtendedResourceClaimStatus
 from bayplan.api.volumes import SELECTED_NODE, is_available, is_kept_for
 from bayplan.api.volumes import reference_to as volume_reference
+from bayplan.cluster.conditions import stamped
 from bayplan.cluster.embedded.admission import with_condition, with_spec
 from bayplan.cluster.embedded.disruption_budgets import take_disruption
 from bayplan.cluster.embedded.object_store import ObjectStore
@@ -79,7 +80,8 @@ def _patch_status(store: ObjectStore, write: PatchStatus) -> None:
     obj = store.get(write.type, write.key)
     if obj is None:
         raise NotFound(f"{write.type.__name__} {write.key} does not exist")
-    store.update(replace(obj, status=write.status))
+    before = getattr(obj, "status", None)
+    store.update(replace(obj, status=stamped(write.status, before, store.timestamp())))
 
 
 # Pods ----------------------------------------------------------------------------------------

@@ -8,7 +8,8 @@ from typing import Any
 import msgspec
 
 from bayplan.api import ApiObject
-from bayplan.cluster.kubernetes.pod_writes import Lookup
+from bayplan.cluster.conditions import stamped
+from bayplan.cluster.kubernetes.pod_writes import Lookup, rfc3339
 from bayplan.cluster.kubernetes.resources import WatchedResource
 from bayplan.cluster.kubernetes.transport import MERGE_PATCH, Requests
 from bayplan.cluster.protocol import PatchStatus, PutConfigMap
@@ -40,7 +41,9 @@ class StatusWrites:
         resource = self._resource_of(write.type)
         assert resource is not None, "only watched kinds have their status written"
         path = resource.path(write.key)
-        body = msgspec.json.encode({"status": _all_fields(write.status)})
+        seen = self._lookup(write.type, write.key)
+        status = stamped(write.status, getattr(seen, "status", None), rfc3339())
+        body = msgspec.json.encode({"status": _all_fields(status)})
         if write.type not in self._whole:
             try:
                 await self._transport.request("PATCH", f"{path}/status", body, MERGE_PATCH)
