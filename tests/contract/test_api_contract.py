@@ -279,11 +279,13 @@ def test_a_watch_goes_on_from_a_list(api: Api) -> None:
     with api.client.watch(api.pods, resourceVersion=version) as events:
         kind, added = events.next()
         assert (kind, added["metadata"]["name"]) == ("ADDED", "b")
+        kind, marked = events.next()
+        assert (kind, marked["metadata"]["deletionGracePeriodSeconds"]) == ("MODIFIED", 0)
         kind, deleted = events.next()
         assert (kind, deleted["metadata"]["name"]) == ("DELETED", "a")
-        assert int(deleted["metadata"]["resourceVersion"]) > int(
-            added["metadata"]["resourceVersion"]
-        )
+        assert deleted["metadata"]["deletionTimestamp"] == marked["metadata"]["deletionTimestamp"]
+        versions = [int(one["metadata"]["resourceVersion"]) for one in (added, marked, deleted)]
+        assert versions == sorted(set(versions))
         api.bind("b")
         kind, changed = events.next()
         assert (kind, changed["spec"]["nodeName"]) == ("MODIFIED", api.node)

@@ -203,6 +203,10 @@ class MemoryCluster:
             if obj.spec.node_name and seconds > 0 and obj.status.phase in ("Pending", "Running"):
                 self._terminate(obj, seconds)
                 return
+            # Kubernetes marks a pod before it removes it, even without a grace period.
+            since = obj.metadata.deletion_timestamp or self.timestamp()
+            meta = replace(obj.metadata, deletion_timestamp=since, deletion_grace_period_seconds=0)
+            obj = self._store(replace(obj, metadata=meta), WatchType.MODIFIED)
         if obj.metadata.finalizers:
             if obj.metadata.deletion_timestamp is None:
                 meta = replace(obj.metadata, deletion_timestamp=self.timestamp())
