@@ -39,12 +39,11 @@ class TaintToleration(Plugin[Args]):
 
     @hookimpl
     def filter(self, pod: PodInfo, nodes: NodeView) -> Iterator[Reject]:
-        """Refuse nodes by their first untolerated taint."""
-        blocking = [_blocking(taints, pod.spec.tolerations) for taints in nodes.taint_sets]
-        for taint in dict.fromkeys(taint for taint in blocking if taint is not None):
-            sets = np.array([found == taint for found in blocking], dtype=np.bool_)
-            reason = f"node(s) had untolerated taint {{{taint.key}: {taint.value}}}"
-            yield Reject(sets[nodes.taint_codes], reason, resolvable=False)
+        """Refuse nodes with untolerated taints; which ones, the remedies say."""
+        refused = [_refuse(taints, pod.spec.tolerations) for taints in nodes.taint_sets]
+        if any(refused):
+            mask = np.array(refused, dtype=np.bool_)[nodes.taint_codes]
+            yield Reject(mask, "node(s) had untolerated taint(s)", resolvable=False)
 
     @hookimpl
     def score(self, pod: PodInfo, nodes: NodeView) -> IntColumn:
@@ -100,9 +99,8 @@ def _change(taints: Iterable[Taint], tolerations: Iterable[Toleration]) -> str:
     return " and ".join(dict.fromkeys(ends))
 
 
-def _blocking(taints: Iterable[Taint], tolerations: Iterable[Toleration]) -> Taint | None:
-    """Return the first taint that refuses the pod."""
-    for taint in taints:
-        if taint.effect != "PreferNoSchedule" and not tolerated(taint, tolerations):
-            return taint
-    return None
+def _refuse(taints: Iterable[Taint], tolerations: Iterable[Toleration]) -> bool:
+    """Tell whether any of the taints refuses a pod with these tolerations."""
+    return any(
+        taint.effect != "PreferNoSchedule" and not tolerated(taint, tolerations) for taint in taints
+    )

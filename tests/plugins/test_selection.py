@@ -133,11 +133,10 @@ def test_tolerations(taint: str, toleration: dict[str, str], tolerated: bool) ->
     assert (refusals(TaintToleration, pod, cluster) == {}) is tolerated
 
 
-def test_the_first_untolerated_taint_is_named() -> None:
+def test_untolerated_taints_are_refused_in_kube_schedulers_words() -> None:
     cluster = Cluster([make_node("n", taints=["a=1:NoSchedule", "b=2:NoExecute", "c:NoSchedule"])])
     pod = make_pod("p", spec={"tolerations": [{"key": "a", "operator": "Exists"}]})
-    found = refusals(TaintToleration, pod, cluster)
-    assert found == {"n": "node(s) had untolerated taint {b: 2}"}
+    assert refusals(TaintToleration, pod, cluster) == {"n": "node(s) had untolerated taint(s)"}
 
 
 def test_the_sentence_of_the_whole_cluster() -> None:
@@ -147,8 +146,7 @@ def test_the_sentence_of_the_whole_cluster() -> None:
     assert_pending(
         cluster,
         "p",
-        "0/5 nodes are available: 2 Insufficient cpu, "
-        "3 node(s) had untolerated taint {key: value}.",
+        "0/5 nodes are available: 2 Insufficient cpu, 3 node(s) had untolerated taint(s).",
     )
 
 

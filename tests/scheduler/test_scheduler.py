@@ -191,7 +191,7 @@ def test_an_unready_node_takes_no_pods() -> None:
     status = replace(node.status, conditions=tuple(NodeCondition(**c) for c in conditions))
     cluster = Cluster([replace(node, status=status)])
     cluster.add(make_pod("p"))
-    assert_pending(cluster, "p", "untolerated taint {node.kubernetes.io/not-ready: }")
+    assert_pending(cluster, "p", "node(s) had untolerated taint(s)")
 
 
 def test_gated_pods_are_told_so_and_run_when_the_gates_go() -> None:
