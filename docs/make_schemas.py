@@ -137,8 +137,8 @@ class Server:
         if schema.get("format") == "byte":
             return "bytes"
         if schema.get("format") in ("int32", "int64"):
-            return schema["format"]  # type: ignore[no-any-return]
-        return schema.get("type", "any")  # type: ignore[no-any-return]
+            return str(schema["format"])
+        return str(schema.get("type", "any"))
 
 
 class Client:

@@ -9,8 +9,9 @@ from bayplan.cycle.reservations import Reserved
 from bayplan.gangs.completeness import missing_role, needs_no_minimum
 from bayplan.plugin.base import DomainTrial, Placement, Unit
 from bayplan.plugin.decision import PodDecision
+from bayplan.snapshot import Snapshot
 
-__all__ = ["STEPS", "WORK", "Attempt", "SearchBudget", "lacking"]
+__all__ = ["STEPS", "WORK", "Attempt", "SearchBudget", "lacking", "node_count"]
 
 STEPS = 4_000
 """Tentative placements beyond the plans in one cycle; 0.05 to 0.1 ms each."""
@@ -66,3 +67,8 @@ def lacking(unit: Unit, reserved: Sequence[Reserved]) -> str | None:
         role, have, least = missing
         return f'{have} of {least} members of role "{role}" have a node'
     return None
+
+
+def node_count(placement: Placement, snapshot: Snapshot) -> int:
+    """Return how many nodes a placement has."""
+    return len(snapshot.nodes) if placement.rows is None else len(placement.rows)

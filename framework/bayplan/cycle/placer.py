@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bayplan.api.gang import Gather
-from bayplan.cycle.attempt import Attempt, lacking
+from bayplan.cycle.attempt import Attempt, lacking, node_count
 from bayplan.cycle.decision_tables import DecisionTables
 from bayplan.cycle.evaluation import Evaluation
 from bayplan.cycle.evaluator import Evaluator
@@ -128,7 +128,7 @@ class Placer:
                     attempt.domains.append(
                         DomainTrial(
                             f"{part.key}: {placement.name or 'anywhere'}",
-                            _size(placement, self._snapshot),
+                            node_count(placement, self._snapshot),
                             placement.offered,
                             part.min_placed,
                             state=DomainState.CHOSEN,
@@ -434,10 +434,6 @@ def _sequence(steps: Sequence[Callable[[], Iterator[None]]]) -> Iterator[None]:
 
 def _waits_for_others(pod: PodInfo) -> bool:
     return bool(pod.terms.required_affinity)
-
-
-def _size(placement: Placement, snapshot: Snapshot) -> int:
-    return len(snapshot.nodes) if placement.rows is None else len(placement.rows)
 
 
 def _check_rows(placements: Placements, nodes: int) -> None:

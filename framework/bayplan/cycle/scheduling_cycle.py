@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 import numpy.typing as npt
 
-from bayplan.cycle.attempt import WORK, Attempt, SearchBudget, lacking
+from bayplan.cycle.attempt import WORK, Attempt, SearchBudget, lacking, node_count
 from bayplan.cycle.decision_tables import DecisionTables
 from bayplan.cycle.evaluator import Evaluator
 from bayplan.cycle.placer import EVERYWHERE, Placer, as_plan
@@ -221,7 +221,7 @@ class Cycle:
 
     def _trial_record(self, unit: Unit, attempt: Attempt) -> DomainTrial:
         placement = attempt.placement
-        nodes = _size(placement, self._snapshot)
+        nodes = node_count(placement, self._snapshot)
         name = placement.name or ("its nominated nodes" if placement.exact else "cluster")
         trial = DomainTrial(name, nodes, placement.offered, unit.min_placed)
         if attempt.reserved:
@@ -232,7 +232,7 @@ class Cycle:
         return replace(trial, refusal=refusal)
 
     def _untried(self, placement: Placement, unit: Unit, state: DomainState) -> DomainTrial:
-        nodes = _size(placement, self._snapshot)
+        nodes = node_count(placement, self._snapshot)
         why = ""
         if state is DomainState.NOT_TRIED:
             why = f"the search ended after {WORK} tentative placements"
@@ -346,7 +346,3 @@ def _shortfall(unit: Unit, attempt: Attempt) -> str:
 
 def _placed(attempt: Attempt) -> int:
     return sum(1 for decision in attempt.pods.values() if decision.node is not None)
-
-
-def _size(placement: Placement, snapshot: Snapshot) -> int:
-    return len(snapshot.nodes) if placement.rows is None else len(placement.rows)
