@@ -172,8 +172,11 @@ class Device(ApiStruct, frozen=True):
     node_allocatable_resource_mappings: dict[str, Any] = {}
 
 
-class ResourcePool(ApiStruct, frozen=True):
-    """spec.pool: the pool of a slice, and the number of slices in the pool."""
+class ResourcePool(ApiStruct, frozen=True, omit_defaults=False):
+    """spec.pool: the pool of a slice, and the number of slices in the pool.
+
+    All fields are sent: to the API server a count that is missing is 0, which it refuses.
+    """
 
     name: str
     generation: int = 0
