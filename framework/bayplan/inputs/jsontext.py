@@ -101,7 +101,8 @@ def _nesting(content: bytes) -> int:
     if len(brackets) == 0:
         return 0
     opening = (brackets == ord("[")) | (brackets == ord("{"))
-    return int(np.cumsum(np.where(opening, 1, -1)).max())
+    steps = np.where(opening, np.int8(1), np.int8(-1))
+    return int(np.cumsum(steps, dtype=np.int32).max())
 
 
 def duplicate_key(content: bytes, value: Any) -> str | None:

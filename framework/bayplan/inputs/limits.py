@@ -54,8 +54,8 @@ FILE = Limits(size=512 * _MIB, depth=100, values=100_000_000)
 CONFIGURATION = Limits(size=_MIB, depth=50, values=50_000, repeated=10_000)
 """A profile, a machine, a kubeconfig."""
 
-BODY = Limits(size=3 * _MIB, depth=100, values=1_000_000)
-"""The body of a request; its size limit is the API server's."""
+BODY = Limits(size=3 * _MIB, depth=100, values=200_000)
+"""The body of a request; its size limit is the API server's. A value takes up to 200 bytes."""
 
 ANNOTATION = Limits(size=256 * 1024, depth=20, values=20_000, repeated=1_000)
 """One annotation or label. Kubernetes allows 256 KiB for all annotations of an object together."""

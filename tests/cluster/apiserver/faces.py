@@ -53,6 +53,15 @@ class Face:
         answer: T = self.wait(run())
         return answer
 
+    def wait_until_idle(self) -> None:
+        """Wait until no request is being answered."""
+
+        async def idle() -> None:
+            while self.server.busy:
+                await asyncio.sleep(0.01)
+
+        self.wait(idle())
+
     def advance(self, seconds: float) -> None:
         """Let virtual time pass."""
         clock = self.server.cluster.clock

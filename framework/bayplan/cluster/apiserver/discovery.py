@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
 from bayplan.cluster.apiserver.metrics_api import RESOURCES as USAGE
-from bayplan.cluster.apiserver.openapi import openapi_index, openapi_v3
+from bayplan.cluster.apiserver.openapi import openapi_index, openapi_v2, openapi_v3
+from bayplan.cluster.apiserver.openapi_protobuf import MEDIA_TYPES, encode_document
 from bayplan.cluster.apiserver.resources import SCALED, Resource, Resources
 
-__all__ = ["VERSION", "discover", "openapi"]
+__all__ = ["VERSION", "OpenApiV2", "discover", "openapi"]
 
 Content = dict[str, Any]
 
@@ -134,3 +137,24 @@ def openapi(resources: Resources, path: str) -> Content | None:
     if not rest:
         return openapi_index((g, v) for g, found in _groups(resources).items() for v in found)
     return openapi_v3(resources, rest, str(VERSION["gitVersion"]))
+
+
+class OpenApiV2:
+    """The version 2 document, made again when the resources change."""
+
+    def __init__(self, resources: Resources) -> None:
+        self._resources = resources
+        self._made_at = -1
+        self._encoded: dict[str, bytes] = {}
+
+    def document(self, accept: str) -> tuple[bytes, str]:
+        """Return the document and its content type, as a client accepts it."""
+        asked, answered = MEDIA_TYPES
+        content_type = answered if asked in accept else "application/json"
+        if self._made_at != self._resources.changes:
+            self._encoded, self._made_at = {}, self._resources.changes
+        if content_type not in self._encoded:
+            made = openapi_v2(self._resources, str(VERSION["gitVersion"]))
+            encode = encode_document if asked in accept else msgspec.json.encode
+            self._encoded[content_type] = encode(made)
+        return self._encoded[content_type], content_type

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -18,12 +18,13 @@ from bayplan.cluster.apiserver.reads import (
     find,
     list_meta,
     list_page,
+    with_items,
 )
 from bayplan.cluster.apiserver.request_info import RequestInfo
 from bayplan.cluster.apiserver.resources import SCALED
 from bayplan.cluster.apiserver.scale import scale
 from bayplan.cluster.apiserver.store import ServedCluster
-from bayplan.cluster.apiserver.tables import table
+from bayplan.cluster.apiserver.tables import rows, table
 from bayplan.cluster.apiserver.watch_cache import StoredObject
 from bayplan.schemas import record_of
 
@@ -61,27 +62,30 @@ def table_of(cluster: ServedCluster, info: RequestInfo) -> Callable[[StoredObjec
 
     def encode(record: StoredObject) -> bytes:
         meta = {"resourceVersion": str(record.version)}
-        return _table(cluster, info, [record], meta)
+        return b"".join(_table(cluster, info, [record], meta))
 
     return encode
 
 
 def _table(
     cluster: ServedCluster, info: RequestInfo, records: list[StoredObject], meta: Mapping[str, Any]
-) -> bytes:
+) -> Iterator[bytes]:
     include = info.params.get("includeObject", "")
-    return msgspec.json.encode(table(info.resource, records, meta, cluster.wall_time(), include))
+    made = rows(info.resource, records, cluster.wall_time(), include)
+    return with_items(table(info.resource, meta), "rows", map(msgspec.json.encode, made))
 
 
 def answer(
     cluster: ServedCluster, info: RequestInfo, headers: Mapping[str, str], body: Any
-) -> tuple[int, bytes]:
-    """Carry out a request; return the HTTP status and the body of its answer.
+) -> tuple[int, bytes | Iterator[bytes]]:
+    """Carry out a request; return the HTTP status and the body of its answer, or its parts.
 
     :raises ApiError: when it is refused.
     """
     content_type = headers.get("Content-Type", "").partition(";")[0].strip()
     as_table = wants_table(headers.get("Accept", ""))
+    if info.verb in ("create", "update", "patch"):
+        cluster.check_space()
     if info.subresource and not (info.subresource == "status" and info.resource.status):
         return _sub(cluster, info, content_type, body)
     if info.verb == "list":

@@ -45,6 +45,7 @@ _DIRECTIVE = "$patch"
 _DELETE_PRIMITIVE = "$deleteFromPrimitiveList/"
 _ORDER = "$setElementOrder/"
 _RETAIN = "$retainKeys"
+_MOST_OPERATIONS = 10_000
 
 
 # JSON merge patch (RFC 7396) -------------------------------------------------------------------
@@ -177,6 +178,12 @@ def json_patch(target: Any, patch: Any) -> Any:
     """
     if not isinstance(patch, list):
         raise bad_request("error decoding patch: json: cannot unmarshal into Go value")
+    if len(patch) > _MOST_OPERATIONS:
+        text = (
+            "Request entity too large: The allowed maximum operations in a JSON patch is "
+            f"{_MOST_OPERATIONS}, got {len(patch)}"
+        )
+        raise ApiError(413, "RequestEntityTooLarge", text)
     document = copy.deepcopy(target)
     copied = 0
     for operation in patch:

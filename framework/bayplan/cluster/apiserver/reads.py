@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +23,16 @@ from bayplan.cluster.apiserver.selectors import Predicate, field_predicate, labe
 from bayplan.cluster.apiserver.store import ServedCluster
 from bayplan.cluster.apiserver.watch_cache import Convert, StoredObject
 
-__all__ = ["Page", "convert_for", "encode_list", "find", "list_meta", "list_page", "selection"]
+__all__ = [
+    "Page",
+    "convert_for",
+    "encode_list",
+    "find",
+    "list_meta",
+    "list_page",
+    "selection",
+    "with_items",
+]
 
 _TOO_OLD = (
     "The provided continue parameter is too old to display a consistent list result. You can "
@@ -157,10 +167,20 @@ def list_meta(page: Page) -> dict[str, Any]:
     return meta
 
 
-def encode_list(info: RequestInfo, page: Page) -> bytes:
-    """Return the JSON of a list."""
+def encode_list(info: RequestInfo, page: Page) -> Iterator[bytes]:
+    """Yield the JSON of a list, a part for each object."""
     meta = list_meta(page)
     head = {"kind": f"{info.resource.kind}List", "apiVersion": info.api_version, "metadata": meta}
     convert = convert_for(info)
-    items = b",".join(record.encoded(info.api_version, convert) for record in page.records)
-    return b"".join((msgspec.json.encode(head)[:-1], b',"items":[', items, b"]}"))
+    items = (record.encoded(info.api_version, convert) for record in page.records)
+    return with_items(head, "items", items)
+
+
+def with_items(head: dict[str, Any], field: str, items: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield the JSON of an object with a field that holds a list of encoded items."""
+    yield b'%s,"%s":[' % (msgspec.json.encode(head)[:-1], field.encode())
+    for number, item in enumerate(items):
+        if number:
+            yield b","
+        yield item
+    yield b"]}"

@@ -235,6 +235,8 @@ class Resources:
     """
 
     def __init__(self, without: Collection[str] = ()) -> None:
+        self.changes = 0
+        """How often a resource was added or removed."""
         self._by_name: dict[tuple[str, str], Resource] = {}
         self._by_type: dict[type, Resource] = {}
         self._aliases: dict[tuple[str, str], Resource] = {}
@@ -250,11 +252,13 @@ class Resources:
 
     def add(self, resource: Resource) -> None:
         """Serve a resource from now on."""
+        self.changes += 1
         self._by_name[resource.group, resource.plural] = resource
         self._by_type[resource.type] = resource
 
     def remove(self, resource: Resource) -> None:
         """Serve a resource no longer."""
+        self.changes += 1
         del self._by_name[resource.group, resource.plural]
         del self._by_type[resource.type]
 

@@ -18,32 +18,33 @@ from aiohttp.http_parser import RawRequestMessage
 from aiohttp.web_protocol import RequestHandler
 from multidict import CIMultiDict
 
-from bayplan.cluster.apiserver.api_errors import ApiError, bad_request
+from bayplan.cluster.apiserver.api_errors import ApiError
 from bayplan.cluster.apiserver.crds import CustomResources
-from bayplan.cluster.apiserver.discovery import VERSION, discover, openapi
+from bayplan.cluster.apiserver.discovery import VERSION, OpenApiV2, discover, openapi
 from bayplan.cluster.apiserver.faults import Fault, FaultKind, ServerFaults, WatchFault
 from bayplan.cluster.apiserver.field_validation import FieldValidation, read_mode
 from bayplan.cluster.apiserver.handlers import answer, table_of, wants_table
 from bayplan.cluster.apiserver.kubeconfig import write_kubeconfig
 from bayplan.cluster.apiserver.metrics_api import GROUP as METRICS
 from bayplan.cluster.apiserver.metrics_api import usage
-from bayplan.cluster.apiserver.openapi import openapi_v2
-from bayplan.cluster.apiserver.openapi_protobuf import MEDIA_TYPES as OPENAPI_TYPES
-from bayplan.cluster.apiserver.openapi_protobuf import encode_document
 from bayplan.cluster.apiserver.protobuf import MEDIA_TYPE, decode_protobuf
 from bayplan.cluster.apiserver.rbac import Access, Role, authorize, authorize_path
 from bayplan.cluster.apiserver.request_bodies import Body, read_json, read_yaml
 from bayplan.cluster.apiserver.request_info import PathNotFound, RequestInfo, parse_request
 from bayplan.cluster.apiserver.reviews import REVIEWS, review
+from bayplan.cluster.apiserver.server_limits import Allowance, ServerLimits
 from bayplan.cluster.apiserver.store import ServedCluster
+from bayplan.cluster.apiserver.transfer import Reply, receive, send
 from bayplan.cluster.apiserver.watches import Watch, WatchSettings
-from bayplan.inputs.httpserver import SHUTDOWN_SECONDS, request_log
-from bayplan.inputs.limits import BODY
+from bayplan.inputs.httpserver import SHUTDOWN_SECONDS, BoundedServer, Connection, request_log
 
 __all__ = ["ApiServer"]
 
 _log = logging.getLogger(__name__)
 _HEALTH = ("/healthz", "/livez", "/readyz")
+_MOST_CALLS = 10_000
+"""Calls that are counted apart; clients choose the names of subresources."""
+_TIMEOUT = "Timeout: request did not complete within the allotted timeout"
 _TOKEN_PREFIX = "/token/"  # noqa: S105 - a part of paths
 
 
@@ -65,6 +66,7 @@ class ApiServer:
         tokens: Mapping[str, Role | None] | None = None,
         watches: WatchSettings | None = None,
         faults: ServerFaults | None = None,
+        limits: ServerLimits | None = None,
     ) -> None:
         self.cluster = cluster
         self.port = port
@@ -75,7 +77,12 @@ class ApiServer:
         self._tokens = tokens
         self._settings = watches or WatchSettings()
         self._watches: set[Watch] = set()
+        self._limits = limits or ServerLimits()
+        self._large_bodies = Allowance(self._limits.large_bodies)
+        self._openapi = OpenApiV2(cluster.resources)
         self._runner: web.ServerRunner | None = None
+        self.busy = 0
+        """The number of requests that are being answered."""
 
     # Running -----------------------------------------------------------------------------
 
@@ -84,8 +91,9 @@ class ApiServer:
 
         :raises OSError: when the port is taken.
         """
-        server = web.Server(
+        server = BoundedServer(
             self._handle,
+            self._limits.connections,
             request_factory=_request,
             access_log=None,
             logger=request_log(),
@@ -158,48 +166,67 @@ class ApiServer:
     # Answering ---------------------------------------------------------------------------
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        connection = request.protocol
+        assert isinstance(connection, Connection)
+        with connection.answering():
+            self.busy += 1
+            try:
+                answer = await self._answer(request)
+                if isinstance(answer, Watch):
+                    return await self._watch(request, answer)
+                async with asyncio.timeout(self._limits.request_seconds):
+                    return await send(request, answer)
+            except TimeoutError:
+                # The client does not read.
+                connection.abort()
+                return web.Response()
+            finally:
+                self.busy -= 1
+
+    async def _answer(self, request: web.BaseRequest) -> Reply | Watch:
         try:
-            return await self._answer(request)
+            async with asyncio.timeout(self._limits.request_seconds):
+                return await self._route(request)
+        except PathNotFound:
+            return Reply(b"404 page not found\n", 404, content_type="text/plain")
         except ApiError as exc:
-            headers = {"Retry-After": str(exc.retry_after)} if exc.retry_after is not None else None
-            return _json(msgspec.json.encode(exc.status()), exc.code, headers)
+            return _refusal(exc)
+        except TimeoutError:
+            return _refusal(ApiError(504, "Timeout", _TIMEOUT))
         except Exception:
             _log.exception("%s %s", request.method, request.path)
-            error = ApiError(500, "InternalError", "Internal error occurred: see the server's log")
-            return _json(msgspec.json.encode(error.status()), 500)
+            text = "Internal error occurred: see the server's log"
+            return _refusal(ApiError(500, "InternalError", text))
 
-    async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
-        try:
-            return await self._route(request)
-        except PathNotFound:
-            return web.Response(status=404, text="404 page not found\n")
-
-    async def _route(self, request: web.BaseRequest) -> web.StreamResponse:
+    async def _route(self, request: web.BaseRequest) -> Reply | Watch:
         path, token = _credentials(request)
         if path in _HEALTH or path.startswith(tuple(f"{p}/" for p in _HEALTH)):
-            return web.Response(text="ok")
+            return Reply(b"ok", content_type="text/plain")
         user = self._user(token, request.headers.get("Impersonate-User", ""))
         content = self._discovery(path) if request.method == "GET" else None
         if path == "/openapi/v2" and request.method == "GET":
             authorize_path(user, "get", path)
-            return self._openapi_v2(request.headers.get("Accept", ""))
+            document, content_type = self._openapi.document(request.headers.get("Accept", ""))
+            return Reply(document, content_type=content_type)
         if content is not None:
             authorize_path(user, "get", path)
-            return _json(msgspec.json.encode(content))
+            return Reply(msgspec.json.encode(content))
         if not path.startswith(("/api/", "/apis/")):
             authorize_path(user, request.method.lower(), path)
             raise PathNotFound
         kind = REVIEWS.get(path)
         if kind is not None and request.method == "POST":
-            body = review(self._access, user, kind, (await _body(request)).content)
-            return _json(msgspec.json.encode(body), 201)
+            body = review(self._access, user, kind, (await self._body(request)).content)
+            return Reply(msgspec.json.encode(body), 201)
         used = usage(self.cluster, path, request.query.get("labelSelector", ""))
         if used is not None and request.method == "GET":
             verb = "list" if "items" in used[2] else "get"
             authorize(user, verb, METRICS, used[0], used[1], "")
-            return _json(msgspec.json.encode(used[2]))
+            return Reply(msgspec.json.encode(used[2]))
         info = parse_request(self.cluster.resources, request.method, path, request.query)
-        self.calls[info.verb, info.group, info.target, bool(info.namespace)] += 1
+        call = (info.verb, info.group, info.target, bool(info.namespace))
+        if len(self.calls) < _MOST_CALLS or call in self.calls:
+            self.calls[call] += 1
         authorize(user, info.verb, info.group, info.target, info.namespace, info.name)
         return await self._serve(request, info)
 
@@ -225,22 +252,18 @@ class ApiServer:
             return openapi(self.cluster.resources, path)
         return discover(self.cluster.resources, path, f"127.0.0.1:{self.port}")
 
-    def _openapi_v2(self, accept: str) -> web.Response:
-        document = openapi_v2(self.cluster.resources, str(VERSION["gitVersion"]))
-        asked, answered = OPENAPI_TYPES
-        if asked in accept:
-            return web.Response(body=encode_document(document), content_type=answered)
-        return _json(msgspec.json.encode(document))
-
-    async def _serve(self, request: web.BaseRequest, info: RequestInfo) -> web.StreamResponse:
+    async def _serve(self, request: web.BaseRequest, info: RequestInfo) -> Reply | Watch:
         if self.faults.latency:
             await asyncio.sleep(self.faults.latency)
         fault = self.faults.take(info)
         if fault is not None and fault.kind is not FaultKind.CLOSE_AFTER:
             return _fail(request, fault)
         if info.verb == "watch":
-            return await self._watch(request, info)
-        body = await _body(request)
+            self.cluster.settle()
+            as_table = wants_table(request.headers.get("Accept", ""))
+            encode = table_of(self.cluster, info) if as_table else None
+            return Watch(self.cluster, info, self.faults, self._settings, encode)
+        body = await self._body(request)
         if info.verb in ("create", "update", "patch"):
             mode = read_mode(info.verb, request.query)
             info = replace(info, fields=FieldValidation(mode, body))
@@ -252,13 +275,22 @@ class ApiServer:
         if fault is not None:
             return _fail(request, fault)
         texts = [*info.fields.warnings, *_without_effect(info, code)]
-        return _json(content, code, CIMultiDict(("Warning", _warning(text)) for text in texts))
+        return Reply(content, code, CIMultiDict(("Warning", _warning(text)) for text in texts))
 
-    async def _watch(self, request: web.BaseRequest, info: RequestInfo) -> web.StreamResponse:
-        self.cluster.settle()
-        as_table = wants_table(request.headers.get("Accept", ""))
-        encode = table_of(self.cluster, info) if as_table else None
-        watch = Watch(self.cluster, info, self.faults, self._settings, encode)
+    async def _body(self, request: web.BaseRequest) -> Body:
+        if request.method == "GET":
+            return Body(None)
+        content = await receive(request, self._large_bodies)
+        if not content:
+            return Body(None)
+        if request.content_type == MEDIA_TYPE:
+            return Body(decode_protobuf(content))
+        # Clients also label JSON as YAML, and parsing YAML is slow.
+        if "yaml" in request.content_type and content.lstrip()[:1] != b"{":
+            return read_yaml(content)
+        return read_json(content)
+
+    async def _watch(self, request: web.BaseRequest, watch: Watch) -> web.StreamResponse:
         response = web.StreamResponse(headers={"Content-Type": "application/json"})
         self._watches.add(watch)
         try:
@@ -280,9 +312,7 @@ def _request(
     task: asyncio.Task[None],
 ) -> web.BaseRequest:
     loop = asyncio.get_running_loop()
-    return web.BaseRequest(
-        message, payload, protocol, writer, task, loop, client_max_size=BODY.size
-    )
+    return web.BaseRequest(message, payload, protocol, writer, task, loop)
 
 
 def _credentials(request: web.BaseRequest) -> tuple[str, str]:
@@ -295,37 +325,15 @@ def _credentials(request: web.BaseRequest) -> tuple[str, str]:
     return path, token.strip() if scheme.lower() == "bearer" else ""
 
 
-async def _body(request: web.BaseRequest) -> Body:
-    if request.method == "GET":
-        return Body(None)
-    try:
-        content = await request.read()
-    except web.HTTPRequestEntityTooLarge:
-        text = f"Request entity too large: limit is {BODY.size}"
-        raise ApiError(413, "RequestEntityTooLarge", text) from None
-    except web.RequestPayloadError as exc:
-        problem = " ".join(str(exc).split())
-        raise bad_request(f"the body of the request cannot be read: {problem}") from None
-    if not content:
-        return Body(None)
-    if request.content_type == MEDIA_TYPE:
-        return Body(decode_protobuf(content))
-    # Clients also label JSON as YAML, and parsing YAML is slow.
-    if "yaml" in request.content_type and content.lstrip()[:1] != b"{":
-        return read_yaml(content)
-    return read_json(content)
+def _refusal(error: ApiError) -> Reply:
+    headers = {"Retry-After": str(error.retry_after)} if error.retry_after is not None else {}
+    return Reply(msgspec.json.encode(error.status()), error.code, headers)
 
 
 def _warning(text: str) -> str:
     """Return the value of a Warning header."""
     escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", " ")
     return f'299 - "{escaped}"'
-
-
-def _json(
-    content: bytes, code: int = 200, headers: Mapping[str, str] | None = None
-) -> web.Response:
-    return web.Response(body=content, status=code, headers=headers, content_type="application/json")
 
 
 def _without_effect(info: RequestInfo, code: int) -> list[str]:
@@ -340,10 +348,10 @@ def _close(request: web.BaseRequest) -> None:
         request.transport.close()
 
 
-def _fail(request: web.BaseRequest, fault: Fault) -> web.StreamResponse:
+def _fail(request: web.BaseRequest, fault: Fault) -> Reply:
     if fault.kind is not FaultKind.STATUS:
         _close(request)
-        return web.Response()
+        return Reply(b"")
     reasons = {409: "Conflict", 429: "TooManyRequests", 503: "ServiceUnavailable"}
     reason = reasons.get(fault.code, "InternalError")
     text = "this failure was asked for"

@@ -12,6 +12,7 @@ import msgspec
 from msgspec.structs import replace
 
 from bayplan.api import ApiObject, Kind, Namespace, Node, ObjectMeta, Pod
+from bayplan.cluster.apiserver.api_errors import ApiError
 from bayplan.cluster.apiserver.defaults import pod_defaults
 from bayplan.cluster.apiserver.resources import Resource, Resources
 from bayplan.cluster.apiserver.unknown_fields import overlay, plain
@@ -30,7 +31,11 @@ Content = dict[str, Any]
 Observer = Callable[[Resource, Change], None]
 
 _EVENT_TTL = 3600.0
+_MIB = 2**20
+_LARGEST_OBJECT = 3 * _MIB // 2
+"""Bytes of JSON; etcd's ``--max-request-bytes``."""
 _COMPONENT = "bayplan-cluster"
+_FULL = "etcdserver: mvcc: database space exceeded"
 
 
 class ServedCluster(MemoryCluster):
@@ -43,6 +48,8 @@ class ServedCluster(MemoryCluster):
     :param history: the number of changes of each resource that the watch cache keeps.
     :param first_version: where resource versions start, so that those of an earlier cluster are
         too old.
+    :param quota: about how many bytes of memory the objects may take; etcd has such a quota, too.
+    :param history_size: about how many bytes of memory the watch caches may take together.
     """
 
     def __init__(
@@ -53,10 +60,14 @@ class ServedCluster(MemoryCluster):
         without: tuple[str, ...] = (),
         history: int = 10_000,
         first_version: int = 0,
+        quota: int = 1024 * _MIB,
+        history_size: int = 256 * _MIB,
     ) -> None:
         super().__init__(seed, clock, start)
         self.resources = Resources(without)
         self.history = history
+        self._quota, self._used = quota, 0
+        self._history_size, self._history_used = history_size, 0
         self._version = self._first_version = first_version
         self._records: dict[type, dict[str, StoredObject]] = {}
         self._logs: dict[type, ChangeLog] = {}
@@ -132,9 +143,30 @@ class ServedCluster(MemoryCluster):
         for obj in self.list(resource.type):
             self._remove(obj)
         self.resources.remove(resource)
-        self.log(resource).wake()
+        log = self.log(resource)
+        if resource.known is None:
+            # The kind has a new type when it comes back.
+            del self._logs[resource.type]
+            self._records.pop(resource.type, None)
+        log.wake()
 
     # Writing -----------------------------------------------------------------------------
+
+    @property
+    def full(self) -> bool:
+        """Whether the quota is used up, so that nothing but deletions is accepted."""
+        return self._used > self._quota
+
+    def check_space(self, content: Content | None = None) -> None:
+        """Refuse to store more than fits.
+
+        :param content: an object that is to be stored.
+        :raises ApiError: 500 with etcd's message, as the real API server answers then.
+        """
+        if content is not None and len(msgspec.json.encode(content)) > _LARGEST_OBJECT:
+            raise ApiError(500, "", "etcdserver: request is too large")
+        if self.full:
+            raise ApiError(500, "", _FULL)
 
     @contextmanager
     def carrying(self, content: Content, obj: ApiObject) -> Iterator[None]:
@@ -230,6 +262,7 @@ class ServedCluster(MemoryCluster):
         before = records.get(key)
         record = StoredObject(key, stored, self._content(resource, stored, before), self._version)
         records[key] = record
+        self._used += record.cost - (before.cost if before is not None else 0)
         self._changed(resource, Change(type_.value, record, before))
         return stored
 
@@ -241,17 +274,29 @@ class ServedCluster(MemoryCluster):
             content = self._content(resource, removed, before)
             record = StoredObject(before.key, removed, content, self._version)
             del self.records(resource)[before.key]
+            self._used -= before.cost
             self._changed(resource, Change("DELETED", record, before))
         return removed
 
     def _changed(self, resource: Resource, change: Change) -> None:
         self.last = change.record
-        self.log(resource).append(change)
+        log = self.log(resource)
+        log.append(change)
+        self._history_used += change.record.cost
+        if self._history_used > self._history_size:
+            self._forget_history()
         if change.type == "ADDED" and resource.plural == "events":
             key = change.record.key
             self.clock.call_later(_EVENT_TTL, lambda: self._expire(resource, key))
         for handler in self._observers:
             handler(resource, change)
+
+    def _forget_history(self) -> None:
+        """Drop the older changes of the largest watch caches."""
+        logs = self._logs.values()
+        while (used := sum(log.cost for log in logs)) > self._history_size:
+            max(logs, key=lambda log: log.cost).halve()
+        self._history_used = used
 
     def _content(self, resource: Resource, obj: ApiObject, before: StoredObject | None) -> Content:
         incoming, self._incoming = self._incoming, None
@@ -285,8 +330,10 @@ class ServedCluster(MemoryCluster):
         """Create an object that is as ``content`` says, but where ``obj`` differs from ``typed``.
 
         :raises AlreadyExists: when the name is taken.
-        :raises InputError: when admission refuses it.
+        :raises InputError: when admission refuses it, or too little space is left for pods.
         """
+        if self.full and isinstance(obj, Pod):
+            raise InputError(_FULL)
         with self.carrying(content, typed):
             return self.create(obj)
 
@@ -332,6 +379,8 @@ class ServedCluster(MemoryCluster):
     def _write_event(
         self, involved: Content, type_: str, reason: str, message: str, component: str
     ) -> None:
+        if self.full:
+            return
         stamp = self.timestamp()
         # Events about cluster-scoped objects are in the default namespace.
         namespace = involved["namespace"] or "default"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
@@ -11,20 +11,11 @@ from bayplan.cluster.apiserver.printer_columns import TableColumn, fields_of
 from bayplan.cluster.apiserver.resources import Resource
 from bayplan.cluster.apiserver.watch_cache import StoredObject
 
-__all__ = ["table"]
+__all__ = ["rows", "table"]
 
 
-def table(
-    resource: Resource,
-    records: list[StoredObject],
-    meta: Mapping[str, Any],
-    now: datetime,
-    include: str = "",
-) -> dict[str, Any]:
-    """Return a Table of objects.
-
-    :param include: the object in each row: None, Object, or (by default) Metadata.
-    """
+def table(resource: Resource, meta: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a Table without its rows."""
     fields = fields_of(resource)
     return {
         "kind": "Table",
@@ -40,14 +31,20 @@ def table(
             }
             for field in fields
         ],
-        "rows": [
-            {
-                "cells": [_cell(field, record, now) for field in fields],
-                "object": _included(record, include),
-            }
-            for record in records
-        ],
     }
+
+
+def rows(
+    resource: Resource, records: Iterable[StoredObject], now: datetime, include: str = ""
+) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a Table of objects.
+
+    :param include: the object in each row: None, Object, or (by default) Metadata.
+    """
+    fields = fields_of(resource)
+    for record in records:
+        cells = [_cell(field, record, now) for field in fields]
+        yield {"cells": cells, "object": _included(record, include)}
 
 
 def _cell(field: TableColumn, record: StoredObject, now: datetime) -> Any:

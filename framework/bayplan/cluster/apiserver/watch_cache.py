@@ -20,21 +20,21 @@ Convert = Callable[[dict[str, Any]], dict[str, Any]]
 class StoredObject:
     """One immutable state of an object: typed, as JSON, and encoded."""
 
-    __slots__ = ("_encoded", "_others", "content", "key", "obj", "version")
+    __slots__ = ("_encoded", "_others", "content", "cost", "key", "obj", "version")
 
     def __init__(self, key: str, obj: ApiObject, content: dict[str, Any], version: int) -> None:
         self.key = key
         self.obj = obj
         self.content = content
         self.version = version
-        self._encoded = b""
+        self._encoded = msgspec.json.encode(content)
         self._others: dict[str, bytes] | None = None
+        self.cost = _cost(self._encoded)
+        """About how many bytes of memory it takes."""
 
     def encoded(self, version: str = "", convert: Convert | None = None) -> bytes:
         """Return the object's encoded JSON, cached."""
         if convert is None:
-            if not self._encoded:
-                self._encoded = msgspec.json.encode(self.content)
             return self._encoded
         if self._others is None:
             self._others = {}
@@ -42,6 +42,12 @@ class StoredObject:
         if found is None:
             found = self._others[version] = msgspec.json.encode(convert(self.content))
         return found
+
+
+def _cost(text: bytes) -> int:
+    """Estimate the memory of an object from its JSON: the text and Python's values of it."""
+    values = text.count(b",") + text.count(b"[")
+    return 2 * len(text) + 64 * values + 192 * text.count(b"{")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +64,12 @@ class ChangeLog:
     """The latest changes of one resource, up to a limit.
 
     :param compacted: the last dropped version; a client that is older must relist.
+    :param cost: about how many bytes of memory the changes take.
     """
 
     limit: int
     compacted: int = 0
+    cost: int = 0
     _changes: list[Change] = field(default_factory=list)
     _forgotten: int = 0
     _listeners: set[asyncio.Event] = field(default_factory=set)
@@ -79,6 +87,7 @@ class ChangeLog:
     def append(self, change: Change) -> None:
         """Add a change and wake all listeners."""
         self._changes.append(change)
+        self.cost += change.record.cost
         if len(self._changes) > self.limit + self.limit // 4:
             self._forget(len(self._changes) - self.limit)
         self.wake()
@@ -87,8 +96,13 @@ class ChangeLog:
         """Drop all changes, as etcd's compaction does."""
         self._forget(len(self._changes))
 
+    def halve(self) -> None:
+        """Drop the older half of the changes."""
+        self._forget((len(self._changes) + 1) // 2)
+
     def _forget(self, count: int) -> None:
         if count:
+            self.cost -= sum(change.record.cost for change in self._changes[:count])
             self.compacted = self._changes[count - 1].record.version
             del self._changes[:count]
             self._forgotten += count

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterable
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +17,7 @@ from bayplan.cluster.apiserver.faults import ServerFaults, WatchFault
 from bayplan.cluster.apiserver.reads import convert_for, selection
 from bayplan.cluster.apiserver.request_info import RequestInfo
 from bayplan.cluster.apiserver.store import ServedCluster
+from bayplan.cluster.apiserver.transfer import PIECE, pieces
 from bayplan.cluster.apiserver.watch_cache import Change, StoredObject
 
 __all__ = ["Watch", "WatchSettings"]
@@ -28,10 +30,17 @@ Encode = Callable[[StoredObject], bytes]
 
 @dataclass
 class WatchSettings:
-    """Settings of watches: seconds between bookmarks, and until a watch ends."""
+    """Settings of watches, in seconds.
+
+    :param bookmark_every: between bookmarks.
+    :param timeout: until a watch ends.
+    :param stalled: until a client has to take what was sent; the objects that a watch starts with
+        are taken in this time, too.
+    """
 
     bookmark_every: float = 60.0
     timeout: float = 1800.0
+    stalled: float = 30.0
 
 
 @dataclass(eq=False)
@@ -60,39 +69,46 @@ class Watch:
         self._encode = self.encode or (lambda record: record.encoded(version, convert))
         self._first = self._start()
 
-    def _start(self) -> list[bytes]:
+    def _start(self) -> Iterable[bytes]:
         """Find the start position; return the lines to send before the first change."""
         text = self.info.params.get("resourceVersion", "")
         initial = self.info.truth("sendInitialEvents")
         if text in ("", "0") or initial:
             self._position = self._log.end
             records = self.cluster.records(self.info.resource)
-            first = [
-                self._line("ADDED", records[key])
-                for key in sorted(records)
-                if self._matches is None or self._matches(records[key].content)
-            ]
-            if initial and self.info.truth("allowWatchBookmarks"):
-                first.append(self._bookmark(_INITIAL_END))
-            return first
+            present = [records[key] for key in sorted(records)]
+            end = [self._bookmark(_INITIAL_END)] if self._wants_end(initial) else []
+            return itertools.chain(self._added(present), end)
         if not text.isdecimal():
             raise bad_request(f'invalid resource version "{text}"')
         if int(text) > self.cluster.version:
             # A version of an earlier cluster.
             raise expired(f"too old resource version: {text} ({self.cluster.version})")
         self._position = self._log.position_after(int(text))
-        return []
+        return ()
+
+    def _wants_end(self, initial: bool) -> bool:
+        return initial and self.info.truth("allowWatchBookmarks")
+
+    def _added(self, records: list[StoredObject]) -> Iterator[bytes]:
+        for record in records:
+            if self._matches is None or self._matches(record.content):
+                yield self._line("ADDED", record)
 
     async def run(self, response: web.StreamResponse) -> None:
-        """Send changes until the client, the server or the time allowed ends it."""
+        """Send changes until the client, the server or the time allowed ends it.
+
+        :raises TimeoutError: when the client does not take what was sent.
+        """
         changed = self._log.listen()
         loop = asyncio.get_running_loop()
         seconds = self.info.number("timeoutSeconds") or self.settings.timeout
         end = loop.time() + seconds
         try:
-            if self._first:
-                await response.write(b"".join(self._first))
-                self._first = []
+            async with asyncio.timeout(self.settings.stalled):
+                for piece in pieces(self._first):
+                    await response.write(piece)
+            self._first = ()
             while self._goes_on() and loop.time() < end:
                 changed.clear()
                 if await self._send_changes(response):
@@ -106,7 +122,7 @@ class Watch:
                         await changed.wait()
                     continue
                 if self.info.truth("allowWatchBookmarks") and self._position == self._log.end:
-                    await response.write(self._bookmark())
+                    await self._write(response, self._bookmark())
         finally:
             self._log.leave(changed)
 
@@ -115,23 +131,41 @@ class Watch:
         return not self.ending.is_set() and (served or self._position < self._log.end)
 
     async def _send_changes(self, response: web.StreamResponse) -> bool:
-        """Send what there is to send; return whether that was the end."""
+        """Send a piece of what there is to send; return whether that was the end."""
         try:
-            changes = self._log.since(self._position, _BATCH)
+            lines = self._next_lines()
         except ApiError as exc:
-            await response.write(_line(b"ERROR", msgspec.json.encode(exc.status())))
+            await self._write(response, _line(b"ERROR", msgspec.json.encode(exc.status())))
             return True
-        self._position += len(changes)
-        lines = [line for change in changes for line in self._lines(change)]
         every = self.faults.drop_watches_every
         if every is not None and self._sent + len(lines) >= every:
-            await response.write(b"".join(lines[: every - self._sent]))
+            await self._write(response, b"".join(lines[: every - self._sent]))
             self.broken = True
             return True
         self._sent += len(lines)
         if lines:
-            await response.write(b"".join(lines))
+            await self._write(response, b"".join(lines))
         return await self._fail(response)
+
+    def _next_lines(self) -> list[bytes]:
+        """Return about a piece of the next changes' lines.
+
+        :raises ApiError: 410, when changes were dropped before they could be sent.
+        """
+        lines: list[bytes] = []
+        size = 0
+        for change in self._log.since(self._position, _BATCH):
+            self._position += 1
+            made = self._lines(change)
+            lines += made
+            size += sum(map(len, made))
+            if size >= PIECE:
+                break
+        return lines
+
+    async def _write(self, response: web.StreamResponse, data: bytes) -> None:
+        async with asyncio.timeout(self.settings.stalled):
+            await response.write(data)
 
     async def _fail(self, response: web.StreamResponse) -> bool:
         """End the watch if a fault says so; return whether it ended."""
@@ -141,15 +175,15 @@ class Watch:
         fault = self.faults.watch_fault
         self.broken = fault is not WatchFault.EXPIRE
         if fault is WatchFault.TRUNCATE:
-            await response.write(b'{"type":"MODIFIED","object":{"kind":"')
+            await self._write(response, b'{"type":"MODIFIED","object":{"kind":"')
         elif fault is WatchFault.GARBAGE:
-            await response.write(b"\x00garbage\n")
+            await self._write(response, b"\x00garbage\n")
         elif fault is WatchFault.EXPIRE:
             error = expired("The resourceVersion for the provided watch is too old.")
-            await response.write(_line(b"ERROR", msgspec.json.encode(error.status())))
+            await self._write(response, _line(b"ERROR", msgspec.json.encode(error.status())))
         return True
 
-    def _lines(self, change: Change) -> Iterable[bytes]:
+    def _lines(self, change: Change) -> Sequence[bytes]:
         """Return the event of a change as the client's selector sees it, None when it does not."""
         matches = self._matches
         if matches is None:

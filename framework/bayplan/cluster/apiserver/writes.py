@@ -153,6 +153,7 @@ def create(cluster: ServedCluster, info: RequestInfo, body: Any) -> StoredObject
     if resource.status and resource.plural != "nodes":
         content.pop("status", None)
     content = with_defaults(resource, content)
+    cluster.check_space(content)
     obj = decode(resource, content)
     try:
         with cluster.carrying(content, obj):
@@ -325,6 +326,7 @@ def _replace(
         content = pod_update_defaults(current.content, content)
     if content == current.content:
         return current
+    cluster.check_space(content)
     obj = decode(resource, content)
     if info.subresource == "status":
         check_conditions(resource, content)
