@@ -61,7 +61,8 @@ async def test_what_a_pod_uses_counts_even_if_this_program_cannot_read_it() -> N
         resource = made.cluster.resources.of_kind("", "Pod")
         assert resource is not None
         content = made.cluster.records(resource)["default/strange"].content
-        content["spec"]["tolerations"] = [{"operator": "Likes", "key": "newer"}]
+        spec = {**content["spec"], "tolerations": [{"operator": "Likes", "key": "newer"}]}
+        made.cluster.store_content(resource, "default/strange", {**content, "spec": spec})
         app = await made.start()
         made.create(make_pod("two", cpu=2), make_pod("one", cpu=1))
         await made.run_out(5)
