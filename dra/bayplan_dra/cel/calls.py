@@ -10,7 +10,16 @@ from bayplan_dra.cel.compiled import Compiled
 from bayplan_dra.cel.errors import EvaluationError
 from bayplan_dra.cel.frame import BUDGET, Frame, Run, size_of, spend
 from bayplan_dra.cel.library import Overload
-from bayplan_dra.cel.values import NONE, DomainMap, Optional, Uint, equal, go_type, no_such_key
+from bayplan_dra.cel.values import (
+    NONE,
+    DomainMap,
+    Optional,
+    Uint,
+    equal,
+    go_type,
+    no_such_key,
+    type_name,
+)
 
 __all__ = [
     "as_bool",
@@ -18,7 +27,6 @@ __all__ = [
     "dispatch",
     "fast_comparison",
     "get",
-    "get_field",
     "try_get",
 ]
 
@@ -56,27 +64,30 @@ def get(holder: Any, key: Any) -> Any:
         if isinstance(key, bool) and not any(k is key for k in holder):
             raise no_such_key(key)
         return found
-    if isinstance(holder, tuple) and isinstance(key, int | float) and not isinstance(key, bool):
-        if key != int(key) or not 0 <= key < len(holder):
+    if isinstance(holder, tuple):
+        index = _index(key)
+        if not 0 <= index < len(holder):
             raise EvaluationError(f"index out of bounds: {key}")
-        return holder[int(key)]
-    raise EvaluationError("no such overload")
+        return holder[index]
+    raise no_such_key(key)
 
 
-def get_field(holder: Any, field: str) -> Any:
-    """Return a field of a map.
+def _index(key: Any) -> int:
+    """Return a key as an index of a list.
 
-    :raises EvaluationError: when there is none.
+    :raises EvaluationError: for a key that is no whole number.
     """
-    if isinstance(holder, dict):
-        return get(holder, field)
-    raise EvaluationError("no such overload")
+    if isinstance(key, bool) or not isinstance(key, int | float):
+        raise EvaluationError(f"unsupported index type '{type_name(key)}' in list")
+    if isinstance(key, float) and not key.is_integer():
+        raise EvaluationError(f"unsupported index value {key} in list")
+    return int(key)
 
 
 def try_get(holder: Any, key: Any) -> Optional:
     """Return an entry of a map or list, or of an optional one, as an optional value.
 
-    :raises EvaluationError: for a value that has no entries.
+    :raises EvaluationError: for a key that a list cannot have.
     """
     if isinstance(holder, Optional):
         if not holder.present:
@@ -86,9 +97,10 @@ def try_get(holder: Any, key: Any) -> Optional:
         return Optional(holder[key], True)
     if isinstance(holder, dict):
         return Optional(holder[key], True) if key in holder else NONE
-    if isinstance(holder, tuple) and type(key) in (int, Uint):
-        return Optional(holder[key], True) if 0 <= key < len(holder) else NONE
-    raise EvaluationError("no such overload")
+    if isinstance(holder, tuple):
+        index = _index(key)
+        return Optional(holder[index], True) if 0 <= index < len(holder) else NONE
+    return NONE
 
 
 _SCALARS = {

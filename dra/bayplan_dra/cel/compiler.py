@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from bayplan_dra.cel import types as t
-from bayplan_dra.cel.calls import as_key, dispatch, fast_comparison, get, get_field, try_get
+from bayplan_dra.cel.calls import as_key, dispatch, fast_comparison, get, try_get
 from bayplan_dra.cel.compiled import (
     Compiled,
     Scope,
@@ -162,7 +162,7 @@ class _Compiler:
         run = operand.run
         if optional or operand.type.name == "optional_type":
             return Compiled(t.optional_of(part), lambda f: try_get(run(f), field), operand.cost + 1)
-        return Compiled(part, lambda f: get_field(run(f), field), operand.cost + 1)
+        return Compiled(part, lambda f: get(run(f), field), operand.cost + 1)
 
     # Logic ---------------------------------------------------------------------------------
 

@@ -37,13 +37,20 @@ def attribute_value(attribute: DeviceAttribute) -> Any:
     if attribute.boolean is not None:
         return attribute.boolean
     if attribute.version is not None:
-        return Semver(attribute.version)
+        return _version(attribute.version)
     for plain_list in (attribute.booleans, attribute.integers, attribute.strings):
         if plain_list is not None:
             return tuple(plain_list)
     if attribute.versions is not None:
-        return tuple(Semver(text) for text in attribute.versions)
+        return tuple(_version(text) for text in attribute.versions)
     raise ValueError("unsupported attribute value")
+
+
+def _version(text: str) -> Semver:
+    try:
+        return Semver(text)
+    except ValueError as exc:
+        raise ValueError(f"parse semantic version: {exc}") from None
 
 
 class _Attributes(dict[str, Any]):

@@ -13,9 +13,10 @@ from bayplan_dra.cel.errors import (
     CelError,
     CompileError,
     EvaluationError,
+    Interrupted,
 )
 from bayplan_dra.cel.frame import COST_LIMIT
-from bayplan_dra.cel.values import go_type
+from bayplan_dra.cel.values import type_name
 
 if TYPE_CHECKING:
     from bayplan_dra.cel.compiler import CompiledExpression
@@ -59,7 +60,9 @@ class Program:
         value = self._run([device, COST_LIMIT, interrupt, 0, *self._frame_rest])
         if value is True or value is False:
             return bool(value)
-        raise EvaluationError(f"CEL result of type {go_type(value)} could not be converted to bool")
+        raise EvaluationError(
+            f"CEL result of type {type_name(value)} could not be converted to bool"
+        )
 
     def matches_all(self, devices: Iterable[CelDevice]) -> list[bool | CelError]:
         """Evaluate for many devices, once for those that agree on what is read.
@@ -68,10 +71,16 @@ class Program:
         """
         return [self.result(device) for device in devices]
 
-    def result(self, device: CelDevice) -> bool | CelError:
-        """Return the result for a device, cached or evaluated; or the error."""
+    def result(
+        self, device: CelDevice, interrupt: Callable[[], bool] | None = None
+    ) -> bool | CelError:
+        """Return the result for a device, cached or evaluated; or the error.
+
+        :param interrupt: as in ``matches``.
+        :raises Interrupted: when the interrupt returned True.
+        """
         if self.reads is None or not self._worth_keeping():
-            return self._evaluate(device)
+            return self._evaluate(device, interrupt)
         key = self._key(device)
         found = self._results.get(key)
         self._asked += 1
@@ -79,16 +88,18 @@ class Program:
             self._missed += 1
             if len(self._results) >= _MOST_SHARED:
                 self._results.clear()
-            found = self._results[key] = self._evaluate(device)
+            found = self._results[key] = self._evaluate(device, interrupt)
         return found
 
     def _worth_keeping(self) -> bool:
         """Tell whether devices agree often enough for the cache to pay off."""
         return self._missed < _SAMPLE or self._missed * 2 < self._asked
 
-    def _evaluate(self, device: CelDevice) -> bool | CelError:
+    def _evaluate(self, device: CelDevice, interrupt: Callable[[], bool] | None) -> bool | CelError:
         try:
-            return self.matches(device)
+            return self.matches(device, interrupt)
+        except Interrupted:
+            raise
         except CelError as exc:
             # The error is cached for many devices; it must not keep frames alive.
             return exc.with_traceback(None)

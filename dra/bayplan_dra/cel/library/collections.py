@@ -19,7 +19,6 @@ from bayplan_dra.cel.values import (
     Uint,
     equal,
     is_number,
-    type_name,
 )
 
 _LONGEST_LIST = 48
@@ -59,7 +58,7 @@ def _position(items: tuple[Any, ...], value: Any, indices: Iterable[int]) -> int
 
 def _slice(items: tuple[Any, ...], start: int, end: int) -> tuple[Any, ...]:
     if not 0 <= start <= end <= len(items):
-        raise fail(f"cannot slice({start}, {end}), list has length {len(items)}")
+        raise fail(f"cannot slice({start}, {end}), list is length {len(items)}")
     return items[start:end]
 
 
@@ -132,16 +131,18 @@ declare(".last", _L, optional_of(A), lambda items: Optional(items[-1], True) if 
 
 
 def _includes(value: Any, wanted: Any) -> bool:
-    """Tell whether a list attribute contains a value, or a scalar attribute equals it."""
+    """Tell whether a list contains a value, or any other value equals it.
+
+    :raises EvaluationError: for a longer list, unless the value is among the first 48.
+    """
     if not isinstance(value, tuple):
-        if type_name(value) in ("map", "null_type"):
-            raise fail("no such overload: includes")
         return equal(value, wanted)
-    if len(value) > _LONGEST_LIST:
+    found = member_of(wanted, value[:_LONGEST_LIST])
+    if not found and len(value) > _LONGEST_LIST:
         raise fail(
             f"'includes' function cannot be applied to lists longer than {_LONGEST_LIST} values"
         )
-    return member_of(wanted, value)
+    return found
 
 
 declare(".includes", (t.DYN, t.DYN), t.BOOL, _includes)
