@@ -19,6 +19,7 @@ from bayplan import (
     Plugin,
     PodInfo,
     Reads,
+    Refusal,
     Reject,
     hookimpl,
 )
@@ -29,7 +30,7 @@ from bayplan.errors import PluginError
 from bayplan.plugin.base import Skip
 from bayplan.profiles.runtime import Runtime
 from bayplan.snapshot import Snapshot
-from bayplan.testing import make_node, make_pod
+from bayplan.testing import check_plugin, make_node, make_pod
 
 
 class World:
@@ -67,6 +68,7 @@ def answers(found: Evaluation) -> dict[str, object]:
         "total": found.total.tolist(),
         "best": found.best(),
         "unresolvable": found.unresolvable().tolist(),
+        "failure": None if found.failure is None else found.failure.rows.tolist(),
         "reasons": {
             (column.call.name, reason, resolvable): mask.tolist()
             for column in found.filters
@@ -74,6 +76,70 @@ def answers(found: Evaluation) -> dict[str, object]:
             if mask.any()
         },
     }
+
+
+# A filter that cannot tell -----------------------------------------------------------------
+
+
+class CannotTell(Plugin[Args]):
+    """Cannot tell about the nodes that are labelled so."""
+
+    reads = Reads.NODE
+
+    @hookimpl
+    def filter(self, nodes: NodeView) -> list[Reject]:
+        return [Reject(nodes.has_label("odd"), "odd", resolvable=False, error=True)]
+
+
+class OnlyGood(Plugin[Args]):
+    """Refuses the nodes that are labelled so."""
+
+    reads = Reads.NODE
+
+    @hookimpl
+    def filter(self, nodes: NodeView) -> list[Reject]:
+        return [Reject(nodes.has_label("bad"), "bad")]
+
+
+def feasible(*plugins: type[Plugin[Any]], many: int = 1, **labels: str) -> int:
+    """Return how many nodes are feasible, of a few plain ones and one with labels."""
+    world = World(*plugins, nodes=[f"n{index}" for index in range(many)])
+    world.show(make_node("other", labels=labels))
+    return int(np.count_nonzero(world.plain.evaluate(pod()).feasible))
+
+
+def test_a_filter_that_cannot_tell_of_one_node_leaves_none() -> None:
+    assert feasible(CannotTell, many=3) == 4
+    assert feasible(CannotTell, many=3, odd="") == 0
+    assert feasible(CannotTell, many=99, odd="") == 0
+
+
+def test_it_is_not_asked_of_nodes_that_filters_before_refuse() -> None:
+    assert feasible(OnlyGood, CannotTell, bad="", odd="") == 1
+    assert feasible(CannotTell, OnlyGood, bad="", odd="") == 0
+
+
+def test_enough_feasible_nodes_keep_kubernetes_from_asking() -> None:
+    assert feasible(CannotTell, many=100, odd="") == 100
+
+
+class CannotTellOfFirst(Plugin[Args]):
+    """Cannot tell about the first node."""
+
+    reads = Reads.NODE
+
+    @hookimpl
+    def filter(self, nodes: NodeView) -> list[Reject]:
+        first = np.array([node.row == 0 for node in nodes], dtype=np.bool_)
+        return [Reject(first, "first", resolvable=False, error=True)]
+
+    @hookimpl
+    def filter_node(self, node: NodeRow) -> Refusal | None:
+        return Refusal(("first",), False, error=True) if node.row == 0 else None
+
+
+def test_the_spellings_of_a_filter_that_cannot_tell_agree() -> None:
+    check_plugin(CannotTellOfFirst)
 
 
 # What is called again --------------------------------------------------------------------------
@@ -567,7 +633,29 @@ class Busiest(Signed):
         return 100.0 / (1 + sum(len(pods) for pods in node.table.pods))
 
 
-ZOO = [Disk, Room, Apart, Ranked, Zone, Busiest]
+class Unsure(Signed):
+    """By the pods on a node, row by row: cannot tell where there is one of the app."""
+
+    reads = Reads.PODS
+
+    @hookimpl
+    def filter_node(self, pod: PodInfo, node: NodeRow) -> Refusal | None:
+        unsure = Refusal(("unsure",), resolvable=False, error=True)
+        return unsure if same_app(pod, node) == 1 else None
+
+
+class UnsureColumns(Signed):
+    """By the pods on the nodes, over columns: cannot tell where there are two of the app."""
+
+    reads = Reads.PODS
+
+    @hookimpl
+    def filter(self, pod: PodInfo, nodes: NodeView) -> list[Reject]:
+        some = np.array([same_app(pod, node) == 2 for node in nodes], dtype=np.bool_)
+        return [Reject(some, "unsure", resolvable=False, error=True)]
+
+
+ZOO = [Disk, Room, Apart, Ranked, Zone, Busiest, Unsure, UnsureColumns]
 NAMES = st.sampled_from(["n0", "n1", "n2", "n3", "n4"])
 CHANGES = st.one_of(
     st.tuples(st.just("place"), NAMES, st.sampled_from(["web", "db"])),

@@ -30,11 +30,15 @@ Bounds = tuple[float, float] | None
 
 @dataclass(slots=True)
 class FilterColumn:
-    """One filter plugin's refusals over all rows, by (reason, resolvable)."""
+    """One filter plugin's refusals over all rows, by (reason, resolvable).
+
+    ``errors`` are the refused rows for which the plugin could not tell.
+    """
 
     spellings: Spellings
     refusals: dict[tuple[str, bool], BoolColumn] = field(default_factory=dict)
     mask: BoolColumn = field(default_factory=lambda: np.zeros(0, dtype=np.bool_))
+    errors: set[int] = field(default_factory=set)
     call: HookCall = field(init=False)
     vector: HookCall | None = field(init=False)
     per_node: HookCall | None = field(init=False)
@@ -47,9 +51,27 @@ class FilterColumn:
         self.clusterwide = Reads.CLUSTER in self.call.plugin.reads
         self.by_pods = Reads.PODS in self.call.plugin.reads
 
+    def clear(self, size: int) -> None:
+        """Drop all answers."""
+        self.refusals = {}
+        self.mask = np.zeros(size, dtype=np.bool_)
+        self.errors = set()
+
+    def add(
+        self, refused: BoolColumn, reason: str, resolvable: bool = True, error: bool = False
+    ) -> None:
+        """Refuse the rows of a mask."""
+        key = (reason, resolvable)
+        known = self.refusals.get(key)
+        self.refusals[key] = refused.copy() if known is None else known | refused
+        self.mask |= refused
+        if error:
+            self.errors.update(np.flatnonzero(refused).tolist())
+
     def set_row(self, row: int, refusal: str | Refusal | None, size: int) -> None:
         """Set one row's answer."""
         if self.mask[row]:
+            self.errors.discard(row)
             for mask in self.refusals.values():
                 mask[row] = False
         self.mask[row] = refusal is not None
@@ -57,6 +79,8 @@ class FilterColumn:
             return
         if isinstance(refusal, str):
             refusal = Refusal((refusal,))
+        if refusal.error:
+            self.errors.add(row)
         for reason in refusal.reasons:
             key = (reason, refusal.resolvable)
             if key not in self.refusals:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 import numpy.typing as npt
 
@@ -11,21 +13,34 @@ from bayplan.plugin.decision import Finalist, PodDecision, fit_message
 from bayplan.plugin.hookspecs import BoolColumn, FloatColumn
 from bayplan.snapshot import PodInfo
 
-__all__ = ["NOWHERE", "Evaluation"]
+__all__ = ["NOWHERE", "Evaluation", "FilterFailure"]
 
 NOWHERE = -np.inf
 """The total of a node that cannot take the pod."""
 _FINALISTS = 5
 
 
+class FilterFailure(NamedTuple):
+    """A filter that could not tell about some nodes, and so refuses the others, too.
+
+    ``rows`` are the former, ``others`` is the mask of those that are only refused for that.
+    """
+
+    column: FilterColumn
+    rows: npt.NDArray[np.intp]
+    others: BoolColumn
+
+
 class Evaluation:
     """Which nodes can take a pod, and how good each is.
 
     ``feasible`` and ``total`` are columns over all rows; ``total`` is -inf where not feasible.
+    ``failure`` is the filter that failed the pod's attempt, so that no node is feasible.
     """
 
     __slots__ = (
         "epoch",
+        "failure",
         "feasible",
         "filters",
         "node_version",
@@ -44,6 +59,7 @@ class Evaluation:
         self.filters: list[FilterColumn] = []
         self.scores: list[ScoreColumn] = []
         self.refusal: tuple[str, str] | None = None
+        self.failure: FilterFailure | None = None
         self.skipped: dict[str, set[str]] = {"pre_filter": set(), "pre_score": set()}
         self.feasible: BoolColumn = np.zeros(0, dtype=np.bool_)
         self.total: FloatColumn = np.zeros(0)
@@ -63,6 +79,25 @@ class Evaluation:
         else:
             row = int(rows[self.total[rows].argmax()])
         return row if self.total[row] != NOWHERE else None
+
+    def failing(self, enough: int) -> FilterFailure | None:
+        """Return the filter that fails the pod's attempt, None for none.
+
+        It could not tell about nodes that the filters before let pass.
+
+        :param enough: feasible nodes with which Kubernetes may never have come to these nodes.
+        """
+        if not any(column.errors for column in self.filters):
+            return None
+        left = np.ones(len(self.feasible), dtype=np.bool_)
+        for column in self.filters:
+            rows = [row for row in sorted(column.errors) if left[row]]
+            if rows:
+                if np.count_nonzero(self.feasible) >= enough:
+                    return None
+                return FilterFailure(column, np.array(rows, dtype=np.intp), self.feasible)
+            left &= ~column.mask
+        return None
 
     def unresolvable(self) -> BoolColumn:
         """Return the mask of rows where no preemption can help."""
@@ -89,7 +124,9 @@ class Evaluation:
         :param names: the nodes' names, by row.
         :param finalists: whether to record the scores of the best nodes.
         """
-        decision = PodDecision(self.pod.key, len(names), pre_filter=self.refusal)
+        decision = PodDecision(
+            self.pod.key, len(names), pre_filter=self.refusal, error=self.failure is not None
+        )
         if self.refusal is not None:
             decision.message = fit_message(len(names), (), self.refusal)
             return decision

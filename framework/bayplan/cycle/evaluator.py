@@ -34,6 +34,7 @@ from bayplan.snapshot import NodeRow, NodeView, PodInfo, Snapshot
 __all__ = ["Evaluator", "Trace"]
 
 _KEPT_SIGNATURES = 128
+_NOT_CONSIDERED = "not considered because the filter failed on another node"
 
 
 @dataclass(frozen=True)
@@ -157,6 +158,11 @@ class Evaluator:
         for column in result.filters:
             self._fill_filter(column, pod, view, result)
         self._combine_filters(result, len(view))
+        result.failure = result.failing(_feasible_nodes_wanted(len(view)))
+        if result.failure is not None:
+            others = result.failure.others
+            result.failure.column.add(others, _NOT_CONSIDERED, resolvable=False)
+            self._combine_filters(result, len(view))
         skipped = result.skipped["pre_score"]
         candidates = NodeView(table, mask=result.feasible)
         for call in self._runtime["pre_score"]:
@@ -177,8 +183,7 @@ class Evaluator:
         self, column: FilterColumn, pod: PodInfo, view: NodeView, result: Evaluation
     ) -> None:
         size = len(view)
-        column.refusals = {}
-        column.mask = np.zeros(size, dtype=np.bool_)
+        column.clear(size)
         if column.vector is None:
             rows = self._survivors_before(column, result, size)
             self._ask_rows(column, rows, pod, result.state, size)
@@ -186,10 +191,7 @@ class Evaluator:
         call = column.vector
         for reject in self._rejects(call, pod, view, result.state):
             mask = guard(call, as_mask, reject.mask, size)
-            key = (reject.reason, reject.resolvable)
-            known = column.refusals.get(key)
-            column.refusals[key] = mask.copy() if known is None else known | mask
-            column.mask |= mask
+            column.add(mask, reject.reason, reject.resolvable, reject.error)
 
     def _rejects(
         self, call: HookCall, pod: PodInfo, nodes: NodeView, state: CycleState
@@ -308,7 +310,7 @@ class Evaluator:
         changes = table.changes
         if kept.epoch != table.epoch or kept.node_version != table.node_version:
             return False
-        if kept.refusal is not None:
+        if kept.refusal is not None or kept.failure is not None:
             return kept.position == len(changes)
         kept.pod = pod
         if kept.position == len(changes):
@@ -342,10 +344,10 @@ class Evaluator:
                 # Other rows may be feasible now that no per-node hook has seen.
                 return False
             self._combine_filters(kept, len(view))
-            return True
-        for row in rows:
-            kept.feasible[row] = not any(c.mask.item(row) for c in kept.filters)
-        return True
+        else:
+            for row in rows:
+                kept.feasible[row] = not any(c.mask.item(row) for c in kept.filters)
+        return kept.failing(_feasible_nodes_wanted(len(view))) is None
 
     def _prepare(self, hook: str, kept: Evaluation, pod: PodInfo, view: NodeView) -> bool:
         """Run a hook again for plugins that read beyond a row; False if an answer changed."""
@@ -376,6 +378,8 @@ class Evaluator:
                 column.refusals[key] = np.zeros(size, dtype=np.bool_)
             column.refusals[key][hit] = True
             column.mask[hit] = True
+            if reject.error:
+                column.errors.update(hit.tolist())
 
     def _refresh_scores(
         self, kept: Evaluation, pod: PodInfo, view: NodeView, rows: list[int], before: list[bool]
@@ -437,6 +441,15 @@ class Evaluator:
         score.raw[some] = found.column
         if found.bounds is not None:
             score.note(*found.bounds)
+
+
+def _feasible_nodes_wanted(nodes: int) -> int:
+    """Return how many feasible nodes are enough for kube-scheduler to stop looking.
+
+    numFeasibleNodesToFind with the default of percentageOfNodesToScore.
+    """
+    percentage = max(5, 50 - nodes // 125)
+    return min(nodes, max(100, nodes * percentage // 100))
 
 
 def _summed(calls: Iterable[tuple[str, str, float]]) -> dict[tuple[str, str], float]:

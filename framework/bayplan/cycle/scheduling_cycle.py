@@ -43,7 +43,7 @@ class Result:
     ``waits`` says which plugins hold a WAITING unit back, and for how long. ``preemption`` is what
     a plugin wants to evict for a unit that does not fit. ``partial`` gives, for a gang that is not
     strict and did not fit, the node of each member that found one, by pod key. ``error`` is what
-    a plugin raised when the outcome is ERROR.
+    a plugin raised, None for an ERROR that is a filter's answer.
     """
 
     decision: Decision
@@ -281,8 +281,11 @@ class Cycle:
         decision.refused_by |= {call.name for call in self._runtime["placement_generate"]}
 
     def _refused(self, unit: Unit, decision: Decision, state: CycleState, preempt: bool) -> Result:
-        """Let plugins preempt pods for a unit that does not fit."""
+        """Let plugins preempt pods for a unit that does not fit, unless a filter failed."""
         result = Result(decision)
+        if any(own.error for own in decision.pods.values()):
+            decision.outcome = Outcome.ERROR
+            return result
         # Without any node there is no pod to evict.
         preempt = preempt and bool(len(self._snapshot.nodes))
         for call in self._runtime["post_filter"] if preempt else ():

@@ -17,7 +17,7 @@ from bayplan.naming import natural_key
 from bayplan.plugin.base import Remedy, Unit
 from bayplan.plugin.decision import Outcome
 from bayplan.profiles.runtime import HookCall, Runtime, guard
-from bayplan.snapshot import NodeRow, PodInfo, Snapshot
+from bayplan.snapshot import NodeRow, NodeView, PodInfo, Snapshot
 
 __all__ = ["Diagnosis"]
 
@@ -161,6 +161,10 @@ class Diagnosis:
         allowed = None if rows is None else set(rows.tolist())
         if found.refusal is not None:
             calls = [c for c in self.runtime["remedies"] if c.name == found.refusal[0]]
+        elif found.failure is not None:
+            # Until the filter can tell, no other change helps.
+            failed = found.failure.column.call.name
+            calls = [c for c in self.runtime["remedies"] if c.name == failed]
         else:
             skipped = found.skipped["pre_filter"]
             calls = [c for c in self.runtime["remedies"] if c.name not in skipped]
@@ -180,7 +184,8 @@ class Diagnosis:
 
     def _offers(self, call: HookCall, pod: PodInfo, found: Evaluation) -> list[Remedy]:
         view = self.snapshot.view()
-        return guard(call, _as_remedies, call(pod, view, found.state), len(view))
+        asked = view if found.failure is None else NodeView(view.table, found.failure.rows)
+        return guard(call, _as_remedies, call(pod, asked, found.state), len(view))
 
     def _verified(
         self,

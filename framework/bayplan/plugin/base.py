@@ -104,20 +104,24 @@ class Normalize(Enum):
 class Reject:
     """Nodes that ``filter`` refuses: a mask over the nodes it was given, and the reason.
 
-    With ``resolvable=False`` no preemption can help there.
+    With ``resolvable=False`` no preemption can help there. With ``error=True`` the plugin cannot
+    tell, as with the status Error of a filter in Kubernetes: when such a node passes the filters
+    before, the pod's attempt fails, whatever other nodes offer.
     """
 
     mask: BoolColumn
     reason: str
     resolvable: bool = True
+    error: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """One node's refusal by ``filter_node`` where a plain text is not enough."""
+    """One node's refusal by ``filter_node`` where a plain text is not enough, see Reject."""
 
     reasons: tuple[str, ...]
     resolvable: bool = True
+    error: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,8 +36,8 @@ class PodDecision:
     ``refused`` holds (plugin, reason, number of nodes) in the order of the plugins, for the first
     plugin that refused each node; a node may have several reasons of that plugin. ``removed`` is
     the number of nodes that each plugin removed, ``unresolvable`` the number of nodes where no
-    preemption can help. ``notes`` are remarks of plugins on the pod and its node, such as its
-    devices.
+    preemption can help. ``error`` says that a filter could not tell. ``notes`` are remarks of
+    plugins on the pod and its node, such as its devices.
     """
 
     pod: str
@@ -49,6 +49,7 @@ class PodDecision:
     removed: Sequence[tuple[str, int]] = ()
     unresolvable: int = 0
     pre_filter: tuple[str, str] | None = None
+    error: bool = False
     finalists: Sequence[Finalist] = ()
     message: str = ""
     notes: Sequence[str] = ()

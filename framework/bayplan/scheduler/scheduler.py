@@ -301,10 +301,13 @@ class Scheduler:
         elif decision.outcome is Outcome.WAITING:
             self._binding.wait(queued, unit, profile, result)
         elif decision.outcome is Outcome.ERROR:
+            state.recorder.refused(unit, decision, "SchedulerError")
             if result.error is not None:
                 state.recorder.log_failure(result.error)
-            state.recorder.refused(unit, decision, "SchedulerError")
-            state.queue.retry(queued, state.now)
+                state.queue.retry(queued, state.now)
+            else:
+                # A filter that could not tell answers the same until something changes.
+                state.queue.refuse(queued, decision.refused_by, state.now)
         else:
             self._not_placed(queued, unit, result)
 

@@ -22,6 +22,7 @@ from bayplan.errors import InputError, PluginError
 from bayplan.plugin.base import CycleState, Plugin, Unit
 from bayplan.plugin.contract import check_class, hook_names
 from bayplan.plugin.events import ClusterEvent
+from bayplan.plugin.hookspecs import BoolColumn
 from bayplan.profiles.runtime import HookCall, Runtime, guard
 from bayplan.snapshot import NodeRow, NodeView, PodInfo, Snapshot
 from bayplan.testing import fingerprints
@@ -102,6 +103,12 @@ def _same(plugin: type[Plugin[Any]], what: str, one: Evaluation, other: Evaluati
         raise PluginCheckError(f"{plugin.__name__}: {what} differ in scores")
 
 
+def _own_mask(found: Evaluation) -> BoolColumn:
+    """Return the nodes that the one filter refuses for themselves."""
+    mask = found.filters[0].mask
+    return mask if found.failure is None else mask & ~found.failure.others
+
+
 def _check_spellings(
     plugin: type[Plugin[Any]],
     args: Mapping[str, Any],
@@ -120,7 +127,7 @@ def _check_spellings(
         skipped = found.skipped["pre_filter" if vector == "filter" else "pre_score"]
         if plugin.__name__ in skipped:
             continue
-        column = found.filters[0].mask if vector == "filter" else found.scores[0].raw
+        column = _own_mask(found) if vector == "filter" else found.scores[0].raw
         for row, node in enumerate(view):
             answer = runtime[single][0](pod, node, found.state)
             expected = (answer is not None) if vector == "filter" else float(answer)
