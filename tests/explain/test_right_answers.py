@@ -50,7 +50,11 @@ ANSWERS: dict[str, Answer] = {
         ("would fit on n0 without matchAttribute resource.kubernetes.io/pcieRoot in claim c", []),
     ],
     "c05b-cel": [
-        ("would fit on n0 if the selectors of request gpu in claim c chose one of its devices", []),
+        (
+            "would be tried again if selector #0 of request gpu in claim c did not fail on device "
+            "gpu-0 of n0 (no such key: modle; .?modle.orValue(...) is safe to read)",
+            [],
+        ),
     ],
     "c06-selector": [
         ("would fit on n0 with nodeSelector gpu-type=h100, as its labels are written", []),

@@ -9,6 +9,7 @@ from bayplan.api import (
     DeviceClass,
     Node,
     Pod,
+    PodCondition,
     PodGroup,
     ResourceClaim,
     ResourceClaimTemplate,
@@ -157,10 +158,20 @@ def devices(made: Cluster, pod_name: str) -> list[str]:
     )
 
 
-def message(made: Cluster, pod_name: str) -> str:
+def scheduled(made: Cluster, pod_name: str) -> PodCondition:
+    """Return a pod's condition PodScheduled; an empty one where it has none."""
     found = made.api.get(Pod, f"default/{pod_name}")
     assert found is not None
-    return next((c.message for c in found.status.conditions if c.type == "PodScheduled"), "")
+    empty = PodCondition("PodScheduled", "Unknown", "", "")
+    return next((c for c in found.status.conditions if c.type == "PodScheduled"), empty)
+
+
+def message(made: Cluster, pod_name: str) -> str:
+    return scheduled(made, pod_name).message
+
+
+def reason(made: Cluster, pod_name: str) -> str:
+    return scheduled(made, pod_name).reason
 
 
 def ledger(made: Cluster) -> DeviceLedger:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from gpu_builders import (
     DRA,
     GPU,
     NUMA,
+    Content,
     claim,
     cluster,
     device_class,
@@ -22,6 +24,7 @@ from gpu_builders import (
     node,
     obj,
     pod,
+    reason,
     request,
     slice_of,
     template,
@@ -30,9 +33,15 @@ from gpu_builders import (
 from bayplan import Plugin, hookimpl
 from bayplan.api import (
     DeviceTaintRule,
+    Node,
+    Pod,
     ResourceClaim,
     ResourceSlice,
 )
+from bayplan.explain.explanation import explain
+from bayplan.testing import Cluster
+from bayplan_dra.allocator import AllocatedState
+from bayplan_plugins.dynamic_resources.node_allocator import NodeAllocator
 
 BELOW_3 = f'device.attributes["{GPU}"].index < 3'
 
@@ -108,23 +117,152 @@ def test_an_expression_that_does_not_compile_is_reported_with_its_position() -> 
     assert "1:7: undefined field 'drivr'" in message(made, "p")
 
 
-def test_an_attribute_missing_on_one_node_refuses_that_node_only() -> None:
-    made = cluster(
-        device_class(expression=f'device.attributes["{GPU}"].model == "H100"'),
-        node("a"),
-        node("b"),
-        slice_of("a", [gpu(0)]),
-        slice_of("b", [gpu(0, model="H100")]),
-        template("one", request()),
-        pod("p", "one"),
+IS_H100 = f'device.attributes["{GPU}"].model == "H100"'
+H100 = gpu(0, model="H100")
+FAILS = "CEL runtime error: no such key: model (on device gpu-0)"
+
+
+def failing_cluster(gpus: dict[str, list[Content]], **options: Any) -> Cluster:
+    """Return a cluster with a pod whose class reads an attribute that plain GPUs do not have."""
+    nodes = [node(name) for name in gpus]
+    slices = [slice_of(name, own) for name, own in gpus.items()]
+    picky = device_class(expression=IS_H100)
+    own = template("one", request())
+    return cluster(picky, *nodes, *slices, own, pod("p", "one"), **options)
+
+
+def test_a_selector_that_fails_on_any_node_holds_its_pod_back() -> None:
+    made = failing_cluster({"bad": [gpu(0)], "good": [H100]})
+    assert made.schedule() == {}
+    assert message(made, "p") == (
+        "0/2 nodes are available: 1 cannot allocate all claims (claim own, request gpu: class gpu: "
+        f"selector #0: {FAILS}), 1 not considered because the filter failed on another node."
     )
-    assert made.schedule() == {"p": "b"}
+    assert reason(made, "p") == "SchedulerError"
+    made.api.update(slice_of("bad", [H100]))
+    made.advance(20)
+    assert "p" in made.placements()
+
+
+def test_a_hundred_nodes_that_fail_alike_make_one_reason() -> None:
+    made = failing_cluster({f"n{i}": [gpu(0)] for i in range(100)})
+    assert made.schedule() == {}
+    assert message(made, "p") == (
+        "0/100 nodes are available: 100 cannot allocate all claims (claim own, request gpu: "
+        f"class gpu: selector #0: {FAILS})."
+    )
+
+
+def test_kubernetes_would_not_come_to_the_failing_node_of_many() -> None:
+    made = failing_cluster({"bad": [gpu(0)], **{f"n{i}": [H100] for i in range(200)}})
+    assert made.schedule().keys() == {"p"}
+
+
+def test_devices_after_those_that_suffice_do_not_count() -> None:
+    made = failing_cluster({"a": [{**H100, "name": "first"}, gpu(0)]})
+    assert made.schedule() == {"p": "a"}
+    made.add(pod("q", "one"))
+    made.schedule()
+    assert FAILS in message(made, "q")
+
+
+def test_a_device_in_use_does_not_count() -> None:
+    both = [gpu(0), {**gpu(1, model="H100"), "taints": [{"key": "k", "effect": "NoSchedule"}]}]
+    made = picky_cluster({"a": both}, pod("first", "any"))
+    made.schedule()
+    assert devices(made, "first") == ["gpu-0"]
+    made.add(pod("p", "h100"))
+    made.schedule()
+    assert reason(made, "p") == "Unschedulable"
+    made.api.update(slice_of("a", [gpu(0), gpu(1, model="H100")]))
+    made.advance(20)
+    assert devices(made, "p") == ["gpu-1"]
+
+
+def test_a_node_that_other_filters_refuse_does_not_count() -> None:
+    made = cluster(
+        device_class(expression=IS_H100),
+        node("bad", zone="x"),
+        node("good", zone="y"),
+        slice_of("bad", [gpu(0)]),
+        slice_of("good", [H100]),
+        template("one", request()),
+        pod("p", "one", nodeSelector={"zone": "y"}),
+    )
+    assert made.schedule() == {"p": "good"}
+
+
+def picky_cluster(gpus: dict[str, list[Content]], *objects: Any) -> Cluster:
+    """Return a cluster with templates for any GPU and for one that reads an attribute."""
+    picky = request(selectors=[{"cel": {"expression": IS_H100}}])
+    return gpu_cluster(gpus, template("any", request()), template("h100", picky), *objects)
+
+
+def what_would_help(made: Cluster, pod_name: str) -> list[str]:
+    made.schedule()
+    found = made.api.get(Pod, f"default/{pod_name}")
+    assert found is not None
+    return [one.text for one in explain(made.scheduler, found).suggestions]
+
+
+def test_explain_names_the_selector_to_mend() -> None:
+    made = failing_cluster({"a": [gpu(0)], "b": [gpu(0)], "good": [H100]})
+    assert what_would_help(made, "p") == [
+        "would be tried again if selector #0 of class gpu did not fail on device gpu-0 of a and of "
+        "1 more node (no such key: model; .?model.orValue(...) is safe to read)"
+    ]
+    own = picky_cluster({"a": [gpu(0, modle="x")]}, pod("q", "h100"))
+    assert what_would_help(own, "q") == [
+        "would be tried again if selector #0 of request gpu in claim own did not fail on device "
+        'gpu-0 of a (no such key: model; did you mean "modle"?)'
+    ]
+
+
+def test_a_failing_selector_does_not_hide_what_would_help_elsewhere() -> None:
+    made = failing_cluster({"bad": [gpu(0)], "good": [H100]})
+    made.add(pod("q", "one", nodeSelector={"z": "x"}))
+    first, _ = what_would_help(made, "q")
+    assert first == "would fit on good if its label z was x (it has none)"
+
+
+def test_nobody_is_evicted_for_a_pod_whose_selector_fails() -> None:
+    made = picky_cluster({"a": [gpu(0), gpu(1)]}, pod("low", "any"))
+    made.schedule()
+    made.add(pod("p", "h100", priority=100))
+    assert made.schedule() == {"low": "a"}
+    assert "CEL runtime error: no such key: model" in message(made, "p")
+    assert "preemption" not in message(made, "p")
+
+
+def test_failing_selectors_can_be_ignored() -> None:
+    ignoring = {"DynamicResources": {"selectorFailurePolicy": "Ignore"}}
+    made = failing_cluster({"bad": [gpu(0)], "good": [H100]}, plugins=ignoring)
+    assert made.schedule() == {"p": "good"}
     made.add(pod("q", "one"))
     made.schedule()
     assert (
         "request gpu needs 1 device of class gpu, none of the node's 1 device is of it (class gpu: "
-        "selector #0: CEL runtime error: no such key: model (on device gpu-0))"
+        f"selector #0: {FAILS})"
     ) in message(made, "q")
+
+
+@pytest.mark.parametrize("policy", ["Fail", "Ignore"])
+def test_the_reference_order_has_the_same_policy(policy: str) -> None:
+    strict = {"DynamicResources": {"strictReference": True, "selectorFailurePolicy": policy}}
+    made = failing_cluster({"a": [gpu(0), {**H100, "name": "gpu-1"}]}, plugins=strict)
+    assert made.schedule() == ({} if policy == "Fail" else {"p": "a"})
+
+
+def test_a_gang_with_a_failing_selector_does_not_run() -> None:
+    made = picky_cluster(
+        {"bad": [gpu(0), gpu(1)], "good": [H100, {**H100, "name": "gpu-1"}]},
+        group("g", 2),
+        pod("g-0", "any", gang="g"),
+        pod("g-1", "h100", gang="g"),
+    )
+    assert made.schedule() == {}
+    assert "CEL runtime error: no such key: model" in message(made, "g-0")
+    assert reason(made, "g-1") == "SchedulerError"
 
 
 def test_an_expression_that_costs_too_much_refuses_its_pods_only() -> None:
@@ -393,6 +531,35 @@ def test_a_misspelt_attribute_is_reported_with_the_likely_one() -> None:
     made.schedule()
     assert "0/3 nodes are available: 3 cannot allocate all claims" in message(made, "p")
     assert 'no such key: modle; did you mean "model"? (on device gpu-0)' in message(made, "p")
+
+
+@pytest.mark.parametrize("strict", [True, False])
+def test_a_search_ends_with_the_filter_timeout_and_says_so(strict: bool) -> None:
+    """The clock goes on by a second whenever it is read."""
+    loop = "lists.range(60).all(a, lists.range(60).all(b, true))"
+    slow = request(selectors=[{"cel": {"expression": f"{loop} && device.driver == 'none'"}}])
+    made = gpu_cluster({"a": 50}, claim("c", slow))
+    ticks = itertools.count()
+    devices_of = ledger(made).devices
+    allocator = NodeAllocator(
+        devices_of, AllocatedState(), (), strict, 10.0, clock=lambda: float(next(ticks))
+    )
+    (asked,) = made.api.list(ResourceClaim)
+    (on,) = made.api.list(Node)
+    found = allocator.allocate("key", [ledger(made).specs.prepared(asked)], on)
+    assert found.timed_out
+    assert found.reason == (
+        "interrupted claim c, request gpu: selector #0, as filterTimeout (10 s) was over"
+    )
+    assert next(ticks) <= 13
+
+
+@pytest.mark.parametrize("policy", ["ignore", "Skip", 1])
+def test_an_unknown_policy_for_failing_selectors_is_refused(policy: object) -> None:
+    from bayplan.errors import InputError
+
+    with pytest.raises(InputError, match="selectorFailurePolicy"):
+        gpu_cluster({}, plugins={"DynamicResources": {"selectorFailurePolicy": policy}})
 
 
 def test_levels_of_the_topology_need_a_domain() -> None:

@@ -14,16 +14,17 @@ from bayplan_dra.allocator.model import (
     DeviceId,
     Features,
     HeldDevice,
+    Interrupt,
     NodeError,
     PoolDevice,
     TimedOut,
     allocated_ids,
 )
 from bayplan_dra.allocator.pools import Inventory, Pool, PoolKey
-from bayplan_dra.allocator.requests import ClaimToAllocate, prepare
+from bayplan_dra.allocator.requests import ClaimToAllocate, SelectorError, prepare
 from bayplan_dra.allocator.results import Choice, allocation_of
 from bayplan_dra.allocator.shape import Shapes
-from bayplan_dra.allocator.solve import Failure, Interrupt, Score, Solved, Task
+from bayplan_dra.allocator.solve import Failure, Score, Solved, Task
 from bayplan_dra.allocator.table import TOPOLOGY, DeviceTable
 
 __all__ = [
@@ -45,6 +46,7 @@ __all__ = [
     "PoolDevice",
     "PoolKey",
     "Score",
+    "SelectorError",
     "Shapes",
     "Solved",
     "Task",

@@ -9,10 +9,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bayplan_dra.allocator.model import AllocatedState, TimedOut
+from bayplan_dra.allocator.model import (
+    AllocatedState,
+    AllocationError,
+    Interrupt,
+    NodeError,
+    TimedOut,
+)
 from bayplan_dra.allocator.reference import Reference
-from bayplan_dra.allocator.requests import ClaimToAllocate
-from bayplan_dra.allocator.solve import Failure, Interrupt, Score, Solved, Task, solve
+from bayplan_dra.allocator.requests import ClaimToAllocate, SelectorError
+from bayplan_dra.allocator.solve import PLAIN_STEPS, Failure, Score, Solved, Task, solve
 from bayplan_dra.allocator.table import TOPOLOGY, DeviceTable
 
 __all__ = ["Allocator"]
@@ -24,10 +30,13 @@ class Allocator:
 
     :param levels: the attributes that say which devices belong together, the most precious first.
     :param strict_reference: try devices in Kubernetes' order and take the first solution.
+    :param ignore_selector_errors: do not select a device on which a selector fails; without it,
+        a failing selector fails the allocation wherever it does in Kubernetes.
     """
 
     levels: Sequence[str] = TOPOLOGY
     strict_reference: bool = False
+    ignore_selector_errors: bool = False
 
     def allocate(
         self,
@@ -42,10 +51,13 @@ class Allocator:
         :param interrupt: called every few steps; the search stops when it returns True.
         :param score: rates complete choices; ignored with ``strict_reference``.
         :raises AllocationError: when no node can help, as for an expression that does not compile.
+        :raises SelectorError: when a selector fails on a device, see ``ignore_selector_errors``.
         :raises NodeError: with ``strict_reference``, when the node's pools are invalid.
         """
         if self.strict_reference:
-            return _in_reference_order(claims, table, state, interrupt)
+            return self._in_reference_order(claims, table, state, interrupt)
+        if not self.ignore_selector_errors:
+            self._check_selectors(claims, table, state, interrupt)
         tasks = [Task(claim, table.all) for claim in claims]
         return solve(table, tasks, state, self.levels, interrupt, score)
 
@@ -66,18 +78,53 @@ class Allocator:
         """
         return solve(table, tasks, state, self.levels, interrupt, score)
 
+    def _check_selectors(
+        self,
+        claims: Sequence[ClaimToAllocate],
+        table: DeviceTable,
+        state: AllocatedState,
+        interrupt: Interrupt | None,
+    ) -> None:
+        """Look at devices in Kubernetes' order, until they suffice, if a selector fails on any.
 
-def _in_reference_order(
-    claims: Sequence[ClaimToAllocate],
-    table: DeviceTable,
-    state: AllocatedState,
-    interrupt: Interrupt | None,
-) -> Solved | Failure:
-    search = Reference(claims, table.pools, state, table.features, interrupt)
-    try:
-        found = search.run()
-    except TimedOut as exc:
-        return Failure(str(exc), search.calls, timed_out=True)
-    if found is None:
-        return Failure("no combination of devices fits", search.calls)
-    return Solved(found, 0, search.calls)
+        So whether a failing selector counts does not depend on the order of the better search.
+
+        :raises SelectorError: when Kubernetes would come across such a device.
+        """
+        search = Reference(claims, table.pools, state, table.features, interrupt, PLAIN_STEPS)
+        try:
+            if any(
+                table.filtered(way, claim.label, interrupt).failures
+                for claim in claims
+                for request in claim.requests
+                for way in request.ways
+            ):
+                search.run()
+        except SelectorError:
+            raise
+        except (AllocationError, NodeError):
+            # Whatever else is wrong, the search that follows says so.
+            return
+
+    def _in_reference_order(
+        self,
+        claims: Sequence[ClaimToAllocate],
+        table: DeviceTable,
+        state: AllocatedState,
+        interrupt: Interrupt | None,
+    ) -> Solved | Failure:
+        search = Reference(
+            claims,
+            table.pools,
+            state,
+            table.features,
+            interrupt,
+            ignore_selector_errors=self.ignore_selector_errors,
+        )
+        try:
+            found = search.run()
+        except TimedOut as exc:
+            return Failure(str(exc), search.calls, timed_out=True)
+        if found is None:
+            return Failure("no combination of devices fits", search.calls)
+        return Solved(found, 0, search.calls)

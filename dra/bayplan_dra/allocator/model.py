@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
@@ -25,6 +25,7 @@ __all__ = [
     "DeviceId",
     "Features",
     "HeldDevice",
+    "Interrupt",
     "NodeError",
     "PoolDevice",
     "TimedOut",
@@ -32,6 +33,8 @@ __all__ = [
 ]
 
 Amount = int | Fraction
+Interrupt = Callable[[], bool]
+"""Tells whether to stop; called every few steps."""
 
 
 class AllocationError(Exception):
@@ -44,6 +47,16 @@ class NodeError(Exception):
 
 class TimedOut(NodeError):
     """The search on this node was interrupted or took too many steps."""
+
+    @classmethod
+    def after(cls, steps: int) -> TimedOut:
+        """Return the error of a search that took too many steps."""
+        return cls(f"gave up the search for devices after {steps} steps")
+
+    @classmethod
+    def interrupted(cls, steps: int) -> TimedOut:
+        """Return the error of a search that was interrupted."""
+        return cls(f"interrupted the search for devices after {steps} steps")
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,11 +6,11 @@ known by their number, which is their place in the sequence.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from bayplan_dra.allocator.attributes import Value
-from bayplan_dra.allocator.model import Amount
+from bayplan_dra.allocator.model import Amount, Interrupt, TimedOut
 from bayplan_dra.allocator.requests import AttributeConstraint
 from bayplan_dra.allocator.table import DeviceTable, Group
 from bayplan_dra.allocator.usage import CounterKey
@@ -31,22 +31,38 @@ MOST_STEPS = 10_000
 class StepBudget:
     """The steps that all searches for one allocation may take together.
 
-    :param interrupt: called every 16 steps; the search stops when it returns True.
+    :param interrupt: asked for every 16 pieces of work; the search stops when it returns True.
     :param most: the number of steps.
     """
 
-    def __init__(self, interrupt: Callable[[], bool] | None = None, most: int = MOST_STEPS) -> None:
+    def __init__(self, interrupt: Interrupt | None = None, most: int = MOST_STEPS) -> None:
         self.steps = 0
+        self.interrupt = interrupt
         self._most = most
-        self._interrupt = interrupt
+        self._work = 0
 
-    def spend(self) -> bool:
-        """Count a step; return False when there are none left."""
+    def spend(self) -> None:
+        """Count a step.
+
+        :raises TimedOut: when there are none left, or the interrupt says so.
+        """
         self.steps += 1
         if self.steps > self._most:
-            return False
-        due = self.steps % 16 == 0 and self._interrupt is not None
-        return not (due and self._interrupt is not None and self._interrupt())
+            raise TimedOut.after(self.steps)
+        self.check()
+
+    def check(self) -> None:
+        """Count a piece of work that is no step of its own.
+
+        :raises TimedOut: when the interrupt says so.
+        """
+        if self.is_interrupted():
+            raise TimedOut.interrupted(self.steps)
+
+    def is_interrupted(self) -> bool:
+        """Count a piece of work; tell whether to stop."""
+        self._work += 1
+        return self._work % 16 == 0 and self.interrupt is not None and self.interrupt()
 
 
 @dataclass(eq=False, slots=True)

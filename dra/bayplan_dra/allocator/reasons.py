@@ -55,7 +55,8 @@ def too_few_for_request(
     lost += _lost(left & ~free, "short of shared counters or capacity")
     count, have = wanted.count or 0, free.bit_count()
     kind = f"{_devices(count)} of class {wanted.device_class.metadata.name}"
-    error = f" ({filtered.errors[0]})" if filtered.errors else ""
+    failure = next(iter(filtered.failures.values()), "")
+    error = f" ({failure})" if failure else ""
     if not total:
         there = "and the node has no devices"
         if visible:
@@ -63,7 +64,7 @@ def too_few_for_request(
         return f"request {wanted.name} needs {kind}, {there}{error}"
     why = f": {', '.join(lost)}" if lost else ""
     # More devices like those on which the expression fails would not help.
-    more = "" if filtered.errors else f"; {count - have} more would be enough"
+    more = "" if failure else f"; {count - have} more would be enough"
     return (
         f"request {wanted.name} needs {kind}, {have or 'none'} of {total} can be had{why}"
         f"{error}{more}"
@@ -90,8 +91,8 @@ def too_few_for_all_requests(
             return f"{where} resource pool {pool.key} is currently being updated"
         if pool.invalid:
             return f"{where} resource pool {pool.key} is invalid: {pool.invalid}"
-    if filtered.errors:
-        return f"{where} {filtered.errors[0]}"
+    for failure in filtered.failures.values():
+        return f"{where} {failure}"
     if not required:
         return f"{where} none matches"
     tainted = required & ~filtered.tolerated

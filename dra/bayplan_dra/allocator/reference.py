@@ -23,25 +23,28 @@ from bayplan_dra.allocator.model import (
     TimedOut,
 )
 from bayplan_dra.allocator.pools import Pool
-from bayplan_dra.allocator.requests import ClaimRequest, ClaimToAllocate, Wanted
+from bayplan_dra.allocator.requests import ClaimRequest, ClaimToAllocate, SelectorError, Wanted
 from bayplan_dra.allocator.results import Choice
 from bayplan_dra.allocator.usage import CounterKey, Usage, counter_needs
 
 __all__ = ["Reference"]
 
 Undo = Callable[[], None]
+_OFTEN = 64
+"""Pieces of work, such as devices looked at, after which the interrupt is asked."""
 
 
 class _TooMany(Exception):
-    """A claim would get more devices than it may have."""
+    """A claim would get more devices than it may have, whichever devices these are."""
 
 
 @dataclass
 class Reference:
     """One allocation for one node, to be run once.
 
-    :param interrupt: called every 128 steps; the search stops when it returns True.
+    :param interrupt: called every 64 steps or devices; the search stops when it returns True.
     :param most: the number of steps after which to give up; None for no limit.
+    :param ignore_selector_errors: do not select a device on which a selector fails.
     :ivar calls: the steps taken, counted as Kubernetes does.
     """
 
@@ -51,7 +54,9 @@ class Reference:
     features: Features
     interrupt: Callable[[], bool] | None = None
     most: int | None = None
+    ignore_selector_errors: bool = False
     calls: int = 0
+    _work: int = 0
     _usage: Usage = field(init=False)
     _chosen: list[list[Choice]] = field(init=False)
     _taken: dict[DeviceId, set[int]] = field(default_factory=dict)
@@ -70,6 +75,7 @@ class Reference:
         """Return the choices for each claim, or None when there are none.
 
         :raises AllocationError: when the claims cannot be allocated on any node.
+        :raises SelectorError: when a selector fails on a device that it comes across.
         :raises NodeError: when the node's pools are invalid.
         :raises TimedOut: when the search was interrupted or took too many steps.
         """
@@ -112,6 +118,7 @@ class Reference:
             if pool.invalid:
                 raise AllocationError(f"{where} {pool.key} is currently invalid: {pool.invalid}")
             for device in pool.devices:
+                self._check()
                 if not self._selects(claim, wanted, device):
                     continue
                 fits, consumed = self._consumption(wanted, device)
@@ -131,14 +138,13 @@ class Reference:
         """Allocate everything from here on; ``count`` devices of ``wanted`` are chosen already."""
         self.calls += 1
         if self.most is not None and self.calls > self.most:
-            raise TimedOut(f"gave up the search for devices after {self.calls} steps")
-        if self.calls % 128 == 0 and self.interrupt is not None and self.interrupt():
-            raise TimedOut("timed out trying to allocate devices")
+            raise TimedOut.after(self.calls)
+        self._check()
         if claim == len(self.claims):
             return True
         requests = self.claims[claim].requests
         if request == len(requests):
-            return self._one(claim + 1, 0, None, 0, 0)
+            return self._next_claim(claim + 1)
         if wanted is None:
             if requests[request].prioritized:
                 return self._any_way(claim, request, requests[request])
@@ -153,6 +159,7 @@ class Reference:
         if wanted.count is None:
             return self._all(claim, request, wanted, count)
         for index, device in self._candidates(start):
+            self._check()
             if not self._may_use(claim, wanted, device) or not self._selects(claim, wanted, device):
                 continue
             undo = self._take(claim, wanted, device)
@@ -173,13 +180,38 @@ class Reference:
                 undo()
         return done
 
+    def _check(self) -> None:
+        """Count a piece of work.
+
+        :raises TimedOut: when the interrupt says so.
+        """
+        self._work += 1
+        if self._work % _OFTEN == 0 and self.interrupt is not None and self.interrupt():
+            raise TimedOut.interrupted(self.calls)
+
+    def _next_claim(self, claim: int) -> bool:
+        try:
+            return self._one(claim, 0, None, 0, 0)
+        except _TooMany:
+            # Claims are counted apart: other devices for the claims before may help.
+            return False
+
     def _any_way(self, claim: int, request: int, options: ClaimRequest) -> bool:
+        """Try the alternatives in order.
+
+        :raises _TooMany: when each takes too many devices. Other devices for the requests before
+            cannot change that, so these are not tried.
+        """
+        too_many = True
         for way in options.ways:
             try:
                 if self._one(claim, request, way, 0, 0):
                     return True
+                too_many = False
             except _TooMany:
                 continue
+        if too_many:
+            raise _TooMany
         return False
 
     def _all(self, claim: int, request: int, wanted: Wanted, count: int) -> bool:
@@ -221,7 +253,14 @@ class Reference:
     def _selects(self, claim: int, wanted: Wanted, device: PoolDevice) -> bool:
         key = (id(wanted), device.id)
         if key not in self._selected:
-            self._selected[key] = wanted.selects(device, self.features, self.claims[claim].title)
+            label = self.claims[claim].label
+            try:
+                found = wanted.selects(device, self.features, label, self.interrupt)
+            except SelectorError:
+                if not self.ignore_selector_errors:
+                    raise
+                found = False
+            self._selected[key] = found
         return self._selected[key]
 
     def _consumption(

@@ -18,8 +18,21 @@ from bayplan.api.dra import (
 )
 from bayplan.api.pod import Toleration
 from bayplan.api.quantity import Quantity
-from bayplan_dra.allocator.model import AllocationError, Features, PoolDevice
-from bayplan_dra.cel import CelError, CompileError, EvaluationError, Program, compile_selector
+from bayplan_dra.allocator.model import (
+    AllocationError,
+    Features,
+    Interrupt,
+    PoolDevice,
+    TimedOut,
+)
+from bayplan_dra.cel import (
+    CelError,
+    CompileError,
+    EvaluationError,
+    Interrupted,
+    Program,
+    compile_selector,
+)
 
 __all__ = [
     "BLOCKING_EFFECTS",
@@ -27,6 +40,7 @@ __all__ = [
     "ClaimRequest",
     "ClaimToAllocate",
     "RequestSelector",
+    "SelectorError",
     "Wanted",
     "prepare",
     "tolerated",
@@ -45,14 +59,24 @@ class RequestSelector:
     request: str
     index: int
 
-    def where(self, title: str) -> str:
-        """Return the expression's place for messages; ``title`` is the claim's."""
-        owner = f"{title}, request {self.request}"
+    @property
+    def place(self) -> str:
+        """The expression's place in its class or request."""
+        owner = f"class {self.device_class}: " if self.device_class else ""
+        return f"{owner}selector #{self.index}"
+
+    def where(self, claim: str) -> str:
+        """Return the expression's place for messages; ``claim`` is the claim's label."""
+        return f"claim {claim}, request {self.request}: {self.place}"
+
+    def owned(self, claim: str) -> str:
+        """Return the expression's place as a phrase, as in "selector #0 of class gpu"."""
+        owner = f"request {self.request} in claim {claim}"
         if self.device_class:
             owner = f"class {self.device_class}"
-        return f"{owner}: selector #{self.index}"
+        return f"selector #{self.index} of {owner}"
 
-    def program(self, features: Features, title: str) -> Program:
+    def program(self, features: Features, claim: str) -> Program:
         """Compile the expression.
 
         :raises AllocationError: when it does not compile.
@@ -63,8 +87,27 @@ class RequestSelector:
             )
         except CompileError as exc:
             raise AllocationError(
-                f"{self.where(title)}: CEL compile error: compilation failed: {exc}"
+                f"{self.where(claim)}: CEL compile error: compilation failed: {exc}"
             ) from None
+
+
+class SelectorError(AllocationError):
+    """A selector fails on a device, as for an attribute that the device does not have.
+
+    :ivar owner: the selector, with the class or the request and claim that it is in.
+    :ivar device: the name of the device. Its pool is left out, so that equal nodes have equal
+        messages.
+    :ivar error: what CEL says.
+    :ivar detail: the message without claim and request.
+    """
+
+    def __init__(self, claim: str, selector: RequestSelector, device: str, error: str) -> None:
+        at = f"CEL runtime error: {error} (on device {device})"
+        self.owner = selector.owned(claim)
+        self.device = device
+        self.error = error
+        self.detail = f"{selector.place}: {at}"
+        super().__init__(f"{selector.where(claim)}: {at}")
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,18 +135,28 @@ class Wanted:
             for taint in device.taints
         )
 
-    def selects(self, device: PoolDevice, features: Features, title: str) -> bool:
+    def selects(
+        self,
+        device: PoolDevice,
+        features: Features,
+        claim: str,
+        interrupt: Interrupt | None = None,
+    ) -> bool:
         """Tell whether the selectors of the class and of the request match the device.
 
-        :raises AllocationError: for an expression that does not compile or fails on the device.
+        :param claim: the claim's label, for messages.
+        :raises AllocationError: for an expression that does not compile.
+        :raises SelectorError: for an expression that fails on the device.
+        :raises TimedOut: when the interrupt says so.
         """
         for selector in self.selectors:
-            if not _holds(selector, selector.program(features, title), device, title):
+            program = selector.program(features, claim)
+            if not _holds(selector, program, device, claim, interrupt):
                 return False
         return True
 
     def selecting(
-        self, features: Features, title: str
+        self, features: Features, claim: str, interrupt: Interrupt | None = None
     ) -> tuple[Callable[[PoolDevice], bool], Callable[[PoolDevice], bool]]:
         """Return ``selects`` in two parts: the class's selectors and the request's.
 
@@ -111,11 +164,13 @@ class Wanted:
 
         :raises AllocationError: for an expression that does not compile.
         """
-        programs = [(one, one.program(features, title)) for one in self.selectors]
+        programs = [(one, one.program(features, claim)) for one in self.selectors]
 
         def part(of_class: bool) -> Callable[[PoolDevice], bool]:
             own = [pair for pair in programs if bool(pair[0].device_class) is of_class]
-            return lambda device: all(_holds(one, run, device, title) for one, run in own)
+            return lambda device: all(
+                _holds(one, run, device, claim, interrupt) for one, run in own
+            )
 
         return part(True), part(False)
 
@@ -171,21 +226,27 @@ class ClaimToAllocate:
         return meta.annotations.get(POD_CLAIM_NAME, meta.name)
 
 
-def _holds(selector: RequestSelector, program: Program, device: PoolDevice, title: str) -> bool:
+def _holds(
+    selector: RequestSelector,
+    program: Program,
+    device: PoolDevice,
+    claim: str,
+    interrupt: Interrupt | None,
+) -> bool:
     """Evaluate one selector.
 
-    :raises AllocationError: when it fails on the device.
+    :raises SelectorError: when it fails on the device.
+    :raises TimedOut: when the interrupt says so.
     """
     try:
-        result = program.result(device.view)
+        result = program.result(device.view, interrupt)
+    except Interrupted:
+        raise TimedOut(f"interrupted {selector.where(claim)}") from None
     except EvaluationError as exc:
         result = exc
     if isinstance(result, CelError):
-        # Without the pool, so that equal nodes have equal messages.
-        raise AllocationError(
-            f"{selector.where(title)}: CEL runtime error: {result}{_suggestion(result, device)} "
-            f"(on device {device.id.device})"
-        )
+        error = f"{result}{_suggestion(result, device)}"
+        raise SelectorError(claim, selector, device.id.device, error)
     return result
 
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from bayplan_dra.allocator.cost import WORST, group_cost
-from bayplan_dra.allocator.model import TimedOut
 from bayplan_dra.allocator.problem import (
     AllocationProblem,
     DeviceDemand,
@@ -58,6 +57,7 @@ class DeviceSearch:
         self._score = score
         self._only_first = only_first
         self._limit = 0
+        self._late = False
         self._best: DeviceSolution | None = None
         self._best_score = float("-inf")
         self._scored = 0
@@ -79,7 +79,7 @@ class DeviceSearch:
     def run(self) -> DeviceSolution | None:
         """Return the solution, None when there is none.
 
-        :raises TimedOut: when the budget is spent before there is any.
+        :raises TimedOut: when the budget or the time is spent before there is any.
         """
         state = self._propagation.start()
         if state is not None:
@@ -98,8 +98,11 @@ class DeviceSearch:
         if key in self._failed:
             return False
         self.steps += 1
-        if self._best is None and not self._budget.spend():
-            raise TimedOut(f"gave up the search for devices after {self._budget.steps} steps")
+        if self._best is None:
+            self._budget.spend()
+        else:
+            # Time is up for a better solution: the best so far is taken.
+            self._late = self._late or self._budget.is_interrupted()
         found = self._branch(state, open_demands)
         if not found:
             self._failed.add(key)
@@ -108,6 +111,8 @@ class DeviceSearch:
     def _done(self) -> bool:
         if self._best is None:
             return False
+        if self._late:
+            return True
         if self._score is not None:
             return self._only_first or self._scored >= _MOST_SCORED
         return self._only_first or self.steps > self._limit
@@ -129,6 +134,8 @@ class DeviceSearch:
                 continue
             if mask.bit_count() < state.left[number]:
                 break
+            if self._best is None:
+                self._budget.check()
             with_it = self._propagation.include(state.with_mask(number, mask), number, device)
             if with_it is not None and self._visit(with_it):
                 found = True

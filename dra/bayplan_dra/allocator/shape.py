@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 
-from bayplan_dra.allocator.model import AllocatedState
+from bayplan_dra.allocator.model import AllocatedState, Interrupt
 from bayplan_dra.allocator.requests import ClaimToAllocate
 from bayplan_dra.allocator.table import DeviceTable, bits
 from bayplan_dra.allocator.usage import Usage
@@ -28,17 +28,19 @@ class Shapes:
         claims: Sequence[ClaimToAllocate],
         state: AllocatedState,
         levels: tuple[str, ...],
+        interrupt: Interrupt | None = None,
     ) -> Hashable:
         """Return a key that is equal for equal tables with the same devices in use.
 
         :param levels: the attributes that say which devices belong together.
         :raises AllocationError: for an expression that does not compile.
+        :raises TimedOut: when the interrupt says so.
         """
         wanted = tuple(request for claim in claims for request in claim.requests)
         constraints = tuple(constraint for claim in claims for constraint in claim.constraints)
         shape = table.shapes.get((levels, wanted, constraints))
         if shape is None:
-            made = self._make(table, claims, levels)
+            made = self._make(table, claims, levels, interrupt)
             shape = self._numbers.setdefault(made, len(self._numbers))
             table.shapes[levels, wanted, constraints] = shape
         titles = tuple(claim.label for claim in claims)
@@ -55,13 +57,17 @@ class Shapes:
         return shape, wanted, titles, in_use, shared, counters, shares
 
     def _make(
-        self, table: DeviceTable, claims: Sequence[ClaimToAllocate], levels: tuple[str, ...]
+        self,
+        table: DeviceTable,
+        claims: Sequence[ClaimToAllocate],
+        levels: tuple[str, ...],
+        interrupt: Interrupt | None,
     ) -> Hashable:
         filtered = []
         for claim in claims:
             for request in claim.requests:
                 for way in request.ways:
-                    one = table.filtered(way, claim.title)
+                    one = table.filtered(way, claim.label, interrupt)
                     consumed = tuple(
                         (device, tuple(amounts.items())) for device, amounts in one.consumed.items()
                     )
@@ -73,7 +79,7 @@ class Shapes:
                             one.tolerated,
                             one.capable,
                             consumed,
-                            one.errors,
+                            tuple(one.failures.items()),
                         )
                     )
         attributes = []

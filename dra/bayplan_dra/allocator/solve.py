@@ -12,6 +12,7 @@ from bayplan_dra.allocator.model import (
     AllocatedState,
     AllocationError,
     Amount,
+    Interrupt,
     NodeError,
     TimedOut,
 )
@@ -40,15 +41,13 @@ from bayplan_dra.allocator.search import DeviceSearch
 from bayplan_dra.allocator.table import DeviceTable, FilteredDevices, bits
 from bayplan_dra.allocator.usage import CounterKey, Usage
 
-__all__ = ["Failure", "Interrupt", "Score", "Solved", "Task", "solve"]
+__all__ = ["PLAIN_STEPS", "Failure", "Score", "Solved", "Task", "solve"]
 
-_PLAIN_STEPS = 20_000
-"""Steps of the plain search, which is tried when the better one was given up."""
+PLAIN_STEPS = 20_000
+"""Steps of the plain search where it stands in for the better one, or checks selectors."""
 _UNLIMITED = 2**62
 Score = Callable[[Sequence[Choice]], float]
 """Rates a complete choice of devices; larger is better, minus infinity forbids it."""
-Interrupt = Callable[[], bool]
-"""Tells whether to stop; called every few steps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,11 +157,14 @@ class _Solver:
     # All requests ----------------------------------------------------------------------------
 
     def run(self) -> Solved | Failure:
-        requests = [
-            _RequestWays(number, request, [self._way(number, wanted) for wanted in request.ways])
-            for number, task in enumerate(self._tasks)
-            for request in task.claim.requests
-        ]
+        try:
+            requests = [
+                _RequestWays(number, request, [self._way(number, way) for way in request.ways])
+                for number, task in enumerate(self._tasks)
+                for request in task.claim.requests
+            ]
+        except TimedOut as exc:
+            return Failure(str(exc), timed_out=True)
         for number, _, ways in requests:
             if all(way.demand is None for way in ways):
                 return Failure(self._titled(number, "; ".join(way.reason for way in ways)))
@@ -181,8 +183,15 @@ class _Solver:
         if self._score is not None or any(t.visible != self._table.all for t in self._tasks):
             return None
         claims = [task.claim for task in self._tasks]
-        features = self._table.features
-        plain = Reference(claims, self._table.pools, self._state, features, most=_PLAIN_STEPS)
+        plain = Reference(
+            claims,
+            self._table.pools,
+            self._state,
+            self._table.features,
+            self._budget.interrupt,
+            PLAIN_STEPS,
+            ignore_selector_errors=True,
+        )
         try:
             found = plain.run()
         except (AllocationError, NodeError):
@@ -210,7 +219,9 @@ class _Solver:
                 continue
             tried.append(way)
             chosen.append(way)
+            self._budget.check()
             taken = sum(o.demand.count for o in chosen if o.demand and o.demand.claim == number)
+            taken += sum(_least(one) for one in requests[len(chosen) :] if one.claim == number)
             # A partial choice without a solution has none with more demands either.
             if (
                 taken <= CLAIM_LIMIT
@@ -308,7 +319,7 @@ class _Solver:
     def _way(self, number: int, wanted: Wanted) -> _Way:
         """Return the candidates for one way to meet a request, or why they are too few."""
         task = self._tasks[number]
-        filtered = self._table.filtered(wanted, task.claim.title)
+        filtered = self._table.filtered(wanted, task.claim.label, self._budget.interrupt)
         if wanted.count is None:
             return self._all(number, wanted, filtered)
         free = filtered.tolerated & filtered.capable & task.visible
@@ -375,6 +386,11 @@ class _Solver:
             first = demands[0].claim if demands else 0
             return self._titled(first, counters_exceeded(self._counters))
         return too_few_in_all(demands, [constraint for _, constraint in self._constraints])
+
+
+def _least(one: _RequestWays) -> int:
+    """Return the fewest devices that any way to meet a request takes."""
+    return min(way.demand.count for way in one.ways if way.demand is not None)
 
 
 def _loosest(one: _RequestWays) -> DeviceDemand | None:

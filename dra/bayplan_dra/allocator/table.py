@@ -15,14 +15,15 @@ from bayplan_dra.allocator.attributes import Value, attribute_values
 from bayplan_dra.allocator.capacity import consumption
 from bayplan_dra.allocator.model import (
     AllocatedState,
-    AllocationError,
     Amount,
     DeviceId,
     Features,
+    Interrupt,
     PoolDevice,
+    TimedOut,
 )
 from bayplan_dra.allocator.pools import Pool
-from bayplan_dra.allocator.requests import Wanted
+from bayplan_dra.allocator.requests import SelectorError, Wanted
 from bayplan_dra.allocator.usage import CounterKey, counter_needs
 
 __all__ = [
@@ -43,6 +44,8 @@ TOPOLOGY = (
     "resource.kubernetes.io/numaNode",
 )
 """The attributes that say which devices belong together, the most precious first."""
+_OFTEN = 64
+"""Devices after which the interrupt is asked."""
 
 
 class AttributeIndex(NamedTuple):
@@ -80,7 +83,8 @@ class FilteredDevices:
     :ivar tolerated: of these, those without a taint that blocks the request.
     :ivar capable: the matching devices that offer the requested capacity.
     :ivar consumed: what a share of each device consumes, by device and capacity name.
-    :ivar errors: messages of expressions that failed on a device.
+    :ivar failures: what a selector that fails on a device says, by device. Such a device does
+        not match.
     """
 
     usable: int
@@ -89,7 +93,7 @@ class FilteredDevices:
     tolerated: int
     capable: int
     consumed: Mapping[int, Mapping[str, Amount]]
-    errors: Sequence[str]
+    failures: Mapping[int, str]
 
 
 class DeviceTable:
@@ -203,23 +207,28 @@ class DeviceTable:
             for mask in by_value.values():
                 yield Group(level, mask, partition=False)
 
-    def filtered(self, wanted: Wanted, title: str = "claim") -> FilteredDevices:
+    def filtered(
+        self, wanted: Wanted, claim: str = "", interrupt: Interrupt | None = None
+    ) -> FilteredDevices:
         """Return the devices that a request can have, whatever is in use.
 
-        :param title: the claim's, for messages.
+        :param claim: the claim's label, for messages.
         :raises AllocationError: for an expression that does not compile.
+        :raises TimedOut: when the interrupt says so.
         """
         found = self._filtered.get(wanted)
         if found is None:
-            found = self._filtered[wanted] = self._filter(wanted, title)
+            found = self._filtered[wanted] = self._filter(wanted, claim, interrupt)
         return found
 
-    def _filter(self, wanted: Wanted, title: str) -> FilteredDevices:
+    def _filter(self, wanted: Wanted, claim: str, interrupt: Interrupt | None) -> FilteredDevices:
         of_class = matching = tolerated = capable = 0
         consumed: dict[int, Mapping[str, Amount]] = {}
-        errors: dict[str, None] = {}
-        in_class, selected = wanted.selecting(self.features, title)
+        failures: dict[int, str] = {}
+        in_class, selected = wanted.selecting(self.features, claim, interrupt)
         for number in bits(self.usable):
+            if number % _OFTEN == _OFTEN - 1 and interrupt is not None and interrupt():
+                raise TimedOut(f"interrupted the selectors of claim {claim} at device {number}")
             device = self.devices[number]
             try:
                 if not in_class(device):
@@ -227,8 +236,8 @@ class DeviceTable:
                 of_class |= 1 << number
                 if not selected(device):
                     continue
-            except AllocationError as exc:
-                errors[str(exc)] = None
+            except SelectorError as exc:
+                failures[number] = exc.detail
                 continue
             bit = 1 << number
             matching |= bit
@@ -244,7 +253,7 @@ class DeviceTable:
                 if self.shareable & bit:
                     consumed[number] = takes
         return FilteredDevices(
-            self.usable, of_class, matching, tolerated, capable, consumed, tuple(errors)
+            self.usable, of_class, matching, tolerated, capable, consumed, failures
         )
 
 

@@ -6,11 +6,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from bayplan import NodeRow, Remedy
-from bayplan_dra.allocator import ClaimToAllocate
+from bayplan.naming import counted
+from bayplan_dra.allocator import ClaimToAllocate, SelectorError
 from bayplan_plugins.dynamic_resources.ledger import DeviceLedger
 from bayplan_plugins.dynamic_resources.node_allocator import NodeAllocator
 
-__all__ = ["advice"]
+__all__ = ["advice", "guarded_selectors"]
 
 _MOST_CLAIMS = 16
 
@@ -26,6 +27,31 @@ def _without_selectors(claim: ClaimToAllocate) -> Iterator[tuple[str, ClaimToAll
             weaker = replace(request, ways=ways)
             requests = (*claim.requests[:index], weaker, *claim.requests[index + 1 :])
             yield request.name, replace(claim, requests=requests)
+
+
+def guarded_selectors(failing: Sequence[tuple[str, SelectorError]]) -> Iterator[Remedy]:
+    """Yield a remedy for each way in which selectors fail.
+
+    :param failing: nodes, by name, and what fails there.
+    """
+    alike: dict[tuple[str, str], list[tuple[str, SelectorError]]] = {}
+    for node, error in failing:
+        alike.setdefault((error.owner, error.error), []).append((node, error))
+    for nodes in alike.values():
+        node, error = nodes[0]
+        more = f" and of {counted(len(nodes) - 1, 'more node')}" if len(nodes) > 1 else ""
+        yield Remedy(
+            f"would be tried again if {error.owner} did not fail on device {error.device} of "
+            f"{node}{more} ({error.error}{_safe_form(error.error)})",
+            None,
+            0.3,
+        )
+
+
+def _safe_form(error: str) -> str:
+    """Return how to read what a device may lack, "" where that is not what is wrong."""
+    _, missing, name = error.partition("no such key: ")
+    return f"; .?{name}.orValue(...) is safe to read" if missing and name.isidentifier() else ""
 
 
 def advice(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from bayplan.api.node import Node
 from bayplan_dra.allocator import (
@@ -18,12 +18,14 @@ from bayplan_dra.allocator import (
     Failure,
     NodeError,
     Score,
+    SelectorError,
     Solved,
     Task,
+    TimedOut,
 )
 from bayplan_plugins.dynamic_resources.node_devices import NodeDevices
 
-__all__ = ["NodeAllocation", "NodeAllocator"]
+__all__ = ["Deadline", "NodeAllocation", "NodeAllocator"]
 
 _MOST_CACHED = 50_000
 _MOST_CACHED_FOR_NODE = 256
@@ -37,8 +39,8 @@ class NodeAllocation:
 
     ``choices`` has one sequence for each claim. ``broken`` counts the groups of devices that were
     whole before; ``preferences`` has the index of the alternative that each request with
-    ``firstAvailable`` got. ``unresolvable`` says that freeing devices cannot help; ``chosen_by`` is
-    the plugin whose score decided.
+    ``firstAvailable`` got. ``unresolvable`` says that freeing devices cannot help; ``error`` is a
+    selector that fails; ``chosen_by`` is the plugin whose score decided.
     """
 
     choices: Sequence[Sequence[Choice]] | None
@@ -47,7 +49,22 @@ class NodeAllocation:
     preferences: Sequence[int] = ()
     unresolvable: bool = False
     timed_out: bool = False
+    error: SelectorError | None = None
     chosen_by: str = ""
+
+
+@dataclass(slots=True)
+class Deadline:
+    """Interrupts a search when its time is over; ``passed`` says that it did."""
+
+    clock: Callable[[], float]
+    until: float
+    passed: bool = False
+
+    def __call__(self) -> bool:
+        """Tell whether the time is over."""
+        self.passed = self.passed or self.clock() > self.until
+        return self.passed
 
 
 @dataclass(slots=True)
@@ -67,6 +84,8 @@ class NodeAllocator:
     :param levels: the attributes that say which devices belong together, most precious first.
     :param strict: take the first devices that fit, in the order of Kubernetes' own allocator.
     :param timeout: seconds for one node.
+    :param ignore_selector_errors: do not select a device on which a selector fails.
+    :param clock: returns the time in seconds.
     """
 
     def __init__(
@@ -76,16 +95,19 @@ class NodeAllocator:
         levels: Sequence[str],
         strict: bool,
         timeout: float,
+        ignore_selector_errors: bool = False,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._devices = devices
         self._state = state
         self._levels = tuple(levels)
         self._strict = strict
-        self._allocator = Allocator(self._levels, strict)
+        self._allocator = Allocator(self._levels, strict, ignore_selector_errors)
         self._timeout = timeout
+        self._clock = clock
         self._by_node: dict[str, _Cached] = {}
         self._limit = _SPARE
-        self._known: dict[Hashable, tuple[DeviceTable, Solved | Failure]] = {}
+        self._known: dict[Hashable, tuple[DeviceTable, Solved | Failure | SelectorError]] = {}
 
     def allocate(
         self,
@@ -106,11 +128,11 @@ class NodeAllocator:
             cached = self._by_node[name] = _Cached(version, table)
         found = cached.results.get(key)
         if found is None:
-            found = self._solve(claims, table, self._state, score)
+            deadline = self.deadline()
+            found = self._solve(claims, table, self._state, deadline, score)
             if found.choices is None and not found.timed_out:
-                empty = self._solve(claims, table, AllocatedState(), score)
-                unresolvable = empty.choices is None
-                found = NodeAllocation(None, found.reason, unresolvable=unresolvable)
+                empty = self._solve(claims, table, AllocatedState(), deadline, score)
+                found = replace(found, unresolvable=empty.choices is None)
             cached.results[key] = found
         return found
 
@@ -126,7 +148,11 @@ class NodeAllocator:
         self, claims: Sequence[ClaimToAllocate], node: Node, state: AllocatedState
     ) -> NodeAllocation:
         """Return what claims would get on a node if ``state`` were in use; not cached."""
-        return self._solve(claims, self._devices.table(node), state, None)
+        return self._solve(claims, self._devices.table(node), state, self.deadline())
+
+    def deadline(self) -> Deadline:
+        """Return the deadline of a search on one node that starts now."""
+        return Deadline(self._clock, self._clock() + self._timeout)
 
     def together(
         self,
@@ -139,7 +165,7 @@ class NodeAllocator:
         if len(nodes) == 1:
             (node,) = nodes.values()
             claims = [claim for claim, _ in tasks]
-            return self._solve(claims, self._devices.table(node), state, score)
+            return self._solve(claims, self._devices.table(node), state, self.deadline(), score)
         tables = {name: self._devices.table(node) for name, node in nodes.items()}
         pools = [pool for table in tables.values() for pool in table.pools]
         joint = DeviceTable(pools, self._devices.features)
@@ -148,9 +174,9 @@ class NodeAllocator:
             for name, table in tables.items()
         }
         made = [Task(claim, visible[node.metadata.name]) for claim, node in tasks]
-        interrupt = self._interrupt()
+        deadline = self.deadline()
         try:
-            solved = self._allocator.allocate_across(made, joint, state, interrupt, score)
+            solved = self._allocator.allocate_across(made, joint, state, deadline, score)
         except AllocationError as exc:
             return NodeAllocation(None, str(exc), unresolvable=True)
         return _unless_forbidden(solved, score)
@@ -160,33 +186,68 @@ class NodeAllocator:
         claims: Sequence[ClaimToAllocate],
         table: DeviceTable,
         state: AllocatedState,
-        score: Score | None,
+        deadline: Deadline,
+        score: Score | None = None,
     ) -> NodeAllocation:
-        if self._strict or score is not None:
-            try:
-                solved = self._allocator.allocate(claims, table, state, self._interrupt(), score)
-            except (AllocationError, NodeError) as exc:
-                return NodeAllocation(None, str(exc), unresolvable=True)
-            return _allocation(solved) if self._strict else _unless_forbidden(solved, score)
         try:
-            key = self._devices.shapes.key(table, claims, state, self._levels)
-        except AllocationError as exc:
+            if self._strict:
+                return _allocation(self._search(claims, table, state, deadline))
+            if score is None:
+                return _allocation(self._shared(claims, table, state, deadline))
+            return _unless_forbidden(self._search(claims, table, state, deadline, score), score)
+        except SelectorError as exc:
+            return NodeAllocation(None, str(exc), unresolvable=True, error=exc)
+        except TimedOut as exc:
+            return NodeAllocation(None, self._late(str(exc)), timed_out=True)
+        except (AllocationError, NodeError) as exc:
             return NodeAllocation(None, str(exc), unresolvable=True)
+
+    def _search(
+        self,
+        claims: Sequence[ClaimToAllocate],
+        table: DeviceTable,
+        state: AllocatedState,
+        deadline: Deadline,
+        score: Score | None = None,
+    ) -> Solved | Failure:
+        found = self._allocator.allocate(claims, table, state, deadline, score)
+        if isinstance(found, Failure) and found.timed_out and deadline.passed:
+            return replace(found, reason=self._late(found.reason))
+        return found
+
+    def _late(self, reason: str) -> str:
+        return f"{reason}, as filterTimeout ({self._timeout:g} s) was over"
+
+    def _shared(
+        self,
+        claims: Sequence[ClaimToAllocate],
+        table: DeviceTable,
+        state: AllocatedState,
+        deadline: Deadline,
+    ) -> Solved | Failure:
+        """Return what claims get; the answer is shared with nodes of the same shape.
+
+        :raises AllocationError: when no node can help.
+        :raises SelectorError: when a selector fails.
+        :raises TimedOut: when the time is over before the selectors are evaluated.
+        """
+        key = self._devices.shapes.key(table, claims, state, self._levels, deadline)
         known = self._known.get(key)
         if known is None:
-            solved = self._allocator.allocate(claims, table, state, self._interrupt())
             if len(self._known) >= _MOST_CACHED:
                 self._known.clear()
-            self._known[key] = (table, solved)
-            return _allocation(solved)
-        origin, solved = known
-        if isinstance(solved, Failure) or origin is table:
-            return _allocation(solved)
-        return _allocation(_moved_to(solved, origin, table))
-
-    def _interrupt(self) -> Callable[[], bool]:
-        until = time.monotonic() + self._timeout
-        return lambda: time.monotonic() > until
+            try:
+                known = (table, self._search(claims, table, state, deadline))
+            except SelectorError as exc:
+                known = (table, exc)
+            self._known[key] = known
+        origin, answer = known
+        if isinstance(answer, SelectorError):
+            # It is raised again and again, and must not keep frames alive.
+            raise answer.with_traceback(None)
+        if isinstance(answer, Failure) or origin is table:
+            return answer
+        return _moved_to(answer, origin, table)
 
 
 def _unless_forbidden(solved: Solved | Failure, score: Score | None) -> NodeAllocation:

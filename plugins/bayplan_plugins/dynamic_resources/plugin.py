@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from typing import Literal
 
 import numpy as np
 from pydantic import Field, field_validator
@@ -45,9 +46,11 @@ from bayplan_dra.allocator import (
     AllocationError,
     Choice,
     ClaimToAllocate,
+    SelectorError,
+    TimedOut,
     allocation_of,
 )
-from bayplan_plugins.dynamic_resources.advice import advice
+from bayplan_plugins.dynamic_resources.advice import advice, guarded_selectors
 from bayplan_plugins.dynamic_resources.device_score import DeviceScores
 from bayplan_plugins.dynamic_resources.gang_exchange import GangExchange
 from bayplan_plugins.dynamic_resources.in_flight import InFlightAllocation
@@ -75,13 +78,16 @@ class DynamicResourcesArgs(Args):
     ``filterTimeout`` limits the search on one node, ``bindingTimeout`` the wait for devices to
     become ready. ``topologyLevels`` are the attributes that say which devices belong together, the
     most precious first (``*/name`` is that of any driver). ``strictReference`` takes the first
-    devices that fit, in the order of Kubernetes' own allocator.
+    devices that fit, in the order of Kubernetes' own allocator. ``selectorFailurePolicy`` says what
+    becomes of a pod when a CEL selector fails on a device: ``Fail`` fails the attempt, as in
+    Kubernetes, ``Ignore`` only does not select that device.
     """
 
     filter_timeout: str = "10s"
     binding_timeout: str = "600s"
     topology_levels: tuple[str, ...] = Field(default=TOPOLOGY, max_length=6)
     strict_reference: bool = False
+    selector_failure_policy: Literal["Fail", "Ignore"] = "Fail"
 
     @field_validator("topology_levels")
     @classmethod
@@ -119,6 +125,7 @@ class DynamicResources(Plugin[DynamicResourcesArgs]):
             args.topology_levels,
             args.strict_reference,
             parse_duration(args.filter_timeout),
+            args.selector_failure_policy == "Ignore",
         )
         self._scores = DeviceScores(handle, ledger.devices)
         self.writer = ClaimWriter(handle, ledger, parse_duration(args.binding_timeout))
@@ -159,16 +166,15 @@ class DynamicResources(Plugin[DynamicResourcesArgs]):
     def filter(self, pod: PodInfo, nodes: NodeView) -> Iterator[Reject]:
         """Refuse nodes that cannot use the allocated claims, or cannot serve the others."""
         claims = self._claims(pod)
-        masks: dict[tuple[str, bool], BoolColumn] = {}
+        masks: dict[Refusal, BoolColumn] = {}
         for index, node in enumerate(nodes):
             refusal = self._refusal(pod, claims, node)
             if refusal is not None:
-                key = (refusal.reasons[0], refusal.resolvable)
-                if key not in masks:
-                    masks[key] = np.zeros(len(nodes), dtype=np.bool_)
-                masks[key][index] = True
-        for (reason, resolvable), mask in masks.items():
-            yield Reject(mask, reason, resolvable)
+                if refusal not in masks:
+                    masks[refusal] = np.zeros(len(nodes), dtype=np.bool_)
+                masks[refusal][index] = True
+        for refusal, mask in masks.items():
+            yield Reject(mask, refusal.reasons[0], refusal.resolvable, refusal.error)
 
     @hookimpl
     def filter_node(self, pod: PodInfo, node: NodeRow) -> Refusal | None:
@@ -183,6 +189,9 @@ class DynamicResources(Plugin[DynamicResourcesArgs]):
         if not open_claims:
             return None
         found = self._allocate(pod, claims, node, open_claims)
+        if found.error is not None:
+            reason = f"cannot allocate all claims ({found.reason})"
+            return Refusal((reason,), resolvable=False, error=True)
         if found.choices is not None or self._gang.is_possible(pod, open_claims, node):
             return None
         if found.timed_out:
@@ -242,8 +251,8 @@ class DynamicResources(Plugin[DynamicResourcesArgs]):
                 continue
             way = request.ways[0]
             try:
-                filtered = table.filtered(way, claim.title)
-            except AllocationError:
+                filtered = table.filtered(way, claim.label, self._allocator.deadline())
+            except (AllocationError, TimedOut):
                 return 0
             mask = filtered.tolerated & filtered.capable & ~busy
             if not mask & table.shareable:
@@ -376,10 +385,17 @@ class DynamicResources(Plugin[DynamicResourcesArgs]):
     def remedies(self, pod: PodInfo, nodes: NodeView) -> Iterable[Remedy]:
         """Suggest the smallest change that would let a node serve the claims."""
         claims = self._claims(pod)
+        failing: list[tuple[str, SelectorError]] = []
         for node in nodes:
             open_claims = self._open(claims, node)
-            if open_claims and self._refusal(pod, claims, node) is not None:
+            if not open_claims or self._refusal(pod, claims, node) is None:
+                continue
+            error = self._allocate(pod, claims, node, open_claims).error
+            if error is not None:
+                failing.append((node.name, error))
+            else:
                 yield from advice(self._allocator, self._ledger, open_claims, node)
+        yield from guarded_selectors(failing)
 
 
 def _note(claim: ClaimToAllocate, choices: Sequence[Choice]) -> str:

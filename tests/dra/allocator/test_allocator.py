@@ -139,6 +139,79 @@ def test_an_interrupted_search_fails() -> None:
     assert found.steps <= MOST_STEPS
 
 
+def alternatives(name: str, *counts: int) -> dict[str, Any]:
+    ways = [{"name": f"s{i}", "deviceClassName": "any", "count": n} for i, n in enumerate(counts)]
+    return {"name": name, "firstAvailable": ways}
+
+
+def test_alternatives_that_exceed_the_limit_together_are_left_for_the_next() -> None:
+    made = world(
+        offering([{"name": f"d{i}"} for i in range(40)]),
+        claim("c", [alternatives("a", 32, 16), alternatives("b", 32, 16)]),
+    )
+    for strict in (True, False):
+        found = made.solve(strict)
+        assert [len(own) for own in chosen(found).values()] == [16, 16]
+        # As many as Kubernetes' allocator takes.
+        assert found.steps == 75 if strict else found.steps < 100
+
+
+def test_alternatives_that_only_just_stay_within_the_limit_take_few_steps() -> None:
+    made = offering([{"name": f"d{i}"} for i in range(40)])
+    found = solve(made, claim("c", [alternatives(f"r{i}", 2, 1) for i in range(31)]))
+    assert sum(map(len, chosen(found).values())) == 32
+    assert found.steps < 2000
+
+
+class Clock:
+    """Time is up at the tenth look at it."""
+
+    def __init__(self) -> None:
+        self.looks = 0
+
+    def is_late(self) -> bool:
+        self.looks += 1
+        return self.looks >= 10
+
+
+MANY = [{"name": f"d{i}"} for i in range(2000)]
+NO_DEVICE = wanted(selectors=[{"cel": {"expression": "device.driver == 'none'"}}])
+SLOW = "lists.range(60).all(a, lists.range(60).all(b, a < b || true)) && device.driver != ''"
+LONG = {
+    "many devices": (MANY, [NO_DEVICE]),
+    "slow selectors": (MANY[:40], [wanted(selectors=[{"cel": {"expression": SLOW}}])]),
+    "many combinations": (MANY[:40], [alternatives(f"r{i}", 2, 1) for i in range(32)]),
+}
+
+
+@pytest.mark.parametrize(
+    ("case", "strict"),
+    [
+        ("many devices", True),
+        ("many devices", False),
+        ("slow selectors", True),
+        ("slow selectors", False),
+        ("many combinations", True),
+    ],
+)
+def test_whatever_takes_long_looks_at_the_time(case: str, strict: bool) -> None:
+    devices, requests = LONG[case]
+    clock = Clock()
+    found = world(offering(devices), claim("c", requests)).solve(strict, clock.is_late)
+    assert isinstance(found, Failure)
+    assert found.timed_out
+    assert "interrupted" in found.reason
+    assert clock.looks <= 11
+
+
+def test_when_time_is_up_the_best_solution_so_far_is_taken() -> None:
+    devices = [topology_device(i, "gpu", i // 2, i // 4, None) for i in range(16)]
+    made = world(offering(devices), claim("c", [wanted(f"r{i}", 3) for i in range(4)]))
+    clock = Clock()
+    assert isinstance(made.solve(interrupt=clock.is_late), Solved)
+    assert clock.looks == 10
+
+
 def test_devices_that_consume_two_counter_sets_are_not_alike() -> None:
     def device(name: str, one: int, two: int, kind: str) -> dict[str, Any]:
         uses = [

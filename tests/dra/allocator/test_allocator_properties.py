@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
-from worlds import World, random_world
+from worlds import World, device_class, node, random_world, slice_of
+from worlds import claim as claim_of
 
 from bayplan.api import ResourceClaim
-from bayplan.api.dra import AllocationResult
+from bayplan.api.dra import CLAIM_LIMIT, AllocationResult
 from bayplan_dra.allocator import (
     TOPOLOGY,
     AllocatedState,
@@ -20,8 +22,10 @@ from bayplan_dra.allocator import (
     DeviceId,
     Failure,
     HeldDevice,
+    Inventory,
     NodeError,
     PoolDevice,
+    SelectorError,
     allocated_ids,
     prepare,
 )
@@ -33,12 +37,25 @@ from bayplan_dra.allocator.usage import Usage, counter_needs
 SEEDS = st.integers(min_value=0, max_value=10**9)
 
 
-def allocate(world: World, strict: bool = False) -> list[AllocationResult] | None:
+def allocate(
+    world: World, strict: bool = False, ignore: bool = False
+) -> list[AllocationResult] | None:
     try:
-        found = world.allocate(strict)
+        found = world.allocate(strict, ignore)
     except (AllocationError, NodeError):
         return None
     return None if isinstance(found, Failure) else found
+
+
+def selector_error(world: World, strict: bool) -> str:
+    """Return what a failing selector says, "" where none fails the allocation."""
+    try:
+        world.allocate(strict)
+    except SelectorError as exc:
+        return str(exc)
+    except (AllocationError, NodeError):
+        return ""
+    return ""
 
 
 def with_allocations(
@@ -64,6 +81,56 @@ def test_it_allocates_whenever_the_reference_does(seed: int) -> None:
         # Only where the reference refuses the claims altogether.
         with pytest.raises(AllocationError):
             world.solve(strict=True)
+
+
+@settings(max_examples=150, deadline=None)
+@given(SEEDS)
+def test_a_failing_selector_counts_exactly_where_it_does_in_kubernetes(seed: int) -> None:
+    world = random_world(seed, failing=True)
+    assert selector_error(world, strict=False) == selector_error(world, strict=True)
+    plain = allocate(world, strict=True)
+    assert plain is None or allocate(world) is not None
+
+
+@settings(max_examples=150, deadline=None)
+@given(SEEDS)
+def test_ignoring_failures_is_having_no_such_devices(seed: int) -> None:
+    world = random_world(seed, failing=True)
+    for strict in (False, True):
+        lenient = allocate(world, strict, ignore=True)
+        assert allocate(world, strict) in (None, lenient)
+    plain = allocate(world, strict=True, ignore=True)
+    assert plain is None or allocate(world, ignore=True) is not None
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.lists(st.integers(1, 32), min_size=1, max_size=3), min_size=1, max_size=4))
+def test_of_alternatives_with_big_counts_the_first_that_fit_together_are_taken(
+    counts: list[list[int]],
+) -> None:
+    requests = [
+        {
+            "name": f"r{n}",
+            "firstAvailable": [
+                {"name": f"s{i}", "deviceClassName": "any", "count": count}
+                for i, count in enumerate(own)
+            ],
+        }
+        for n, own in enumerate(counts)
+    ]
+    inventory = Inventory()
+    inventory.set_slice(slice_of([{"name": f"d{i}"} for i in range(40)]))
+    world = World(
+        inventory, {"any": device_class("any", "true")}, node(), [claim_of("c", requests)]
+    )
+    fitting = (one for one in itertools.product(*counts) if sum(one) <= CLAIM_LIMIT)
+    first = next(fitting, None)
+    for strict in (False, True):
+        found = allocate(world, strict)
+        assert (found is None) is (first is None)
+        if found is not None and first is not None:
+            given_to = Counter(r.request.partition("/")[0] for r in found[0].devices.results)
+            assert [given_to[f"r{n}"] for n in range(len(counts))] == list(first)
 
 
 @settings(max_examples=150, deadline=None)

@@ -42,16 +42,24 @@ class World:
         return DeviceTable(self.inventory.pools(self.node), self.inventory.features)
 
     def solve(
-        self, strict: bool = False, interrupt: Callable[[], bool] | None = None
+        self,
+        strict: bool = False,
+        interrupt: Callable[[], bool] | None = None,
+        ignore: bool = False,
     ) -> Solved | Failure:
-        """Choose devices for the claims."""
+        """Choose devices for the claims.
+
+        :param ignore: do not select a device on which a selector fails.
+        """
         ready = [prepare(one, self.classes.get, self.inventory.features) for one in self.claims]
-        allocator = Allocator(strict_reference=strict)
+        allocator = Allocator(strict_reference=strict, ignore_selector_errors=ignore)
         return allocator.allocate(ready, self.table(), self.state, interrupt)
 
-    def allocate(self, strict: bool = False) -> list[AllocationResult] | Failure:
+    def allocate(
+        self, strict: bool = False, ignore: bool = False
+    ) -> list[AllocationResult] | Failure:
         """Return the claims' allocations as the API spells them."""
-        solved = self.solve(strict)
+        solved = self.solve(strict, ignore=ignore)
         if isinstance(solved, Failure):
             return solved
         features = self.inventory.features
@@ -110,10 +118,13 @@ def topology_device(
     return {"name": f"{kind}-{index}", "attributes": attributes}
 
 
-def random_world(seed: int, most_devices: int = 8, rich: bool = True) -> World:
+def random_world(
+    seed: int, most_devices: int = 8, rich: bool = True, failing: bool = False
+) -> World:
     """Return a world that is small enough for the reference.
 
     :param rich: with shared counters, shared capacity, taints, alternatives and admin access.
+    :param failing: with selectors that fail on some devices.
     """
     chance = random.Random(seed)
     size = chance.randint(1, most_devices)
@@ -158,6 +169,12 @@ def random_world(seed: int, most_devices: int = 8, rich: bool = True) -> World:
     claims = [
         _random_claim(f"claim-{number}", chance, rich) for number in range(chance.randint(1, 2))
     ]
+    if failing:
+        # PCIe roots and islands are missing from some devices.
+        reads = f'device.attributes["{DRIVER}"].nvlinkGroup4 == {chance.randint(0, 1)}'
+        guarded = f'device.attributes["{DRIVER}"].index > {chance.randint(0, 4)} && {reads}'
+        classes["gpu"] = device_class("gpu", chance.choice([reads, guarded]))
+        classes["any"] = device_class("any", chance.choice(["true", guarded]))
     return World(inventory, classes, node(), claims, state)
 
 
