@@ -2,11 +2,14 @@
 
 import asyncio
 import inspect
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from fastloop import FastLoop
 from hypothesis import settings
+from installation import install
+from plane import SCRIPT, ControlPlane, control_plane
 
 # The same examples each time, however slow the machine is.
 settings.register_profile("bayplan", deadline=None, derandomize=True)
@@ -21,6 +24,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="FILE",
         help="run the API contract against this cluster instead of the embedded one",
     )
+
+
+@pytest.fixture(scope="session")
+def plane() -> Iterator[ControlPlane]:
+    """The real control plane, if there is one, with all kinds that bayplan follows.
+
+    Tests that use it are marked with ``plane.GROUP``.
+    """
+    if not SCRIPT.exists():
+        pytest.skip("there is no real control plane beside the project")
+    with control_plane() as plane:
+        install(plane.client)
+        yield plane
 
 
 @pytest.hookimpl(tryfirst=True)

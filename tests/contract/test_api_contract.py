@@ -1,7 +1,7 @@
 """What bayplan relies on of a Kubernetes API server.
 
-By default the embedded cluster's HTTP face has to keep it. With ``--kubeconfig FILE`` the same
-tests run against that cluster, in a namespace of their own.
+The embedded cluster's HTTP face and the real control plane have to keep it. With ``--kubeconfig
+FILE`` the same tests run against that cluster, in a namespace of their own.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from faces import JSON_PATCH, MERGE, STRATEGIC, Client, Face, client_of, node, pod, serving
+from faces import JSON_PATCH, MERGE, STRATEGIC, Client, Face, node, pod
 
 Content = dict[str, Any]
 
@@ -44,22 +44,6 @@ class Api:
             "target": {"apiVersion": "v1", "kind": "Node", "name": self.node},
         }
         return self.client.post(f"{self.pods}/{name}/binding", body)
-
-
-@pytest.fixture(scope="module")
-def face(request: pytest.FixtureRequest) -> Iterator[Face | None]:
-    if request.config.getoption("--kubeconfig") is not None:
-        yield None
-        return
-    with serving() as face:
-        yield face
-
-
-@pytest.fixture(scope="module")
-def client(request: pytest.FixtureRequest, face: Face | None) -> Client:
-    if face is not None:
-        return Client(face.server.url)
-    return client_of(request.config.getoption("--kubeconfig"))
 
 
 @pytest.fixture

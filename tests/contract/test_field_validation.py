@@ -1,7 +1,6 @@
 """What the API server says of unknown and repeated fields, in the words of the real one.
 
-With ``--kubeconfig FILE`` the same tests run against that cluster. Nothing is stored but a
-Deployment that goes again.
+Nothing is stored but a Deployment that goes again.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from faces import APPLY, JSON_PATCH, MERGE, STRATEGIC, Client, client_of, serving
+from faces import APPLY, JSON_PATCH, MERGE, STRATEGIC, Client
 
 Content = dict[str, Any]
 
@@ -74,16 +73,6 @@ def deployment(name: str, **spec: Any) -> Content:
         "metadata": {"name": name},
         "spec": {"replicas": 0, "selector": {"matchLabels": labels}, "template": pods, **spec},
     }
-
-
-@pytest.fixture(scope="module")
-def client(request: pytest.FixtureRequest) -> Iterator[Client]:
-    path = request.config.getoption("--kubeconfig")
-    if path is not None:
-        yield client_of(path)
-        return
-    with serving() as face:
-        yield Client(face.server.url)
 
 
 @pytest.fixture

@@ -1,0 +1,48 @@
+"""Clusters for stories: the embedded one and the real one, which is installed once and reused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from faces import Client, serving
+from installation import account_kubeconfig
+from live_cluster import Kubelet, LiveCluster
+from plane import GROUP, ControlPlane
+
+from bayplan.cluster.apiserver import ServedCluster, WallClock
+
+
+@pytest.fixture(scope="session")
+def installed(
+    plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[LiveCluster]:
+    """The real cluster; schedulers have the rights of configs/deploy there, and no more."""
+    kubeconfig = account_kubeconfig(plane, tmp_path_factory.mktemp("account") / "kubeconfig")
+    kubelet = Kubelet(plane.client)
+    kubelet.start()
+    yield LiveCluster(plane.client, kubeconfig)
+    kubelet.end()
+
+
+@pytest.fixture
+def real(installed: LiveCluster) -> Iterator[LiveCluster]:
+    """The real cluster, empty."""
+    yield installed
+    installed.clear()
+
+
+@pytest.fixture
+def embedded(tmp_path: Path) -> Iterator[LiveCluster]:
+    """An embedded cluster in real time."""
+    with serving(ServedCluster(clock=WallClock())) as face:
+        face.do(lambda server: server.write_kubeconfig(tmp_path / "kubeconfig"))
+        yield LiveCluster(Client(face.server.url), tmp_path / "kubeconfig")
+
+
+@pytest.fixture(params=["embedded", pytest.param("real", marks=GROUP)])
+def cluster(request: pytest.FixtureRequest) -> LiveCluster:
+    """Both, one after the other."""
+    found: LiveCluster = request.getfixturevalue(request.param)
+    return found

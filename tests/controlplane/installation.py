@@ -1,0 +1,106 @@
+"""What a cluster needs before bayplan runs on it: definitions of kinds, an account, its rights."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import yaml
+from deployed import CRDS, DEPLOY, SCHEDULER, Content, documents, manifests, only
+from faces import Client
+from plane import ControlPlane, wait_until
+
+from bayplan.api import KINDS, Kind
+
+_BUILT_IN = ("", "apps", "batch", "policy", "resource.k8s.io", "scheduling.k8s.io")
+_BUILT_IN_STORAGE = "storage.k8s.io"
+_OWN_STATUS = ("scheduling.sigs.k8s.io", "scheduling.volcano.sh")
+"""Groups whose PodGroup has no status subresource in the CRD of its own system."""
+_PLAIN = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+
+
+def path_of(content: Content, name: bool = True) -> str:
+    """Return the path of an object in the API, or of its collection."""
+    version, meta = content["apiVersion"], content["metadata"]
+    group = version.rpartition("/")[0]
+    kind = KINDS.get((group, content["kind"])) or Kind(
+        group, content["kind"], (version,), Kind, "namespace" in meta
+    )
+    root = f"/apis/{version}" if group else f"/api/{version}"
+    if kind.namespaced:
+        root += f"/namespaces/{meta.get('namespace', 'default')}"
+    return f"{root}/{kind.plural}/{meta['name']}" if name else f"{root}/{kind.plural}"
+
+
+def install(client: Client) -> None:
+    """Define all kinds that bayplan follows, and give its account the rights of configs/deploy."""
+    own = documents(*manifests(CRDS))
+    named = {one["metadata"]["name"] for one in own}
+    others = [one for one in _definitions() if one["metadata"]["name"] not in named]
+    rights = documents(DEPLOY / "namespace.yaml", DEPLOY / "rbac.yaml")
+    for content in (*own, *others, *rights):
+        answer = client.post(path_of(content, name=False), content)
+        assert answer.code == 201, answer
+    for content in (*own, *others):
+        spec = content["spec"]
+        collection = (
+            f"/apis/{spec['group']}/{spec['versions'][0]['name']}/{spec['names']['plural']}"
+        )
+        wait_until(lambda path=collection: client.get(path).code == 200, collection)
+
+
+def _definitions() -> Iterator[Content]:
+    """Yield permissive CRDs of the kinds that other systems define."""
+    for kind in KINDS.values():
+        if kind.group in _BUILT_IN or kind.group == _BUILT_IN_STORAGE:
+            continue
+        own = kind.group in _OWN_STATUS
+        yield {
+            "apiVersion": "apiextensions.k8s.io/v1",
+            "kind": "CustomResourceDefinition",
+            "metadata": {
+                "name": f"{kind.plural}.{kind.group}",
+                "annotations": {"api-approved.kubernetes.io": "unapproved, for tests"},
+            },
+            "spec": {
+                "group": kind.group,
+                "scope": "Namespaced" if kind.namespaced else "Cluster",
+                "names": {
+                    "kind": kind.name,
+                    "plural": kind.plural,
+                    "singular": kind.name.lower(),
+                },
+                "versions": [
+                    {
+                        "name": version,
+                        "served": True,
+                        "storage": version == kind.versions[0],
+                        "subresources": {} if own else {"status": {}},
+                        "schema": {
+                            "openAPIV3Schema": {
+                                "type": "object",
+                                "properties": {"spec": _PLAIN, "status": _PLAIN},
+                                "x-kubernetes-preserve-unknown-fields": True,
+                            }
+                        },
+                    }
+                    for version in kind.versions
+                ],
+            },
+        }
+
+
+def account_kubeconfig(plane: ControlPlane, path: Path) -> Path:
+    """Write a kubeconfig with a token of the scheduler's service account."""
+    account = path_of(only("ServiceAccount"))
+    body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
+    answer = plane.client.post(f"{account}/token", body)
+    assert answer.code == 201, answer
+    config = yaml.safe_load(plane.kubeconfig.read_text())
+    config["users"][0]["user"] = {"token": answer.json["status"]["token"]}
+    path.write_text(yaml.safe_dump(config))
+    path.chmod(0o600)
+    return path
+
+
+USER = f"system:serviceaccount:bayplan-system:{SCHEDULER}"

@@ -1,0 +1,248 @@
+"""A cluster behind an API server, real or embedded, and schedulers that run on it."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from expected import Outcome
+from faces import STRATEGIC, Client
+from installation import path_of
+from plane import SECONDS, wait_until
+from prometheus_client import CollectorRegistry
+
+from bayplan.api import KINDS
+from bayplan.api.gpus import named_gpus
+from bayplan.live.app import LiveApp, Options
+from bayplan.live.web import Address
+from bayplan.profiles.loading import ProfileSet, default_profiles
+
+Content = dict[str, Any]
+
+PODS = "/api/v1/namespaces/default/pods"
+EVENTS = "/api/v1/namespaces/default/events"
+CLAIMS = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims"
+VOLUME_CLAIMS = "/api/v1/namespaces/default/persistentvolumeclaims"
+
+_WORKLOADS = ("Deployment", "Job", "ReplicaSet", "StatefulSet")
+_WORKLOAD_GROUPS = ("apps", "batch")
+
+
+@dataclass
+class LiveCluster:
+    """An API server, an administrator's client of it, and the kubeconfig of schedulers."""
+
+    client: Client
+    kubeconfig: Path
+    _used: dict[str, None] = field(default_factory=dict)
+    _applied: set[str] = field(default_factory=set)
+
+    # Objects -----------------------------------------------------------------------------
+
+    def apply(self, contents: Iterable[Content]) -> None:
+        """Create objects, those that others need first; statuses are written, too."""
+        for content in sorted(contents, key=_order):
+            named = _priority_class(content)
+            if named is not None:
+                self._used[path_of(named, name=False)] = None
+                self.client.post(path_of(named, name=False), named)
+            answer = self.client.post(path_of(content, name=False), content)
+            assert answer.code == 201, answer
+            self._used[path_of(content, name=False)] = None
+            if content["kind"] == "Pod":
+                self._applied.add(content["metadata"]["name"])
+            if "status" in content and content["kind"] != "Node":
+                self.client.patch(f"{path_of(content)}/status", {"status": content["status"]})
+
+    def items(self, path: str) -> list[Content]:
+        """Return the objects of a collection."""
+        answer = self.client.get(path)
+        assert answer.code == 200, answer
+        return list(answer.json["items"])
+
+    def placements(self) -> dict[str, str]:
+        """Return the node of every pod that has one, by the pod's name."""
+        return _placements(self.items(PODS))
+
+    def outcome(self) -> Outcome:
+        """Return what a user sees."""
+        pods = [pod for pod in self.items(PODS) if "deletionTimestamp" not in pod["metadata"]]
+        named = {pod["metadata"]["name"]: pod for pod in pods}
+        told: dict[str, str] = {}
+        for event in self.items(EVENTS):
+            pod = event["involvedObject"]["name"]
+            told[pod] = f"{told.get(pod, '')} {event['message']}"
+        annotations = {n: p["metadata"].get("annotations", {}) for n, p in named.items()}
+        return Outcome(
+            placements=_placements(pods),
+            pending={n: _message(p) for n, p in named.items() if "nodeName" not in p["spec"]},
+            gpus={n: gpus for n, found in annotations.items() if (gpus := [*named_gpus(found)])},
+            annotations=annotations,
+            told=told,
+            evicted=[name for name in self._applied if name not in named],
+        )
+
+    def clear(self) -> None:
+        """Delete everything that a story made."""
+        used = [*self._used, CLAIMS, VOLUME_CLAIMS, PODS, EVENTS]
+        self._used.clear()
+        self._applied.clear()
+        for path in sorted(used, key=_is_of_pods):
+            self.client.delete(path, gracePeriodSeconds=0, propagationPolicy="Background")
+        for path in used:
+            wait_until(lambda path=path: not self._left(path), f"{path} is empty")
+
+    def _left(self, path: str) -> list[Content]:
+        left = self.items(path)
+        for one in left:
+            if one["metadata"].get("finalizers"):
+                name = one["metadata"]["name"]
+                self.client.patch(f"{path}/{name}", {"metadata": {"finalizers": None}})
+            elif path == PODS:
+                self.client.delete(f"{path}/{one['metadata']['name']}", gracePeriodSeconds=0)
+        return left
+
+    # Schedulers --------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def scheduler(
+        self, profiles: ProfileSet | None = None, **options: Any
+    ) -> AsyncIterator[LiveApp]:
+        """Run a scheduler for the time of a story."""
+        given: dict[str, Any] = {
+            "kubeconfig": self.kubeconfig,
+            "leader_elect": False,
+            "address": Address(port=0),
+            "registry": CollectorRegistry(),
+            "load": lambda: profiles or default_profiles(),
+            "linger": 0.0,
+            **options,
+        }
+        app = LiveApp(Options(**given))
+        running = asyncio.create_task(app.run())
+        try:
+            async with asyncio.timeout(SECONDS):
+                while app.live is None and not running.done():
+                    await asyncio.sleep(0.005)
+            yield app
+        finally:
+            app.stop()
+            await running
+
+    async def ends(self, app: LiveApp, check: Callable[[Outcome], None]) -> None:
+        """Wait until nothing is left to happen, and it ended as it should.
+
+        :raises AssertionError: the last one of ``check``.
+        """
+        until = time.monotonic() + SECONDS
+        while True:
+            try:
+                await self._settled(app)
+                return check(self.outcome())
+            except AssertionError:
+                if time.monotonic() > until:
+                    raise
+            await asyncio.sleep(0.05)
+
+    async def _settled(self, app: LiveApp) -> None:
+        """Wait until a scheduler has seen all pods and has nothing more to do soon."""
+        calm = 0
+        async with asyncio.timeout(SECONDS):
+            while calm < 3:
+                await asyncio.sleep(0.01)
+                calm = calm + 1 if self._is_calm(app) else 0
+
+    def _is_calm(self, app: LiveApp) -> bool:
+        live = app.live
+        assert live is not None, "started"
+        assert app.writer is not None, "no dry run"
+        if not live.idle or app.cache.undelivered or not app.writer.is_idle:
+            return False
+        at = live.scheduler.next_time()
+        if at is not None and at < app.cluster.now + 1.5:
+            return False
+        seen = app.cache.objects()[KINDS["", "Pod"]]
+        versions = {pod.metadata.name: pod.metadata.resource_version for pod in seen.values()}
+        pods = [pod["metadata"] for pod in self.items(PODS)]
+        return versions == {meta["name"]: meta["resourceVersion"] for meta in pods}
+
+
+class Kubelet:
+    """Does for bound pods what kubelets do, as far as schedulers notice: runs and ends them."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._ending = False
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def end(self) -> None:
+        self._ending = True
+
+    def _run(self) -> None:
+        while not self._ending:
+            try:
+                with self._client.watch("/api/v1/pods") as events:
+                    while not self._ending:
+                        self._sync(*events.next())
+            except (OSError, EOFError, http.client.HTTPException, ValueError, KeyError):
+                time.sleep(0.1)
+
+    def _sync(self, event: str, pod: Content) -> None:
+        meta = pod["metadata"]
+        if event not in ("ADDED", "MODIFIED") or "nodeName" not in pod["spec"]:
+            return
+        path = f"/api/v1/namespaces/{meta['namespace']}/pods/{meta['name']}"
+        if "deletionTimestamp" in meta:
+            # Another pod of that name may be there by now.
+            same = {"apiVersion": "v1", "kind": "DeleteOptions", "gracePeriodSeconds": 0}
+            self._client.delete(path, {**same, "preconditions": {"uid": meta["uid"]}})
+        elif pod["status"].get("phase") == "Pending":
+            running = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
+            body = {"metadata": {"uid": meta["uid"]}, "status": running}
+            self._client.patch(f"{path}/status", body, STRATEGIC)
+
+
+def _order(content: Content) -> tuple[bool, bool]:
+    """Sort key: what admission looks at first, pods and their owners last."""
+    pods = content["kind"] == "Pod" or content["kind"] in _WORKLOADS
+    return pods, content["kind"] != "PriorityClass"
+
+
+def _is_of_pods(path: str) -> bool:
+    return path in (PODS, EVENTS)
+
+
+def _priority_class(content: Content) -> Content | None:
+    """Name a class in a pod instead of the priority, which only admission may write there."""
+    spec = content["spec"] if content["kind"] == "Pod" else {}
+    if "priority" not in spec or "priorityClassName" in spec:
+        return None
+    given = {"value": spec.pop("priority")}
+    if "preemptionPolicy" in spec:
+        given["preemptionPolicy"] = spec.pop("preemptionPolicy")
+    name = spec["priorityClassName"] = "-".join(["class", *map(str, given.values())]).lower()
+    meta = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass"}
+    return {**meta, "metadata": {"name": name}, **given}
+
+
+def _placements(pods: list[Content]) -> dict[str, str]:
+    return {
+        pod["metadata"]["name"]: pod["spec"]["nodeName"]
+        for pod in pods
+        if "nodeName" in pod["spec"]
+    }
+
+
+def _message(pod: Content) -> str:
+    conditions = pod["status"].get("conditions", [])
+    return next((c.get("message", "") for c in conditions if c["type"] == "PodScheduled"), "")

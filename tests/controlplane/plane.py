@@ -1,0 +1,180 @@
+"""A real Kubernetes control plane for tests: etcd, kube-apiserver and kube-controller-manager.
+
+It stands beside the project, in ``../shared/controlplane``; without it there is nothing to start.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import random
+import shutil
+import signal
+import socket
+import ssl
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from faces import Client, client_of
+from paths import SHARED
+
+SCRIPT = SHARED / "controlplane" / "cluster"
+GROUP = pytest.mark.xdist_group("controlplane")
+"""Marks tests that share the control plane: one process runs all of them, in turn."""
+
+BASH = shutil.which("bash") or "bash"
+_PORTS = 5
+SECONDS = 30.0
+"""After so long a wait is given up."""
+
+# The shell outlives this process however it ends, and then ends what was started.
+_KEEPER = """
+"$1" up gangs > "$KCP/up.log" 2>&1
+echo up
+cat > /dev/null
+"$1" down
+rm -rf "$KCP"
+"""
+
+
+class ControlPlane:
+    """A running control plane; its parts can be killed, paused and started again.
+
+    Parts are named ``etcd``, ``apiserver`` and ``kcm`` (kube-controller-manager).
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.kubeconfig = folder / "kubeconfig"
+        self.client: Client = client_of(str(self.kubeconfig))
+        self._commands = {name: _command(self._pid(name)) for name in ("etcd", "apiserver", "kcm")}
+
+    @property
+    def certificate(self) -> Path:
+        """The certificate of the API server."""
+        return self.folder / "certs" / "apiserver.crt"
+
+    def log(self, part: str) -> str:
+        """Return what a part has logged."""
+        return (self.folder / "run" / f"{part}.log").read_text(errors="replace")
+
+    def signal(self, part: str, number: signal.Signals) -> None:
+        """Send a signal to a part, such as SIGSTOP and SIGCONT."""
+        os.kill(self._pid(part), number)
+
+    def kill(self, part: str) -> None:
+        """Kill a part and wait until it is gone."""
+        pid = self._pid(part)
+        os.kill(pid, signal.SIGKILL)
+        while _is_alive(pid):
+            time.sleep(0.01)
+
+    def start(self, part: str) -> None:
+        """Start a part again, as it was started first."""
+        # Not a child of this process, so that whoever ends it need not be its parent.
+        line = f'nohup "$@" >> run/{part}.log 2>&1 & echo $! > run/{part}.pid'
+        subprocess.run(
+            [BASH, "-c", line, "bash", *self._commands[part]],
+            cwd=self.folder,
+            check=True,
+            start_new_session=True,
+        )
+
+    def wait_until_ready(self) -> None:
+        """Wait until the API server is ready.
+
+        :raises TimeoutError: when it does not get ready; its log is in ``folder``.
+        """
+        wait_until(self.is_ready, "kube-apiserver is ready")
+
+    def is_ready(self) -> bool:
+        """Return whether the API server is ready."""
+        try:
+            return self.client.get("/readyz").code == 200
+        except (OSError, ssl.SSLError):
+            return False
+
+    def _pid(self, part: str) -> int:
+        return int((self.folder / "run" / f"{part}.pid").read_text())
+
+
+def wait_until(true: Callable[[], Any], what: str, seconds: float = SECONDS) -> None:
+    """Wait until a condition holds.
+
+    :raises TimeoutError: when it does not in time; names ``what`` was waited for.
+    """
+    until = time.monotonic() + seconds
+    while not true():
+        if time.monotonic() > until:
+            raise TimeoutError(f"waited for {seconds:g} s: {what}")
+        time.sleep(0.02)
+
+
+@contextmanager
+def control_plane() -> Iterator[ControlPlane]:
+    """Run a control plane in a temporary folder; nothing of it stays, even after SIGKILL."""
+    folder = Path(tempfile.mkdtemp(prefix="bayplan-controlplane-"))
+    (folder / "bin").symlink_to(_binaries())
+    keeper = subprocess.Popen(
+        [BASH, "-c", _KEEPER, "bash", str(SCRIPT)],
+        env={**os.environ, "KCP": str(folder), "PORT": str(_free_ports())},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        assert keeper.stdout is not None
+        keeper.stdout.readline()
+        plane = ControlPlane(folder)
+        plane.wait_until_ready()
+        yield plane
+    finally:
+        keeper.communicate()
+
+
+def _binaries() -> Path:
+    """Return the folder of the programs; they are unpacked once per machine."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "bayplan-tests"
+    folder = cache / "controlplane"
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        subprocess.run([SCRIPT, "unpack"], env={**os.environ, "KCP": str(folder)}, check=True)
+    return folder / "bin"
+
+
+def _free_ports() -> int:
+    """Return the first of some free ports in a row, below those that clients are given."""
+    while True:
+        first = random.randrange(20_000, 32_000, _PORTS)
+        if all(_is_free(port) for port in range(first, first + _PORTS)):
+            return first
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
+
+
+def _command(pid: int) -> list[str]:
+    return Path(f"/proc/{pid}/cmdline").read_text().rstrip("\0").split("\0")
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
