@@ -12,7 +12,7 @@ demo: $(READY)
 # Tests start many processes; without cached bytecode each would compile everything again.
 test: export PYTHONDONTWRITEBYTECODE =
 test: $(READY)
-	$(BIN)/python -m pytest --numprocesses auto --dist loadgroup
+	$(BIN)/python -m pytest --numprocesses auto
 
 lint: $(READY)
 	$(BIN)/ruff format --check .

@@ -2,6 +2,7 @@
 
 import asyncio
 import inspect
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,12 +11,14 @@ from fastloop import FastLoop
 from hypothesis import settings
 from installation import install
 from plane import SCRIPT, ControlPlane, control_plane
+from xdist.scheduler import LoadScopeScheduling
 
 # The same examples each time, however slow the machine is.
 settings.register_profile("bayplan", deadline=None, derandomize=True)
 settings.load_profile("bayplan")
 
 _LIVE = Path(__file__).parent / "live"
+_REAL = re.compile(r"controlplane/|[-\[]real[-\]]")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -30,13 +33,25 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def plane() -> Iterator[ControlPlane]:
     """The real control plane, if there is one, with all kinds that bayplan follows.
 
-    Tests that use it are marked with ``plane.GROUP``.
+    Tests that use it are in tests/controlplane, or have "real" in their names.
     """
     if not SCRIPT.exists():
         pytest.skip("there is no real control plane beside the project")
     with control_plane() as plane:
         install(plane.client)
         yield plane
+
+
+class _Scheduling(LoadScopeScheduling):
+    """All tests on the real control plane go to one process, any other test to the next one."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return "the control plane" if _REAL.search(nodeid) else nodeid
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> _Scheduling:
+    return _Scheduling(config, log)
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -6,14 +6,12 @@ from collections.abc import Iterator
 
 import pytest
 from faces import Client, Face, client_of, serving
-from plane import GROUP
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "server" in metafunc.fixturenames:
-        both = ["embedded", pytest.param("real", marks=GROUP)]
         given = metafunc.config.getoption("--kubeconfig")
-        servers = ["given"] if given is not None else both
+        servers = ["embedded", "real"] if given is None else ["given"]
         metafunc.parametrize("server", servers, indirect=True, scope="module")
 
 

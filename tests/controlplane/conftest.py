@@ -9,7 +9,7 @@ import pytest
 from faces import Client, serving
 from installation import account_kubeconfig
 from live_cluster import Kubelet, LiveCluster
-from plane import GROUP, ControlPlane
+from plane import ControlPlane
 
 from bayplan.cluster.apiserver import ServedCluster, WallClock
 
@@ -41,7 +41,7 @@ def embedded(tmp_path: Path) -> Iterator[LiveCluster]:
         yield LiveCluster(Client(face.server.url), tmp_path / "kubeconfig")
 
 
-@pytest.fixture(params=["embedded", pytest.param("real", marks=GROUP)])
+@pytest.fixture(params=["embedded", "real"])
 def cluster(request: pytest.FixtureRequest) -> LiveCluster:
     """Both, one after the other."""
     found: LiveCluster = request.getfixturevalue(request.param)

@@ -32,7 +32,6 @@ CLAIMS = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims"
 VOLUME_CLAIMS = "/api/v1/namespaces/default/persistentvolumeclaims"
 
 _WORKLOADS = ("Deployment", "Job", "ReplicaSet", "StatefulSet")
-_WORKLOAD_GROUPS = ("apps", "batch")
 
 
 @dataclass
@@ -94,20 +93,24 @@ class LiveCluster:
         used = [*self._used, CLAIMS, VOLUME_CLAIMS, PODS, EVENTS]
         self._used.clear()
         self._applied.clear()
-        for path in sorted(used, key=_is_of_pods):
-            self.client.delete(path, gracePeriodSeconds=0, propagationPolicy="Background")
         for path in used:
-            wait_until(lambda path=path: not self._left(path), f"{path} is empty")
+            self._delete_all(path)
+        for path in used:
+            wait_until(lambda path=path: self._is_empty(path), f"{path} is empty")
 
-    def _left(self, path: str) -> list[Content]:
+    def _delete_all(self, path: str) -> None:
+        self.client.delete(path, gracePeriodSeconds=0, propagationPolicy="Background")
+
+    def _is_empty(self, path: str) -> bool:
+        """Return whether nothing is left; controllers may still have made something."""
         left = self.items(path)
         for one in left:
             if one["metadata"].get("finalizers"):
                 name = one["metadata"]["name"]
                 self.client.patch(f"{path}/{name}", {"metadata": {"finalizers": None}})
-            elif path == PODS:
-                self.client.delete(f"{path}/{one['metadata']['name']}", gracePeriodSeconds=0)
-        return left
+        if left:
+            self._delete_all(path)
+        return not left
 
     # Schedulers --------------------------------------------------------------------------
 
@@ -191,7 +194,7 @@ class Kubelet:
     def _run(self) -> None:
         while not self._ending:
             try:
-                with self._client.watch("/api/v1/pods") as events:
+                with self._client.watch(PODS) as events:
                     while not self._ending:
                         self._sync(*events.next())
             except (OSError, EOFError, http.client.HTTPException, ValueError, KeyError):
@@ -201,7 +204,7 @@ class Kubelet:
         meta = pod["metadata"]
         if event not in ("ADDED", "MODIFIED") or "nodeName" not in pod["spec"]:
             return
-        path = f"/api/v1/namespaces/{meta['namespace']}/pods/{meta['name']}"
+        path = f"{PODS}/{meta['name']}"
         if "deletionTimestamp" in meta:
             # Another pod of that name may be there by now.
             same = {"apiVersion": "v1", "kind": "DeleteOptions", "gracePeriodSeconds": 0}
@@ -216,10 +219,6 @@ def _order(content: Content) -> tuple[bool, bool]:
     """Sort key: what admission looks at first, pods and their owners last."""
     pods = content["kind"] == "Pod" or content["kind"] in _WORKLOADS
     return pods, content["kind"] != "PriorityClass"
-
-
-def _is_of_pods(path: str) -> bool:
-    return path in (PODS, EVENTS)
 
 
 def _priority_class(content: Content) -> Content | None:

@@ -20,14 +20,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import pytest
 from faces import Client, client_of
 from paths import SHARED
 
 SCRIPT = SHARED / "controlplane" / "cluster"
-GROUP = pytest.mark.xdist_group("controlplane")
-"""Marks tests that share the control plane: one process runs all of them, in turn."""
-
 BASH = shutil.which("bash") or "bash"
 _PORTS = 5
 SECONDS = 30.0
@@ -174,7 +170,7 @@ def _command(pid: int) -> list[str]:
 
 def _is_alive(pid: int) -> bool:
     try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
         return False
-    return True
+    return state != "Z"

@@ -6,12 +6,9 @@ import pytest
 import yaml
 from expected import CASES, NAMES, check, profile_of
 from live_cluster import LiveCluster
-from plane import GROUP
 
 from bayplan.profiles.finder import PluginFinder
 from bayplan.profiles.loading import load_profiles
-
-pytestmark = GROUP
 
 NOT_THERE = {
     "kubernetes-disruption-mode-group": "the API server drops disruptionMode without a gate",

@@ -28,8 +28,8 @@ def nodes(count: int) -> list[Content]:
 
 
 def asking(name: str, cpu: int = 1, **spec: Any) -> Content:
-    """A pod that requests so many cores."""
-    made = pod(name, **spec)
+    """A pod that requests so many cores, and ends soon when it has to."""
+    made = pod(name, terminationGracePeriodSeconds=1, **spec)
     made["spec"]["containers"][0]["resources"] = {"requests": {"cpu": str(cpu)}}
     return made
 
