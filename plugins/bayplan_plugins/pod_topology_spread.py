@@ -33,7 +33,7 @@ from bayplan import (
 )
 from bayplan.api import ReplicaSet, Service, StatefulSet
 from bayplan.api.pod import TopologySpreadConstraint
-from bayplan.api.selectors import Requirement, Selector, compile_selector
+from bayplan.api.selectors import EVERYTHING, Requirement, Selector, compile_selector
 from bayplan.api.tolerations import tolerated
 from bayplan.plugin.hookspecs import BoolColumn, FloatColumn, IntColumn
 from bayplan.snapshot import PodQuery
@@ -315,7 +315,10 @@ class PodTopologySpread(Plugin[PodTopologySpreadArgs]):
     # Counting ----------------------------------------------------------------------------
 
     def _counts(self, pod: PodInfo, constraint: SpreadConstraint) -> IntColumn:
+        """Return, per row, how many pods a constraint counts; an empty selector counts none."""
         index = self.handle.snapshot.index
+        if constraint.selector == EVERYTHING:
+            return np.zeros(len(self.handle.snapshot.nodes), dtype=np.int64)
         return index.counts(PodQuery(pod.namespace, constraint.selector))
 
     def _domain_sums(

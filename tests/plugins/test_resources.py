@@ -221,27 +221,35 @@ def test_bad_arguments_are_refused(args: dict[str, Any]) -> None:
 # Balanced ----------------------------------------------------------------------------------
 
 
-def test_equal_shares_are_best() -> None:
+def test_a_pod_that_leaves_the_balance_as_it_is_scores_75() -> None:
     cluster = Cluster([make_node("even", cpu=4, memory="4Gi"), make_node("odd", cpu=4)])
     pod = make_pod("p", "2", "2Gi")
-    # even: 0.5 and 0.5; odd: 0.5 and 2/32 = 0.0625, deviation 0.21875.
-    assert scores(NodeResourcesBalancedAllocation, pod, cluster) == {"even": 100, "odd": 78}
+    # odd: used 0.5 and 2/32, deviation 0.21875, balance 78 instead of 100: 50 + (50 - 22) / 2.
+    assert scores(NodeResourcesBalancedAllocation, pod, cluster) == {"even": 75, "odd": 64}
+
+
+def test_a_pod_that_evens_out_what_is_used_scores_more() -> None:
+    cluster = Cluster([make_node("n", cpu=4, memory="4Gi")])
+    cluster.add(make_pod("old", "2", None, node="n"))
+    # Before: 0.5 and 0, balance 75; with the pod 0.5 and 0.5: 50 + (50 + 25) // 2.
+    pod = make_pod("p", None, "2Gi")
+    assert scores(NodeResourcesBalancedAllocation, pod, cluster) == {"n": 87}
 
 
 def test_three_resources_use_the_standard_deviation() -> None:
     resources = [{"name": name} for name in ("cpu", "memory", "nvidia.com/gpu")]
     cluster = Cluster([make_node("n", cpu=4, memory="4Gi", gpu=4)])
     pod = make_pod("p", "1", "2Gi", gpu=3)
-    # Shares 0.25, 0.5, 0.75: deviation sqrt(0.125 / 3) = 0.2041.
+    # Shares 0.25, 0.5, 0.75: deviation sqrt(0.125 / 3) = 0.2041, balance 79.
     found = scores(NodeResourcesBalancedAllocation, pod, cluster, {"resources": resources})
-    assert found == {"n": 79}
+    assert found == {"n": 64}
 
 
 def test_actual_requests_count_not_the_scoring_defaults() -> None:
     cluster = Cluster([make_node("n", cpu=4, memory="4Gi")])
     cluster.add(make_pod("free", None, None, node="n"))
     pod = make_pod("p", "2", "2Gi")
-    assert scores(NodeResourcesBalancedAllocation, pod, cluster) == {"n": 100}
+    assert scores(NodeResourcesBalancedAllocation, pod, cluster) == {"n": 75}
 
 
 def test_pods_without_requests_are_not_scored() -> None:

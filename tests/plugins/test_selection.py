@@ -236,6 +236,13 @@ def test_images_count_by_size_and_by_how_many_nodes_hold_them() -> None:
     assert scores(ImageLocality, pod, cluster) == {"a": 23, "b": 0}
 
 
+def test_an_image_has_the_size_that_the_first_node_reports() -> None:
+    nodes = [with_image("a", "train:1", 500 * MB), with_image("b", "train:1", 900 * MB)]
+    pod = make_pod("p", spec={"containers": [{"name": "c", "image": "train:1"}]})
+    # 100 * (500 - 23) / (1000 - 23) = 48.
+    assert scores(ImageLocality, pod, Cluster(nodes)) == {"a": 48, "b": 48}
+
+
 def test_an_image_without_a_tag_means_latest() -> None:
     cluster = Cluster([with_image("a", "registry:5000/train:latest", 1000 * MB)])
     pod = make_pod("p", spec={"containers": [{"name": "c", "image": "registry:5000/train"}]})

@@ -142,7 +142,9 @@ def test_match_label_keys_narrow_the_selector() -> None:
 
 def test_empty_and_absent_selectors() -> None:
     cluster = zones(a=1, b=0)
-    assert refused(web(rule(labelSelector={})), cluster) == {"a"}
+    # An empty selector counts no pod, as in kube-scheduler, but the pod itself.
+    assert refused(web(rule(labelSelector={})), cluster) == set()
+    assert refused(web(rule(labelSelector={}, minDomains=3)), cluster) == set()
     # An absent selector matches no pod, not even the pod itself.
     assert refused(web(rule(labelSelector=None)), cluster) == set()
 

@@ -68,7 +68,7 @@ class NodeTable:
         self._scoring_used: dict[str, IntColumn] = {}
         self._labels: dict[str, LabelColumn] = {}
         self._images: dict[str, IntColumn] = {}
-        self._image_nodes: dict[str, dict[int, int]] | None = None
+        self._image_nodes: dict[str, tuple[list[int], int]] | None = None
         self._ports: dict[tuple[str, int], dict[str, IntColumn]] = {}
         self._zeros: IntColumn = np.zeros(0, dtype=np.int64)
 
@@ -105,12 +105,15 @@ class NodeTable:
         return column
 
     def image_size(self, image: str) -> IntColumn:
-        """Return the size in bytes of an image on each node, 0 where it is missing."""
+        """Return the size in bytes of an image on the nodes that have it, 0 on the others.
+
+        As in kube-scheduler's cache, an image has one size: that of the first node that has it.
+        """
         column = self._images.get(image)
         if column is None:
             column = np.zeros(len(self), dtype=np.int64)
-            for row, size in self._image_index().get(image, {}).items():
-                column[row] = size
+            rows, size = self._image_index().get(image, ([], 0))
+            column[rows] = size
             column.flags.writeable = False
             self._images[image] = column
         return column
@@ -119,13 +122,15 @@ class NodeTable:
         """Return, by host IP, how many pods of each node hold this host port."""
         return self._ports.get((protocol, port), {})
 
-    def _image_index(self) -> dict[str, dict[int, int]]:
+    def _image_index(self) -> dict[str, tuple[list[int], int]]:
+        """Return the rows that have each image, and its size."""
         if self._image_nodes is None:
             self._image_nodes = {}
             for row, node in enumerate(self.nodes):
                 for image in node.status.images:
                     for name in image.names:
-                        self._image_nodes.setdefault(name, {})[row] = image.size_bytes
+                        rows, _ = self._image_nodes.setdefault(name, ([], image.size_bytes))
+                        rows.append(row)
         return self._image_nodes
 
     # Adding and removing pods --------------------------------------------------------------------

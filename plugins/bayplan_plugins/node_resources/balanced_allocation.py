@@ -1,4 +1,4 @@
-"""NodeResourcesBalancedAllocation: nodes whose resources are used in equal shares score high.
+"""NodeResourcesBalancedAllocation: nodes that the pod brings closer to equal use score high.
 
 Formula: kube-scheduler 1.36, pkg/scheduler/framework/plugins/noderesources. It is written twice,
 over columns and for one row, with the same order of additions, so that both are equal to the bit.
@@ -7,7 +7,7 @@ over columns and for one row, with the same order of additions, so that both are
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 
 import numpy as np
 
@@ -25,9 +25,11 @@ class NodeResourcesBalancedAllocationArgs(Args):
 
 
 class NodeResourcesBalancedAllocation(Plugin[NodeResourcesBalancedAllocationArgs]):
-    """Prefer nodes on which the pod would leave all resources used in equal shares.
+    """Prefer nodes on which the pod would make the use of resources more balanced.
 
-    Score = 100 * (1 - standard deviation of the used shares), rounded down.
+    A node's balance is 100 * (1 - standard deviation of the used shares), rounded down, 50 at
+    least. The score is 50 + (50 + balance with the pod - balance without it) / 2, rounded down: 75
+    where the pod changes nothing.
     """
 
     Args = NodeResourcesBalancedAllocationArgs
@@ -46,32 +48,18 @@ class NodeResourcesBalancedAllocation(Plugin[NodeResourcesBalancedAllocationArgs
     @hookimpl
     def score(self, pod: PodInfo, nodes: NodeView) -> FloatColumn:
         """Score every node."""
-        shares: list[FloatColumn] = []
-        present: list[IntColumn] = []
-        for name, asked in self._asked(pod):
-            offered = nodes.allocatable(name)
-            used = (nodes.used(name) + asked) / np.maximum(offered, 1)
-            shares.append(np.where(offered > 0, np.minimum(used, 1.0), 0.0))
-            present.append((offered > 0).astype(np.int64))
-        return np.trunc((1 - _deviation(shares, present, len(nodes))) * 100)
+        asked = list(self._asked(pod))
+        after = _balances([(nodes.allocatable(r), nodes.used(r) + n) for r, n in asked], len(nodes))
+        before = _balances([(nodes.allocatable(r), nodes.used(r)) for r, _ in asked], len(nodes))
+        return 50 + np.floor((50 + after - before) / 2)
 
     @hookimpl
     def score_node(self, pod: PodInfo, node: NodeRow) -> float:
         """Score one node."""
-        shares = []
-        for name, asked in self._asked(pod):
-            offered = node.allocatable(name)
-            if offered:
-                shares.append(min((node.used(name) + asked) / offered, 1.0))
-        if len(shares) == 2:
-            deviation = abs((shares[0] - shares[1]) / 2)
-        elif len(shares) > 2:
-            mean = _sum(shares) / len(shares)
-            squares = _sum([(share - mean) * (share - mean) for share in shares])
-            deviation = math.sqrt(squares / len(shares))
-        else:
-            deviation = 0.0
-        return float(math.trunc((1 - deviation) * 100))
+        asked = [(name, n) for name, n in self._asked(pod) if node.allocatable(name)]
+        after = _balance([(node.used(r) + n) / node.allocatable(r) for r, n in asked])
+        before = _balance([node.used(r) / node.allocatable(r) for r, _ in asked])
+        return float(50 + (50 + after - before) // 2)
 
     def _asked(self, pod: PodInfo) -> Iterator[tuple[str, int]]:
         for resource in self.args.resources:
@@ -80,7 +68,35 @@ class NodeResourcesBalancedAllocation(Plugin[NodeResourcesBalancedAllocationArgs
                 yield resource.name, asked
 
 
-def _deviation(
+def _balances(resources: Sequence[tuple[IntColumn, IntColumn]], size: int) -> FloatColumn:
+    """Return the balance of every node.
+
+    :param resources: what the nodes offer of each resource, and what is used of it.
+    """
+    shares = [
+        np.where(offered > 0, np.minimum(used / np.maximum(offered, 1), 1.0), 0.0)
+        for offered, used in resources
+    ]
+    present = [(offered > 0).astype(np.int64) for offered, _ in resources]
+    balances: FloatColumn = np.trunc((1 - _deviations(shares, present, size)) * 100)
+    return balances
+
+
+def _balance(shares: Iterable[float]) -> int:
+    """Return the balance of one node, given the used shares of its resources."""
+    capped = [min(share, 1.0) for share in shares]
+    if len(capped) < 2:
+        return 100
+    if len(capped) == 2:
+        deviation = abs((capped[0] - capped[1]) / 2)
+    else:
+        mean = _sum(capped) / len(capped)
+        squares = _sum([(share - mean) * (share - mean) for share in capped])
+        deviation = math.sqrt(squares / len(capped))
+    return math.trunc((1 - deviation) * 100)
+
+
+def _deviations(
     shares: Sequence[FloatColumn], present: Sequence[IntColumn], size: int
 ) -> FloatColumn:
     """Return, per node, the standard deviation over the resources that the node has."""
