@@ -16,6 +16,7 @@ from bayplan import (
     Normalize,
     Plugin,
     PodInfo,
+    PreFilterResult,
     Reads,
     Reject,
     Remedy,
@@ -23,7 +24,7 @@ from bayplan import (
 )
 from bayplan.api.objects import DecodeError, decode_part
 from bayplan.api.pod import NodeAffinity as NodeAffinitySpec
-from bayplan.api.pod import PreferredSchedulingTerm
+from bayplan.api.pod import NodeSelectorTerm, PreferredSchedulingTerm
 from bayplan.api.validation import validate_node_affinity
 from bayplan.plugin.hookspecs import IntColumn
 from bayplan_plugins.shared.node_selection import matches_selector, matches_term, required_match
@@ -32,6 +33,7 @@ from bayplan_plugins.shared.node_selection_advice import unmet
 __all__ = ["NodeAffinity", "NodeAffinityArgs"]
 
 _REASON = "node(s) didn't match Pod's node affinity/selector"
+_CONFLICT = "pod affinity terms conflict"
 _ENFORCED = "node(s) didn't match scheduler-enforced node affinity"
 
 
@@ -75,10 +77,19 @@ class NodeAffinity(Plugin[NodeAffinityArgs]):
 
     @hookimpl
     def pre_filter(self, pod: PodInfo) -> object:
-        """Skip pods without selector or required affinity, unless affinity is added."""
+        """Skip pods that select nothing; leave only the nodes that every term names."""
         affinity = pod.spec.affinity.node_affinity if pod.spec.affinity else None
-        selects = pod.spec.node_selector or (affinity and affinity.required)
-        return None if selects or self.args.added_affinity else SKIP
+        required = affinity.required if affinity is not None else None
+        if not (pod.spec.node_selector or required or self.args.added_affinity):
+            return SKIP
+        if required is None:
+            return None
+        named = [_named(term) for term in required.node_selector_terms]
+        found = [names for names in named if names is not None]
+        if not found or len(found) < len(named):
+            return None
+        names = frozenset[str]().union(*found)
+        return PreFilterResult(names) if names else _CONFLICT
 
     @hookimpl
     def filter(self, pod: PodInfo, nodes: NodeView) -> Iterator[Reject]:
@@ -116,3 +127,13 @@ class NodeAffinity(Plugin[NodeAffinityArgs]):
             if change:
                 cost = 1.0 if change.startswith("with ") else 3.0 + 0.1 * count
                 yield Remedy(f"would fit on {node.name} {change}", row, cost)
+
+
+def _named(term: NodeSelectorTerm) -> frozenset[str] | None:
+    """Return the only nodes that a term's fields leave; None where they leave others."""
+    lists = [
+        frozenset(field.values)
+        for field in term.match_fields
+        if field.key == "metadata.name" and field.operator == "In"
+    ]
+    return frozenset.intersection(*lists) if lists else None

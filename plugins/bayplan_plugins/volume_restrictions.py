@@ -31,7 +31,8 @@ from bayplan_plugins.shared.volumes.lookup import (
 __all__ = ["VolumeRestrictions"]
 
 _REASON = (
-    "node has pod using PersistentVolumeClaim with the same name and ReadWriteOncePod access mode"
+    "node(s) unavailable due to PersistentVolumeClaim with ReadWriteOncePod access mode already "
+    "in-use by another pod"
 )
 _EXCLUSIVE = "ReadWriteOncePod"
 

@@ -60,6 +60,12 @@ def pod(name: str = "p", cpu: str = "1", **labels: str) -> PodInfo:
     return PodInfo(make_pod(name, cpu, labels=labels))
 
 
+def unresolvable(found: Evaluation) -> list[bool]:
+    """Return for each row whether no eviction could help there."""
+    masks = [refusal.unresolvable for refusal in found.refusals()]
+    return [any(mask[row] for mask in masks) for row in range(len(found.feasible))]
+
+
 def answers(found: Evaluation) -> dict[str, object]:
     """Return everything that an evaluation says of the nodes."""
     return {
@@ -67,7 +73,7 @@ def answers(found: Evaluation) -> dict[str, object]:
         "feasible": found.feasible.tolist(),
         "total": found.total.tolist(),
         "best": found.best(),
-        "unresolvable": found.unresolvable().tolist(),
+        "unresolvable": unresolvable(found),
         "failure": None if found.failure is None else found.failure.rows.tolist(),
         "reasons": {
             (column.call.name, reason, resolvable): mask.tolist()
@@ -317,7 +323,7 @@ def test_nodes_that_a_column_refuses_get_no_call_of_their_own() -> None:
     plugin = watched(PerNode, Reads.PODS)
     found = World(plugin, OnlyB).evaluate(pod())
     assert plugin.asked == ["filter b", "score b"]
-    assert found.unresolvable().tolist() == [True, False]
+    assert unresolvable(found) == [True, False]
     assert found.best() == 1
 
 
@@ -398,7 +404,7 @@ def test_a_refusal_in_pre_filter_is_one_of_all_nodes() -> None:
         found = world.evaluate(pod(name, app="refused"))
         assert found.refusal == ("Choosy", "never")
         assert found.best() is None
-        assert found.unresolvable().tolist() == [True, True]
+        assert unresolvable(found) == [True, True]
     assert plugin.asked == []
     world.place("other", "a")
     assert world.evaluate(pod(app="refused")).refusal == ("Choosy", "never")

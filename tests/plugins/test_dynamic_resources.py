@@ -98,7 +98,7 @@ def test_the_message_counts_why_devices_were_ruled_out() -> None:
 def test_an_unknown_class_is_named() -> None:
     made = cluster(node("a"), slice_of("a", [gpu(0)]), template("one", request()), pod("p", "one"))
     made.schedule()
-    assert "request gpu: could not retrieve device class gpu: not found" in message(made, "p")
+    assert "request gpu: device class gpu does not exist" in message(made, "p")
     made.add(device_class())
     made.advance(20)
     assert made.placements() == {"p": "a"}

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from msgspec.structs import replace
+
 from bayplan.api import Pod
 from bayplan.cluster.embedded.disruption import DisruptionController
 from bayplan.cluster.embedded.kubelet import VirtualKubelet
@@ -88,6 +90,41 @@ def test_nobody_is_evicted_where_it_does_not_help() -> None:
     cluster.add(urgent(cpu="4"))
     assert_pending(cluster, "urgent", "preemption: 0/1 nodes are available")
     assert evicted(cluster) == []
+
+
+def test_a_node_that_evictions_do_not_free_says_what_would_still_refuse_the_pod() -> None:
+    cluster = Cluster([make_node("full", cpu=2), make_node("tainted", taints=["k:NoSchedule"])])
+    cluster.add(low("victim", "full", "1"), low("important", "full", "1", priority=100))
+    cluster.add(urgent())
+    assert_pending(
+        cluster,
+        "urgent",
+        "0/2 nodes are available: 1 Insufficient cpu, 1 node(s) had untolerated taint(s). "
+        "no new claims to deallocate, preemption: 0/2 nodes are available: 1 Insufficient cpu, "
+        "1 Preemption is not helpful for scheduling.",
+    )
+    assert evicted(cluster) == []
+
+
+def test_of_equal_pods_the_one_that_started_first_stays() -> None:
+    started = [("new", "2026-01-01T00:00:02Z"), ("old", "2026-01-01T00:00:01Z"), ("none", None)]
+    cluster = Cluster([make_node("n", cpu=3)])
+    for name, time in started:
+        victim = low(name, "n", "1")
+        cluster.add(replace(victim, status=replace(victim.status, start_time=time)))
+    cluster.add(urgent())
+    cluster.schedule()
+    assert sorted(evicted(cluster)) == ["new", "none"]
+
+
+def test_the_node_whose_victims_started_last_is_taken() -> None:
+    cluster = Cluster([make_node("a", cpu=2), make_node("b", cpu=2)])
+    for node, time in (("a", "2026-01-01T00:00:01Z"), ("b", "2026-01-01T00:00:02Z")):
+        victim = low(f"on-{node}", node)
+        cluster.add(replace(victim, status=replace(victim.status, start_time=time)))
+    cluster.add(urgent())
+    cluster.schedule()
+    assert evicted(cluster) == ["on-b"]
 
 
 def test_equal_priority_is_no_victim() -> None:

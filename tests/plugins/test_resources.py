@@ -197,6 +197,16 @@ def test_extended_resources_count_only_for_pods_that_ask() -> None:
     assert scores(NodeResourcesFit, make_pod("p", "1", None), cluster, args) == {"n": 27}
 
 
+def test_what_a_pod_requests_as_a_whole_counts_once_it_has_a_node() -> None:
+    # kube-scheduler leaves it out for the pod that it places.
+    spec = {"resources": {"requests": {"cpu": "2"}}, "containers": [container(cpu="1")]}
+    cluster = Cluster([make_node("n", cpu=4)])
+    args = strategy("MostAllocated", resources=[{"name": "cpu", "weight": 1}])
+    assert scores(NodeResourcesFit, make_pod("p", spec=spec), cluster, args) == {"n": 25}
+    cluster.add(make_pod("old", spec=spec, node="n"))
+    assert scores(NodeResourcesFit, make_pod("p", spec=spec), cluster, args) == {"n": 75}
+
+
 @pytest.mark.parametrize(
     "args",
     [

@@ -249,6 +249,25 @@ def test_an_image_without_a_tag_means_latest() -> None:
     assert scores(ImageLocality, pod, cluster) == {"a": 100}
 
 
+def test_nodes_that_no_term_names_are_left_to_nobody_else() -> None:
+    cluster = Cluster([make_node("a", cpu=1), make_node("b", taints=["k:NoSchedule"])])
+    field = {"key": "metadata.name", "operator": "In", "values": ["a"]}
+    cluster.add(make_pod("p", "2", spec=affinity({"matchFields": [field]})))
+    assert_pending(
+        cluster,
+        "p",
+        "0/2 nodes are available: 1 Insufficient cpu, 1 node(s) didn't satisfy plugin(s) "
+        "[NodeAffinity]. ",
+    )
+
+
+def test_terms_that_name_no_node_at_all_conflict() -> None:
+    cluster = Cluster([make_node("a"), make_node("b")])
+    fields = [{"key": "metadata.name", "operator": "In", "values": [name]} for name in "ab"]
+    cluster.add(make_pod("p", spec=affinity({"matchFields": fields})))
+    assert_pending(cluster, "p", "0/2 nodes are available: pod affinity terms conflict. ")
+
+
 # Queue -------------------------------------------------------------------------------------
 
 

@@ -24,7 +24,8 @@ NO_VOLUMES = "node(s) didn't find available persistent volumes to bind"
 NO_STORAGE = "node(s) did not have enough free storage"
 FULL = "node(s) exceed max volume count"
 IN_USE = (
-    "node has pod using PersistentVolumeClaim with the same name and ReadWriteOncePod access mode"
+    "node(s) unavailable due to PersistentVolumeClaim with ReadWriteOncePod access mode already "
+    "in-use by another pod"
 )
 
 

@@ -59,11 +59,11 @@ UNIT = Unit(POD.key, [POD])
         lambda handle: handle.offers(UNIT),
         lambda handle: handle.place(UNIT, Placement("", None)),
         lambda handle: handle.free_slots(POD),
-        lambda handle: handle.unresolvable(POD),
+        lambda handle: handle.refusals(POD),
         lambda handle: handle.hook("bind"),
         lambda handle: handle.fit_message(POD),
     ],
-    ids=["offers", "place", "free_slots", "unresolvable", "hook", "fit_message"],
+    ids=["offers", "place", "free_slots", "refusals", "hook", "fit_message"],
 )
 def test_what_needs_the_other_plugins_says_so_while_they_are_made(
     call: Callable[[PluginHandle], object],
@@ -158,9 +158,11 @@ def test_nominated_pods_and_pods_in_cooldown_are_known(desk: Desk) -> None:
 # The other plugins -----------------------------------------------------------------------------
 
 
-def test_nodes_that_no_eviction_frees_are_unresolvable(desk: Desk) -> None:
+def test_refusals_say_which_nodes_no_eviction_frees(desk: Desk) -> None:
     place_pod(desk.state, make_pod("v", node="a"))
-    assert desk.handle.unresolvable(POD).tolist() == [False, True]
+    (found,) = desk.handle.refusals(POD)
+    assert found.mask.tolist() == [True, True]
+    assert found.unresolvable.tolist() == [False, True]
     assert desk.handle.fit_message(POD) == "0/2 nodes are available: 1 broken, 1 full."
 
 

@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import msgspec
+
 from bayplan.api.pod import Container, PodSpec
 from bayplan.api.quantity import Quantity
 
@@ -41,11 +43,13 @@ class PodRequests:
     """The requests of a pod: CPU in milli-CPU, everything else in whole units.
 
     ``effective`` is what Filter counts, without resources of amount 0. ``scoring`` includes the
-    defaults for containers that request no CPU or no memory.
+    defaults for containers that request no CPU or no memory. ``by_containers`` is the same without
+    what the pod requests as a whole.
     """
 
     effective: Mapping[str, int]
     scoring: Mapping[str, int]
+    by_containers: Mapping[str, int]
 
 
 def amount_of(resource: str, quantity: Quantity) -> int:
@@ -56,8 +60,12 @@ def amount_of(resource: str, quantity: Quantity) -> int:
 def pod_requests(spec: PodSpec) -> PodRequests:
     """Return the effective requests of a pod."""
     effective = _sum_up(spec, defaults={})
-    scoring = _sum_up(spec, defaults={"cpu": DEFAULT_MILLI_CPU, "memory": DEFAULT_MEMORY})
-    return PodRequests({name: value for name, value in effective.items() if value}, scoring)
+    defaults = {"cpu": DEFAULT_MILLI_CPU, "memory": DEFAULT_MEMORY}
+    scoring = by_containers = _sum_up(spec, defaults)
+    if spec.resources is not None:
+        by_containers = _sum_up(msgspec.structs.replace(spec, resources=None), defaults)
+    positive = {name: value for name, value in effective.items() if value}
+    return PodRequests(positive, scoring, by_containers)
 
 
 def _sum_up(spec: PodSpec, defaults: Mapping[str, int]) -> dict[str, int]:

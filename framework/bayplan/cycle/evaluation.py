@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from bayplan.cycle.columns import FilterColumn, ScoreColumn
-from bayplan.plugin.base import CycleState
-from bayplan.plugin.decision import Finalist, PodDecision, fit_message
+from bayplan.plugin.base import CycleState, NodeRefusals
+from bayplan.plugin.decision import Finalist, PodDecision, fit_message, not_satisfied
 from bayplan.plugin.hookspecs import BoolColumn, FloatColumn
 from bayplan.snapshot import PodInfo
 
@@ -43,6 +44,7 @@ class Evaluation:
         "failure",
         "feasible",
         "filters",
+        "limits",
         "node_version",
         "pod",
         "position",
@@ -56,6 +58,8 @@ class Evaluation:
     def __init__(self, pod: PodInfo) -> None:
         self.pod = pod
         self.state = CycleState()
+        self.limits: dict[str, BoolColumn] = {}
+        """The rows that each plugin's PreFilterResult leaves out, by plugin."""
         self.filters: list[FilterColumn] = []
         self.scores: list[ScoreColumn] = []
         self.refusal: tuple[str, str] | None = None
@@ -89,7 +93,7 @@ class Evaluation:
         """
         if not any(column.errors for column in self.filters):
             return None
-        left = np.ones(len(self.feasible), dtype=np.bool_)
+        left = ~self.outside(len(self.feasible))
         for column in self.filters:
             rows = [row for row in sorted(column.errors) if left[row]]
             if rows:
@@ -99,16 +103,53 @@ class Evaluation:
             left &= ~column.mask
         return None
 
-    def unresolvable(self) -> BoolColumn:
-        """Return the mask of rows where no preemption can help."""
-        mask = np.zeros(len(self.feasible), dtype=np.bool_)
-        if self.refusal is not None:
-            return ~mask
-        for column in self.filters:
-            for (_, resolvable), refused in column.refusals.items():
-                if not resolvable:
-                    mask |= refused
+    def limit(
+        self, left: Mapping[str, frozenset[str]], row_of: Mapping[str, int], size: int
+    ) -> None:
+        """Leave out the nodes that a PreFilterResult does not name.
+
+        :param left: the names of the nodes that each plugin leaves.
+        """
+        for plugin, names in left.items():
+            mask = np.ones(size, dtype=np.bool_)
+            mask[[row_of[name] for name in names if name in row_of]] = False
+            self.limits[plugin] = mask
+
+    def outside(self, size: int) -> BoolColumn:
+        """Return the mask of the rows that PreFilter leaves out."""
+        mask = np.zeros(size, dtype=np.bool_)
+        for own in self.limits.values():
+            mask |= own
         return mask
+
+    def refusals(self) -> list[NodeRefusals]:
+        """Return which nodes refuse the pod and why; the first plugin that does counts."""
+        size = len(self.feasible)
+        left = np.ones(size, dtype=np.bool_)
+        nowhere = np.zeros(size, dtype=np.bool_)
+        if self.refusal is not None:
+            plugin, reason = self.refusal
+            return [NodeRefusals(plugin, left, ((reason, left),), left, by_row=True)]
+        found: list[NodeRefusals] = []
+        limited = not_satisfied(list(self.limits))
+        for plugin, mask in self.limits.items():
+            here = mask & left
+            found.append(NodeRefusals(plugin, here, ((limited, here),), here, by_row=True))
+            left &= ~mask
+        for column in self.filters:
+            here = column.mask & left
+            if not here.any():
+                continue
+            unresolvable = nowhere.copy()
+            reasons = []
+            for (reason, resolvable), mask in column.refusals.items():
+                reasons.append((reason, mask & here))
+                if not resolvable:
+                    unresolvable |= mask & here
+            by_row = not column.clusterwide
+            found.append(NodeRefusals(column.call.name, here, reasons, unresolvable, by_row))
+            left &= ~column.mask
+        return [refusal for refusal in found if refusal.mask.any()]
 
     def sum_up(self) -> None:
         """Add up the weighted scores of all plugins for every node."""
@@ -139,26 +180,14 @@ class Evaluation:
         return decision
 
     def _describe_refusals(self, decision: PodDecision) -> None:
-        left = np.ones(decision.nodes, dtype=np.bool_)
-        refused: list[tuple[str, str, int]] = []
-        removed: list[tuple[str, int]] = []
-        for column in self.filters:
-            first = column.mask & left
-            count = int(first.sum())
-            if not count:
-                continue
-            removed.append((column.call.name, count))
-            unresolvable = np.zeros(decision.nodes, dtype=np.bool_)
-            for (reason, resolvable), mask in column.refusals.items():
-                here = mask & left
-                number = int(here.sum())
-                if number:
-                    refused.append((column.call.name, reason, number))
-                if not resolvable:
-                    unresolvable |= here
-            decision.unresolvable += int(unresolvable.sum())
-            left &= ~column.mask
-        decision.refused, decision.removed = tuple(refused), tuple(removed)
+        found = self.refusals()
+        counted = [
+            (refusal.plugin, reason, int(mask.sum()))
+            for refusal in found
+            for reason, mask in refusal.reasons
+        ]
+        decision.refused = tuple(one for one in counted if one[2])
+        decision.removed = tuple((refusal.plugin, int(refusal.mask.sum())) for refusal in found)
 
     def _finalists(self, names: list[str]) -> tuple[Finalist, ...]:
         return tuple(

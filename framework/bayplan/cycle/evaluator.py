@@ -26,7 +26,8 @@ from bayplan.cycle.columns import (
     out_of_range,
 )
 from bayplan.cycle.evaluation import NOWHERE, Evaluation
-from bayplan.plugin.base import SKIP, CycleState, Normalize, Reads, Reject
+from bayplan.plugin.base import SKIP, CycleState, Normalize, PreFilterResult, Reads, Reject
+from bayplan.plugin.decision import nothing_left
 from bayplan.plugin.hookspecs import BoolColumn
 from bayplan.profiles.runtime import HookCall, Runtime, guard
 from bayplan.snapshot import NodeRow, NodeView, PodInfo, Snapshot
@@ -141,15 +142,10 @@ class Evaluator:
         result.epoch, result.position = table.epoch, len(table.changes)
         result.node_version = table.node_version
         skipped = result.skipped["pre_filter"]
-        for call in self._runtime["pre_filter"]:
-            answer = call(pod, view, result.state)
-            if answer is SKIP:
-                skipped.add(call.name)
-            elif answer is not None:
-                result.refusal = (call.name, answer)
-                result.feasible = np.zeros(len(view), dtype=np.bool_)
-                result.total = np.full(len(view), NOWHERE)
-                return result
+        if not self._pre_filter(pod, view, result):
+            result.feasible = np.zeros(len(view), dtype=np.bool_)
+            result.total = np.full(len(view), NOWHERE)
+            return result
         result.filters = [
             FilterColumn(spellings)
             for spellings in self._filters
@@ -179,6 +175,24 @@ class Evaluator:
         result.sum_up()
         return result
 
+    def _pre_filter(self, pod: PodInfo, view: NodeView, result: Evaluation) -> bool:
+        """Ask PreFilter; return False when it refuses every node."""
+        left: dict[str, frozenset[str]] = {}
+        for call in self._runtime["pre_filter"]:
+            answer = call(pod, view, result.state)
+            if answer is SKIP:
+                result.skipped["pre_filter"].add(call.name)
+            elif isinstance(answer, PreFilterResult):
+                left[call.name] = answer.node_names
+                if not frozenset.intersection(*left.values()):
+                    result.refusal = (call.name, nothing_left(list(left)))
+                    return False
+            elif answer is not None:
+                result.refusal = (call.name, answer)
+                return False
+        result.limit(left, self._snapshot.nodes.row_of, len(view))
+        return True
+
     def _fill_filter(
         self, column: FilterColumn, pod: PodInfo, view: NodeView, result: Evaluation
     ) -> None:
@@ -207,7 +221,7 @@ class Evaluator:
         self, column: FilterColumn, result: Evaluation, size: int
     ) -> Iterable[int]:
         """Return the rows that no column-wise filter refuses; only these get a per-node call."""
-        refused = np.zeros(size, dtype=np.bool_)
+        refused = result.outside(size)
         for other in result.filters:
             if other is not column and other.vector is not None and len(other.mask) == size:
                 refused |= other.mask
@@ -227,7 +241,7 @@ class Evaluator:
             column.set_row(row, column.per_node.call(pod, NodeRow(table, row), state), size)
 
     def _combine_filters(self, result: Evaluation, size: int) -> None:
-        refused = np.zeros(size, dtype=np.bool_)
+        refused = result.outside(size)
         for column in result.filters:
             refused |= column.mask
         result.feasible = ~refused
@@ -345,8 +359,9 @@ class Evaluator:
                 return False
             self._combine_filters(kept, len(view))
         else:
+            masks = [*kept.limits.values(), *(column.mask for column in kept.filters)]
             for row in rows:
-                kept.feasible[row] = not any(c.mask.item(row) for c in kept.filters)
+                kept.feasible[row] = not any(mask.item(row) for mask in masks)
         return kept.failing(_feasible_nodes_wanted(len(view))) is None
 
     def _prepare(self, hook: str, kept: Evaluation, pod: PodInfo, view: NodeView) -> bool:

@@ -288,14 +288,16 @@ class Cycle:
             return result
         # Without any node there is no pod to evict.
         preempt = preempt and bool(len(self._snapshot.nodes))
+        answers: list[str] = []
         for call in self._runtime["post_filter"] if preempt else ():
             answer = call(unit, decision, state)
             if isinstance(answer, Preemption):
                 result.preemption = answer
-                decision.message = f"{decision.message} {answer.message}".strip()
+                answers = [answer.message]
                 break
             if answer:
-                decision.message = f"{decision.message} {answer}"
+                answers.append(answer)
+        decision.message = f"{decision.message} {', '.join(answers)}".strip()
         return result
 
     # For plugins -------------------------------------------------------------------------

@@ -32,11 +32,13 @@ __all__ = [
     "DomainState",
     "DomainTrial",
     "Handle",
+    "NodeRefusals",
     "Normalize",
     "Placement",
     "Placements",
     "Plan",
     "Plugin",
+    "PreFilterResult",
     "Preemption",
     "PreemptionTrial",
     "Preparation",
@@ -63,6 +65,13 @@ class Skip(Enum):
 
 SKIP: Final = Skip.SKIP
 """Returned by ``pre_filter`` or ``pre_score``: this plugin has nothing to say about this pod."""
+
+
+@dataclass(frozen=True, slots=True)
+class PreFilterResult:
+    """Returned by ``pre_filter``: only these nodes may take the pod, so Filter skips the others."""
+
+    node_names: frozenset[str]
 
 
 class Args(pydantic.BaseModel):
@@ -122,6 +131,22 @@ class Refusal:
     reasons: tuple[str, ...]
     resolvable: bool = True
     error: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class NodeRefusals:
+    """The nodes that refuse a pod and where this plugin is the first that does.
+
+    ``mask`` holds those rows, ``reasons`` the rows of each reason; a node may have several.
+    ``unresolvable`` are the rows where no preemption can help. ``by_row`` says that each answer
+    depends on that node and its pods alone.
+    """
+
+    plugin: str
+    mask: BoolColumn
+    reasons: Sequence[tuple[str, BoolColumn]]
+    unresolvable: BoolColumn
+    by_row: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -319,7 +344,7 @@ class PreemptionTrial:
 class Handle(Protocol):
     """What the framework offers its plugins.
 
-    ``offers``, ``place``, ``free_slots``, ``unresolvable``, ``hook`` and ``fit_message`` run other
+    ``offers``, ``place``, ``free_slots``, ``refusals``, ``hook`` and ``fit_message`` run other
     plugins of the profile: call them from hooks, not from ``__init__``.
     """
 
@@ -371,8 +396,8 @@ class Handle(Protocol):
         :raises PluginError: when a plugin of the profile fails in a hook up to ``permit``.
         """
 
-    def unresolvable(self, pod: PodInfo) -> BoolColumn:
-        """Return the mask of node rows where no eviction could help the pod.
+    def refusals(self, pod: PodInfo) -> Sequence[NodeRefusals]:
+        """Return which nodes refuse the pod now and why, plugin by plugin in Filter's order.
 
         :raises PluginError: when a plugin of the profile fails in Filter or Score.
         """

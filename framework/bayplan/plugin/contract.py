@@ -22,6 +22,7 @@ from bayplan.plugin.base import (
     Placements,
     Plugin,
     Preemption,
+    PreFilterResult,
     Preparation,
     Reads,
     Refusal,
@@ -151,7 +152,10 @@ ANSWERS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "pre_enqueue": (_text, "None or a text"),
     "queue_sort": (_key, "a tuple of numbers"),
     "requeue_hint": (lambda v: isinstance(v, bool), "True or False"),
-    "pre_filter": (lambda v: v is SKIP or _text(v), "None, a text or SKIP"),
+    "pre_filter": (
+        lambda v: v is SKIP or isinstance(v, PreFilterResult) or _text(v),
+        "None, a text, SKIP or a PreFilterResult",
+    ),
     "filter_node": (lambda v: isinstance(v, Refusal) or _text(v), "None, a text or a Refusal"),
     "post_filter": (
         lambda v: isinstance(v, Preemption) or _text(v),

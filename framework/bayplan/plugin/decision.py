@@ -8,7 +8,15 @@ from enum import Enum
 
 from bayplan.plugin.base import DomainTrial, PreemptionTrial
 
-__all__ = ["Decision", "Finalist", "Outcome", "PodDecision", "fit_message"]
+__all__ = [
+    "Decision",
+    "Finalist",
+    "Outcome",
+    "PodDecision",
+    "fit_message",
+    "not_satisfied",
+    "nothing_left",
+]
 
 
 class Outcome(Enum):
@@ -35,9 +43,8 @@ class PodDecision:
 
     ``refused`` holds (plugin, reason, number of nodes) in the order of the plugins, for the first
     plugin that refused each node; a node may have several reasons of that plugin. ``removed`` is
-    the number of nodes that each plugin removed, ``unresolvable`` the number of nodes where no
-    preemption can help. ``error`` says that a filter could not tell. ``notes`` are remarks of
-    plugins on the pod and its node, such as its devices.
+    the number of nodes that each plugin removed. ``error`` says that a filter could not tell.
+    ``notes`` are remarks of plugins on the pod and its node, such as its devices.
     """
 
     pod: str
@@ -47,7 +54,6 @@ class PodDecision:
     total: float = 0.0
     refused: Sequence[tuple[str, str, int]] = ()
     removed: Sequence[tuple[str, int]] = ()
-    unresolvable: int = 0
     pre_filter: tuple[str, str] | None = None
     error: bool = False
     finalists: Sequence[Finalist] = ()
@@ -106,3 +112,15 @@ def fit_message(
         counts[reason] = counts.get(reason, 0) + count
     reasons = sorted(f"{count} {reason}" for reason, count in counts.items())
     return f"0/{nodes} nodes are available" + (f": {', '.join(reasons)}." if reasons else ".")
+
+
+def not_satisfied(plugins: Sequence[str]) -> str:
+    """Return kube-scheduler's reason for nodes that no PreFilterResult of these plugins names."""
+    return f"node(s) didn't satisfy plugin(s) [{' '.join(sorted(plugins))}]"
+
+
+def nothing_left(plugins: Sequence[str]) -> str:
+    """Return kube-scheduler's reason when the PreFilterResults of these plugins share no node."""
+    if len(plugins) == 1:
+        return f"node(s) didn't satisfy plugin {plugins[0]}"
+    return f"node(s) didn't satisfy plugin(s) [{' '.join(plugins)}] simultaneously"

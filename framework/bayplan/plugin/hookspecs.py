@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         Placement,
         Placements,
         Preemption,
+        PreFilterResult,
         Preparation,
         Refusal,
         Reject,
@@ -89,8 +90,13 @@ def sign(pod: PodInfo, nodes: NodeView) -> Hashable:
 
 
 @hookspec
-def pre_filter(pod: PodInfo, nodes: NodeView, state: CycleState) -> Skip | str | None:
-    """Prepare for ``filter``: write to ``state``, or SKIP it for this pod, or refuse every node."""
+def pre_filter(
+    pod: PodInfo, nodes: NodeView, state: CycleState
+) -> PreFilterResult | Skip | str | None:
+    """Prepare for ``filter``: write to ``state``, or SKIP it for this pod, or refuse every node.
+
+    A PreFilterResult names the only nodes that may take the pod.
+    """
 
 
 @hookspec

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -10,7 +10,7 @@ import numpy.typing as npt
 from bayplan.cluster.protocol import Done, Write
 from bayplan.errors import ClusterError
 from bayplan.gangs.directory import GangMembers
-from bayplan.plugin.base import Placement, Placements, Unit
+from bayplan.plugin.base import NodeRefusals, Placement, Placements, Unit
 from bayplan.plugin.failures import PLUGIN_RAISES, failure
 from bayplan.profiles.runtime import Hook
 from bayplan.scheduler.active_profiles import ActiveProfile
@@ -73,8 +73,8 @@ class PluginHandle:
     def free_slots(self, pod: PodInfo) -> npt.NDArray[np.int64]:
         return self._profile.cycle.free_slots(pod)
 
-    def unresolvable(self, pod: PodInfo) -> npt.NDArray[np.bool_]:
-        return self._profile.evaluator.evaluate(pod).unresolvable()
+    def refusals(self, pod: PodInfo) -> Sequence[NodeRefusals]:
+        return self._profile.evaluator.evaluate(pod).refusals()
 
     def hook(self, name: str) -> Hook:
         return self._profile.runtime[name]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -16,6 +17,7 @@ __all__ = ["HostPort", "PodInfo", "SpecFacts"]
 
 
 _NOTHING: Mapping[str, str] = {}
+_serials = itertools.count()
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,13 +34,14 @@ class SpecFacts:
     """What follows from a pod's spec alone; pods with equal specs share one object.
 
     The shared object is the signature of the spec: it is hashed and compared by identity. Amounts
-    are in milli-CPU, and in units of any other resource. ``wants_devices`` says that the pod has
-    resource claims or requests extended resources, ``uses_claims`` that some of its volumes are
-    PersistentVolumeClaims.
+    are in milli-CPU, and in units of any other resource, as in PodRequests. ``wants_devices`` says
+    that the pod has resource claims or requests extended resources, ``uses_claims`` that some of
+    its volumes are PersistentVolumeClaims.
     """
 
     requests: Mapping[str, int]
     scoring_requests: Mapping[str, int]
+    requests_by_containers: Mapping[str, int]
     host_ports: tuple[HostPort, ...]
     wants_devices: bool = False
     uses_claims: bool = False
@@ -50,7 +53,7 @@ class PodInfo:
     ``rank`` is the pod's stated rank in its gang, None without one, ``role`` its role there.
     ``definition`` is the gang when the pod's own annotations define it. ``problem`` says what is
     wrong with its annotations and keeps it pending. ``inherited`` are annotations of its
-    controller that apply to it.
+    controller that apply to it. ``serial`` orders pods by when this version of each was seen.
     """
 
     __slots__ = (
@@ -68,12 +71,14 @@ class PodInfo:
         "problem",
         "rank",
         "role",
+        "serial",
         "terms",
         "uid",
     )
 
     def __init__(self, pod: Pod, inherited: Mapping[str, str] = _NOTHING) -> None:
         meta = pod.metadata
+        self.serial = next(_serials)
         self.pod = pod
         self.inherited = inherited
         self.name = meta.name
@@ -134,6 +139,7 @@ def _facts(spec: PodSpec) -> SpecFacts:
         facts = SpecFacts(
             MappingProxyType(dict(requests.effective)),
             MappingProxyType(dict(requests.scoring)),
+            MappingProxyType(dict(requests.by_containers)),
             _host_ports(spec),
             wants_devices=extended or bool(spec.resource_claims),
             uses_claims=any(v.persistent_volume_claim or v.ephemeral for v in spec.volumes),

@@ -131,8 +131,11 @@ class NodeAllocator:
             deadline = self.deadline()
             found = self._solve(claims, table, self._state, deadline, score)
             if found.choices is None and not found.timed_out:
-                empty = self._solve(claims, table, AllocatedState(), deadline, score)
-                found = replace(found, unresolvable=empty.choices is None)
+                # Kubernetes evicts nobody for a claim.
+                unresolvable = self._strict or (
+                    self._solve(claims, table, AllocatedState(), deadline, score).choices is None
+                )
+                found = replace(found, unresolvable=unresolvable)
             cached.results[key] = found
         return found
 

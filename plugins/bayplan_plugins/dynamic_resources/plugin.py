@@ -367,8 +367,9 @@ class DynamicResources(Plugin[DynamicResourcesArgs]):
     @hookimpl
     def post_filter(self, unit: Unit, decision: Decision) -> str | None:
         """Deallocate a claim whose allocation keeps its pod, its only user, off every node."""
+        nothing = None if unit.gang is not None else self._nothing_deallocated(unit.pods[0])
         if "DynamicResources" not in decision.refused_by:
-            return None
+            return nothing
         for pod in unit.pods:
             own = decision.pods.get(pod.key)
             if own is None or not any(reason == _NOT_THERE for _, reason, _ in own.refused):
@@ -379,7 +380,14 @@ class DynamicResources(Plugin[DynamicResourcesArgs]):
                     write = ReleaseClaim(claim.key, claim.metadata.uid, pod.uid, deallocate=True)
                     self.handle.submit(write)
                     return f"deallocation of ResourceClaim {claim.key} completed"
-        return None
+        return nothing
+
+    def _nothing_deallocated(self, pod: PodInfo) -> str:
+        """Return kube-scheduler's words for a pod for which there is no claim to deallocate."""
+        claims = self._claims(pod)
+        if claims and not claims.problem:
+            return "still not schedulable"
+        return "no new claims to deallocate"
 
     @hookimpl
     def remedies(self, pod: PodInfo, nodes: NodeView) -> Iterable[Remedy]:

@@ -12,6 +12,7 @@ from bayplan.api.pod import NodeSelector
 from bayplan.snapshot import Snapshot
 from bayplan_dra.allocator import AllocationError, ClaimToAllocate
 from bayplan_plugins.dynamic_resources.claim_specs import without_claim_name
+from bayplan_plugins.dynamic_resources.device_classes import DeviceClasses
 from bayplan_plugins.dynamic_resources.extended_claims import ExtendedClaim
 from bayplan_plugins.dynamic_resources.ledger import DeviceLedger
 
@@ -150,9 +151,25 @@ def _read_claims(
             found.problem = f"resource claim {claim.key} is in the process of being allocated"
             return
         else:
+            found.problem = _missing_class(claim, ledger.classes)
+            if found.problem:
+                return
             try:
                 found.open.append(ledger.specs.prepared(claim))
             except AllocationError as exc:
                 found.problem = without_claim_name(str(exc), claim)
                 return
             key.append(ledger.specs.number(claim))
+
+
+def _missing_class(claim: ResourceClaim, classes: DeviceClasses) -> str:
+    """Return which request names a device class that does not exist, "" when none does."""
+    for request in claim.spec.devices.requests:
+        if request.first_available:
+            named = [(f"{request.name}/{s.name}", s) for s in request.first_available]
+        else:
+            named = [(request.name, request.exactly)] if request.exactly is not None else []
+        for name, asked in named:
+            if asked.device_class_name and classes.get(asked.device_class_name) is None:
+                return f"request {name}: device class {asked.device_class_name} does not exist"
+    return ""

@@ -264,7 +264,8 @@ class NodeResourcesFit(Plugin[NodeResourcesFitArgs]):
 
 def _scoring_request(pod: PodInfo, resource: str) -> int | None:
     """Return the request that scoring counts for the pod; None leaves the resource out."""
-    asked = pod.facts.scoring_requests.get(resource, 0)
+    # kube-scheduler's strategies do not count what the pod to be placed requests as a whole.
+    asked = pod.facts.requests_by_containers.get(resource, 0)
     if asked == 0 and resource not in NATIVE:
         return None
     return asked

@@ -6,34 +6,21 @@ from bayplan import Placement, Preemption, PreemptionTrial
 from bayplan_plugins.preemption.search import VictimSet
 from bayplan_plugins.preemption.victims import Evictable
 
-__all__ = ["no_victims", "not_helpful", "preemption_of", "refused_evictions", "trial_of"]
+__all__ = [
+    "NO_VICTIMS",
+    "UNHELPFUL",
+    "UNHELPFUL_FOR_GANGS",
+    "preemption_of",
+    "refused_evictions",
+    "trial_of",
+]
 
+NO_VICTIMS = "No preemption victims found for incoming pod"
+UNHELPFUL = "Preemption is not helpful for scheduling"
+UNHELPFUL_FOR_GANGS = (
+    "no domain would hold the job even without all pods of lower priority that may be evicted."
+)
 _MOST_NAMED = 5
-
-
-def no_victims(nodes: int, unresolvable: int) -> str:
-    """Return that no pod can be evicted.
-
-    :param nodes: the number of nodes in the cluster.
-    :param unresolvable: how many of them no eviction could help.
-    """
-    parts = []
-    if nodes - unresolvable:
-        parts.append(f"{nodes - unresolvable} No preemption victims found for incoming pod")
-    if unresolvable:
-        parts.append(f"{unresolvable} Preemption is not helpful for scheduling")
-    return f"0/{nodes} nodes are available: {', '.join(parts)}."
-
-
-def not_helpful(nodes: int, is_gang: bool) -> str:
-    """Return that the unit would not fit even if all pods that may be evicted were gone."""
-    if is_gang:
-        return (
-            "no domain would hold the job even without all pods of lower priority that may be "
-            "evicted."
-        )
-    unhelpful = f"{nodes} Preemption is not helpful for scheduling"
-    return f"0/{nodes} nodes are available: {unhelpful}."
 
 
 def refused_evictions(evictable: Evictable) -> str:

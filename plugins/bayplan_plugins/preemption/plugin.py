@@ -22,27 +22,24 @@ from bayplan import (
     Plugin,
     PodInfo,
     Preemption,
-    PreemptionTrial,
     Remedy,
     Unit,
     hookimpl,
 )
 from bayplan.naming import short_key
 from bayplan.plugin.decision import Decision
+from bayplan_plugins.preemption.dry_run import DryRun, no_victims
 from bayplan_plugins.preemption.messages import (
-    no_victims,
-    not_helpful,
+    UNHELPFUL_FOR_GANGS,
     preemption_of,
     refused_evictions,
     trial_of,
 )
-from bayplan_plugins.preemption.search import VictimSearch, VictimSet, missing_for, until_enough
-from bayplan_plugins.preemption.victims import Evictable, EvictionCost
+from bayplan_plugins.preemption.search import VictimSearch, VictimSet
+from bayplan_plugins.preemption.victims import Evictable
 
 __all__ = ["DefaultPreemption", "DefaultPreemptionArgs"]
 
-_MOST_NODES = 8
-"""Nodes whose victims are compared for one pod, of those with the lowest estimated cost."""
 _MOST_DOMAINS = 24
 """Domains that are tried for a gang."""
 
@@ -50,8 +47,8 @@ _MOST_DOMAINS = 24
 class DefaultPreemptionArgs(Args):
     """Arguments of DefaultPreemption, those of kube-scheduler and whether gangs may preempt.
 
-    For one pod, at least ``minCandidateNodesPercentage`` of the nodes and at least
-    ``minCandidateNodesAbsolute`` nodes are considered, in the order of their names.
+    For one pod, nodes are tried, the cheapest by estimate first, until evictions would help on
+    ``minCandidateNodesPercentage`` of all nodes and on at least ``minCandidateNodesAbsolute``.
     """
 
     min_candidate_nodes_percentage: int = Field(default=10, ge=0, le=100)
@@ -72,37 +69,58 @@ class DefaultPreemption(Plugin[DefaultPreemptionArgs]):
             return None
         if any(pod.spec.preemption_policy == "Never" for pod in unit.pods):
             return "preemption: not eligible due to preemptionPolicy=Never."
-        if any(own.pre_filter is not None for own in decision.pods.values()):
-            return None
-        nodes = len(self.handle.snapshot.nodes)
         evictable = Evictable(unit, self.handle)
-        by_row = self._evictable_by_row(unit, evictable)
+        if unit.gang is None:
+            found = self._for_pod(unit, decision, evictable)
+        else:
+            found = self._for_gang(unit, decision, evictable)
+        if isinstance(found, str):
+            return f"preemption: {found}{refused_evictions(evictable)}"
+        return preemption_of(found, evictable)
+
+    # One pod -----------------------------------------------------------------------------
+
+    def _for_pod(self, unit: Unit, decision: Decision, evictable: Evictable) -> VictimSet | str:
+        """Return the cheapest victims for a pod, or why there are none."""
+        dry_run = DryRun(self.handle, unit, evictable, self._enough())
+        dry_run.run()
+        if dry_run.any_victims:
+            decision.refused_by.add("DefaultPreemption")
+        if not dry_run.solutions:
+            decision.preemption = tuple(dry_run.trials)
+            return dry_run.message()
+        best = min(dry_run.solutions, key=lambda solution: solution.cost)
+        decision.preemption = tuple(
+            replace(trial, chosen=trial.domain == best.placement.name) for trial in dry_run.trials
+        )
+        return best
+
+    def _enough(self) -> int:
+        """Return how many candidates are enough (GetOffsetAndNumCandidates)."""
+        nodes = len(self.handle.snapshot.nodes)
+        share = nodes * self.args.min_candidate_nodes_percentage // 100
+        return max(1, share, self.args.min_candidate_nodes_absolute)
+
+    # Gangs -------------------------------------------------------------------------------
+
+    def _for_gang(self, unit: Unit, decision: Decision, evictable: Evictable) -> VictimSet | str:
+        """Return the cheapest victims for a gang, or why there are none."""
+        by_row = self._evictable_by_row(evictable)
         if not by_row:
-            own = decision.pods.get(unit.pods[0].key)
-            text = no_victims(nodes, own.unresolvable if own is not None else 0)
-            return f"preemption: {text}{refused_evictions(evictable)}"
+            return no_victims(self.handle, unit.pods[0])
         decision.refused_by.add("DefaultPreemption")
         search = VictimSearch(self.handle, unit, evictable, by_row)
         candidates = self._candidates(unit, by_row, evictable, search)
-        trials: list[PreemptionTrial] = []
-        solutions: list[VictimSet] = []
-        for placement in candidates:
-            if unit.gang is None and len(solutions) >= _MOST_NODES:
-                break
-            solution = search.solve(placement)
-            if solution is not None and solution.cost.gangs:
-                solution = self._without_ending_gangs(unit, placement, by_row, solution)
-            trials.append(trial_of(placement, solution))
-            if solution is not None:
-                solutions.append(solution)
+        solutions = [search.solve(placement) for placement in candidates]
+        trials = [trial_of(*pair) for pair in zip(candidates, solutions, strict=True)]
         decision.preemption = tuple(trials)
-        if not solutions:
-            text = not_helpful(nodes, unit.gang is not None)
-            return f"preemption: {text}{refused_evictions(evictable)}"
+        found = [solution for solution in solutions if solution is not None]
+        if not found:
+            return UNHELPFUL_FOR_GANGS
         # The candidate with the least waste comes first, so it wins among equal costs.
-        best = min(solutions, key=lambda solution: solution.cost)
-        for index, placement in enumerate(candidates[: len(trials)]):
-            if unit.gang is not None and _contains(placement, best.placement):
+        best = min(found, key=lambda solution: solution.cost)
+        for index, placement in enumerate(candidates):
+            if _contains(placement, best.placement):
                 # In a wider domain some of the victims may not be needed.
                 wider = search.minimised(placement, best)
                 if wider.cost < best.cost:
@@ -110,22 +128,47 @@ class DefaultPreemption(Plugin[DefaultPreemptionArgs]):
                     trials[index] = trial_of(placement, best)
         decision.preemption = tuple(
             replace(trial, chosen=placement is best.placement)
-            for trial, placement in zip(trials, candidates, strict=False)
+            for trial, placement in zip(trials, candidates, strict=True)
         )
-        return preemption_of(best, evictable)
+        return best
 
-    def _without_ending_gangs(
+    def _evictable_by_row(self, evictable: Evictable) -> dict[int, list[PodInfo]]:
+        """Return the pods that may be evicted, by row."""
+        pods = self.handle.snapshot.nodes.pods
+        found = {row: evictable.on_row(row) for row, on_node in enumerate(pods) if on_node}
+        return {row: victims for row, victims in found.items() if victims}
+
+    def _candidates(
         self,
         unit: Unit,
-        placement: Placement,
         by_row: Mapping[int, list[PodInfo]],
-        found: VictimSet,
-    ) -> VictimSet:
-        """Return victims that end no gang, if they cost no more than those found."""
-        evictable = Evictable(unit, self.handle, protect=True)
-        careful = {row: pods for row in by_row if (pods := evictable.on_row(row))}
-        other = VictimSearch(self.handle, unit, evictable, careful).solve(placement)
-        return other if other is not None and other.cost <= found.cost else found
+        evictable: Evictable,
+        search: VictimSearch,
+    ) -> list[Placement]:
+        """Return the placements in which a gang might fit if all possible victims were gone."""
+        snapshot = self.handle.snapshot
+        with snapshot.trial():
+            for victims in by_row.values():
+                for victim in victims:
+                    snapshot.remove_pod(victim.key)
+            offered = [p for p in self.handle.offers(unit).candidates if not _is_too_small(p, unit)]
+        if len(offered) <= _MOST_DOMAINS:
+            return offered
+        priced = []
+        for index, placement in enumerate(offered):
+            steps = search.steps(placement)
+            missing = unit.min_placed - self._free(unit, placement)
+            needed = [pod for step in steps[: max(0, missing)] for pod in step.victims]
+            priced.append((evictable.cost(needed), index, placement))
+        priced.sort(key=lambda item: item[:2])
+        return [placement for _, _, placement in priced[:_MOST_DOMAINS]]
+
+    def _free(self, unit: Unit, placement: Placement) -> int:
+        """Return how many members fit in a placement now."""
+        slots = np.minimum(self.handle.free_slots(unit.pods[0]), len(unit.pods))
+        return int(slots.sum() if placement.rows is None else slots[placement.rows].sum())
+
+    # Why not -----------------------------------------------------------------------------
 
     @hookimpl
     def remedies(self, pod: PodInfo) -> Iterator[Remedy]:
@@ -144,77 +187,6 @@ class DefaultPreemption(Plugin[DefaultPreemptionArgs]):
             if budgets:
                 text = f"would fit if PodDisruptionBudget {budgets} let {short_key(other.key)} go"
                 yield Remedy(text, None, 1.0)
-
-    def _evictable_by_row(self, unit: Unit, evictable: Evictable) -> dict[int, list[PodInfo]]:
-        """Return the pods that may be evicted, by row; for one pod only on the nodes considered."""
-        snapshot = self.handle.snapshot
-        most = len(snapshot.nodes)
-        if unit.gang is None:
-            share = most * self.args.min_candidate_nodes_percentage // 100
-            most = max(1, share, self.args.min_candidate_nodes_absolute)
-        by_row: dict[int, list[PodInfo]] = {}
-        unresolvable = self.handle.unresolvable(unit.pods[0]) if unit.gang is None else None
-        for row, on_node in enumerate(snapshot.nodes.pods):
-            if unresolvable is not None and unresolvable[row]:
-                continue
-            found = evictable.on_row(row) if on_node else []
-            if not found:
-                continue
-            if unit.gang is None:
-                need = missing_for(self.handle, unit.pods[0], row)
-                if until_enough(found, need) is None:
-                    continue
-            by_row[row] = found
-            if len(by_row) >= most:
-                break
-        return by_row
-
-    # Candidates --------------------------------------------------------------------------
-
-    def _candidates(
-        self,
-        unit: Unit,
-        by_row: Mapping[int, list[PodInfo]],
-        evictable: Evictable,
-        search: VictimSearch,
-    ) -> list[Placement]:
-        """Return the placements in which the unit might fit if all possible victims were gone."""
-        if unit.gang is None:
-            return self._nodes(unit.pods[0], by_row, evictable)
-        snapshot = self.handle.snapshot
-        with snapshot.trial():
-            for victims in by_row.values():
-                for victim in victims:
-                    snapshot.remove_pod(victim.key)
-            offered = [p for p in self.handle.offers(unit).candidates if not _is_too_small(p, unit)]
-        if len(offered) <= _MOST_DOMAINS:
-            return offered
-        priced = []
-        for index, placement in enumerate(offered):
-            steps = search.steps(placement)
-            missing = unit.min_placed - self._free(unit, placement)
-            needed = [pod for step in steps[: max(0, missing)] for pod in step.victims]
-            priced.append((evictable.cost(needed), index, placement))
-        priced.sort(key=lambda item: item[:2])
-        return [placement for _, _, placement in priced[:_MOST_DOMAINS]]
-
-    def _nodes(
-        self, pod: PodInfo, by_row: Mapping[int, list[PodInfo]], evictable: Evictable
-    ) -> list[Placement]:
-        """Return the nodes where evictions could help one pod, the cheapest first."""
-        names = self.handle.snapshot.nodes.names
-        priced: list[tuple[EvictionCost, int]] = []
-        for row in by_row:
-            victims = until_enough(by_row[row], missing_for(self.handle, pod, row))
-            if victims is not None:
-                priced.append((evictable.cost(evictable.closure(victims)), row))
-        priced.sort()
-        return [Placement(names[row], np.array([row], dtype=np.intp)) for _, row in priced]
-
-    def _free(self, unit: Unit, placement: Placement) -> int:
-        """Return how many members fit in a placement now."""
-        slots = np.minimum(self.handle.free_slots(unit.pods[0]), len(unit.pods))
-        return int(slots.sum() if placement.rows is None else slots[placement.rows].sum())
 
 
 def _contains(outer: Placement, inner: Placement) -> bool:

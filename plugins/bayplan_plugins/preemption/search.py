@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from bayplan import Handle, Placement, PodInfo, Unit
 from bayplan_plugins.preemption.victims import Evictable, EvictionCost
@@ -55,6 +55,19 @@ class VictimSearch:
 
     def solve(self, placement: Placement) -> VictimSet | None:
         """Return the cheapest victims found that let the unit be placed; None if it never fits."""
+        found = self._solve(placement)
+        if found is None or not found.cost.gangs:
+            return found
+        other = self._sparing_gangs()._solve(placement)
+        return other if other is not None and other.cost <= found.cost else found
+
+    def _sparing_gangs(self) -> VictimSearch:
+        """Return the same search for victims that end no gang."""
+        evictable = Evictable(self._unit, self._handle, protect=True)
+        by_row = {row: pods for row in self._by_row if (pods := evictable.on_row(row))}
+        return VictimSearch(self._handle, self._unit, evictable, by_row)
+
+    def _solve(self, placement: Placement) -> VictimSet | None:
         if self._unit.gang is None:
             assert placement.rows is not None, "one node"
             here = self._by_row.get(int(placement.rows[0]), [])
@@ -122,6 +135,7 @@ class VictimSearch:
         snapshot = self._handle.snapshot
         everybody = self._evictable.closure(removed)
         where = {pod.key: snapshot.placed[pod.key][1] for pod in everybody}
+        violating, others = self._evictable.to_reprieve(everybody)
         victims = []
         with snapshot.trial():
             for victim in everybody:
@@ -133,10 +147,11 @@ class VictimSearch:
             by_key = {pod.key: pod for pod in self._unit.pods}
             for key, node in nodes.items():
                 members.setdefault(node, []).append(by_key[key])
-            for victim in reversed(self._evictable.by_importance(everybody)):
+            for victim in (*violating, *others):
                 node = where[victim.key]
                 if not self._stays(victim, node, members.get(node, ())):
                     victims.append(victim)
+        violations = len({pod.key for pod in violating} & {pod.key for pod in victims})
         victims = self._evictable.closure(victims)
         # A pod that is spared on one node may matter on another, so the whole is tried again.
         found = self._place_without(placement, victims)
@@ -144,7 +159,12 @@ class VictimSearch:
             nodes = found
         else:
             victims = everybody
-        return VictimSet(placement, tuple(victims), nodes, self._evictable.cost(victims))
+        cost = self._evictable.cost(victims)
+        if self._unit.gang is None:
+            # Which pods violate a budget was decided when all of them were to go, as in
+            # kube-scheduler.
+            cost = replace(cost, violations=violations)
+        return VictimSet(placement, tuple(victims), nodes, cost)
 
     def _stays(self, victim: PodInfo, node: str, members: Sequence[PodInfo]) -> bool:
         """Put a pod back on its node, unless a member of the unit then no longer fits there."""

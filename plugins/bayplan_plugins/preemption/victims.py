@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -12,12 +13,12 @@ from bayplan.api.gang import Gang
 from bayplan.api.selectors import Selector, compile_selector
 from bayplan.dialects import may_be_evicted
 from bayplan.gangs.completeness import has_minimum, rank_order
-from bayplan.naming import natural_key
 
 __all__ = ["Evictable", "EvictionCost"]
 
 _OFFSET = 2**31
 """Added to each priority, as kube-scheduler does, so that every victim adds to the sum."""
+_NOT_STARTED = math.inf
 
 
 @dataclass(frozen=True, order=True)
@@ -79,12 +80,46 @@ class Evictable:
 
     def by_importance(self, pods: Iterable[PodInfo]) -> list[PodInfo]:
         """Sort pods by importance, the most important last."""
-        by_name = sorted(pods, key=lambda pod: natural_key(pod.key), reverse=True)
-        return sorted(by_name, key=self._importance)
+        return sorted(pods, key=self._guarded_importance)
 
-    def _importance(self, pod: PodInfo) -> tuple[bool, bool, int, float]:
+    def _guarded_importance(self, pod: PodInfo) -> tuple[bool, tuple[object, ...]]:
         guarded = bool(self._budgets) and bool(self.budgets_of(pod))
-        return (not self.is_free(pod), guarded, pod.priority, -_started(pod))
+        real, *rest = self._importance(pod)
+        return (real, (guarded, *rest))
+
+    def _importance(self, pod: PodInfo) -> tuple[bool, int, float, int]:
+        """Return a key that sorts by importance, the most important last (MoreImportantPod).
+
+        Of pods that started at the same time the first that the scheduler saw is the most
+        important. kube-scheduler takes a pod without start time for one that starts when it is
+        asked; sorting turns such pods around, so that the last is the most important.
+        """
+        started = _started(pod)
+        order = pod.serial if started == _NOT_STARTED else -pod.serial
+        return (not self.is_free(pod), pod.priority, -started, order)
+
+    def to_reprieve(self, pods: Iterable[PodInfo]) -> tuple[list[PodInfo], list[PodInfo]]:
+        """Return the pods whose eviction would violate a budget, and the others, to be spared.
+
+        Both lists begin with the most important; so does counting against the budgets
+        (filterPodsWithPDBViolation).
+        """
+        left = self._allowed()
+        violating: list[PodInfo] = []
+        others: list[PodInfo] = []
+        for pod in sorted(pods, key=self._importance, reverse=True):
+            own = () if self.is_free(pod) else self.budgets_of(pod)
+            for budget in own:
+                left[budget] -= 1
+            (violating if any(left[budget] < 0 for budget in own) else others).append(pod)
+        return violating, others
+
+    def _allowed(self) -> dict[str, int]:
+        """Return how many evictions each budget, by key, allows."""
+        return {
+            f"{budget.metadata.namespace}/{budget.metadata.name}": budget.status.disruptions_allowed
+            for budget, _ in self._budgets
+        }
 
     def is_free(self, pod: PodInfo) -> bool:
         """Tell whether a pod costs nothing: it is terminating, or only nominated."""
@@ -183,10 +218,7 @@ class Evictable:
 
     def violations(self, victims: Iterable[PodInfo]) -> int:
         """Return how many of the pods cannot be evicted without violating a disruption budget."""
-        allowed = {
-            f"{budget.metadata.namespace}/{budget.metadata.name}": budget.status.disruptions_allowed
-            for budget, _ in self._budgets
-        }
+        allowed = self._allowed()
         count = 0
         for pod in victims if allowed else ():
             if self.is_free(pod):
@@ -201,7 +233,7 @@ class Evictable:
         """Return what it costs to evict these pods."""
         real = [pod for pod in victims if not self.is_free(pod)]
         highest = max((pod.priority for pod in real), default=-_OFFSET)
-        earliest = min((_started(p) for p in real if p.priority == highest), default=0.0)
+        earliest = min((_started(p) for p in real if p.priority == highest), default=_NOT_STARTED)
         return EvictionCost(
             self.violations(real),
             highest,
@@ -218,10 +250,11 @@ def _covers(budget: PodDisruptionBudget, selector: Selector, pod: PodInfo) -> bo
 
 
 def _started(pod: PodInfo) -> float:
+    """Return when a pod started, in seconds since 1970; a pod that has not is the latest."""
     text = pod.pod.status.start_time
     if text is None:
-        return 0.0
+        return _NOT_STARTED
     try:
         return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()
     except ValueError:
-        return 0.0
+        return _NOT_STARTED

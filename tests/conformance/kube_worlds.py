@@ -1,0 +1,318 @@
+"""Decisions of kube-scheduler on small worlds, asked again of the scheduler on an embedded cluster.
+
+The format of a world is that of ``record_worlds.py``. A step sees what kube-scheduler saw: where it
+bound a pod, the pod stands there for the steps after it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from msgspec.structs import replace
+
+from bayplan import Unit
+from bayplan.api import ApiObject, Pod
+from bayplan.profiles.loading import ProfileSet
+from bayplan.snapshot import PodInfo
+from bayplan.testing import Cluster, make_object
+from bayplan_plugins.preemption.dry_run import DryRun
+from bayplan_plugins.preemption.victims import Evictable
+
+__all__ = ["Comparison", "compared", "image_sizes", "table"]
+
+Content = Mapping[str, Any]
+Sizes = Mapping[str, int]
+
+_PRIORITIES = {"low": 100, "middle": 500, "high": 1000}
+_NAMESPACES: dict[str, dict[str, str]] = {"fz": {"team": "x"}, "fz2": {}}
+_CHANGING = ("PersistentVolume", "PersistentVolumeClaim", "PodDisruptionBudget", "ResourceClaim")
+
+_GATED = "Scheduling is blocked due to non-empty scheduling gates"
+"""What the API server writes; kube-scheduler writes nothing about such a pod."""
+STALE_IMAGES = "an image has the size that a node of an earlier world reported"
+LOTTERY = "nodes of equal cost, or victims of equal importance that have not started"
+BROKEN_POST_FILTER = 'PostFilter fails with "not found" after a refusal in PreFilter'
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One thing that kube-scheduler decided, and what bayplan would have decided.
+
+    ``excuse`` says why a difference comes from kube-scheduler's memory or chance, "" when it does
+    not.
+    """
+
+    kind: str
+    world: object
+    pod: str
+    recorded: object
+    found: object
+    agrees: bool
+    excuse: str = ""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What bayplan decides about one pod.
+
+    ``best`` are the nodes with the highest score and ``scores`` says how they came about. For a pod
+    that is refused, ``victims`` are those on each node of the lowest cost.
+    """
+
+    best: Sequence[str] = ()
+    scores: str = ""
+    message: str = ""
+    nominated: str = ""
+    victims: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+
+def compared(worlds: Iterable[Content], profiles: ProfileSet) -> Iterator[Comparison]:
+    """Replay worlds; yield one comparison for each thing that was decided."""
+    known = list(worlds)
+    sizes = image_sizes(known)
+    for world in known:
+        replay = _Replay(world, profiles)
+        for index, step in enumerate(world["steps"]):
+            if not {"node", "message"} & step.keys():
+                continue
+            answer = replay.ask(step)
+            for one in _comparisons(world, step, answer):
+                yield one if one.agrees else _excused(one, world, index, profiles, sizes)
+            replay.follow(step)
+
+
+def table(found: Sequence[Comparison]) -> str:
+    """Return how many of each kind agree, and why the others may differ."""
+    kinds = sorted({one.kind for one in found})
+    lines = [f"{'':10} {'decided':>8} {'equal':>8} {'excused':>8} {'differ':>8}"]
+    for kind in kinds:
+        own = [one for one in found if one.kind == kind]
+        equal = sum(one.agrees for one in own)
+        excused = sum(bool(one.excuse) for one in own)
+        counts = (len(own), equal, excused, len(own) - equal - excused)
+        lines.append(f"{kind:10} {' '.join(f'{count:8}' for count in counts)}")
+    reasons = Counter(one.excuse for one in found if one.excuse)
+    return "\n".join([*lines, *(f"{count:4} {reason}" for reason, count in reasons.most_common())])
+
+
+# Replaying -----------------------------------------------------------------------------------
+
+
+class _Replay:
+    """A world on an embedded cluster.
+
+    :param sizes: sizes of images, in bytes by name, instead of those that the nodes report.
+    :param backwards: create the bound pods in reverse order.
+    """
+
+    def __init__(
+        self,
+        world: Content,
+        profiles: ProfileSet,
+        sizes: Sizes | None = None,
+        backwards: bool = False,
+    ) -> None:
+        # Kubernetes evicts nobody for a claim.
+        strict = {"DynamicResources": {"strictReference": True}}
+        self.cluster = Cluster(profiles=profiles, plugins=strict)
+        for name, labels in _NAMESPACES.items():
+            meta = {"name": name, "labels": labels}
+            self._create({"apiVersion": "v1", "kind": "Namespace", "metadata": meta})
+        for name, value in _PRIORITIES.items():
+            content = {"metadata": {"name": name}, "value": value}
+            self._create({"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", **content})
+        for content in world.get("objects", ()):
+            if content["kind"] not in _CHANGING:
+                self._create(content)
+        for content in world["nodes"]:
+            self._create(_with_sizes(content, sizes or {}))
+        bound = world["bound"]
+        for content in reversed(bound) if backwards else bound:
+            self._create(content)
+        self._changing: dict[tuple[type, str], ApiObject] = {}
+
+    def _create(self, content: Content) -> None:
+        self.cluster.add(make_object(content))
+
+    def ask(self, step: Content) -> Answer:
+        """Return what bayplan decides about the step's pod; the pod is gone afterwards."""
+        cluster = self.cluster
+        self._set_changing(step.get("objects", ()))
+        pod = make_object(step["pod"])
+        assert isinstance(pod, Pod)
+        cluster.add(pod)
+        made = cluster.api.get(Pod, pod.key)
+        assert made is not None
+        found = cluster.evaluate(made)
+        names = cluster.snapshot.nodes.names
+        top = found.feasible & (found.total == found.total.max(initial=-np.inf))
+        best = [names[row] for row in np.flatnonzero(top)]
+        scores = str(found.describe(names, finalists=True).finalists)
+        victims = {} if best else self._victims(PodInfo(made))
+        if "node" not in step:
+            cluster.schedule()
+        message = cluster.message(pod.key)
+        after = cluster.api.get(Pod, pod.key)
+        nominated = after.status.nominated_node_name if after is not None else ""
+        cluster.remove(pod.key)
+        return Answer(best, scores, message, nominated, victims)
+
+    def follow(self, step: Content) -> None:
+        """Put the step's pod where kube-scheduler bound it."""
+        if "node" in step:
+            pod = make_object(step["pod"])
+            assert isinstance(pod, Pod)
+            spec = replace(pod.spec, node_name=step["node"], scheduling_gates=())
+            self.cluster.add(replace(pod, spec=spec))
+
+    def _set_changing(self, contents: Iterable[Content]) -> None:
+        """Make the volumes, claims and budgets what they were before a step."""
+        wanted = {}
+        for content in contents:
+            # Nothing here would take finalizers off.
+            meta = {k: v for k, v in content["metadata"].items() if k != "finalizers"}
+            obj = make_object({**content, "metadata": meta})
+            wanted[type(obj), self.cluster.api.key_of(obj)] = obj
+        api = self.cluster.api
+        for type_, key in self._changing.keys() - wanted.keys():
+            api.delete(type_, key)
+        for (type_, key), obj in wanted.items():
+            if api.get(type_, key) is not None:
+                api.delete(type_, key)
+            api.create(obj)
+        self._changing = wanted
+        api.deliver()
+
+    def _victims(self, pod: PodInfo) -> dict[str, list[str]]:
+        """Return the victims on each node where preemption for a pod costs least."""
+        if pod.spec.preemption_policy == "Never":
+            return {}
+        handle = self.cluster.scheduler.handle_for("DefaultPreemption", "default-scheduler")
+        unit = Unit(pod.key, (pod,))
+        dry_run = DryRun(handle, unit, Evictable(unit, handle), most=100)
+        dry_run.run()
+        lowest = min((found.cost for found in dry_run.solutions), default=None)
+        return {
+            found.placement.name: sorted(victim.name for victim in found.victims)
+            for found in dry_run.solutions
+            if found.cost == lowest
+        }
+
+
+def _with_sizes(node: Content, sizes: Sizes) -> Content:
+    if not sizes:
+        return node
+    images = [
+        {**image, "sizeBytes": sizes.get(image["names"][0], image["sizeBytes"])}
+        for image in node["status"].get("images", ())
+    ]
+    return {**node, "status": {**node["status"], "images": images}}
+
+
+# Comparing -----------------------------------------------------------------------------------
+
+
+def _comparisons(world: Content, step: Content, answer: Answer) -> Iterator[Comparison]:
+    about = (world["seed"], step["pod"]["metadata"]["name"])
+    if "node" in step:
+        agrees = step["node"] in answer.best
+        found = answer.scores if answer.best else answer.message
+        yield Comparison("node", *about, step["node"], found, agrees)
+        return
+    yield _message(about, step, answer)
+    if step["nominated"]:
+        nodes = list(answer.victims)
+        yield Comparison(
+            "nominated", *about, step["nominated"], nodes, step["nominated"] in answer.victims
+        )
+        names = answer.victims.get(step["nominated"], ())
+        yield Comparison("victims", *about, step["victims"], names, step["victims"] == names)
+
+
+def _message(about: tuple[object, str], step: Content, answer: Answer) -> Comparison:
+    recorded, found = step["message"], _without_details(answer.message)
+    if recorded == _GATED:
+        agrees = found.startswith("waiting for scheduling gates: [")
+        return Comparison("gated", *about, recorded, found, agrees)
+    if step["nominated"]:
+        # What bayplan says of the preemption comes after kube-scheduler's sentence.
+        found, _, own = found.partition(" preemption: ")
+        return Comparison("message", *about, recorded, found, recorded == found and bool(own))
+    agrees = recorded == found
+    excuse = ""
+    if not agrees and recorded.endswith(". not found"):
+        agrees_so_far = found.startswith(recorded.removesuffix("not found"))
+        excuse = BROKEN_POST_FILTER if agrees_so_far else ""
+    return Comparison("message", *about, recorded, found, agrees, excuse)
+
+
+_DETAILS = re.compile(r"(\d+) (cannot allocate all claims) \((?:[^()]|\([^()]*\))*\)")
+
+
+def _without_details(message: str) -> str:
+    """Leave out what bayplan adds to kube-scheduler's reasons: why claims cannot be allocated."""
+    if not _DETAILS.search(message):
+        return message
+    sentences = re.split(r"(?<=available: )|(?=\. )|(?=\.$)", _DETAILS.sub(r"\1 \2", message))
+    return "".join(_summed(one) if " cannot allocate" in one else one for one in sentences)
+
+
+def _summed(reasons: str) -> str:
+    counts: Counter[str] = Counter()
+    for reason in reasons.split(", "):
+        count, _, text = reason.partition(" ")
+        counts[text] += int(count)
+    return ", ".join(sorted(f"{count} {text}" for text, count in counts.items()))
+
+
+# Excuses -------------------------------------------------------------------------------------
+
+
+def _excused(
+    one: Comparison, world: Content, index: int, profiles: ProfileSet, sizes: Mapping[str, set[int]]
+) -> Comparison:
+    """Say whether a difference is one of kube-scheduler's memory or chance, by trying it."""
+    if one.excuse:
+        return one
+    step = world["steps"][index]
+    variants: list[tuple[str, dict[str, Any]]] = []
+    if one.kind == "node":
+        images = sorted(_images(step["pod"]) & sizes.keys())
+        choices = itertools.product(*(sorted(sizes[image]) for image in images))
+        variants = [
+            (STALE_IMAGES, {"sizes": dict(zip(images, chosen, strict=True))}) for chosen in choices
+        ]
+    elif one.kind in ("nominated", "victims"):
+        variants = [(LOTTERY, {"backwards": True})]
+    for excuse, variant in variants:
+        replay = _Replay(world, profiles, **variant)
+        for earlier in world["steps"][:index]:
+            replay.follow(earlier)
+        again = _comparisons(world, step, replay.ask(step))
+        if any(other.kind == one.kind and other.agrees for other in again):
+            return Comparison(
+                one.kind, one.world, one.pod, one.recorded, one.found, one.agrees, excuse
+            )
+    return one
+
+
+def image_sizes(worlds: Iterable[Content]) -> dict[str, set[int]]:
+    """Return the sizes in bytes that any node of any world reports for an image, by its name."""
+    sizes: dict[str, set[int]] = {}
+    for world in worlds:
+        for node in world["nodes"]:
+            for image in node["status"].get("images", ()):
+                for name in image["names"]:
+                    sizes.setdefault(name, set()).add(image["sizeBytes"])
+    return sizes
+
+
+def _images(pod: Content) -> set[str]:
+    spec = pod["spec"]
+    return {c["image"] for c in (*spec["containers"], *spec.get("initContainers", ()))}
