@@ -430,8 +430,8 @@ def _volume_pair(maker: _Maker, index: int) -> None:
             "resources": {"requests": {"storage": size}},
         },
     }
+    maker.extra.append(claim)
     if kind not in ("bound", "local"):
-        maker.extra.append(claim)
         return
     volume: Content = {
         "apiVersion": "v1",
@@ -469,8 +469,7 @@ def _volume_pair(maker: _Maker, index: int) -> None:
             "name": claim_name,
             "namespace": NAMESPACE,
         }
-    # A claim that is bound needs its volume first.
-    maker.extra += [volume, claim]
+    maker.extra.append(volume)
 
 
 def _service_objects(maker: _Maker) -> None:

@@ -8,7 +8,7 @@ still fits. Where it does not, the node's refusal is part of the message.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
 import numpy as np
@@ -21,6 +21,13 @@ from bayplan_plugins.preemption.search import VictimSearch, VictimSet, missing_f
 from bayplan_plugins.preemption.victims import Evictable, EvictionCost
 
 __all__ = ["DryRun", "no_victims"]
+
+_ALL_TRIED = 100
+"""In a cluster of so many nodes every candidate is tried, as kube-scheduler does by default."""
+_COMPARED = 8
+"""In a larger one, so many solutions are compared if the next node is not cheaper by estimate."""
+_MOST_EMPTIED = 500
+"""So many nodes are emptied of their victims to say why that would not help."""
 
 Victims = Mapping[int, list[PodInfo]]
 """The pods that may go, by row, the least important first."""
@@ -51,15 +58,33 @@ class DryRun:
         victims = self._victims()
         self.any_victims = bool(victims)
         search = VictimSearch(self._handle, self._unit, self._evictable, victims)
-        for placement in self._ordered(self._may_take(victims), victims):
-            if len(self.solutions) >= self._most:
-                return
+        refused = []
+        for estimate, placement in self._ordered(victims):
+            if self._is_enough(estimate):
+                break
             found = search.solve(placement)
+            self.trials.append(trial_of(placement, found))
             if found is not None:
                 self.solutions.append(found)
             else:
+                refused.append(placement)
+        if not self.solutions:
+            tried = {self._row(placement) for placement in refused}
+            self._count_refusals({row: victims[row] for row in victims if row not in tried})
+            for placement in refused:
                 self._count_refusal(placement, victims)
-            self.trials.append(trial_of(placement, found))
+
+    def _is_enough(self, estimate: EvictionCost) -> bool:
+        """Tell whether to stop before the next node, given the estimate of its cost."""
+        count = len(self.solutions)
+        if count >= self._most:
+            return True
+        if len(self._handle.snapshot.nodes) <= _ALL_TRIED:
+            return False
+        if len(self.trials) >= self._most:
+            return True
+        costs = [solution.cost for solution in self.solutions]
+        return count >= _COMPARED and estimate >= min(costs)
 
     def message(self) -> str:
         """Return why no node is a solution, in kube-scheduler's words."""
@@ -82,51 +107,54 @@ class DryRun:
             self._reasons[UNHELPFUL] = unhelpful
         return victims
 
-    def _may_take(self, victims: Victims) -> list[int]:
-        """Return the rows that may take the pod without their victims; count the other rows.
-
-        Only the plugins whose answer for a row depends on that row are asked, so that one trial
-        serves all rows.
-        """
-        if not victims:
-            return []
-        with self._without(pod for pods in victims.values() for pod in pods):
-            refusals = [one for one in self._handle.refusals(self._pod) if one.by_row]
-        left = []
-        for row in victims:
-            refused = next((one for one in refusals if one.mask[row]), None)
-            if refused is None:
-                left.append(row)
-            else:
-                self._count(refused, row)
-        return left
-
-    def _count_refusal(self, placement: Placement, victims: Victims) -> None:
-        """Count why a node refuses the pod even without its victims."""
-        assert placement.rows is not None, "one node"
-        row = int(placement.rows[0])
-        with self._without(self._evictable.closure(victims[row])):
-            refusals = self._handle.refusals(self._pod)
-        refused = next((one for one in refusals if one.mask[row]), None)
-        if refused is None:
-            # Filter would take the pod, but Reserve refuses it.
-            self._reasons[UNHELPFUL] += 1
-        else:
-            self._count(refused, row)
-
-    def _count(self, refusal: NodeRefusals, row: int) -> None:
-        self._reasons.update(reason for reason, mask in refusal.reasons if mask[row])
-
-    def _ordered(self, rows: Sequence[int], victims: Victims) -> list[Placement]:
-        """Return the rows as placements, those first whose victims cost least by estimate."""
+    def _ordered(self, victims: Victims) -> list[tuple[EvictionCost, Placement]]:
+        """Return the nodes where the victims leave enough, the least cost by estimate first."""
         names = self._handle.snapshot.nodes.names
         priced: list[tuple[EvictionCost, int]] = []
-        for row in rows:
-            needed = until_enough(victims[row], missing_for(self._handle, self._pod, row))
-            gone = needed if needed is not None else victims[row]
-            priced.append((self._evictable.cost(self._evictable.closure(gone)), row))
+        for row, pods in victims.items():
+            needed = until_enough(pods, missing_for(self._handle, self._pod, row))
+            if needed is not None:
+                priced.append((self._evictable.cost(self._evictable.closure(needed)), row))
         priced.sort()
-        return [Placement(names[row], np.array([row], dtype=np.intp)) for _, row in priced]
+        return [
+            (cost, Placement(names[row], np.array([row], dtype=np.intp))) for cost, row in priced
+        ]
+
+    # Why not -----------------------------------------------------------------------------
+
+    def _count_refusals(self, victims: Victims) -> None:
+        """Count why nodes that lack a resource refuse the pod even without their victims.
+
+        The plugins whose answer depends on that node alone tell, so one trial serves all nodes.
+        For very many nodes, or if others refuse it, what refuses the pod now has to do.
+        """
+        if not victims:
+            return
+        refusals = self._handle.refusals(self._pod)
+        if len(victims) <= _MOST_EMPTIED:
+            with self._without(pod for pods in victims.values() for pod in pods):
+                found = self._handle.refusals(self._pod)
+            refusals = [*(one for one in found if one.by_row), *refusals]
+        for row in victims:
+            self._count(next((one for one in refusals if one.mask[row]), None), row)
+
+    def _count_refusal(self, placement: Placement, victims: Victims) -> None:
+        """Count why one node refuses the pod even without its victims."""
+        row = self._row(placement)
+        with self._without(self._evictable.closure(victims[row])):
+            refusals = self._handle.refusals(self._pod)
+        self._count(next((one for one in refusals if one.mask[row]), None), row)
+
+    def _count(self, refusal: NodeRefusals | None, row: int) -> None:
+        if refusal is None:
+            # Filter would take the pod, but another hook refuses it.
+            self._reasons[UNHELPFUL] += 1
+        else:
+            self._reasons.update(reason for reason, mask in refusal.reasons if mask[row])
+
+    def _row(self, placement: Placement) -> int:
+        assert placement.rows is not None, "one node"
+        return int(placement.rows[0])
 
     @contextmanager
     def _without(self, victims: Iterable[PodInfo]) -> Iterator[None]:
