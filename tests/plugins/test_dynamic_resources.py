@@ -95,6 +95,16 @@ def test_the_message_counts_why_devices_were_ruled_out() -> None:
     ) in message(made, "p")
 
 
+def test_each_pod_is_told_of_its_own_claim() -> None:
+    picky = request(selectors=[{"cel": {"expression": IS_H100}}])
+    made = gpu_cluster({"a": 1}, claim("fails-1", picky), claim("fails-2", picky))
+    made.add(claim("many-1", request(count=3)), claim("many-2", request(count=3)))
+    for name in ("fails-1", "fails-2", "many-1", "many-2"):
+        made.add(pod(f"p-{name}", from_claim=name))
+        made.schedule()
+        assert f"(claim {name}" in message(made, f"p-{name}")
+
+
 def test_an_unknown_class_is_named() -> None:
     made = cluster(node("a"), slice_of("a", [gpu(0)]), template("one", request()), pod("p", "one"))
     made.schedule()

@@ -155,11 +155,13 @@ def _read_claims(
             if found.problem:
                 return
             try:
-                found.open.append(ledger.specs.prepared(claim))
+                ready = ledger.specs.prepared(claim)
             except AllocationError as exc:
                 found.problem = without_claim_name(str(exc), claim)
                 return
-            key.append(ledger.specs.number(claim))
+            found.open.append(ready)
+            # The label, because the answer names the claim.
+            key.append((ledger.specs.number(claim), ready.label))
 
 
 def _missing_class(claim: ResourceClaim, classes: DeviceClasses) -> str:
