@@ -130,7 +130,7 @@ class NodeAllocator:
         if found is None:
             deadline = self.deadline()
             found = self._solve(claims, table, self._state, deadline, score)
-            if found.choices is None and not found.timed_out:
+            if found.choices is None and not found.timed_out and found.error is None:
                 # Kubernetes evicts nobody for a claim.
                 unresolvable = self._strict or (
                     self._solve(claims, table, AllocatedState(), deadline, score).choices is None
