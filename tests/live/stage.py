@@ -53,7 +53,7 @@ class Stage:
             "registry": CollectorRegistry(),
             "clock": lambda: self.cluster.clock.now,
             "load": lambda: profiles or default_profiles(),
-            "linger": 0.0,
+            "hold": 0.0,
             **options,
         }
         return LiveApp(Options(**given))

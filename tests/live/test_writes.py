@@ -117,7 +117,7 @@ async def test_the_same_event_again_is_counted_and_too_many_are_kept_back() -> N
 async def test_the_status_of_a_gang_is_not_written_for_every_member() -> None:
     size = 32
     async with stage([make_node(f"n{n}") for n in range(size)]) as made:
-        await made.start(linger=0.05)
+        await made.start(hold=0.05)
         made.create(make_gang("g", size), *(make_pod(f"g{n}", 5, gang="g") for n in range(size)))
         await made.run_out(5)
         assert len(made.placements()) == size

@@ -167,7 +167,8 @@ class Event(msgspec.Struct, frozen=True):
     """A Kubernetes event; ``type`` is Normal or Warning.
 
     ``about`` is the kind of the object, and ``pod`` its key, whatever the kind.
-    ``component`` is the reporting component, "" for the scheduler.
+    ``component`` is the reporting component, "" for the scheduler. ``passing``: it only says why
+    a pod has no node, so it need not be written if the pod gets one soon.
     """
 
     pod: str
@@ -177,6 +178,7 @@ class Event(msgspec.Struct, frozen=True):
     node: str = ""
     about: str = "Pod"
     component: str = ""
+    passing: bool = False
 
 
 Write: TypeAlias = (

@@ -21,8 +21,9 @@ from bayplan.cluster.kubernetes.backend import KubernetesCluster
 from bayplan.cluster.kubernetes.credentials import Credentials
 from bayplan.cluster.kubernetes.events import EventRecorder
 from bayplan.cluster.kubernetes.object_cache import ObjectCache
+from bayplan.cluster.kubernetes.rate_limiter import RateLimiter
 from bayplan.cluster.kubernetes.transport import Transport
-from bayplan.cluster.kubernetes.writer import RateLimiter, Writer
+from bayplan.cluster.kubernetes.writer import Writer
 from bayplan.cluster.protocol import Event
 from bayplan.errors import BayplanError
 from bayplan.inputs.httpserver import allow_many_connections
@@ -33,6 +34,7 @@ from bayplan.live.observers import CycleLog, Observers
 from bayplan.live.token_reviews import TokenReviews
 from bayplan.live.web import Address, WebPage
 from bayplan.profiles.loading import ProfileSet
+from bayplan.profiles.settings import ClientConnection
 from bayplan.scheduler.scheduler import Scheduler
 
 __all__ = ["DRAIN_SECONDS", "RELEASE_SECONDS", "LiveApp", "Options", "run"]
@@ -53,7 +55,7 @@ class Options:
     :param load: reads the profiles, at the start and on every SIGHUP.
     :param registry: where the metrics are registered.
     :param clock: returns the scheduler's time in seconds; None for the event loop's.
-    :param linger: seconds for which a status write waits for a newer one of its object.
+    :param hold: seconds for which what tells only a state of the moment is held.
     """
 
     load: Callable[[], ProfileSet]
@@ -64,7 +66,7 @@ class Options:
     address: Address = field(default_factory=Address)
     registry: CollectorRegistry = REGISTRY
     clock: Callable[[], float] | None = None
-    linger: float = 0.2
+    hold: float = 1.0
 
 
 class LiveApp:
@@ -125,7 +127,8 @@ class LiveApp:
             self.cache,
             rate=rate,
             may_write=self._election.leads if self._election is not None else None,
-            linger=self._options.linger,
+            event_rate=_event_rate(client),
+            hold=self._options.hold,
         )
 
     def _observe(self, method: str, code: str, seconds: float) -> None:
@@ -288,6 +291,10 @@ class LiveApp:
             problems = self.cache.problems()
             return "\n".join(["not every kind is listed yet", *problems])
         return "\n".join(self.cache.problems(required=True))
+
+
+def _event_rate(client: ClientConnection) -> RateLimiter | None:
+    return RateLimiter(client.event_qps, client.event_burst) if client.event_qps else None
 
 
 def _tune_garbage_collector() -> None:

@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 
+from bayplan.cluster.kubernetes.rate_limiter import RateLimiter
 from bayplan.cluster.kubernetes.transport import Transport
-from bayplan.cluster.kubernetes.writer import RateLimiter
 from bayplan.errors import ClusterError, InputError
 
 __all__ = ["TokenReviews"]

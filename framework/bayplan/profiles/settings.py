@@ -48,11 +48,15 @@ class ClientConnection(_Settings):
     """``clientConnection`` of KubeSchedulerConfiguration.
 
     Without ``qps`` the server limits the rate of requests. The content types have no effect: the
-    client speaks JSON.
+    client speaks JSON. ``event_qps`` and ``event_burst`` are our own: how many events are written
+    per second and at once, with the defaults of the kubelet's ``eventRecordQPS`` and
+    ``eventBurst``; 0 per second is no limit.
     """
 
     kubeconfig: str = ""
     qps: float | None = Field(default=None, le=1e6)
     burst: int | None = Field(default=None, ge=0, le=1_000_000)
+    event_qps: float = Field(default=50.0, ge=0, le=1e6)
+    event_burst: int = Field(default=100, ge=1, le=1_000_000)
     content_type: str = ""
     accept_content_types: str = ""

@@ -154,14 +154,15 @@ class Recorder:
             node = wait.nodes[pod.key]
             message = f"{wait}; assumed on node {node}"
             if self._condition(pod, "WaitingOnPermit", message):
-                event = Event(pod.key, "Normal", "WaitingOnPermit", message, node)
+                event = Event(pod.key, "Normal", "WaitingOnPermit", message, node, passing=True)
                 self._cluster.submit(event)
 
     def _pending(
         self, pod: PodInfo, reason: str, message: str, nominated: str | None = None
     ) -> None:
         if self._condition(pod, reason, message, nominated) and reason != "SchedulingGated":
-            self.warn(pod, "FailedScheduling", message)
+            event = Event(pod.key, "Warning", "FailedScheduling", message, passing=True)
+            self._cluster.submit(event)
 
     def _condition(
         self, pod: PodInfo, reason: str, message: str, nominated: str | None = None

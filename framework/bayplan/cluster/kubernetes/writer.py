@@ -12,13 +12,16 @@ import logging
 import random
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from bayplan.api import ApiObject
 from bayplan.cluster.kubernetes.claim_writes import ClaimWrites
+from bayplan.cluster.kubernetes.event_queue import EventQueue
 from bayplan.cluster.kubernetes.events import EventRecorder
+from bayplan.cluster.kubernetes.held_writes import HeldWrites
+from bayplan.cluster.kubernetes.pending_write import PendingWrite, Subject, name_of, subject_of
 from bayplan.cluster.kubernetes.pod_writes import PodWrites
+from bayplan.cluster.kubernetes.rate_limiter import RateLimiter
 from bayplan.cluster.kubernetes.resources import WatchedResource
 from bayplan.cluster.kubernetes.status_writes import StatusWrites
 from bayplan.cluster.kubernetes.transport import JSON, Requests
@@ -40,59 +43,15 @@ from bayplan.cluster.protocol import (
 )
 from bayplan.errors import ClusterError, InputError, Stopped, Transient
 
-__all__ = ["RateLimiter", "SeenObjects", "Writer"]
+__all__ = ["SeenObjects", "Writer"]
 
 _FIRST_WAIT = 0.1
 _LONGEST_WAIT = 5.0
 _EVENT_ATTEMPTS = 5
-_MOST_EVENTS = 10_000
-_LINGER = 0.2
+_HELD_SECONDS = 1.0
 _NOT_LEADING = "this process no longer leads"
 
 _log = logging.getLogger("bayplan.cluster")
-
-Subject = tuple[str, str]
-
-
-@dataclass(eq=False)
-class _PendingWrite:
-    """A pending write; ``sent`` says that an attempt may have been carried out."""
-
-    write: Write
-    done: Done | None
-    attempts: int = 0
-    sent: bool = False
-
-
-@dataclass
-class RateLimiter:
-    """A token bucket: ``per_second`` requests on average, ``burst`` at once."""
-
-    per_second: float
-    burst: int
-    _tokens: float = field(init=False)
-    _at: float = field(default=0.0, init=False)
-
-    def __post_init__(self) -> None:
-        self._tokens = float(self.burst)
-
-    def delay(self, now: float) -> float:
-        """Take a token; return the seconds to wait before using it."""
-        self._refill(now)
-        self._tokens -= 1
-        return max(0.0, -self._tokens / self.per_second)
-
-    def allows(self, now: float) -> bool:
-        """Take a token if there is one."""
-        self._refill(now)
-        if self._tokens < 1:
-            return False
-        self._tokens -= 1
-        return True
-
-    def _refill(self, now: float) -> None:
-        self._tokens = min(self.burst, self._tokens + (now - self._at) * self.per_second)
-        self._at = now
 
 
 class SeenObjects(Protocol):
@@ -133,7 +92,8 @@ class Writer:
     :param concurrency: the number of writes in flight at once.
     :param rate: limits writes per second; None for as many as the server takes.
     :param may_write: asked before every write; False stops it, as this process does not lead.
-    :param linger: seconds for which a status waits for a newer one of its object.
+    :param event_rate: limits events per second; None for no limit.
+    :param hold: seconds for which what tells only a state of the moment is held.
     """
 
     def __init__(
@@ -144,21 +104,23 @@ class Writer:
         concurrency: int = 32,
         rate: RateLimiter | None = None,
         may_write: Callable[[], bool] | None = None,
-        linger: float = _LINGER,
+        event_rate: RateLimiter | None = None,
+        hold: float = _HELD_SECONDS,
     ) -> None:
         self._recorder = recorder
         self._concurrency = concurrency
         self._rate = rate
-        self._lanes: tuple[deque[_PendingWrite], ...] = (deque(), deque(), deque())
-        self._busy: dict[Subject, deque[_PendingWrite]] = {}
+        self._lanes: tuple[deque[PendingWrite], ...] = (deque(), deque())
+        self._events = EventQueue(event_rate)
+        self._event_timer: asyncio.TimerHandle | None = None
+        self._busy: dict[Subject, deque[PendingWrite]] = {}
         self._workers: set[asyncio.Task[None]] = set()
-        self._retrying: dict[asyncio.TimerHandle, _PendingWrite] = {}
-        self._lingering: dict[Subject, tuple[asyncio.TimerHandle, _PendingWrite]] = {}
+        self._retrying: dict[asyncio.TimerHandle, PendingWrite] = {}
+        self._held = HeldWrites(hold, self._enqueue, self._answer)
         self._stopped: Stopped | None = None
         self._random = random.Random()  # noqa: S311 - spreads retries, guards nothing
         self._objects = objects
         self._may_write = may_write
-        self._linger_seconds = linger
         self.dropped_events = 0
         self.retries = 0
         fenced = transport if may_write is None else _FencedRequests(transport, may_write)
@@ -189,13 +151,13 @@ class Writer:
             + len(self._busy)
             + sum(len(jobs) for jobs in self._busy.values())
             + sum(not isinstance(job.write, Event) for job in self._retrying.values())
-            + len(self._lingering)
+            + len(self._held)
         )
 
     @property
     def is_idle(self) -> bool:
         """Whether no write is pending, including events."""
-        return not self._workers and not self._retrying and not self._lingering
+        return not (self._workers or self._retrying or self._held or self._events)
 
     def submit(self, write: Write, done: Done | None = None) -> None:
         """Queue a write; ``done`` is called from the loop, never from here."""
@@ -203,33 +165,15 @@ class Writer:
             if done is not None:
                 asyncio.get_running_loop().call_soon(done, self._stopped)
             return
-        if isinstance(write, Event) and len(self._lanes[2]) >= _MOST_EVENTS:
-            self.dropped_events += 1
-            return
-        job = _PendingWrite(write, done)
-        if isinstance(write, PatchStatus) and self._linger_seconds:
-            self._linger(job)
-        else:
+        job = PendingWrite(write, done)
+        if not self._held.hold(job):
             self._enqueue(job)
-
-    def _linger(self, job: _PendingWrite) -> None:
-        """Delay a status: while a gang starts, its status changes with every member."""
-        subject = _subject(job.write)
-        assert subject is not None, "statuses have a subject"
-        held = self._lingering.get(subject)
-        if held is not None:
-            self._answer(held[1], None)
-            self._lingering[subject] = (held[0], job)
-            return
-
-        def over() -> None:
-            self._enqueue(self._lingering.pop(subject)[1])
-
-        timer = asyncio.get_running_loop().call_later(self._linger_seconds, over)
-        self._lingering[subject] = (timer, job)
 
     async def drain(self, seconds: float) -> bool:
         """Wait until everything is written; return False after ``seconds``."""
+        self._held.send_all()
+        self._events.hurry()
+        self._start_worker()
         loop = asyncio.get_running_loop()
         until = loop.time() + seconds
         while not self.is_idle:
@@ -250,10 +194,7 @@ class Writer:
         jobs = [job for lane in self._lanes for job in lane]
         jobs += [job for waiting in self._busy.values() for job in waiting]
         jobs += self._retrying.values()
-        jobs += [job for _, job in self._lingering.values()]
-        for timer, _ in self._lingering.values():
-            timer.cancel()
-        self._lingering.clear()
+        jobs += [*self._events.clear(), *self._held.stop()]
         for lane in self._lanes:
             lane.clear()
         for timer in self._retrying:
@@ -265,8 +206,8 @@ class Writer:
 
     # The queue -------------------------------------------------------------------------------
 
-    def _enqueue(self, job: _PendingWrite) -> None:
-        subject = _subject(job.write)
+    def _enqueue(self, job: PendingWrite) -> None:
+        subject = subject_of(job.write)
         if subject is not None:
             waiting = self._busy.get(subject)
             if waiting is not None and isinstance(job.write, Bind | Evict):
@@ -277,7 +218,21 @@ class Writer:
                     waiting.append(job)
                 return
             self._busy[subject] = deque()
-        self._lanes[_lane(job.write)].append(job)
+        self._queue(job)
+
+    def _queue(self, job: PendingWrite) -> None:
+        """Put a write into its lane: bindings before statuses, and these before events."""
+        if isinstance(job.write, Event):
+            dropped = self._events.add(job)
+            if dropped is not None:
+                self.dropped_events += 1
+                self._answer(dropped, None)
+        else:
+            status = isinstance(job.write, PatchPodStatus | PatchStatus | PutConfigMap)
+            self._lanes[status].append(job)
+        self._start_worker()
+
+    def _start_worker(self) -> None:
         if len(self._workers) < self._concurrency:
             worker = asyncio.create_task(self._work())
             self._workers.add(worker)
@@ -286,7 +241,7 @@ class Writer:
     def _give_way(self, subject: Subject) -> None:
         """Drop a retrying status of a pod that is about to be bound or evicted."""
         for timer, job in list(self._retrying.items()):
-            if isinstance(job.write, PatchPodStatus) and _subject(job.write) == subject:
+            if isinstance(job.write, PatchPodStatus) and subject_of(job.write) == subject:
                 timer.cancel()
                 del self._retrying[timer]
                 self._finished(job, Stopped("a binding or eviction of the pod replaces its status"))
@@ -295,10 +250,26 @@ class Writer:
         while True:
             job = next((lane.popleft() for lane in self._lanes if lane), None)
             if job is None:
+                job = self._next_event()
+            if job is None:
                 return
             await self._try(job)
 
-    async def _try(self, job: _PendingWrite) -> None:
+    def _next_event(self) -> PendingWrite | None:
+        """Return the next event; when none may be written yet, come back for it later."""
+        loop = asyncio.get_running_loop()
+        job = self._events.take(loop.time())
+        if job is None and self._event_timer is None:
+            wait = self._events.wait(loop.time())
+            if wait is not None:
+                self._event_timer = loop.call_later(wait, self._events_are_due)
+        return job
+
+    def _events_are_due(self) -> None:
+        self._event_timer = None
+        self._start_worker()
+
+    async def _try(self, job: PendingWrite) -> None:
         try:
             if self._rate is not None:
                 delay = self._rate.delay(asyncio.get_running_loop().time())
@@ -309,7 +280,7 @@ class Writer:
             job.attempts += 1
             if isinstance(exc, Transient):
                 job.sent |= exc.sent
-            subject = _subject(job.write)
+            subject = subject_of(job.write)
             behind = self._busy.get(subject, ()) if subject is not None else ()
             if isinstance(job.write, Event) and job.attempts >= _EVENT_ATTEMPTS:
                 self.dropped_events += 1
@@ -330,10 +301,10 @@ class Writer:
         else:
             self._finished(job, None)
 
-    def _again(self, job: _PendingWrite, exc: Transient | InputError) -> None:
+    def _again(self, job: PendingWrite, exc: Transient | InputError) -> None:
         self.retries += 1
         if job.attempts == 1:
-            _log.warning("%s of %s: %s; retrying", *_named(job.write), exc)
+            _log.warning("%s of %s: %s; retrying", *name_of(job.write), exc)
         wait = min(_FIRST_WAIT * 2 ** (job.attempts - 1), _LONGEST_WAIT)
         wait *= 0.5 + self._random.random()
         after = exc.retry_after if isinstance(exc, Transient) else None
@@ -341,32 +312,28 @@ class Writer:
 
         def retry() -> None:
             self._retrying.pop(timer, None)
-            self._lanes[_lane(job.write)].append(job)
-            if len(self._workers) < self._concurrency:
-                worker = asyncio.create_task(self._work())
-                self._workers.add(worker)
-                worker.add_done_callback(self._workers.discard)
+            self._queue(job)
 
         timer = loop.call_later(max(wait, after or 0.0), retry)
         self._retrying[timer] = job
 
-    def _finished(self, job: _PendingWrite, error: ClusterError | None) -> None:
-        subject = _subject(job.write)
+    def _finished(self, job: PendingWrite, error: ClusterError | None) -> None:
+        subject = subject_of(job.write)
         if subject is not None:
             waiting = self._busy.pop(subject, None)
             if waiting:
                 self._busy[subject] = waiting
-                self._lanes[_lane(waiting[0].write)].append(waiting.popleft())
+                self._queue(waiting.popleft())
         self._answer(job, error)
 
-    def _answer(self, job: _PendingWrite, error: ClusterError | None) -> None:
+    def _answer(self, job: PendingWrite, error: ClusterError | None) -> None:
         if job.done is not None:
             try:
                 job.done(error)
             except Exception:
                 _log.exception("%s: the handler of its answer failed", type(job.write).__name__)
         elif error is not None and not isinstance(error, Stopped):
-            _log.warning("%s of %s: %s", *_named(job.write), error)
+            _log.warning("%s of %s: %s", *name_of(job.write), error)
 
     async def _event(self, event: Event, sent: bool) -> None:
         if self._may_write is not None and not self._may_write():
@@ -374,35 +341,10 @@ class Writer:
         await self._recorder.record(event, self._objects.get)
 
 
-def _lane(write: Write) -> int:
-    if isinstance(write, Event):
-        return 2
-    return 1 if isinstance(write, PatchPodStatus | PatchStatus | PutConfigMap) else 0
-
-
-def _subject(write: Write) -> Subject | None:
-    """Return the object that a write is about, None when its order does not matter."""
-    if isinstance(write, Bind | Evict | PatchPodStatus):
-        return "Pod", write.pod
-    if isinstance(write, ReserveClaim | ReleaseClaim):
-        return "ResourceClaim", write.claim
-    if isinstance(write, BindVolume | SelectNode):
-        return "PersistentVolumeClaim", write.claim
-    if isinstance(write, PatchStatus):
-        return write.type.__name__, write.key
-    return None
-
-
-def _named(write: Write) -> tuple[str, str]:
-    subject = _subject(write)
-    name = subject[1] if subject is not None else getattr(write, "pod", "")
-    return type(write).__name__, name
-
-
 def _superseded(
-    waiting: deque[_PendingWrite],
-    job: _PendingWrite,
-    answer: Callable[[_PendingWrite, ClusterError | None], None],
+    waiting: deque[PendingWrite],
+    job: PendingWrite,
+    answer: Callable[[PendingWrite, ClusterError | None], None],
 ) -> bool:
     """Replace a queued status with a newer one of the same object."""
     if not waiting or type(waiting[-1].write) is not type(job.write):

@@ -1,0 +1,53 @@
+"""A write that the API server has not answered, and the object that it is about."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from bayplan.cluster.protocol import (
+    Bind,
+    BindVolume,
+    Done,
+    Evict,
+    PatchPodStatus,
+    PatchStatus,
+    ReleaseClaim,
+    ReserveClaim,
+    SelectNode,
+    Write,
+)
+
+__all__ = ["PendingWrite", "Subject", "name_of", "subject_of"]
+
+Subject = tuple[str, str]
+"""The kind and the key of an object."""
+
+
+@dataclass(eq=False)
+class PendingWrite:
+    """A pending write; ``sent`` says that an attempt may have been carried out."""
+
+    write: Write
+    done: Done | None
+    attempts: int = 0
+    sent: bool = False
+
+
+def subject_of(write: Write) -> Subject | None:
+    """Return the object that a write is about, None when its order does not matter."""
+    if isinstance(write, Bind | Evict | PatchPodStatus):
+        return "Pod", write.pod
+    if isinstance(write, ReserveClaim | ReleaseClaim):
+        return "ResourceClaim", write.claim
+    if isinstance(write, BindVolume | SelectNode):
+        return "PersistentVolumeClaim", write.claim
+    if isinstance(write, PatchStatus):
+        return write.type.__name__, write.key
+    return None
+
+
+def name_of(write: Write) -> tuple[str, str]:
+    """Return what a write is and the key of its object, for a log."""
+    subject = subject_of(write)
+    name = subject[1] if subject is not None else getattr(write, "pod", "")
+    return type(write).__name__, name
