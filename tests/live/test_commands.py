@@ -458,7 +458,7 @@ def test_a_server_that_is_not_there_is_told_at_once(
     with serving() as face:
         face.server.write_kubeconfig(path)
     text = failure(*command, "--kubeconfig", path)
-    assert "Connect call failed" in text
+    assert "Could not connect" in text
     assert len(text.splitlines()) == 1
 
 

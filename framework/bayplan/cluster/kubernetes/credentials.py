@@ -14,7 +14,7 @@ import os
 import ssl
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from kubernetes.aio.config import ConfigException, load_incluster_config, load_k
 from bayplan.errors import InputError
 from bayplan.inputs.documents import parse_documents, read_text
 
-__all__ = ["Credentials", "Endpoint", "find_kubeconfig"]
+__all__ = ["Credentials", "Endpoint", "Tls", "find_kubeconfig"]
 
 _ROTATION = 60.0
 """Seconds after which a token file is read again, as client-go does."""
@@ -37,11 +37,27 @@ _log = logging.getLogger("bayplan.cluster")
 
 
 @dataclass(frozen=True)
+class Tls:
+    """How to trust an API server and to be trusted by it.
+
+    :param authorities: the certificate authorities (PEM); None for those of this machine.
+    :param certificate: this client's certificate and its chain (PEM), None for none.
+    :param key: the certificate's key (PEM), None when it is in the same text.
+    :param verify: whether the server's certificate is checked.
+    """
+
+    authorities: bytes | None = None
+    certificate: bytes | None = None
+    key: bytes | None = field(default=None, repr=False)
+    verify: bool = True
+
+
+@dataclass(frozen=True)
 class Endpoint:
-    """An API server's address and TLS settings; ``ssl`` is None for plain HTTP."""
+    """An API server's address and TLS settings; ``tls`` is None for plain HTTP."""
 
     url: str
-    ssl: ssl.SSLContext | None = None
+    tls: Tls | None = None
     server_name: str | None = None
     proxy: str | None = None
 
@@ -172,13 +188,11 @@ class Credentials:
             files = _contents(settings)
             if self._endpoint is not None and files == self._files:
                 return self._endpoint
-            context = _tls(settings) if settings.host.startswith("https://") else None
+            tls = _tls(settings) if settings.host.startswith("https://") else None
         except (ssl.SSLError, OSError) as exc:
             raise InputError(f"its certificates cannot be used: {exc}", where) from None
         self._files = files
-        return Endpoint(
-            settings.host.rstrip("/"), context, settings.tls_server_name, settings.proxy
-        )
+        return Endpoint(settings.host.rstrip("/"), tls, settings.tls_server_name, settings.proxy)
 
 
 def _contents(settings: Configuration) -> tuple[object, ...]:
@@ -193,14 +207,17 @@ def _contents(settings: Configuration) -> tuple[object, ...]:
     )
 
 
-def _tls(settings: Configuration) -> ssl.SSLContext:
+def _tls(settings: Configuration) -> Tls:
+    """Return the TLS settings.
+
+    :raises ssl.SSLError: when a certificate or key cannot be used.
+    """
     context = ssl.create_default_context(cafile=settings.ssl_ca_cert)
     if settings.cert_file:
         context.load_cert_chain(settings.cert_file, settings.key_file)
-    if not settings.verify_ssl:
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-    return context
+    names = (settings.ssl_ca_cert, settings.cert_file, settings.key_file)
+    authorities, certificate, key = (Path(name).read_bytes() if name else None for name in names)
+    return Tls(authorities, certificate, key, bool(settings.verify_ssl))
 
 
 @contextlib.contextmanager

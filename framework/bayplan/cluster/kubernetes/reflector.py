@@ -18,6 +18,7 @@ import msgspec
 from bayplan.api import ApiObject, Kind, ObjectMeta, Pod
 from bayplan.api.object_key import object_key
 from bayplan.api.objects import DecodeError
+from bayplan.cluster.kubernetes.curl import Answer
 from bayplan.cluster.kubernetes.outages import Outages
 from bayplan.cluster.kubernetes.resources import WatchedResource, is_required, what_is_used
 from bayplan.cluster.kubernetes.transport import error_of
@@ -330,7 +331,7 @@ def _watch_error(name: str, content: bytes) -> ClusterError:
         code = msgspec.json.decode(content, type=_Code).code
     except msgspec.DecodeError:
         code = 500
-    return error_of(f"watch {name}", code or 500, content)
+    return error_of(f"watch {name}", Answer(code or 500, content))
 
 
 class _Code(msgspec.Struct):

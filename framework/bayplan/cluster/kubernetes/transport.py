@@ -1,7 +1,6 @@
 """The HTTP client for an API server: requests, watch streams, and their errors.
 
-The only module of the framework that makes requests with aiohttp. Bodies are bytes, so that a
-caller decodes only what it reads.
+Bodies are bytes, so that a caller decodes only what it reads.
 """
 
 from __future__ import annotations
@@ -9,14 +8,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import aclosing
 from typing import Protocol
 from urllib.parse import urlencode, urlsplit
 
-import aiohttp
 import msgspec
-from yarl import URL
 
 from bayplan.cluster.kubernetes.credentials import Endpoint
+from bayplan.cluster.kubernetes.curl import Answer, Connections, TransferFailed
 from bayplan.errors import (
     AlreadyExists,
     ClusterError,
@@ -35,12 +34,11 @@ JSON = "application/json"
 MERGE_PATCH = "application/merge-patch+json"
 STRATEGIC_PATCH = "application/strategic-merge-patch+json"
 
-_SECONDS = 30.0
-_CONNECT_SECONDS = 10.0
-_SILENCE = 90.0
+_SILENCE = 30.0
+"""Seconds without a byte after which a request fails."""
+_WATCH_SILENCE = 90.0
 """Seconds without a byte after which a watch counts as dead; bookmarks come every minute."""
 _LARGEST_LINE = 16 * 2**20
-_AGENT = "bayplan"
 _WRITES = frozenset(("POST", "PUT", "PATCH"))
 
 
@@ -107,17 +105,11 @@ class Transport:
         self._who = who
         self._observe = observe
         self._validation = {"fieldValidation": field_validation}
-        self._session: aiohttp.ClientSession | None = None
-        self._old: list[aiohttp.ClientSession] = []
-        self._closing: set[asyncio.Future[None]] = set()
+        self._connections: Connections | None = None
+        self._old: list[Connections] = []
         self._endpoint: Endpoint | None = None
         self.host = ""
         """The server's name and port, "" before the first request."""
-        self._server_name: str | None = None
-        # A timeout for reads costs less per request than a total one.
-        self._limit = aiohttp.ClientTimeout(
-            total=None, sock_connect=_CONNECT_SECONDS, sock_read=_SECONDS
-        )
 
     @property
     def url(self) -> str:
@@ -126,10 +118,10 @@ class Transport:
 
     async def close(self) -> None:
         """Close all connections."""
-        sessions = [*self._old, *([self._session] if self._session is not None else [])]
-        self._old, self._session = [], None
-        for session in sessions:
-            await session.close()
+        for connections in [*self._old, self._connections]:
+            if connections is not None:
+                connections.close()
+        self._old, self._connections = [], None
 
     async def request(
         self,
@@ -145,15 +137,15 @@ class Transport:
         :raises ClusterError: a subclass of it, for every other answer and for none.
         :raises InputError: when the credentials cannot be loaded.
         """
-        limit = self._limit if seconds is None else aiohttp.ClientTimeout(total=seconds)
         if method in _WRITES:
             query = {**query, **self._validation} if query else self._validation
+        target = f"{path}?{urlencode(query)}" if query else path
         token = await self._who.authorization()
-        answer = await self._send(method, path, body, content_type, query, limit, token)
+        answer = await self._send(method, target, body, content_type, seconds, token)
         if isinstance(answer, Unauthorized):
             # The token may have been rotated meanwhile.
             token = await self._who.authorization(token)
-            answer = await self._send(method, path, body, content_type, query, limit, token)
+            answer = await self._send(method, target, body, content_type, seconds, token)
         if isinstance(answer, ClusterError):
             raise answer
         return answer
@@ -161,37 +153,25 @@ class Transport:
     async def _send(
         self,
         method: str,
-        path: str,
+        target: str,
         body: bytes | None,
         content_type: str,
-        query: Mapping[str, str] | None,
-        limit: aiohttp.ClientTimeout,
+        seconds: float | None,
         token: str | None,
     ) -> bytes | ClusterError:
-        session = await self._ready()
-        headers = {} if token is None else {"Authorization": token}
+        connections = await self._ready()
+        headers = _headers(token)
         if body is not None:
-            headers["Content-Type"] = content_type
+            headers.append(f"Content-Type: {content_type}")
         started = time.perf_counter()
         code = "error"
+        what = f"{method} {target.partition('?')[0]}"
         try:
-            async with session.request(
-                method,
-                self._address(path, query),
-                data=body,
-                headers=headers,
-                timeout=limit,
-                server_hostname=self._server_name,
-            ) as response:
-                content = await response.read()
-                code = str(response.status)
-                if response.status < 300:
-                    return content
-                return error_of(f"{method} {path}", response.status, content, response.headers)
-        except (aiohttp.ClientConnectorError, aiohttp.ClientProxyConnectionError) as exc:
-            return Transient(f"{method} {path}: {_reason(exc)}")
-        except (aiohttp.ClientError, TimeoutError, OSError) as exc:
-            return Transient(f"{method} {path}: {_reason(exc)}", sent=True)
+            answer = await connections.request(method, target, body, headers, _SILENCE, seconds)
+            code = str(answer.status)
+            return answer.body if answer.status < 300 else error_of(what, answer)
+        except TransferFailed as exc:
+            return Transient(f"{what}: {_short(str(exc))}", sent=exc.sent)
         finally:
             if self._observe is not None:
                 self._observe(method, code, time.perf_counter() - started)
@@ -205,83 +185,68 @@ class Transport:
 
         :raises ClusterError: when it cannot start, or breaks.
         """
-        session = await self._ready()
-        limit = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_SECONDS, sock_read=_SILENCE)
+        connections = await self._ready()
+        target = f"{path}?{urlencode(query)}"
         token: str | None = None
         for refused in (False, True):
             token = await self._who.authorization(token if refused else None)
+            stream = connections.stream(target, _headers(token), _WATCH_SILENCE)
             try:
-                async with session.get(
-                    self._address(path, query),
-                    headers={} if token is None else {"Authorization": token},
-                    timeout=limit,
-                    server_hostname=self._server_name,
-                ) as response:
-                    if response.status >= 300:
-                        content = await response.read()
-                        error = error_of(
-                            f"watch {path}", response.status, content, response.headers
-                        )
-                        if isinstance(error, Unauthorized) and not refused:
-                            continue
+                async with aclosing(stream):
+                    error = await _refusal(stream, path)
+                    if isinstance(error, Unauthorized) and not refused:
+                        continue
+                    if error is not None:
                         raise error
                     begun()
-                    try:
-                        async for line in _lines_of(response.content):
-                            yield line
-                    except aiohttp.SocketTimeoutError:
-                        # It may only be quiet; a new watch resumes from the same version.
-                        return
+                    async for line in _lines_of(stream):
+                        yield line
                     return
-            except (aiohttp.ClientError, TimeoutError, OSError) as exc:
-                raise Transient(f"watch {path}: {_reason(exc)}") from None
+            except TransferFailed as exc:
+                raise Transient(f"watch {path}: {_short(str(exc))}") from None
 
-    async def _ready(self) -> aiohttp.ClientSession:
+    async def _ready(self) -> Connections:
         endpoint = await self._who.endpoint()
-        if self._session is None or endpoint is not self._endpoint:
-            if self._session is not None:
+        if self._connections is None or endpoint is not self._endpoint:
+            if self._connections is not None:
                 # The certificates changed; pending requests may finish on the old connections.
-                self._old = [one for one in self._old if not one.closed] + [self._session]
-                asyncio.get_running_loop().call_later(_SECONDS, self._close_old)
+                old = self._connections
+                self._old.append(old)
+                asyncio.get_running_loop().call_later(_SILENCE, self._close_old, old)
             self._endpoint = endpoint
             self.host = urlsplit(endpoint.url).netloc
-            self._server_name = endpoint.server_name
-            self._session = _session_for(endpoint)
-        return self._session
+            self._connections = Connections(endpoint)
+        return self._connections
 
-    def _close_old(self) -> None:
-        old, self._old = self._old, []
-        for session in old:
-            task = asyncio.ensure_future(session.close())
-            self._closing.add(task)
-            task.add_done_callback(self._closing.discard)
-
-    def _address(self, path: str, query: Mapping[str, str] | None) -> URL:
-        assert self._endpoint is not None, "set when the session is made"
-        text = f"{self._endpoint.url}{path}"
-        return URL(f"{text}?{urlencode(query)}" if query else text, encoded=True)
+    def _close_old(self, old: Connections) -> None:
+        if old in self._old:
+            self._old.remove(old)
+            old.close()
 
 
-def _session_for(endpoint: Endpoint) -> aiohttp.ClientSession:
-    connector = aiohttp.TCPConnector(
-        limit=0,
-        limit_per_host=0,
-        ssl=endpoint.ssl if endpoint.ssl is not None else True,
-        keepalive_timeout=60.0,
-    )
-    return aiohttp.ClientSession(
-        connector=connector,
-        cookie_jar=aiohttp.DummyCookieJar(),
-        headers={"User-Agent": _AGENT, "Accept": JSON},
-        proxy=endpoint.proxy,
-        read_bufsize=2**20,
-    )
+def _headers(token: str | None) -> list[str]:
+    headers = [f"Accept: {JSON}", "Expect:"]
+    if token is not None:
+        headers.append(f"Authorization: {token}")
+    return headers
 
 
-async def _lines_of(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
+async def _refusal(stream: AsyncIterator[Answer | bytes], path: str) -> ClusterError | None:
+    """Read the beginning of a watch; return the error when the server refuses it."""
+    answer = await anext(stream, None)
+    if not isinstance(answer, Answer):
+        return Transient(f"watch {path}: no answer")
+    if answer.status < 300:
+        return None
+    body = b"".join([part async for part in stream if isinstance(part, bytes)])
+    return error_of(f"watch {path}", Answer(answer.status, body, answer.retry_after))
+
+
+async def _lines_of(stream: AsyncIterator[Answer | bytes]) -> AsyncIterator[bytes]:
     """Yield complete lines of any length; an unterminated rest is dropped."""
     rest = b""
-    while chunk := await content.readany():
+    async for chunk in stream:
+        assert isinstance(chunk, bytes), "the status comes first"
         if b"\n" not in chunk:
             rest += chunk
             if len(rest) > _LARGEST_LINE:
@@ -293,10 +258,9 @@ async def _lines_of(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
                 yield line
 
 
-def error_of(
-    what: str, code: int, content: bytes, headers: Mapping[str, str] | None = None
-) -> ClusterError:
+def error_of(what: str, answer: Answer) -> ClusterError:
     """Return the error for an API server's answer; ``what`` names the request."""
+    code, content = answer.status, answer.body
     try:
         status = msgspec.json.decode(content, type=_Status)
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -307,8 +271,8 @@ def error_of(
         return TooManyDisruptions(text)
     if code == 429 or code >= 500:
         wait = details.retry_after_seconds
-        if headers is not None and wait is None:
-            wait = _seconds(headers.get("Retry-After", ""))
+        if wait is None:
+            wait = _seconds(answer.retry_after)
         return Transient(text, wait, sent=code >= 500)
     if code == 409 and status.reason == "AlreadyExists":
         return AlreadyExists(text)
@@ -324,12 +288,6 @@ def error_of(
 
 def _seconds(text: str) -> float | None:
     return float(text) if text.isdecimal() else None
-
-
-def _reason(exc: BaseException) -> str:
-    if isinstance(exc, TimeoutError | asyncio.TimeoutError):
-        return "no answer in time"
-    return _short(str(exc)) or type(exc).__name__
 
 
 def _short(text: str) -> str:
