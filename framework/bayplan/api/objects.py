@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, TypeAlias, TypeVar
@@ -205,12 +206,16 @@ _BY_TYPE = {kind.type: kind for kind in (*_KINDS, *_WRITTEN)}
 
 
 class DecodeError(ValueError):
-    """An object has a wrong type or value; ``path`` is the JSON path to it."""
+    """An object has a wrong type or value; ``path`` is the JSON path to it.
 
-    def __init__(self, message: str, path: str) -> None:
+    :param more: what else is wrong: pairs of a path and a message.
+    """
+
+    def __init__(self, message: str, path: str, more: Sequence[tuple[str, str]] = ()) -> None:
         super().__init__(f"{path}: {message}")
         self.message = message
         self.path = path
+        self.problems = [(path, message), *more]
 
 
 def kind_of(obj: ApiObject) -> Kind:
@@ -268,8 +273,10 @@ def _complete(kind: Kind, obj: ApiObject, checked: bool = False) -> ApiObject:
         obj = msgspec.structs.replace(obj, metadata=metadata)
     if checked:
         return _checked(kind, obj)
-    for path, message in validate(obj):
-        raise DecodeError(message, path)
+    found = list(validate(obj))
+    if found:
+        path, message = found[0]
+        raise DecodeError(message, path, found[1:])
     return obj
 
 

@@ -54,9 +54,12 @@ def test_rules_say_what_a_user_may_do(face: Face) -> None:
         'nodes is forbidden: User "reader" cannot watch resource "nodes" in API group "" at the '
         "cluster scope"
     )
-    assert reader.post(f"{PODS}/none/binding", {"target": {"name": "n"}}).code == 404
+    binding = {"metadata": {"name": "none"}, "target": {"name": "n"}}
+    assert reader.post(f"{PODS}/none/binding", binding).code == 404
     leases = "/apis/coordination.k8s.io/v1/namespaces/default/leases"
-    assert reader.put(f"{leases}/mine", {"metadata": {"name": "mine"}}).code == 404
+    # An update of a lease that is missing would create it.
+    missing = reader.put(f"{leases}/mine", {"metadata": {"name": "mine"}})
+    assert (missing.code, missing.json["reason"]) == (403, "Forbidden")
     assert reader.put(f"{leases}/other", {"metadata": {"name": "other"}}).code == 403
 
 

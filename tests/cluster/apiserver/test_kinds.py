@@ -106,7 +106,8 @@ def test_labels_are_checked_in_patches_and_templates(client: Client) -> None:
     }
     answer = client.post("/apis/apps/v1/namespaces/default/deployments", made)
     assert answer.code == 422
-    assert [c["field"] for c in answer.json["details"]["causes"]] == ["spec.template.labels"]
+    fields = [c["field"] for c in answer.json["details"]["causes"]]
+    assert fields == ["spec.template.labels", "spec.selector.matchLabels"]
 
 
 # Kinds without effect -------------------------------------------------------------------------

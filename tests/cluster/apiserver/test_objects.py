@@ -314,14 +314,14 @@ def test_events_expire(face: Face, client: Client) -> None:
         ("PUT", PODS, {}, "", 405, "MethodNotAllowed"),
         ("PATCH", f"{PODS}/a", {}, "text/plain", 415, "UnsupportedMediaType"),
         ("PATCH", f"{PODS}/a", {"metadata": {"labels": {"a": 1}}}, "", 422, "Invalid"),
-        ("PATCH", f"{PODS}/a", {"metadata": {"uid": "x"}}, "", 409, "Conflict"),
+        ("PATCH", f"{PODS}/a", {"metadata": {"uid": "x"}}, "", 422, "Invalid"),
         ("GET", f"{PODS}/a/log", None, "", 405, "MethodNotAllowed"),
         ("GET", f"{PODS}?labelSelector=a%20b", None, "", 400, "BadRequest"),
         ("GET", f"{PODS}?fieldSelector=spec.x%3Dy", None, "", 400, "BadRequest"),
         ("GET", f"{PODS}?limit=x", None, "", 400, "BadRequest"),
         ("GET", f"{PODS}?continue=x", None, "", 400, "BadRequest"),
         ("DELETE", "/api/v1/namespaces/default", None, "", 403, "Forbidden"),
-        ("POST", f"{PODS}/a/binding", {"target": {}}, "", 422, "Invalid"),
+        ("POST", f"{PODS}/a/binding", {"target": {}}, "", 400, "BadRequest"),
     ],
 )
 def test_refusals_are_status_objects(
@@ -395,9 +395,14 @@ def test_a_body_has_a_limit(client: Client) -> None:
 # Definitions ---------------------------------------------------------------------------------
 
 
+ANYTHING = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+
+
 def definition(**names: Any) -> Content:
-    version = {"name": "v1", "served": True, "storage": True, "subresources": {"status": {}}}
+    version: Content = {"name": "v1", "served": True, "storage": True}
+    version["subresources"] = {"status": {}}
     columns = [{"name": "Size", "type": "integer", "jsonPath": ".spec.size"}]
+    version["schema"] = {"openAPIV3Schema": ANYTHING}
     return {
         "metadata": {"name": "things.example.com"},
         "spec": {
@@ -419,7 +424,13 @@ def test_a_definition_is_served_until_it_goes(client: Client) -> None:
         ("things", ["th"]),
         ("things/status", None),
     ]
-    thing = {"metadata": {"name": "t"}, "spec": {"size": 3}, "status": {"ready": True}}
+    thing = {
+        "apiVersion": "example.com/v1",
+        "kind": "Thing",
+        "metadata": {"name": "t"},
+        "spec": {"size": 3},
+        "status": {"ready": True},
+    }
     made = client.post(THINGS, thing).json
     assert (made["spec"], "status" in made) == ({"size": 3}, False)
     body = {"status": {"ready": True}, "spec": {"size": 4}}

@@ -16,7 +16,19 @@ CRD = {
         "group": "example.com",
         "scope": "Namespaced",
         "names": {"plural": "things", "kind": "Thing"},
-        "versions": [{"name": "v1", "served": True, "storage": True}],
+        "versions": [
+            {
+                "name": "v1",
+                "served": True,
+                "storage": True,
+                "schema": {
+                    "openAPIV3Schema": {
+                        "type": "object",
+                        "x-kubernetes-preserve-unknown-fields": True,
+                    }
+                },
+            }
+        ],
     },
 }
 THINGS = "/apis/example.com/v1/namespaces/default/things"
@@ -77,7 +89,7 @@ def test_lists_say_by_which_key_patches_merge_them(client: Client) -> None:
     assert schemas["core.v1.PodSpec"]["required"] == ["containers"]
 
 
-def test_objects_of_a_kind_without_a_schema_are_taken_as_they_are(client: Client) -> None:
+def test_objects_of_a_kind_with_an_open_schema_are_taken_as_they_are(client: Client) -> None:
     crds = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
     assert client.post(crds, CRD).code == 201
     thing = {"apiVersion": "example.com/v1", "kind": "Thing", "metadata": {"name": "t"}}

@@ -72,7 +72,7 @@ def test_parameters_are_numbers_and_booleans() -> None:
     assert (info.truth("pretty"), info.truth("other")) == (True, False)
     assert info.dry_run
     with pytest.raises(ApiError):
-        parse("GET", "/api/v1/pods", limit="-1").number("limit")
+        parse("GET", "/api/v1/pods", limit="x").number("limit")
 
 
 def test_the_schema_is_that_of_the_requested_version() -> None:

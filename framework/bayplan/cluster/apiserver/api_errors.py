@@ -17,6 +17,7 @@ __all__ = [
     "invalid",
     "method_not_allowed",
     "not_found",
+    "precondition_failed",
     "success",
     "too_large_version",
     "too_many_requests",
@@ -117,9 +118,23 @@ def conflict(group: str, plural: str, name: str, why: str = "") -> ApiError:
     return ApiError(409, "Conflict", text, _details(group, plural, name))
 
 
+def precondition_failed(
+    plural: str, namespace: str, name: str, uid: str, found: str, what: str = "UID"
+) -> ApiError:
+    """Return the error for a write of another object than the client knows (409)."""
+    place = f"{namespace}/{name}" if namespace else name
+    why = (
+        f"StorageError: invalid object, Code: 4, Key: /{plural}/{place}, ResourceVersion: 0, "
+        f"AdditionalErrorMsg: Precondition failed: {what} in precondition: {uid}, {what} in object "
+        f"meta: {found}"
+    )
+    return conflict("", plural, name, why)
+
+
 def invalid(group: str, kind: str, name: str, causes: Sequence[Cause]) -> ApiError:
     """Return the error for an invalid object, with its causes (422)."""
-    messages = [f"{c.field}: {c.message}" if c.field else c.message for c in causes]
+    shown = dict.fromkeys(f"{c.field}: {c.message}" if c.field else c.message for c in causes)
+    messages = list(shown)
     text = messages[0] if len(messages) == 1 else f"[{', '.join(messages)}]"
     details = _details(group, kind, name)
     details["causes"] = [

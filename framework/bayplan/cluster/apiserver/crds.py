@@ -1,7 +1,7 @@
 """CustomResourceDefinitions: resources that are added and removed at run time.
 
-Schemas only give the names of fields: unknown fields are refused or pruned. Values are not
-validated, and defaults are not set.
+Unknown fields are refused or pruned, and values are checked against the schema; defaults are not
+set, and rules in CEL are not evaluated.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from bayplan.cluster.apiserver.api_errors import Cause, invalid
 from bayplan.cluster.apiserver.resources import PrinterColumn, Resource, make_type
 from bayplan.cluster.apiserver.store import ServedCluster
 from bayplan.cluster.apiserver.unknown_fields import plain
+from bayplan.cluster.apiserver.validation.schemas import definition_problems
 from bayplan.cluster.apiserver.watch_cache import Change
 from bayplan.schemas.crd import record_of_schema
 
@@ -84,6 +85,9 @@ def check_definition(content: Content) -> None:
         message, _, path = str(exc).partition(" - at ")
         cause = Cause("FieldValueInvalid", message, path.strip("`").removeprefix("$."))
         raise invalid("apiextensions.k8s.io", _KIND, name, [cause]) from None
+    wrong_schemas = list(definition_problems(content))
+    if wrong_schemas:
+        raise invalid("apiextensions.k8s.io", _KIND, name, wrong_schemas)
     full = f"{spec.names.plural}.{spec.group}"
     if sum(version.storage for version in spec.versions) != 1:
         text = "Invalid value: must have exactly one version marked as storage version"
@@ -189,4 +193,5 @@ def _resource(spec: _Spec, old: Resource | None) -> Resource:
             for version in spec.versions
             if isinstance(version.schema.get("openAPIV3Schema"), dict)
         },
+        open_api=stored.schema.get("openAPIV3Schema"),
     )

@@ -7,15 +7,17 @@ from typing import Any
 from msgspec.structs import replace
 
 from bayplan.api import Namespace
-from bayplan.cluster.apiserver.api_errors import conflict, forbidden, success
+from bayplan.cluster.apiserver.api_errors import bad_request, conflict, forbidden, success
 from bayplan.cluster.apiserver.garbage_collector import FOREGROUND
+from bayplan.cluster.apiserver.patches import not_a
 from bayplan.cluster.apiserver.reads import find, list_page
 from bayplan.cluster.apiserver.request_info import RequestInfo
 from bayplan.cluster.apiserver.request_kinds import DeleteOptions, Preconditions, read_body
+from bayplan.cluster.apiserver.request_options import check_deletion, check_options
 from bayplan.cluster.apiserver.store import ServedCluster
 from bayplan.cluster.apiserver.watch_cache import StoredObject
 
-__all__ = ["delete", "delete_all"]
+__all__ = ["check_preconditions", "delete", "delete_all"]
 
 Content = dict[str, Any]
 
@@ -28,11 +30,11 @@ def delete(cluster: ServedCluster, info: RequestInfo, body: Any) -> Content | St
     :raises ApiError: when it is refused.
     """
     resource, record = info.resource, find(cluster, info)
-    options = read_body(DeleteOptions, body)
+    options = _options(info, body)
     if resource.type is Namespace and info.name in _KEPT_NAMESPACES:
         text = f'namespaces "{info.name}" is forbidden: this namespace may not be deleted'
         raise forbidden(text, "", "namespaces", info.name)
-    _check_preconditions(info, record, options.preconditions or Preconditions())
+    check_preconditions(info, record, options.preconditions or Preconditions())
     if info.dry_run or options.dry_run:
         return record
     grace: float | None = options.grace_period_seconds
@@ -58,6 +60,25 @@ def delete(cluster: ServedCluster, info: RequestInfo, body: Any) -> Content | St
     return success({key: value for key, value in details.items() if value})
 
 
+def _options(info: RequestInfo, body: Any) -> DeleteOptions:
+    """Return the options of a deletion.
+
+    :raises ApiError: 400 or 422, when they are invalid.
+    """
+    if body is not None and not isinstance(body, dict):
+        raise bad_request(f"couldn't get version/kind; json parse error: {not_a('struct', body)}")
+    body = body or {}
+    kind = body.get("kind")
+    if kind not in (None, "", "DeleteOptions"):
+        raise bad_request(f'no kind "{kind}" is registered for version "{body.get("apiVersion")}"')
+    options = read_body(DeleteOptions, body)
+    for value in options.dry_run or ():
+        check_options("delete", {"dryRun": value})
+    policy = options.propagation_policy or info.params.get("propagationPolicy", "")
+    check_deletion(policy, options.orphan_dependents)
+    return options
+
+
 def _orphan(cluster: ServedCluster, owner: StoredObject) -> None:
     """Orphan the objects that an object owns."""
     uid = owner.obj.metadata.uid
@@ -69,19 +90,26 @@ def _orphan(cluster: ServedCluster, owner: StoredObject) -> None:
                 cluster.update(replace(record.obj, metadata=replace(meta, owner_references=left)))
 
 
-def _check_preconditions(info: RequestInfo, record: StoredObject, wanted: Preconditions) -> None:
+def check_preconditions(info: RequestInfo, record: StoredObject, wanted: Preconditions) -> None:
+    """Refuse to delete another object than the client knows.
+
+    :raises ApiError: 409.
+    """
     meta, resource = record.obj.metadata, info.resource
-    texts = (
-        (wanted.uid, "UID", meta.uid),
-        (wanted.resource_version, "ResourceVersion", meta.resource_version),
-    )
-    for given, text, value in texts:
-        if given and given != value:
-            why = (
-                f"Precondition failed: {text} in precondition: {given}, "
-                f"{text} in object meta: {value}"
-            )
-            raise conflict(resource.group, resource.plural, info.name, why)
+    why = ""
+    if wanted.uid and wanted.uid != meta.uid:
+        why = (
+            f"the UID in the precondition ({wanted.uid}) does not match the UID in record "
+            f"({meta.uid}). The object might have been deleted and then recreated"
+        )
+    elif wanted.resource_version and wanted.resource_version != meta.resource_version:
+        why = (
+            f"the ResourceVersion in the precondition ({wanted.resource_version}) does not match "
+            f"the ResourceVersion in record ({meta.resource_version}). The object might have been "
+            "modified"
+        )
+    if why:
+        raise conflict(resource.group, resource.kind, info.name, why)
 
 
 def delete_all(cluster: ServedCluster, info: RequestInfo, body: Any) -> list[StoredObject]:

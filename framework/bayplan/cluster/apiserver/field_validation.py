@@ -14,8 +14,11 @@ from typing import Any
 import msgspec
 
 from bayplan.cluster.apiserver.api_errors import ApiError, Cause, bad_request, invalid
+from bayplan.cluster.apiserver.decoding import decoding_problems, untyped
+from bayplan.cluster.apiserver.patches import as_go
 from bayplan.cluster.apiserver.request_bodies import Body, Repeated
 from bayplan.cluster.apiserver.resources import Resource
+from bayplan.cluster.apiserver.validation.formats import wrong
 from bayplan.schemas.catalog import ListOf, MapOf, RecordType, Scalar, Type, record_of
 from bayplan.schemas.checkers import ItemBudget, checker_of
 from bayplan.schemas.problems import Step, Walk, record_problems
@@ -81,11 +84,22 @@ class FieldValidation:
         self._warn(found)
         return _without(content, unknown)
 
-    def patched(self, schema: RecordType | None, content: Any, strategic: bool, patch: Any) -> Any:
+    def patched(
+        self,
+        schema: RecordType | None,
+        content: Any,
+        strategic: bool,
+        patch: Any,
+        custom: bool = False,
+    ) -> Any:
         """Return the result of a patch, without unknown fields.
 
-        :raises ApiError: 422, for unknown or duplicate fields in strict mode.
+        :param custom: whether its kind comes from a CRD, whose values are checked elsewhere.
+        :raises ApiError: 422, for unknown or duplicate fields in strict mode, and for values of the
+            wrong type in a built-in kind.
         """
+        for text in _type_problems(schema, content) if schema is not None and not custom else ():
+            raise _no_result(content, text, strategic, patch)
         unknown = _unknown(schema, content)
         found = [
             *self._of_operations(patch),
@@ -93,10 +107,8 @@ class FieldValidation:
             *(f'unknown field "{_dotted(steps)}"' for steps in sorted(unknown, key=_sortable)),
         ]
         if found and self.mode == "Strict":
-            shown = _as_go(patch) if strategic else msgspec.json.encode(content).decode()
-            shown = shown.replace("\\", "\\\\").replace('"', '\\"')
-            text = f'Invalid value: "{shown}": strict decoding error: {", ".join(found)}'
-            raise invalid("", "", "", [Cause("FieldValueInvalid", text, "patch")])
+            text = f"strict decoding error: {', '.join(found)}"
+            raise _no_result(content, text, strategic, patch)
         self._warn(found)
         return _without(content, unknown)
 
@@ -109,12 +121,13 @@ class FieldValidation:
             mode.
         """
         unknown = _unknown(schema, content)
-        if unknown:
+        messages = [
+            f"{_keyed(schema, content, steps)}: field not declared in schema" for steps in unknown
+        ]
+        if schema is not None:
+            messages += untyped(schema, content)
+        if messages:
             meta = content.get("metadata") or {}
-            messages = [
-                f"{_keyed(schema, content, steps)}: field not declared in schema"
-                for steps in unknown
-            ]
             text = messages[0] if len(messages) == 1 else "errors:\n  " + "\n  ".join(messages)
             raise ApiError(
                 500,
@@ -166,6 +179,12 @@ class FieldValidation:
             self.warnings += found
 
 
+def _no_result(content: Any, why: str, strategic: bool, patch: Any) -> ApiError:
+    """Return the error for a patch whose result cannot be decoded."""
+    shown = as_go(patch) if strategic else msgspec.json.encode(content).decode()
+    return invalid("", "", "", [wrong("patch", shown, why)])
+
+
 # Types -------------------------------------------------------------------------------------------
 
 _GO = {"boolean": "bool", "bytes": "[]uint8", "integer": "int32", "number": "float64"}
@@ -183,18 +202,24 @@ def _check_types(api_version: str, kind: str, schema: RecordType | None, content
     """
     if schema is None:
         return
+    version = api_version.rpartition("/")[2]
+    for text in _type_problems(schema, content):
+        raise bad_request(f'{kind} in version "{version}" cannot be handled as a {kind}: {text}')
+
+
+def _type_problems(schema: RecordType, content: Any) -> Iterator[str]:
+    """Yield what the real server's decoder says of values of the wrong type."""
     for problem in record_problems(schema, content):
         if problem.unknown or not problem.steps:
             continue
         field, type_, value = _at(schema, content, problem.steps)
         if isinstance(type_, Scalar) and type_.name in _OWN_DECODERS:
             continue
-        version = api_version.rpartition("/")[2]
-        raise bad_request(
-            f'{kind} in version "{version}" cannot be handled as a {kind}: json: cannot unmarshal '
-            f"{_JSON.get(type(value), 'value')} into Go struct field {field} of type "
-            f"{_go_type(type_)}"
+        yield (
+            f"json: cannot unmarshal {_JSON.get(type(value), 'value')} into Go struct field "
+            f"{field} of type {_go_type(type_)}"
         )
+    yield from decoding_problems(schema, content)
 
 
 def _at(type_: Type, value: Any, steps: _Steps) -> tuple[str, Type, Any]:
@@ -307,17 +332,6 @@ def _in_order(type_: Type | None, tree: Any, steps: _Steps) -> Iterator[str]:
             if isinstance(type_, RecordType) and key in type_.fields:
                 below = type_.fields[key].type
             yield from _in_order(below, value, here)
-
-
-def _as_go(value: Any) -> str:
-    """Return a value as Go prints it."""
-    if isinstance(value, dict):
-        return "map[" + " ".join(f"{k}:{_as_go(value[k])}" for k in sorted(value)) + "]"
-    if isinstance(value, list):
-        return "[" + " ".join(_as_go(item) for item in value) + "]"
-    if value is None:
-        return "<nil>"
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def subresource_kind(name: str) -> tuple[str, str] | None:

@@ -112,7 +112,8 @@ def _single(
     if info.verb == "create" and not info.subresource:
         return 201, writes.create(cluster, info, body)
     if info.verb == "update":
-        return 200, writes.update(cluster, info, body)
+        record, made = writes.update(cluster, info, body)
+        return 201 if made else 200, record
     if info.verb == "patch":
         record, made = writes.patch(cluster, info, content_type, body)
         return 201 if made else 200, record

@@ -7,9 +7,9 @@ from typing import Any
 from bayplan.api import ApiObject, Namespace, ObjectMeta
 from bayplan.cluster.apiserver.api_errors import ApiError
 from bayplan.cluster.apiserver.field_validation import pruned, type_of
-from bayplan.cluster.apiserver.metadata import check_metadata
 from bayplan.cluster.apiserver.resources import Resource
 from bayplan.cluster.apiserver.store import ServedCluster
+from bayplan.cluster.apiserver.validation.rules import problems
 from bayplan.cluster.apiserver.workload_defaults import with_defaults
 from bayplan.cluster.apiserver.writes import decode, without_nulls
 from bayplan.cluster.embedded.assembly import place_of
@@ -72,10 +72,8 @@ def _create(cluster: ServedCluster, resource: Resource, one: FullObject) -> None
     if one.obj is None:
         _check_fields(resource, one)
     stored = _stored(resource, one.content)
-    check_metadata(resource, stored)
     content = with_defaults(resource, stored)
-    typed = one.obj if content is stored else None
-    obj = typed if typed is not None else decode(resource, content)
+    obj = decode(resource, content, problems(resource, content))
     _ensure_namespace(cluster, resource, obj.metadata.namespace)
     _store(cluster, content, obj)
 

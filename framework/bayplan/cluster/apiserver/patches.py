@@ -14,7 +14,7 @@ import msgspec
 from bayplan.cluster.apiserver.api_errors import ApiError, bad_request
 from bayplan.inputs.limits import BODY
 
-__all__ = ["MERGE_KEYS", "json_patch", "merge_patch", "strategic_patch"]
+__all__ = ["MERGE_KEYS", "as_go", "json_patch", "merge_patch", "not_a", "strategic_patch"]
 
 MERGE_KEYS: Mapping[str, str] = {
     "conditions": "type",
@@ -80,7 +80,8 @@ def strategic_patch(target: Any, patch: Any) -> Any:
     if directive == "delete":
         return {}
     if directive not in (None, "merge"):
-        raise bad_request(f"Unknown patch type: {directive}")
+        shown = f"map[{_DIRECTIVE}:{directive}]"
+        raise ApiError(500, "", f"unknown patch type: {directive} in map: {shown}")
     result = dict(target) if isinstance(target, dict) else {}
     if _RETAIN in patch:
         kept = set(patch[_RETAIN])
@@ -121,7 +122,8 @@ def _list(field: str, target: Any, patch: list[Any]) -> list[Any]:
     result = list(old)
     for item in patch:
         if not isinstance(item, dict) or key not in item:
-            raise bad_request(f"map: {item} does not contain declared merge key: {key}")
+            text = f"map: {as_go(item)} does not contain declared merge key: {key}"
+            raise ApiError(500, "", text)
         places = [i for i, one in enumerate(result) if one.get(key) == item[key]]
         if item.get(_DIRECTIVE) == "delete":
             result = [one for i, one in enumerate(result) if i not in places]
@@ -177,7 +179,7 @@ def json_patch(target: Any, patch: Any) -> Any:
     :raises ApiError: 400 for a patch that cannot be read, 422 for one that cannot be applied.
     """
     if not isinstance(patch, list):
-        raise bad_request("error decoding patch: json: cannot unmarshal into Go value")
+        raise bad_request(f"error decoding patch: {not_a('[]handlers.jsonPatchOp', patch)}")
     if len(patch) > _MOST_OPERATIONS:
         text = (
             "Request entity too large: The allowed maximum operations in a JSON patch is "
@@ -191,9 +193,9 @@ def json_patch(target: Any, patch: Any) -> Any:
             # Copies of copies grow exponentially.
             copied += len(msgspec.json.encode(_at(document, str(operation.get("from", "")))))
             if copied > BODY.size:
-                raise _refused("the copies of the patch are larger than a body may be")
+                raise _refused()
         if not isinstance(operation, dict) or not isinstance(operation.get("path"), str):
-            raise bad_request("error decoding patch: missing path")
+            raise _refused()
         document = _operate(document, operation)
     return document
 
@@ -211,7 +213,7 @@ def _operate(document: Any, operation: Mapping[str, Any]) -> Any:
         except ApiError:
             found = None
         if found != operation.get("value"):
-            raise _refused(f"testing value {path} failed")
+            raise _refused()
         return document
     if kind == "remove":
         return _remove(document, path)
@@ -219,14 +221,29 @@ def _operate(document: Any, operation: Mapping[str, Any]) -> Any:
     if kind == "add":
         return _add(document, path, value)
     if kind == "replace":
-        _at(document, path)
-        return _add(_remove(document, path) if path else document, path, value)
-    raise bad_request(f"Unexpected kind: {kind}")
+        return _replaced(document, path, value)
+    raise _refused()
 
 
-def _refused(why: str) -> ApiError:
+def _replaced(document: Any, path: str, value: Any) -> Any:
+    """Replace a value; the real server adds a missing field of an object."""
+    if not path:
+        return value
+    if isinstance(_parent(document, path)[0], list):
+        document = _remove(document, path)
+    return _add(document, path, value)
+
+
+def not_a(expected: str, value: Any) -> str:
+    """Return what Go's decoder says of a JSON value of another type."""
+    found = {dict: "object", list: "array", str: "string", bool: "bool"}.get(type(value), "number")
+    return f"json: cannot unmarshal {found} into Go value of type {expected}"
+
+
+def _refused() -> ApiError:
+    # The real server does not say why.
     return ApiError(
-        422, "Invalid", f"the server rejected our request due to an error in our request: {why}"
+        422, "Invalid", "the server rejected our request due to an error in our request"
     )
 
 
@@ -245,7 +262,7 @@ def _at(document: Any, path: str) -> Any:
         elif isinstance(document, list) and step.isdecimal() and int(step) < len(document):
             document = document[int(step)]
         else:
-            raise _refused(f"doc is missing path: {path}")
+            raise _refused()
     return document
 
 
@@ -266,7 +283,7 @@ def _add(document: Any, path: str, value: Any) -> Any:
     elif isinstance(parent, list) and step.isdecimal() and int(step) <= len(parent):
         parent.insert(int(step), value)
     else:
-        raise _refused(f"add operation does not apply: doc is missing path: {path}")
+        raise _refused()
     return document
 
 
@@ -278,3 +295,14 @@ def _remove(document: Any, path: str) -> Any:
     else:
         del parent[int(step)]
     return document
+
+
+def as_go(value: Any) -> str:
+    """Return a value as Go prints it."""
+    if isinstance(value, dict):
+        return "map[" + " ".join(f"{k}:{as_go(value[k])}" for k in sorted(value)) + "]"
+    if isinstance(value, list):
+        return "[" + " ".join(as_go(item) for item in value) + "]"
+    if value is None:
+        return "<nil>"
+    return str(value).lower() if isinstance(value, bool) else str(value)

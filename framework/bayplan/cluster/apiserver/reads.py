@@ -133,8 +133,6 @@ def _wanted_version(cluster: ServedCluster, info: RequestInfo, limit: int) -> in
         info.params.get("resourceVersion", ""),
         info.params.get("resourceVersionMatch", ""),
     )
-    if match and not text:
-        raise bad_request("resourceVersionMatch is forbidden unless resourceVersion is provided")
     if not text or text == "0":
         return cluster.version
     if not text.isdecimal():

@@ -68,9 +68,9 @@ class RequestInfo:
         :raises ApiError: 400, when it is invalid.
         """
         text = self.params.get(name, "")
-        if text and not text.isdecimal():
-            raise bad_request(f'invalid {name} "{text}"')
-        return int(text or 0)
+        if text and not text.removeprefix("-").isdecimal():
+            raise bad_request(f'strconv.ParseInt: parsing "{text}": invalid syntax')
+        return max(int(text or 0), 0)
 
     def truth(self, name: str) -> bool:
         """Return a boolean parameter, False when it is missing."""

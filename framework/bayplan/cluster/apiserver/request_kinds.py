@@ -11,6 +11,7 @@ from bayplan.cluster.apiserver.api_errors import bad_request
 
 __all__ = [
     "BindingBody",
+    "BodyMetadata",
     "DeleteOptions",
     "EvictionBody",
     "Preconditions",
@@ -25,6 +26,7 @@ class BodyMetadata(ApiStruct, frozen=True):
     """The metadata of these bodies."""
 
     name: str = ""
+    namespace: str = ""
     uid: str = ""
     resource_version: str = ""
     annotations: dict[str, str] | None = None
@@ -58,6 +60,7 @@ class DeleteOptions(ApiStruct, frozen=True):
     grace_period_seconds: int | None = None
     preconditions: Preconditions | None = None
     propagation_policy: str | None = None
+    orphan_dependents: bool | None = None
     dry_run: list[str] | None = None
 
 

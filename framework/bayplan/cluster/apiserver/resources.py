@@ -37,6 +37,7 @@ class Resource:
     :param status: whether it has a ``/status`` subresource.
     :param custom: whether it comes from a CRD, here or on a real cluster.
     :param schemas: types by version, from the schemas of its CRD.
+    :param open_api: the schema that values are checked against, from its CRD.
     :param inert: why its objects have no effect, "" when they have one.
     """
 
@@ -55,6 +56,7 @@ class Resource:
     selectable: tuple[str, ...] = ()
     known: Kind | None = None
     schemas: Mapping[str, RecordType] = field(default_factory=dict, hash=False)
+    open_api: Mapping[str, Any] | None = field(default=None, hash=False)
     inert: str = ""
     verbs: tuple[str, ...] = field(
         default=(

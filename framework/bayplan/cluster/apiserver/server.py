@@ -31,16 +31,19 @@ from bayplan.cluster.apiserver.protobuf import MEDIA_TYPE, decode_protobuf
 from bayplan.cluster.apiserver.rbac import Access, Role, authorize, authorize_path
 from bayplan.cluster.apiserver.request_bodies import Body, read_json, read_yaml
 from bayplan.cluster.apiserver.request_info import PathNotFound, RequestInfo, parse_request
+from bayplan.cluster.apiserver.request_options import check_body_type, check_options
 from bayplan.cluster.apiserver.reviews import REVIEWS, review
 from bayplan.cluster.apiserver.server_limits import Allowance, ServerLimits
 from bayplan.cluster.apiserver.store import ServedCluster
 from bayplan.cluster.apiserver.transfer import Reply, receive, send
 from bayplan.cluster.apiserver.watches import Watch, WatchSettings
+from bayplan.cluster.apiserver.writes import creates
 from bayplan.inputs.httpserver import SHUTDOWN_SECONDS, BoundedServer, Connection, request_log
 
 __all__ = ["ApiServer"]
 
 _log = logging.getLogger(__name__)
+_OPTIONED = ("create", "delete", "deletecollection", "list", "patch", "update", "watch")
 _HEALTH = ("/healthz", "/livez", "/readyz")
 _MOST_CALLS = 10_000
 """Calls that are counted apart; clients choose the names of subresources."""
@@ -228,6 +231,8 @@ class ApiServer:
         if len(self.calls) < _MOST_CALLS or call in self.calls:
             self.calls[call] += 1
         authorize(user, info.verb, info.group, info.target, info.namespace, info.name)
+        if info.verb == "update" and creates(self.cluster, info):
+            authorize(user, "create", info.group, info.target, info.namespace, info.name)
         return await self._serve(request, info)
 
     def _user(self, token: str, other: str) -> Role:
@@ -255,6 +260,11 @@ class ApiServer:
     async def _serve(self, request: web.BaseRequest, info: RequestInfo) -> Reply | Watch:
         if self.faults.latency:
             await asyncio.sleep(self.faults.latency)
+        content_type = request.headers.get("Content-Type", "")
+        if info.verb in _OPTIONED:
+            check_options(info.verb, request.query, content_type)
+        if info.verb in ("create", "update"):
+            check_body_type(content_type)
         fault = self.faults.take(info)
         if fault is not None and fault.kind is not FaultKind.CLOSE_AFTER:
             return _fail(request, fault)

@@ -8,17 +8,19 @@ from msgspec.structs import replace
 
 from bayplan.api import Pod, PodCondition
 from bayplan.cluster.apiserver.api_errors import (
-    Cause,
+    ApiError,
     bad_request,
     conflict,
-    invalid,
+    precondition_failed,
     success,
     too_many_requests,
 )
+from bayplan.cluster.apiserver.deletes import check_preconditions
 from bayplan.cluster.apiserver.reads import find
 from bayplan.cluster.apiserver.request_info import RequestInfo
 from bayplan.cluster.apiserver.request_kinds import (
     BindingBody,
+    BodyMetadata,
     DeleteOptions,
     EvictionBody,
     Preconditions,
@@ -45,15 +47,16 @@ def bind(cluster: ServedCluster, info: RequestInfo, body: Any) -> Content:
     binding = read_body(BindingBody, body)
     meta, target = binding.metadata, binding.target
     name = info.name or meta.name
-    if binding.kind != "Binding":
-        raise bad_request(f"expected a Binding, got a {binding.kind}")
-    if meta.name not in ("", name):
-        raise bad_request(
-            f"the name of the object ({meta.name}) does not match the name on the URL ({name})"
+    _check_identity(info, body, "Binding", "v1", meta)
+    if not name:
+        raise bad_request("Name parameter required.")
+    if target.kind not in ("", "Node"):
+        text = (
+            f'target.kind: Unsupported value: "{target.kind}": supported values: "Node", "<empty>"'
         )
-    if not target.name or target.kind not in ("", "Node"):
-        cause = Cause("FieldValueRequired", "Required value", "target.name")
-        raise invalid("", "Binding", name, [cause])
+        raise ApiError(500, "", text)
+    if not target.name:
+        raise ApiError(500, "", "target.name: Required value")
     named = RequestInfo(
         "create", info.resource, "", "v1", info.params, info.namespace, name, "binding"
     )
@@ -76,18 +79,42 @@ def bind(cluster: ServedCluster, info: RequestInfo, body: Any) -> Content:
     return success(code=201)
 
 
+def _check_identity(
+    info: RequestInfo, body: Any, kind: str, version: str, meta: BodyMetadata
+) -> None:
+    """Refuse a body of another kind or pod than the URL says.
+
+    :raises ApiError: 400.
+    """
+    body = body if isinstance(body, dict) else {}
+    given = (body.get("apiVersion") or version, body.get("kind") or kind)
+    short = given[0].rpartition("/")[2]
+    if given[1] != kind:
+        raise bad_request(
+            f'{given[1]} in version "{short}" cannot be handled as a {kind}: unknown conversion'
+        )
+    if given[0] != version:
+        raise bad_request(
+            f'{kind} in version "{short}" cannot be handled as a {kind}: no kind "{kind}" is '
+            f'registered for version "{given[0]}"'
+        )
+    if info.name and meta.name != info.name:
+        raise bad_request(f"name in URL does not match name in {kind} object")
+    if meta.namespace not in ("", info.namespace):
+        raise bad_request(
+            "the namespace of the provided object does not match the namespace sent on the request"
+        )
+
+
 def _check(pod: Pod, uid: str, version: str) -> None:
     """Check the preconditions of a request about a pod."""
+    meta = pod.metadata
     for text, wanted, found in (
-        ("UID", uid, pod.metadata.uid),
-        ("ResourceVersion", version, pod.metadata.resource_version),
+        ("UID", uid, meta.uid),
+        ("ResourceVersion", version, meta.resource_version),
     ):
         if wanted and wanted != found:
-            why = (
-                f"Precondition failed: {text} in precondition: {wanted}, "
-                f"{text} in object meta: {found}"
-            )
-            raise conflict("", "pods", pod.metadata.name, why)
+            raise precondition_failed("pods", meta.namespace, meta.name, wanted, found, text)
 
 
 def evict(cluster: ServedCluster, info: RequestInfo, body: Any) -> Content:
@@ -98,9 +125,10 @@ def evict(cluster: ServedCluster, info: RequestInfo, body: Any) -> Content:
     record = find(cluster, info)
     pod = record.obj
     assert isinstance(pod, Pod)
-    options = read_body(EvictionBody, body).delete_options or DeleteOptions()
-    wanted = options.preconditions or Preconditions()
-    _check(pod, wanted.uid or "", wanted.resource_version or "")
+    eviction = read_body(EvictionBody, body)
+    _check_identity(info, body, "Eviction", "policy/v1", eviction.metadata)
+    options = eviction.delete_options or DeleteOptions()
+    check_preconditions(info, record, options.preconditions or Preconditions())
     if info.dry_run or options.dry_run or pod.metadata.deletion_timestamp is not None:
         return success(code=201)
     try:

@@ -17,7 +17,8 @@ Content = dict[str, Any]
 
 def plain(value: Any) -> Any:
     """Convert typed values to JSON values."""
-    return msgspec.to_builtins(value, enc_hook=_quantity)
+    # Not to_builtins, which keeps tuples.
+    return msgspec.json.decode(msgspec.json.encode(value, enc_hook=_quantity))
 
 
 def _quantity(value: Any) -> Any:

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
-from bayplan.cluster.apiserver.api_errors import ApiError, bad_request, expired
+from bayplan.cluster.apiserver.api_errors import ApiError, expired
 from bayplan.cluster.apiserver.faults import ServerFaults, WatchFault
 from bayplan.cluster.apiserver.reads import convert_for, selection
 from bayplan.cluster.apiserver.request_info import RequestInfo
@@ -80,7 +80,8 @@ class Watch:
             end = [self._bookmark(_INITIAL_END)] if self._wants_end(initial) else []
             return itertools.chain(self._added(present), end)
         if not text.isdecimal():
-            raise bad_request(f'invalid resource version "{text}"')
+            why = f'strconv.ParseUint: parsing "{text}": invalid syntax'
+            raise ApiError(500, "", f'resourceVersion: Invalid value: "{text}": {why}')
         if int(text) > self.cluster.version:
             # A version of an earlier cluster.
             raise expired(f"too old resource version: {text} ({self.cluster.version})")

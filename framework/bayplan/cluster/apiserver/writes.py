@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import msgspec
 
 from bayplan.api import ApiObject, Pod, decode_object
 from bayplan.api.objects import DecodeError
+from bayplan.cluster.apiserver.admission import (
+    admission_problems,
+    check_priority,
+    check_runtime_class,
+)
 from bayplan.cluster.apiserver.api_errors import (
+    ApiError,
     Cause,
     already_exists,
     bad_request,
@@ -18,33 +25,34 @@ from bayplan.cluster.apiserver.api_errors import (
     invalid,
     method_not_allowed,
     not_found,
+    precondition_failed,
     unsupported_media_type,
 )
 from bayplan.cluster.apiserver.apply import apply
-from bayplan.cluster.apiserver.condition_validation import check_conditions
 from bayplan.cluster.apiserver.conversion import core_event
 from bayplan.cluster.apiserver.crds import check_definition
 from bayplan.cluster.apiserver.defaults import pod_update_defaults
 from bayplan.cluster.apiserver.field_validation import FieldValidation
-from bayplan.cluster.apiserver.immutable_fields import check_pod_update
-from bayplan.cluster.apiserver.metadata import check_metadata
-from bayplan.cluster.apiserver.patches import json_patch, merge_patch, strategic_patch
+from bayplan.cluster.apiserver.patches import json_patch, merge_patch, not_a, strategic_patch
 from bayplan.cluster.apiserver.reads import convert_for, find
 from bayplan.cluster.apiserver.request_info import RequestInfo
+from bayplan.cluster.apiserver.request_options import APPLY_PATCH
 from bayplan.cluster.apiserver.resources import Resource
 from bayplan.cluster.apiserver.store import ServedCluster
+from bayplan.cluster.apiserver.validation.formats import wrong
+from bayplan.cluster.apiserver.validation.rules import problems
+from bayplan.cluster.apiserver.validation.typed import merged, typed_causes
 from bayplan.cluster.apiserver.watch_cache import StoredObject
 from bayplan.cluster.apiserver.workload_defaults import with_defaults
 from bayplan.errors import AlreadyExists, InputError
 
-__all__ = ["create", "decode", "patch", "update", "without_nulls"]
+__all__ = ["create", "creates", "decode", "patch", "update", "without_nulls"]
 
 Content = dict[str, Any]
 
 JSON_PATCH = "application/json-patch+json"
 MERGE_PATCH = "application/merge-patch+json"
 STRATEGIC_PATCH = "application/strategic-merge-patch+json"
-APPLY_PATCH = "application/apply-patch+yaml"
 
 _SYSTEM = (
     "uid",
@@ -58,28 +66,43 @@ _SYSTEM = (
     "generateName",
 )
 """Metadata that clients cannot write."""
+_FIXED = ("uid", "deletionTimestamp", "deletionGracePeriodSeconds")
+"""Metadata whose change is refused; the rest of it is ignored."""
+_CONDITIONAL = ("leases", "poddisruptionbudgets")
+"""Built-in kinds of which an update has to say the version that it replaces."""
+_CREATED_BY_UPDATES = ("events", "leases", "services")
 
 
 # Reading what came ---------------------------------------------------------------------------
 
 
-def decode(resource: Resource, content: Content) -> ApiObject:
+def decode(resource: Resource, content: Content, causes: Sequence[Cause] = ()) -> ApiObject:
     """Decode stored JSON to a typed object.
 
+    :param causes: what is wrong with it already.
     :raises ApiError: 422, when the API server would refuse it.
     """
-    name = str(content["metadata"].get("name") or "")
+    meta = content["metadata"]
+    name = str(meta.get("name") or meta.get("generateName") or "")
     if resource.plural == "customresourcedefinitions":
         check_definition(content)
+    typed: list[Cause] = []
     try:
-        if resource.known is not None:
-            return decode_object(resource.known, content)
-        return msgspec.convert(content, resource.type)
+        obj = _decoded(resource, content)
     except DecodeError as exc:
-        cause = Cause("FieldValueInvalid", exc.message, exc.path.removeprefix("$."))
+        typed = list(typed_causes(exc, content))
     except msgspec.ValidationError as exc:
-        cause = Cause("FieldValueInvalid", str(exc))
-    raise invalid(resource.group, resource.kind, name, [cause])
+        typed = [Cause("FieldValueInvalid", str(exc))]
+    found = merged(causes, typed)
+    if found:
+        raise invalid(resource.group, resource.kind, name, found)
+    return obj
+
+
+def _decoded(resource: Resource, content: Content) -> ApiObject:
+    if resource.known is not None:
+        return decode_object(resource.known, content)
+    return msgspec.convert(content, resource.type)
 
 
 def _own(info: RequestInfo, body: Any) -> Content:
@@ -95,10 +118,27 @@ def _sent(info: RequestInfo, body: Any) -> Content:
 
     :raises ApiError: 400, when it is another kind, or has unknown fields in strict mode.
     """
-    _identified(info, body)
     kind, custom = info.resource.kind, info.resource.custom
+    if custom and isinstance(body, dict):
+        _check_custom_kind(info, body)
+    _identified(info, body)
     decoded = info.fields.decoded(info.api_version, kind, info.schema, body, custom)
     return _own(info, decoded)
+
+
+def _check_custom_kind(info: RequestInfo, body: Content) -> None:
+    """Refuse a custom resource without a kind, or with another one.
+
+    :raises ApiError: 400 or 422.
+    """
+    kind, own = body.get("kind"), info.resource.kind
+    if not kind:
+        raise bad_request(
+            f"the object provided is unrecognized (must be of type {own}): Object 'Kind' is missing"
+        )
+    if kind != own and body.get("apiVersion") == info.api_version:
+        name = str((body.get("metadata") or {}).get("name") or "")
+        raise invalid(info.group, str(kind), name, [wrong("kind", kind, f"must be {own}")])
 
 
 def _identified(info: RequestInfo, body: Any) -> Content:
@@ -149,13 +189,16 @@ def create(cluster: ServedCluster, info: RequestInfo, body: Any) -> StoredObject
     meta = _new_metadata(info, content["metadata"])
     _check_namespace(cluster, info)
     content = {**content, "metadata": meta}
-    check_metadata(resource, content)
     if resource.status and resource.plural != "nodes":
         content.pop("status", None)
     content = with_defaults(resource, content)
     cluster.check_space(content)
-    obj = decode(resource, content)
+    check_runtime_class(cluster, content)
+    found = problems(resource, content, group=info.group)
+    obj = decode(resource, content, [*found, *admission_problems(cluster, info, content)])
     try:
+        if isinstance(obj, Pod):
+            check_priority(cluster, obj)
         with cluster.carrying(content, obj):
             if info.dry_run:
                 return cluster.rehearse(obj)
@@ -183,11 +226,7 @@ def _new_metadata(info: RequestInfo, given: Mapping[str, Any]) -> Content:
             "metadata.name",
         )
         raise invalid(resource.group, resource.kind, "", [cause])
-    namespace = given.get("namespace", "")
-    if namespace and namespace != info.namespace:
-        raise bad_request(
-            "the namespace of the provided object does not match the namespace sent on the request"
-        )
+    _check_namespace_of(info, given)
     if resource.namespaced:
         named["namespace"] = info.namespace
     return {**named, **meta}
@@ -213,19 +252,56 @@ def _check_namespace(cluster: ServedCluster, info: RequestInfo) -> None:
 # Changing ------------------------------------------------------------------------------------
 
 
-def update(cluster: ServedCluster, info: RequestInfo, body: Any) -> StoredObject:
-    """Update an object or its status.
+def creates(cluster: ServedCluster, info: RequestInfo) -> bool:
+    """Return whether an update would create its object: some kinds allow that."""
+    resource = info.resource
+    if resource.plural not in _CREATED_BY_UPDATES or info.subresource:
+        return False
+    return resource.key(info.namespace, info.name) not in cluster.records(resource)
+
+
+def update(cluster: ServedCluster, info: RequestInfo, body: Any) -> tuple[StoredObject, bool]:
+    """Update an object or its status; return it, and whether it was created.
 
     :raises ApiError: when it is refused.
     """
-    current = find(cluster, info)
+    resource = info.resource
+    record = None if creates(cluster, info) else find(cluster, info)
     content = _sent(info, body)
-    name = content["metadata"].get("name", info.name)
+    meta = content["metadata"]
+    _check_identity(info, meta)
+    uid, known = meta.get("uid"), record.content["metadata"]["uid"] if record is not None else ""
+    if uid not in (None, "", known):
+        raise precondition_failed(resource.plural, info.namespace, info.name, uid, known)
+    if record is not None:
+        return _replace(cluster, info, record, content), False
+    created = {**content, "metadata": {k: v for k, v in meta.items() if k != "resourceVersion"}}
+    return create(cluster, replace(info, verb="create", fields=FieldValidation()), created), True
+
+
+def _check_identity(info: RequestInfo, meta: Mapping[str, Any]) -> None:
+    """Refuse an object of another name or namespace than the URL says.
+
+    :raises ApiError: 400.
+    """
+    name = meta.get("name")
+    if not name:
+        raise bad_request(
+            f"the name of the object ({info.name} based on URL) was undeterminable: name must be "
+            "provided"
+        )
     if name != info.name:
         raise bad_request(
             f"the name of the object ({name}) does not match the name on the URL ({info.name})"
         )
-    return _replace(cluster, info, current, content)
+    _check_namespace_of(info, meta)
+
+
+def _check_namespace_of(info: RequestInfo, meta: Mapping[str, Any]) -> None:
+    if info.resource.namespaced and meta.get("namespace") not in (None, "", info.namespace):
+        raise bad_request(
+            "the namespace of the provided object does not match the namespace sent on the request"
+        )
 
 
 def patch(
@@ -246,10 +322,18 @@ def patch(
     convert = convert_for(info)
     shown = convert(current.content) if convert is not None else current.content
     made = patched(content_type, shown, body)
-    if isinstance(made, dict):
-        strategic = content_type == STRATEGIC_PATCH
-        made = info.fields.patched(info.schema, made, strategic, body)
-    return _replace(cluster, info, current, _own(info, made)), False
+    why = ""
+    if not isinstance(made, dict):
+        why = f"couldn't get version/kind; json parse error: {not_a('struct', made)}"
+    elif (made.get("apiVersion"), made.get("kind")) != (info.api_version, resource.kind):
+        why = f"unable to find api field {made.get('apiVersion')}, Kind={made.get('kind')}"
+    if why:
+        raise invalid("", "", "", [wrong("patch", msgspec.json.encode(made).decode(), why)])
+    strategic = content_type == STRATEGIC_PATCH
+    made = info.fields.patched(info.schema, made, strategic, body, resource.custom)
+    content = _own(info, made)
+    _check_identity(info, content["metadata"])
+    return _replace(cluster, info, current, content), False
 
 
 def patched(content_type: str, shown: Content, body: Any) -> Any:
@@ -261,13 +345,19 @@ def patched(content_type: str, shown: Content, body: Any) -> Any:
         if content_type == JSON_PATCH:
             return json_patch(shown, body)
         if not isinstance(body, dict):
-            raise bad_request("error decoding patch: expected an object")
+            raise _no_mapping(content_type, body)
         if content_type == STRATEGIC_PATCH:
             return strategic_patch(shown, body)
         return merge_patch(shown, body)
     except (AttributeError, IndexError, TypeError, ValueError) as exc:
         # The patch has another shape than the object.
         raise bad_request(f"the patch does not fit the object: {exc}") from None
+
+
+def _no_mapping(content_type: str, body: Any) -> ApiError:
+    prefix = "" if content_type == STRATEGIC_PATCH else "error decoding patch: "
+    why = not_a("map[string]interface {}", body)
+    return bad_request(prefix + ("unexpected end of JSON input" if body is None else why))
 
 
 def _apply(cluster: ServedCluster, info: RequestInfo, body: Any) -> tuple[StoredObject, bool]:
@@ -278,6 +368,7 @@ def _apply(cluster: ServedCluster, info: RequestInfo, body: Any) -> tuple[Stored
         text = "Required value: is required for apply patch"
         cause = Cause("FieldValueRequired", text, "fieldManager")
         raise invalid("meta.k8s.io", "PatchOptions", "", [cause])
+    _check_applied(info, body)
     info.fields.applied(info.name, info.schema, _identified(info, body))
     wanted = _own(info, body)
     meta = {**wanted["metadata"], "name": info.name}
@@ -287,21 +378,42 @@ def _apply(cluster: ServedCluster, info: RequestInfo, body: Any) -> tuple[Stored
     current = cluster.records(resource).get(resource.key(info.namespace, info.name))
     if current is None and info.subresource:
         raise not_found(resource.group, resource.plural, info.name)
+    if current is None and wanted["metadata"].get("uid"):
+        why = (
+            f"uid mismatch: the provided object specified uid {meta['uid']}, and no existing "
+            "object was found"
+        )
+        raise conflict(resource.group, resource.plural, info.name, why)
     base = current.content if current is not None else {"metadata": {}}
     stamp = cluster.timestamp()
     try:
         merged = apply(base, wanted, manager, stamp, typed_lists=not resource.custom)
     except (AttributeError, IndexError, TypeError, ValueError) as exc:
         raise bad_request(f"the configuration does not fit the object: {exc}") from None
-    stored = {
-        **info.__dict__,
-        "version": resource.storage_version,
-        "group": resource.group,
-        "fields": FieldValidation(),
-    }
+    stored = replace(
+        info, version=resource.storage_version, group=resource.group, fields=FieldValidation()
+    )
     if current is None:
-        return create(cluster, RequestInfo(**{**stored, "verb": "create"}), merged), True
-    return _replace(cluster, RequestInfo(**stored), current, merged), False
+        return create(cluster, replace(stored, verb="create"), merged), True
+    return _replace(cluster, stored, current, merged), False
+
+
+def _check_applied(info: RequestInfo, body: Any) -> None:
+    """Refuse a configuration of another kind or object than the URL says.
+
+    :raises ApiError: 400.
+    """
+    if not isinstance(body, dict):
+        raise bad_request("error decoding YAML: the configuration is no object")
+    version, kind = str(body.get("apiVersion") or ""), str(body.get("kind") or "")
+    if (version, kind) != (info.api_version, info.resource.kind):
+        text = version if "/" in version else f"/{version}"
+        raise bad_request(f"invalid object type: {text}, Kind={kind}")
+    meta = body.get("metadata")
+    meta = meta if isinstance(meta, dict) else {}
+    _check_identity(info, meta)
+    if meta.get("managedFields") is not None:
+        raise bad_request("metadata.managedFields must be nil")
 
 
 def _replace(
@@ -310,28 +422,22 @@ def _replace(
     """Store the new state, as far as the request may change it."""
     resource = info.resource
     meta, old = content["metadata"], current.content["metadata"]
-    if meta.get("uid") not in (None, "", old["uid"]):
-        text = (
-            f"Precondition failed: UID in precondition: {meta['uid']}, "
-            f"UID in object meta: {old['uid']}"
-        )
-        raise conflict(resource.group, resource.plural, info.name, text)
-    if meta.get("resourceVersion") not in (None, "", "0", old["resourceVersion"]):
-        raise conflict(resource.group, resource.plural, info.name)
+    _check_version(info, str(meta.get("resourceVersion") or ""), old["resourceVersion"])
+    status = info.subresource == "status"
+    # The status of a custom resource is written whatever its metadata say.
+    fixed = [
+        wrong(f"metadata.{field}", meta[field], "field is immutable")
+        for field in (() if resource.custom and status else _FIXED)
+        if meta.get(field) not in (None, "", old.get(field))
+    ]
     content = with_defaults(resource, _merged(info, current.content, content))
-    if not info.subresource:
-        check_metadata(resource, content)
     if resource.type is Pod and not info.subresource:
-        decode(resource, content)
         content = pod_update_defaults(current.content, content)
-    if content == current.content:
+    if content == current.content and not fixed:
         return current
     cluster.check_space(content)
-    obj = decode(resource, content)
-    if info.subresource == "status":
-        check_conditions(resource, content)
-    if isinstance(obj, Pod) and info.subresource == "":
-        check_pod_update(current.content, content)
+    found = problems(resource, content, current.content, status, info.group)
+    obj = decode(resource, content, [*fixed, *found])
     if info.dry_run:
         return StoredObject(current.key, obj, content, current.version)
     # Unchanged typed parts must keep their identity.
@@ -339,6 +445,26 @@ def _replace(
         cluster.update(obj)
     assert cluster.last is not None
     return cluster.last
+
+
+def _check_version(info: RequestInfo, wanted: str, current: str) -> None:
+    """Refuse an update of an older version.
+
+    :raises ApiError: 409 for another version, 422 when the kind needs one, 500 for no number.
+    """
+    resource = info.resource
+    if wanted and not wanted.isdecimal():
+        raise ApiError(500, "", f'strconv.ParseUint: parsing "{wanted}": invalid syntax')
+    if wanted not in ("", "0", current):
+        raise conflict(resource.group, resource.plural, info.name)
+    if info.verb == "update" and wanted in ("", "0") and _needs_version(resource):
+        cause = wrong("metadata.resourceVersion", 0, "must be specified for an update")
+        raise invalid(resource.group, resource.plural, info.name, [cause])
+
+
+def _needs_version(resource: Resource) -> bool:
+    """Return whether an update has to say which version it replaces."""
+    return resource.custom or resource.plural in _CONDITIONAL
 
 
 def _merged(info: RequestInfo, current: Content, wanted: Content) -> Content:

@@ -338,7 +338,7 @@ class MemoryCluster:
     def _admit(self, obj: Obj) -> Obj:
         admitted: ApiObject = obj
         if isinstance(obj, Pod):
-            admitted = self._with_priority(obj)
+            admitted = self.with_priority(obj)
         elif isinstance(obj, Node):
             admitted = with_condition_taints(obj)
         elif isinstance(obj, PersistentVolumeClaim) and obj.spec.storage_class_name is None:
@@ -348,7 +348,7 @@ class MemoryCluster:
                 admitted = replace(obj, spec=spec)
         return cast(Obj, admitted)
 
-    def _with_priority(self, pod: Pod) -> Pod:
+    def with_priority(self, pod: Pod) -> Pod:
         """Resolve the priority class as the Priority admission plugin does."""
         name = pod.spec.priority_class_name
         classes = self._objects.get(PriorityClass, {})

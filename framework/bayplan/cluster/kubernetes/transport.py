@@ -44,6 +44,7 @@ _WRITES = frozenset(("POST", "PUT", "PATCH"))
 
 class _Cause(msgspec.Struct):
     reason: str = ""
+    field: str = ""
 
 
 class _Details(msgspec.Struct, rename="camel"):
@@ -276,6 +277,9 @@ def error_of(what: str, answer: Answer) -> ClusterError:
         return Transient(text, wait, sent=code >= 500)
     if code == 409 and status.reason == "AlreadyExists":
         return AlreadyExists(text)
+    if code == 422 and any(cause.field == "metadata.uid" for cause in details.causes):
+        # A patch that names the uid of an object that was recreated.
+        return Conflict(text)
     kinds: dict[int, type[ClusterError]] = {
         401: Unauthorized,
         403: Forbidden,

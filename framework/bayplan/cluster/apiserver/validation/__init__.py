@@ -1,0 +1,1 @@
+"""What the API server refuses, in its words; what the typed objects check is not repeated here."""
