@@ -6,6 +6,7 @@ import base64
 import binascii
 import re
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Any
 
 from bayplan.api.quantity import is_quantity
@@ -46,16 +47,29 @@ def decoding_problems(type_: Type, value: Any, owner: str = "", field: str = "")
 def _fields(
     type_: RecordType | MapOf, value: dict[str, Any], owner: str, field: str
 ) -> Iterator[str]:
+    if isinstance(type_, MapOf):
+        if not _is_simple(type_.values):
+            for item in value.values():
+                yield from decoding_problems(type_.values, item, owner, field)
+        return
+    checked, name = _checked(type_), type_.name.rpartition(".")[2]
     for key, item in value.items():
-        if isinstance(type_, MapOf):
-            if _is_simple(type_.values):
-                return
-            yield from decoding_problems(type_.values, item, owner, field)
-        elif key in type_.fields:
-            own = type_.fields[key].type
-            if not _is_simple(own):
-                name = type_.name.rpartition(".")[2]
-                yield from decoding_problems(own, item, name, f"{field}.{key}".removeprefix("."))
+        own = checked.get(key)
+        if own is not None:
+            yield from decoding_problems(own, item, name, f"{field}.{key}".removeprefix("."))
+
+
+@lru_cache(maxsize=1024)
+def _checked(record: RecordType) -> dict[str, Type]:
+    """Return the types of the fields that may hold more than texts and plain numbers."""
+    types = {name: field.type for name, field in record.fields.items()}
+    return {name: type_ for name, type_ in types.items() if not _is_plain(type_)}
+
+
+def _is_plain(type_: Type) -> bool:
+    if isinstance(type_, ListOf):
+        return _is_simple(type_.items)
+    return _is_simple(type_.values if isinstance(type_, MapOf) else type_)
 
 
 def _is_simple(type_: Type) -> bool:

@@ -9,7 +9,7 @@ from bayplan.cluster.apiserver.api_errors import ApiError
 from bayplan.cluster.apiserver.field_validation import pruned, type_of
 from bayplan.cluster.apiserver.resources import Resource
 from bayplan.cluster.apiserver.store import ServedCluster
-from bayplan.cluster.apiserver.validation.rules import problems
+from bayplan.cluster.apiserver.validation.metadata import metadata_problems
 from bayplan.cluster.apiserver.workload_defaults import with_defaults
 from bayplan.cluster.apiserver.writes import decode, without_nulls
 from bayplan.cluster.embedded.assembly import place_of
@@ -73,7 +73,8 @@ def _create(cluster: ServedCluster, resource: Resource, one: FullObject) -> None
         _check_fields(resource, one)
     stored = _stored(resource, one.content)
     content = with_defaults(resource, stored)
-    obj = decode(resource, content, problems(resource, content))
+    # Manifests may leave out what only a kubelet needs, such as images.
+    obj = decode(resource, content, list(metadata_problems(resource, content)))
     _ensure_namespace(cluster, resource, obj.metadata.namespace)
     _store(cluster, content, obj)
 

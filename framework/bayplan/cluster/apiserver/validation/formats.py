@@ -40,6 +40,8 @@ LABEL = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 SUBDOMAIN = rf"{LABEL}(\.{LABEL})*"
 _QUALIFIED = "([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]"
 _VALUE = f"({_QUALIFIED})?"
+_LABEL_RULE, _SUBDOMAIN_RULE = re.compile(LABEL), re.compile(SUBDOMAIN)
+_QUALIFIED_RULE, _VALUE_RULE = re.compile(_QUALIFIED), re.compile(_VALUE)
 _LABEL_TEXT = (
     "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and "
     "must start and end with an alphanumeric character (e.g. 'my-name',  or '123-abc', regex "
@@ -164,7 +166,7 @@ def label(name: str) -> Iterator[str]:
     """Yield the problems of an RFC 1123 label."""
     if len(name) > 63:
         yield "must be no more than 63 characters"
-    if not re.fullmatch(LABEL, name):
+    if not _LABEL_RULE.fullmatch(name):
         yield _LABEL_TEXT
 
 
@@ -172,7 +174,7 @@ def subdomain(name: str) -> Iterator[str]:
     """Yield the problems of an RFC 1123 subdomain."""
     if len(name) > 253:
         yield "must be no more than 253 characters"
-    if not re.fullmatch(SUBDOMAIN, name):
+    if not _SUBDOMAIN_RULE.fullmatch(name):
         yield _SUBDOMAIN_TEXT
 
 
@@ -188,7 +190,7 @@ def qualified(key: str, what: str = "a valid label key") -> Iterator[str]:
     if len(parts) == 2:
         if not parts[0]:
             yield "prefix part must be non-empty"
-        elif not re.fullmatch(SUBDOMAIN, parts[0]):
+        elif not _SUBDOMAIN_RULE.fullmatch(parts[0]):
             yield f"prefix part {_SUBDOMAIN_TEXT}"
         if len(parts[0].encode()) > 253:
             yield "prefix part must be no more than 253 bytes"
@@ -196,7 +198,7 @@ def qualified(key: str, what: str = "a valid label key") -> Iterator[str]:
         yield "name part must be non-empty"
     elif len(parts[-1].encode()) > 63:
         yield "name part must be no more than 63 bytes"
-    if not re.fullmatch(_QUALIFIED, parts[-1]):
+    if not _QUALIFIED_RULE.fullmatch(parts[-1]):
         yield f"name part {_QUALIFIED_TEXT}"
 
 
@@ -204,7 +206,7 @@ def label_value(value: str) -> Iterator[str]:
     """Yield the problems of a label's value."""
     if len(value.encode()) > 63:
         yield "must be no more than 63 bytes"
-    if not re.fullmatch(_VALUE, value):
+    if not _VALUE_RULE.fullmatch(value):
         yield VALUE_TEXT
 
 

@@ -109,9 +109,8 @@ def _finalizers(meta: Content, old: Content | None) -> Iterator[Cause]:
     path = "metadata.finalizers"
     given = [one for one in meta.get("finalizers") or () if isinstance(one, str)]
     for index, name in enumerate(given):
-        found = list(named(qualified(name), path, name))
-        yield from found
-        if not found and "/" not in name and name not in _STANDARD_FINALIZERS:
+        yield from named(qualified(name), path, name)
+        if "/" not in name and name not in _STANDARD_FINALIZERS:
             why = "name is neither a standard finalizer name nor is it fully qualified"
             yield wrong(f"{path}[{index}]", name, why)
     if old is not None and old.get("deletionTimestamp"):

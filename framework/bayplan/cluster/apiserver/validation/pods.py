@@ -154,9 +154,7 @@ def _ports(one: Content, path: str, spec: Content, taken: list[str]) -> Iterator
 
 # Resources ---------------------------------------------------------------------------------------
 
-_OVERCOMMITTED = ("cpu", "ephemeral-storage", "memory")
 _HUGE = "hugepages-"
-_NATIVE = "kubernetes.io/"
 
 
 def _resources(resources: Content, path: str) -> Iterator[Cause]:
@@ -166,7 +164,7 @@ def _resources(resources: Content, path: str) -> Iterator[Cause]:
         for name, amount in amounts.items():
             yield from _amount(name, amount, f"{path}.{field}[{name}]")
     for name, amount in requests.items():
-        if name in _OVERCOMMITTED or _native(name):
+        if _native(name) or not ("/" in name or name.startswith(_HUGE)):
             continue
         limit = limits.get(name)
         if limit is None:

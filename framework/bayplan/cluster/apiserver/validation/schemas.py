@@ -82,7 +82,8 @@ def _named(value: Any) -> str:
 
 
 def _type_error(found: str, wanted: str, path: str) -> Cause:
-    return wrong(path, found, f'{path} in body must be of type {wanted}: "{found}"')
+    made = wrong(path, found, f'{path} in body must be of type {wanted}: "{found}"')
+    return Cause("FieldValueTypeInvalid", made.message, path)
 
 
 def _object(schema: Content, value: dict[str, Any], path: str) -> Iterator[Cause]:
