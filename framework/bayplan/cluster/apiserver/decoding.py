@@ -81,6 +81,8 @@ def _scalar(kind: str, value: Any, owner: str, field: str) -> Iterator[str]:
         yield from _quantity(value)
     elif kind == "time" and isinstance(value, str):
         yield from _time(value, field.rpartition(".")[2] in _MICRO)
+    elif kind == "time":
+        yield f"json: cannot unmarshal {_named(value)} into Go value of type string"
     elif kind == "bytes" and isinstance(value, str):
         yield from _bytes(value)
     elif kind == "int32" and isinstance(value, int):
@@ -88,6 +90,10 @@ def _scalar(kind: str, value: Any, owner: str, field: str) -> Iterator[str]:
             yield _number(value, owner, field)
     elif kind == "int-or-string" and isinstance(value, float):
         yield _number(value, owner, field)
+
+
+def _named(value: Any) -> str:
+    return {dict: "object", list: "array", bool: "bool"}.get(type(value), "number")
 
 
 def _number(value: Any, owner: str, field: str) -> str:
@@ -149,9 +155,14 @@ def untyped(type_: Type, value: Any, path: str = "") -> Iterator[str]:
             expected = "numeric (int or float)" if numeric else type_.name
             yield f"{path}: expected {expected}, got {_as_value(value)}"
     elif isinstance(type_, ListOf):
-        for index, item in enumerate(value if isinstance(value, list) else ()):
+        if not isinstance(value, list):
+            yield f"{path}: expected list, got {_as_value(value)}"
+            return
+        for index, item in enumerate(value):
             yield from untyped(type_.items, item, f"{path}[{index}]")
-    elif isinstance(value, dict):
+    elif not isinstance(value, dict):
+        yield f"{path}: expected map, got {_as_value(value)}"
+    else:
         for key, item in value.items():
             if isinstance(type_, MapOf):
                 yield from untyped(type_.values, item, f"{path}.{key}")

@@ -52,7 +52,7 @@ def pod_update_defaults(before: Content, after: Content) -> Content:
     old = before.get("spec", {})
     if "priority" not in spec and "priority" in old:
         spec["priority"] = old["priority"]
-    own = spec.get("tolerations", [])
+    own = [one for one in spec.get("tolerations") or () if isinstance(one, dict)]
     added = [
         one
         for one in old.get("tolerations", ())

@@ -73,6 +73,10 @@ class FieldValidation:
         """
         if not custom:
             _check_types(api_version, kind, schema, content)
+        elif isinstance(content, dict):
+            # The schema of a CRD says nothing of these; its own fields are checked elsewhere.
+            own = {name: content.get(name) for name in ("apiVersion", "kind", "metadata")}
+            _check_types(api_version, kind, record_of("v1", "ConfigMap"), own)
         found, unknown = self._found(schema, content, custom)
         if found and self.mode == "Strict":
             version = api_version.rpartition("/")[2]
@@ -127,7 +131,8 @@ class FieldValidation:
         if schema is not None:
             messages += untyped(schema, content)
         if messages:
-            meta = content.get("metadata") or {}
+            meta = content.get("metadata")
+            meta = meta if isinstance(meta, dict) else {}
             text = messages[0] if len(messages) == 1 else "errors:\n  " + "\n  ".join(messages)
             raise ApiError(
                 500,

@@ -194,8 +194,13 @@ def json_patch(target: Any, patch: Any) -> Any:
             copied += len(msgspec.json.encode(_at(document, str(operation.get("from", "")))))
             if copied > BODY.size:
                 raise _refused()
-        if not isinstance(operation, dict) or not isinstance(operation.get("path"), str):
+        if operation is None:
             raise _refused()
+        if not isinstance(operation, dict):
+            raise bad_request(f"error decoding patch: {not_a('handlers.jsonPatchOp', operation)}")
+        for field in ("op", "path"):
+            if not isinstance(operation.get(field), str):
+                raise _no_text(field, operation.get(field))
         document = _operate(document, operation)
     return document
 
@@ -240,6 +245,13 @@ def not_a(expected: str, value: Any) -> str:
     return f"json: cannot unmarshal {found} into Go value of type {expected}"
 
 
+def _no_text(field: str, value: Any) -> ApiError:
+    if value is None:
+        return _refused()
+    text = not_a("string", value).replace("Go value", f"Go struct field jsonPatchOp.{field}")
+    return bad_request(f"error decoding patch: {text}")
+
+
 def _refused() -> ApiError:
     # The real server does not say why.
     return ApiError(
@@ -251,7 +263,7 @@ def _steps(path: str) -> list[str]:
     if path == "":
         return []
     if not path.startswith("/"):
-        raise bad_request(f"error decoding patch: invalid path {path}")
+        raise _refused()
     return [s.replace("~1", "/").replace("~0", "~") for s in path[1:].split("/")]
 
 

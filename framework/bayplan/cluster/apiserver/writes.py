@@ -368,16 +368,17 @@ def _apply(cluster: ServedCluster, info: RequestInfo, body: Any) -> tuple[Stored
         text = "Required value: is required for apply patch"
         cause = Cause("FieldValueRequired", text, "fieldManager")
         raise invalid("meta.k8s.io", "PatchOptions", "", [cause])
+    if info.subresource:
+        find(cluster, info)
+    _check_applied_kind(info, body)
+    info.fields.applied(info.name, info.schema, body)
     _check_applied(info, body)
-    info.fields.applied(info.name, info.schema, _identified(info, body))
     wanted = _own(info, body)
     meta = {**wanted["metadata"], "name": info.name}
     if resource.namespaced:
         meta["namespace"] = info.namespace
     wanted = {**wanted, "metadata": meta}
     current = cluster.records(resource).get(resource.key(info.namespace, info.name))
-    if current is None and info.subresource:
-        raise not_found(resource.group, resource.plural, info.name)
     if current is None and wanted["metadata"].get("uid"):
         why = (
             f"uid mismatch: the provided object specified uid {meta['uid']}, and no existing "
@@ -398,8 +399,8 @@ def _apply(cluster: ServedCluster, info: RequestInfo, body: Any) -> tuple[Stored
     return _replace(cluster, stored, current, merged), False
 
 
-def _check_applied(info: RequestInfo, body: Any) -> None:
-    """Refuse a configuration of another kind or object than the URL says.
+def _check_applied_kind(info: RequestInfo, body: Any) -> None:
+    """Refuse a configuration of another kind than the URL says.
 
     :raises ApiError: 400.
     """
@@ -409,6 +410,13 @@ def _check_applied(info: RequestInfo, body: Any) -> None:
     if (version, kind) != (info.api_version, info.resource.kind):
         text = version if "/" in version else f"/{version}"
         raise bad_request(f"invalid object type: {text}, Kind={kind}")
+
+
+def _check_applied(info: RequestInfo, body: Content) -> None:
+    """Refuse a configuration of another object than the URL says.
+
+    :raises ApiError: 400.
+    """
     meta = body.get("metadata")
     meta = meta if isinstance(meta, dict) else {}
     _check_identity(info, meta)

@@ -119,10 +119,10 @@ def mapping(value: Any) -> Mapping[str, Any]:
 
 
 def items(value: Any) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    """Yield (index, mapping) of a list's mappings."""
+    """Yield (index, mapping) of a list's mappings; null stands for an empty one."""
     for index, item in enumerate(value if isinstance(value, list) else ()):
-        if isinstance(item, dict):
-            yield index, item
+        if item is None or isinstance(item, dict):
+            yield index, item or {}
 
 
 def unique(values: Sequence[Any], path: str, field: str = "") -> Iterator[Cause]:
@@ -135,11 +135,11 @@ def unique(values: Sequence[Any], path: str, field: str = "") -> Iterator[Cause]
 
 
 def immutable(before: Any, after: Any, path: str, shown: Any = ...) -> Iterator[Cause]:
-    """Refuse to change a field.
+    """Refuse to change a field; what is empty counts as missing.
 
     :param shown: the value that the message shows, when it is not the new one.
     """
-    if before != after:
+    if (before or None) != (after or None):
         yield wrong(path, after if shown is ... else shown, "field is immutable")
 
 

@@ -67,7 +67,7 @@ def _lasting(toleration: Content) -> dict[str, Any]:
 
 
 def _fixed(spec: Content, mutable: tuple[str, ...]) -> dict[str, Any]:
-    fixed = {key: value for key, value in spec.items() if key not in mutable}
+    fixed = {key: value for key, value in spec.items() if value and key not in mutable}
     for field in ("containers", "initContainers"):
         if field in fixed:
             fixed[field] = [{**one, "image": ""} for _, one in items(fixed[field])]

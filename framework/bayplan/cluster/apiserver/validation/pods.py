@@ -96,7 +96,7 @@ def _container(one: Content, path: str, volumes: list[Any]) -> Iterator[Cause]:
         yield required(f"{path}.image")
     elif image != image.strip():
         yield wrong(f"{path}.image", image, "must not have leading or trailing whitespace")
-    if one.get("imagePullPolicy") not in (None, *_PULL):
+    if one.get("imagePullPolicy") not in (None, "", *_PULL):
         yield unsupported(f"{path}.imagePullPolicy", one["imagePullPolicy"], _PULL)
     for index, variable in items(one.get("env")):
         yield from _variable(variable, f"{path}.env[{index}]")
@@ -392,7 +392,7 @@ def pod_status_problems(after: Content, before: Content | None) -> Iterator[Caus
             why = "must match the name of an entry in `spec.resourceClaims`"
             where = f"status.resourceClaimStatuses[{index}].name"
             yield wrong(where, one.get("name") or "", why)
-    if old.get("qosClass"):
+    if old.get("qosClass") and status.get("qosClass"):
         yield from immutable(old["qosClass"], status.get("qosClass"), "status.qosClass")
     for index, one in items(status.get("hostIPs")):
         if index == 0 and one.get("ip") != status.get("hostIP"):
