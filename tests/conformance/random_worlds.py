@@ -370,6 +370,16 @@ def _services(maker: _Maker, pod: Content, bound: bool) -> None:
         spec["initContainers"] = made
 
 
+def _profiles(maker: _Maker, pod: Content, bound: bool) -> None:
+    """Pods of several profiles, with services for the default spread constraints of one."""
+    _plain(maker, pod, bound)
+    spec = pod["spec"]
+    if maker.chance(0.5):
+        spec.pop("topologySpreadConstraints", None)
+    if not bound:
+        spec["schedulerName"] = maker.one(("default-scheduler", "packed", "packed", "curved"))
+
+
 def _volumes(maker: _Maker, pod: Content, bound: bool) -> None:
     """Claims of every state: bound, to be bound by the scheduler, to be provisioned, missing."""
     _plain(maker, pod, bound)
@@ -459,8 +469,6 @@ def _volume_pair(maker: _Maker, index: int) -> None:
     elif maker.chance(0.5):
         volume["metadata"]["labels"]["topology.kubernetes.io/zone"] = maker.one(("z0", "z1"))
     if kind == "bound":
-        # The scheduler takes the annotation as the sign that a claim is bound.
-        claim["metadata"]["annotations"] = {"pv.kubernetes.io/bind-completed": "yes"}
         claim["spec"]["volumeName"] = volume_name
         volume["spec"]["capacity"]["storage"] = "10Gi"
         volume["spec"]["claimRef"] = {
@@ -570,6 +578,7 @@ THEMES: dict[str, tuple[Theme, Callable[[_Maker], None] | None]] = {
     "crowded": (_crowded, _budget_objects),
     "fields": (_fields, None),
     "services": (_services, _service_objects),
+    "profiles": (_profiles, _service_objects),
     "volumes": (_volumes, _volume_objects),
     "devices": (_devices, _device_objects),
 }

@@ -2,7 +2,8 @@
 
 ``python tests/conformance/record_worlds.py KUBECONFIG --theme plain --seeds 1000 1300 > FILE``
 needs an empty cluster with kube-scheduler and kube-controller-manager but without kubelets, for
-bound pods may exceed their nodes. ``pytest tests/conformance --world-vectors FILE`` compares
+bound pods may exceed their nodes. The theme ``profiles`` needs a kube-scheduler with the profiles
+of ``profiles.yaml``. ``pytest tests/conformance --world-vectors FILE`` compares
 bayplan with it.
 
 Each step creates a pod and waits for the answer: ``node``; or ``message`` of the PodScheduled
@@ -87,7 +88,7 @@ def _record(client: Client, world: Content) -> None:
         if obj not in claims:
             _made(client.post(_PATHS[obj["kind"]], obj))
     if claims:
-        # A bound claim whose volume the controller does not know yet counts as lost.
+        # The controller binds a claim at once only if it knows the volume.
         time.sleep(_CACHE_SECONDS)
     for claim in claims:
         _made(client.post(_PATHS["PersistentVolumeClaim"], claim))

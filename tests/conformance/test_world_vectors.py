@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from kube_worlds import Comparison, compared, table
-from paths import ROOT, SHARED
+from paths import SHARED
 
 from bayplan.profiles.loading import load_profiles
 
@@ -21,7 +21,7 @@ def test_decisions_are_those_of_kube_scheduler(pytestconfig: pytest.Config) -> N
     if given is None and not path.exists():
         pytest.skip("the recorded decisions (kube-scheduler.jsonl) do not lie beside the project")
     worlds = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line]
-    profiles = load_profiles(ROOT / "configs" / "profiles" / "default-scheduler.yaml")
+    profiles = load_profiles(Path(__file__).with_name("profiles.yaml"))
     found = list(compared(worlds, profiles))
     print(f"\n{table(found)}")
     different = [one for one in found if not one.agrees and not one.excuse]
