@@ -196,6 +196,9 @@ class InterPodAffinity(Plugin[InterPodAffinityArgs]):
     @hookimpl
     def pre_score(self, pod: PodInfo, state: CycleState) -> object:
         """Collect the terms that score, with their columns; skip if there are none."""
+        if self.args.ignore_preferred_terms_of_existing_pods and not pod.terms.preferred:
+            # As in kube-scheduler: a pod with preferences of its own is scored by all terms.
+            return SKIP
         index = self.handle.snapshot.index
         found: list[Weighted] = [
             (term, index.counts(PodQuery(terms=(term,))), weight)
@@ -206,8 +209,7 @@ class InterPodAffinity(Plugin[InterPodAffinityArgs]):
                 weight = self.args.hard_pod_affinity_weight
                 found.append((held.term, index.held(held), weight))
             elif held.kind == "preferred":
-                if not self.args.ignore_preferred_terms_of_existing_pods:
-                    found.append((held.term, index.held(held), held.weight))
+                found.append((held.term, index.held(held), held.weight))
         state[_SCORING] = found
         return None if found else SKIP
 

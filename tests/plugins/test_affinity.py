@@ -176,6 +176,10 @@ def test_preferences_of_placed_pods_count() -> None:
     assert found == {"a0": 0, "a1": 0, "b0": 100, "bare": 25}
     args = {"ignorePreferredTermsOfExistingPods": True}
     assert set(scores(InterPodAffinity, app("p", "web"), on, args).values()) == {0}
+    # A pod with preferences of its own counts those of the others, too: a -10 + 2, b 30.
+    own = app("p", "web", **soft("podAffinity", 1, term()))
+    found = scores(InterPodAffinity, own, on, args)
+    assert found == {"a0": 0, "a1": 0, "b0": 100, "bare": 23}
 
 
 @pytest.mark.parametrize(("weight", "score"), [(None, 100), (0, 0), (100, 100)])
