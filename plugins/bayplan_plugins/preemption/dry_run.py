@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -27,10 +28,19 @@ _ALL_TRIED = 100
 _COMPARED = 8
 """In a larger one, so many solutions are compared if the next node is not cheaper by estimate."""
 _MOST_EMPTIED = 500
-"""So many nodes are emptied of their victims to say why that would not help."""
+"""So many nodes that lack a resource are emptied of their victims, to ask their plugins."""
 
 Victims = Mapping[int, list[PodInfo]]
 """The pods that may go, by row, the least important first."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A node, its row, and what its victims may cost."""
+
+    row: int
+    placement: Placement
+    estimate: EvictionCost
 
 
 class DryRun:
@@ -49,6 +59,7 @@ class DryRun:
         self._evictable = evictable
         self._most = most
         self._reasons: Counter[str] = Counter()
+        self._settled: set[int] = set()
         self.solutions: list[VictimSet] = []
         self.trials: list[PreemptionTrial] = []
         self.any_victims = False
@@ -58,21 +69,30 @@ class DryRun:
         victims = self._victims()
         self.any_victims = bool(victims)
         search = VictimSearch(self._handle, self._unit, self._evictable, victims)
-        refused = []
-        for estimate, placement in self._ordered(victims):
-            if self._is_enough(estimate):
+        refusing = self._try(self._ordered(victims), search)
+        if not self.solutions:
+            # By their numbers these lack something, but their plugins may see it otherwise.
+            short = {row: victims[row] for row in victims if row not in self._settled}
+            refusing += self._try(self._emptied(short), search)
+        if not self.solutions:
+            for row in refusing:
+                self._count_refusal(row, victims)
+            self._count_untried(victims)
+
+    def _try(self, candidates: Iterable[Candidate], search: VictimSearch) -> list[int]:
+        """Try nodes until there is enough; return the rows that refuse the pod."""
+        refusing = []
+        for candidate in candidates:
+            if self._is_enough(candidate.estimate):
                 break
-            found = search.solve(placement)
-            self.trials.append(trial_of(placement, found))
+            found = search.solve(candidate.placement)
+            self._settled.add(candidate.row)
+            self.trials.append(trial_of(candidate.placement, found))
             if found is not None:
                 self.solutions.append(found)
             else:
-                refused.append(placement)
-        if not self.solutions:
-            tried = {self._row(placement) for placement in refused}
-            self._count_refusals({row: victims[row] for row in victims if row not in tried})
-            for placement in refused:
-                self._count_refusal(placement, victims)
+                refusing.append(candidate.row)
+        return refusing
 
     def _is_enough(self, estimate: EvictionCost) -> bool:
         """Tell whether to stop before the next node, given the estimate of its cost."""
@@ -107,54 +127,61 @@ class DryRun:
             self._reasons[UNHELPFUL] = unhelpful
         return victims
 
-    def _ordered(self, victims: Victims) -> list[tuple[EvictionCost, Placement]]:
+    def _ordered(self, victims: Victims) -> list[Candidate]:
         """Return the nodes where the victims leave enough, the least cost by estimate first."""
-        names = self._handle.snapshot.nodes.names
-        priced: list[tuple[EvictionCost, int]] = []
+        found = []
         for row, pods in victims.items():
             needed = until_enough(pods, missing_for(self._handle, self._pod, row))
             if needed is not None:
-                priced.append((self._evictable.cost(self._evictable.closure(needed)), row))
-        priced.sort()
-        return [
-            (cost, Placement(names[row], np.array([row], dtype=np.intp))) for cost, row in priced
-        ]
+                found.append(self._candidate(row, needed))
+        return sorted(found, key=lambda candidate: (candidate.estimate, candidate.row))
+
+    def _candidate(self, row: int, needed: Iterable[PodInfo]) -> Candidate:
+        name = self._handle.snapshot.nodes.names[row]
+        placement = Placement(name, np.array([row], dtype=np.intp))
+        estimate = self._evictable.cost(self._evictable.closure(needed))
+        return Candidate(row, placement, estimate)
+
+    def _emptied(self, victims: Victims) -> list[Candidate]:
+        """Return the nodes that may take the pod without their victims; count the others.
+
+        The plugins whose answer depends on that node alone tell, so one trial serves all nodes.
+        """
+        if not victims or len(victims) > _MOST_EMPTIED:
+            return []
+        with self._without(pod for pods in victims.values() for pod in pods):
+            refusals = [one for one in self._handle.refusals(self._pod) if one.by_row]
+        found = []
+        for row, pods in victims.items():
+            refusal = next((one for one in refusals if one.mask[row]), None)
+            if refusal is None:
+                found.append(self._candidate(row, pods))
+            else:
+                self._count(refusal, row)
+        return found
 
     # Why not -----------------------------------------------------------------------------
 
-    def _count_refusals(self, victims: Victims) -> None:
-        """Count why nodes that lack a resource refuse the pod even without their victims.
-
-        The plugins whose answer depends on that node alone tell, so one trial serves all nodes.
-        For very many nodes, or if others refuse it, what refuses the pod now has to do.
-        """
-        if not victims:
-            return
-        refusals = self._handle.refusals(self._pod)
-        if len(victims) <= _MOST_EMPTIED:
-            with self._without(pod for pods in victims.values() for pod in pods):
-                found = self._handle.refusals(self._pod)
-            refusals = [*(one for one in found if one.by_row), *refusals]
-        for row in victims:
-            self._count(next((one for one in refusals if one.mask[row]), None), row)
-
-    def _count_refusal(self, placement: Placement, victims: Victims) -> None:
-        """Count why one node refuses the pod even without its victims."""
-        row = self._row(placement)
+    def _count_refusal(self, row: int, victims: Victims) -> None:
+        """Count why a node refuses the pod even without its victims."""
         with self._without(self._evictable.closure(victims[row])):
             refusals = self._handle.refusals(self._pod)
         self._count(next((one for one in refusals if one.mask[row]), None), row)
 
+    def _count_untried(self, victims: Victims) -> None:
+        """Count what refuses the pod now on the nodes that were too many to try."""
+        untried = [row for row in victims if row not in self._settled]
+        refusals = self._handle.refusals(self._pod) if untried else ()
+        for row in untried:
+            self._count(next((one for one in refusals if one.mask[row]), None), row)
+
     def _count(self, refusal: NodeRefusals | None, row: int) -> None:
+        self._settled.add(row)
         if refusal is None:
             # Filter would take the pod, but another hook refuses it.
             self._reasons[UNHELPFUL] += 1
         else:
             self._reasons.update(reason for reason, mask in refusal.reasons if mask[row])
-
-    def _row(self, placement: Placement) -> int:
-        assert placement.rows is not None, "one node"
-        return int(placement.rows[0])
 
     @contextmanager
     def _without(self, victims: Iterable[PodInfo]) -> Iterator[None]:

@@ -65,7 +65,8 @@ class DefaultPreemption(Plugin[DefaultPreemptionArgs]):
     @hookimpl
     def post_filter(self, unit: Unit, decision: Decision) -> Preemption | str | None:
         """Find the cheapest victims whose eviction lets the unit be placed."""
-        if unit.gang is not None and not self.args.gangs:
+        refused = any(own.pre_filter is not None for own in decision.pods.values())
+        if unit.gang is not None and (refused or not self.args.gangs):
             return None
         if any(pod.spec.preemption_policy == "Never" for pod in unit.pods):
             return "preemption: not eligible due to preemptionPolicy=Never."
