@@ -27,6 +27,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="FILE",
         help="run the API contract against this cluster instead of the embedded one",
     )
+    parser.addoption(
+        "--rounds",
+        metavar="N",
+        type=int,
+        default=2,
+        help="how often tests/controlplane/test_faults.py breaks each part of a cluster",
+    )
 
 
 @pytest.fixture(scope="session")

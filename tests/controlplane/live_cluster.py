@@ -50,15 +50,19 @@ class LiveCluster:
         for content in sorted(contents, key=_order):
             named = _priority_class(content)
             if named is not None:
-                self._used[path_of(named, name=False)] = None
+                self.used(named)
                 self.client.post(path_of(named, name=False), named)
             answer = self.client.post(path_of(content, name=False), content)
             assert answer.code == 201, answer
-            self._used[path_of(content, name=False)] = None
+            self.used(content)
             if content["kind"] == "Pod":
                 self._applied.add(content["metadata"]["name"])
             if "status" in content and content["kind"] != "Node":
                 self.client.patch(f"{path_of(content)}/status", {"status": content["status"]})
+
+    def used(self, content: Content) -> None:
+        """Remember that there are such objects, to delete them in the end."""
+        self._used[path_of(content, name=False)] = None
 
     def items(self, path: str) -> list[Content]:
         """Return the objects of a collection."""

@@ -1,0 +1,78 @@
+"""What happened to pods and claims, watched all the time, and what may never happen to them."""
+
+from __future__ import annotations
+
+import http.client
+import threading
+import time
+from collections.abc import Callable
+
+from faces import Client
+from live_cluster import CLAIMS, PODS, Content
+
+Device = tuple[str, str, str]
+
+
+class History:
+    """Follows pods and claims, across restarts of the API server.
+
+    ``problems`` names each pod that changed its node and each device that two claims had.
+    """
+
+    def __init__(self, client: Client) -> None:
+        self.problems: list[str] = []
+        self.nodes: dict[str, str] = {}
+        """The node of every bound pod, by its UID."""
+        self._devices: dict[str, set[Device]] = {}
+        self._client = client
+        self._ending = threading.Event()
+        self._threads = [
+            threading.Thread(target=self._follow, args=given, daemon=True)
+            for given in ((PODS, self._pod), (CLAIMS, self._claim))
+        ]
+
+    def __enter__(self) -> History:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._ending.set()
+
+    def _follow(self, path: str, see: Callable[[str, Content], None]) -> None:
+        while not self._ending.is_set():
+            try:
+                found = self._client.get(path).json
+                for one in found["items"]:
+                    see("LISTED", one)
+                version = found["metadata"]["resourceVersion"]
+                with self._client.watch(path, resourceVersion=version) as events:
+                    while not self._ending.is_set():
+                        see(*events.next())
+            except (OSError, EOFError, http.client.HTTPException, ValueError, KeyError):
+                # The server is away, or has forgotten: the next list has what was missed.
+                time.sleep(0.05)
+
+    def _pod(self, event: str, pod: Content) -> None:
+        uid, name = pod["metadata"]["uid"], pod["metadata"]["name"]
+        node = pod["spec"].get("nodeName", "")
+        before = self.nodes.get(uid, "")
+        if before and node != before:
+            self.problems.append(f"pod {name} was on {before} and is on {node or 'no node'}")
+        if node:
+            self.nodes[uid] = node
+
+    def _claim(self, event: str, claim: Content) -> None:
+        uid, name = claim["metadata"]["uid"], claim["metadata"]["name"]
+        devices = set() if event == "DELETED" else devices_of(claim)
+        self._devices[uid] = devices
+        # A list is not in the order of events: another claim may have given the device back.
+        for other, theirs in self._devices.items():
+            if other != uid and devices & theirs and event != "LISTED":
+                self.problems.append(f"claim {name} got {devices & theirs}, which {other} has")
+
+
+def devices_of(claim: Content) -> set[Device]:
+    """Return the devices that are allocated to a claim: driver, pool and name."""
+    results = claim.get("status", {}).get("allocation", {}).get("devices", {}).get("results", ())
+    return {(one["driver"], one["pool"], one["device"]) for one in results}

@@ -1,0 +1,66 @@
+"""``bayplan run`` as a process that can be killed, and what its log may say."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from paths import ROOT
+
+BAYPLAN = Path(sys.executable).with_name("bayplan")
+PROFILE = ROOT / "configs" / "profiles" / "default.yaml"
+
+_EXPECTED = re.compile(
+    "Cannot connect|Connect call failed|Server disconnected|Connection reset|no answer in time"
+    "|ClientOSError|ServerDisconnected|payload is not completed|etcdserver|the API server"
+    "|Timeout: request did not complete|shutting down|not yet|is unavailable|retrying|storage is"
+    "|client connection lost|transport|Broken pipe|EOF|watch .* ended at once|a line is truncated"
+)
+"""What a server that is away, starts, or cannot reach etcd makes clients say."""
+
+
+class Scheduler:
+    """One process after the other, with the pods of schedulerName ``bayplan``."""
+
+    def __init__(self, kubeconfig: Path, folder: Path) -> None:
+        self.log = folder / "bayplan.log"
+        self._arguments = [
+            *(str(BAYPLAN), "run", "--config", str(PROFILE), "--kubeconfig", str(kubeconfig)),
+            *("--bind-address", "127.0.0.1:0", "--log-format", "json", "--no-leader-elect"),
+        ]
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(self._arguments, stderr=log, stdout=log)
+
+    def kill(self) -> None:
+        """End it with SIGKILL."""
+        assert self._process is not None, "started"
+        assert self._process.poll() is None, f"it has ended:\n{self.log.read_text()[-2000:]}"
+        self._process.kill()
+        self._process.wait()
+
+    def stop(self) -> None:
+        """End it gracefully, if it runs; it has to say 0."""
+        if self._process is not None and self._process.poll() is None:
+            self._process.send_signal(signal.SIGTERM)
+            assert self._process.wait(60) == 0
+
+    def problems(self) -> list[str]:
+        """Return the lines of the log that no fault explains."""
+        return [line for line in self.log.read_text().splitlines() if not _is_expected(line)]
+
+
+def _is_expected(line: str) -> bool:
+    try:
+        entry = json.loads(line)
+    except ValueError:
+        return False
+    if "exception" in entry or entry["level"] not in ("info", "warning"):
+        return False
+    return entry["level"] == "info" or bool(_EXPECTED.search(entry["msg"]))
