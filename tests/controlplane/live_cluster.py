@@ -6,7 +6,7 @@ import asyncio
 import http.client
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -46,13 +46,17 @@ class LiveCluster:
     # Objects -----------------------------------------------------------------------------
 
     def apply(self, contents: Iterable[Content]) -> None:
-        """Create objects, those that others need first; statuses are written, too."""
-        for content in sorted(contents, key=_order):
+        """Create objects, those that others need first; statuses are written, too.
+
+        Unknown fields are refused.
+        """
+        for content in sorted(_flat(contents), key=_order):
             named = _priority_class(content)
             if named is not None:
                 self.used(named)
                 self.client.post(path_of(named, name=False), named)
-            answer = self.client.post(path_of(content, name=False), content)
+            path = path_of(content, name=False)
+            answer = self.client.post(path, content, fieldValidation="Strict")
             assert answer.code == 201, answer
             self.used(content)
             if content["kind"] == "Pod":
@@ -217,6 +221,12 @@ class Kubelet:
             running = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
             body = {"metadata": {"uid": meta["uid"]}, "status": running}
             self._client.patch(f"{path}/status", body, STRATEGIC)
+
+
+def _flat(contents: Iterable[Content]) -> Iterator[Content]:
+    """Yield objects, those of lists one by one."""
+    for content in contents:
+        yield from content["items"] if content["kind"] == "List" else (content,)
 
 
 def _order(content: Content) -> tuple[bool, bool]:

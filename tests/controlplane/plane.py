@@ -26,7 +26,7 @@ from paths import SHARED
 SCRIPT = SHARED / "controlplane" / "cluster"
 BASH = shutil.which("bash") or "bash"
 _PORTS = 5
-SECONDS = 30.0
+SECONDS = 60.0
 """After so long a wait is given up."""
 
 # The shell outlives this process however it ends, and then ends what was started.
@@ -83,11 +83,18 @@ class ControlPlane:
         )
 
     def wait_until_ready(self) -> None:
-        """Wait until the API server is ready.
+        """Wait until the API server is ready; parts that end are started again, as by a kubelet.
 
-        :raises TimeoutError: when it does not get ready; its log is in ``folder``.
+        :raises TimeoutError: when it does not get ready; with the end of its log.
         """
-        wait_until(self.is_ready, "kube-apiserver is ready")
+        until = time.monotonic() + SECONDS
+        while not self.is_ready():
+            if time.monotonic() > until:
+                raise TimeoutError(f"kube-apiserver is not ready:\n{self.log('apiserver')[-3000:]}")
+            for part in self._commands:
+                if not _is_alive(self._pid(part)):
+                    self.start(part)
+            time.sleep(0.1)
 
     def is_ready(self) -> bool:
         """Return whether the API server is ready."""
