@@ -15,7 +15,7 @@ from msgspec import structs
 from paths import ROOT
 from stage import Stage, stage
 
-from bayplan.api import ApiObject, Job, ObjectMeta, Pod, ResourceClaim
+from bayplan.api import ApiObject, Job, ObjectMeta, Pod, PodGroup, ResourceClaim
 from bayplan.cluster.apiserver import ServedCluster, WatchFault, WatchSettings
 from bayplan.cluster.manifests import load_manifests
 from bayplan.profiles.loading import ProfileSet, default_profiles
@@ -371,3 +371,22 @@ async def test_a_watch_without_any_word_is_begun_anew_and_nothing_is_wrong() -> 
         assert {reflector.relists for reflector in app.cache.reflectors} == {1}
         made.create(make_pod("p"))
         await all_bound(made, 1)
+
+
+async def test_what_a_server_forbids_right_after_its_start_is_asked_for_again() -> None:
+    async with ticking(*with_devices(0), *nodes(4)) as made:
+        app = await made.start(**clock_of(made))
+        port = made.server.port
+        await made.server.stop()
+        made.create(make_gang("g", 4), *(make_pod(f"g{index}", gang="g") for index in range(4)))
+        made.create(*with_devices(4)[-4:])
+        await asyncio.sleep(5)
+        for verb in ("list", "watch", "create", "patch"):
+            made.server.faults.fail(40, verb, code=403)
+        made.server.port = port
+        await made.server.start()
+        await all_bound(made, 8)
+        assert app.not_ready() == ""
+        told = {event["reason"] for event in made.events()}
+        assert told == {"Scheduled"}
+        assert made.cluster.get(PodGroup, "default/g").status.phase == "Running"

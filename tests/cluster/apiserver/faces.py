@@ -134,8 +134,12 @@ class Client:
             sent["Content-Type"] = kind
             content = body if isinstance(body, bytes) else json.dumps(body).encode()
         query = f"?{urlencode(params, quote_via=quote)}" if params else ""
-        connection.request(method, f"{self._parts.path}{path}{query}", content, sent)
-        return connection, connection.getresponse()
+        try:
+            connection.request(method, f"{self._parts.path}{path}{query}", content, sent)
+            return connection, connection.getresponse()
+        except BaseException:
+            connection.close()
+            raise
 
     def call(
         self,

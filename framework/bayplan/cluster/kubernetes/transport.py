@@ -6,6 +6,7 @@ Bodies are bytes, so that a caller decodes only what it reads.
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import aclosing
@@ -38,6 +39,11 @@ _SILENCE = 30.0
 """Seconds without a byte after which a request fails."""
 _WATCH_SILENCE = 90.0
 """Seconds without a byte after which a watch counts as dead; bookmarks come every minute."""
+_WARM_UP = 30.0
+"""Seconds after a lost connection in which what is forbidden is retried.
+
+An API server that has just started answers before it has read the roles.
+"""
 _LARGEST_LINE = 16 * 2**20
 _WRITES = frozenset(("POST", "PUT", "PATCH"))
 
@@ -111,6 +117,7 @@ class Transport:
         self._endpoint: Endpoint | None = None
         self.host = ""
         """The server's name and port, "" before the first request."""
+        self._lost_at = -math.inf
 
     @property
     def url(self) -> str:
@@ -170,9 +177,9 @@ class Transport:
         try:
             answer = await connections.request(method, target, body, headers, _SILENCE, seconds)
             code = str(answer.status)
-            return answer.body if answer.status < 300 else error_of(what, answer)
+            return answer.body if answer.status < 300 else self._checked(error_of(what, answer))
         except TransferFailed as exc:
-            return Transient(f"{what}: {_short(str(exc))}", sent=exc.sent)
+            return self._lost(what, exc)
         finally:
             if self._observe is not None:
                 self._observe(method, code, time.perf_counter() - started)
@@ -198,13 +205,25 @@ class Transport:
                     if isinstance(error, Unauthorized) and not refused:
                         continue
                     if error is not None:
-                        raise error
+                        raise self._checked(error)
                     begun()
                     async for line in _lines_of(stream):
                         yield line
                     return
             except TransferFailed as exc:
-                raise Transient(f"watch {path}: {_short(str(exc))}") from None
+                raise self._lost(f"watch {path}", exc) from None
+
+    def _lost(self, what: str, exc: TransferFailed) -> Transient:
+        """Return the error for a lost connection."""
+        self._lost_at = asyncio.get_running_loop().time()
+        return Transient(f"{what}: {_short(str(exc))}", sent=exc.sent)
+
+    def _checked(self, error: ClusterError) -> ClusterError:
+        """Return a server's error, as one to retry while the server may not know the roles."""
+        since = asyncio.get_running_loop().time() - self._lost_at
+        if isinstance(error, Forbidden) and since < _WARM_UP:
+            return Transient(str(error))
+        return error
 
     async def _ready(self) -> Connections:
         endpoint = await self._who.endpoint()
