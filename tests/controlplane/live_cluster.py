@@ -133,7 +133,7 @@ class LiveCluster:
             "address": Address(port=0),
             "registry": CollectorRegistry(),
             "load": lambda: profiles or default_profiles(),
-            "linger": 0.0,
+            "hold": 0.0,
             **options,
         }
         app = LiveApp(Options(**given))
