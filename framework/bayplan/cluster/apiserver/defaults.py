@@ -52,7 +52,8 @@ def pod_update_defaults(before: Content, after: Content) -> Content:
     old = before.get("spec", {})
     if "priority" not in spec and "priority" in old:
         spec["priority"] = old["priority"]
-    own = [one for one in spec.get("tolerations") or () if isinstance(one, dict)]
+    given = spec.get("tolerations") or ()
+    own = [one for one in given if isinstance(one, dict)]
     added = [
         one
         for one in old.get("tolerations", ())
@@ -60,7 +61,7 @@ def pod_update_defaults(before: Content, after: Content) -> Content:
         if not any(t.get("key") == one["key"] for t in own)
     ]
     if added:
-        spec["tolerations"] = [*own, *added]
+        spec["tolerations"] = [*given, *added]
     return {**after, "spec": spec}
 
 

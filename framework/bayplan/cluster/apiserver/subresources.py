@@ -16,6 +16,7 @@ from bayplan.cluster.apiserver.api_errors import (
     too_many_requests,
 )
 from bayplan.cluster.apiserver.deletes import check_preconditions
+from bayplan.cluster.apiserver.object_identity import check_namespace
 from bayplan.cluster.apiserver.reads import find
 from bayplan.cluster.apiserver.request_info import RequestInfo
 from bayplan.cluster.apiserver.request_kinds import (
@@ -100,10 +101,7 @@ def _check_identity(
         )
     if info.name and meta.name != info.name:
         raise bad_request(f"name in URL does not match name in {kind} object")
-    if meta.namespace not in ("", info.namespace):
-        raise bad_request(
-            "the namespace of the provided object does not match the namespace sent on the request"
-        )
+    check_namespace(info, {"namespace": meta.namespace})
 
 
 def _check(pod: Pod, uid: str, version: str) -> None:

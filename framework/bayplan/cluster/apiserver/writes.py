@@ -33,6 +33,14 @@ from bayplan.cluster.apiserver.conversion import core_event
 from bayplan.cluster.apiserver.crds import check_definition
 from bayplan.cluster.apiserver.defaults import pod_update_defaults
 from bayplan.cluster.apiserver.field_validation import FieldValidation
+from bayplan.cluster.apiserver.object_identity import (
+    check_applied,
+    check_applied_kind,
+    check_custom_kind,
+    check_identity,
+    check_namespace,
+    check_version,
+)
 from bayplan.cluster.apiserver.patches import json_patch, merge_patch, not_a, strategic_patch
 from bayplan.cluster.apiserver.reads import convert_for, find
 from bayplan.cluster.apiserver.request_info import RequestInfo
@@ -68,8 +76,6 @@ _SYSTEM = (
 """Metadata that clients cannot write."""
 _FIXED = ("uid", "deletionTimestamp", "deletionGracePeriodSeconds")
 """Metadata whose change is refused; the rest of it is ignored."""
-_CONDITIONAL = ("leases", "poddisruptionbudgets")
-"""Built-in kinds of which an update has to say the version that it replaces."""
 _CREATED_BY_UPDATES = ("events", "leases", "services")
 
 
@@ -120,25 +126,10 @@ def _sent(info: RequestInfo, body: Any) -> Content:
     """
     kind, custom = info.resource.kind, info.resource.custom
     if custom and isinstance(body, dict):
-        _check_custom_kind(info, body)
+        check_custom_kind(info, body)
     _identified(info, body)
     decoded = info.fields.decoded(info.api_version, kind, info.schema, body, custom)
     return _own(info, decoded)
-
-
-def _check_custom_kind(info: RequestInfo, body: Content) -> None:
-    """Refuse a custom resource without a kind, or with another one.
-
-    :raises ApiError: 400 or 422.
-    """
-    kind, own = body.get("kind"), info.resource.kind
-    if not kind:
-        raise bad_request(
-            f"the object provided is unrecognized (must be of type {own}): Object 'Kind' is missing"
-        )
-    if kind != own and body.get("apiVersion") == info.api_version:
-        name = str((body.get("metadata") or {}).get("name") or "")
-        raise invalid(info.group, str(kind), name, [wrong("kind", kind, f"must be {own}")])
 
 
 def _identified(info: RequestInfo, body: Any) -> Content:
@@ -226,7 +217,7 @@ def _new_metadata(info: RequestInfo, given: Mapping[str, Any]) -> Content:
             "metadata.name",
         )
         raise invalid(resource.group, resource.kind, "", [cause])
-    _check_namespace_of(info, given)
+    check_namespace(info, given)
     if resource.namespaced:
         named["namespace"] = info.namespace
     return {**named, **meta}
@@ -269,7 +260,7 @@ def update(cluster: ServedCluster, info: RequestInfo, body: Any) -> tuple[Stored
     record = None if creates(cluster, info) else find(cluster, info)
     content = _sent(info, body)
     meta = content["metadata"]
-    _check_identity(info, meta)
+    check_identity(info, meta)
     uid, known = meta.get("uid"), record.content["metadata"]["uid"] if record is not None else ""
     if uid not in (None, "", known):
         raise precondition_failed(resource.plural, info.namespace, info.name, uid, known)
@@ -277,31 +268,6 @@ def update(cluster: ServedCluster, info: RequestInfo, body: Any) -> tuple[Stored
         return _replace(cluster, info, record, content), False
     created = {**content, "metadata": {k: v for k, v in meta.items() if k != "resourceVersion"}}
     return create(cluster, replace(info, verb="create", fields=FieldValidation()), created), True
-
-
-def _check_identity(info: RequestInfo, meta: Mapping[str, Any]) -> None:
-    """Refuse an object of another name or namespace than the URL says.
-
-    :raises ApiError: 400.
-    """
-    name = meta.get("name")
-    if not name:
-        raise bad_request(
-            f"the name of the object ({info.name} based on URL) was undeterminable: name must be "
-            "provided"
-        )
-    if name != info.name:
-        raise bad_request(
-            f"the name of the object ({name}) does not match the name on the URL ({info.name})"
-        )
-    _check_namespace_of(info, meta)
-
-
-def _check_namespace_of(info: RequestInfo, meta: Mapping[str, Any]) -> None:
-    if info.resource.namespaced and meta.get("namespace") not in (None, "", info.namespace):
-        raise bad_request(
-            "the namespace of the provided object does not match the namespace sent on the request"
-        )
 
 
 def patch(
@@ -332,7 +298,7 @@ def patch(
     strategic = content_type == STRATEGIC_PATCH
     made = info.fields.patched(info.schema, made, strategic, body, resource.custom)
     content = _own(info, made)
-    _check_identity(info, content["metadata"])
+    check_identity(info, content["metadata"])
     return _replace(cluster, info, current, content), False
 
 
@@ -370,27 +336,11 @@ def _apply(cluster: ServedCluster, info: RequestInfo, body: Any) -> tuple[Stored
         raise invalid("meta.k8s.io", "PatchOptions", "", [cause])
     if info.subresource:
         find(cluster, info)
-    _check_applied_kind(info, body)
+    check_applied_kind(info, body)
     info.fields.applied(info.name, info.schema, body)
-    _check_applied(info, body)
-    wanted = _own(info, body)
-    meta = {**wanted["metadata"], "name": info.name}
-    if resource.namespaced:
-        meta["namespace"] = info.namespace
-    wanted = {**wanted, "metadata": meta}
+    check_applied(info, body)
     current = cluster.records(resource).get(resource.key(info.namespace, info.name))
-    if current is None and wanted["metadata"].get("uid"):
-        why = (
-            f"uid mismatch: the provided object specified uid {meta['uid']}, and no existing "
-            "object was found"
-        )
-        raise conflict(resource.group, resource.plural, info.name, why)
-    base = current.content if current is not None else {"metadata": {}}
-    stamp = cluster.timestamp()
-    try:
-        merged = apply(base, wanted, manager, stamp, typed_lists=not resource.custom)
-    except (AttributeError, IndexError, TypeError, ValueError) as exc:
-        raise bad_request(f"the configuration does not fit the object: {exc}") from None
+    merged = _applied(cluster, info, current, _own(info, body), manager)
     stored = replace(
         info, version=resource.storage_version, group=resource.group, fields=FieldValidation()
     )
@@ -399,29 +349,33 @@ def _apply(cluster: ServedCluster, info: RequestInfo, body: Any) -> tuple[Stored
     return _replace(cluster, stored, current, merged), False
 
 
-def _check_applied_kind(info: RequestInfo, body: Any) -> None:
-    """Refuse a configuration of another kind than the URL says.
+def _applied(
+    cluster: ServedCluster,
+    info: RequestInfo,
+    current: StoredObject | None,
+    wanted: Content,
+    manager: str,
+) -> Content:
+    """Return the object with a configuration applied.
 
-    :raises ApiError: 400.
+    :raises ApiError: 409 when it is for another object, 400 when it does not fit.
     """
-    if not isinstance(body, dict):
-        raise bad_request("error decoding YAML: the configuration is no object")
-    version, kind = str(body.get("apiVersion") or ""), str(body.get("kind") or "")
-    if (version, kind) != (info.api_version, info.resource.kind):
-        text = version if "/" in version else f"/{version}"
-        raise bad_request(f"invalid object type: {text}, Kind={kind}")
-
-
-def _check_applied(info: RequestInfo, body: Content) -> None:
-    """Refuse a configuration of another object than the URL says.
-
-    :raises ApiError: 400.
-    """
-    meta = body.get("metadata")
-    meta = meta if isinstance(meta, dict) else {}
-    _check_identity(info, meta)
-    if meta.get("managedFields") is not None:
-        raise bad_request("metadata.managedFields must be nil")
+    resource = info.resource
+    meta = {**wanted["metadata"], "name": info.name}
+    if resource.namespaced:
+        meta["namespace"] = info.namespace
+    if current is None and meta.get("uid"):
+        why = (
+            f"uid mismatch: the provided object specified uid {meta['uid']}, and no existing "
+            "object was found"
+        )
+        raise conflict(resource.group, resource.plural, info.name, why)
+    base = current.content if current is not None else {"metadata": {}}
+    wanted = {**wanted, "metadata": meta}
+    try:
+        return apply(base, wanted, manager, cluster.timestamp(), typed_lists=not resource.custom)
+    except (AttributeError, IndexError, TypeError, ValueError) as exc:
+        raise bad_request(f"the configuration does not fit the object: {exc}") from None
 
 
 def _replace(
@@ -430,7 +384,7 @@ def _replace(
     """Store the new state, as far as the request may change it."""
     resource = info.resource
     meta, old = content["metadata"], current.content["metadata"]
-    _check_version(info, str(meta.get("resourceVersion") or ""), old["resourceVersion"])
+    check_version(info, str(meta.get("resourceVersion") or ""), old["resourceVersion"])
     status = info.subresource == "status"
     # The status of a custom resource is written whatever its metadata say.
     fixed = [
@@ -453,26 +407,6 @@ def _replace(
         cluster.update(obj)
     assert cluster.last is not None
     return cluster.last
-
-
-def _check_version(info: RequestInfo, wanted: str, current: str) -> None:
-    """Refuse an update of an older version.
-
-    :raises ApiError: 409 for another version, 422 when the kind needs one, 500 for no number.
-    """
-    resource = info.resource
-    if wanted and not wanted.isdecimal():
-        raise ApiError(500, "", f'strconv.ParseUint: parsing "{wanted}": invalid syntax')
-    if wanted not in ("", "0", current):
-        raise conflict(resource.group, resource.plural, info.name)
-    if info.verb == "update" and wanted in ("", "0") and _needs_version(resource):
-        cause = wrong("metadata.resourceVersion", 0, "must be specified for an update")
-        raise invalid(resource.group, resource.plural, info.name, [cause])
-
-
-def _needs_version(resource: Resource) -> bool:
-    """Return whether an update has to say which version it replaces."""
-    return resource.custom or resource.plural in _CONDITIONAL
 
 
 def _merged(info: RequestInfo, current: Content, wanted: Content) -> Content:

@@ -31,7 +31,7 @@ __all__ = [
 
 Content = Mapping[str, Any]
 
-_CHANGEABLE = ("resources", "volumeName", "volumeAttributesClassName")
+_CHANGEABLE = ("volumeName", "volumeAttributesClassName")
 _NO_SOURCES = frozenset(
     {
         "capacity",
@@ -56,24 +56,22 @@ def volume_claim_problems(after: Content, before: Content | None) -> Iterator[Ca
         yield wrong("spec.resources[storage]", size, "must be greater than zero")
     yield from _class_name(spec)
     yield from label_selector(spec.get("selector"), "spec.selector")
-    if before is None:
-        return
-    old = mapping(before.get("spec"))
-    names = [one.get("storageClassName") for one in (old, spec)]
-    if names[0] is None:
-        names[0] = names[1]
-    sizes = [mapping(mapping(one.get("resources")).get("requests")) for one in (old, spec)]
-    bound = mapping(before.get("status")).get("phase") == "Bound"
-    fixed = [
-        {k: v for k, v in s.items() if k not in (*_CHANGEABLE, "storageClassName")}
-        for s in (old, spec)
-    ]
-    if fixed[0] != fixed[1] or names[0] != names[1] or (sizes[0] != sizes[1] and not bound):
+    if before is not None and _claim_changed(mapping(before.get("spec")), spec, before):
         why = (
             "spec is immutable after creation except resources.requests and "
             "volumeAttributesClassName for bound claims"
         )
         yield forbidden("spec", why)
+
+
+def _claim_changed(old: Content, new: Content, before: Content) -> bool:
+    """Return whether a claim changes in what has to stay; a bound claim may ask for more."""
+    bound = mapping(before.get("status")).get("phase") == "Bound"
+    changeable = (*_CHANGEABLE, *(("resources",) if bound else ()))
+    if old.get("storageClassName") is None:
+        changeable += ("storageClassName",)
+    fixed = [{k: v for k, v in one.items() if k not in changeable} for one in (old, new)]
+    return fixed[0] != fixed[1]
 
 
 def volume_problems(after: Content, before: Content | None) -> Iterator[Cause]:
