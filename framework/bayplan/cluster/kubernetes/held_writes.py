@@ -2,7 +2,7 @@
 
 While a gang is created or a claim is made, the reason for which a pod waits changes faster than
 anyone can read it, and a binding soon makes it obsolete. Each write that is not sent saves the API
-server about as much work as a binding.
+server about as much work as a binding. While it is busy with bindings, such writes wait longer.
 """
 
 from __future__ import annotations
@@ -27,11 +27,16 @@ from bayplan.errors import ClusterError, Stopped
 __all__ = ["HeldWrites"]
 
 
+_LONGEST = 10.0
+"""Seconds after which a write is sent even while others place pods."""
+
+
 @dataclass
 class _Held:
-    """The writes held for one object, and the timer that releases them."""
+    """The writes held for one object, the timer that releases them, and when it has to."""
 
     timer: asyncio.TimerHandle
+    until: float
     jobs: list[PendingWrite]
 
 
@@ -42,6 +47,7 @@ class HeldWrites:
     status of the object replaces them; so does whatever places or evicts the pod.
 
     :param seconds: how long a write is held; 0 for not at all.
+    :param placing: returns whether pods are being placed now.
     :param release: called with each write whose time has come.
     :param answer: called with each write that is not sent, and its error if any.
     """
@@ -49,10 +55,12 @@ class HeldWrites:
     def __init__(
         self,
         seconds: float,
+        placing: Callable[[], bool],
         release: Callable[[PendingWrite], None],
         answer: Callable[[PendingWrite, ClusterError | None], None],
     ) -> None:
         self._seconds = seconds
+        self._placing = placing
         self._release = release
         self._answer = answer
         self._held: dict[Subject, _Held] = {}
@@ -70,8 +78,8 @@ class HeldWrites:
         held = self._held.get(subject)
         if held is None:
             loop = asyncio.get_running_loop()
-            timer = loop.call_later(self._seconds, self._send, subject)
-            held = self._held[subject] = _Held(timer, [])
+            timer = loop.call_later(self._seconds, self._due, subject)
+            held = self._held[subject] = _Held(timer, loop.time() + _LONGEST, [])
         held.jobs.append(job)
         return True
 
@@ -88,6 +96,13 @@ class HeldWrites:
             held.timer.cancel()
         self._held.clear()
         return jobs
+
+    def _due(self, subject: Subject) -> None:
+        held, loop = self._held[subject], asyncio.get_running_loop()
+        if self._placing() and loop.time() < held.until:
+            held.timer = loop.call_later(self._seconds, self._due, subject)
+        else:
+            self._send(subject)
 
     def _send(self, subject: Subject) -> None:
         for job in self._held.pop(subject).jobs:

@@ -49,6 +49,7 @@ _FIRST_WAIT = 0.1
 _LONGEST_WAIT = 5.0
 _EVENT_ATTEMPTS = 5
 _HELD_SECONDS = 1.0
+_PLACING = (Bind, ReserveClaim, CreateClaim)
 _NOT_LEADING = "this process no longer leads"
 
 _log = logging.getLogger("bayplan.cluster")
@@ -116,7 +117,8 @@ class Writer:
         self._busy: dict[Subject, deque[PendingWrite]] = {}
         self._workers: set[asyncio.Task[None]] = set()
         self._retrying: dict[asyncio.TimerHandle, PendingWrite] = {}
-        self._held = HeldWrites(hold, self._enqueue, self._answer)
+        self._held = HeldWrites(hold, lambda: self._placing > 0, self._enqueue, self._answer)
+        self._placing = 0
         self._stopped: Stopped | None = None
         self._random = random.Random()  # noqa: S311 - spreads retries, guards nothing
         self._objects = objects
@@ -275,7 +277,12 @@ class Writer:
                 delay = self._rate.delay(asyncio.get_running_loop().time())
                 if delay > 0:
                     await asyncio.sleep(delay)
-            await self._how[type(job.write)](job.write, job.sent)
+            places = isinstance(job.write, _PLACING)
+            self._placing += places
+            try:
+                await self._how[type(job.write)](job.write, job.sent)
+            finally:
+                self._placing -= places
         except (Transient, InputError) as exc:
             job.attempts += 1
             if isinstance(exc, Transient):
