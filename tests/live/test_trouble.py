@@ -295,7 +295,7 @@ async def test_a_watch_that_breaks_and_goes_on_is_not_worth_a_line(
     async with ticking(make_node("n")) as made:
         app = await start(made)
         caplog.clear()
-        assert made.server.end_watches() > 10
+        await happens(lambda: made.server.end_watches() > 10)
         made.create(make_pod("p"))
         await happens(lambda: "default/p" in made.placements())
         await happens(lambda: not app.cache.problems())
