@@ -288,8 +288,7 @@ class _Stream:
 
 
 def _failure(handle: pycurl.Curl, code: int, why: str) -> TransferFailed:
-    # Before a transfer begins, its time of beginning is 0.
-    sent = handle.getinfo(pycurl.PRETRANSFER_TIME) > 0
+    sent = handle.getinfo(pycurl.REQUEST_SIZE) > 0
     timed_out = code == pycurl.E_OPERATION_TIMEDOUT
     return TransferFailed("no answer in time" if timed_out else why, sent)
 
