@@ -8,10 +8,12 @@ from functools import partial
 from typing import Any
 
 import pytest
+from prometheus_client import CollectorRegistry, generate_latest
 from stage import Stage, stage
 
 from bayplan.api import Pod, PodCondition
-from bayplan.cluster.kubernetes.writer import RateLimiter, Writer
+from bayplan.cluster.kubernetes.rate_limiter import RateLimiter
+from bayplan.cluster.kubernetes.writer import Writer
 from bayplan.cluster.protocol import Bind, Event, Evict, PatchPodStatus
 from bayplan.errors import ClusterError, Conflict, NotFound, Stopped
 from bayplan.live.app import LiveApp
@@ -153,3 +155,17 @@ async def test_after_a_halt_nothing_is_written_and_everybody_is_told() -> None:
         assert len(found) == 51
         assert all(isinstance(error, Stopped) for error in found)
         assert writer.waiting == 0
+
+
+async def test_events_that_are_too_many_are_dropped_and_counted() -> None:
+    async with stage([make_node("n"), make_pod("p")]) as made:
+        registry = CollectorRegistry()
+        app = await made.start(registry=registry)
+        writer = app.writer
+        assert writer is not None
+        made.server.faults.latency = 0.05
+        for index in range(1200):
+            writer.submit(Event(f"default/p{index}", "Normal", "Told", "a story"))
+        assert writer.dropped_events == 200
+        text = generate_latest(registry).decode()
+        assert "gpu_scheduler_events_dropped_total 200.0" in text

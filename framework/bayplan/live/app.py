@@ -100,6 +100,9 @@ class LiveApp:
         )
         self._election = self._make_election()
         self.writer = None if options.dry_run else self._make_writer()
+        writer = self.writer
+        if writer is not None:
+            self._metrics.dropped_events = lambda: writer.dropped_events
         self.cluster = KubernetesCluster(self.cache, self.writer, options.clock)
 
     def _make_election(self) -> Election | None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Gauge
-from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from bayplan.cycle.scheduling_cycle import Result
@@ -82,6 +82,8 @@ class LiveMetrics(Observer):
         self._sample = _Sample()
         self._cycles = 0
         self._scheduler: Scheduler | None = None
+        self.dropped_events: Callable[[], int] = lambda: 0
+        """Returns how many events were dropped."""
         self._attempts = LabeledCounter(
             "scheduler_schedule_attempts",
             "Number of attempts to schedule pods, by the result.",
@@ -164,7 +166,7 @@ class LiveMetrics(Observer):
             ["name"],
             registry=registry,
         )
-        registry.register(_SchedulerState(lambda: self._scheduler))
+        registry.register(_SchedulerState(lambda: self._scheduler, lambda: self.dropped_events()))
 
     # Following a scheduler -------------------------------------------------------------------
 
@@ -247,11 +249,19 @@ class LiveMetrics(Observer):
 class _SchedulerState(Collector):
     """Exports the current state: pods in the queue, and the contents of the scheduler's cache."""
 
-    def __init__(self, scheduler: Callable[[], Scheduler | None]) -> None:
+    def __init__(
+        self, scheduler: Callable[[], Scheduler | None], dropped_events: Callable[[], int]
+    ) -> None:
         self._scheduler = scheduler
+        self._dropped_events = dropped_events
 
-    def collect(self) -> Iterable[GaugeMetricFamily]:
-        """Yield the gauges."""
+    def collect(self) -> Iterable[Metric]:
+        """Yield the gauges and the counter."""
+        dropped = CounterMetricFamily(
+            "gpu_scheduler_events_dropped",
+            "Number of events that were not written, because there were too many at once.",
+            value=self._dropped_events(),
+        )
         pending = GaugeMetricFamily(
             "scheduler_pending_pods",
             "Number of pending pods, by the queue type. 'active' means number of pods in "
@@ -282,7 +292,7 @@ class _SchedulerState(Collector):
             size.add_metric(["assumed_pods"], scheduler.unconfirmed)
             for (plugin, profile), count in _refusals(scheduler).items():
                 refusals.add_metric([plugin, profile], count)
-        return [pending, size, refusals]
+        return [pending, size, refusals, dropped]
 
 
 def _pending(scheduler: Scheduler) -> dict[str, int]:
