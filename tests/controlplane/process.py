@@ -14,13 +14,8 @@ from paths import ROOT
 BAYPLAN = Path(sys.executable).with_name("bayplan")
 PROFILE = ROOT / "configs" / "profiles" / "default.yaml"
 
-_EXPECTED = re.compile(
-    "Cannot connect|Connect call failed|Server disconnected|Connection reset|no answer in time"
-    "|ClientOSError|ServerDisconnected|payload is not completed|etcdserver|the API server"
-    "|Timeout: request did not complete|shutting down|not yet|is unavailable|retrying|storage is"
-    "|client connection lost|transport|Broken pipe|EOF|watch .* ended at once|a line is truncated"
-)
-"""What a server that is away, starts, or cannot reach etcd makes clients say."""
+_EXPECTED = re.compile(r"; retrying$|not followed for now")
+"""What a server that is away, starts, or cannot reach etcd makes it say."""
 
 
 class Scheduler:
@@ -46,10 +41,11 @@ class Scheduler:
         self._process.wait()
 
     def stop(self) -> None:
-        """End it gracefully, if it runs; it has to say 0."""
+        """End it gracefully, if it runs; it has to say so."""
         if self._process is not None and self._process.poll() is None:
             self._process.send_signal(signal.SIGTERM)
-            assert self._process.wait(60) == 0
+            # One that has just begun does not handle the signal yet.
+            assert self._process.wait(60) in (0, -signal.SIGTERM)
 
     def problems(self) -> list[str]:
         """Return the lines of the log that no fault explains."""
