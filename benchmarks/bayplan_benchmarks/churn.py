@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from bayplan.benchmark import Benchmark, BenchmarkResult
-from bayplan_benchmarks.live import scheduling
+from bayplan_benchmarks.live_scheduler import scheduling_at
 
 __all__ = ["churn"]
 
@@ -33,7 +33,7 @@ async def _run(server: subprocess.Popen[str]) -> dict[str, float]:
     assert server.stdin is not None
     assert server.stdout is not None
     url = (await asyncio.to_thread(server.stdout.readline)).split()[1]
-    async with scheduling(url):
+    async with scheduling_at(url):
         figures = {"listedMemoryMiB": _memory()}
         for step in range(1, _STEPS + 1):
             server.stdin.write(f"churn {_EVENTS // _STEPS}\n")

@@ -8,26 +8,17 @@ the CPU time by purpose costs time itself, so that is a separate run.
 from __future__ import annotations
 
 import asyncio
-import logging
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import AsyncIterator, Coroutine, Generator
-from contextlib import asynccontextmanager
-from pathlib import Path
+from collections.abc import Coroutine, Generator
 from typing import Any
 
-import yaml
-from prometheus_client import CollectorRegistry
-
 from bayplan.benchmark import Benchmark, BenchmarkResult
-from bayplan.live.app import LiveApp, Options
-from bayplan.live.loop import LiveScheduler
-from bayplan.live.web import Address
-from bayplan.profiles.loading import default_profiles
+from bayplan_benchmarks.live_cluster import measure_on
+from bayplan_benchmarks.live_scheduler import scheduling_at
 
-__all__ = ["live", "scheduling"]
+__all__ = ["live"]
 
 _DRA = (200, 1600)
 _GANGS = (1000, 3000)
@@ -69,7 +60,7 @@ async def _schedule(server: subprocess.Popen[str], pods: int, split: bool) -> di
     if split:
         asyncio.get_running_loop().set_task_factory(spent.task)
     url = (await asyncio.to_thread(server.stdout.readline)).split()[1]
-    async with scheduling(url) as (app, live):
+    async with scheduling_at(url) as (app, live):
         started, before = time.process_time(), dict(spent.seconds)
         server.stdin.write("pods\n")
         server.stdin.flush()
@@ -94,41 +85,6 @@ async def _schedule(server: subprocess.Popen[str], pods: int, split: bool) -> di
 
 def _micros(seconds: float, pods: int) -> float:
     return round(seconds / pods * 1e6, 1)
-
-
-@asynccontextmanager
-async def scheduling(url: str) -> AsyncIterator[tuple[LiveApp, LiveScheduler]]:
-    """Run the live scheduler on a server without authentication; yield it once it is idle."""
-    logging.getLogger("bayplan").setLevel(logging.WARNING)
-    with tempfile.TemporaryDirectory() as folder:
-        app = LiveApp(
-            Options(
-                default_profiles,
-                _write_kubeconfig(Path(folder) / "kubeconfig", url),
-                leader_elect=False,
-                address=Address(port=0),
-                registry=CollectorRegistry(),
-            )
-        )
-        running = asyncio.create_task(app.run())
-        while app.live is None or not app.live.idle:
-            await asyncio.sleep(0.05)
-        yield app, app.live
-        app.stop()
-        await running
-
-
-def _write_kubeconfig(path: Path, url: str) -> Path:
-    content = {
-        "apiVersion": "v1",
-        "kind": "Config",
-        "current-context": "bench",
-        "contexts": [{"name": "bench", "context": {"cluster": "bench", "user": "bench"}}],
-        "clusters": [{"name": "bench", "cluster": {"server": url}}],
-        "users": [{"name": "bench", "user": {}}],
-    }
-    path.write_text(yaml.safe_dump(content))
-    return path
 
 
 class _Spent:
@@ -179,5 +135,9 @@ class _Measured(Coroutine[Any, Any, Any]):
 
 
 live = Benchmark(
-    "the live scheduler against an API server in another process", (1000,), 5000, _measure
+    "the live scheduler against an API server in another process",
+    (1000,),
+    5000,
+    _measure,
+    measure_on,
 )

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
-__all__ = ["Benchmark", "BenchmarkResult"]
+__all__ = ["Benchmark", "BenchmarkResult", "ClusterTarget"]
 
 
 @dataclass(frozen=True)
@@ -17,14 +18,26 @@ class BenchmarkResult:
 
 
 @dataclass(frozen=True)
+class ClusterTarget:
+    """A cluster to measure on.
+
+    :param scheduler: the name of a scheduler that runs there; "" to run our own in this process.
+    """
+
+    kubeconfig: Path
+    scheduler: str = ""
+
+
+@dataclass(frozen=True)
 class Benchmark:
     """A benchmark: its title, its default sizes, and the function that measures it.
 
     ``run`` takes the number of nodes and of pods. Without ``--nodes`` it runs once for each number
-    in ``nodes``.
+    in ``nodes``. ``run_on`` does the same on a cluster, None when that is not possible.
     """
 
     title: str
     nodes: tuple[int, ...]
     pods: int
     run: Callable[[int, int], BenchmarkResult]
+    run_on: Callable[[ClusterTarget, int, int], BenchmarkResult] | None = None

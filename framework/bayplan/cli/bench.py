@@ -6,11 +6,14 @@ import json
 import os
 import platform
 import sys
+from collections.abc import Callable
+from functools import partial
 from importlib.metadata import entry_points
+from pathlib import Path
 
 import click
 
-from bayplan.benchmark import Benchmark
+from bayplan.benchmark import Benchmark, BenchmarkResult, ClusterTarget
 from bayplan.cli.options import output_option
 from bayplan.errors import InputError, did_you_mean
 
@@ -26,12 +29,34 @@ __all__ = ["command"]
     help="The number of nodes. Repeatable.",
 )
 @click.option("--pods", type=click.IntRange(1, 2_000_000), help="The number of pods.")
+@click.option(
+    "--kubeconfig",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Measure on this cluster (live only). The command says first what it creates there, and "
+    "deletes it at the end.",
+)
+@click.option(
+    "--scheduler",
+    default="",
+    metavar="NAME",
+    help="With --kubeconfig: measure a scheduler that runs there instead of our own.",
+)
 @output_option
-def command(name: str | None, nodes: tuple[int, ...], pods: int | None, output: str) -> None:
+def command(
+    name: str | None,
+    nodes: tuple[int, ...],
+    pods: int | None,
+    kubeconfig: Path | None,
+    scheduler: str,
+    output: str,
+) -> None:
     """Run a benchmark on this machine; without NAME, list the benchmarks.
 
     With several --nodes, the benchmark runs once for each, to show how the cost grows.
     """
+    if scheduler and kubeconfig is None:
+        raise InputError("--scheduler needs --kubeconfig")
     found = {point.name: point for point in entry_points(group="bayplan.benchmarks")}
     if name is None:
         for point in sorted(found):
@@ -40,8 +65,9 @@ def command(name: str | None, nodes: tuple[int, ...], pods: int | None, output: 
     if name not in found:
         raise InputError(f'there is no benchmark "{name}"{did_you_mean(name, found)}')
     benchmark: Benchmark = found[name].load()
+    run = _runner(name, benchmark, kubeconfig, scheduler)
     for size in nodes or benchmark.nodes:
-        result = benchmark.run(size, pods or benchmark.pods)
+        result = run(size, pods or benchmark.pods)
         if output == "json":
             content = {"name": name, "input": result.input, "figures": result.figures}
             json.dump({**content, "machine": _machine()}, sys.stdout)
@@ -52,13 +78,23 @@ def command(name: str | None, nodes: tuple[int, ...], pods: int | None, output: 
         click.echo(_machine())
 
 
+def _runner(
+    name: str, benchmark: Benchmark, kubeconfig: Path | None, scheduler: str
+) -> Callable[[int, int], BenchmarkResult]:
+    if kubeconfig is None:
+        return benchmark.run
+    if benchmark.run_on is None:
+        raise InputError(f'the benchmark "{name}" does not run on a cluster', "--kubeconfig")
+    return partial(benchmark.run_on, ClusterTarget(kubeconfig, scheduler))
+
+
 def _print(name: str, given: dict[str, int], figures: dict[str, float]) -> None:
     sizes = ", ".join(f"{value:,} {key}" for key, value in given.items())
     click.echo(f"{name}: {sizes}")
+    width = max(28, *map(len, figures))
     for metric, value in figures.items():
-        click.echo(
-            f"  {metric:28} {value:>14,.6g}" if value < 1000 else f"  {metric:28} {value:>14,.0f}"
-        )
+        shown = f"{value:>14,.6g}" if value < 1000 else f"{value:>14,.0f}"
+        click.echo(f"  {metric:{width}} {shown}")
 
 
 def _machine() -> str:

@@ -1,0 +1,131 @@
+"""``bayplan bench live`` on a cluster: figures, and nothing is left behind."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from faces import Client, Face, serving
+
+from bayplan.cli import cli
+from bayplan.cluster.apiserver import Role, Rule, ServedCluster, WallClock
+from bayplan.errors import InputError
+
+SECONDS = 60.0
+CREATED = (
+    "/api/v1/namespaces",
+    "/api/v1/nodes",
+    "/api/v1/pods",
+    "/apis/resource.k8s.io/v1/resourceclaims",
+    "/apis/resource.k8s.io/v1/resourceslices",
+    "/apis/resource.k8s.io/v1/deviceclasses",
+    "/apis/scheduling.k8s.io/v1alpha2/podgroups",
+)
+
+
+@pytest.fixture
+def face() -> Iterator[Face]:
+    with serving(ServedCluster(clock=WallClock())) as made:
+        yield made
+
+
+@pytest.fixture
+def client(face: Face) -> Client:
+    return Client(face.server.url)
+
+
+@pytest.fixture
+def kubeconfig(face: Face, tmp_path: Path) -> Path:
+    path = tmp_path / "kubeconfig"
+    face.server.write_kubeconfig(path)
+    return path
+
+
+def bench(kubeconfig: Path, *more: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "bayplan.cli", "bench", "live", "--nodes", "20"]
+    return subprocess.Popen(
+        [*command, "--pods", "40", "--kubeconfig", str(kubeconfig), *more],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def names(client: Client) -> dict[str, list[str]]:
+    return {path: client.names(path) for path in CREATED}
+
+
+def test_every_workload_has_figures_and_nothing_is_left(client: Client, kubeconfig: Path) -> None:
+    before = names(client)
+    process = bench(kubeconfig, "-o", "json")
+    out, errors = process.communicate(timeout=SECONDS)
+    assert process.returncode == 0, errors
+    answer = json.loads(out)
+    assert answer["input"] == {
+        "nodes": 20,
+        "pods": 40,
+        "draNodes": 4,
+        "draPods": 32,
+        "gangNodes": 20,
+        "gangPods": 24,
+        "gangrackNodes": 20,
+        "gangrackPods": 24,
+    }
+    for prefix in ("", "dra.", "gang.", "gangrack."):
+        for name in ("podsPerSecond", "createSeconds", "boundSeconds", "cpuMicrosecondsPerPod"):
+            assert answer["figures"][f"{prefix}{name}"] > 0
+    assert "20 nodes without kubelets (label and taint bayplan.dev/bench=" in errors
+    assert "without figures of the API server" in errors
+    assert "all is deleted" in errors
+    assert names(client) == before
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 1), (signal.SIGTERM, 143)])
+def test_an_interrupted_run_deletes_everything(
+    client: Client, kubeconfig: Path, number: signal.Signals, status: int
+) -> None:
+    before = names(client)
+    process = bench(kubeconfig, "--scheduler", "nobody")
+    until = time.monotonic() + SECONDS
+    while len(client.names("/api/v1/pods")) < 40 and time.monotonic() < until:
+        time.sleep(0.05)
+    process.send_signal(number)
+    _, errors = process.communicate(timeout=SECONDS)
+    assert process.returncode == status, errors
+    assert "all is deleted" in errors
+    assert "Traceback" not in errors
+    assert names(client) == before
+
+
+def test_missing_rights_are_named_before_anything_is_created(tmp_path: Path) -> None:
+    reader = Role("reader", (Rule(("*",), ("*",), ("get", "list", "watch")),))
+    with serving(tokens={"secret-token": reader}) as face:
+        path = tmp_path / "kubeconfig"
+        face.server.write_kubeconfig(path, "secret-token")
+        refused = CliRunner().invoke(cli, ["bench", "live", "--kubeconfig", str(path)])
+    assert isinstance(refused.exception, InputError)
+    assert f"{path}: may not create deviceclasses.resource.k8s.io, create namespaces" in str(
+        refused.exception
+    )
+    assert refused.output == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (("live", "--scheduler", "default-scheduler"), "--scheduler needs --kubeconfig"),
+        (("basic", "--kubeconfig", "f"), '--kubeconfig: the benchmark "basic" does not run on a'),
+        (("live", "--kubeconfig", "nowhere"), "nowhere: there is no such file"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused(arguments: tuple[str, ...], problem: str) -> None:
+    refused = CliRunner().invoke(cli, ["bench", *arguments])
+    assert isinstance(refused.exception, InputError)
+    assert problem in str(refused.exception)
