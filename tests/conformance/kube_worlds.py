@@ -39,6 +39,8 @@ _GATED = "Scheduling is blocked due to non-empty scheduling gates"
 """What the API server writes; kube-scheduler writes nothing about such a pod."""
 STALE_IMAGES = "an image has the size that a node of an earlier world reported"
 LOTTERY = "nodes of equal cost, or victims of equal importance that have not started"
+BUDGET = "a budget refuses the eviction of a victim that kube-scheduler would delete"
+_REFUSED = "preemption: the eviction of "
 BROKEN_POST_FILTER = 'PostFilter fails with "not found" after a refusal in PreFilter'
 
 
@@ -64,7 +66,8 @@ class Answer:
     """What bayplan decides about one pod.
 
     ``best`` are the nodes with the highest score and ``scores`` says how they came about. For a pod
-    that is refused, ``victims`` are those on each node of the lowest cost.
+    that is refused, ``nominated`` is the node that it preempts on, and ``victims`` are those on
+    each node of the lowest cost.
     """
 
     best: Sequence[str] = ()
@@ -238,10 +241,11 @@ def _comparisons(world: Content, step: Content, answer: Answer) -> Iterator[Comp
         return
     yield _message(about, step, answer)
     if step["nominated"]:
-        nodes = list(answer.victims)
-        yield Comparison(
-            "nominated", *about, step["nominated"], nodes, step["nominated"] in answer.victims
-        )
+        cheapest = sorted(answer.victims)
+        agrees = {step["nominated"], answer.nominated} <= answer.victims.keys()
+        refused = step["nominated"] in cheapest and _REFUSED in answer.message
+        excuse = BUDGET if refused else ""
+        yield Comparison("nominated", *about, step["nominated"], cheapest, agrees, excuse)
         names = answer.victims.get(step["nominated"], ())
         yield Comparison("victims", *about, step["victims"], names, step["victims"] == names)
 
