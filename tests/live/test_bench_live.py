@@ -9,14 +9,19 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
 from faces import Client, Face, serving
 
+from bayplan.api import Node
 from bayplan.cli import cli
 from bayplan.cluster.apiserver import Role, Rule, ServedCluster, WallClock
+from bayplan.cluster.kubernetes.transport import Transport
 from bayplan.errors import InputError
+from bayplan_benchmarks.live_cluster.objects import Workload, pods, surroundings
+from bayplan_benchmarks.live_cluster.server_metrics import server_usage
 
 SECONDS = 60.0
 CREATED = (
@@ -115,6 +120,40 @@ def test_missing_rights_are_named_before_anything_is_created(tmp_path: Path) -> 
         refused.exception
     )
     assert refused.output == ""
+
+
+def test_gangs_without_pod_groups_are_annotations_and_stay_on_nodes_of_the_run() -> None:
+    workload = Workload("x7k2p", "gang", 2, 8, "bayplan", pod_groups=False)
+    made = list(pods(workload))
+    assert {type(obj) for obj in surroundings(workload)} == {Node}
+    gangs = [pod.metadata.annotations["gang.scheduling.koordinator.sh/name"] for pod in made]
+    assert gangs == ["gang-0"] * 4 + ["gang-1"] * 4
+    assert all(pod.spec.node_selector == {"bayplan.dev/bench": "x7k2p"} for pod in made)
+
+
+class Metrics(Transport):
+    """An API server that has metrics and nothing else."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    async def request(self, *_: Any, **__: Any) -> bytes:
+        return self._text.encode()
+
+
+async def test_a_servers_usage_is_its_cpu_time_and_the_writes_of_schedulers() -> None:
+    labels = 'group="",version="v1",verb="{}",resource="pods",subresource="{}",system_client="{}"'
+    lines = [
+        "process_cpu_seconds_total 2.5",
+        f"apiserver_request_total{{{labels.format('POST', 'binding', '')}}} 7",
+        f"apiserver_request_total{{{labels.format('POST', 'binding', 'kube-scheduler')}}} 2",
+        f"apiserver_request_total{{{labels.format('POST', '', 'kube-controller-manager')}}} 9",
+        f"apiserver_request_total{{{labels.format('LIST', '', '')}}} 9",
+        "process_max_fds 5",
+    ]
+    usage = await server_usage(Metrics("\n".join(lines)))
+    assert usage.cpu == 2.5
+    assert usage.writes == {"POST pods/binding": 9}
 
 
 @pytest.mark.parametrize(

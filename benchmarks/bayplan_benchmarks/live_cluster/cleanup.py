@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from dataclasses import dataclass
 
 from bayplan.api import KINDS, Kind
@@ -16,7 +17,7 @@ from bayplan_benchmarks.live_cluster.requests import at_once, collection, delete
 __all__ = ["Cleanup"]
 
 _DRA = "resource.k8s.io"
-_PATIENCE = 60.0
+_PATIENCE = 120.0
 """Seconds without progress after which a deletion is given up."""
 _POLL = 0.2
 _NAMED = 5
@@ -43,19 +44,24 @@ class Cleanup:
 
     async def all(self) -> list[str]:
         """Delete everything; return what could not be deleted, and why."""
-        left = await self.empty()
+        left = await self.empty() + await self._delete_namespace()
+        # What was under way when the run was interrupted may have been created meanwhile.
+        return left or await self.empty()
+
+    async def _delete_namespace(self) -> list[str]:
         path = f"/api/v1/namespaces/{self.namespace}"
         until = _now() + _PATIENCE
         try:
             await delete(self.transport, path)
             while _now() < until:
-                await self.transport.request("GET", path)
+                with suppress(Transient):
+                    await self.transport.request("GET", path)
                 await asyncio.sleep(_POLL)
         except NotFound:
-            return left
+            return []
         except ClusterError as exc:
-            return [*left, f"namespace {self.namespace}: {exc}"]
-        return [*left, f"namespace {self.namespace}: is still terminating after {_PATIENCE:g} s"]
+            return [f"namespace {self.namespace}: {exc}"]
+        return [f"namespace {self.namespace}: still terminating after {_PATIENCE:g} s"]
 
     async def _delete_all(self, kind: Kind, version: str) -> list[str]:
         path = collection(kind, version, self.namespace if kind.namespaced else "")
