@@ -39,6 +39,8 @@ from bayplan.scheduler.scheduler import Scheduler
 
 __all__ = ["DRAIN_SECONDS", "RELEASE_SECONDS", "LiveApp", "Options", "run"]
 
+_NEW_ROLE_SECONDS = 5.0
+"""How long a role that was just applied may take to work."""
 DRAIN_SECONDS = 10.0
 """Seconds that a stopping scheduler waits for its last writes."""
 RELEASE_SECONDS = 5.0
@@ -85,7 +87,7 @@ class LiveApp:
         self.identity = f"{socket.gethostname()}_{uuid.uuid4()}"
         self._metrics = LiveMetrics(options.registry)
         self._credentials = Credentials(kubeconfig, options.context)
-        self.transport = Transport(self._credentials, self._observe)
+        self.transport = Transport(self._credentials, self._observe, patience=_NEW_ROLE_SECONDS)
         self.live: LiveScheduler | None = None
         self._lost = False
         self._stopping = asyncio.Event()
@@ -168,6 +170,8 @@ class LiveApp:
 
         :raises BayplanError: when the credentials do not allow it.
         """
+        now = asyncio.get_running_loop().time
+        refused_at: float | None = None
         settled = asyncio.create_task(self.cache.settle())
         stopping = asyncio.create_task(self._stopping.wait())
         try:
@@ -175,7 +179,12 @@ class LiveApp:
                 await asyncio.wait(
                     (settled, stopping), timeout=0.1, return_when=asyncio.FIRST_COMPLETED
                 )
-                if self.cache.refused:
+                if not self.cache.refused:
+                    refused_at = None
+                    continue
+                refused_at = refused_at or now()
+                # Name all that is refused, not only what was refused first.
+                if self.cache.settled_or_refused or now() > refused_at + _NEW_ROLE_SECONDS:
                     raise BayplanError(_refused(self.cache.refused, self._credentials.source))
         finally:
             settled.cancel()

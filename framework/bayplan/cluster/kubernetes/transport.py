@@ -101,6 +101,8 @@ class Transport:
     :param field_validation: what the server does about unknown fields in what is written: Ignore,
         Warn or Strict. Looking for them costs it up to a third of a write, and our structs have
         none.
+    :param patience: seconds from the first request on in which what is forbidden is retried,
+        because a role that was just applied may not be known yet.
     """
 
     def __init__(
@@ -108,6 +110,7 @@ class Transport:
         who: _Authenticator,
         observe: Observer | None = None,
         field_validation: str = "Ignore",
+        patience: float = 0.0,
     ) -> None:
         self._who = who
         self._observe = observe
@@ -117,7 +120,8 @@ class Transport:
         self._endpoint: Endpoint | None = None
         self.host = ""
         """The server's name and port, "" before the first request."""
-        self._lost_at = -math.inf
+        self._roles_known_at = -math.inf
+        self._patience = patience
 
     @property
     def url(self) -> str:
@@ -215,13 +219,13 @@ class Transport:
 
     def _lost(self, what: str, exc: TransferFailed) -> Transient:
         """Return the error for a lost connection."""
-        self._lost_at = asyncio.get_running_loop().time()
+        self._roles_known_at = asyncio.get_running_loop().time() + _WARM_UP
         return Transient(f"{what}: {_short(str(exc))}", sent=exc.sent)
 
     def _checked(self, error: ClusterError) -> ClusterError:
         """Return a server's error, as one to retry while the server may not know the roles."""
-        since = asyncio.get_running_loop().time() - self._lost_at
-        if isinstance(error, Forbidden) and since < _WARM_UP:
+        now = asyncio.get_running_loop().time()
+        if isinstance(error, Forbidden) and now < self._roles_known_at:
             return Transient(str(error))
         return error
 
@@ -233,6 +237,8 @@ class Transport:
                 old = self._connections
                 self._old.append(old)
                 asyncio.get_running_loop().call_later(_SILENCE, self._close_old, old)
+            if self._endpoint is None:
+                self._roles_known_at = asyncio.get_running_loop().time() + self._patience
             self._endpoint = endpoint
             self.host = urlsplit(endpoint.url).netloc
             self._connections = Connections(endpoint)
