@@ -41,6 +41,8 @@ __all__ = ["DRAIN_SECONDS", "RELEASE_SECONDS", "LiveApp", "Options", "run"]
 
 _NEW_ROLE_SECONDS = 5.0
 """How long a role that was just applied may take to work."""
+_ALL_REFUSED_SECONDS = 15.0
+"""How long to wait until all that is forbidden has been asked for, to name it together."""
 DRAIN_SECONDS = 10.0
 """Seconds that a stopping scheduler waits for its last writes."""
 RELEASE_SECONDS = 5.0
@@ -184,7 +186,7 @@ class LiveApp:
                     continue
                 refused_at = refused_at or now()
                 # Name all that is refused, not only what was refused first.
-                if self.cache.settled_or_refused or now() > refused_at + _NEW_ROLE_SECONDS:
+                if self.cache.settled_or_refused or now() > refused_at + _ALL_REFUSED_SECONDS:
                     raise BayplanError(_refused(self.cache.refused, self._credentials.source))
         finally:
             settled.cancel()
