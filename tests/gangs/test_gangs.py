@@ -100,6 +100,25 @@ def test_the_status_of_the_group_tells_that_it_was_complete() -> None:
     assert_placed(cluster, job_4="n")
 
 
+def test_the_status_of_a_gang_of_another_scheduler_is_left_to_it() -> None:
+    profiles = replace(default_profiles(), any_scheduler=False)
+    cluster = Cluster([make_node("n", cpu=8)], profiles)
+    ours = profiles.profiles[0].scheduler_name
+    for gang, scheduler in (("ours", ours), ("theirs", "another")):
+        spec = {"schedulerName": scheduler}
+        cluster.add(
+            make_gang(gang, 2),
+            *(make_pod(f"{gang}-{i}", node="n", gang=gang, spec=spec) for i in range(2)),
+        )
+    cluster.schedule()
+    phases = {
+        name: group.status.phase
+        for name in ("ours", "theirs")
+        if isinstance(group := cluster.api.get(PodGroup, f"default/{name}"), PodGroup)
+    }
+    assert phases == {"ours": "Scheduled", "theirs": ""}
+
+
 # Late members ------------------------------------------------------------------------------
 
 

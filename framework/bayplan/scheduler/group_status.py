@@ -15,6 +15,7 @@ from bayplan.api import (
     ClusterNetworkTopology,
     KaiPodGroup,
     NativePodGroup,
+    Pod,
     PodGroup,
     SchedulerPluginsPodGroup,
     VolcanoPodGroup,
@@ -71,18 +72,26 @@ class GroupStatusWriter:
             del self._changed[key]
 
     def write(
-        self, members_of: Callable[[str], GangMembers | None], why: Callable[[str], str]
+        self,
+        members_of: Callable[[str], GangMembers | None],
+        why: Callable[[str], str],
+        schedules: Callable[[Pod], bool],
     ) -> None:
         """Write the status of the marked gangs, and of networks that changed.
 
         :param members_of: returns a gang by key, None when it is gone.
         :param why: returns what keeps a gang pending, "" for nothing.
+        :param schedules: returns whether a pod is scheduled here; another scheduler writes the
+            status of a gang that has only other pods.
         """
         changed, self._changed = self._changed, {}
         for key in changed:
             members = members_of(key)
             if members is None or members.gang is None:
                 self._recorded.pop(key, None)
+                continue
+            pods = [*members.pending.values(), *(info for info, _ in members.bound.values())]
+            if pods and not any(schedules(info.pod) for info in pods):
                 continue
             message = members.gang.problem or ("" if not members.pending else why(key))
             for type_ in _GROUPS:

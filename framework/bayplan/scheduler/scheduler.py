@@ -202,7 +202,11 @@ class Scheduler:
             queued = state.queue.pop(state.now)
         if queued is None:
             state.recorder.gated(state.queue)
-            state.group_status.write(state.gangs.all().get, self._why_pending)
+            state.group_status.write(
+                state.gangs.all().get,
+                self._why_pending,
+                lambda pod: self.profile_of(pod) is not None,
+            )
             return False
         try:
             self._cycle(queued)
