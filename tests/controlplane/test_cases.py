@@ -11,6 +11,7 @@ from bayplan.profiles.finder import PluginFinder
 from bayplan.profiles.loading import load_profiles
 
 NOT_THERE = {
+    "koordinator-one-member-runs": "no kubelet says when pods started; of such pods the last stays",
     "kubernetes-disruption-mode-group": "the API server drops disruptionMode without a gate",
     "kubernetes-gang-too-large": "the API server serves v1alpha2 only",
     "kubernetes-volume-zones": "nothing provisions volumes",
