@@ -5,6 +5,7 @@ It stands beside the project, in ``../shared/controlplane``; without it there is
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import random
@@ -65,9 +66,10 @@ class ControlPlane:
         os.kill(self._pid(part), number)
 
     def kill(self, part: str) -> None:
-        """Kill a part and wait until it is gone."""
+        """Kill a part, if it has not ended by itself, and wait until it is gone."""
         pid = self._pid(part)
-        os.kill(pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
         while _is_alive(pid):
             time.sleep(0.01)
 
