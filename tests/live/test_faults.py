@@ -388,5 +388,6 @@ async def test_what_a_server_forbids_right_after_its_start_is_asked_for_again() 
         await all_bound(made, 8)
         assert app.not_ready() == ""
         told = {event["reason"] for event in made.events()}
-        assert told == {"Scheduled"}
+        # A pod may be seen again before its claim is, and says so.
+        assert told - {"FailedScheduling"} == {"Scheduled"}
         assert made.cluster.get(PodGroup, "default/g").status.phase == "Running"
