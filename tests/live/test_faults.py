@@ -386,7 +386,9 @@ async def test_what_a_server_forbids_right_after_its_start_is_asked_for_again() 
         made.server.port = port
         await made.server.start()
         await all_bound(made, 8)
-        assert app.not_ready() == ""
+        async with asyncio.timeout(600):
+            while app.not_ready():
+                await asyncio.sleep(0.1)
         told = {event["reason"] for event in made.events()}
         # A pod may be seen again before its claim is, and says so.
         assert told - {"FailedScheduling"} == {"Scheduled"}
