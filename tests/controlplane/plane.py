@@ -15,6 +15,7 @@ import socket
 import ssl
 import subprocess
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -51,6 +52,8 @@ class ControlPlane:
         self.kubeconfig = folder / "kubeconfig"
         self.client: Client = client_of(str(self.kubeconfig))
         self._commands = {name: _command(self._pid(name)) for name in ("etcd", "apiserver", "kcm")}
+        self._killed: set[str] = set()
+        self._changing = threading.Lock()
 
     @property
     def certificate(self) -> Path:
@@ -67,14 +70,31 @@ class ControlPlane:
 
     def kill(self, part: str) -> None:
         """Kill a part, if it has not ended by itself, and wait until it is gone."""
-        pid = self._pid(part)
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+        with self._changing:
+            self._killed.add(part)
+            pid = self._pid(part)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         while _is_alive(pid):
             time.sleep(0.01)
 
     def start(self, part: str) -> None:
         """Start a part again, as it was started first."""
+        with self._changing:
+            self._start(part)
+            self._killed.discard(part)
+
+    def restart_ended(self) -> None:
+        """Start again what has ended by itself, as a kubelet does.
+
+        kube-controller-manager ends when it loses the API server, also a while after it is back.
+        """
+        with self._changing:
+            for part in self._commands.keys() - self._killed:
+                if not _is_alive(self._pid(part)):
+                    self._start(part)
+
+    def _start(self, part: str) -> None:
         # Not a child of this process, so that whoever ends it need not be its parent.
         line = f'nohup "$@" >> run/{part}.log 2>&1 & echo $! > run/{part}.pid'
         subprocess.run(
@@ -85,7 +105,7 @@ class ControlPlane:
         )
 
     def wait_until_ready(self) -> None:
-        """Wait until the API server is ready; parts that end are started again, as by a kubelet.
+        """Wait until the API server is ready.
 
         :raises TimeoutError: when it does not get ready; with the end of its log.
         """
@@ -93,9 +113,6 @@ class ControlPlane:
         while not self.is_ready():
             if time.monotonic() > until:
                 raise TimeoutError(f"kube-apiserver is not ready:\n{self.log('apiserver')[-3000:]}")
-            for part in self._commands:
-                if not _is_alive(self._pid(part)):
-                    self.start(part)
             time.sleep(0.1)
 
     def is_ready(self) -> bool:
@@ -139,10 +156,22 @@ def control_plane() -> Iterator[ControlPlane]:
         assert keeper.stdout is not None
         keeper.stdout.readline()
         plane = ControlPlane(folder)
-        plane.wait_until_ready()
-        yield plane
+        ended = threading.Event()
+        watching = threading.Thread(target=_restart_until, args=(plane, ended), daemon=True)
+        watching.start()
+        try:
+            plane.wait_until_ready()
+            yield plane
+        finally:
+            ended.set()
+            watching.join()
     finally:
         keeper.communicate()
+
+
+def _restart_until(plane: ControlPlane, ended: threading.Event) -> None:
+    while not ended.wait(0.2):
+        plane.restart_ended()
 
 
 def _binaries() -> Path:
