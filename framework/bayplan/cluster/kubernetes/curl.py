@@ -41,16 +41,6 @@ class TransferFailed(Exception):
         self.sent = sent
 
 
-@dataclass(eq=False)
-class _Transfer:
-    """A request under way."""
-
-    handle: pycurl.Curl
-    finished: asyncio.Future[None]
-    body: list[bytes]
-    headers: list[bytes]
-
-
 class Connections:
     """Persistent connections to one server.
 
@@ -65,7 +55,7 @@ class Connections:
         self._multi.setopt(pycurl.M_SOCKETFUNCTION, self._watch_socket)
         self._multi.setopt(pycurl.M_TIMERFUNCTION, self._set_timer)
         self._timer: asyncio.Handle | None = None
-        self._transfers: dict[pycurl.Curl, _Transfer] = {}
+        self._under_way: dict[pycurl.Curl, asyncio.Future[None]] = {}
         self._idle: dict[str, list[pycurl.Curl]] = {}
         self.closed = False
 
@@ -93,14 +83,15 @@ class Connections:
             handle.setopt(pycurl.POSTFIELDS, body)
         handle.setopt(pycurl.LOW_SPEED_TIME, int(silence))
         handle.setopt(pycurl.TIMEOUT_MS, int(seconds * 1000) if seconds is not None else 0)
-        transfer = _Transfer(handle, self._loop.create_future(), [], [])
-        handle.setopt(pycurl.WRITEFUNCTION, transfer.body.append)
-        handle.setopt(pycurl.HEADERFUNCTION, transfer.headers.append)
-        await self._perform(transfer)
+        content: list[bytes] = []
+        lines: list[bytes] = []
+        handle.setopt(pycurl.WRITEFUNCTION, content.append)
+        handle.setopt(pycurl.HEADERFUNCTION, lines.append)
+        await self._perform(handle)
         status = handle.getinfo(pycurl.RESPONSE_CODE)
         idle.append(handle)
-        retry_after = "" if status < 300 else _header(transfer.headers, b"retry-after")
-        return Answer(status, b"".join(transfer.body), retry_after)
+        retry_after = "" if status < 300 else _header(lines, b"retry-after")
+        return Answer(status, b"".join(content), retry_after)
 
     async def stream(
         self, path: str, headers: Sequence[str], silence: float
@@ -115,8 +106,7 @@ class Connections:
         handle.setopt(pycurl.URL, self._base + path)
         handle.setopt(pycurl.HTTPHEADER, [*headers, *self._host])
         stream = _Stream(handle, self._loop, silence)
-        transfer = _Transfer(handle, self._loop.create_future(), [], [])
-        performing = asyncio.ensure_future(self._perform(transfer))
+        performing = asyncio.ensure_future(self._perform(handle))
         performing.add_done_callback(lambda _: stream.end())
         begun = False
         try:
@@ -134,10 +124,8 @@ class Connections:
     def close(self) -> None:
         """Close all connections; requests under way fail."""
         self.closed = True
-        for transfer in list(self._transfers.values()):
-            self._end(transfer)
-            if not transfer.finished.done():
-                transfer.finished.set_exception(TransferFailed("the connection was closed", True))
+        for handle in list(self._under_way):
+            self._end(handle, TransferFailed("the connection was closed", True))
         self._idle.clear()
         self._multi.close()
         if self._timer is not None:
@@ -170,21 +158,29 @@ class Connections:
             handle.setopt(option, value)
         return handle
 
-    async def _perform(self, transfer: _Transfer) -> None:
+    async def _perform(self, handle: pycurl.Curl) -> None:
         if self.closed:
             raise TransferFailed("the connection was closed", False)
-        self._transfers[transfer.handle] = transfer
-        self._multi.add_handle(transfer.handle)
+        finished: asyncio.Future[None] = self._loop.create_future()
+        self._under_way[handle] = finished
+        self._multi.add_handle(handle)
         try:
-            await transfer.finished
+            await finished
         finally:
-            if transfer.handle in self._transfers:
+            if handle in self._under_way:
                 # Cancelled: libcurl closes a connection that waits for an answer.
-                self._end(transfer)
+                self._end(handle)
 
-    def _end(self, transfer: _Transfer) -> None:
-        del self._transfers[transfer.handle]
-        self._multi.remove_handle(transfer.handle)
+    def _end(self, handle: pycurl.Curl, error: TransferFailed | None = None) -> None:
+        """Take a request from libcurl; tell whoever waits for it."""
+        finished = self._under_way.pop(handle)
+        self._multi.remove_handle(handle)
+        if finished.done():
+            return
+        if error is None:
+            finished.set_result(None)
+        else:
+            finished.set_exception(error)
 
     # The loop --------------------------------------------------------------------------------
 
@@ -218,16 +214,9 @@ class Connections:
         while left:
             left, answered, failed = self._multi.info_read()
             for handle in answered:
-                transfer = self._transfers[handle]
-                self._end(transfer)
-                if not transfer.finished.done():
-                    transfer.finished.set_result(None)
+                self._end(handle)
             for handle, code, why in failed:
-                transfer = self._transfers[handle]
-                error = _failure(handle, code, why)
-                self._end(transfer)
-                if not transfer.finished.done():
-                    transfer.finished.set_exception(error)
+                self._end(handle, _failure(handle, code, why))
 
 
 class _Stream:
