@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
 import pytest
 
 from bayplan.api import ResourceClaim, ResourceClaimTemplate, ResourceSlice
-from bayplan.api.dra import ResourcePool
 from bayplan.api.objects import KINDS, DecodeError, decode_object
 from bayplan.schemas.fieldcheck import check_fields
 
@@ -315,8 +313,3 @@ def test_a_container_uses_claims_of_its_pod_only() -> None:
     content = {"metadata": {"name": "p"}, "spec": spec}
     with pytest.raises(DecodeError, match=r'"b" is not in spec.resourceClaims \(a\)'):
         decode_object(KINDS["", "Pod"], content)
-
-
-def test_a_pool_of_one_slice_says_so_when_it_is_sent() -> None:
-    sent = msgspec.to_builtins(ResourcePool("node-a"))
-    assert sent == {"name": "node-a", "generation": 0, "resourceSliceCount": 1}

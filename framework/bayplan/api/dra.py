@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from bayplan.api.meta import ApiStruct, ObjectMeta
+from bayplan.api.meta import ApiStruct, ObjectMeta, explicit
 from bayplan.api.pod import NodeSelector, Toleration
 from bayplan.api.quantity import Quantity
 
@@ -172,15 +172,12 @@ class Device(ApiStruct, frozen=True):
     node_allocatable_resource_mappings: dict[str, Any] = {}
 
 
-class ResourcePool(ApiStruct, frozen=True, omit_defaults=False):
-    """spec.pool: the pool of a slice, and the number of slices in the pool.
-
-    All fields are sent: to the API server a count that is missing is 0, which it refuses.
-    """
+class ResourcePool(ApiStruct, frozen=True):
+    """spec.pool: the pool of a slice, and the number of slices in the pool."""
 
     name: str
     generation: int = 0
-    resource_slice_count: int = 1
+    resource_slice_count: int = explicit(1)
 
 
 class ResourceSliceSpec(ApiStruct, frozen=True):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, TypeVar
 
 import msgspec
 
@@ -12,14 +12,24 @@ __all__ = [
     "ObjectMeta",
     "OwnerReference",
     "SelectorRequirement",
+    "explicit",
 ]
+
+T = TypeVar("T")
 
 
 class ApiStruct(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, gc=False):
     """The base of every API struct: immutable, camelCase on the wire.
 
+    A field with its default is not written, so the default has to be the zero of the field's JSON
+    type, which is what an API server reads instead; any other default is :func:`explicit`.
     Objects are trees without cycles, so the garbage collector need not track them.
     """
+
+
+def explicit(default: T) -> T:
+    """Declare the default of an API struct's field as one that is always written."""
+    return msgspec.field(default_factory=lambda: default)
 
 
 class OwnerReference(ApiStruct, frozen=True):

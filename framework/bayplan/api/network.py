@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from bayplan.api.meta import ApiStruct, LabelSelector, ObjectMeta
+from bayplan.api.meta import ApiStruct, LabelSelector, ObjectMeta, explicit
 
 __all__ = [
     "ClusterNetworkTopology",
@@ -99,7 +99,7 @@ class HyperNodeMember(ApiStruct, frozen=True):
 class HyperNodeSpec(ApiStruct, frozen=True):
     """spec of a HyperNode; tier 1 is the nearest to the nodes."""
 
-    tier: int = 1
+    tier: int = explicit(1)
     tier_name: str = ""
     members: tuple[HyperNodeMember, ...] = ()
 
@@ -108,7 +108,7 @@ class HyperNode(ApiStruct, frozen=True):
     """topology.volcano.sh/v1alpha1 HyperNode."""
 
     metadata: ObjectMeta = ObjectMeta()
-    spec: HyperNodeSpec = HyperNodeSpec()
+    spec: HyperNodeSpec = explicit(HyperNodeSpec())
 
 
 class TopologyLevel(ApiStruct, frozen=True):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bayplan.api.meta import ApiStruct, ObjectMeta
+from bayplan.api.meta import ApiStruct, ObjectMeta, explicit
 from bayplan.api.quantity import Quantity
 
 __all__ = ["NodeResourceTopology", "Zone", "ZoneAttribute", "ZoneCost", "ZoneResource"]
@@ -35,7 +35,7 @@ class Zone(ApiStruct, frozen=True):
     """zones[]. A NUMA node is a zone of type Node, named node-0 and so on."""
 
     name: str
-    type: str = "Node"
+    type: str = explicit("Node")
     parent: str = ""
     resources: tuple[ZoneResource, ...] = ()
     costs: tuple[ZoneCost, ...] = ()

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from bayplan.api.meta import ApiStruct, LabelSelector, ObjectMeta
+from bayplan.api.meta import ApiStruct, LabelSelector, ObjectMeta, explicit
 from bayplan.api.quantity import Quantity
 from bayplan.api.volume_claim import PersistentVolumeClaimTemplate
 
@@ -63,7 +63,7 @@ class ContainerPort(ApiStruct, frozen=True):
     container_port: int = 0
     host_port: int = 0
     host_ip: str = msgspec.field(default="", name="hostIP")
-    protocol: Literal["", "TCP", "UDP", "SCTP"] = "TCP"
+    protocol: Literal["", "TCP", "UDP", "SCTP"] = explicit("TCP")
 
 
 class Container(ApiStruct, frozen=True):
@@ -156,7 +156,7 @@ class Toleration(ApiStruct, frozen=True):
     """A taint that the pod tolerates; an empty key with Exists tolerates all."""
 
     key: str = ""
-    operator: Literal["", "Exists", "Equal", "Gt", "Lt"] = "Equal"
+    operator: Literal["", "Exists", "Equal", "Gt", "Lt"] = explicit("Equal")
     value: str = ""
     effect: TaintEffect = ""
     toleration_seconds: int | None = None
@@ -171,8 +171,8 @@ class TopologySpreadConstraint(ApiStruct, frozen=True):
     label_selector: LabelSelector | None = None
     min_domains: int | None = None
     match_label_keys: tuple[str, ...] = ()
-    node_affinity_policy: InclusionPolicy = "Honor"
-    node_taints_policy: InclusionPolicy = "Ignore"
+    node_affinity_policy: InclusionPolicy = explicit("Honor")
+    node_taints_policy: InclusionPolicy = explicit("Ignore")
 
 
 class SchedulingGate(ApiStruct, frozen=True):
@@ -234,13 +234,13 @@ class PodSpec(ApiStruct, frozen=True):
     preemption_policy: Literal["PreemptLowerPriority", "Never"] | None = None
     scheduling_gates: tuple[SchedulingGate, ...] = ()
     scheduling_group: SchedulingGroup | None = None
-    scheduler_name: str = "default-scheduler"
+    scheduler_name: str = explicit("default-scheduler")
     resource_claims: tuple[PodResourceClaim, ...] = ()
     volumes: tuple[Volume, ...] = ()
     host_network: bool = False
     active_deadline_seconds: int | None = None
-    restart_policy: str = "Always"
-    termination_grace_period_seconds: int = 30
+    restart_policy: str = explicit("Always")
+    termination_grace_period_seconds: int = explicit(30)
 
 
 class PodCondition(ApiStruct, frozen=True):
@@ -278,7 +278,7 @@ class ExtendedResourceClaimStatus(ApiStruct, frozen=True):
 class PodStatus(ApiStruct, frozen=True):
     """status of a pod."""
 
-    phase: str = "Pending"
+    phase: str = explicit("Pending")
     reason: str = ""
     message: str = ""
     conditions: tuple[PodCondition, ...] = ()
@@ -292,8 +292,8 @@ class Pod(ApiStruct, frozen=True):
     """v1 Pod."""
 
     metadata: ObjectMeta = ObjectMeta()
-    spec: PodSpec = PodSpec()
-    status: PodStatus = PodStatus()
+    spec: PodSpec = explicit(PodSpec())
+    status: PodStatus = explicit(PodStatus())
 
     @property
     def key(self) -> str:
@@ -305,4 +305,4 @@ class PodTemplate(ApiStruct, frozen=True):
     """spec.template of the controllers."""
 
     metadata: ObjectMeta = ObjectMeta()
-    spec: PodSpec = PodSpec()
+    spec: PodSpec = explicit(PodSpec())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from bayplan.api.meta import ApiStruct, LabelSelector, ObjectMeta
+from bayplan.api.meta import ApiStruct, LabelSelector, ObjectMeta, explicit
 from bayplan.api.quantity import Quantity
 
 __all__ = [
@@ -33,7 +33,7 @@ class GroupCondition(ApiStruct, frozen=True):
 class PodGroupSpec(ApiStruct, frozen=True):
     """spec of a pod group."""
 
-    min_member: int = 1
+    min_member: int = explicit(1)
     min_resources: dict[str, Quantity] = {}
     schedule_timeout_seconds: int | None = None
 
@@ -52,7 +52,7 @@ class PodGroup(ApiStruct, frozen=True):
     """scheduling.sigs.k8s.io/v1alpha1 PodGroup, of Koordinator and older scheduler-plugins."""
 
     metadata: ObjectMeta = ObjectMeta()
-    spec: PodGroupSpec = PodGroupSpec()
+    spec: PodGroupSpec = explicit(PodGroupSpec())
     status: PodGroupStatus = PodGroupStatus()
 
 
@@ -66,7 +66,7 @@ class SchedulerPluginsPodGroup(PodGroup, frozen=True):
 class NetworkTopologySpec(ApiStruct, frozen=True):
     """networkTopology: hard with a highest tier by number or name, or soft."""
 
-    mode: Literal["hard", "soft"] = "hard"
+    mode: Literal["hard", "soft"] = explicit("hard")
     highest_tier_allowed: int | None = None
     highest_tier_name: str = ""
 
@@ -76,7 +76,7 @@ class SubGroupPolicy(ApiStruct, frozen=True):
 
     name: str
     network_topology: NetworkTopologySpec | None = None
-    sub_group_size: int = 1
+    sub_group_size: int = explicit(1)
     min_sub_groups: int = 0
     label_selector: LabelSelector | None = None
     match_label_keys: tuple[str, ...] = ()
@@ -85,10 +85,10 @@ class SubGroupPolicy(ApiStruct, frozen=True):
 class VolcanoPodGroupSpec(ApiStruct, frozen=True):
     """spec of a Volcano pod group."""
 
-    min_member: int = 1
+    min_member: int = explicit(1)
     min_task_member: dict[str, int] = {}
     min_resources: dict[str, Quantity] = {}
-    queue: str = "default"
+    queue: str = explicit("default")
     priority_class_name: str = ""
     network_topology: NetworkTopologySpec | None = None
     sub_group_policy: tuple[SubGroupPolicy, ...] = ()
@@ -108,7 +108,7 @@ class VolcanoPodGroup(ApiStruct, frozen=True):
     """scheduling.volcano.sh/v1beta1 PodGroup."""
 
     metadata: ObjectMeta = ObjectMeta()
-    spec: VolcanoPodGroupSpec = VolcanoPodGroupSpec()
+    spec: VolcanoPodGroupSpec = explicit(VolcanoPodGroupSpec())
     status: ConditionedStatus = ConditionedStatus()
 
 
@@ -127,7 +127,7 @@ class KaiSubGroup(ApiStruct, frozen=True):
     """subGroups[]."""
 
     name: str
-    min_member: int = 1
+    min_member: int = explicit(1)
     parent: str = ""
     topology_constraint: TopologyConstraint | None = None
 
@@ -135,7 +135,7 @@ class KaiSubGroup(ApiStruct, frozen=True):
 class KaiPodGroupSpec(ApiStruct, frozen=True):
     """spec of a KAI pod group."""
 
-    min_member: int = 1
+    min_member: int = explicit(1)
     queue: str = ""
     priority_class_name: str = ""
     preemptibility: Literal["", "preemptible", "non-preemptible"] = ""
@@ -147,7 +147,7 @@ class KaiPodGroup(ApiStruct, frozen=True):
     """scheduling.run.ai/v2alpha2 PodGroup."""
 
     metadata: ObjectMeta = ObjectMeta()
-    spec: KaiPodGroupSpec = KaiPodGroupSpec()
+    spec: KaiPodGroupSpec = explicit(KaiPodGroupSpec())
     status: ConditionedStatus = ConditionedStatus()
 
 
@@ -157,7 +157,7 @@ class KaiPodGroup(ApiStruct, frozen=True):
 class GangPolicy(ApiStruct, frozen=True):
     """schedulingPolicy.gang."""
 
-    min_count: int = 1
+    min_count: int = explicit(1)
 
 
 class BasicPolicy(ApiStruct, frozen=True):
@@ -189,7 +189,7 @@ class PodGroupTemplate(ApiStruct, frozen=True):
     name: str
     scheduling_policy: SchedulingPolicy | None = None
     scheduling_constraints: SchedulingConstraints = SchedulingConstraints()
-    disruption_mode: str = "Pod"
+    disruption_mode: str = explicit("Pod")
     priority_class_name: str = ""
 
 

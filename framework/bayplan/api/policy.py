@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from bayplan.api.meta import ApiStruct, LabelSelector, ObjectMeta
+from bayplan.api.meta import ApiStruct, LabelSelector, ObjectMeta, explicit
 
 __all__ = ["Namespace", "PodDisruptionBudget", "PriorityClass", "Service"]
 
@@ -34,7 +34,7 @@ class PriorityClass(ApiStruct, frozen=True):
     value: int
     metadata: ObjectMeta = ObjectMeta()
     global_default: bool = False
-    preemption_policy: Literal["PreemptLowerPriority", "Never"] = "PreemptLowerPriority"
+    preemption_policy: Literal["PreemptLowerPriority", "Never"] = explicit("PreemptLowerPriority")
 
 
 class PodDisruptionBudgetSpec(ApiStruct, frozen=True):

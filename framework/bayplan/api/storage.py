@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from bayplan.api.meta import ApiStruct, LabelSelector, ObjectMeta
+from bayplan.api.meta import ApiStruct, LabelSelector, ObjectMeta, explicit
 from bayplan.api.pod import NodeSelector
 from bayplan.api.quantity import Quantity
 from bayplan.api.volume_claim import AccessMode, PersistentVolumeClaimSpec, VolumeMode
@@ -37,7 +37,7 @@ class PersistentVolumeClaim(ApiStruct, frozen=True):
     """v1 PersistentVolumeClaim."""
 
     metadata: ObjectMeta = ObjectMeta()
-    spec: PersistentVolumeClaimSpec = PersistentVolumeClaimSpec()
+    spec: PersistentVolumeClaimSpec = explicit(PersistentVolumeClaimSpec())
     status: PersistentVolumeClaimStatus = PersistentVolumeClaimStatus()
 
     @property
@@ -81,10 +81,10 @@ class PersistentVolumeSpec(ApiStruct, frozen=True):
     access_modes: tuple[AccessMode, ...] = ()
     claim_ref: ObjectReference | None = None
     storage_class_name: str = ""
-    volume_mode: VolumeMode = "Filesystem"
+    volume_mode: VolumeMode = explicit("Filesystem")
     node_affinity: VolumeNodeAffinity | None = None
     csi: CSIVolumeSource | None = None
-    persistent_volume_reclaim_policy: ReclaimPolicy = "Retain"
+    persistent_volume_reclaim_policy: ReclaimPolicy = explicit("Retain")
     volume_attributes_class_name: str = ""
 
 
@@ -98,7 +98,7 @@ class PersistentVolume(ApiStruct, frozen=True):
     """v1 PersistentVolume."""
 
     metadata: ObjectMeta = ObjectMeta()
-    spec: PersistentVolumeSpec = PersistentVolumeSpec()
+    spec: PersistentVolumeSpec = explicit(PersistentVolumeSpec())
     status: PersistentVolumeStatus = PersistentVolumeStatus()
 
     @property
@@ -125,9 +125,9 @@ class StorageClass(ApiStruct, frozen=True):
 
     provisioner: str
     metadata: ObjectMeta = ObjectMeta()
-    volume_binding_mode: Literal["Immediate", "WaitForFirstConsumer"] = "Immediate"
+    volume_binding_mode: Literal["Immediate", "WaitForFirstConsumer"] = explicit("Immediate")
     allowed_topologies: tuple[TopologySelectorTerm, ...] = ()
-    reclaim_policy: ReclaimPolicy = "Delete"
+    reclaim_policy: ReclaimPolicy = explicit("Delete")
 
 
 class VolumeNodeResources(ApiStruct, frozen=True):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from bayplan.api.meta import ApiStruct, LabelSelector, ObjectMeta
+from bayplan.api.meta import ApiStruct, LabelSelector, ObjectMeta, explicit
 from bayplan.api.quantity import Quantity
 
 __all__ = [
@@ -32,7 +32,7 @@ class PersistentVolumeClaimSpec(ApiStruct, frozen=True):
     access_modes: tuple[AccessMode, ...] = ()
     resources: VolumeResources = VolumeResources()
     storage_class_name: str | None = None
-    volume_mode: VolumeMode = "Filesystem"
+    volume_mode: VolumeMode = explicit("Filesystem")
     volume_name: str = ""
     selector: LabelSelector | None = None
     volume_attributes_class_name: str = ""
@@ -42,4 +42,4 @@ class PersistentVolumeClaimTemplate(ApiStruct, frozen=True):
     """The claim to create for a generic ephemeral volume, or for a pod of a StatefulSet."""
 
     metadata: ObjectMeta = ObjectMeta()
-    spec: PersistentVolumeClaimSpec = PersistentVolumeClaimSpec()
+    spec: PersistentVolumeClaimSpec = explicit(PersistentVolumeClaimSpec())

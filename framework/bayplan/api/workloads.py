@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from bayplan.api.meta import ApiStruct, LabelSelector, ObjectMeta
+from bayplan.api.meta import ApiStruct, LabelSelector, ObjectMeta, explicit
 from bayplan.api.pod import PodTemplate
 from bayplan.api.podgroup import NetworkTopologySpec
 from bayplan.api.volume_claim import PersistentVolumeClaimTemplate
@@ -34,19 +34,19 @@ CountOrPercent = int | str
 class JobSpec(ApiStruct, frozen=True):
     """spec of a job."""
 
-    parallelism: int = 1
+    parallelism: int = explicit(1)
     completions: int | None = None
-    completion_mode: Literal["NonIndexed", "Indexed"] = "NonIndexed"
-    backoff_limit: int = 6
+    completion_mode: Literal["NonIndexed", "Indexed"] = explicit("NonIndexed")
+    backoff_limit: int = explicit(6)
     suspend: bool = False
-    template: PodTemplate = PodTemplate()
+    template: PodTemplate = explicit(PodTemplate())
 
 
 class Job(ApiStruct, frozen=True):
     """batch/v1 Job."""
 
     metadata: ObjectMeta = ObjectMeta()
-    spec: JobSpec = JobSpec()
+    spec: JobSpec = explicit(JobSpec())
 
 
 class WorkloadCondition(ApiStruct, frozen=True):
@@ -63,9 +63,9 @@ class WorkloadCondition(ApiStruct, frozen=True):
 class ReplicaSetSpec(ApiStruct, frozen=True):
     """spec of a replica set."""
 
-    replicas: int = 1
+    replicas: int = explicit(1)
     selector: LabelSelector | None = None
-    template: PodTemplate = PodTemplate()
+    template: PodTemplate = explicit(PodTemplate())
     min_ready_seconds: int = 0
 
 
@@ -84,34 +84,34 @@ class ReplicaSet(ApiStruct, frozen=True):
     """apps/v1 ReplicaSet."""
 
     metadata: ObjectMeta = ObjectMeta()
-    spec: ReplicaSetSpec = ReplicaSetSpec()
+    spec: ReplicaSetSpec = explicit(ReplicaSetSpec())
     status: ReplicaSetStatus = ReplicaSetStatus()
 
 
 class RollingDeployment(ApiStruct, frozen=True):
     """strategy.rollingUpdate of a deployment."""
 
-    max_surge: CountOrPercent = "25%"
-    max_unavailable: CountOrPercent = "25%"
+    max_surge: CountOrPercent = explicit("25%")
+    max_unavailable: CountOrPercent = explicit("25%")
 
 
 class DeploymentStrategy(ApiStruct, frozen=True):
     """spec.strategy of a deployment."""
 
-    type: Literal["RollingUpdate", "Recreate"] = "RollingUpdate"
+    type: Literal["RollingUpdate", "Recreate"] = explicit("RollingUpdate")
     rolling_update: RollingDeployment | None = None
 
 
 class DeploymentSpec(ApiStruct, frozen=True):
     """spec of a deployment."""
 
-    replicas: int = 1
+    replicas: int = explicit(1)
     selector: LabelSelector | None = None
-    template: PodTemplate = PodTemplate()
-    strategy: DeploymentStrategy = DeploymentStrategy()
+    template: PodTemplate = explicit(PodTemplate())
+    strategy: DeploymentStrategy = explicit(DeploymentStrategy())
     min_ready_seconds: int = 0
-    progress_deadline_seconds: int | None = 600
-    revision_history_limit: int = 10
+    progress_deadline_seconds: int | None = explicit(600)
+    revision_history_limit: int = explicit(10)
     paused: bool = False
 
 
@@ -133,7 +133,7 @@ class Deployment(ApiStruct, frozen=True):
     """apps/v1 Deployment."""
 
     metadata: ObjectMeta = ObjectMeta()
-    spec: DeploymentSpec = DeploymentSpec()
+    spec: DeploymentSpec = explicit(DeploymentSpec())
     status: DeploymentStatus = DeploymentStatus()
 
 
@@ -147,7 +147,7 @@ class RollingStatefulSet(ApiStruct, frozen=True):
 class StatefulSetStrategy(ApiStruct, frozen=True):
     """spec.updateStrategy of a stateful set."""
 
-    type: Literal["RollingUpdate", "OnDelete"] = "RollingUpdate"
+    type: Literal["RollingUpdate", "OnDelete"] = explicit("RollingUpdate")
     rolling_update: RollingStatefulSet | None = None
 
 
@@ -160,15 +160,15 @@ class Ordinals(ApiStruct, frozen=True):
 class StatefulSetSpec(ApiStruct, frozen=True):
     """spec of a stateful set."""
 
-    replicas: int = 1
+    replicas: int = explicit(1)
     selector: LabelSelector | None = None
-    template: PodTemplate = PodTemplate()
+    template: PodTemplate = explicit(PodTemplate())
     service_name: str = ""
-    pod_management_policy: Literal["OrderedReady", "Parallel"] = "OrderedReady"
-    update_strategy: StatefulSetStrategy = StatefulSetStrategy()
+    pod_management_policy: Literal["OrderedReady", "Parallel"] = explicit("OrderedReady")
+    update_strategy: StatefulSetStrategy = explicit(StatefulSetStrategy())
     ordinals: Ordinals = Ordinals()
     min_ready_seconds: int = 0
-    revision_history_limit: int = 10
+    revision_history_limit: int = explicit(10)
     volume_claim_templates: tuple[PersistentVolumeClaimTemplate, ...] = ()
 
 
@@ -190,7 +190,7 @@ class StatefulSet(ApiStruct, frozen=True):
     """apps/v1 StatefulSet."""
 
     metadata: ObjectMeta = ObjectMeta()
-    spec: StatefulSetSpec = StatefulSetSpec()
+    spec: StatefulSetSpec = explicit(StatefulSetSpec())
     status: StatefulSetStatus = StatefulSetStatus()
 
 
@@ -198,13 +198,13 @@ class RollingDaemonSet(ApiStruct, frozen=True):
     """updateStrategy.rollingUpdate of a daemon set."""
 
     max_surge: CountOrPercent = 0
-    max_unavailable: CountOrPercent = 1
+    max_unavailable: CountOrPercent = explicit(1)
 
 
 class DaemonSetStrategy(ApiStruct, frozen=True):
     """spec.updateStrategy of a daemon set."""
 
-    type: Literal["RollingUpdate", "OnDelete"] = "RollingUpdate"
+    type: Literal["RollingUpdate", "OnDelete"] = explicit("RollingUpdate")
     rolling_update: RollingDaemonSet | None = None
 
 
@@ -212,10 +212,10 @@ class DaemonSetSpec(ApiStruct, frozen=True):
     """spec of a daemon set."""
 
     selector: LabelSelector | None = None
-    template: PodTemplate = PodTemplate()
-    update_strategy: DaemonSetStrategy = DaemonSetStrategy()
+    template: PodTemplate = explicit(PodTemplate())
+    update_strategy: DaemonSetStrategy = explicit(DaemonSetStrategy())
     min_ready_seconds: int = 0
-    revision_history_limit: int = 10
+    revision_history_limit: int = explicit(10)
 
 
 class DaemonSetStatus(ApiStruct, frozen=True):
@@ -236,7 +236,7 @@ class DaemonSet(ApiStruct, frozen=True):
     """apps/v1 DaemonSet."""
 
     metadata: ObjectMeta = ObjectMeta()
-    spec: DaemonSetSpec = DaemonSetSpec()
+    spec: DaemonSetSpec = explicit(DaemonSetSpec())
     status: DaemonSetStatus = DaemonSetStatus()
 
 
@@ -264,9 +264,9 @@ class VolcanoTask(ApiStruct, frozen=True):
     """tasks[] of a Volcano job; ``min_available`` None means all replicas."""
 
     name: str = ""
-    replicas: int = 1
+    replicas: int = explicit(1)
     min_available: int | None = None
-    template: PodTemplate = PodTemplate()
+    template: PodTemplate = explicit(PodTemplate())
     partition_policy: PartitionPolicy | None = None
 
 
@@ -275,8 +275,8 @@ class VolcanoJobSpec(ApiStruct, frozen=True):
 
     min_available: int | None = None
     tasks: tuple[VolcanoTask, ...] = ()
-    queue: str = "default"
-    scheduler_name: str = "volcano"
+    queue: str = explicit("default")
+    scheduler_name: str = explicit("volcano")
     priority_class_name: str = ""
     network_topology: NetworkTopologySpec | None = None
 
@@ -285,4 +285,4 @@ class VolcanoJob(ApiStruct, frozen=True):
     """batch.volcano.sh/v1alpha1 Job."""
 
     metadata: ObjectMeta = ObjectMeta()
-    spec: VolcanoJobSpec = VolcanoJobSpec()
+    spec: VolcanoJobSpec = explicit(VolcanoJobSpec())
