@@ -12,8 +12,16 @@ from plane import ControlPlane, wait_until
 
 from bayplan.api import KINDS, Kind
 
-_BUILT_IN = ("", "apps", "batch", "policy", "resource.k8s.io", "scheduling.k8s.io")
-_BUILT_IN_STORAGE = "storage.k8s.io"
+BUILT_IN = (
+    "",
+    "apps",
+    "batch",
+    "policy",
+    "resource.k8s.io",
+    "scheduling.k8s.io",
+    "storage.k8s.io",
+)
+"""Groups of kinds that every API server serves."""
 _OWN_STATUS = ("scheduling.sigs.k8s.io", "scheduling.volcano.sh")
 """Groups whose PodGroup has no status subresource in the CRD of its own system."""
 _PLAIN = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
@@ -52,7 +60,7 @@ def install(client: Client) -> None:
 def _definitions() -> Iterator[Content]:
     """Yield permissive CRDs of the kinds that other systems define."""
     for kind in KINDS.values():
-        if kind.group in _BUILT_IN or kind.group == _BUILT_IN_STORAGE:
+        if kind.group in BUILT_IN:
             continue
         own = kind.group in _OWN_STATUS
         yield {
