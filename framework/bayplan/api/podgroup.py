@@ -229,9 +229,15 @@ class NativePodGroupSpec(ApiStruct, frozen=True):
     priority_class_name: str = ""
 
 
+class NativePodGroupStatus(ApiStruct, frozen=True):
+    """status of a Kubernetes pod group; it counts no pods."""
+
+    conditions: tuple[GroupCondition, ...] = ()
+
+
 class NativePodGroup(ApiStruct, frozen=True):
     """scheduling.k8s.io PodGroup of Kubernetes 1.36 (v1alpha2) and 1.37 (v1alpha3, v1beta1)."""
 
     metadata: ObjectMeta = ObjectMeta()
     spec: NativePodGroupSpec = NativePodGroupSpec()
-    status: ConditionedStatus = ConditionedStatus()
+    status: NativePodGroupStatus = NativePodGroupStatus()

@@ -194,7 +194,12 @@ class Election:
                 "namespace": self._namespace,
                 "annotations": self._annotations(),
             },
-            "spec": self._spec(self.identity, round(self._times.lease_duration), _LeaseSpec()),
+            "spec": self._spec(
+                self.identity,
+                round(self._times.lease_duration),
+                # Nobody held it before, so it does not change hands.
+                _LeaseSpec(holder_identity=self.identity),
+            ),
         }
         await self._transport.request("POST", self._root, msgspec.json.encode(body))
 

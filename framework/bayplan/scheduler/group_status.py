@@ -22,7 +22,12 @@ from bayplan.api import (
     kind_of,
 )
 from bayplan.api.network import ClusterNetworkTopologyStatus, TopologyDetail, TopologyInfo
-from bayplan.api.podgroup import ConditionedStatus, GroupCondition, PodGroupStatus
+from bayplan.api.podgroup import (
+    ConditionedStatus,
+    GroupCondition,
+    NativePodGroupStatus,
+    PodGroupStatus,
+)
 from bayplan.cluster.conditions import without_times
 from bayplan.cluster.protocol import Cluster, Event, PatchStatus
 from bayplan.gangs.completeness import has_minimum
@@ -107,16 +112,18 @@ class GroupStatusWriter:
         meta = group.metadata
         key = f"{meta.namespace}/{meta.name}"
         if isinstance(group, PodGroup):
-            status: PodGroupStatus | ConditionedStatus = PodGroupStatus(
+            status: PodGroupStatus | ConditionedStatus | NativePodGroupStatus = PodGroupStatus(
                 phase_of(members),
                 len(members.bound),
                 members.running,
                 members.count_ended("Succeeded"),
                 members.count_ended("Failed"),
             )
+        elif isinstance(group, NativePodGroup):
+            status = _native(group, members, message)
         else:
-            assert isinstance(group, VolcanoPodGroup | KaiPodGroup | NativePodGroup)
-            status = _conditioned(group, members, message)
+            assert isinstance(group, VolcanoPodGroup | KaiPodGroup)
+            status = _conditioned(members, message)
         if status != without_times(getattr(group, "status", None)):
             self._cluster.submit(PatchStatus(type(group), key, status))
         if message and self._recorded.get(key) != message:
@@ -160,43 +167,31 @@ def phase_of(members: GangMembers) -> str:
     return "Pending"
 
 
-def _conditioned(
-    group: VolcanoPodGroup | KaiPodGroup | NativePodGroup, members: GangMembers, message: str
-) -> ConditionedStatus:
+def _native(group: NativePodGroup, members: GangMembers, message: str) -> NativePodGroupStatus:
+    assert members.gang is not None, "checked by the caller"
+    if has_minimum(members.gang, len(members.bound)):
+        condition = GroupCondition("PodGroupScheduled", "True", "Scheduled")
+    elif message:
+        condition = GroupCondition("PodGroupScheduled", "False", "Unschedulable", message)
+    else:
+        return cast(NativePodGroupStatus, without_times(group.status))
+    return NativePodGroupStatus((condition,))
+
+
+def _conditioned(members: GangMembers, message: str) -> ConditionedStatus:
     gang = members.gang
     assert gang is not None, "checked by the caller"
     complete = has_minimum(gang, len(members.bound))
-    if isinstance(group, NativePodGroup):
-        if not complete and not message:
-            return cast(ConditionedStatus, without_times(group.status))
-        condition = GroupCondition(
-            "PodGroupScheduled",
-            "True" if complete else "False",
-            "Scheduled" if complete else "Unschedulable",
-            "" if complete else message,
-        )
-    elif complete or not message:
+    succeeded, failed = members.count_ended("Succeeded"), members.count_ended("Failed")
+    if complete or not message:
         condition = GroupCondition("Scheduled", "True" if complete else "False")
     else:
-        reason = "NotEnoughResources"
-        if not has_minimum(gang, members.present):
-            reason = "NotEnoughTasks"
+        reason = "NotEnoughResources" if has_minimum(gang, members.present) else "NotEnoughTasks"
         condition = GroupCondition("Unschedulable", "True", reason, message)
-    conditions = (condition,)
-    phase = group.status.phase
-    if not isinstance(group, NativePodGroup):
-        phase = "Pending"
-        if complete:
-            phase = "Running"
-        if has_minimum(gang, members.count_ended("Succeeded")):
-            phase = "Completed"
-    return ConditionedStatus(
-        phase,
-        conditions,
-        members.running,
-        members.count_ended("Succeeded"),
-        members.count_ended("Failed"),
-    )
+    phase = "Running" if complete else "Pending"
+    if has_minimum(gang, succeeded):
+        phase = "Completed"
+    return ConditionedStatus(phase, (condition,), members.running, succeeded, failed)
 
 
 def detail_status(tree: NetworkTree) -> Iterator[TopologyDetail]:

@@ -8,10 +8,11 @@ from typing import Any
 import msgspec
 
 from bayplan.api import ApiObject
+from bayplan.api.configmap import ConfigMap
 from bayplan.cluster.conditions import stamped
 from bayplan.cluster.kubernetes.pod_writes import Lookup, rfc3339
 from bayplan.cluster.kubernetes.resources import WatchedResource
-from bayplan.cluster.kubernetes.transport import MERGE_PATCH, Requests
+from bayplan.cluster.kubernetes.transport import JSON_PATCH, MERGE_PATCH, Requests
 from bayplan.cluster.protocol import PatchStatus, PutConfigMap
 from bayplan.errors import AlreadyExists, NotFound
 
@@ -57,7 +58,7 @@ class StatusWrites:
         await self._transport.request("PATCH", path, body, MERGE_PATCH)
 
     async def put_config_map(self, write: PutConfigMap, sent: bool) -> None:
-        """Create a ConfigMap, or replace its data."""
+        """Create a ConfigMap, or replace what it holds."""
         content = write.config_map
         namespace, name = content.metadata.namespace, content.metadata.name
         collection = f"/api/v1/namespaces/{namespace}/configmaps"
@@ -66,7 +67,20 @@ class StatusWrites:
         try:
             await self._transport.request("POST", collection, body)
         except AlreadyExists:
-            await self._transport.request("PATCH", f"{collection}/{name}", body, MERGE_PATCH)
+            patch = msgspec.json.encode(_replacing(content))
+            await self._transport.request("PATCH", f"{collection}/{name}", patch, JSON_PATCH)
+
+
+def _replacing(content: ConfigMap) -> list[dict[str, Any]]:
+    """Return a JSON patch; unlike a merge patch it leaves no keys of what was there before."""
+    meta = content.metadata
+    values = {
+        "/data": content.data,
+        "/metadata/annotations": meta.annotations,
+        "/metadata/labels": meta.labels,
+        "/metadata/ownerReferences": meta.owner_references,
+    }
+    return [{"op": "add", "path": path, "value": value} for path, value in values.items()]
 
 
 def _all_fields(status: msgspec.Struct) -> dict[str, Any]:

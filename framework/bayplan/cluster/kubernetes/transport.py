@@ -29,9 +29,18 @@ from bayplan.errors import (
     Unauthorized,
 )
 
-__all__ = ["JSON", "MERGE_PATCH", "STRATEGIC_PATCH", "Requests", "Transport", "error_of"]
+__all__ = [
+    "JSON",
+    "JSON_PATCH",
+    "MERGE_PATCH",
+    "STRATEGIC_PATCH",
+    "Requests",
+    "Transport",
+    "error_of",
+]
 
 JSON = "application/json"
+JSON_PATCH = "application/json-patch+json"
 MERGE_PATCH = "application/merge-patch+json"
 STRATEGIC_PATCH = "application/strategic-merge-patch+json"
 

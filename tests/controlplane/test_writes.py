@@ -1,0 +1,600 @@
+"""A real API server accepts every write that a deployed role allows, and then holds what was meant.
+
+The scheduler's writes have the rights of its account.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+import msgspec
+import pytest
+import yaml
+from audit import Permission, permissions
+from deployed import DEPLOY, documents
+from faces import node, pod
+from installation import path_of
+from live_cluster import EVENTS, Content, LiveCluster
+from msgspec.structs import replace
+from plane import SECONDS, ControlPlane, wait_until
+
+from bayplan.api import (
+    ApiObject,
+    ClusterNetworkTopology,
+    KaiPodGroup,
+    NativePodGroup,
+    ObjectMeta,
+    OwnerReference,
+    PersistentVolume,
+    PersistentVolumeClaim,
+    Pod,
+    PodCondition,
+    PodGroup,
+    Quantity,
+    ResourceClaim,
+    SchedulerPluginsPodGroup,
+    Toleration,
+    VolcanoPodGroup,
+    kind_of,
+)
+from bayplan.api.configmap import ConfigMap
+from bayplan.api.dra import (
+    AllocatedDevice,
+    AllocationResult,
+    DeviceAllocation,
+    DeviceClaim,
+    DeviceConfiguration,
+    DeviceRequest,
+    DeviceTaint,
+    ExactDeviceRequest,
+    OpaqueConfiguration,
+    ResourceClaimSpec,
+)
+from bayplan.api.network import ClusterNetworkTopologyStatus, TopologyDetail, TopologyInfo
+from bayplan.api.objects import KINDS
+from bayplan.api.pod import (
+    ExtendedResourceMapping,
+    NodeSelector,
+    NodeSelectorRequirement,
+    NodeSelectorTerm,
+)
+from bayplan.api.podgroup import (
+    ConditionedStatus,
+    GroupCondition,
+    NativePodGroupStatus,
+    PodGroupStatus,
+)
+from bayplan.api.volumes import SELECTED_NODE, reference_to
+from bayplan.cluster.conditions import without_times
+from bayplan.cluster.kubernetes.credentials import Credentials
+from bayplan.cluster.kubernetes.events import EventRecorder
+from bayplan.cluster.kubernetes.resources import WatchedResource
+from bayplan.cluster.kubernetes.transport import Transport
+from bayplan.cluster.kubernetes.writer import Writer
+from bayplan.cluster.protocol import (
+    Bind,
+    BindVolume,
+    CreateClaim,
+    Event,
+    Evict,
+    PatchPodStatus,
+    PatchStatus,
+    PutConfigMap,
+    ReleaseClaim,
+    ReserveClaim,
+    SelectNode,
+    Write,
+)
+from bayplan.errors import ClusterError
+from bayplan.live.election import Election
+from bayplan.live.token_reviews import TokenReviews
+from bayplan.profiles.settings import LeaderElection
+from bayplan.topology.machine.model import Mig
+from bayplan.topology.machine.readers.machinefile import known_machine, known_machines
+from bayplan_dra.driver.kubernetes_api import KubernetesApi
+from bayplan_dra.driver.publish.devices import DRIVER, inventory_of
+from bayplan_dra.driver.publish.publisher import Publisher
+
+Obj = TypeVar("Obj", bound=ApiObject)
+Result = TypeVar("Result")
+Test = TypeVar("Test", bound=Callable[..., object])
+
+DRA = "resource.k8s.io"
+ROLES = ("rbac.yaml", "dra-driver.yaml", "nccl-configmaps.yaml")
+NOT_SENT = {
+    ("patch", "scheduling.sigs.k8s.io", "podgroups"): "the CRD of configs/crds has a /status",
+    ("patch", DRA, "resourceclaims/binding"): "asked for with resourceclaims/status",
+}
+
+_VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch"}
+_needed: set[Permission] = set()
+
+
+def needs(*names: str) -> Callable[[Test], Test]:
+    """Say which permissions a test uses, such as ``create jobs.batch`` or ``patch pods/status``."""
+    found = {_permission(name) for name in names}
+    _needed.update(found)
+
+    def note(test: Test) -> Test:
+        test.needs = found
+        return test
+
+    return note
+
+
+def _permission(name: str) -> Permission:
+    verb, _, rest = name.partition(" ")
+    whole, _, part = rest.partition("/")
+    resource, _, group = whole.partition(".")
+    return verb, group, f"{resource}/{part}" if part else resource
+
+
+class NotedTransport(Transport):
+    """Notes the permissions that writes need; unknown fields are refused."""
+
+    def __init__(self, kubeconfig: Path, used: set[Permission]) -> None:
+        super().__init__(Credentials(kubeconfig), field_validation="Strict")
+        self._used = used
+
+    async def request(self, method: str, path: str, *arguments: Any, **named: Any) -> bytes:
+        if method in _VERBS:
+            parts = path.split("/")
+            group, rest = ("", parts[3:]) if parts[1] == "api" else (parts[2], parts[4:])
+            if rest[0] == "namespaces" and len(rest) > 2:
+                del rest[:2]
+            resource = "/".join(rest[::2])
+            self._used.add((_VERBS[method], group, resource))
+        return await super().request(method, path, *arguments, **named)
+
+
+class Wire:
+    """Carries out writes as the scheduler does, and reads what is there then."""
+
+    def __init__(self, cluster: LiveCluster) -> None:
+        self.client = cluster.client
+        self.used: set[Permission] = set()
+        self.kubeconfig = cluster.kubeconfig
+
+    def get(self, type_: type[Obj], key: str) -> Obj:
+        """Return an object."""
+        resource = self.resource_of(type_)
+        answer = self.client.get(resource.path(key))
+        assert answer.code == 200, answer
+        return cast("Obj", resource.read(answer.body))
+
+    def resource_of(self, type_: type[ApiObject]) -> WatchedResource:
+        """Return where objects of a type are in the API."""
+        kind = next(kind for kind in KINDS.values() if kind.type is type_)
+        return WatchedResource(kind, kind.versions[0])
+
+    def carry_out(self, *writes: Write) -> None:
+        """Carry out writes, one after the other.
+
+        :raises ClusterError: when one of them is refused.
+        """
+        self.do(lambda transport: self._carry_out(transport, writes))
+
+    def do(self, action: Callable[[Transport], Awaitable[Result]]) -> Result:
+        """Do something with requests of the scheduler's account."""
+
+        async def run() -> Result:
+            transport = NotedTransport(self.kubeconfig, self.used)
+            try:
+                return await action(transport)
+            finally:
+                await transport.close()
+
+        return asyncio.run(run())
+
+    async def _carry_out(self, transport: Transport, writes: tuple[Write, ...]) -> None:
+        recorder = EventRecorder(transport, "bayplan", "test")
+        writer = Writer(transport, recorder, self, hold=0.0)
+        for write in writes:
+            answer: asyncio.Future[ClusterError | None] = asyncio.Future()
+            writer.submit(write, answer.set_result)
+            async with asyncio.timeout(SECONDS):
+                error = await answer
+            if error is not None:
+                raise error
+
+
+@pytest.fixture
+def wire(real: LiveCluster, request: pytest.FixtureRequest) -> Iterator[Wire]:
+    made = Wire(real)
+    yield made
+    assert made.used
+    assert made.used <= request.function.needs
+
+
+def test_every_write_that_a_role_allows_has_a_test() -> None:
+    found = documents(*(DEPLOY / name for name in ROLES))
+    roles = [content for content in found if content["kind"] in ("ClusterRole", "Role")]
+    allowed = permissions(*(rule for role in roles for rule in role["rules"]))
+    assert {one for one in allowed if one[0] in _VERBS.values()} == _needed | NOT_SENT.keys()
+
+
+# Pods ------------------------------------------------------------------------------------------
+
+
+def made_pod(wire: Wire, real: LiveCluster, content: Content | None = None) -> Pod:
+    """Create a pod that no scheduler looks at."""
+    real.apply([content or pod("p", schedulerName="nobody")])
+    return wire.get(Pod, "default/p")
+
+
+@needs("create pods/binding")
+@pytest.mark.parametrize("annotations", [{}, {"example.com/none": "", "example.com/gpus": "0,1"}])
+def test_a_binding(wire: Wire, real: LiveCluster, annotations: dict[str, str]) -> None:
+    real.apply([node("n")])
+    uid = made_pod(wire, real).metadata.uid
+    wire.carry_out(Bind("default/p", uid, "n", annotations))
+    found = wire.get(Pod, "default/p")
+    assert found.spec.node_name == "n"
+    assert found.metadata.annotations == annotations
+
+
+@needs("create pods/eviction", "patch pods/status")
+@pytest.mark.parametrize("message", ["", "preempted by default/q"])
+def test_an_eviction_and_its_reason(wire: Wire, real: LiveCluster, message: str) -> None:
+    content = pod("p", schedulerName="nobody", nodeName="n")
+    content["metadata"]["finalizers"] = ["example.com/kept"]
+    uid = made_pod(wire, real, content).metadata.uid
+    wire.carry_out(Evict("default/p", uid, message))
+    found = wire.get(Pod, "default/p")
+    assert found.metadata.deletion_timestamp is not None
+    (condition,) = (c for c in found.status.conditions if c.type == "DisruptionTarget")
+    assert replace(condition, last_transition_time=None) == PodCondition(
+        "DisruptionTarget", "True", "PreemptionByScheduler", message
+    )
+
+
+@needs("patch pods/status")
+@pytest.mark.parametrize("nominated", [None, "n"])
+@pytest.mark.parametrize(
+    "condition",
+    [
+        PodCondition("PodScheduled", "False"),
+        PodCondition("PodScheduled", "False", "Unschedulable", "0/1 nodes are available"),
+    ],
+    ids=["bare", "full"],
+)
+def test_the_condition_of_a_pod(
+    wire: Wire, real: LiveCluster, condition: PodCondition, nominated: str | None
+) -> None:
+    uid = made_pod(wire, real).metadata.uid
+    wire.carry_out(PatchPodStatus("default/p", uid, condition, nominated))
+    found = wire.get(Pod, "default/p").status
+    assert [replace(one, last_transition_time=None) for one in found.conditions] == [condition]
+    assert found.nominated_node_name == (nominated or "")
+    wire.carry_out(PatchPodStatus("default/p", uid, condition, ""))
+    assert wire.get(Pod, "default/p").status.nominated_node_name == ""
+
+
+@needs("create events", "patch events")
+@pytest.mark.parametrize("about", ["Pod", "Node"])
+def test_an_event_and_its_count(wire: Wire, real: LiveCluster, about: str) -> None:
+    real.apply([node("n")])
+    made_pod(wire, real)
+    event = Event("default/p" if about == "Pod" else "n", "Warning", "Tried", "", about=about)
+    wire.carry_out(event, event)
+    (found,) = (one for one in real.items(EVENTS) if one["involvedObject"]["kind"] == about)
+    told = {key: found[key] for key in ("type", "reason", "count", "reportingInstance")}
+    assert told == {"type": "Warning", "reason": "Tried", "count": 2, "reportingInstance": "test"}
+    assert found["involvedObject"]["apiVersion"] == "v1"
+    assert found["involvedObject"]["uid"]
+
+
+# Gangs and networks ----------------------------------------------------------------------------
+
+COUNTS = {"running": 1, "succeeded": 2, "failed": 3}
+REASON = GroupCondition("Unschedulable", "True", "NotEnoughResources", "0/1 nodes are available")
+GROUP_STATUSES: dict[type[ApiObject], list[msgspec.Struct]] = {
+    PodGroup: [PodGroupStatus(), PodGroupStatus("Running", 1, **COUNTS)],
+    SchedulerPluginsPodGroup: [PodGroupStatus(), PodGroupStatus("Running", 1, **COUNTS)],
+    VolcanoPodGroup: [
+        ConditionedStatus(),
+        ConditionedStatus("Pending", (GroupCondition("Scheduled", "False"),)),
+        ConditionedStatus("Running", (REASON,), **COUNTS),
+    ],
+    KaiPodGroup: [
+        ConditionedStatus(),
+        ConditionedStatus("Pending", (GroupCondition("Scheduled", "False"),)),
+        ConditionedStatus("Running", (REASON,), **COUNTS),
+    ],
+    NativePodGroup: [
+        NativePodGroupStatus(),
+        NativePodGroupStatus((GroupCondition("PodGroupScheduled", "True", "Scheduled"),)),
+        NativePodGroupStatus((REASON,)),
+    ],
+}
+
+
+@needs(
+    "patch podgroups.scheduling.k8s.io/status",
+    "patch podgroups.scheduling.run.ai/status",
+    "patch podgroups.scheduling.sigs.k8s.io/status",
+    "patch podgroups.scheduling.volcano.sh",
+    "patch podgroups.scheduling.volcano.sh/status",
+    "patch podgroups.scheduling.x-k8s.io/status",
+)
+@pytest.mark.parametrize("type_", GROUP_STATUSES, ids=lambda type_: str(type_.__name__))
+def test_the_status_of_a_gang(wire: Wire, real: LiveCluster, type_: type[ApiObject]) -> None:
+    kind = kind_of(type_())
+    spec = {"schedulingPolicy": {"gang": {"minCount": 1}}} if type_ is NativePodGroup else {}
+    head = {"apiVersion": f"{kind.group}/{kind.versions[0]}", "kind": kind.name}
+    real.apply([{**head, "metadata": {"name": "g", "namespace": "default"}, "spec": spec}])
+    for status in [*GROUP_STATUSES[type_], *reversed(GROUP_STATUSES[type_])]:
+        wire.carry_out(PatchStatus(type_, "default/g", status))
+        assert without_times(getattr(wire.get(type_, "default/g"), "status", None)) == status
+
+
+@needs("patch clusternetworktopologies.scheduling.koordinator.sh/status")
+def test_the_status_of_a_network(wire: Wire, real: LiveCluster) -> None:
+    root = TopologyInfo("ClusterTopologyLayer")
+    spec = {"networkTopologySpec": [{"topologyLayer": "NodeTopologyLayer"}]}
+    version = "scheduling.koordinator.sh/v1alpha1"
+    head = {"apiVersion": version, "kind": "ClusterNetworkTopology"}
+    real.apply([{**head, "metadata": {"name": "default"}, "spec": spec}])
+    for status in (
+        ClusterNetworkTopologyStatus(),
+        ClusterNetworkTopologyStatus((TopologyDetail(root, node_num=0),)),
+        ClusterNetworkTopologyStatus(
+            (
+                TopologyDetail(root, None, "Spine", ("a",), 1),
+                TopologyDetail(TopologyInfo("Spine", "a"), root, "NodeTopologyLayer", (), 1),
+            )
+        ),
+        ClusterNetworkTopologyStatus(),
+    ):
+        wire.carry_out(PatchStatus(ClusterNetworkTopology, "default", status))
+        assert wire.get(ClusterNetworkTopology, "default").status == status
+
+
+@needs("create configmaps", "patch configmaps")
+def test_a_config_map_holds_what_was_put_last(wire: Wire, real: LiveCluster) -> None:
+    found = documents(DEPLOY / "nccl-configmaps.yaml")
+    for content in found:
+        real.client.post(path_of(content, name=False), content)
+    owner = OwnerReference("Pod", "p", made_pod(wire, real).metadata.uid, "v1")
+    for data in ({}, {"a": "", "b": "1"}, {"b": "2"}, {}):
+        meta = ObjectMeta(
+            name="p-nccl",
+            namespace="default",
+            annotations={f"example.com/{key}": value for key, value in data.items()},
+            owner_references=(owner,),
+        )
+        wire.carry_out(PutConfigMap(ConfigMap(meta, data)))
+        got = real.client.get("/api/v1/namespaces/default/configmaps/p-nccl").json
+        assert got.get("data", {}) == data
+        assert got["metadata"].get("annotations", {}) == meta.annotations
+        (reference,) = got["metadata"]["ownerReferences"]
+        assert reference == {"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": owner.uid}
+    for content in found:
+        real.client.delete(path_of(content))
+
+
+# Claims ----------------------------------------------------------------------------------------
+
+HERE = NodeSelector(
+    (
+        NodeSelectorTerm(match_fields=(NodeSelectorRequirement("metadata.name", "In", ("n",)),)),
+        NodeSelectorTerm((NodeSelectorRequirement("example.com/gpus", "Exists"),)),
+    )
+)
+DEVICE = AllocatedDevice("r", "example.com", "n", "gpu-0")
+ALLOCATIONS = {
+    "nothing": AllocationResult(),
+    "a device": AllocationResult(DeviceAllocation((DEVICE,))),
+    "a device with everything": AllocationResult(
+        DeviceAllocation(
+            (
+                replace(
+                    DEVICE,
+                    admin_access=False,
+                    tolerations=(
+                        Toleration("a"),
+                        Toleration("a", "Equal", "b", "NoExecute", 0),
+                        Toleration(operator="Exists"),
+                    ),
+                    binding_conditions=("example.com/ready",),
+                    binding_failure_conditions=("example.com/failed",),
+                    share_id="a671734a-e8e5-11e4-8fde-42010af09327",
+                    consumed_capacity={"none": Quantity("0"), "some": Quantity("1536Mi")},
+                ),
+            ),
+            (
+                DeviceConfiguration(
+                    ("r",), OpaqueConfiguration("example.com", {"a": 0}), "FromClaim"
+                ),
+                DeviceConfiguration(
+                    opaque=OpaqueConfiguration("example.com", {}), source="FromClass"
+                ),
+            ),
+        ),
+        HERE,
+        "2026-01-01T00:00:00Z",
+    ),
+}
+
+
+def _claim(count: int) -> Content:
+    exactly = {"deviceClassName": "gpu", "allocationMode": "ExactCount", "count": count}
+    return {
+        "apiVersion": f"{DRA}/v1",
+        "kind": "ResourceClaim",
+        "metadata": {"name": "c", "namespace": "default"},
+        "spec": {"devices": {"requests": [{"name": "r", "exactly": exactly}]}},
+    }
+
+
+@needs("patch resourceclaims.resource.k8s.io", "patch resourceclaims.resource.k8s.io/status")
+@pytest.mark.parametrize("allocation", ALLOCATIONS.values(), ids=ALLOCATIONS)
+def test_an_allocation(wire: Wire, real: LiveCluster, allocation: AllocationResult) -> None:
+    user = made_pod(wire, real)
+    real.apply([_claim(1)])
+    uid = wire.get(ResourceClaim, "default/c").metadata.uid
+    wire.carry_out(ReserveClaim("default/c", uid, user.key, user.metadata.uid, allocation))
+    found = wire.get(ResourceClaim, "default/c").status
+    assert found.allocation == allocation
+    assert [one.uid for one in found.reserved_for] == [user.metadata.uid]
+    wire.carry_out(ReleaseClaim("default/c", uid, user.metadata.uid, deallocate=True))
+    assert wire.get(ResourceClaim, "default/c").status.allocation is None
+
+
+REQUESTS = {
+    "bare": DeviceRequest("r", ExactDeviceRequest(device_class_name="gpu")),
+    "counted": DeviceRequest(
+        "r", ExactDeviceRequest(device_class_name="gpu", allocation_mode="ExactCount", count=1)
+    ),
+}
+
+
+@needs(
+    "create resourceclaims.resource.k8s.io",
+    "patch resourceclaims.resource.k8s.io",
+    "patch resourceclaims.resource.k8s.io/status",
+    "patch pods/status",
+)
+@pytest.mark.parametrize("request_", REQUESTS.values(), ids=REQUESTS)
+def test_a_claim_of_extended_resources(
+    wire: Wire, real: LiveCluster, request_: DeviceRequest
+) -> None:
+    content = pod("p", schedulerName="nobody")
+    amounts = {"limits": {"example.com/gpu": "1"}, "requests": {"example.com/gpu": "1"}}
+    content["spec"]["containers"][0]["resources"] = amounts
+    user = made_pod(wire, real, content)
+    claim = ResourceClaim(spec=ResourceClaimSpec(DeviceClaim((request_,))))
+    mapping = ExtendedResourceMapping("main", "example.com/gpu", "r")
+    allocation = AllocationResult(DeviceAllocation((DEVICE,)))
+    wire.carry_out(CreateClaim(user.key, user.metadata.uid, claim, allocation, [mapping]))
+    status = wire.get(Pod, "default/p").status.extended_resource_claim_status
+    assert status is not None
+    assert status.request_mappings == (mapping,)
+    found = wire.get(ResourceClaim, f"default/{status.resource_claim_name}")
+    assert found.status.allocation == allocation
+    (request,) = found.spec.devices.requests
+    assert request == REQUESTS["counted"]
+
+
+# Volumes ---------------------------------------------------------------------------------------
+
+
+@needs("patch persistentvolumes", "patch persistentvolumeclaims")
+def test_a_volume_and_the_node_of_a_claim(wire: Wire, real: LiveCluster) -> None:
+    modes = {"accessModes": ["ReadWriteOnce"], "storageClassName": "none"}
+    claim_spec = {**modes, "resources": {"requests": {"storage": "1Gi"}}}
+    source = {"driver": "example.com", "volumeHandle": "v"}
+    volume_spec = {**modes, "capacity": {"storage": "2Gi"}, "csi": source}
+    real.apply(
+        [
+            {
+                "apiVersion": "storage.k8s.io/v1",
+                "kind": "StorageClass",
+                "metadata": {"name": "none"},
+                "provisioner": "example.com",
+                "volumeBindingMode": "WaitForFirstConsumer",
+            },
+            {
+                "apiVersion": "v1",
+                "kind": "PersistentVolumeClaim",
+                "metadata": {"name": "c", "namespace": "default"},
+                "spec": claim_spec,
+            },
+        ]
+    )
+    uid = wire.get(PersistentVolumeClaim, "default/c").metadata.uid
+    for name in ("n", ""):
+        wire.carry_out(SelectNode("default/c", uid, name))
+        claim = wire.get(PersistentVolumeClaim, "default/c")
+        assert claim.metadata.annotations.get(SELECTED_NODE, "") == name
+    head = {"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": "v"}}
+    real.apply([{**head, "spec": volume_spec}])
+    wait_until(lambda: wire.get(PersistentVolume, "v").status.phase == "Available", "available")
+    wire.carry_out(BindVolume("v", "default/c", uid))
+    assert wire.get(PersistentVolume, "v").spec.claim_ref == reference_to(claim)
+
+
+# The scheduler itself --------------------------------------------------------------------------
+
+
+@needs("create leases.coordination.k8s.io", "patch leases.coordination.k8s.io")
+def test_a_lease_is_held_renewed_and_released(wire: Wire) -> None:
+    path = "/apis/coordination.k8s.io/v1/namespaces/bayplan-system/leases/bayplan"
+    times = LeaderElection(
+        resource_namespace="bayplan-system",
+        lease_duration=3.0,
+        renew_deadline=2.0,
+        retry_period=0.02,
+    )
+
+    def lease() -> Content:
+        content: Content = wire.client.get(path).json
+        return content
+
+    async def lead(transport: Transport) -> None:
+        election = Election(transport, times, "me", lambda leads: None)
+        holding = asyncio.create_task(election.run())
+        async with asyncio.timeout(SECONDS):
+            while not election.leads():
+                await asyncio.sleep(0.01)
+            first = lease()
+            while lease()["metadata"]["resourceVersion"] == first["metadata"]["resourceVersion"]:
+                await asyncio.sleep(0.01)
+        spec = lease()["spec"]
+        assert (spec["holderIdentity"], spec["leaseDurationSeconds"]) == ("me", 3)
+        assert spec["acquireTime"] == first["spec"]["acquireTime"]
+        assert spec["leaseTransitions"] == 0
+        holding.cancel()
+        await election.release()
+
+    wire.do(lead)
+    released = lease()["spec"]
+    assert (released["holderIdentity"], released["leaseDurationSeconds"]) == ("", 1)
+    wire.client.delete(path)
+
+
+@needs(
+    "create tokenreviews.authentication.k8s.io", "create subjectaccessreviews.authorization.k8s.io"
+)
+def test_whether_a_token_may_read_metrics(wire: Wire, plane: ControlPlane) -> None:
+    token = yaml.safe_load(plane.kubeconfig.read_text())["users"][0]["user"]["token"]
+    own = yaml.safe_load(wire.kubeconfig.read_text())["users"][0]["user"]["token"]
+
+    async def ask(transport: Transport) -> list[bool]:
+        reviews = TokenReviews(transport)
+        return [await reviews.allows(one, "/metrics") for one in (token, own, "nobody's")]
+
+    assert wire.do(ask) == [True, False, False]
+
+
+# The driver ------------------------------------------------------------------------------------
+
+
+@needs("create resourceslices.resource.k8s.io", "update resourceslices.resource.k8s.io")
+@pytest.mark.parametrize("name", known_machines())
+def test_the_slices_of_a_machine_are_stored_as_they_are_published(
+    name: str, real: LiveCluster, plane: ControlPlane
+) -> None:
+    machine = known_machine(name)
+    half = machine.gpus[0].memory // 2
+    parts = (Mig("MIG-a", 1, 0, half), Mig("MIG-b", 2, 0, half))
+    parted = dataclasses.replace(machine.gpus[0], uuid="GPU-0", mig=parts)
+    machine = dataclasses.replace(machine, gpus=(parted, *machine.gpus[1:]))
+    inventory = inventory_of(machine, cpus=True)
+    real.apply([node("n")])
+    api = KubernetesApi(plane.kubeconfig)
+    publisher = Publisher(api, DRIVER, api.owner("n"))
+    taints = {"gpu-1": (DeviceTaint("dra.bayplan.dev/xid", "NoExecute", "79"),)}
+    try:
+        for wanted in ({}, taints):
+            assert publisher.publish(inventory, wanted) > 0
+            # One that starts again has only what the API server stores to compare with.
+            again = Publisher(api, DRIVER, api.owner("n"))
+            assert again.publish(inventory, wanted) == 0
+            assert publisher.warnings == []
+    finally:
+        publisher.withdraw()
