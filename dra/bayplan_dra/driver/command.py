@@ -64,7 +64,13 @@ class DriverService(Protocol):
 @click.option("--registry-dir", type=_FOLDER, default=Path("/var/lib/kubelet/plugins_registry"))
 @click.option("--cdi-dir", type=_FOLDER, default=Path("/var/run/cdi"))
 @click.option("--pod-uid", envvar="POD_UID", default="", help="For rolling updates.")
-@click.option("--numa-node", type=click.Choice(["int", "list"]), default="int", show_default=True)
+@click.option(
+    "--numa-node",
+    type=click.Choice(["int", "list"]),
+    default="int",
+    show_default=True,
+    help="A list needs the API server's feature gate DRAListTypeAttributes.",
+)
 @click.option("--cpus", is_flag=True, help="Also publish the CPUs of each NUMA node.")
 @click.option(
     "--taint-effect",
