@@ -12,9 +12,11 @@ from prometheus_client import CollectorRegistry, generate_latest
 from stage import Stage, stage
 
 from bayplan.api import Pod, PodCondition
+from bayplan.api.configmap import ConfigMap
+from bayplan.api.meta import ObjectMeta
 from bayplan.cluster.kubernetes.rate_limiter import RateLimiter
 from bayplan.cluster.kubernetes.writer import Writer
-from bayplan.cluster.protocol import Bind, Event, Evict, PatchPodStatus
+from bayplan.cluster.protocol import Bind, Event, Evict, PatchPodStatus, PutConfigMap
 from bayplan.errors import ClusterError, Conflict, NotFound, Stopped
 from bayplan.live.app import LiveApp
 from bayplan.profiles.loading import default_profiles
@@ -132,6 +134,16 @@ async def test_the_status_of_a_gang_is_not_written_for_every_member() -> None:
         )
         assert group["status"]["phase"] == "Running"
         assert group["status"]["running"] == size
+
+
+async def test_a_config_map_that_is_put_again_keeps_nothing_of_the_old_one() -> None:
+    async with stage([make_node("n")]) as made:
+        _, writer = await writing(made)
+        for data in ({"a": "1", "b": "1"}, {"b": "2"}, {}):
+            meta = ObjectMeta(name="c", namespace="default", annotations=data)
+            assert await answers(writer, PutConfigMap(ConfigMap(meta, data))) == [None]
+            found = made.cluster.get(ConfigMap, "default/c")
+            assert (found.data, found.metadata.annotations) == (data, data)
 
 
 def test_a_rate_lets_a_burst_through_and_the_rest_in_time() -> None:
