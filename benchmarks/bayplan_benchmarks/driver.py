@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from statistics import median
@@ -21,7 +22,7 @@ from bayplan.benchmark import Benchmark, BenchmarkResult
 from bayplan.topology.machine.bandwidth import inter_socket, nvlink, pcie
 from bayplan.topology.machine.builder import MachineBuilder
 from bayplan.topology.machine.model import Gpu, Machine
-from bayplan_dra.driver.publish.publisher import Owner
+from bayplan_dra.driver.publish.publisher import Owner, SliceChange
 
 __all__ = ["driver"]
 
@@ -37,6 +38,9 @@ class _Api:
 
     def slices(self, driver: str, node: str) -> list[ResourceSlice]:
         return []
+
+    def follow(self, driver: str, node: str) -> Iterator[SliceChange]:
+        yield SliceChange.STARTED
 
     def create(self, obj: ResourceSlice) -> ResourceSlice:
         return obj

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from bayplan.errors import BayplanError
 from bayplan.nccl import TopologyFileError, needed_topology_file
 from bayplan.topology.machine.model import Machine
 from bayplan_dra.driver import metrics
@@ -25,21 +24,19 @@ from bayplan_dra.driver.prepare.edits import DeviceFiles
 from bayplan_dra.driver.prepare.preparer import ClaimApi, Folders, Preparer
 from bayplan_dra.driver.publish.devices import DRIVER, NodeInventory
 from bayplan_dra.driver.publish.health import HealthTracker
-from bayplan_dra.driver.publish.publisher import Owner, Publisher, SliceApi
+from bayplan_dra.driver.publish.loop import PublisherApi, PublishLoop
+from bayplan_dra.driver.publish.turn import Turn
 
 __all__ = ["DriverApi", "NodeDriver", "Watcher", "watch", "write_topology_file"]
 
 _RESYNC_SECONDS = 30.0
-_FIRST_RETRY, _LAST_RETRY = 1.0, 30.0
+_PATIENCE_SECONDS = 30.0
 _DRAIN_SECONDS = 10.0
 log = logging.getLogger("bayplan.driver")
 
 
-class DriverApi(SliceApi, ClaimApi, Protocol):
+class DriverApi(PublisherApi, ClaimApi, Protocol):
     """The driver's requests to the API server; errors are ``ClusterError``."""
-
-    def owner(self, node: str) -> Owner:
-        """Return the node that owns the slices."""
 
 
 class Watcher(Protocol):
@@ -53,10 +50,13 @@ class Watcher(Protocol):
 class NodeDriver:
     """The driver of one node.
 
+    :raises BayplanError: when the path of a socket is too long.
+
     :param cdi: the folder of CDI files.
     :param files: the device files of this machine.
     :param resync_seconds: how often the slices are checked when nothing changes.
-    :ivar published: set once the slices are published.
+    :param patience_seconds: for how long a call to prepare tries again what may pass; the kubelet
+        waits for 45 s, and after a failure tries again only after 60 to 90 s.
     :ivar registered: set while the kubelet knows the driver.
     :ivar registration_error: why the kubelet did not register the driver; "" for no error.
     """
@@ -69,17 +69,27 @@ class NodeDriver:
     sockets: Sockets
     cdi: Path
     resync_seconds: float = _RESYNC_SECONDS
+    patience_seconds: float = _PATIENCE_SECONDS
 
     def __post_init__(self) -> None:
-        self.published = threading.Event()
         self.registered = threading.Event()
         self.registration_error = ""
         self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._publish, name="publish", daemon=True)
         self._servers: list[KubeletServer] = []
+        own = self.sockets.service(DRIVER)
+        self._publishing = PublishLoop(
+            self.api,
+            DRIVER,
+            self.node,
+            self.inventory,
+            self.health,
+            Turn(own.with_name("publisher"), own),
+            self.sockets.registration(DRIVER),
+            self.resync_seconds,
+        )
 
     def start(self) -> None:
-        """Recover what was prepared, listen, and publish in the background.
+        """Recover what was prepared, listen, and publish once the kubelet knows the driver.
 
         :raises BayplanError: for folders or sockets that cannot be used.
         """
@@ -98,7 +108,9 @@ class NodeDriver:
             log.error("cannot recover a prepared claim: %s", text)
         self.health.set_devices(self.inventory.devices)
         service = self.sockets.service(DRIVER)
-        handlers = claim_handlers(preparer, metrics.claim_done, self._stopped)
+        handlers = claim_handlers(
+            preparer, metrics.claim_done, self._stopped, self.patience_seconds
+        )
         handlers.append(health_handler(self.health, self._stopped))
         registration = registration_handler(DRIVER, service, self._on_registration)
         self._servers = [
@@ -107,57 +119,32 @@ class NodeDriver:
         ]
         for server in self._servers:
             server.start()
-        self._thread.start()
+        self._publishing.start()
+
+    @property
+    def published(self) -> bool:
+        """Whether the slices have been published."""
+        return self._publishing.published.is_set()
 
     def _on_registration(self, error: str) -> None:
         """Called when the kubelet answers the registration; "" for no error."""
         self.registration_error = error
         if error:
             self.registered.clear()
+            self._publishing.kubelet_refused()
             log.error("the kubelet did not register the driver: %s", error)
         else:
             self.registered.set()
+            self._publishing.kubelet_registered()
             log.info("registered with the kubelet")
-
-    def _publish(self) -> None:
-        """Publish at every change of health, and regularly in case a slice was deleted."""
-        publisher: Publisher | None = None
-        version, delay = -1, _FIRST_RETRY
-        logged: list[str] = []
-        while not self._stopped.is_set():
-            try:
-                owner = self.api.owner(self.node)
-                if publisher is None or publisher.owner != owner:
-                    publisher = Publisher(self.api, DRIVER, owner)
-                taints = self.health.taints()
-                written = publisher.publish(self.inventory, taints)
-            except Exception as exc:
-                # Nothing restarts this thread, so it has to survive any error.
-                known = isinstance(exc, BayplanError)
-                text = "cannot publish the slices, retrying in %g s: %s"
-                log.warning(text, delay, exc, exc_info=None if known else exc)
-                metrics.publish_failed()
-                self._stopped.wait(delay)
-                delay = min(delay * 2, _LAST_RETRY)
-                continue
-            delay = _FIRST_RETRY
-            self.published.set()
-            metrics.published(len(self.inventory.devices), len(taints), written)
-            if publisher.warnings != logged:
-                logged = list(publisher.warnings)
-                for text in logged:
-                    log.warning("published with a problem: %s", text)
-            version, _ = self.health.wait(version, self.resync_seconds)
 
     def ready(self) -> str:
         """Return why the driver is not ready; "" if it is."""
-        if not self._thread.is_alive():
+        if not self._publishing.is_alive():
             return "publishing has stopped"
-        if not self.published.is_set():
-            return "its slices are not published yet"
         if not self.registered.is_set():
             return f"not registered with the kubelet {self.registration_error}".rstrip()
-        return ""
+        return "" if self.published else "its slices are not published yet"
 
     def stop(self) -> None:
         """Leave the kubelet's registry, finish running calls (up to 10 s), and stop.
@@ -168,8 +155,7 @@ class NodeDriver:
         self.health.wake()
         for server in reversed(self._servers):
             server.stop(_DRAIN_SECONDS)
-        if self._thread.is_alive():
-            self._thread.join(_DRAIN_SECONDS)
+        self._publishing.stop()
 
 
 def watch(watchers: Iterable[Watcher], stopped: threading.Event) -> list[threading.Thread]:

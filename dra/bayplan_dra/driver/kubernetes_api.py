@@ -7,6 +7,7 @@ HTTP; objects are bayplan's own.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +19,24 @@ from bayplan.api import ResourceClaim, ResourceSlice
 from bayplan.api.dra import ResourcePool, ResourceSliceSpec
 from bayplan.api.meta import ObjectMeta
 from bayplan.api.objects import KINDS, DecodeError, decode_object
-from bayplan.errors import AlreadyExists, ClusterError, Conflict, InputError, NotFound
+from bayplan.errors import (
+    AlreadyExists,
+    ClusterError,
+    Conflict,
+    Forbidden,
+    InputError,
+    NotFound,
+    Transient,
+    Unauthorized,
+)
 from bayplan.schemas import field_problems
-from bayplan_dra.driver.publish.publisher import Owner
+from bayplan_dra.driver.publish.publisher import Owner, SliceChange
 
 __all__ = ["KubernetesApi"]
 
 _GROUP = "/apis/resource.k8s.io/v1"
 _SECONDS = 10.0
+_WATCH_SECONDS = 50
 _PAGE = 500
 
 
@@ -69,6 +80,31 @@ class KubernetesApi:
                 return found
             query["continue"] = more
 
+    def follow(self, driver: str, node: str) -> Iterator[SliceChange]:
+        """Yield each change of a driver's slices on a node; end after a minute.
+
+        Yields ``STARTED`` first: changes from then on are seen.
+        """
+        selector = f"spec.driver={driver},spec.nodeName={node}"
+        query = {"fieldSelector": selector, "watch": "true", "timeoutSeconds": _WATCH_SECONDS}
+        what, path = "WATCH", f"{_GROUP}/resourceslices"
+        answer = self._sent(f"{what} {path}", "GET", path, None, query, 2.0 * _WATCH_SECONDS)
+        try:
+            if answer.status != 200:
+                raise _error(f"{what} {path}", answer.status, _json_object(answer.read()))
+            yield SliceChange.STARTED
+            for line in answer.response:
+                kind = _json_object(line).get("type")
+                if kind == "ERROR":
+                    return
+                # A watch without a version first adds what is there.
+                if kind in ("MODIFIED", "DELETED"):
+                    yield SliceChange(kind)
+        except (urllib3.exceptions.HTTPError, OSError) as exc:
+            raise Transient(f"{what} {path}: {_short(str(exc))}") from None
+        finally:
+            answer.response.close()
+
     def create(self, obj: ResourceSlice) -> ResourceSlice:
         """Create a slice."""
         return _slice(self._call("POST", f"{_GROUP}/resourceslices", _content(obj)))
@@ -108,6 +144,29 @@ class KubernetesApi:
         self, method: str, path: str, body: Any = None, query: dict[str, Any] | None = None
     ) -> dict[str, Any]:
         what = f"{method} {path}"
+        answer = self._sent(what, method, path, body, query, _SECONDS)
+        try:
+            content = json.loads(answer.read() or b"{}")
+        except (urllib3.exceptions.HTTPError, OSError) as exc:
+            raise Transient(f"{what}: {_short(str(exc))}") from None
+        except (ValueError, RecursionError):
+            raise ClusterError(f"{what}: the answer is not JSON ({answer.status})") from None
+        if not isinstance(content, dict):
+            raise ClusterError(f"{what}: the answer is not a JSON object ({answer.status})")
+        if not 200 <= answer.status < 300:
+            raise _error(what, answer.status, content)
+        return content
+
+    def _sent(
+        self,
+        what: str,
+        method: str,
+        path: str,
+        body: Any,
+        query: dict[str, Any] | None,
+        seconds: float,
+    ) -> Any:
+        """Send a request; return the answer before its body is read."""
         headers = {"Accept": "application/json", "Content-Type": "application/json"}
         try:
             request = self._client.param_serialize(
@@ -118,19 +177,13 @@ class KubernetesApi:
                 body=body,
                 auth_settings=["BearerToken"],
             )
-            answer = self._client.call_api(*request, _request_timeout=_SECONDS)
-            content = json.loads(answer.read() or b"{}")
+            return self._client.call_api(*request, _request_timeout=seconds)
         except kubernetes.client.ApiException as exc:
             raise ClusterError(f"{what}: {_short(str(exc.reason))}") from None
-        except (urllib3.exceptions.HTTPError, kubernetes.config.ConfigException, OSError) as exc:
+        except kubernetes.config.ConfigException as exc:
             raise ClusterError(f"{what}: {_short(str(exc))}") from None
-        except (ValueError, RecursionError):
-            raise ClusterError(f"{what}: the answer is not JSON ({answer.status})") from None
-        if not isinstance(content, dict):
-            raise ClusterError(f"{what}: the answer is not a JSON object ({answer.status})")
-        if not 200 <= answer.status < 300:
-            raise _error(what, answer.status, content)
-        return content
+        except (urllib3.exceptions.HTTPError, OSError) as exc:
+            raise Transient(f"{what}: {_short(str(exc))}") from None
 
 
 def _client(kubeconfig: Path | None, context: str) -> Any:
@@ -188,9 +241,20 @@ def _error(what: str, code: int, status: dict[str, Any]) -> ClusterError:
     if code == 409:
         known = status.get("reason") == "AlreadyExists"
         return AlreadyExists(text) if known else Conflict(text)
+    if code == 401:
+        return Unauthorized(text)
     if code == 403:
-        return ClusterError(f"{text}; the role in configs/deploy/dra-driver.yaml allows it")
-    return ClusterError(text)
+        return Forbidden(f"{text}; the role in configs/deploy/dra-driver.yaml allows it")
+    return Transient(text) if code == 429 or code >= 500 else ClusterError(text)
+
+
+def _json_object(text: bytes) -> dict[str, Any]:
+    """Return a JSON object, an empty one for anything else."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def _short(text: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,9 @@ class ApiServer:
         self.denied: set[str] = set()
         self.dropped: set[str] = set()
         self._version = 0
+        self._changes: list[dict[str, Any]] = []
+        self._changed = threading.Condition()
+        self._ended = False
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
         self.port = self._server.server_address[1]
         self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
@@ -37,8 +40,26 @@ class ApiServer:
         for device in content.get("spec", {}).get("devices", ()):
             for name in self.dropped:
                 device.pop(name, None)
+        self._tell("MODIFIED" if path in self.objects else "ADDED", {**content, "metadata": meta})
         self.objects[path] = {**content, "metadata": meta}
         return self.objects[path]
+
+    def _tell(self, kind: str, content: dict[str, Any]) -> None:
+        with self._changed:
+            self._changes.append({"type": kind, "object": content})
+            self._changed.notify_all()
+
+    def _watched(self) -> Iterator[dict[str, Any]]:
+        """Yield the changes from now on until the server ends."""
+        seen = len(self._changes)
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda seen=seen: self._ended or len(self._changes) > seen)
+                if self._ended:
+                    return
+                change = self._changes[seen]
+            seen += 1
+            yield change
 
     def slices(self) -> list[dict[str, Any]]:
         """Return all slices."""
@@ -89,6 +110,7 @@ class ApiServer:
         if method == "DELETE":
             if body["preconditions"]["uid"] != current["metadata"]["uid"]:
                 return 409, {"message": "another object", "reason": "Conflict"}
+            self._tell("DELETED", current)
             return 200, self.objects.pop(path)
         return 200, current
 
@@ -97,6 +119,9 @@ class ApiServer:
 
         class Handler(BaseHTTPRequestHandler):
             def _serve(self) -> None:
+                if "watch=true" in self.path:
+                    self._watch()
+                    return
                 length = int(self.headers.get("Content-Length") or 0)
                 body = json.loads(self.rfile.read(length)) if length else None
                 status, content = api.answer(self.command, self.path, body)
@@ -106,6 +131,15 @@ class ApiServer:
                 self.send_header("Content-Length", str(len(data)))
                 self.end_headers()
                 self.wfile.write(data)
+
+            def _watch(self) -> None:
+                api.calls.append(f"WATCH {urlsplit(self.path).path}")
+                denied = "WATCH" in api.denied
+                self.send_response(403 if denied else 200)
+                self.end_headers()
+                with suppress(OSError):
+                    for change in () if denied else api._watched():
+                        self.wfile.write(json.dumps(change).encode() + b"\n")
 
             do_GET = do_POST = do_PUT = do_DELETE = _serve
 
@@ -120,6 +154,9 @@ class ApiServer:
         try:
             yield self
         finally:
+            with self._changed:
+                self._ended = True
+                self._changed.notify_all()
             self._server.shutdown()
             self._server.server_close()
             self._thread.join()

@@ -29,6 +29,16 @@ def node() -> Iterator[DriverNode]:
 
 
 @pytest.fixture
+def impatient_node() -> Iterator[DriverNode]:
+    """The same, with a driver that tries everything once only."""
+    with short_folder() as root:
+        made = DriverNode(root, patience_seconds=0.0)
+        made.cluster.add(template("one", gpu=1))
+        yield made
+        made.driver.stop()
+
+
+@pytest.fixture
 def resyncing_node() -> Iterator[DriverNode]:
     """A node whose driver checks its slices all the time."""
     with short_folder() as root:

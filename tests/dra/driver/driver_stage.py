@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import queue
 import shutil
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,7 @@ from bayplan_dra.driver.proto import health_pb2 as health
 from bayplan_dra.driver.proto import registration_pb2 as registration
 from bayplan_dra.driver.publish.devices import DRIVER, inventory_of
 from bayplan_dra.driver.publish.health import HealthTracker
-from bayplan_dra.driver.publish.publisher import Owner
+from bayplan_dra.driver.publish.publisher import Owner, SliceChange
 
 MACHINE = known_machine("dgx-h100")
 SERVICE = "k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin"
@@ -46,6 +47,8 @@ class EmbeddedApi:
     lock: threading.RLock = field(default_factory=threading.RLock)
     writes: list[str] = field(default_factory=list)
     failing: Exception | None = None
+    asked: int = 0
+    _followers: list[queue.Queue[SliceChange]] = field(default_factory=list)
 
     def _check(self) -> None:
         if self.failing is not None:
@@ -64,6 +67,22 @@ class EmbeddedApi:
             every = self.cluster.list(ResourceSlice)
             return [one for one in every if (one.spec.driver, one.spec.node_name) == (driver, node)]
 
+    def follow(self, driver: str, node: str) -> Iterator[SliceChange]:
+        changes: queue.Queue[SliceChange] = queue.Queue()
+        with self.lock:
+            self._check()
+            self._followers.append(changes)
+        changes.put(SliceChange.STARTED)
+        with suppress(queue.Empty):
+            while True:
+                yield changes.get(timeout=1.0)
+        with self.lock:
+            self._followers.remove(changes)
+
+    def _tell(self, change: SliceChange) -> None:
+        for follower in self._followers:
+            follower.put(change)
+
     def create(self, obj: ResourceSlice) -> ResourceSlice:
         with self.lock:
             self._check()
@@ -74,16 +93,19 @@ class EmbeddedApi:
         with self.lock:
             self._check()
             self.writes.append("update")
+            self._tell(SliceChange.MODIFIED)
             return self.cluster.update(obj)
 
     def delete(self, obj: ResourceSlice) -> None:
         with self.lock:
             self._check()
             self.writes.append("delete")
+            self._tell(SliceChange.DELETED)
             self.cluster.delete(ResourceSlice, obj.metadata.name)
 
     def claim(self, namespace: str, name: str) -> ResourceClaim | None:
         with self.lock:
+            self.asked += 1
             self._check()
             return self.cluster.get(ResourceClaim, f"{namespace}/{name}")
 
@@ -270,8 +292,8 @@ class DriverNode:
         """Start a driver, and let the kubelet register it."""
         driver = make_driver(self.root, MACHINE, self.api, **more)
         driver.start()
-        eventually(driver.published.is_set)
         self.kubelet.register()
+        eventually(lambda: driver.published)
         return driver
 
     def claim_of(self, pod: str) -> ResourceClaim:
@@ -302,12 +324,34 @@ class DriverNode:
         with self.api.lock:
             return self.cluster.api.list(ResourceSlice)
 
+    def said(self, claim: ResourceClaim, request: str = "") -> dict[str, str]:
+        """Return the environment of a container that names a request of a claim, "" for none.
+
+        Without what only marks a device.
+        """
+        answer = self.kubelet.prepare(claim)[claim.metadata.name]
+        spec = self.cdi()[claim.metadata.uid]
+        edits = {f"{spec['kind']}={one['name']}": one["containerEdits"] for one in spec["devices"]}
+        lines = [line for name in _given(answer, request) for line in edits[name].get("env", ())]
+        said = dict(line.split("=", 1) for line in lines)
+        return {name: value for name, value in said.items() if not name.startswith("BAYPLAN_")}
+
     def cdi(self) -> dict[str, Any]:
         """Return the CDI files by the claim's UID."""
         return {
             path.stem.partition("_")[2]: json.loads(path.read_text())
             for path in (self.root / "cdi").iterdir()
         }
+
+
+def _given(answer: dra.NodePrepareResourceResponse, request: str) -> list[str]:
+    """Return the CDI devices that the kubelet gives a container, in their order."""
+    return [
+        name
+        for one in answer.devices
+        if not request or request in one.request_names
+        for name in one.cdi_device_ids
+    ]
 
 
 def devices_of(claim: ResourceClaim) -> list[str]:

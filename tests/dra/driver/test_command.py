@@ -223,6 +223,8 @@ def test_a_node_can_run_driver_and_device_plugin_over_different_gpus(server: Api
         folder.mkdir()
         more = ("--device-plugin", "0-3", "--device-plugins-dir", str(folder))
         with running(root, server, *more) as process:
+            eventually(lambda: list((root / "registry").glob("*.sock")), 20)
+            Kubelet(root / "registry").register()
             (found,) = eventually(server.slices, 20)
             names = [one["name"] for one in found["spec"]["devices"]]
             assert names[:4] == ["gpu-4", "gpu-5", "gpu-6", "gpu-7"]

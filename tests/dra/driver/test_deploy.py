@@ -22,7 +22,7 @@ from bayplan_dra.driver.publish.publisher import Publisher
 
 PATH = ROOT / "configs" / "deploy" / "dra-driver.yaml"
 DOCUMENTS: list[dict[str, Any]] = list(yaml.safe_load_all(PATH.read_text()))
-VERBS = {"GET": "get", "POST": "create", "PUT": "update", "DELETE": "delete"}
+VERBS = {"GET": "get", "WATCH": "watch", "POST": "create", "PUT": "update", "DELETE": "delete"}
 
 
 def of_kind(kind: str) -> dict[str, Any]:
@@ -40,6 +40,7 @@ def test_the_role_allows_exactly_what_is_called(tmp_path: Path) -> None:
         publisher.publish(inventory, {})
         publisher.publish(replace_first(inventory), {})
         publisher.withdraw()
+        next(api.follow(DRIVER, "n"))
         calls = server.calls
     called = set()
     for call in calls:

@@ -30,9 +30,8 @@ from bayplan_dra.driver.publish.devices import DRIVER
 
 def test_a_socket_path_that_is_too_long_is_refused(tmp_path: Path) -> None:
     api = EmbeddedApi(Cluster([make_node("n")]).api)
-    driver = make_driver(tmp_path / ("x" * 90), MACHINE, api)
     with pytest.raises(BayplanError, match="a socket's path has at most 107 bytes, this has"):
-        driver.start()
+        make_driver(tmp_path / ("x" * 90), MACHINE, api)
 
 
 def test_a_restart_brings_cdi_files_back_and_removes_stale_ones(node: DriverNode) -> None:
@@ -198,10 +197,10 @@ def test_a_failing_api_server_delays_only_publishing() -> None:
         api = EmbeddedApi(cluster.api, failing=ClusterError("connection refused"))
         driver = make_driver(root, MACHINE, api)
         driver.start()
+        assert driver.ready() == "not registered with the kubelet"
         kubelet = Kubelet(root / "registry")
         kubelet.register()
         assert driver.ready() == "its slices are not published yet"
         api.failing = None
-        eventually(driver.published.is_set)
         eventually(lambda: driver.ready() == "")
         driver.stop()

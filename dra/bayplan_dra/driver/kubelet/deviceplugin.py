@@ -23,9 +23,9 @@ from bayplan.topology.machine.model import Machine
 from bayplan.topology.machine.readers.sysfs import Netdev
 from bayplan.topology.machine.rings import ring_model, ring_order
 from bayplan.topology.machine.select import Selection, SelectionRequest, select
-from bayplan_dra.driver.config import DeviceConfig
+from bayplan_dra.driver.config import DeviceConfig, NcclConfig
 from bayplan_dra.driver.kubelet.services import KubeletServer, serve
-from bayplan_dra.driver.prepare.edits import DeviceFiles, common_edits
+from bayplan_dra.driver.prepare.edits import DeviceFiles, joint_edits
 from bayplan_dra.driver.proto import deviceplugin_pb2 as api
 from bayplan_dra.driver.publish.devices import NodeDevice, NodeInventory, NumaForm, inventory_of
 from bayplan_dra.driver.publish.health import DeviceHealth, HealthTracker
@@ -45,7 +45,7 @@ _GRACE_SECONDS = 0.5
 _IDLE_SECONDS = 5.0
 """How often a stream checks whether the kubelet is still there."""
 _OPTIONS = api.DevicePluginOptions(get_preferred_allocation_available=True)
-_DEFAULTS = DeviceConfig()
+_DEFAULTS = DeviceConfig(nccl=NcclConfig(nics="near"))
 log = logging.getLogger("bayplan.driver")
 
 
@@ -197,17 +197,15 @@ class _Answers:
         machine = self.inventory.machine
         gpus = sorted(_index(device) for device in devices)
         order = ring_order(machine.bandwidth, gpus)
-        # As if all answered one request, so that they are named.
-        own = [(device, frozenset({_RESOURCE})) for device in devices]
-        common = common_edits(machine, own, self.config, self.topology_file)
+        joint = joint_edits(machine, devices, self.config, self.topology_file)
         # NVIDIA's runtime adds the driver's libraries for the GPUs named, in this order.
         visible = ",".join(machine.gpus[gpu].uuid or str(gpu) for gpu in order)
         paths = (path for one in devices for path in self.files.of(one, machine).device_files)
         return api.ContainerAllocateResponse(
-            envs={**common.environment, "NVIDIA_VISIBLE_DEVICES": visible},
+            envs={**joint.environment, "NVIDIA_VISIBLE_DEVICES": visible},
             mounts=[
                 api.Mount(container_path=inside, host_path=host, read_only=True)
-                for host, inside in common.mounts.items()
+                for host, inside in joint.mounts.items()
             ],
             devices=[
                 api.DeviceSpec(container_path=path, host_path=path, permissions="rw")

@@ -15,9 +15,10 @@ from typing import Any
 
 import grpc
 
-from bayplan.errors import BayplanError
+from bayplan.errors import BayplanError, Forbidden, Transient, Unauthorized
 from bayplan_dra.driver.kubelet.sockets import MOST_PATH
-from bayplan_dra.driver.prepare.preparer import Preparer
+from bayplan_dra.driver.prepare.checkpoint import PreparedClaim
+from bayplan_dra.driver.prepare.preparer import DeviceHeld, Preparer
 from bayplan_dra.driver.proto import dra_pb2 as dra
 from bayplan_dra.driver.proto import health_pb2 as health
 from bayplan_dra.driver.proto import registration_pb2 as registration
@@ -35,7 +36,10 @@ __all__ = [
 VERSIONS = ("v1.DRAPlugin", "v1beta1.DRAPlugin", "v1alpha1.DRAResourceHealth")
 """In order of preference: the kubelet takes the first that it knows."""
 _PACKAGES = ("k8s.io.kubelet.pkg.apis.dra.v1", "k8s.io.kubelet.pkg.apis.dra.v1beta1")
-_WORKERS = 16
+_WORKERS = 128
+_MOST_WAITING = 64
+"""Calls that may wait for something to pass: each occupies a worker that others may need."""
+_FIRST_RETRY, _LAST_RETRY = 0.1, 2.0
 _MOST_STREAMS = 4
 """Concurrent streams of health: each occupies a worker."""
 _NUMBERS = itertools.count()
@@ -134,23 +138,37 @@ def registration_handler(
 
 
 def claim_handlers(
-    preparer: Preparer, observe: Callable[[str, str, float], None], stopped: threading.Event
+    preparer: Preparer,
+    observe: Callable[[str, str, float], None],
+    stopped: threading.Event,
+    patience: float,
 ) -> list[Any]:
     """Return the services that prepare claims: v1 and v1beta1, which have the same messages.
 
-    A kubelet that has given up unprepares the claim: it must not be prepared after that.
+    A kubelet that has given up unprepares the claim: it must not be prepared after that. What
+    passes in seconds, such as an API server that restarts, is tried again within the call.
 
     :param observe: called for every claim with the operation, the error or "", and the seconds.
     :param stopped: set when the driver stops; claims are refused then.
+    :param patience: for how many seconds of a call what may pass is tried again.
     """
+
+    waiting = threading.Semaphore(_MOST_WAITING)
 
     def prepare(request: dra.NodePrepareResourcesRequest, context: grpc.ServicerContext) -> Any:
         def wanted() -> bool:
             return context.is_active() and not stopped.is_set()
 
+        until = time.monotonic() + patience
+
+        def patiently(attempt: Callable[[], PreparedClaim]) -> PreparedClaim:
+            return _patiently(attempt, until, waiting, stopped)
+
         answer = dra.NodePrepareResourcesResponse()
         for claim in request.claims:
-            answer.claims[claim.uid].CopyFrom(_prepared(preparer, claim, observe, wanted))
+            answer.claims[claim.uid].CopyFrom(
+                _prepared(preparer, claim, observe, wanted, patiently)
+            )
         return answer
 
     def unprepare(request: dra.NodeUnprepareResourcesRequest, context: object) -> Any:
@@ -172,26 +190,49 @@ def _prepared(
     claim: dra.Claim,
     observe: Callable[[str, str, float], None],
     wanted: Callable[[], bool],
+    patiently: Callable[[Callable[[], PreparedClaim]], PreparedClaim],
 ) -> dra.NodePrepareResourceResponse:
     devices: list[dra.Device] = []
 
     def run() -> None:
         if not wanted():
             raise BayplanError("the call was cancelled, or the driver is stopping")
-        found = preparer.prepare(claim.namespace, claim.name, claim.uid, wanted)
-        for one in found.devices:
+        found = patiently(lambda: preparer.prepare(claim.namespace, claim.name, claim.uid, wanted))
+        for one in preparer.handed_out(found):
             device = dra.Device(
                 request_names=one.requests,
                 pool_name=found.pool,
-                device_name=one.name,
-                cdi_device_ids=preparer.cdi_ids(found, one),
+                device_name=one.device.name,
+                cdi_device_ids=one.ids,
             )
-            if one.share_id:
-                device.share_id = one.share_id
+            if one.device.share_id:
+                device.share_id = one.device.share_id
             devices.append(device)
 
     error = _guarded("prepare", claim, observe, run)
     return dra.NodePrepareResourceResponse(devices=() if error else devices, error=error)
+
+
+def _patiently(
+    attempt: Callable[[], PreparedClaim],
+    until: float,
+    waiting: threading.Semaphore,
+    stopped: threading.Event,
+) -> PreparedClaim:
+    """Try until ``until`` while the error may pass, or at once if too many calls wait already."""
+    delay = _FIRST_RETRY
+    while True:
+        try:
+            return attempt()
+        except (DeviceHeld, Transient, Forbidden, Unauthorized):
+            if time.monotonic() + delay > until or not waiting.acquire(blocking=False):
+                raise
+            try:
+                if stopped.wait(delay):
+                    raise
+            finally:
+                waiting.release()
+        delay = min(delay * 2, _LAST_RETRY)
 
 
 def _guarded(

@@ -1,7 +1,10 @@
 """CDI files: what a container runtime adds to a container that gets a device.
 
-There is one file for each claim, with a CDI device for every device of the claim, so that no two
-claims share a name (Container Device Interface, version 0.6.0).
+There is one file for each claim, so that no two claims share a name (Container Device Interface,
+version 0.6.0). It has a CDI device for every device of the claim; one for every request, with what
+a container gets that names this request; and, if there are several requests, one for the whole
+claim, with what a container gets that names none. CDI applies them in order, and of a variable the
+last value counts, so the one for the whole claim comes last.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ from typing import Any
 
 from bayplan_dra.driver.files import TEMPORARY, folder, remove, write_atomically
 
-__all__ = ["CdiFolder", "Edits", "device_id", "spec_text"]
+__all__ = ["CdiFolder", "Edits", "device_name", "joint_name", "qualified", "spec_text"]
 
 _VERSION = "0.6.0"
 
@@ -46,25 +49,42 @@ class Edits:
         return found
 
 
-def device_id(driver: str, uid: str, device: str) -> str:
-    """Return the CDI name of a claim's device."""
-    return f"{driver}/claim={uid}-{device}"
+def device_name(uid: str, device: str) -> str:
+    """Return the CDI name of a device of a claim."""
+    return f"{uid}-{device}"
 
 
-def spec_text(driver: str, uid: str, common: Edits, devices: Mapping[str, Edits]) -> str:
+def joint_name(uid: str, request: str) -> str:
+    """Return the CDI name of what the devices of a request have in common; "" for all of them."""
+    return f"{uid}.{request}" if request else uid
+
+
+def qualified(driver: str, name: str) -> str:
+    """Return the name by which the runtime finds a CDI device."""
+    return f"{driver}/claim={name}"
+
+
+def spec_text(
+    driver: str, uid: str, devices: Mapping[str, Edits], joint: Mapping[str, Edits]
+) -> str:
     """Return the text of a claim's CDI file.
 
-    :param common: what every container of the claim gets.
     :param devices: what a container gets with each device, by its name.
+    :param joint: what it gets with all devices of a request, by its name; "" for all requests.
     """
     content = {
         "cdiVersion": _VERSION,
         "kind": f"{driver}/claim",
         "devices": [
-            {"name": f"{uid}-{name}", "containerEdits": _marked(name, edits)}
-            for name, edits in devices.items()
+            *(
+                {"name": device_name(uid, name), "containerEdits": _marked(name, edits)}
+                for name, edits in devices.items()
+            ),
+            *(
+                {"name": joint_name(uid, request), "containerEdits": edits.content()}
+                for request, edits in joint.items()
+            ),
         ],
-        "containerEdits": common.content(),
     }
     return json.dumps(content, indent=1)
 

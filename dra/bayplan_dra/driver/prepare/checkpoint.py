@@ -29,7 +29,11 @@ class PreparedDevice(msgspec.Struct, frozen=True):
 
 
 class PreparedClaim(msgspec.Struct, frozen=True):
-    """A claim as it was prepared; ``spec`` is the text of its CDI file."""
+    """A claim as it was prepared; ``spec`` is the text of its CDI file.
+
+    ``joint`` has the requests for which the CDI file says what their devices have in common; "" is
+    the whole claim. A claim of an older version of this driver has none.
+    """
 
     uid: str
     namespace: str
@@ -37,6 +41,7 @@ class PreparedClaim(msgspec.Struct, frozen=True):
     pool: str
     devices: tuple[PreparedDevice, ...]
     spec: str
+    joint: tuple[str, ...] = ()
 
 
 class _CheckpointFile(msgspec.Struct):

@@ -13,7 +13,7 @@ from bayplan_dra.driver.config import DeviceConfig
 from bayplan_dra.driver.prepare.cdi import Edits
 from bayplan_dra.driver.publish.devices import NodeDevice
 
-__all__ = ["DeviceFiles", "common_edits"]
+__all__ = ["DeviceFiles", "joint_edits"]
 
 _OF_EVERY_GPU = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset")
 _MIG_MINOR = re.compile(r"gpu(\d+)/gi(\d+)(?:/ci(\d+))?/access (\d+)")
@@ -72,44 +72,50 @@ class DeviceFiles:
         ]
 
 
-def common_edits(
+def joint_edits(
     machine: Machine,
-    devices: Sequence[tuple[NodeDevice, frozenset[str]]],
+    devices: Sequence[NodeDevice],
     config: DeviceConfig,
     topology_file: str,
+    name_gpus: bool = True,
 ) -> Edits:
-    """Return what every container of a claim gets, whichever of its devices it uses.
+    """Return what a container gets that has exactly these devices, apart from their files.
 
-    CUDA_VISIBLE_DEVICES is set only if all GPUs answer one request, because a container may get
-    the devices of some requests only.
-
-    :param devices: each with the requests that it answers.
     :param topology_file: the host's path of NCCL's topology file, "" for none.
+    :param name_gpus: whether to set CUDA_VISIBLE_DEVICES if there are several GPUs.
     """
+    own = [one for one in devices if one.gpu is not None]
+    gpus = sorted({one.gpu for one in own if one.gpu is not None})
     found: dict[str, str] = {}
     mounts: dict[str, str] = {}
-    own = [one for one, _ in devices if one.gpu is not None]
-    gpus = sorted({one.gpu for one in own if one.gpu is not None})
-    requests = {names for one, names in devices if one.gpu is not None}
-    found["NVIDIA_VISIBLE_DEVICES"] = ",".join(_uuid(machine, one) for one in own)
+    if gpus:
+        found["NVIDIA_VISIBLE_DEVICES"] = ",".join(_uuid(machine, one) for one in own)
     # A single GPU has no order, and naming it would hide the GPUs of another claim.
-    if len(own) > 1 and len(requests) == 1 and config.visible_devices != "none":
+    if len(own) > 1 and name_gpus and config.visible_devices != "none":
         visible = _visible(machine, own, gpus, config)
         if visible:
             found["CUDA_VISIBLE_DEVICES"] = visible
             found["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
     if gpus and config.nccl.environment:
-        member = Member("", machine, tuple(gpus))
-        for_nccl = {one.name: one.value for one in environment(member, spans_nodes=True)}
-        nics = [machine.nics[one.nic] for one, _ in devices if one.nic is not None]
-        if nics and config.nccl.nics == "claim":
-            for_nccl["NCCL_IB_HCA"] = "=" + ",".join(f"{nic.name}:{nic.port}" for nic in nics)
-        for_nccl.pop("NCCL_TOPO_FILE", None)
+        found |= _nccl_settings(machine, gpus)
+        if config.nccl.nics == "claim":
+            # Without the files of a NIC, its name would only keep NCCL from another one.
+            found.pop("NCCL_IB_HCA", None)
         if topology_file and config.nccl.topology_file:
-            for_nccl["NCCL_TOPO_FILE"] = TOPOLOGY_PATH
+            found["NCCL_TOPO_FILE"] = TOPOLOGY_PATH
             mounts[topology_file] = TOPOLOGY_PATH
-        found |= for_nccl
-    return Edits(found if gpus else {}, (), mounts)
+    nics = [machine.nics[one.nic] for one in devices if one.nic is not None]
+    if nics and config.nccl.environment and config.nccl.nics == "claim":
+        found["NCCL_IB_HCA"] = "=" + ",".join(f"{nic.name}:{nic.port}" for nic in nics)
+    return Edits(found, (), mounts)
+
+
+def _nccl_settings(machine: Machine, gpus: Sequence[int]) -> dict[str, str]:
+    """Return NCCL's environment for these GPUs; the topology file is mounted elsewhere."""
+    member = Member("", machine, tuple(gpus))
+    found = {one.name: one.value for one in environment(member, spans_nodes=True)}
+    found.pop("NCCL_TOPO_FILE", None)
+    return found
 
 
 def _uuid(machine: Machine, device: NodeDevice) -> str:

@@ -7,7 +7,7 @@ start, every claim of the checkpoint gets its CDI file again, and all other CDI 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,22 +16,37 @@ from typing import Protocol
 from bayplan.api import ResourceClaim
 from bayplan.api.dra import AllocatedDevice
 from bayplan.errors import BayplanError, ClusterError
-from bayplan_dra.driver.config import config_of
+from bayplan.topology.machine.model import Machine
+from bayplan_dra.driver.config import DeviceConfig, config_of
 from bayplan_dra.driver.files import locked
-from bayplan_dra.driver.prepare.cdi import CdiFolder, device_id, spec_text
+from bayplan_dra.driver.prepare.cdi import (
+    CdiFolder,
+    Edits,
+    device_name,
+    joint_name,
+    qualified,
+    spec_text,
+)
 from bayplan_dra.driver.prepare.checkpoint import Checkpoint, PreparedClaim, PreparedDevice, is_uid
-from bayplan_dra.driver.prepare.edits import DeviceFiles, common_edits
+from bayplan_dra.driver.prepare.edits import DeviceFiles, joint_edits
 from bayplan_dra.driver.publish.devices import NodeDevice, NodeInventory
 
-__all__ = ["ClaimApi", "Folders", "PrepareError", "Preparer"]
+__all__ = ["ClaimApi", "DeviceHeld", "Folders", "HandedOut", "PrepareError", "Preparer"]
 
 _LOCK_SECONDS = 20.0
 """Seconds to wait for the lock; the kubelet waits for 45 s."""
 _MOST_UNDONE = 4096
+WHOLE_CLAIM = "."
+"""In the place of a request: no request has this name, so the kubelet gives what stands there only
+to containers that name the claim without a request."""
 
 
 class PrepareError(BayplanError):
     """A claim cannot be prepared."""
+
+
+class DeviceHeld(PrepareError):
+    """A device is still prepared for another claim; that passes once the kubelet unprepares it."""
 
 
 class ClaimApi(Protocol):
@@ -47,6 +62,18 @@ class Folders:
 
     plugin: Path
     cdi: Path
+
+
+@dataclass(frozen=True, slots=True)
+class HandedOut:
+    """What a container gets that names one of the requests, or the whole claim.
+
+    :ivar ids: names of CDI devices; the first is the device's own, by which its health is shown.
+    """
+
+    device: PreparedDevice
+    requests: tuple[str, ...]
+    ids: tuple[str, ...]
 
 
 class Preparer:
@@ -102,6 +129,7 @@ class Preparer:
         """Prepare a claim; a prepared one gets the same answer again.
 
         :param wanted: tells whether the caller still waits; called before anything is written.
+        :raises DeviceHeld: when another claim has one of its devices.
         :raises PrepareError: when it cannot be prepared.
         :raises BayplanError: when the API server fails, or another instance holds the lock.
         :raises OSError: when the disk fails.
@@ -128,7 +156,7 @@ class Preparer:
             self.unprepare(other.uid)
             other = self._put(made, inventory, begun, wanted)
         if other is not None:
-            raise PrepareError(
+            raise DeviceHeld(
                 f"a device of {', '.join(one.name for one in made.devices)} is prepared for claim "
                 f"{other.namespace}/{other.name} ({other.uid}), which has "
                 f"{', '.join(one.name for one in other.devices)}"
@@ -199,9 +227,24 @@ class Preparer:
         with self._mutex, locked(self._lock, _LOCK_SECONDS):
             yield
 
-    def cdi_ids(self, claim: PreparedClaim, device: PreparedDevice) -> list[str]:
-        """Return the CDI names by which the runtime finds a prepared device."""
-        return [device_id(self.driver, claim.uid, device.name)]
+    def handed_out(self, claim: PreparedClaim) -> list[HandedOut]:
+        """Return what the kubelet gives to containers, in the order in which it is applied."""
+
+        def handed(device: PreparedDevice, requests: Iterable[str], joint: str) -> HandedOut:
+            names = [device_name(claim.uid, device.name)]
+            if joint in claim.joint:
+                names.append(joint_name(claim.uid, joint))
+            ids = tuple(qualified(self.driver, name) for name in names)
+            return HandedOut(device, tuple(requests), ids)
+
+        found = [
+            handed(device, [request], request)
+            for device in claim.devices
+            for request in device.requests
+        ]
+        if "" in claim.joint:
+            found.append(handed(claim.devices[0], [WHOLE_CLAIM], ""))
+        return found
 
     def _results(
         self, claim: ResourceClaim | None, namespace: str, name: str, uid: str
@@ -237,7 +280,7 @@ class Preparer:
         results: Sequence[AllocatedDevice],
         inventory: NodeInventory,
     ) -> PreparedClaim:
-        found: list[tuple[NodeDevice, frozenset[str]]] = []
+        found: list[NodeDevice] = []
         devices = []
         for name, share in dict.fromkeys((one.device, one.share_id or "") for one in results):
             device = inventory.devices.get(name)
@@ -245,15 +288,49 @@ class Preparer:
                 raise PrepareError(f"device {name} is not, or no longer, on this node")
             own = [one for one in results if (one.device, one.share_id or "") == (name, share)]
             requests = tuple(dict.fromkeys(one.request.partition("/")[0] for one in own))
-            found.append((device, frozenset(requests)))
+            found.append(device)
             admin = all(bool(one.admin_access) for one in own)
             devices.append(PreparedDevice(name, requests, admin, share))
         config = config_of(self._parameters(claim, {one.request for one in results}))
-        common = common_edits(inventory.machine, found, config, self._topology_file)
-        per_device = {one.name: self._files.of(one, inventory.machine) for one, _ in found}
-        text = spec_text(self.driver, uid, common, per_device)
+        joint = self._joint(found, devices, config, inventory.machine)
+        per_device = {one.name: self._files.of(one, inventory.machine) for one in found}
+        text = spec_text(self.driver, uid, per_device, joint)
         meta = claim.metadata
-        return PreparedClaim(uid, meta.namespace, meta.name, self.node, tuple(devices), text)
+        return PreparedClaim(
+            uid, meta.namespace, meta.name, self.node, tuple(devices), text, tuple(joint)
+        )
+
+    def _joint(
+        self,
+        devices: Sequence[NodeDevice],
+        prepared: Sequence[PreparedDevice],
+        config: DeviceConfig,
+        machine: Machine,
+    ) -> dict[str, Edits]:
+        """Return what each request's devices have in common, and all devices ("").
+
+        CUDA_VISIBLE_DEVICES is set for a request only if it has all GPUs of the claim: a container
+        may name several requests, and would see the GPUs of the last one only.
+        """
+        answering: dict[str, list[NodeDevice]] = {}
+        for device, answer in zip(devices, prepared, strict=True):
+            for request in answer.requests:
+                answering.setdefault(request, []).append(device)
+        gpus = sum(device.gpu is not None for device in devices)
+        sets = dict(answering)
+        if len(answering) > 1:
+            sets[""] = list(devices)
+        made = {
+            request: joint_edits(
+                machine,
+                own,
+                config,
+                self._topology_file,
+                sum(device.gpu is not None for device in own) == gpus,
+            )
+            for request, own in sets.items()
+        }
+        return {request: edits for request, edits in made.items() if edits != Edits()}
 
     def _parameters(self, claim: ResourceClaim, requests: set[str]) -> list[object]:
         """Return this driver's opaque parameters, those of classes before those of the claim.

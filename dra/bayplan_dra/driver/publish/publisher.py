@@ -8,8 +8,9 @@ Kubernetes' own publisher (k8s.io/dynamic-resource-allocation/resourceslice).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Any, Protocol
 
 import msgspec
@@ -19,7 +20,7 @@ from bayplan.api.meta import ObjectMeta, OwnerReference
 from bayplan.errors import BayplanError, NotFound
 from bayplan_dra.driver.publish.devices import NodeInventory
 
-__all__ = ["Owner", "Publisher", "SliceApi", "dropped_fields", "specs_of"]
+__all__ = ["Owner", "Publisher", "SliceApi", "SliceChange", "dropped_fields", "specs_of"]
 
 _MOST_DEVICES = 64
 """Devices of a slice that has taints, counters or lists. Without these, 128 are allowed, but a
@@ -28,11 +29,22 @@ _MOST_COUNTER_SETS = 8
 _LAST_GENERATION = 2**62
 
 
+class SliceChange(Enum):
+    """What happened to the slices of a node; ``STARTED``: changes are seen from now on."""
+
+    STARTED = "STARTED"
+    MODIFIED = "MODIFIED"
+    DELETED = "DELETED"
+
+
 class SliceApi(Protocol):
     """The publisher's requests to the API server; errors are ``ClusterError``."""
 
     def slices(self, driver: str, node: str) -> list[ResourceSlice]:
         """Return the slices of a driver on a node."""
+
+    def follow(self, driver: str, node: str) -> Iterator[SliceChange]:
+        """Yield each change of the slices of a driver on a node, for a limited time."""
 
     def create(self, obj: ResourceSlice) -> ResourceSlice:
         """Create a slice; return it as stored."""

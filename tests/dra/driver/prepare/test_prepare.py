@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -11,6 +12,7 @@ from driver_stage import (
     SERVICE,
     DriverNode,
     devices_of,
+    eventually,
     make_preparer,
     template,
     with_result,
@@ -21,7 +23,7 @@ from paths import ROOT
 
 from bayplan.api import DeviceClass, Pod, ResourceClaim, ResourceClaimTemplate
 from bayplan.cluster.manifests import load_manifests
-from bayplan.errors import ClusterError
+from bayplan.errors import ClusterError, Forbidden, Transient
 from bayplan.logs import set_up_logging
 from bayplan.testing import assert_placed
 from bayplan_dra.driver.prepare.preparer import PrepareError
@@ -37,16 +39,19 @@ def test_a_container_gets_exactly_the_devices_that_the_scheduler_chose(
     claim = node.bind("p", "two")
     answer = node.kubelet.prepare(claim, service=service)[claim.metadata.name]
     assert answer.error == ""
-    assert sorted(one.device_name for one in answer.devices) == devices_of(claim)
-    assert {tuple(one.request_names) for one in answer.devices} == {("gpu",), ("nic",)}
+    assert sorted({one.device_name for one in answer.devices}) == devices_of(claim)
     spec = node.cdi()[claim.metadata.uid]
     named = {f"{spec['kind']}={one['name']}" for one in spec["devices"]}
     assert {name for one in answer.devices for name in one.cdi_device_ids} == named
-    assert len(named) == 3
-    environment = dict(line.split("=", 1) for line in spec["containerEdits"]["env"])
-    assert environment["CUDA_VISIBLE_DEVICES"] == "0,1"
     nic = next(name for name in devices_of(claim) if name.startswith("nic"))
-    assert environment["NCCL_IB_HCA"] == f"={nic.removeprefix('nic-').replace('-', '_')}:1"
+    hca = f"={nic.removeprefix('nic-').replace('-', '_')}:1"
+    whole = node.said(claim)
+    assert (whole["CUDA_VISIBLE_DEVICES"], whole["NCCL_IB_HCA"]) == ("0,1", hca)
+    of_gpus = node.said(claim, "gpu")
+    assert of_gpus["CUDA_VISIBLE_DEVICES"] == "0,1"
+    assert "NCCL_IB_HCA" not in of_gpus
+    assert node.said(claim, "nic")["NCCL_IB_HCA"] == hca
+    assert "NVIDIA_VISIBLE_DEVICES" not in node.said(claim, "nic")
 
 
 def test_preparing_twice_gives_the_same_and_unpreparing_leaves_nothing(node: DriverNode) -> None:
@@ -136,7 +141,10 @@ def test_devices_of_other_nodes_or_drivers_are_refused(
     assert node.cdi() == {}
 
 
-def test_a_device_that_is_prepared_for_another_claim_is_refused(node: DriverNode) -> None:
+def test_a_device_that_is_prepared_for_another_claim_is_refused(
+    impatient_node: DriverNode,
+) -> None:
+    node = impatient_node
     first, second = node.bind("p", "one"), node.bind("q", "one")
     assert node.kubelet.prepare(first)[first.metadata.name].error == ""
     node.reallocate(second, first.status.allocation)
@@ -169,10 +177,42 @@ def test_a_name_that_is_not_a_uid_touches_no_file(node: DriverNode) -> None:
     assert "is not a UID" in node.kubelet.unprepare(claim)[claim.metadata.name]
 
 
-def test_an_unreachable_api_server_is_an_answer(node: DriverNode) -> None:
+def test_an_unreachable_api_server_is_an_answer(impatient_node: DriverNode) -> None:
+    node = impatient_node
     claim = node.bind("p", "one")
-    node.api.failing = ClusterError("connection refused")
+    node.api.failing = Transient("connection refused")
     assert node.kubelet.prepare(claim)[claim.metadata.name].error == "connection refused"
+
+
+def test_a_call_waits_until_another_claim_is_unprepared(node: DriverNode) -> None:
+    first, second = node.bind("p", "one"), node.bind("q", "one")
+    node.kubelet.prepare(first)
+    node.reallocate(second, first.status.allocation)
+    unpreparing = threading.Timer(0.3, node.kubelet.unprepare, [first])
+    unpreparing.start()
+    assert node.kubelet.prepare(second)[second.metadata.name].error == ""
+    unpreparing.join()
+    assert list(node.cdi()) == [second.metadata.uid]
+
+
+@pytest.mark.parametrize("passing", [Transient("refused"), Forbidden("no role yet")])
+def test_a_call_waits_until_the_api_server_answers(node: DriverNode, passing: Exception) -> None:
+    claim = node.bind("p", "one")
+    node.api.failing = passing
+    answering = threading.Timer(0.3, setattr, [node.api, "failing", None])
+    answering.start()
+    assert node.kubelet.prepare(claim)[claim.metadata.name].error == ""
+    answering.join()
+
+
+def test_a_driver_that_stops_answers_the_calls_that_wait(node: DriverNode) -> None:
+    claim = node.bind("p", "one")
+    node.api.failing = Transient("connection refused")
+    with ThreadPoolExecutor(1) as pool:
+        call = pool.submit(node.kubelet.prepare, claim)
+        eventually(lambda: node.api.asked)
+        node.driver.stop()
+        assert call.result()[claim.metadata.name].error == "connection refused"
 
 
 @pytest.mark.parametrize("form", ["console", "json"])
@@ -198,8 +238,7 @@ def test_a_claims_configuration_decides_what_containers_get(node: DriverNode) ->
         node.cluster.add(template("quiet", config, gpu=2))
     claim = node.bind("p", "quiet")
     node.kubelet.prepare(claim)
-    edits = node.cdi()[claim.metadata.uid]["containerEdits"]
-    assert edits == {"env": ["NVIDIA_VISIBLE_DEVICES=0,1"]}
+    assert node.said(claim, "gpu") == {"NVIDIA_VISIBLE_DEVICES": "0,1"}
 
 
 def test_nothing_is_prepared_after_the_kubelet_has_given_up(node: DriverNode) -> None:

@@ -15,7 +15,7 @@ from typing import Protocol
 import nvml_machine
 import pynvml
 import pytest
-from driver_stage import EmbeddedApi, eventually, short_folder
+from driver_stage import EmbeddedApi, Kubelet, eventually, short_folder
 from nvml_machine import FakeLink, FakeMachine, FakePort, News, Written, hgx
 
 from bayplan.api import ResourceSlice
@@ -550,9 +550,10 @@ def test_an_xid_and_a_port_reach_the_slice_and_leave_it(node_of: WatchedNodes) -
         files = DeviceFiles(None)
         driver = NodeDriver("here", node.inventory, api, node.health, files, sockets, root / "cdi")
         driver.start()
+        Kubelet(root / "registry").register()
         nic = next(name for name in node.inventory.devices if name.startswith("nic-"))
         with running(xids(node), ports(node)):
-            eventually(driver.published.is_set)
+            eventually(lambda: driver.published)
             node.news.event(3, XID, 79)
             eventually(lambda: tainted() == {"gpu-3": ["dra.example/xid"]}, 5)
             hca = node.inventory.machine.nics[node.inventory.devices[nic].nic or 0].name
