@@ -19,6 +19,7 @@ settings.load_profile("bayplan")
 
 _LIVE = Path(__file__).parent / "live"
 _REAL = re.compile(r"controlplane/|[-\[]real[-\]]")
+_NODE = "tests/node/"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -50,9 +51,14 @@ def plane() -> Iterator[ControlPlane]:
 
 
 class _Scheduling(LoadScopeScheduling):
-    """All tests on the real control plane go to one process, any other test to the next one."""
+    """All tests on the real control plane go to one process, likewise those on a real node.
+
+    Any other test goes to the next process that is free.
+    """
 
     def _split_scope(self, nodeid: str) -> str:
+        if _NODE in nodeid:
+            return "the node"
         return "the control plane" if _REAL.search(nodeid) else nodeid
 
 

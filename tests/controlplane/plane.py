@@ -142,10 +142,10 @@ def wait_until(true: Callable[[], Any], what: str, seconds: float = SECONDS) -> 
 def control_plane() -> Iterator[ControlPlane]:
     """Run a control plane in a temporary folder; nothing of it stays, even after SIGKILL."""
     folder = Path(tempfile.mkdtemp(prefix="bayplan-controlplane-"))
-    (folder / "bin").symlink_to(_binaries())
+    (folder / "bin").symlink_to(binaries())
     keeper = subprocess.Popen(
         [BASH, "-c", _KEEPER, "bash", str(SCRIPT)],
-        env={**os.environ, "KCP": str(folder), "PORT": str(_free_ports())},
+        env={**os.environ, "KCP": str(folder), "PORT": str(free_ports(_PORTS)[0])},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
@@ -174,8 +174,8 @@ def _restart_until(plane: ControlPlane, ended: threading.Event) -> None:
         plane.restart_ended()
 
 
-def _binaries() -> Path:
-    """Return the folder of the programs; they are unpacked once per machine."""
+def binaries() -> Path:
+    """Return the folder of Kubernetes' programs; they are unpacked once per machine."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "bayplan-tests"
     folder = cache / "controlplane"
     folder.mkdir(parents=True, exist_ok=True)
@@ -185,12 +185,13 @@ def _binaries() -> Path:
     return folder / "bin"
 
 
-def _free_ports() -> int:
-    """Return the first of some free ports in a row, below those that clients are given."""
+def free_ports(count: int) -> range:
+    """Return free ports in a row, below those that clients are given."""
     while True:
-        first = random.randrange(20_000, 32_000, _PORTS)
-        if all(_is_free(port) for port in range(first, first + _PORTS)):
-            return first
+        first = random.randrange(20_000, 32_000, count)
+        ports = range(first, first + count)
+        if all(_is_free(port) for port in ports):
+            return ports
 
 
 def _is_free(port: int) -> bool:

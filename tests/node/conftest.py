@@ -1,0 +1,45 @@
+"""One real node for all tests of this room, with a scheduler and the driver of a DGX H100."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from deployed import SCHEDULER
+from machine_files import MachineFiles, make_machine
+from process import Scheduler
+from real_node import DriverProcess, RealNode, real_node
+
+
+@pytest.fixture(scope="session")
+def running() -> Iterator[RealNode]:
+    """The node, with bayplan as its scheduler."""
+    with real_node() as node:
+        scheduler = Scheduler(node.account(SCHEDULER), node.folder)
+        scheduler.start()
+        yield node
+        scheduler.stop()
+
+
+@pytest.fixture(scope="session")
+def machine(running: RealNode) -> MachineFiles:
+    """The files of a DGX H100."""
+    return make_machine("dgx-h100", running.folder / "machine", running.within())
+
+
+@pytest.fixture
+def node(running: RealNode) -> Iterator[RealNode]:
+    """The node, without pods."""
+    yield running
+    running.clear()
+
+
+@pytest.fixture
+def driver(node: RealNode, machine: MachineFiles) -> Iterator[DriverProcess]:
+    """A driver that has published the machine; it ends after the pods."""
+    made = DriverProcess(node, machine)
+    made.start()
+    made.wait_until_ready()
+    yield made
+    node.clear()
+    made.stop()

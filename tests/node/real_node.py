@@ -1,0 +1,435 @@
+"""A real kubelet with containerd and a control plane for tests, all on this machine.
+
+It stands beside the project, in ``../shared/node``; it needs root, and no other at the same time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from deployed import DEPLOY, documents
+from faces import Client, client_of
+from installation import install, path_of
+from machine_files import MachineFiles
+from paths import SHARED
+from plane import binaries, free_ports, wait_until
+from process import BAYPLAN
+
+Content = dict[str, Any]
+
+SCRIPTS = SHARED / "node"
+NODE = "node-a"
+DRIVER = "dra.bayplan.dev"
+IMAGE = "bayplan.test/busybox:1"
+PODS = "/api/v1/namespaces/default/pods"
+CLAIMS = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims"
+SLICES = "/apis/resource.k8s.io/v1/resourceslices"
+_BASH = shutil.which("bash") or "bash"
+_PORTS = ("API_PORT", "ETCD_PORT", "PEER_PORT", "KCM_PORT", "KUBELET_PORT", "HEALTH_PORT")
+_MAY_MOUNT = "mount -t tmpfs none /mnt && test -w /sys/fs/cgroup"
+
+# The shell outlives this process however it ends, and then ends what was started.
+_KEEPER = """
+"$1/up.sh" > "$WORK/up.log" 2>&1 && echo up || echo failed
+cat > /dev/null
+"$1/down.sh" >> "$WORK/up.log" 2>&1
+rm -rf "$WORK"
+"""
+
+
+@dataclass
+class RealNode:
+    """A running node. Its parts are ``kubelet``, ``containerd``, ``kube-apiserver`` and so on.
+
+    :ivar folder: where everything of it is; the kubelet's own folder is ``kubelet`` there.
+    """
+
+    folder: Path
+    environment: Mapping[str, str]
+    client: Client = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.kubeconfig = self.folder / "admin.kubeconfig"
+        self.client = client_of(str(self.kubeconfig))
+
+    # Processes ---------------------------------------------------------------------------
+
+    def log(self, part: str) -> str:
+        """Return what a part has logged."""
+        return (self.folder / "logs" / f"{part}.log").read_text(errors="replace")
+
+    def end(self, part: str, number: signal.Signals = signal.SIGTERM) -> None:
+        """End a part, and wait until it is gone."""
+        pid = self.pid(part)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
+        wait_until(lambda: not _is_alive(pid), f"{part} has ended")
+
+    def start(self) -> None:
+        """Start what does not run, and wait until the node is ready."""
+        done = subprocess.run(
+            [str(SCRIPTS / "up.sh")], env=dict(self.environment), capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+
+    def pid(self, part: str) -> int:
+        """Return the process of a part."""
+        return int((self.folder / "run" / f"{part}.pid").read_text().split()[0])
+
+    def within(self, *command: str) -> list[str]:
+        """Return a command that runs in the mounts of the node."""
+        return ["nsenter", f"--mount=/proc/{self.pid('mounts')}/ns/mnt", "--", *command]
+
+    # Objects -----------------------------------------------------------------------------
+
+    def apply(self, *contents: Content) -> None:
+        """Create objects, or replace their specs."""
+        for content in contents:
+            answer = self.client.post(path_of(content, name=False), content)
+            if answer.code == 409:
+                answer = self.client.patch(path_of(content), content)
+            assert answer.code in (200, 201), answer
+
+    def items(self, path: str) -> list[Content]:
+        """Return the objects of a collection."""
+        answer = self.client.get(path)
+        assert answer.code == 200, answer
+        return list(answer.json["items"])
+
+    def pod(self, name: str) -> Content:
+        """Return a pod; an empty object if there is none."""
+        answer = self.client.get(f"{PODS}/{name}")
+        return dict(answer.json) if answer.code == 200 else {}
+
+    def phase(self, name: str) -> str:
+        """Return the phase of a pod, "" for none."""
+        return str(self.pod(name).get("status", {}).get("phase", ""))
+
+    def wait_for(self, phase: str, *names: str, seconds: float = 60.0) -> None:
+        """Wait until pods have a phase.
+
+        :raises AssertionError: with what is known of those that do not in time.
+        """
+        for name in names:
+            try:
+                wait_until(lambda name=name: self.phase(name) == phase, name, seconds)
+            except TimeoutError:
+                told = "\n".join(self.told(name))
+                pod = json.dumps(self.pod(name).get("status", {}), indent=1)
+                raise AssertionError(f"{name} is not {phase}:\n{pod}\n{told}") from None
+
+    def told(self, name: str) -> list[str]:
+        """Return the events of a pod, the first one first."""
+        events = self.items("/api/v1/namespaces/default/events")
+        events = [one for one in events if one["involvedObject"]["name"] == name]
+        events.sort(key=lambda one: int(one["metadata"]["resourceVersion"]))
+        return [f"{one['type']} {one['reason']}: {one['message']}" for one in events]
+
+    def claims(self) -> dict[str, dict[str, list[str]]]:
+        """Return the devices of each allocated claim by request, by the pod that owns it."""
+        found = {}
+        for claim in self.items(CLAIMS):
+            owners = claim["metadata"].get("ownerReferences") or [claim["metadata"]]
+            results = claim.get("status", {}).get("allocation", {}).get("devices", {})
+            devices: dict[str, list[str]] = {}
+            for one in results.get("results", ()):
+                devices.setdefault(one["request"], []).append(one["device"])
+            if devices:
+                found[owners[0]["name"]] = devices
+        return found
+
+    def devices(self) -> list[str]:
+        """Return the devices that the node offers."""
+        slices = self.items(SLICES)
+        return [one["name"] for found in slices for one in found["spec"].get("devices", ())]
+
+    def delete_pods(self, *names: str, grace: int = 1) -> None:
+        """Delete pods, and wait until they are gone."""
+        for name in names:
+            self.client.delete(f"{PODS}/{name}", gracePeriodSeconds=grace)
+        for name in names:
+            wait_until(lambda name=name: not self.pod(name), f"{name} is gone")
+
+    def clear(self) -> None:
+        """Delete all pods, claims and their templates."""
+        self.delete_pods(*(one["metadata"]["name"] for one in self.items(PODS)))
+        for path in (CLAIMS, CLAIMS.replace("resourceclaims", "resourceclaimtemplates")):
+            self.client.delete(path)
+        wait_until(lambda: not self.items(CLAIMS), "all claims are gone")
+
+    # Containers --------------------------------------------------------------------------
+
+    def run_in(self, pod: str, container: str, *command: str) -> tuple[int, str]:
+        """Run a command in a container; return its exit status, and what it says."""
+        (status,) = [
+            one for one in self.pod(pod)["status"]["containerStatuses"] if one["name"] == container
+        ]
+        ctr = str(self.folder / "pkg" / "usr" / "bin" / "ctr")
+        socket = str(self.folder / "run" / "containerd.sock")
+        identity = status["containerID"].removeprefix("containerd://")
+        done = subprocess.run(
+            self.within(
+                *(ctr, "--address", socket, "-n", "k8s.io", "tasks", "exec"),
+                *("--exec-id", f"test-{time.monotonic_ns()}", identity, *command),
+            ),
+            capture_output=True,
+            text=True,
+        )
+        return done.returncode, done.stdout + done.stderr
+
+    def environment_of(self, pod: str, container: str) -> dict[str, str]:
+        """Return the environment of a container."""
+        _, text = self.run_in(pod, container, "env")
+        return dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
+
+    def device_files(self, pod: str, container: str) -> set[str]:
+        """Return the files of GPUs and NICs that a container sees."""
+        _, text = self.run_in(pod, container, "find", "/dev", "-type", "c")
+        return {
+            path.removeprefix("/dev/")
+            for path in text.split()
+            if path.startswith(("/dev/nvidia", "/dev/infiniband"))
+        }
+
+    def may_open(self, pod: str, container: str, major: int, minor: int) -> bool:
+        """Tell whether a container may open a device: no driver answers, but the cgroup does."""
+        script = (
+            f"rm -f /tmp/d; mknod /tmp/d c {major} {minor} && dd if=/tmp/d of=/dev/null count=1"
+        )
+        _, text = self.run_in(pod, container, "sh", "-c", script)
+        assert "No such device or address" in text or "not permitted" in text, text
+        return "No such device or address" in text
+
+    # bayplan -----------------------------------------------------------------------------
+
+    def install_driver(self) -> None:
+        """Apply the driver's manifest, all of it but the DaemonSet."""
+        manifest = documents(DEPLOY / "namespace.yaml", DEPLOY / "dra-driver.yaml")
+        self.apply(*(one for one in manifest if one["kind"] != "DaemonSet"))
+
+    def account(self, name: str, bound_to_node: bool = False) -> Path:
+        """Write a kubeconfig with a token of a service account, bound to the node if asked."""
+        body: Content = {
+            "apiVersion": "authentication.k8s.io/v1",
+            "kind": "TokenRequest",
+            "spec": {"expirationSeconds": 7200},
+        }
+        if bound_to_node:
+            uid = self.client.get(f"/api/v1/nodes/{NODE}").json["metadata"]["uid"]
+            body["spec"]["boundObjectRef"] = {
+                "apiVersion": "v1",
+                "kind": "Node",
+                "name": NODE,
+                "uid": uid,
+            }
+        path = f"/api/v1/namespaces/bayplan-system/serviceaccounts/{name}/token"
+        answer = self.client.post(path, body)
+        assert answer.code == 201, answer
+        config = yaml.safe_load(self.kubeconfig.read_text())
+        config["users"][0]["user"] = {"token": answer.json["status"]["token"]}
+        written = self.folder / f"{name}.kubeconfig"
+        written.write_text(yaml.safe_dump(config))
+        written.chmod(0o600)
+        return written
+
+
+class DriverProcess:
+    """``bayplan dra-driver`` on the node, with the rights of its manifest."""
+
+    def __init__(self, node: RealNode, machine: MachineFiles, *options: str) -> None:
+        self._node = node
+        self._machine = machine
+        self._kubeconfig = node.account("bayplan-dra-driver", bound_to_node=True)
+        self._options = options
+        self._process: subprocess.Popen[bytes] | None = None
+        self.log = node.folder / "logs" / "bayplan-driver.log"
+        (port,) = free_ports(1)
+        self.address = f"127.0.0.1:{port}"
+
+    def start(self, *options: str) -> None:
+        """Start it; ``options`` replace those of before."""
+        self._options = options or self._options
+        command = [str(BAYPLAN), "dra-driver", "--node", NODE, "--listen", self.address]
+        command += ["--kubeconfig", str(self._kubeconfig), *self._machine.options, *self._options]
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                self._node.within(*command),
+                env={**os.environ, **self._machine.environment},
+                stdout=log,
+                stderr=log,
+            )
+
+    def kill(self) -> None:
+        """End it with SIGKILL."""
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait()
+
+    def stop(self) -> None:
+        """End it gracefully, if it runs."""
+        if self._process is not None and self._process.poll() is None:
+            self._process.terminate()
+            assert self._process.wait(30) in (0, -signal.SIGTERM), self.log.read_text()[-3000:]
+
+    def ready(self) -> str:
+        """Return what /readyz says; "" when nothing answers."""
+        with contextlib.suppress(OSError):
+            return Client(f"http://{self.address}").get("/readyz").body.decode().strip()
+        return ""
+
+    def wait_until_ready(self) -> None:
+        """Wait until it is ready."""
+        try:
+            wait_until(lambda: self.ready() == "ok", "the driver is ready")
+        except TimeoutError as exc:
+            raise AssertionError(f"{exc}: {self.ready()}\n{self.log.read_text()[-3000:]}") from None
+
+
+@contextmanager
+def real_node(**variables: str) -> Iterator[RealNode]:
+    """Run a node in a temporary folder; nothing of it stays, even after SIGKILL.
+
+    :param variables: of up.sh, such as ``NUMA``.
+    """
+    reason = why_not()
+    if reason:
+        pytest.skip(reason)
+    folder = Path(tempfile.mkdtemp(prefix="bayplan-node-"))
+    environment = {
+        **os.environ,
+        **{name: str(port) for name, port in zip(_PORTS, free_ports(len(_PORTS)), strict=True)},
+        "BIN": str(binaries()),
+        "WORK": str(folder),
+        **variables,
+    }
+    with _alone():
+        keeper = subprocess.Popen(
+            [_BASH, "-c", _KEEPER, "bash", str(SCRIPTS)],
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            start_new_session=True,
+        )
+        try:
+            assert keeper.stdout is not None
+            word = keeper.stdout.readline().strip()
+            assert word == "up", (folder / "up.log").read_text()
+            node = RealNode(folder, environment)
+            install(node.client)
+            node.install_driver()
+            yield node
+        finally:
+            keeper.communicate()
+
+
+def why_not() -> str:
+    """Return why no node can be run here; "" if it can."""
+    if not (SCRIPTS / "up.sh").exists():
+        return "there is no real kubelet beside the project"
+    if os.geteuid() != 0:
+        return "a kubelet needs root"
+    mounting = ["unshare", "--mount", "--propagation", "private", "sh", "-c", _MAY_MOUNT]
+    if shutil.which("unshare") is None or subprocess.run(mounting, capture_output=True).returncode:
+        return "a kubelet needs mounts and cgroups, which this machine does not allow"
+    return ""
+
+
+@contextmanager
+def _alone() -> Iterator[None]:
+    """Wait until no other node runs on this machine: their pods would share cgroups."""
+    with (Path(tempfile.gettempdir()) / "bayplan-node.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def claim_template(name: str, requests: Iterable[Content], *constraints: Content) -> Content:
+    """Return a template of claims."""
+    devices = {"requests": list(requests), "constraints": list(constraints)}
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaimTemplate",
+        "metadata": {"name": name},
+        "spec": {"spec": {"devices": devices}},
+    }
+
+
+def request(name: str, of: str, count: int = 1, cel: str = "") -> Content:
+    """Return a request for devices of a class, ``gpu`` or ``nic``."""
+    exactly: Content = {"deviceClassName": f"{of}.bayplan.dev", "count": count}
+    if cel:
+        exactly["selectors"] = [{"cel": {"expression": cel}}]
+    return {"name": name, "exactly": exactly}
+
+
+def pod(
+    name: str,
+    containers: Mapping[str, Iterable[str]] | None = None,
+    template: str = "",
+    command: str = "exec sleep 100000",
+    **spec: Any,
+) -> Content:
+    """Return a pod for bayplan with one claim, if it has a template.
+
+    :param containers: the requests that each container names; "" is the whole claim.
+    """
+    given = {"c": [""] if template else []} if containers is None else containers
+    made = []
+    for container, requests in given.items():
+        claims = [{"name": "own", "request": one} if one else {"name": "own"} for one in requests]
+        made.append(
+            {
+                "name": container,
+                "image": IMAGE,
+                "command": ["sh", "-c", f"trap 'exit 0' TERM; {command}"],
+                "resources": {"claims": claims},
+            }
+        )
+    if template:
+        spec["resourceClaims"] = [{"name": "own", "resourceClaimTemplateName": template}]
+    whole = {
+        "schedulerName": "bayplan",
+        "terminationGracePeriodSeconds": 1,
+        "automountServiceAccountToken": False,
+        "restartPolicy": "Never",
+        "containers": made,
+        **spec,
+    }
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": whole}
+
+
+@contextmanager
+def in_background(*threads: threading.Thread) -> Iterator[None]:
+    """Run threads for the time of a block; wait for them in the end."""
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        for thread in threads:
+            thread.join()
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state != "Z"
