@@ -87,7 +87,9 @@ def _measured(root: Path, claims: int) -> BenchmarkResult:
     sockets = Sockets(root / "r", root / "p")
     health = HealthTracker(DRIVER, _NODE)
     inventory = inventory_of(_machine(claims))
-    driver = NodeDriver(_NODE, inventory, _Api(), health, DeviceFiles(None), sockets, root / "c")
+    driver = NodeDriver(
+        _NODE, inventory, _Api(), health, DeviceFiles(None), sockets, root / "c", root / "none"
+    )
     driver.start()
     service = "/k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin"
     channel = grpc.insecure_channel(f"unix:{sockets.service(DRIVER)}")

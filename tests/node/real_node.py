@@ -1,12 +1,11 @@
 """A real kubelet with containerd and a control plane for tests, all on this machine.
 
-It stands beside the project, in ``../shared/node``; it needs root, and no other at the same time.
+It stands beside the project, in ``../shared/node``; it needs root, mounts and cgroups v1.
 """
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import shutil
@@ -42,15 +41,8 @@ CLAIMS = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims"
 SLICES = "/apis/resource.k8s.io/v1/resourceslices"
 _BASH = shutil.which("bash") or "bash"
 _PORTS = ("API_PORT", "ETCD_PORT", "PEER_PORT", "KCM_PORT", "KUBELET_PORT", "HEALTH_PORT")
-_MAY_MOUNT = "mount -t tmpfs none /mnt && test -w /sys/fs/cgroup"
-
-# The shell outlives this process however it ends, and then ends what was started.
-_KEEPER = """
-"$1/up.sh" > "$WORK/up.log" 2>&1 && echo up || echo failed
-cat > /dev/null
-"$1/down.sh" >> "$WORK/up.log" 2>&1
-rm -rf "$WORK"
-"""
+_OF_CLOUD = "node.cloudprovider.kubernetes.io/uninitialized"
+_MAY_MOUNT = "mount -t tmpfs none /mnt && test -w /sys/fs/cgroup/cpu"
 
 
 @dataclass
@@ -58,10 +50,12 @@ class RealNode:
     """A running node. Its parts are ``kubelet``, ``containerd``, ``kube-apiserver`` and so on.
 
     :ivar folder: where everything of it is; the kubelet's own folder is ``kubelet`` there.
+    :ivar keeper: the process whose namespaces it has.
     """
 
     folder: Path
     environment: Mapping[str, str]
+    keeper: int
     client: Client = field(init=False)
 
     def __post_init__(self) -> None:
@@ -83,10 +77,21 @@ class RealNode:
 
     def start(self) -> None:
         """Start what does not run, and wait until the node is ready."""
+        enter = ["nsenter", f"--target={self.keeper}", "--cgroup", "--mount", "--"]
         done = subprocess.run(
-            [str(SCRIPTS / "up.sh")], env=dict(self.environment), capture_output=True, text=True
+            [*enter, str(SCRIPTS / "up.sh")],
+            env=dict(self.environment),
+            capture_output=True,
+            text=True,
         )
         assert done.returncode == 0, done.stdout + done.stderr
+
+    def admit_pods(self) -> None:
+        """Remove the taint of a node whose cloud has not looked at it yet: there is no cloud."""
+        path = f"/api/v1/nodes/{NODE}"
+        taints = self.client.get(path).json["spec"].get("taints", ())
+        left = [one for one in taints if one["key"] != _OF_CLOUD]
+        assert self.client.patch(path, {"spec": {"taints": left}}).code == 200
 
     def pid(self, part: str) -> int:
         """Return the process of a part."""
@@ -158,6 +163,15 @@ class RealNode:
         """Return the devices that the node offers."""
         slices = self.items(SLICES)
         return [one["name"] for found in slices for one in found["spec"].get("devices", ())]
+
+    def tainted(self) -> dict[str, list[str]]:
+        """Return the keys of the taints of devices that have any."""
+        return {
+            one["name"]: [taint["key"] for taint in one["taints"]]
+            for found in self.items(SLICES)
+            for one in found["spec"].get("devices", ())
+            if one.get("taints")
+        }
 
     def delete_pods(self, *names: str, grace: int = 1) -> None:
         """Delete pods, and wait until they are gone."""
@@ -318,26 +332,26 @@ def real_node(**variables: str) -> Iterator[RealNode]:
         "WORK": str(folder),
         **variables,
     }
-    with _alone():
-        keeper = subprocess.Popen(
-            [_BASH, "-c", _KEEPER, "bash", str(SCRIPTS)],
-            env=environment,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-            start_new_session=True,
-        )
-        try:
-            assert keeper.stdout is not None
-            word = keeper.stdout.readline().strip()
-            assert word == "up", (folder / "up.log").read_text()
-            node = RealNode(folder, environment)
-            install(node.client)
-            node.install_driver()
-            yield node
-        finally:
-            keeper.communicate()
+    keeper = subprocess.Popen(
+        [_BASH, str(Path(__file__).with_name("keeper.sh")), str(SCRIPTS)],
+        env=environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        assert keeper.stdout is not None
+        word, _, process = keeper.stdout.readline().strip().partition(" ")
+        assert word == "up", (folder / "up.log").read_text()
+        node = RealNode(folder, environment, int(process))
+        node.admit_pods()
+        install(node.client)
+        node.install_driver()
+        yield node
+    finally:
+        keeper.communicate()
 
 
 def why_not() -> str:
@@ -346,18 +360,19 @@ def why_not() -> str:
         return "there is no real kubelet beside the project"
     if os.geteuid() != 0:
         return "a kubelet needs root"
-    mounting = ["unshare", "--mount", "--propagation", "private", "sh", "-c", _MAY_MOUNT]
+    mounting = [
+        "unshare",
+        "--cgroup",
+        "--mount",
+        "--propagation",
+        "private",
+        "sh",
+        "-c",
+        _MAY_MOUNT,
+    ]
     if shutil.which("unshare") is None or subprocess.run(mounting, capture_output=True).returncode:
-        return "a kubelet needs mounts and cgroups, which this machine does not allow"
+        return "a kubelet needs mounts and cgroups v1, which this machine does not allow"
     return ""
-
-
-@contextmanager
-def _alone() -> Iterator[None]:
-    """Wait until no other node runs on this machine: their pods would share cgroups."""
-    with (Path(tempfile.gettempdir()) / "bayplan-node.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
 
 
 def claim_template(name: str, requests: Iterable[Content], *constraints: Content) -> Content:

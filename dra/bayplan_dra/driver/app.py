@@ -13,6 +13,7 @@ from bayplan.nccl import TopologyFileError, needed_topology_file
 from bayplan.topology.machine.model import Machine
 from bayplan_dra.driver import metrics
 from bayplan_dra.driver.files import folder, write_atomically
+from bayplan_dra.driver.kubelet.pod_resources import PluginPods
 from bayplan_dra.driver.kubelet.services import (
     KubeletServer,
     claim_handlers,
@@ -53,6 +54,7 @@ class NodeDriver:
     :raises BayplanError: when the path of a socket is too long.
 
     :param cdi: the folder of CDI files.
+    :param pod_resources: the socket of the kubelet's PodResources API.
     :param files: the device files of this machine.
     :param resync_seconds: how often the slices are checked when nothing changes.
     :param patience_seconds: for how long a call to prepare tries again what may pass; the kubelet
@@ -68,6 +70,7 @@ class NodeDriver:
     files: DeviceFiles
     sockets: Sockets
     cdi: Path
+    pod_resources: Path
     resync_seconds: float = _RESYNC_SECONDS
     patience_seconds: float = _PATIENCE_SECONDS
 
@@ -95,6 +98,7 @@ class NodeDriver:
         """
         own = folder(self.sockets.folder(DRIVER))
         folder(self.sockets.registry)
+        plugin_pods = PluginPods(self.pod_resources, self.inventory, self.health)
         preparer = Preparer(
             DRIVER,
             self.node,
@@ -103,6 +107,7 @@ class NodeDriver:
             self.api,
             self.files,
             write_topology_file(self.inventory.machine, own),
+            plugin_pods.holders,
         )
         for text in preparer.recover():
             log.error("cannot recover a prepared claim: %s", text)
@@ -119,6 +124,7 @@ class NodeDriver:
         ]
         for server in self._servers:
             server.start()
+        watch([plugin_pods], self._stopped)
         self._publishing.start()
 
     @property

@@ -62,6 +62,7 @@ class DriverService(Protocol):
 @click.option("--context", default="", help="The kubeconfig's context.")
 @click.option("--plugins-dir", type=_FOLDER, default=Path("/var/lib/kubelet/plugins"))
 @click.option("--registry-dir", type=_FOLDER, default=Path("/var/lib/kubelet/plugins_registry"))
+@click.option("--pod-resources-dir", type=_FOLDER, default=Path("/var/lib/kubelet/pod-resources"))
 @click.option("--cdi-dir", type=_FOLDER, default=Path("/var/run/cdi"))
 @click.option("--pod-uid", envvar="POD_UID", default="", help="For rolling updates.")
 @click.option(
@@ -98,6 +99,7 @@ def command(
     context: str,
     plugins_dir: Path,
     registry_dir: Path,
+    pod_resources_dir: Path,
     cdi_dir: Path,
     pod_uid: str,
     numa_node: Literal["int", "list"],
@@ -115,6 +117,7 @@ def command(
     from bayplan_dra.driver.kubelet.sockets import Sockets
     from bayplan_dra.driver.kubernetes_api import KubernetesApi
     from bayplan_dra.driver.prepare.edits import DeviceFiles
+    from bayplan_dra.driver.prepare.handover import Handover
     from bayplan_dra.driver.publish.devices import DRIVER
     from bayplan_dra.driver.publish.health import HealthTracker
 
@@ -133,10 +136,15 @@ def command(
     driver_health = HealthTracker(DRIVER, node, taint_effect)
     plugin_health = HealthTracker(DRIVER, node)
     plugin_health.set_devices(theirs.devices)
+    handover = Handover(sockets.folder(DRIVER))
+    if plugin_gpus is None:
+        handover.offer(())
     services: list[DriverService] = []
     if not no_driver:
         api = KubernetesApi(kubeconfig, context)
-        services.append(NodeDriver(node, ours, api, driver_health, files, sockets, cdi_dir))
+        pods = pod_resources_dir / "kubelet.sock"
+        driver = NodeDriver(node, ours, api, driver_health, files, sockets, cdi_dir, pods)
+        services.append(driver)
         log.info("%s of %s offers %s", DRIVER, node, ", ".join(ours.devices))
     if plugin_gpus is not None:
         path = write_topology_file(found, sockets.folder(DRIVER))
@@ -144,6 +152,7 @@ def command(
             theirs,
             plugin_health,
             files,
+            handover,
             folder=device_plugins_dir,
             topology_file=path,
             instance=pod_uid,

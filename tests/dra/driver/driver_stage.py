@@ -141,6 +141,7 @@ def make_driver(
         DeviceFiles(None),
         Sockets(root / "registry", root / "plugins", pod_uid),
         root / "cdi",
+        root / "pod-resources",
         **more,
     )
 

@@ -26,6 +26,7 @@ from bayplan.topology.machine.select import Selection, SelectionRequest, select
 from bayplan_dra.driver.config import DeviceConfig, NcclConfig
 from bayplan_dra.driver.kubelet.services import KubeletServer, serve
 from bayplan_dra.driver.prepare.edits import DeviceFiles, joint_edits
+from bayplan_dra.driver.prepare.handover import Handover
 from bayplan_dra.driver.proto import deviceplugin_pb2 as api
 from bayplan_dra.driver.publish.devices import NodeDevice, NodeInventory, NumaForm, inventory_of
 from bayplan_dra.driver.publish.health import DeviceHealth, HealthTracker
@@ -113,6 +114,7 @@ class _Answers:
     inventory: NodeInventory
     health: HealthTracker
     files: DeviceFiles
+    handover: Handover
     config: DeviceConfig
     topology_file: str
 
@@ -121,6 +123,18 @@ class _Answers:
         machine = self.inventory.machine
         found = _whole_gpus(self.inventory)
         return {machine.gpus[_index(one)].uuid or one.name: one for one in found}
+
+    def offer(self) -> None:
+        """Keep claims from the GPUs; those that claims have already are offered later.
+
+        :raises BayplanError: when the disk fails, or another instance holds the lock for too long.
+        """
+        own = {device.name for device in self._gpus.values()}
+        self.handover.offer(own)
+        with self.handover.alone():
+            held = self.handover.holders()
+        for gpu in sorted(own & held.keys()):
+            log.warning("%s is not offered yet: it is prepared for claim %s", gpu, held[gpu])
 
     def options(self, request: api.Empty) -> api.DevicePluginOptions:
         """Return which optional calls the plugin supports."""
@@ -131,8 +145,9 @@ class _Answers:
         return api.PreStartContainerResponse()
 
     def devices(self, states: Iterable[DeviceHealth]) -> api.ListAndWatchResponse:
-        """List all GPUs; those with a problem are unhealthy."""
-        unhealthy = {one.name for one in states if one.problem}
+        """List all GPUs; those with a problem, or of a claim, are unhealthy."""
+        with self.handover.alone():
+            unhealthy = {*self.handover.holders(), *(one.name for one in states if one.problem)}
         found = []
         for name, device in self._gpus.items():
             listed = api.Device(
@@ -173,10 +188,12 @@ class _Answers:
     def allocated(self, request: api.AllocateRequest) -> api.AllocateResponse:
         """Return what each container gets with its GPUs; nothing is stored.
 
-        :raises _Refused: for an unknown or unhealthy GPU.
+        :raises _Refused: for an unknown or unhealthy GPU, or one that a claim has.
         """
         _, states = self.health.wait(-1, 0.0)
-        problems = {one.name: one.problem for one in states if one.problem}
+        problems = {one.name: f"is unhealthy: {one.problem}" for one in states if one.problem}
+        with self.handover.alone():
+            problems |= self._of_the_driver()
         return api.AllocateResponse(
             container_responses=[
                 self._given(list(dict.fromkeys(one.devices_ids)), problems)
@@ -184,13 +201,24 @@ class _Answers:
             ]
         )
 
+    def _of_the_driver(self) -> dict[str, str]:
+        """Return why a GPU is not the plugin's to give; callers hold the lock."""
+        offered = self.handover.offered()
+        found = {
+            device.name: "is no longer offered by the device plugin"
+            for device in self._gpus.values()
+            if device.name not in offered
+        }
+        held = self.handover.holders().items()
+        return found | {gpu: f"is prepared for claim {claim}" for gpu, claim in held}
+
     def _given(
         self, names: Sequence[str], problems: dict[str, str]
     ) -> api.ContainerAllocateResponse:
         devices = [self._named(name) for name in names]
         for name, device in zip(names, devices, strict=True):
             if device.name in problems:
-                text = f'GPU "{name}" is unhealthy: {problems[device.name]}'
+                text = f'GPU "{name}" {problems[device.name]}'
                 raise _Refused(text, grpc.StatusCode.FAILED_PRECONDITION)
         if not devices:
             return api.ContainerAllocateResponse()
@@ -287,6 +315,7 @@ class DevicePlugin:
     """Offers a node's whole GPUs to its kubelet, and registers again when the kubelet restarts.
 
     :param health: must know the devices; others in it are ignored.
+    :param handover: keeps GPUs from being given away by the driver, too.
     :param topology_file: the host's path of NCCL's topology file, "" for none.
     :param instance: distinguishes instances that overlap in an update, such as the pod's UID.
     :ivar registered: set while the kubelet knows the plugin, as far as can be seen.
@@ -298,6 +327,7 @@ class DevicePlugin:
         inventory: NodeInventory,
         health: HealthTracker,
         files: DeviceFiles,
+        handover: Handover,
         config: DeviceConfig = _DEFAULTS,
         folder: Path = _FOLDER,
         resource: str = _RESOURCE,
@@ -306,7 +336,7 @@ class DevicePlugin:
     ) -> None:
         self.registered = threading.Event()
         self.registration_error = ""
-        self._answers = _Answers(inventory, health, files, config, topology_file)
+        self._answers = _Answers(inventory, health, files, handover, config, topology_file)
         self._socket = folder / f"{_SOCKET}{instance and f'-{instance[:8]}'}.sock"
         self._kubelet = folder / _KUBELET
         self._resource = resource
@@ -325,6 +355,7 @@ class DevicePlugin:
         gpus = {_index(one) for one in inventory.devices.values() if one.mig is not None}
         for gpu in sorted(gpus):
             log.warning("GPU%d is not offered: it is in MIG instances", gpu)
+        self._answers.offer()
         self._listen()
         self._thread.start()
 

@@ -7,7 +7,7 @@ start, every claim of the checkpoint gets its CDI file again, and all other CDI 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +18,6 @@ from bayplan.api.dra import AllocatedDevice
 from bayplan.errors import BayplanError, ClusterError
 from bayplan.topology.machine.model import Machine
 from bayplan_dra.driver.config import DeviceConfig, config_of
-from bayplan_dra.driver.files import locked
 from bayplan_dra.driver.prepare.cdi import (
     CdiFolder,
     Edits,
@@ -29,12 +28,11 @@ from bayplan_dra.driver.prepare.cdi import (
 )
 from bayplan_dra.driver.prepare.checkpoint import Checkpoint, PreparedClaim, PreparedDevice, is_uid
 from bayplan_dra.driver.prepare.edits import DeviceFiles, joint_edits
+from bayplan_dra.driver.prepare.handover import Handover, gpu_of
 from bayplan_dra.driver.publish.devices import NodeDevice, NodeInventory
 
 __all__ = ["ClaimApi", "DeviceHeld", "Folders", "HandedOut", "PrepareError", "Preparer"]
 
-_LOCK_SECONDS = 20.0
-"""Seconds to wait for the lock; the kubelet waits for 45 s."""
 _MOST_UNDONE = 4096
 WHOLE_CLAIM = "."
 """In the place of a request: no request has this name, so the kubelet gives what stands there only
@@ -81,6 +79,7 @@ class Preparer:
 
     :param inventory: returns the current devices.
     :param topology_file: the host's path of NCCL's topology file, "" for none.
+    :param plugin_pods: returns the pods that still have a GPU through a device plugin, by GPU.
     """
 
     def __init__(
@@ -92,6 +91,7 @@ class Preparer:
         claims: ClaimApi,
         files: DeviceFiles,
         topology_file: str = "",
+        plugin_pods: Callable[[], Mapping[str, str]] = dict,
     ) -> None:
         self.driver = driver
         self.node = node
@@ -101,7 +101,8 @@ class Preparer:
         self._topology_file = topology_file
         self.checkpoint = Checkpoint(folders.plugin / "claims")
         self._cdi = CdiFolder(folders.cdi, driver)
-        self._lock = folders.plugin / "serialize.lock"
+        self._handover = Handover(folders.plugin)
+        self._plugin_pods = plugin_pods
         self._mutex = threading.Lock()
         self._undone: dict[str, int] = {}
 
@@ -151,6 +152,7 @@ class Preparer:
             return self._again(known)
         inventory = self._inventory()
         made = self._made(claim, uid, results, inventory)
+        self._refuse_plugins(made)
         other = self._put(made, inventory, begun, wanted)
         if other is not None and self._is_stale(other):
             self.unprepare(other.uid)
@@ -174,6 +176,10 @@ class Preparer:
         with self._alone():
             if not wanted() or self._undone.get(made.uid, 0) != begun:
                 raise PrepareError("the kubelet no longer waits for this")
+            offered = self._handover.offered()
+            for device in made.devices:
+                if gpu_of(device.name) in offered and not device.admin:
+                    raise PrepareError(f"device {device.name} is offered by the device plugin now")
             prepared = self.checkpoint.claims()
             prepared.pop(made.uid, None)
             other = _holder(made, prepared, inventory)
@@ -181,6 +187,17 @@ class Preparer:
                 self.checkpoint.put(made)
                 self._cdi.write(made.uid, made.spec)
         return other
+
+    def _refuse_plugins(self, made: PreparedClaim) -> None:
+        """Check that no pod has one of the devices through a device plugin.
+
+        :raises DeviceHeld: naming the pod.
+        """
+        pods = self._plugin_pods()
+        for device in made.devices:
+            pod = pods.get(gpu_of(device.name))
+            if pod is not None and not device.admin:
+                raise DeviceHeld(f"device {device.name}: pod {pod} has it through a device plugin")
 
     def _known(self, uid: str) -> PreparedClaim | None:
         with self._alone():
@@ -224,7 +241,7 @@ class Preparer:
     @contextmanager
     def _alone(self) -> Iterator[None]:
         """Lock the files against other threads and other instances of the driver."""
-        with self._mutex, locked(self._lock, _LOCK_SECONDS):
+        with self._mutex, self._handover.alone():
             yield
 
     def handed_out(self, claim: PreparedClaim) -> list[HandedOut]:

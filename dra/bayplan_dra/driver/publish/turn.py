@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 import socket
 from pathlib import Path
 
 from bayplan_dra.driver.files import write_atomically
 
 __all__ = ["Turn"]
+
+log = logging.getLogger("bayplan.driver")
 
 
 class Turn:
@@ -22,11 +25,11 @@ class Turn:
         self._own = own
 
     def take(self) -> None:
-        """Take the right from any other instance.
-
-        :raises OSError: when the disk fails.
-        """
-        write_atomically(self._path, self._own.name.encode())
+        """Take the right from any other instance."""
+        try:
+            write_atomically(self._path, self._own.name.encode())
+        except OSError as exc:
+            log.warning("%s: %s; another instance may publish as well", self._path, exc.strerror)
 
     def is_mine(self) -> bool:
         """Tell whether this instance has it: nobody took it later, or that one is gone."""

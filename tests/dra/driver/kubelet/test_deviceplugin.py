@@ -21,7 +21,9 @@ from bayplan.testing import Cluster, assert_placed, make_node, make_pod
 from bayplan.topology.machine.model import Machine, Mig
 from bayplan.topology.machine.readers.machinefile import known_machine
 from bayplan_dra.driver.kubelet.deviceplugin import DevicePlugin, refuse_shared, split
+from bayplan_dra.driver.prepare.checkpoint import Checkpoint, PreparedClaim, PreparedDevice
 from bayplan_dra.driver.prepare.edits import DeviceFiles
+from bayplan_dra.driver.prepare.handover import Handover
 from bayplan_dra.driver.proto import deviceplugin_pb2 as api
 from bayplan_dra.driver.publish.devices import DRIVER, inventory_of
 from bayplan_dra.driver.publish.health import HealthTracker
@@ -141,7 +143,12 @@ class PluginNode:
         self.health = HealthTracker(DRIVER, "n")
         self.health.set_devices(inventory.devices)
         plugin = DevicePlugin(
-            inventory, self.health, files or DeviceFiles(None), folder=self.folder, **more
+            inventory,
+            self.health,
+            files or DeviceFiles(None),
+            Handover(self.folder / "own"),
+            folder=self.folder,
+            **more,
         )
         plugin.start()
         self._plugin = plugin
@@ -243,7 +250,11 @@ def test_the_options_are_those_registered(node: PluginNode) -> None:
 def test_a_socket_path_that_is_too_long_is_refused(tmp_path: Path) -> None:
     folder = tmp_path / ("d" * 100)
     plugin = DevicePlugin(
-        inventory_of(MACHINE), HealthTracker(DRIVER, "n"), DeviceFiles(None), folder=folder
+        inventory_of(MACHINE),
+        HealthTracker(DRIVER, "n"),
+        DeviceFiles(None),
+        Handover(tmp_path / "own"),
+        folder=folder,
     )
     with pytest.raises(BayplanError, match="at most 107"):
         plugin.start()
@@ -487,9 +498,33 @@ def test_each_gpu_belongs_to_the_driver_or_to_the_plugin(own: frozenset[int]) ->
     }
 
 
+def test_a_gpu_of_a_claim_is_not_given_away(node: PluginNode) -> None:
+    checkpoint = Checkpoint(node.folder / "own" / "claims")
+    device = PreparedDevice("gpu-3", ("gpu",))
+    checkpoint.put(PreparedClaim("u", "default", "c", "n", (device,), "{}"))
+    node.run()
+    with node.kubelet.lists() as lists:
+        assert next(lists) == {**ALL_WELL, "gpu-3": "Unhealthy"}
+        with pytest.raises(grpc.RpcError, match='"gpu-3" is prepared for claim default/c'):
+            node.kubelet.allocate(["gpu-3"])
+        checkpoint.remove("u")
+        assert next(lists) == ALL_WELL
+    assert len(node.kubelet.allocate(["gpu-3"])) == 1
+
+
+def test_an_instance_that_no_longer_offers_a_gpu_does_not_give_it_away(node: PluginNode) -> None:
+    node.run()
+    Handover(node.folder / "own").offer(["gpu-0"])
+    assert len(node.kubelet.allocate(["gpu-0"])) == 1
+    with pytest.raises(grpc.RpcError, match='"gpu-3" is no longer offered'):
+        node.kubelet.allocate(["gpu-3"])
+
+
 def test_a_plugin_offers_only_its_share(node: PluginNode) -> None:
     _, own = split(MACHINE, frozenset({2, 3}))
-    plugin = DevicePlugin(own, HealthTracker(DRIVER, "n"), DeviceFiles(None), folder=node.folder)
+    handover = Handover(node.folder / "own")
+    health = HealthTracker(DRIVER, "n")
+    plugin = DevicePlugin(own, health, DeviceFiles(None), handover, folder=node.folder)
     plugin.start()
     with node.kubelet.lists() as lists:
         assert next(lists) == {"gpu-2": "Healthy", "gpu-3": "Healthy"}

@@ -26,6 +26,7 @@ from bayplan.cluster.manifests import load_manifests
 from bayplan.errors import ClusterError, Forbidden, Transient
 from bayplan.logs import set_up_logging
 from bayplan.testing import assert_placed
+from bayplan_dra.driver.prepare.handover import Handover
 from bayplan_dra.driver.prepare.preparer import PrepareError
 from bayplan_dra.driver.publish.devices import DRIVER
 
@@ -227,6 +228,17 @@ def test_an_unexpected_error_is_an_answer_for_its_own_claim_and_a_traceback_in_t
     assert answer.error == "the driver failed: RecursionError; its log says more"
     assert "Traceback (most recent call last):" in stream.getvalue()
     assert "RecursionError: too deep" in stream.getvalue()
+
+
+def test_a_device_that_the_device_plugin_offers_is_refused(node: DriverNode) -> None:
+    claim = node.bind("p", "one")
+    (device,) = devices_of(claim)
+    handover = Handover(node.root / "plugins" / DRIVER)
+    handover.offer([device])
+    error = node.kubelet.prepare(claim)[claim.metadata.name].error
+    assert error == f"device {device} is offered by the device plugin now"
+    handover.offer([])
+    assert node.kubelet.prepare(claim)[claim.metadata.name].error == ""
 
 
 # What changes meanwhile ----------------------------------------------------------------------

@@ -548,7 +548,9 @@ def test_an_xid_and_a_port_reach_the_slice_and_leave_it(node_of: WatchedNodes) -
     with short_folder() as root:
         sockets = Sockets(root / "registry", root / "plugins")
         files = DeviceFiles(None)
-        driver = NodeDriver("here", node.inventory, api, node.health, files, sockets, root / "cdi")
+        driver = NodeDriver(
+            "here", node.inventory, api, node.health, files, sockets, root / "cdi", root / "none"
+        )
         driver.start()
         Kubelet(root / "registry").register()
         nic = next(name for name in node.inventory.devices if name.startswith("nic-"))
