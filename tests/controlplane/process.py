@@ -19,12 +19,12 @@ _EXPECTED = re.compile(r"; retrying$|not followed for now")
 
 
 class Scheduler:
-    """One process after the other, with the pods of schedulerName ``bayplan``."""
+    """One process after the other; by default it has the pods of schedulerName ``bayplan``."""
 
-    def __init__(self, kubeconfig: Path, folder: Path) -> None:
+    def __init__(self, kubeconfig: Path, folder: Path, profile: Path = PROFILE) -> None:
         self.log = folder / "bayplan.log"
         self._arguments = [
-            *(str(BAYPLAN), "run", "--config", str(PROFILE), "--kubeconfig", str(kubeconfig)),
+            *(str(BAYPLAN), "run", "--config", str(profile), "--kubeconfig", str(kubeconfig)),
             *("--bind-address", "127.0.0.1:0", "--log-format", "json", "--no-leader-elect"),
         ]
         self._process: subprocess.Popen[bytes] | None = None

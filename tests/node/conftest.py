@@ -10,12 +10,22 @@ from machine_files import MachineFiles, make_machine
 from process import Scheduler
 from real_node import DriverProcess, RealNode, real_node
 
+_PROFILE = """
+apiVersion: kubescheduler.config.k8s.io/v1
+kind: KubeSchedulerConfiguration
+profiles:
+- schedulerName: bayplan
+- schedulerName: default-scheduler
+"""
+
 
 @pytest.fixture(scope="session")
 def running() -> Iterator[RealNode]:
-    """The node, with bayplan as its scheduler."""
+    """The node, with bayplan as its only scheduler."""
     with real_node() as node:
-        scheduler = Scheduler(node.account(SCHEDULER), node.folder)
+        profile = node.folder / "profile.yaml"
+        profile.write_text(_PROFILE)
+        scheduler = Scheduler(node.account(SCHEDULER), node.folder, profile)
         scheduler.start()
         yield node
         scheduler.stop()

@@ -173,6 +173,38 @@ class RealNode:
             if one.get("taints")
         }
 
+    def attribute(self, name: str) -> dict[str, Any]:
+        """Return the value of an attribute by device."""
+        devices = [one for found in self.items(SLICES) for one in found["spec"]["devices"]]
+        values = {one["name"]: one["attributes"].get(name, {}) for one in devices}
+        return {device: next(iter(value.values()), None) for device, value in values.items()}
+
+    def health_of(self, name: str) -> list[str]:
+        """Return the health of a pod's devices, as its status has it, sorted."""
+        return sorted(
+            one["health"]
+            for status in self.pod(name)["status"].get("containerStatuses", ())
+            for resource in status.get("allocatedResourcesStatus", ())
+            for one in resource["resources"]
+        )
+
+    # Files -------------------------------------------------------------------------------
+
+    def prepared(self) -> list[str]:
+        """Return the UIDs of claims that are prepared."""
+        claims = self.folder / "kubelet" / "plugins" / DRIVER / "claims"
+        return sorted(path.stem for path in claims.glob("*"))
+
+    def cdi_files(self) -> list[str]:
+        """Return the names of CDI files."""
+        return sorted(path.name for path in (self.folder / "cdi").iterdir())
+
+    def driver_files(self) -> list[str]:
+        """Return what the driver has on the node, apart from CDI files."""
+        kubelet = self.folder / "kubelet"
+        found = [*(kubelet / "plugins").rglob("*"), *(kubelet / "plugins_registry").iterdir()]
+        return sorted(str(path.relative_to(kubelet)) for path in found)
+
     def delete_pods(self, *names: str, grace: int = 1) -> None:
         """Delete pods, and wait until they are gone."""
         for name in names:

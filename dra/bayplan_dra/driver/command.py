@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 
 import click
 
-from bayplan.errors import InputError
+from bayplan.errors import BayplanError, InputError
 from bayplan.logs import set_up_logging
 from bayplan.topology.machine.model import Machine
 from bayplan.topology.machine.readers.sysfs import Sysfs, cpu_set
@@ -164,6 +164,10 @@ def command(
         every = replace(ours, devices={**ours.devices, **theirs.devices})
         watchers = _watchers(every, (driver_health, plugin_health), sysfs_root)
     _serve(services, watchers, address, stopped)
+    try:
+        handover.leave()
+    except (BayplanError, OSError) as exc:
+        log.warning("files of the driver are left: %s", exc)
 
 
 def _stop_on_signals() -> threading.Event:

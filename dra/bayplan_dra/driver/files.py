@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -11,7 +12,7 @@ from pathlib import Path
 
 from bayplan.errors import BayplanError
 
-__all__ = ["TEMPORARY", "folder", "locked", "remove", "write_atomically"]
+__all__ = ["TEMPORARY", "answers", "folder", "locked", "remove", "write_atomically"]
 
 TEMPORARY = ".tmp"
 """Suffix of files that are being written; leftovers can be removed while nobody writes."""
@@ -64,6 +65,16 @@ def _sync_folder(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def answers(path: Path) -> bool:
+    """Tell whether somebody listens on a socket; a killed process leaves one without."""
+    with socket.socket(socket.AF_UNIX) as probe:
+        try:
+            probe.connect(str(path))
+        except OSError:
+            return False
+    return True
 
 
 @contextmanager

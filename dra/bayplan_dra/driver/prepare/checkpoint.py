@@ -75,6 +75,12 @@ class Checkpoint:
         for path in self._path.glob(f"*{TEMPORARY}"):
             remove(path)
 
+    def remove_folder(self) -> None:
+        """Remove what is left: incomplete and damaged files, and the folder."""
+        for path in self._path.iterdir():
+            path.unlink()
+        self._path.rmdir()
+
     def claims(self) -> dict[str, PreparedClaim]:
         """Return all prepared claims by UID."""
         found = {}

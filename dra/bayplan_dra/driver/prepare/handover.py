@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from bayplan.errors import BayplanError
-from bayplan_dra.driver.files import folder, locked, write_atomically
+from bayplan_dra.driver.files import answers, folder, locked, write_atomically
 from bayplan_dra.driver.prepare.checkpoint import Checkpoint
 
 __all__ = ["Handover", "gpu_of"]
@@ -35,7 +35,7 @@ class Handover:
     """
 
     def __init__(self, path: Path) -> None:
-        folder(path)
+        self._path = folder(path)
         self._lock = path / "serialize.lock"
         self._file = path / "device-plugin.json"
         self._checkpoint = Checkpoint(path / "claims")
@@ -71,6 +71,22 @@ class Handover:
         except (FileNotFoundError, ValueError):
             return frozenset()
         return frozenset(found) if isinstance(found, list) else frozenset()
+
+    def leave(self) -> None:
+        """Remove the driver's files, unless a pod or another instance may need them.
+
+        :raises BayplanError: when another instance holds the lock for too long.
+        :raises OSError: when the disk fails.
+        """
+        with self.alone():
+            checkpoint = self._checkpoint
+            needed = self.offered() or checkpoint.claims() or checkpoint.unread
+            if needed or any(answers(path) for path in self._path.glob("*.sock")):
+                return
+            checkpoint.remove_folder()
+            for path in self._path.iterdir():
+                path.unlink()
+            self._path.rmdir()
 
     def holders(self) -> dict[str, str]:
         """Return the claims that have a GPU or a part of one, as namespace/name, by GPU.

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import logging
-import socket
 from pathlib import Path
 
-from bayplan_dra.driver.files import write_atomically
+from bayplan_dra.driver.files import answers, write_atomically
 
 __all__ = ["Turn"]
 
@@ -37,13 +36,4 @@ class Turn:
             holder = self._path.read_text("utf-8", "replace")
         except OSError:
             return True
-        return holder == self._own.name or not _answers(self._path.with_name(Path(holder).name))
-
-
-def _answers(path: Path) -> bool:
-    with socket.socket(socket.AF_UNIX) as probe:
-        try:
-            probe.connect(str(path))
-        except OSError:
-            return False
-    return True
+        return holder == self._own.name or not answers(self._path.with_name(Path(holder).name))
