@@ -74,6 +74,8 @@ class RealNode:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, number)
         wait_until(lambda: not _is_alive(pid), f"{part} has ended")
+        # To the script, a process that nobody has waited for yet runs still.
+        (self.folder / "run" / f"{part}.pid").unlink()
 
     def start(self) -> None:
         """Start what does not run, and wait until the node is ready."""
