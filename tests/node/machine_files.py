@@ -37,6 +37,10 @@ class MachineFiles:
     environment: dict[str, str]
     news: nvml_machine.News
 
+    def with_environment(self, more: dict[str, str]) -> MachineFiles:
+        """Return the same files with more variables for the driver."""
+        return replace(self, environment={**self.environment, **more})
+
 
 def make_machine(name: str, folder: Path, enter: Sequence[str]) -> MachineFiles:
     """Write a machine's files; its device files are made in the node's /dev, too.

@@ -41,6 +41,8 @@ CLAIMS = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims"
 SLICES = "/apis/resource.k8s.io/v1/resourceslices"
 _BASH = shutil.which("bash") or "bash"
 _PORTS = ("API_PORT", "ETCD_PORT", "PEER_PORT", "KCM_PORT", "KUBELET_PORT", "HEALTH_PORT")
+_LATE_AUTHORIZER = f"no relationship found between node '{NODE}' and this object"
+_RESYNC_SECONDS = 100.0
 _OF_CLOUD = "node.cloudprovider.kubernetes.io/uninitialized"
 _MAY_MOUNT = "mount -t tmpfs none /mnt && test -w /sys/fs/cgroup/cpu"
 
@@ -131,11 +133,22 @@ class RealNode:
     def wait_for(self, phase: str, *names: str, seconds: float = 60.0) -> None:
         """Wait until pods have a phase.
 
+        An API server may refuse a kubelet the claim of a pod that was just bound to its node (the
+        Node authorizer sees that a moment later); the kubelet then tries again within 90 s.
+
         :raises AssertionError: with what is known of those that do not in time.
         """
         for name in names:
             try:
                 wait_until(lambda name=name: self.phase(name) == phase, name, seconds)
+                continue
+            except TimeoutError:
+                pass
+            late = any(_LATE_AUTHORIZER in one for one in self.told(name))
+            try:
+                wait_until(
+                    lambda name=name: self.phase(name) == phase, name, _RESYNC_SECONDS * late
+                )
             except TimeoutError:
                 told = "\n".join(self.told(name))
                 pod = json.dumps(self.pod(name).get("status", {}), indent=1)
