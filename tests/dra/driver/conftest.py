@@ -25,7 +25,7 @@ def node() -> Iterator[DriverNode]:
         made = DriverNode(root)
         made.cluster.add(template("two", gpu=2, nic=1), template("one", gpu=1))
         yield made
-        made.driver.stop()
+        made.close()
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def impatient_node() -> Iterator[DriverNode]:
         made = DriverNode(root, patience_seconds=0.0)
         made.cluster.add(template("one", gpu=1))
         yield made
-        made.driver.stop()
+        made.close()
 
 
 @pytest.fixture
@@ -44,4 +44,4 @@ def resyncing_node() -> Iterator[DriverNode]:
     with short_folder() as root:
         made = DriverNode(root, resync_seconds=0.05)
         yield made
-        made.driver.stop()
+        made.close()

@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import grpc
+from cdi_runtime import create
+from kubelet_double import Kubelet
 from msgspec.structs import replace
 
 from bayplan.api import ApiObject, Node, Pod, ResourceClaim, ResourceSlice
@@ -29,14 +30,11 @@ from bayplan_dra.driver.kubelet.sockets import Sockets
 from bayplan_dra.driver.prepare.edits import DeviceFiles
 from bayplan_dra.driver.prepare.preparer import ClaimApi, Folders, Preparer
 from bayplan_dra.driver.proto import dra_pb2 as dra
-from bayplan_dra.driver.proto import health_pb2 as health
-from bayplan_dra.driver.proto import registration_pb2 as registration
 from bayplan_dra.driver.publish.devices import DRIVER, inventory_of
 from bayplan_dra.driver.publish.health import HealthTracker
 from bayplan_dra.driver.publish.publisher import Owner, SliceChange
 
 MACHINE = known_machine("dgx-h100")
-SERVICE = "k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin"
 
 
 @dataclass
@@ -109,6 +107,29 @@ class EmbeddedApi:
             self._check()
             return self.cluster.get(ResourceClaim, f"{namespace}/{name}")
 
+    # What the kubelet of the only node asks for:
+
+    def pods(self) -> list[Pod]:
+        with self.lock:
+            self._check()
+            return [one for one in self.cluster.list(Pod) if one.spec.node_name]
+
+    def wipe(self) -> None:
+        with self.lock:
+            self._check()
+            for one in self.cluster.list(ResourceSlice):
+                self.writes.append("wipe")
+                self._tell(SliceChange.DELETED)
+                self.cluster.delete(ResourceSlice, one.metadata.name)
+
+    def remove(self, pod: Pod) -> None:
+        with self.lock:
+            self._check()
+            found = self.cluster.get(Pod, pod.key)
+            if found is not None and found.metadata.uid == pod.metadata.uid:
+                self.cluster.delete(Pod, pod.key, grace=0)
+                self.cluster.deliver()
+
 
 def eventually(check: Callable[[], Any], seconds: float = 60.0) -> Any:
     """Call a check until its result is true; return that."""
@@ -154,79 +175,6 @@ def make_preparer(root: Path, api: ClaimApi) -> Preparer:
     return Preparer(DRIVER, "n", folders, lambda: inventory, api, DeviceFiles(None))
 
 
-class Kubelet:
-    """A kubelet: finds the driver by its socket in the registry, and calls it."""
-
-    def __init__(self, registry: Path) -> None:
-        self._registry = registry
-        self.endpoint = ""
-        self.versions: tuple[str, ...] = ()
-
-    def register(self) -> None:
-        """Find the newest socket of the registry, ask what is behind it, and accept it."""
-        newest = max(self._registry.glob("*-reg.sock"), key=lambda path: path.stat().st_mtime_ns)
-        with grpc.insecure_channel(f"unix:{newest}") as channel:
-            path = "/pluginregistration.Registration"
-            info = _call(channel, f"{path}/GetInfo", registration.PluginInfo)(
-                registration.InfoRequest(), timeout=60
-            )
-            assert (info.type, info.name) == ("DRAPlugin", DRIVER)
-            self.endpoint, self.versions = info.endpoint, tuple(info.supported_versions)
-            status = registration.RegistrationStatus(plugin_registered=True)
-            answer = registration.RegistrationStatusResponse
-            _call(channel, f"{path}/NotifyRegistrationStatus", answer)(status, timeout=60)
-
-    def prepare(
-        self, *claims: ResourceClaim, service: str = SERVICE
-    ) -> dict[str, dra.NodePrepareResourceResponse]:
-        """Prepare claims; return the answers by claim name."""
-        request = dra.NodePrepareResourcesRequest(claims=[_claim(one) for one in claims])
-        with grpc.insecure_channel(f"unix:{self.endpoint}") as channel:
-            call = _call(
-                channel, f"/{service}/NodePrepareResources", dra.NodePrepareResourcesResponse
-            )
-            answer = call(request, timeout=60)
-        return {one.metadata.name: answer.claims[one.metadata.uid] for one in claims}
-
-    def unprepare(self, *claims: ResourceClaim, service: str = SERVICE) -> dict[str, str]:
-        """Unprepare claims; return the errors by claim name."""
-        request = dra.NodeUnprepareResourcesRequest(claims=[_claim(one) for one in claims])
-        with grpc.insecure_channel(f"unix:{self.endpoint}") as channel:
-            call = _call(
-                channel, f"/{service}/NodeUnprepareResources", dra.NodeUnprepareResourcesResponse
-            )
-            answer = call(request, timeout=60)
-        return {one.metadata.name: answer.claims[one.metadata.uid].error for one in claims}
-
-    @contextmanager
-    def health(self) -> Iterator[Iterator[dict[str, health.DeviceHealth]]]:
-        """Watch the devices' health: the whole list, by name, at every change."""
-        with grpc.insecure_channel(f"unix:{self.endpoint}") as channel:
-            call = channel.unary_stream(
-                "/v1alpha1.DRAResourceHealth/NodeWatchResources",
-                request_serializer=_bytes,
-                response_deserializer=health.NodeWatchResourcesResponse.FromString,
-            )(health.NodeWatchResourcesRequest(), timeout=60)
-            yield ({one.device.device_name: one for one in answer.devices} for answer in call)
-            call.cancel()
-
-
-def _call(channel: grpc.Channel, method: str, answer: Any) -> Any:
-    return channel.unary_unary(
-        method, request_serializer=_bytes, response_deserializer=answer.FromString
-    )
-
-
-def _bytes(message: Any) -> bytes:
-    content: bytes = message.SerializeToString()
-    return content
-
-
-def _claim(claim: ResourceClaim) -> dra.Claim:
-    meta = claim.metadata
-    return dra.Claim(namespace=meta.namespace, uid=meta.uid, name=meta.name)
-
-
 def with_uid(claim: ResourceClaim, uid: str) -> ResourceClaim:
     """Return another claim of the same name."""
     return replace(claim, metadata=replace(claim.metadata, uid=uid))
@@ -269,14 +217,25 @@ def template(name: str, config: Any = None, **counts: int) -> ApiObject:
     )
 
 
-def claim_pod(name: str, wanted: str) -> Pod:
-    """Return a pod with a claim of a template."""
-    claims = [{"name": "own", "resourceClaimTemplateName": wanted}]
-    return make_pod(name, spec={"resourceClaims": claims})
+def claim_pod(name: str, wanted: str, **containers: str) -> Pod:
+    """Return a pod with a claim of a template, or with the claim "shared".
+
+    :param containers: the request that each container names; without any, one names the claim.
+    """
+    source = "resourceClaimName" if wanted == "shared" else "resourceClaimTemplateName"
+    made = [
+        {
+            "name": container,
+            "resources": {"claims": [{"name": "own", "request": request}]},
+        }
+        for container, request in (containers or {"c": ""}).items()
+    ]
+    spec = {"resourceClaims": [{"name": "own", source: wanted}], "containers": made}
+    return make_pod(name, spec=spec)
 
 
 class DriverNode:
-    """A node with a driver on it, in a cluster with a scheduler.
+    """A node with a kubelet and a driver, in a cluster with a scheduler.
 
     :param more: arguments of the driver.
     """
@@ -286,16 +245,60 @@ class DriverNode:
         self.cluster = Cluster([make_node("n", cpu=64), device_class()])
         ClaimController(self.cluster.api)
         self.api = EmbeddedApi(self.cluster.api)
-        self.kubelet = Kubelet(root / "registry")
+        self.kubelet = Kubelet(root, self.api)
         self.driver = self.start(**more)
 
     def start(self, **more: Any) -> NodeDriver:
         """Start a driver, and let the kubelet register it."""
         driver = make_driver(self.root, MACHINE, self.api, **more)
         driver.start()
-        self.kubelet.register()
+        self.kubelet.advance()
         eventually(lambda: driver.published)
         return driver
+
+    def stop(self, driver: NodeDriver) -> None:
+        """Stop a driver; the kubelet notices that its connection has ended."""
+        driver.stop()
+        self._wait_until_lost(driver)
+
+    def kill(self, driver: NodeDriver) -> None:
+        """End a driver as SIGKILL does: its sockets stay, and nobody answers there."""
+        driver._publishing.stop()
+        for server in driver._servers:
+            server._server.stop(None).wait()
+        self._wait_until_lost(driver)
+
+    def _wait_until_lost(self, driver: NodeDriver) -> None:
+        endpoint = driver.sockets.service(DRIVER)
+        eventually(lambda: not self.kubelet.plugins.is_connected(endpoint))
+
+    def close(self) -> None:
+        """End everything."""
+        self.driver.stop()
+        self.kubelet.stop()
+
+    def run(self, name: str, wanted: str, **containers: str) -> Pod:
+        """Let the scheduler place a pod, and the kubelet run it; see ``claim_pod``."""
+        with self.api.lock:
+            self.cluster.add(claim_pod(name, wanted, **containers))
+            assert_placed(self.cluster, **{name.replace("-", "_"): "n"})
+        pod = self.pod(name)
+        self.kubelet.add_pod(pod)
+        return pod
+
+    def pod(self, name: str) -> Pod:
+        """Return a pod."""
+        with self.api.lock:
+            found = self.cluster.api.get(Pod, f"default/{name}")
+        assert found is not None
+        return found
+
+    def delete(self, pod: Pod, force: bool = False) -> None:
+        """Delete a pod: the kubelet terminates it first, unless by force."""
+        with self.api.lock:
+            self.cluster.api.delete(Pod, pod.key, grace=0 if force else None)
+            self.cluster.api.deliver()
+        self.kubelet.remove_pod(pod)
 
     def claim_of(self, pod: str) -> ResourceClaim:
         """Return the claim of a pod."""
@@ -331,10 +334,7 @@ class DriverNode:
         Without what only marks a device.
         """
         answer = self.kubelet.prepare(claim)[claim.metadata.name]
-        spec = self.cdi()[claim.metadata.uid]
-        edits = {f"{spec['kind']}={one['name']}": one["containerEdits"] for one in spec["devices"]}
-        lines = [line for name in _given(answer, request) for line in edits[name].get("env", ())]
-        said = dict(line.split("=", 1) for line in lines)
+        said = create(self.root / "cdi", _given(answer, request)).environment
         return {name: value for name, value in said.items() if not name.startswith("BAYPLAN_")}
 
     def cdi(self) -> dict[str, Any]:

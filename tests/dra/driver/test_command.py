@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 from apiserver import SLICES, ApiServer
 from click.testing import CliRunner
-from driver_stage import Kubelet, eventually, short_folder
+from driver_stage import eventually, short_folder
+from kubelet_double import Kubelet
 
 from bayplan.api import ResourceClaim
 from bayplan.api.dra import DeviceTaint
@@ -70,8 +71,8 @@ def make_claim(server: ApiServer, name: str, *devices: str) -> ResourceClaim:
 def test_the_command_publishes_and_prepares_until_it_is_terminated(server: ApiServer) -> None:
     with short_folder() as root, running(root, server) as process:
         eventually(lambda: list((root / "registry").glob("*.sock")), 20)
-        kubelet = Kubelet(root / "registry")
-        kubelet.register()
+        kubelet = Kubelet(root)
+        kubelet.advance()
         (found,) = eventually(server.slices)
         assert [one["name"] for one in found["spec"]["devices"]][:2] == ["gpu-0", "gpu-1"]
         assert found["metadata"]["ownerReferences"][0]["uid"] == "node-uid"
@@ -79,6 +80,7 @@ def test_the_command_publishes_and_prepares_until_it_is_terminated(server: ApiSe
         answer = kubelet.prepare(claim)["c"]
         assert sorted(one.device_name for one in answer.devices) == ["gpu-0", "gpu-3"]
         assert len(list((root / "cdi").iterdir())) == 1
+        kubelet.stop()
         process.terminate()
         assert process.wait(15) == 0
         assert not list(root.rglob("*.sock")), "sockets are left"
@@ -224,11 +226,13 @@ def test_a_node_can_run_driver_and_device_plugin_over_different_gpus(server: Api
         more = ("--device-plugin", "0-3", "--device-plugins-dir", str(folder))
         with running(root, server, *more) as process:
             eventually(lambda: list((root / "registry").glob("*.sock")), 20)
-            Kubelet(root / "registry").register()
+            kubelet = Kubelet(root)
+            kubelet.advance()
             (found,) = eventually(server.slices, 20)
             names = [one["name"] for one in found["spec"]["devices"]]
             assert names[:4] == ["gpu-4", "gpu-5", "gpu-6", "gpu-7"]
             eventually((folder / "bayplan-gpu.sock").exists)
+            kubelet.stop()
             process.terminate()
             assert process.wait(15) == 0
             assert process.stderr is not None

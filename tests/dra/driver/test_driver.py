@@ -12,13 +12,13 @@ from driver_stage import (
     MACHINE,
     DriverNode,
     EmbeddedApi,
-    Kubelet,
     claim_pod,
     eventually,
     make_driver,
     short_folder,
     template,
 )
+from kubelet_double import Kubelet
 
 from bayplan.api import Node
 from bayplan.errors import BayplanError, ClusterError
@@ -159,7 +159,7 @@ def test_an_unhealthy_device_has_a_taint_until_it_recovers(node: DriverNode) -> 
 
 
 def test_the_kubelet_gets_every_change_of_health(node: DriverNode) -> None:
-    with node.kubelet.health() as answers:
+    with node.kubelet.one_more_stream() as answers:
         assert {one.health for one in next(answers).values()} == {1}
         node.driver.health.report("gpu-3", "xid", "Xid 79")
         unhealthy = next(answers)["gpu-3"]
@@ -175,14 +175,17 @@ def test_the_kubelet_gets_every_change_of_health(node: DriverNode) -> None:
 def test_streams_of_health_leave_room_for_claims(node: DriverNode) -> None:
     claim = node.bind("p", "one")
     with ExitStack() as streams:
-        for _ in range(4):
-            next(streams.enter_context(node.kubelet.health()))
-        with node.kubelet.health() as one_more, pytest.raises(grpc.RpcError, match="at most 4"):
+        for _ in range(3):
+            next(streams.enter_context(node.kubelet.one_more_stream()))
+        with (
+            node.kubelet.one_more_stream() as one_more,
+            pytest.raises(grpc.RpcError, match="at most 4"),
+        ):
             next(one_more)
         assert node.kubelet.prepare(claim)[claim.metadata.name].error == ""
 
     def again() -> bool:
-        with node.kubelet.health() as answers:
+        with node.kubelet.one_more_stream() as answers:
             try:
                 return bool(next(answers))
             except grpc.RpcError:
@@ -198,9 +201,10 @@ def test_a_failing_api_server_delays_only_publishing() -> None:
         driver = make_driver(root, MACHINE, api)
         driver.start()
         assert driver.ready() == "not registered with the kubelet"
-        kubelet = Kubelet(root / "registry")
-        kubelet.register()
+        kubelet = Kubelet(root)
+        kubelet.advance()
         assert driver.ready() == "its slices are not published yet"
         api.failing = None
         eventually(lambda: driver.ready() == "")
         driver.stop()
+        kubelet.stop()

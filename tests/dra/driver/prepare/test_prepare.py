@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 from driver_stage import (
-    SERVICE,
     DriverNode,
     devices_of,
     eventually,
@@ -33,12 +32,15 @@ from bayplan_dra.driver.publish.devices import DRIVER
 # The whole chain -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("service", [SERVICE, SERVICE.replace(".v1.", ".v1beta1.")])
+@pytest.mark.parametrize("version", ["v1", "v1beta1"])
 def test_a_container_gets_exactly_the_devices_that_the_scheduler_chose(
-    node: DriverNode, service: str
+    node: DriverNode, version: str
 ) -> None:
+    node.kubelet.services = [f"{version}.DRAPlugin"]
+    node.kubelet.restart()
+    node.kubelet.advance()
     claim = node.bind("p", "two")
-    answer = node.kubelet.prepare(claim, service=service)[claim.metadata.name]
+    answer = node.kubelet.prepare(claim)[claim.metadata.name]
     assert answer.error == ""
     assert sorted({one.device_name for one in answer.devices}) == devices_of(claim)
     spec = node.cdi()[claim.metadata.uid]

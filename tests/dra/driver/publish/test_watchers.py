@@ -15,7 +15,8 @@ from typing import Protocol
 import nvml_machine
 import pynvml
 import pytest
-from driver_stage import EmbeddedApi, Kubelet, eventually, short_folder
+from driver_stage import EmbeddedApi, eventually, short_folder
+from kubelet_double import Kubelet
 from nvml_machine import FakeLink, FakeMachine, FakePort, News, Written, hgx
 
 from bayplan.api import ResourceSlice
@@ -552,7 +553,8 @@ def test_an_xid_and_a_port_reach_the_slice_and_leave_it(node_of: WatchedNodes) -
             "here", node.inventory, api, node.health, files, sockets, root / "cdi", root / "none"
         )
         driver.start()
-        Kubelet(root / "registry").register()
+        kubelet = Kubelet(root)
+        kubelet.advance()
         nic = next(name for name in node.inventory.devices if name.startswith("nic-"))
         with running(xids(node), ports(node)):
             eventually(lambda: driver.published)
@@ -564,3 +566,4 @@ def test_an_xid_and_a_port_reach_the_slice_and_leave_it(node_of: WatchedNodes) -
             node.set_port(hca, "4: ACTIVE")
             eventually(lambda: set(tainted()) == {"gpu-3"}, 5)
         driver.stop()
+        kubelet.stop()
