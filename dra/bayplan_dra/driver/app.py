@@ -32,6 +32,7 @@ __all__ = ["DriverApi", "NodeDriver", "Watcher", "watch", "write_topology_file"]
 
 _RESYNC_SECONDS = 30.0
 _PATIENCE_SECONDS = 30.0
+_ABANDONED_SECONDS = 20.0
 _DRAIN_SECONDS = 10.0
 log = logging.getLogger("bayplan.driver")
 
@@ -59,6 +60,8 @@ class NodeDriver:
     :param resync_seconds: how often the slices are checked when nothing changes.
     :param patience_seconds: for how long a call to prepare tries again what may pass; the kubelet
         waits for 45 s, and after a failure tries again only after 60 to 90 s.
+    :param abandoned_seconds: after which a device is taken from a claim that is gone, but that the
+        kubelet has not unprepared; less than ``patience_seconds``, so that a call may wait for it.
     :ivar registered: set while the kubelet knows the driver.
     :ivar registration_error: why the kubelet did not register the driver; "" for no error.
     """
@@ -73,6 +76,7 @@ class NodeDriver:
     pod_resources: Path
     resync_seconds: float = _RESYNC_SECONDS
     patience_seconds: float = _PATIENCE_SECONDS
+    abandoned_seconds: float = _ABANDONED_SECONDS
 
     def __post_init__(self) -> None:
         self.registered = threading.Event()
@@ -108,6 +112,7 @@ class NodeDriver:
             self.files,
             write_topology_file(self.inventory.machine, own),
             plugin_pods.holders,
+            self.abandoned_seconds,
         )
         for text in preparer.recover():
             log.error("cannot recover a prepared claim: %s", text)

@@ -7,6 +7,7 @@ start, every claim of the checkpoint gets its CDI file again, and all other CDI 
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -80,6 +81,8 @@ class Preparer:
     :param inventory: returns the current devices.
     :param topology_file: the host's path of NCCL's topology file, "" for none.
     :param plugin_pods: returns the pods that still have a GPU through a device plugin, by GPU.
+    :param abandoned_seconds: how long the kubelet has to unprepare a claim that is gone. Until it
+        does, containers of a pod that was deleted by force may run.
     """
 
     def __init__(
@@ -92,6 +95,7 @@ class Preparer:
         files: DeviceFiles,
         topology_file: str = "",
         plugin_pods: Callable[[], Mapping[str, str]] = dict,
+        abandoned_seconds: float = 0.0,
     ) -> None:
         self.driver = driver
         self.node = node
@@ -99,12 +103,14 @@ class Preparer:
         self._claims = claims
         self._files = files
         self._topology_file = topology_file
+        self._abandoned_seconds = abandoned_seconds
         self.checkpoint = Checkpoint(folders.plugin / "claims")
         self._cdi = CdiFolder(folders.cdi, driver)
         self._handover = Handover(folders.plugin)
         self._plugin_pods = plugin_pods
         self._mutex = threading.Lock()
         self._undone: dict[str, int] = {}
+        self._stale_since: dict[str, float] = {}
 
     def recover(self) -> list[str]:
         """Make the CDI files agree with the checkpoint; return what is damaged.
@@ -154,7 +160,7 @@ class Preparer:
         made = self._made(claim, uid, results, inventory)
         self._refuse_plugins(made)
         other = self._put(made, inventory, begun, wanted)
-        if other is not None and self._is_stale(other):
+        if other is not None and self._is_abandoned(other):
             self.unprepare(other.uid)
             other = self._put(made, inventory, begun, wanted)
         if other is not None:
@@ -210,6 +216,14 @@ class Preparer:
             self._cdi.write(known.uid, known.spec)
         return known
 
+    def _is_abandoned(self, other: PreparedClaim) -> bool:
+        """Tell whether a claim has been stale for so long that the kubelet must have lost it."""
+        if not self._is_stale(other):
+            self._stale_since.pop(other.uid, None)
+            return False
+        now = time.monotonic()
+        return now - self._stale_since.setdefault(other.uid, now) >= self._abandoned_seconds
+
     def _is_stale(self, other: PreparedClaim) -> bool:
         """Tell whether a prepared claim is gone or has other devices now."""
         claim = self._claims.claim(other.namespace, other.name)
@@ -235,6 +249,7 @@ class Preparer:
             self._undone[uid] = self._undone.pop(uid, 0) + 1
             if len(self._undone) > _MOST_UNDONE:
                 del self._undone[next(iter(self._undone))]
+            self._stale_since.pop(uid, None)
             self._cdi.remove(uid)
             self.checkpoint.remove(uid)
 

@@ -269,7 +269,11 @@ def test_nothing_is_prepared_after_the_kubelet_has_given_up(node: DriverNode) ->
     assert preparer.checkpoint.claims() == {}
 
 
-def test_a_device_is_free_again_when_its_claim_is_gone(node: DriverNode) -> None:
+def test_the_device_of_a_claim_that_is_gone_is_taken_if_the_kubelet_does_not_give_it_back(
+    node: DriverNode,
+) -> None:
+    node.driver.stop()
+    node.driver = node.start(abandoned_seconds=0.3)
     first, second = node.bind("p", "one"), node.bind("q", "one")
     node.kubelet.prepare(first)
     node.reallocate(second, first.status.allocation)
@@ -278,7 +282,9 @@ def test_a_device_is_free_again_when_its_claim_is_gone(node: DriverNode) -> None
         gone = replace(first.metadata, finalizers=(), resource_version="")
         api.update(replace(first, metadata=gone))
         api.delete(ResourceClaim, first.key)
+    asked = node.api.asked
     assert node.kubelet.prepare(second)[second.metadata.name].error == ""
+    assert node.api.asked > asked + 2, "it was taken at once"
     assert list(node.cdi()) == [second.metadata.uid]
 
 
