@@ -8,8 +8,8 @@ import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -46,7 +46,7 @@ class EmbeddedApi:
     writes: list[str] = field(default_factory=list)
     failing: Exception | None = None
     asked: int = 0
-    _followers: list[queue.Queue[SliceChange]] = field(default_factory=list)
+    _followers: list[queue.Queue[SliceChange | None]] = field(default_factory=list)
 
     def _check(self) -> None:
         if self.failing is not None:
@@ -66,16 +66,28 @@ class EmbeddedApi:
             return [one for one in every if (one.spec.driver, one.spec.node_name) == (driver, node)]
 
     def follow(self, driver: str, node: str) -> Iterator[SliceChange]:
-        changes: queue.Queue[SliceChange] = queue.Queue()
+        changes: queue.Queue[SliceChange | None] = queue.Queue()
         with self.lock:
             self._check()
             self._followers.append(changes)
         changes.put(SliceChange.STARTED)
-        with suppress(queue.Empty):
-            while True:
-                yield changes.get(timeout=1.0)
-        with self.lock:
+        try:
+            while (change := changes.get()) is not None:
+                yield change
+                changes.task_done()
+        finally:
+            changes.task_done()
             self._followers.remove(changes)
+
+    def settle(self) -> None:
+        """Wait until everybody has seen all changes."""
+        for follower in list(self._followers):
+            follower.join()
+
+    def end(self) -> None:
+        """End all watches."""
+        for follower in list(self._followers):
+            follower.put(None)
 
     def _tell(self, change: SliceChange) -> None:
         for follower in self._followers:
@@ -151,14 +163,23 @@ def short_folder() -> Iterator[Path]:
 
 
 def make_driver(
-    root: Path, machine: Machine, api: EmbeddedApi, node: str = "n", pod_uid: str = "", **more: Any
+    root: Path,
+    machine: Machine,
+    api: EmbeddedApi,
+    pod_uid: str = "",
+    gpus: Iterable[int] | None = None,
+    **more: Any,
 ) -> NodeDriver:
-    """Return a driver whose folders are all below ``root``."""
+    """Return a driver of the node n, whose folders are all below ``root``.
+
+    :param gpus: those that it offers; all unless given.
+    """
+    own = gpus if gpus is None else frozenset(gpus)
     return NodeDriver(
-        node,
-        inventory_of(machine),
+        "n",
+        inventory_of(machine, gpus=own),
         api,
-        HealthTracker(DRIVER, node),
+        HealthTracker(DRIVER, "n"),
         DeviceFiles(None),
         Sockets(root / "registry", root / "plugins", pod_uid),
         root / "cdi",
@@ -195,6 +216,16 @@ def device_class() -> ApiObject:
 
 def template(name: str, config: Any = None, **counts: int) -> ApiObject:
     """Return a template that asks for the given number of devices of each type."""
+    spec = {"spec": _claim_spec(config, counts)}
+    return _resource("ResourceClaimTemplate", name, spec)
+
+
+def shared_claim(**counts: int) -> ApiObject:
+    """Return the claim "shared", which asks for the given number of devices of each type."""
+    return _resource("ResourceClaim", "shared", _claim_spec(None, counts))
+
+
+def _claim_spec(config: Any, counts: Mapping[str, int]) -> dict[str, Any]:
     requests = []
     for kind, count in counts.items():
         expression = f'device.attributes["{DRIVER}"].type == "{kind}"'
@@ -207,12 +238,16 @@ def template(name: str, config: Any = None, **counts: int) -> ApiObject:
     devices: dict[str, Any] = {"requests": requests}
     if config is not None:
         devices["config"] = [{"opaque": {"driver": DRIVER, "parameters": config}}]
+    return {"devices": devices}
+
+
+def _resource(kind: str, name: str, spec: dict[str, Any]) -> ApiObject:
     return make_object(
         {
             "apiVersion": "resource.k8s.io/v1",
-            "kind": "ResourceClaimTemplate",
+            "kind": kind,
             "metadata": {"name": name, "namespace": "default"},
-            "spec": {"spec": {"devices": devices}},
+            "spec": spec,
         }
     )
 
@@ -276,6 +311,7 @@ class DriverNode:
         """End everything."""
         self.driver.stop()
         self.kubelet.stop()
+        self.api.end()
 
     def run(self, name: str, wanted: str, **containers: str) -> Pod:
         """Let the scheduler place a pod, and the kubelet run it; see ``claim_pod``."""

@@ -26,6 +26,8 @@ RESYNC_SECONDS = 90.0
 """When a pod whose preparing failed is tried again; the real one takes 60 to 90 s."""
 RECONCILE_SECONDS = 60.0
 WIPE_SECONDS = 30.0
+KILL_SECONDS = 1.0
+"""How long containers live on that are to end."""
 _ORPHAN_SECONDS = 3.0
 _RETRY_SECONDS = 10.0
 
@@ -127,6 +129,7 @@ class Kubelet:
     def stop(self) -> None:
         """End; containers go on."""
         self.up = False
+        self._work = {}
         self.plugins.close()
         for info in self.claims.values():
             info.prepared = False
@@ -185,12 +188,11 @@ class Kubelet:
             self._sync(pod.metadata.uid, work)
 
     def remove_pod(self, pod: Pod) -> None:
-        """Terminate a pod that is being deleted, or was deleted by force."""
-        uid = pod.metadata.uid
-        if self.up and uid in self._work:
-            work = self._work[uid]
+        """Begin to terminate a pod that is being deleted, or was deleted by force."""
+        work = self._work.get(pod.metadata.uid)
+        if self.up and work is not None:
             work.terminating = True
-            self._sync(uid, work)
+            work.due = self.now + KILL_SECONDS
 
     def why_not(self, pod: Pod) -> str:
         """Return why a pod does not run, or is not terminated; "" for no reason."""
