@@ -31,7 +31,7 @@ from bayplan_dra.driver.prepare.edits import DeviceFiles
 from bayplan_dra.driver.prepare.preparer import ClaimApi, Folders, Preparer
 from bayplan_dra.driver.proto import dra_pb2 as dra
 from bayplan_dra.driver.publish.devices import DRIVER, inventory_of
-from bayplan_dra.driver.publish.health import HealthTracker
+from bayplan_dra.driver.publish.health import DeviceHealth, HealthTracker
 from bayplan_dra.driver.publish.publisher import Owner, SliceChange
 
 MACHINE = known_machine("dgx-h100")
@@ -80,7 +80,7 @@ class EmbeddedApi:
             self._followers.remove(changes)
 
     def settle(self) -> None:
-        """Wait until everybody has seen all changes."""
+        """Wait until all followers have seen all changes."""
         for follower in list(self._followers):
             follower.join()
 
@@ -162,25 +162,42 @@ def short_folder() -> Iterator[Path]:
         shutil.rmtree(path)
 
 
+class SeenHealth(HealthTracker):
+    """Health that tells whether the publisher has done everything about it."""
+
+    _known = -1
+
+    def wait(self, version: int, seconds: float) -> tuple[int, list[DeviceHealth]]:
+        if threading.current_thread().name == "publish":
+            self._known = version
+        return super().wait(version, seconds)
+
+    def is_published(self) -> bool:
+        with self._changed:
+            return self._known == self._version
+
+
 def make_driver(
     root: Path,
     machine: Machine,
     api: EmbeddedApi,
     pod_uid: str = "",
     gpus: Iterable[int] | None = None,
+    host: Path | None = None,
     **more: Any,
 ) -> NodeDriver:
     """Return a driver of the node n, whose folders are all below ``root``.
 
     :param gpus: those that it offers; all unless given.
+    :param host: where device files are; without it there are none.
     """
     own = gpus if gpus is None else frozenset(gpus)
     return NodeDriver(
         "n",
         inventory_of(machine, gpus=own),
         api,
-        HealthTracker(DRIVER, "n"),
-        DeviceFiles(None),
+        SeenHealth(DRIVER, "n"),
+        DeviceFiles(host),
         Sockets(root / "registry", root / "plugins", pod_uid),
         root / "cdi",
         root / "pod-resources",
@@ -265,7 +282,12 @@ def claim_pod(name: str, wanted: str, **containers: str) -> Pod:
         }
         for container, request in (containers or {"c": ""}).items()
     ]
-    spec = {"resourceClaims": [{"name": "own", source: wanted}], "containers": made}
+    spec = {
+        "resourceClaims": [{"name": "own", source: wanted}],
+        "containers": made,
+        # The kubelet decides when a deleted pod is gone, not the embedded cluster.
+        "terminationGracePeriodSeconds": 10**6,
+    }
     return make_pod(name, spec=spec)
 
 
@@ -283,13 +305,23 @@ class DriverNode:
         self.kubelet = Kubelet(root, self.api)
         self.driver = self.start(**more)
 
+    def made(self, **more: Any) -> NodeDriver:
+        """Return a driver that is not started."""
+        return make_driver(self.root, MACHINE, self.api, **more)
+
     def start(self, **more: Any) -> NodeDriver:
         """Start a driver, and let the kubelet register it."""
-        driver = make_driver(self.root, MACHINE, self.api, **more)
+        driver = self.made(**more)
         driver.start()
         self.kubelet.advance()
         eventually(lambda: driver.published)
         return driver
+
+    def settle(self) -> None:
+        """Wait until the driver has published what it wants to publish at this time."""
+        self.api.settle()
+        assert isinstance(self.driver.health, SeenHealth)
+        eventually(self.driver.health.is_published)
 
     def stop(self, driver: NodeDriver) -> None:
         """Stop a driver; the kubelet notices that its connection has ended."""

@@ -245,7 +245,7 @@ class Kubelet:
 
         :raises CallFailed: when any of them cannot be prepared.
         """
-        wanted = [self._checked(pod, name) for name in _claim_names(pod).values()]
+        wanted = [self._checked(pod, name) for name in claim_names(pod).values()]
         if wanted:
             self.plugins.chosen()
         calls = []
@@ -331,7 +331,7 @@ class Kubelet:
 
     def _given(self, pod: Pod, container: pods.Container) -> Iterator[tuple[ClaimInfo, str]]:
         """Yield the claims and requests that a container names, in the order of the pod's."""
-        for own, name in _claim_names(pod).items():
+        for own, name in claim_names(pod).items():
             for one in container.resources.claims:
                 if one.name == own:
                     yield self.claims[pod.metadata.namespace, name], one.request
@@ -340,7 +340,7 @@ class Kubelet:
         """Return the container's allocatedResourcesStatus: health by resource id, by resource."""
         found: dict[str, dict[str, str]] = {}
         (spec,) = [one for one in pod.spec.containers if one.name == container]
-        own_names = {name: own for own, name in _claim_names(pod).items()}
+        own_names = {name: own for own, name in claim_names(pod).items()}
         for info, request in self._given(pod, spec):
             resource = f"claim:{own_names[info.name]}{request and f'/{request}'}"
             resources: dict[str, str] = {}
@@ -382,7 +382,7 @@ class Kubelet:
         stream.cancel()
 
 
-def _claim_names(pod: Pod) -> dict[str, str]:
+def claim_names(pod: Pod) -> dict[str, str]:
     """Return the names of a pod's claims, by its own names of them."""
     generated = {one.name: one.resource_claim_name for one in pod.status.resource_claim_statuses}
     found = {

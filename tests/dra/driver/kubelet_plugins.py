@@ -5,8 +5,10 @@ The facts are those of Kubernetes' pkg/kubelet/pluginmanager and pkg/kubelet/cm/
 
 from __future__ import annotations
 
+import socket
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,23 +32,48 @@ class CallFailed(Exception):
     """A call to the driver has no answer, or there is no driver to call."""
 
 
+def _channel(path: Path | str) -> grpc.Channel:
+    # A shared pool would back off for all channels to a path.
+    return grpc.insecure_channel(f"unix:{path}", [("grpc.use_local_subchannel_pool", 1)])
+
+
+def _call(channel: grpc.Channel, method: str, request: Any, answer: Any) -> Any:
+    run = channel.unary_unary(
+        method,
+        request_serializer=type(request).SerializeToString,
+        response_deserializer=answer.FromString,
+    )
+    try:
+        return run(request, timeout=_SECONDS)
+    except (grpc.RpcError, ValueError) as exc:  # ValueError: closed meanwhile
+        raise CallFailed(f"{method}: {exc}") from None
+
+
+def _answers(path: Path | str) -> bool:
+    """Tell whether anybody listens at a socket: gRPC takes long to tell."""
+    with socket.socket(socket.AF_UNIX) as probe:
+        try:
+            probe.connect(str(path))
+        except OSError:
+            return False
+    return True
+
+
 class Connection:
     """A connection to a socket. Once it is lost it stays so: gRPC's own attempts are not used."""
 
     def __init__(self, path: Path | str) -> None:
-        self.lost = False
+        self.lost = not _answers(path)
         self._state: grpc.ChannelConnectivity | None = None
         self._changed = threading.Condition()
-        # A shared pool would back off for all channels to a path.
-        options = [("grpc.use_local_subchannel_pool", 1)]
-        self._channel = grpc.insecure_channel(f"unix:{path}", options)
+        self._channel = _channel(path)
+        if self.lost:
+            return
         self._channel.subscribe(self._told, try_to_connect=True)
         tried = (grpc.ChannelConnectivity.READY, grpc.ChannelConnectivity.TRANSIENT_FAILURE)
         with self._changed:
             self._changed.wait_for(lambda: self.lost or self._state in tried, _SECONDS)
             self.lost = self.lost or self._state is not grpc.ChannelConnectivity.READY
-        if self.lost:
-            self.close()
 
     def _told(self, state: grpc.ChannelConnectivity) -> None:
         with self._changed:
@@ -66,15 +93,7 @@ class Connection:
         """
         if self.lost:
             raise CallFailed(f"{method}: Unavailable: the connection is down")
-        run = self._channel.unary_unary(
-            method,
-            request_serializer=type(request).SerializeToString,
-            response_deserializer=answer.FromString,
-        )
-        try:
-            return run(request, timeout=_SECONDS)
-        except (grpc.RpcError, ValueError) as exc:  # ValueError: closed meanwhile
-            raise CallFailed(f"{method}: {exc}") from None
+        return _call(self._channel, method, request, answer)
 
     def watch_health(self) -> Any:
         """Return the stream of the devices' health."""
@@ -187,25 +206,22 @@ class Plugins:
         return plugin.connection.call(f"{plugin.method}/{method}", request, answer)
 
     def _register(self, path: Path, made: tuple[int, int]) -> None:
-        connection = Connection(path)
+        """Ask who listens at a socket; without an answer, the next look asks again."""
+        if not _answers(path):
+            return
         service = "/pluginregistration.Registration"
-        try:
-            info = connection.call(
-                f"{service}/GetInfo", registration.InfoRequest(), registration.PluginInfo
+        with _channel(path) as channel, suppress(CallFailed):
+            info = _call(
+                channel, f"{service}/GetInfo", registration.InfoRequest(), registration.PluginInfo
             )
             error = self._refusal(info)
             if not error:
                 chosen = next(one for one in info.supported_versions if one in self._services)
-                plugin = Plugin(made, info.endpoint, chosen, Connection(info.endpoint))
-                self._known[path] = plugin
+                self._known[path] = Plugin(made, info.endpoint, chosen, Connection(info.endpoint))
                 self.took_part = True
             status = registration.RegistrationStatus(plugin_registered=not error, error=error)
             answer = registration.RegistrationStatusResponse
-            connection.call(f"{service}/NotifyRegistrationStatus", status, answer)
-        except CallFailed:
-            return  # The next look tries again.
-        finally:
-            connection.close()
+            _call(channel, f"{service}/NotifyRegistrationStatus", status, answer)
 
     def _refusal(self, info: registration.PluginInfo) -> str:
         if (info.type, info.name) != ("DRAPlugin", DRIVER):

@@ -11,11 +11,9 @@ from typing import Any
 import msgspec
 import pytest
 from driver_stage import (
-    MACHINE,
     DriverNode,
     devices_of,
     eventually,
-    make_driver,
     shared_claim,
     short_folder,
     template,
@@ -68,7 +66,7 @@ def test_slices_come_back_as_soon_as_a_restarted_kubelet_knows_the_driver(
     node = timed_node
     node.kubelet.advance(100)
     node.kubelet.restart()
-    node.api.settle()
+    node.settle()
     assert node.slices() == []
     node.kubelet.advance()
     eventually(node.slices)
@@ -82,10 +80,11 @@ def test_slices_come_back_after_a_kubelet_that_deletes_them_late(timed_node: Dri
     node.api.failing = None
     node.kubelet.advance()
     assert node.api.writes[-1] == "wipe"
-    node.api.settle()
+    node.settle()
     node.kubelet.advance(10)
     node.driver.health.wake()
-    eventually(node.slices)
+    node.settle()
+    assert node.slices()
 
 
 def test_nothing_is_offered_before_the_kubelet_knows_the_driver(timed_node: DriverNode) -> None:
@@ -93,9 +92,9 @@ def test_nothing_is_offered_before_the_kubelet_knows_the_driver(timed_node: Driv
     node.stop(node.driver)
     node.kubelet.restart()
     node.kubelet.stop()
-    node.driver = make_driver(node.root, MACHINE, node.api)
+    node.driver = node.made()
     node.driver.start()
-    node.api.settle()
+    node.settle()
     assert node.slices() == []
     assert node.driver.ready() == "not registered with the kubelet"
     node.kubelet.start()
@@ -133,7 +132,7 @@ def test_during_an_update_the_newest_instance_publishes_until_it_is_gone(
     newest = [f"gpu-{index}" for index in range(4)]
     eventually(lambda: offered(node) == newest)
     old.health.report("gpu-6", "xid", "Xid 79")
-    node.api.settle()
+    eventually(old.health.is_published)
     assert offered(node) == newest
     node.kill(node.driver)
     old.health.wake()
