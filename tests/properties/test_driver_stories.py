@@ -50,7 +50,9 @@ class DriverStory(RuleBasedStateMachine):
             (self.root / "host/dev").mkdir(parents=True, exist_ok=True)
             (self.root / f"host/dev/nvidia{index}").touch()
         clock = SimpleNamespace(monotonic=lambda: 0.0)
-        self.patches = [patch.multiple(loop, time=clock, _FIRST_RETRY=0.01, _LAST_RETRY=0.01)]
+        self.patches = [
+            patch.multiple(loop, time=clock, _FIRST_RETRY=0.01, _LAST_RETRY=0.01, _REST_SECONDS=0.0)
+        ]
         self.killed_before = ""
         for name, (owner, method) in STEPS.items():
             run = self.deadly(name, getattr(owner, method))
@@ -246,5 +248,5 @@ class DriverStory(RuleBasedStateMachine):
 
 TestDriverStory = DriverStory.TestCase
 TestDriverStory.settings = settings(
-    max_examples=20, stateful_step_count=25, phases=[Phase.generate]
+    max_examples=15, stateful_step_count=25, phases=[Phase.generate]
 )

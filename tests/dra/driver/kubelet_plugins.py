@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+from socket_calls import SECONDS, call, open_channel, stream
 
 from bayplan_dra.driver.proto import health_pb2 as health
 from bayplan_dra.driver.proto import registration_pb2 as registration
@@ -22,8 +23,6 @@ from bayplan_dra.driver.publish.devices import DRIVER
 _PACKAGES = "k8s.io.kubelet.pkg.apis.dra"
 _FIRST_BACKOFF, _BACKOFF_FACTOR = 1.0, 1.6
 _STREAM_RETRY_SECONDS = 5.0
-_SECONDS = 60.0
-"""Of the wall: no call of a test takes as long."""
 
 HealthReport = health.NodeWatchResourcesResponse
 
@@ -32,19 +31,9 @@ class CallFailed(Exception):
     """A call to the driver has no answer, or there is no driver to call."""
 
 
-def _channel(path: Path | str) -> grpc.Channel:
-    # A shared pool would back off for all channels to a path.
-    return grpc.insecure_channel(f"unix:{path}", [("grpc.use_local_subchannel_pool", 1)])
-
-
-def _call(channel: grpc.Channel, method: str, request: Any, answer: Any) -> Any:
-    run = channel.unary_unary(
-        method,
-        request_serializer=type(request).SerializeToString,
-        response_deserializer=answer.FromString,
-    )
+def _asked(channel: grpc.Channel, method: str, request: Any, answer: Any) -> Any:
     try:
-        return run(request, timeout=_SECONDS)
+        return call(channel, method, request, answer)
     except (grpc.RpcError, ValueError) as exc:  # ValueError: closed meanwhile
         raise CallFailed(f"{method}: {exc}") from None
 
@@ -66,14 +55,15 @@ class Connection:
         self.lost = not _answers(path)
         self._state: grpc.ChannelConnectivity | None = None
         self._changed = threading.Condition()
-        self._channel = _channel(path)
+        self._channel = open_channel(path)
         if self.lost:
             return
         self._channel.subscribe(self._told, try_to_connect=True)
         tried = (grpc.ChannelConnectivity.READY, grpc.ChannelConnectivity.TRANSIENT_FAILURE)
         with self._changed:
-            self._changed.wait_for(lambda: self.lost or self._state in tried, _SECONDS)
-            self.lost = self.lost or self._state is not grpc.ChannelConnectivity.READY
+            self._changed.wait_for(lambda: self.lost or self._state in tried, SECONDS)
+            if self._state is not grpc.ChannelConnectivity.READY:
+                self.lost = True
 
     def _told(self, state: grpc.ChannelConnectivity) -> None:
         with self._changed:
@@ -93,15 +83,13 @@ class Connection:
         """
         if self.lost:
             raise CallFailed(f"{method}: Unavailable: the connection is down")
-        return _call(self._channel, method, request, answer)
+        return _asked(self._channel, method, request, answer)
 
     def watch_health(self) -> Any:
         """Return the stream of the devices' health."""
-        return self._channel.unary_stream(
-            "/v1alpha1.DRAResourceHealth/NodeWatchResources",
-            request_serializer=health.NodeWatchResourcesRequest.SerializeToString,
-            response_deserializer=HealthReport.FromString,
-        )(health.NodeWatchResourcesRequest())
+        request = health.NodeWatchResourcesRequest()
+        method = "/v1alpha1.DRAResourceHealth/NodeWatchResources"
+        return stream(self._channel, method, request, HealthReport)
 
 
 @dataclass
@@ -174,7 +162,7 @@ class Plugins:
         for plugin in self._known.values():
             plugin.connection.close()
         for thread in self._threads:
-            thread.join(_SECONDS)
+            thread.join(SECONDS)
 
     @property
     def usable(self) -> bool:
@@ -210,8 +198,8 @@ class Plugins:
         if not _answers(path):
             return
         service = "/pluginregistration.Registration"
-        with _channel(path) as channel, suppress(CallFailed):
-            info = _call(
+        with open_channel(path) as channel, suppress(CallFailed):
+            info = _asked(
                 channel, f"{service}/GetInfo", registration.InfoRequest(), registration.PluginInfo
             )
             error = self._refusal(info)
@@ -221,7 +209,7 @@ class Plugins:
                 self.took_part = True
             status = registration.RegistrationStatus(plugin_registered=not error, error=error)
             answer = registration.RegistrationStatusResponse
-            _call(channel, f"{service}/NotifyRegistrationStatus", status, answer)
+            _asked(channel, f"{service}/NotifyRegistrationStatus", status, answer)
 
     def _refusal(self, info: registration.PluginInfo) -> str:
         if (info.type, info.name) != ("DRAPlugin", DRIVER):
@@ -247,11 +235,11 @@ class Plugins:
         if plugin.streaming or plugin.connection.lost or self._now() < plugin.stream_at:
             return
         plugin.streaming = True
-        stream = plugin.connection.watch_health()
+        reports = plugin.connection.watch_health()
 
         def follow() -> None:
             try:
-                for report in stream:
+                for report in reports:
                     self._reported(report)
             except grpc.RpcError:
                 pass  # However a stream ends, the next look opens another.

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import queue
-import threading
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
+from device_manager import DeviceManager, NotAdmitted
 from driver_stage import eventually, short_folder
 
 from bayplan.api import Pod
@@ -33,97 +30,6 @@ ALL = [f"gpu-{index}" for index in range(8)]
 ALL_WELL = dict.fromkeys(ALL, "Healthy")
 QUADS = ({0, 1, 2, 3}, {4, 5, 6, 7})
 SECONDS = 60.0
-SERVICE = "/v1beta1.DevicePlugin"
-
-
-class PluginKubelet:
-    """Takes registrations, and calls the plugin that has registered."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.registrations: queue.Queue[api.RegisterRequest] = queue.Queue()
-        self.refusal = ""
-        self.awake = threading.Event()
-        self.awake.set()
-
-    def start(self) -> None:
-        """Remove all sockets, as every kubelet does at its start, and listen."""
-        self.registrations = queue.Queue()
-        for socket in self.folder.glob("*.sock"):
-            socket.unlink()
-        method = grpc.unary_unary_rpc_method_handler(
-            self._register,
-            request_deserializer=api.RegisterRequest.FromString,
-            response_serializer=api.Empty.SerializeToString,
-        )
-        handler = grpc.method_handlers_generic_handler("v1beta1.Registration", {"Register": method})
-        self._server = grpc.server(ThreadPoolExecutor(2))
-        self._server.add_generic_rpc_handlers((handler,))
-        self._server.add_insecure_port(f"unix:{self.folder / 'kubelet.sock'}")
-        self._server.start()
-
-    def stop(self) -> None:
-        self.awake.set()
-        self._server.stop(None).wait()
-
-    def _register(self, request: api.RegisterRequest, context: grpc.ServicerContext) -> api.Empty:
-        self.awake.wait()
-        if self.refusal:
-            context.abort(grpc.StatusCode.UNKNOWN, self.refusal)
-        self.registrations.put(request)
-        return api.Empty()
-
-    def registered(self) -> api.RegisterRequest:
-        """Return the next registration."""
-        return self.registrations.get(timeout=SECONDS)
-
-    @contextmanager
-    def _channel(self) -> Iterator[grpc.Channel]:
-        with grpc.insecure_channel(f"unix:{self.folder / 'bayplan-gpu.sock'}") as channel:
-            yield channel
-
-    def call(self, method: str, request: Any, answer: Any) -> Any:
-        with self._channel() as channel:
-            call = channel.unary_unary(
-                f"{SERVICE}/{method}",
-                request_serializer=type(request).SerializeToString,
-                response_deserializer=answer.FromString,
-            )
-            return call(request, timeout=SECONDS)
-
-    @contextmanager
-    def lists(self) -> Iterator[Iterator[dict[str, str]]]:
-        """Follow the plugin's lists: the health of each GPU."""
-        with self.devices() as lists:
-            yield ({one.ID: one.health for one in devices} for devices in lists)
-
-    @contextmanager
-    def devices(self) -> Iterator[Iterator[Sequence[api.Device]]]:
-        with self._channel() as channel:
-            call = channel.unary_stream(
-                f"{SERVICE}/ListAndWatch",
-                request_serializer=api.Empty.SerializeToString,
-                response_deserializer=api.ListAndWatchResponse.FromString,
-            )(api.Empty(), timeout=SECONDS)
-            yield (answer.devices for answer in call)
-            call.cancel()
-
-    def preferred(self, count: int, available: Sequence[str], must: Sequence[str] = ()) -> set[int]:
-        """Ask which GPUs are best for one container; return their indices."""
-        one = api.ContainerPreferredAllocationRequest(
-            available_deviceIDs=available, must_include_deviceIDs=must, allocation_size=count
-        )
-        request = api.PreferredAllocationRequest(container_requests=[one])
-        answer = self.call("GetPreferredAllocation", request, api.PreferredAllocationResponse)
-        (chosen,) = answer.container_responses
-        assert len(chosen.deviceIDs) == len(set(chosen.deviceIDs))
-        return {int(name.removeprefix("gpu-")) for name in chosen.deviceIDs}
-
-    def allocate(self, *containers: Sequence[str]) -> list[api.ContainerAllocateResponse]:
-        request = api.AllocateRequest(
-            container_requests=[api.ContainerAllocateRequest(devices_ids=one) for one in containers]
-        )
-        return list(self.call("Allocate", request, api.AllocateResponse).container_responses)
 
 
 class PluginNode:
@@ -131,7 +37,7 @@ class PluginNode:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.kubelet = PluginKubelet(folder)
+        self.kubelet = DeviceManager(folder)
         self.kubelet.start()
         self._plugin: DevicePlugin | None = None
 
@@ -328,6 +234,45 @@ def test_an_unchanged_list_is_not_sent(node: PluginNode) -> None:
         node.health.wake()
         node.health.report("gpu-0", "xid", "Xid 48")
         assert next(lists) == ALL_WELL | {"gpu-0": "Unhealthy"}
+
+
+# What the kubelet makes of it -----------------------------------------------------------------
+
+
+def test_gpus_are_allocatable_again_soon_after_the_kubelet_restarts(node: PluginNode) -> None:
+    node.run()
+    eventually(lambda: node.kubelet.allocatable == 8)
+    given = node.kubelet.admit("p", 2)
+    node.kubelet.stop()
+    node.kubelet.start()
+    assert node.kubelet.allocatable == 0
+    with pytest.raises(NotAdmitted, match="UnexpectedAdmissionError"):
+        node.kubelet.admit("q", 1)
+    eventually(lambda: node.kubelet.allocatable == 8)
+    assert node.kubelet.pods["p"] == given
+    assert not given & node.kubelet.admit("r", 6)
+
+
+def test_gpus_of_a_plugin_that_ended_are_not_allocatable(node: PluginNode) -> None:
+    plugin = node.run()
+    eventually(lambda: node.kubelet.allocatable == 8)
+    node.health.report("gpu-3", "xid", "Xid 79")
+    eventually(lambda: node.kubelet.allocatable == 7)
+    plugin.stop()
+    eventually(lambda: node.kubelet.allocatable == 0)
+
+
+def test_pods_on_an_aligning_kubelet_get_gpus_of_one_numa_node_or_fail(node: PluginNode) -> None:
+    node.kubelet.policy = "single-numa-node"
+    node.run()
+    eventually(lambda: node.kubelet.allocatable == 8)
+    for name in ("p", "q"):
+        given = {int(gpu.removeprefix("gpu-")) for gpu in node.kubelet.admit(name, 3)}
+        assert any(given <= quad for quad in QUADS)
+    with pytest.raises(NotAdmitted, match="TopologyAffinityError"):
+        node.kubelet.admit("r", 2)
+    node.kubelet.policy = "best-effort"
+    assert len(node.kubelet.admit("r", 2)) == 2
 
 
 # Which GPUs ----------------------------------------------------------------------------------
