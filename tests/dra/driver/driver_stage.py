@@ -67,17 +67,24 @@ class EmbeddedApi:
 
     def follow(self, driver: str, node: str) -> Iterator[SliceChange]:
         changes: queue.Queue[SliceChange | None] = queue.Queue()
+        changes.put(SliceChange.STARTED)
         with self.lock:
             self._check()
             self._followers.append(changes)
-        changes.put(SliceChange.STARTED)
         try:
             while (change := changes.get()) is not None:
                 yield change
                 changes.task_done()
         finally:
             changes.task_done()
-            self._followers.remove(changes)
+            with self.lock:
+                if changes in self._followers:
+                    self._followers.remove(changes)
+
+    @property
+    def follows(self) -> bool:
+        """Whether anybody follows the slices."""
+        return bool(self._followers)
 
     def settle(self) -> None:
         """Wait until all followers have seen all changes."""
@@ -86,8 +93,9 @@ class EmbeddedApi:
 
     def end(self) -> None:
         """End all watches."""
-        for follower in list(self._followers):
-            follower.put(None)
+        with self.lock:
+            while self._followers:
+                self._followers.pop().put(None)
 
     def _tell(self, change: SliceChange) -> None:
         for follower in self._followers:

@@ -72,6 +72,21 @@ def test_slices_come_back_as_soon_as_a_restarted_kubelet_knows_the_driver(
     eventually(node.slices)
 
 
+def test_a_restart_of_the_kubelet_between_two_watches_is_no_different(
+    timed_node: DriverNode,
+) -> None:
+    node = timed_node
+    node.kubelet.advance(100)
+    with node.api.lock:
+        node.api.end()
+        node.kubelet.restart()
+    eventually(lambda: node.api.follows)
+    node.settle()
+    assert node.slices() == []
+    node.kubelet.advance()
+    eventually(node.slices)
+
+
 def test_slices_come_back_after_a_kubelet_that_deletes_them_late(timed_node: DriverNode) -> None:
     node = timed_node
     node.api.failing = Transient("connection refused")

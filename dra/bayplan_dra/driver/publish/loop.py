@@ -167,7 +167,7 @@ class PublishLoop:
                 for change in self._api.follow(self._driver, self._node):
                     if self._stopped.is_set():
                         return
-                    if change is SliceChange.DELETED:
+                    if change is SliceChange.DELETED or self._are_gone(change):
                         self._deleted()
                     self._health.wake()
             except Exception as exc:
@@ -177,6 +177,11 @@ class PublishLoop:
                     log.warning("cannot follow the slices: %s", error)
             logged = error
             self._stopped.wait(_FIRST_RETRY)
+
+    def _are_gone(self, change: SliceChange) -> bool:
+        """Tell whether all slices were deleted before changes were seen again."""
+        started = change is SliceChange.STARTED and self.published.is_set()
+        return started and not self._api.slices(self._driver, self._node)
 
     def _deleted(self) -> None:
         """Wait for the registration if a kubelet has started: it may not know the driver yet."""
