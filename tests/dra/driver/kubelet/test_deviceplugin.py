@@ -244,10 +244,12 @@ def test_gpus_are_allocatable_again_soon_after_the_kubelet_restarts(node: Plugin
     eventually(lambda: node.kubelet.allocatable == 8)
     given = node.kubelet.admit("p", 2)
     node.kubelet.stop()
+    node.kubelet.awake.clear()
     node.kubelet.start()
     assert node.kubelet.allocatable == 0
     with pytest.raises(NotAdmitted, match="UnexpectedAdmissionError"):
         node.kubelet.admit("q", 1)
+    node.kubelet.awake.set()
     eventually(lambda: node.kubelet.allocatable == 8)
     assert node.kubelet.pods["p"] == given
     assert not given & node.kubelet.admit("r", 6)
