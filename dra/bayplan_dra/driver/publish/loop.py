@@ -116,6 +116,8 @@ class PublishLoop:
                 version, _ = self._health.wait(version, min(waiting, self._resync_seconds))
                 continue
             try:
+                if self._has_missed_a_deletion():
+                    continue
                 written = self._publish()
             except Exception as exc:
                 # Nothing restarts this thread, so it has to survive any error.
@@ -127,6 +129,7 @@ class PublishLoop:
                 delay = min(delay * 2, _LAST_RETRY)
                 continue
             delay = _FIRST_RETRY
+            self._not_before = 0.0
             self.published.set()
             if written:
                 # Whoever else writes them is not answered at once.
@@ -167,7 +170,7 @@ class PublishLoop:
                 for change in self._api.follow(self._driver, self._node):
                     if self._stopped.is_set():
                         return
-                    if change is SliceChange.DELETED or self._are_gone(change):
+                    if change is SliceChange.DELETED:
                         self._deleted()
                     self._health.wake()
             except Exception as exc:
@@ -178,17 +181,20 @@ class PublishLoop:
             logged = error
             self._stopped.wait(_FIRST_RETRY)
 
-    def _are_gone(self, change: SliceChange) -> bool:
-        """Tell whether all slices were deleted before changes were seen again."""
-        started = change is SliceChange.STARTED and self.published.is_set()
-        return started and not self._api.slices(self._driver, self._node)
-
     def _deleted(self) -> None:
         """Wait for the registration if a kubelet has started: it may not know the driver yet."""
         now = time.monotonic()
         registered = self._registered_at
         if registered is not None and now - registered > _REGISTRATION_SECONDS:
             self._not_before = now + _REGISTRATION_SECONDS
+
+    def _has_missed_a_deletion(self) -> bool:
+        """Tell whether the slices are gone without a change that told, as between two watches."""
+        if self._not_before or not self.published.is_set():
+            return False
+        if not self._api.slices(self._driver, self._node):
+            self._deleted()
+        return self._not_before > 0.0
 
 
 def _not_found(socket: Path) -> str:
