@@ -14,7 +14,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -45,36 +45,37 @@ def rounds(request: pytest.FixtureRequest) -> int:
 class Churn:
     """Pods with claims that come and go, and a look at who has which device meanwhile."""
 
-    def __init__(self, node: RealNode, pods: int) -> None:
+    def __init__(self, node: RealNode, pods: int = 20) -> None:
         self.node = node
         self.problems: list[str] = []
         self.made = 0
-        self._most = pods
+        self._least = pods
         self._draw = random.Random(0)
+        self._enough = threading.Event()
         self._ended = threading.Event()
         self._claims = node.folder / "kubelet" / "plugins" / DRIVER / "claims"
         self._threads = [threading.Thread(target=run) for run in (self._churn, self._look)]
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Let pods come and go for the time of a block, until as many as asked for have been."""
+        """Let pods come and go for the time of a block, or longer until there were enough."""
         for thread in self._threads:
             thread.start()
         churning, looking = self._threads
         try:
             yield
+            self._enough.set()
             churning.join()
         finally:
+            self._enough.set()
             self._ended.set()
             looking.join()
 
     def _churn(self) -> None:
-        while not self._ended.is_set() and self.made < self._most:
-            try:
+        while not self._ended.is_set() and not (self._enough.is_set() and self.made >= self._least):
+            with suppress(OSError):  # the API server is away
                 self._step()
-            except OSError:
-                time.sleep(0.5)  # the API server is away
-            time.sleep(0.1)
+            time.sleep(self._draw.uniform(0.0, 1.0))
 
     def _step(self) -> None:
         alive = [
@@ -140,7 +141,7 @@ def test_kills_of_driver_kubelet_and_containerd(
     node: RealNode, driver: DriverProcess, rounds: int
 ) -> None:
     node.apply(ONE, PAIR)
-    churn = Churn(node, pods=max(20, 4 * rounds))
+    churn = Churn(node, pods=4 * rounds)
     parts = ["driver", "kubelet", "containerd"] * rounds
     draw = random.Random(1)
     draw.shuffle(parts)
@@ -164,7 +165,7 @@ def test_kills_of_driver_kubelet_and_containerd(
 def test_an_api_server_that_is_away(node: RealNode, driver: DriverProcess, rounds: int) -> None:
     node.apply(ONE, PAIR)
     away = 120.0 if rounds >= 50 else 3.0
-    churn = Churn(node, pods=max(20, rounds))
+    churn = Churn(node)
     with churn.running():
         time.sleep(2)
         node.end("kube-apiserver", signal.SIGKILL)
