@@ -120,9 +120,12 @@ def test_roles_are_bound_to_the_service_account_of_the_deployment() -> None:
 
 def test_everything_is_in_the_same_namespace() -> None:
     name = only("Namespace")["metadata"]["name"]
-    assert only("Namespace") == only("Namespace", documents(DEPLOY / "dra-driver.yaml"))
-    found = [*OF_SCHEDULER, *documents(*manifests(MONITORING))]
-    cluster_wide = {"ClusterRole", "ClusterRoleBinding", "Namespace"}
+    driver = documents(DEPLOY / "dra-driver.yaml")
+    found = [*OF_SCHEDULER, *documents(*manifests(MONITORING)), *driver]
+    cluster_wide = {
+        *("ClusterRole", "ClusterRoleBinding", "Namespace", "DeviceClass"),
+        *("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"),
+    }
     for one in found:
         expected = None if one["kind"] in cluster_wide else name
         assert one["metadata"].get("namespace") == expected, one["kind"]

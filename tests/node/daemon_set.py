@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from deployed import DEPLOY, documents
+from installation import path_of
 from machine_files import MachineFiles
 from paths import ROOT
 from plane import free_ports, wait_until
@@ -78,12 +79,9 @@ class DriverSet:
             raise AssertionError(f"{exc}: {json.dumps(statuses, indent=1)}") from None
 
     def delete(self) -> None:
-        """Delete everything that the manifest installs, but the namespace."""
-        from installation import path_of
-
+        """Delete everything that the manifest installs."""
         for content in documents(DEPLOY / "dra-driver.yaml"):
-            if content["kind"] != "Namespace":
-                assert self._node.client.delete(path_of(content)).code == 200
+            assert self._node.client.delete(path_of(content)).code == 200
         wait_until(lambda: not self._node.items(PODS), "the driver's pod is gone")
 
 
