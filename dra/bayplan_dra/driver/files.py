@@ -33,9 +33,10 @@ def folder(path: Path, mode: int = 0o750) -> Path:
     return path
 
 
-def write_atomically(path: Path, content: bytes, mode: int = 0o600) -> None:
-    """Write a file so that a crash, even of the machine, leaves the old or the new content.
+def write_atomically(path: Path, content: bytes, mode: int = 0o600, durable: bool = True) -> None:
+    """Write a file so that a kill of this process leaves the old or the new content.
 
+    :param durable: whether that also holds for a crash of the machine.
     :raises OSError: when the disk fails.
     """
     temporary = path.with_name(path.name + TEMPORARY)
@@ -43,13 +44,15 @@ def write_atomically(path: Path, content: bytes, mode: int = 0o600) -> None:
         with open(temporary, "wb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
             os.fchmod(file.fileno(), mode)
             file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
+            if durable:
+                file.flush()
+                os.fsync(file.fileno())
         temporary.replace(path)
     except OSError:
         temporary.unlink(missing_ok=True)
         raise
-    _sync_folder(path.parent)
+    if durable:
+        _sync_folder(path.parent)
 
 
 def remove(path: Path) -> None:

@@ -107,7 +107,8 @@ class CdiFolder:
         path = self._file(uid)
         content = text.encode()
         if not path.exists() or path.read_bytes() != content:
-            write_atomically(path, content, 0o644)
+            # After a crash of the machine, it is written again from the checkpoint.
+            write_atomically(path, content, 0o644, durable=False)
 
     def remove(self, uid: str) -> None:
         """Remove a claim's file; a missing file is fine."""

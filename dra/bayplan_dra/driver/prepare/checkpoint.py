@@ -117,16 +117,16 @@ class Checkpoint:
     def _read(self, path: Path) -> PreparedClaim | None:
         try:
             status = path.stat()
+            changed = (status.st_mtime_ns, status.st_ino, status.st_size)
+            known = self._known.get(path.stem)
+            if known is not None and known[0] == changed:
+                return known[1]
             content = path.read_bytes()
         except FileNotFoundError:
             return None
         except OSError as exc:
             self.unread[path.stem] = str(exc)
             return None
-        changed = (status.st_mtime_ns, status.st_ino, status.st_size)
-        known = self._known.get(path.stem)
-        if known is not None and known[0] == changed:
-            return known[1]
         try:
             file = msgspec.json.decode(content, type=_CheckpointFile)
             if file.version > _VERSION:
