@@ -2,6 +2,7 @@
 
 import asyncio
 import inspect
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -60,6 +61,12 @@ class _Scheduling(LoadScopeScheduling):
         if _NODE in nodeid:
             return "the node"
         return "the control plane" if _REAL.search(nodeid) else nodeid
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """Return how many processes to use: tests on a real node mostly wait, in one more."""
+    return (os.cpu_count() or 1) + 1
 
 
 @pytest.hookimpl(optionalhook=True)
