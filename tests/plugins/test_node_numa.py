@@ -43,13 +43,23 @@ def report(
     policy: str = "single-numa-node",
     scope: str = "container",
     left: Sequence[Mapping[str, str]] = (),
+    capacity: Mapping[str, str] | None = None,
 ) -> ApiObject:
-    """Return what the agent of node "n" reports; ``left`` is what pods have left, if not all."""
+    """Return what the agent of node "n" reports.
+
+    :param left: what pods have left, if not all.
+    :param capacity: of each zone, where not all of it is allocatable.
+    """
     found = []
     for number, amounts in enumerate(zones):
         available = {**amounts, **(left[number] if left else {})}
         resources = [
-            {"name": name, "capacity": all_, "allocatable": all_, "available": available[name]}
+            {
+                "name": name,
+                "capacity": (capacity or {}).get(name, all_),
+                "allocatable": all_,
+                "available": available[name],
+            }
             for name, all_ in amounts.items()
         ]
         found.append({"name": f"node-{number}", "type": "Node", "resources": resources})
@@ -169,6 +179,27 @@ def test_best_effort_takes_as_many_numa_nodes_as_the_widest_need() -> None:
 
 
 @pytest.mark.parametrize(
+    ("cpu", "policy", "fits"),
+    [
+        ("7", "restricted", True),
+        ("8", "restricted", False),
+        ("9", "restricted", True),
+        ("8", "best-effort", True),
+    ],
+)
+def test_what_is_reserved_counts_for_how_many_numa_nodes_a_need_could_do_with(
+    cpu: str, policy: str, fits: bool
+) -> None:
+    # Eight CPUs would fit one NUMA node, were none of its eight reserved for the system.
+    cluster = cluster_of({"cpu": "7"}, {"cpu": "7"}, policy=policy, capacity={"cpu": "8"})
+    cluster.add(pod("p", container(cpu)))
+    if fits:
+        assert_placed(cluster, p="n")
+    else:
+        refused(cluster, "p", policy)
+
+
+@pytest.mark.parametrize(
     ("where", "policy", "scope"),
     [
         ({"topologyPolicies": ["SingleNUMANodeContainerLevel"]}, "single-numa-node", "container"),
@@ -228,6 +259,15 @@ def test_only_whole_cpus_of_guaranteed_pods_are_aligned(
     cluster.add(pod("p", {"name": "c", "resources": resources}))
     assert_placed(cluster, p="n")
     assert "cpu" not in aligned(cluster, "p")
+
+
+def test_resources_of_the_pod_itself_are_not_aligned() -> None:
+    cluster = cluster_of(*TWO)
+    whole = {"cpu": "10", "memory": "8Gi"}
+    spec = {"containers": [container("9")], "resources": {"requests": whole, "limits": whole}}
+    cluster.add(make_pod("p", spec=spec))
+    assert_placed(cluster, p="n")
+    assert not aligned(cluster, "p")
 
 
 def test_a_second_container_without_limits_makes_no_cpu_exclusive() -> None:
@@ -348,6 +388,15 @@ def test_an_init_container_counts_with_the_sidecars_that_are_there_by_then(
     assert found.pod["cpu"] == cpu * 1000
 
 
+def test_what_an_init_container_had_stays_with_its_pod() -> None:
+    cluster = cluster_of(*CPUS)
+    cluster.add(pod("first", container("2"), before=[container("6")]))
+    assert_placed(cluster, first="n")
+    cluster.add(pod("other", container("8")), pod("more", container("3")))
+    assert_placed(cluster, other="n")
+    refused(cluster, "more", "single-numa-node")
+
+
 def test_sidecars_get_theirs_before_containers() -> None:
     # The sidecar takes three of the four of node 0, as the kubelet starts it first.
     zones = ({"cpu": "4"}, {"cpu": "3"})
@@ -356,6 +405,52 @@ def test_sidecars_get_theirs_before_containers() -> None:
     refused(cluster, "p", "single-numa-node")
     cluster.add(pod("q", container("3"), before=[sidecar("4")]))
     assert_placed(cluster, q="n")
+
+
+# Memory -----------------------------------------------------------------------------------------
+
+
+def test_memory_of_several_numa_nodes_needs_them_unused() -> None:
+    for policy, reason in (
+        ("restricted", "Topology Manager (restricted, container scope)"),
+        ("best-effort", "memory manager"),
+    ):
+        cluster = cluster_of(*TWO, policy=policy)
+        cluster.add(pod("small", container(memory="1Gi")))
+        assert_placed(cluster, small="n")
+        cluster.add(pod("wide", container("9", memory="40Gi")))
+        assert_pending(cluster, "wide", f"{reason} would refuse the pod")
+        cluster.remove("small")
+        cluster.advance(60)
+        assert_placed(cluster, wide="n")
+
+
+@pytest.mark.parametrize(("policy", "fits"), [("best-effort", True), ("restricted", False)])
+def test_numa_nodes_that_give_memory_together_give_none_alone(policy: str, fits: bool) -> None:
+    cluster = cluster_of(*TWO, policy=policy)
+    cluster.add(pod("wide", container("9", memory="40Gi")))
+    assert_placed(cluster, wide="n")
+    cluster.add(pod("small", container(memory="1Gi")))
+    if fits:
+        assert_placed(cluster, small="n")
+    else:
+        refused(cluster, "small", policy)
+
+
+@pytest.mark.parametrize("policy", POLICIES[1:])
+def test_memory_and_huge_pages_come_from_the_same_numa_nodes(policy: str) -> None:
+    zone = {"memory": "32Gi", "hugepages-1Gi": "4Gi"}
+    left = ({"memory": "1Gi"}, {"hugepages-1Gi": "1Gi"})
+    cluster = cluster_of(zone, zone, policy=policy, left=left)
+    cluster.add(pod("p", container(memory="2Gi", **{"hugepages-1Gi": "2Gi"})))
+    assert_pending(cluster, "p", "would refuse the pod")
+
+
+def test_memory_that_an_init_container_had_is_used_again() -> None:
+    cluster = cluster_of(*TWO)
+    cluster.add(pod("p", container(memory="20Gi"), before=[container(memory="30Gi")]))
+    assert_placed(cluster, p="n")
+    assert aligned(cluster, "p") == "1 cpu, 30Gi memory of NUMA 0"
 
 
 # Pods that are there ----------------------------------------------------------------------------

@@ -35,7 +35,8 @@ _MOST_KNOWN = 10_000
 def aligned_requests_of(pod: PodInfo) -> AlignedRequests:
     """Return what the kubelet aligns: devices always, cpu and memory of guaranteed pods.
 
-    A container gets exclusive CPUs only if it requests a whole number of them.
+    A container gets exclusive CPUs only if it requests a whole number of them; no container of a
+    pod with resources of its own (``spec.resources``) has CPUs or memory aligned.
     """
     found = _known.get(pod.facts)
     if found is None:
@@ -46,7 +47,7 @@ def aligned_requests_of(pod: PodInfo) -> AlignedRequests:
 
 
 def _read(spec: PodSpec) -> AlignedRequests:
-    exclusive = _is_guaranteed(spec)
+    exclusive = _is_exclusive(spec)
     containers: list[tuple[Mapping[str, int], bool]] = []
     most: Counter[str] = Counter()
     now: Counter[str] = Counter()
@@ -61,8 +62,10 @@ def _read(spec: PodSpec) -> AlignedRequests:
     return AlignedRequests(dict(most), tuple(containers))
 
 
-def _is_guaranteed(spec: PodSpec) -> bool:
-    """Tell whether every container's requests of cpu and memory equal its limits."""
+def _is_exclusive(spec: PodSpec) -> bool:
+    """Tell whether containers get CPUs and memory of their own: requests equal limits in each."""
+    if spec.resources is not None and (spec.resources.requests or spec.resources.limits):
+        return False
     for container in (*spec.containers, *spec.init_containers):
         limits, requests = container.resources.limits, container.resources.requests
         for name in ("cpu", "memory"):

@@ -11,9 +11,28 @@ from bayplan.api.gpus import GPU_RESOURCES
 from bayplan.api.resources import amount_of
 from bayplan_plugins.node_numa.aligned_requests import AlignedRequests
 from bayplan_plugins.node_numa.hints import Amounts, Policy, affinity, fill
+from bayplan_plugins.node_numa.memory import MemoryManager, is_memory
 from bayplan_plugins.shared.gpus.machines import numa_nodes
 
-__all__ = ["AlignedNode", "NumaPlacement", "allowed_numa_nodes", "node_from_zones", "place_pod"]
+__all__ = [
+    "AlignedNode",
+    "FreeAmounts",
+    "NumaPlacement",
+    "allowed_numa_nodes",
+    "node_from_zones",
+    "place_pod",
+]
+
+
+@dataclass(frozen=True)
+class FreeAmounts:
+    """What is free on each NUMA node, by resource.
+
+    ``grouped`` says whether the memory in use is of a set of NUMA nodes (see ``MemoryManager``).
+    """
+
+    amounts: Mapping[str, Amounts]
+    grouped: bool = False
 
 
 @dataclass(frozen=True)
@@ -28,16 +47,18 @@ class NumaPlacement:
 class AlignedNode:
     """A node whose kubelet aligns resources; ``ids`` are the numbers of its NUMA nodes.
 
-    Amounts have one element per NUMA node, in the order of ``ids``. ``available`` is what the last
-    report says (``measured``), or the capacity. ``taken`` is what pods took since then, by uid;
-    ``reported`` what the pods hold that the report counts, as far as known, and ``returned`` what
-    of that was released since.
+    Amounts have one element per NUMA node, in the order of ``ids``. ``capacity`` includes what is
+    reserved for the system, ``allocatable`` does not. ``available`` is what the last report says
+    is left (``measured``), or all that is allocatable. ``taken`` is what pods took since then, by
+    uid; ``reported`` what the pods hold that the report counts, as far as known, and ``returned``
+    what of that was released since.
     """
 
     policy: Policy
     scope: str
     ids: tuple[int, ...]
     capacity: Mapping[str, Amounts]
+    allocatable: Mapping[str, Amounts]
     available: Mapping[str, Amounts]
     measured: bool
     taken: dict[str, Mapping[str, Amounts]] = field(default_factory=dict)
@@ -47,7 +68,18 @@ class AlignedNode:
     @property
     def shape(self) -> tuple[object, ...]:
         """What has to be equal, besides the free amounts, for nodes to place pods alike."""
-        return (self.policy, self.scope, self.ids, tuple(self.capacity.items()))
+        amounts = (tuple(self.capacity.items()), tuple(self.allocatable.items()))
+        return (self.policy, self.scope, self.ids, *amounts)
+
+    def is_spread(self, requests: AlignedRequests) -> bool:
+        """Tell whether a pod has memory of several NUMA nodes, as it needs more than one has."""
+        needs = [one for one, _ in requests.containers] if self.scope == "container" else []
+        return any(
+            need > max(self.allocatable[name], default=0)
+            for one in needs or [requests.pod]
+            for name, need in one.items()
+            if is_memory(name) and name in self.allocatable
+        )
 
 
 def allowed_numa_nodes(node: AlignedNode, placement: NumaPlacement | None) -> frozenset[int] | None:
@@ -58,17 +90,21 @@ def allowed_numa_nodes(node: AlignedNode, placement: NumaPlacement | None) -> fr
 
 
 def place_pod(
-    node: AlignedNode, requests: AlignedRequests, free: Mapping[str, Amounts]
+    node: AlignedNode, requests: AlignedRequests, free: FreeAmounts
 ) -> NumaPlacement | None:
     """Return what the kubelet would give a pod of what is free; None if it would refuse it."""
-    left = dict(free)
+    left = dict(free.amounts)
+    manager = MemoryManager(node.allocatable, left, free.grouped)
     reused: dict[str, Amounts] = {}
     taken: dict[str, Amounts] = {}
     used = 0
     parts = requests.containers if node.scope == "container" else ((requests.pod, True),)
-    for needs, stays in parts:
-        mask = affinity(node.policy, needs, left, node.capacity, reused)
-        if mask is None:
+    for all_needs, stays in parts:
+        memory = manager.wanted(all_needs)
+        needs = {name: need for name, need in all_needs.items() if not is_memory(name)}
+        hints = manager.hints(memory) if memory else None
+        mask = affinity(node.policy, needs, left, node.capacity, reused, hints)
+        if mask is None or (memory and not manager.give(memory, mask, stays)):
             return None
         for resource, need in needs.items():
             if resource not in left:
@@ -84,8 +120,16 @@ def place_pod(
             taken[resource] = _each(add, taken.get(resource, nothing), own)
         if stays and any(resource in GPU_RESOURCES for resource in needs):
             used |= mask
+    # What init containers had and no other container got stays with the pod.
+    for resource, amounts in reused.items():
+        taken[resource] = _each(add, taken.get(resource, (0,) * len(amounts)), amounts)
+    for resource, amounts in manager.free.items():
+        taken[resource] = _each(sub, free.amounts[resource], amounts)
     nodes = frozenset(number for place, number in enumerate(node.ids) if used >> place & 1)
-    return NumaPlacement(taken, nodes or None)
+    ordered = {
+        resource: taken[resource] for resource in requests.pod if any(taken.get(resource, ()))
+    }
+    return NumaPlacement(ordered, nodes or None)
 
 
 def _each(apply: Callable[[int, int], int], ones: Amounts, others: Amounts) -> Amounts:
@@ -100,9 +144,12 @@ def node_from_zones(zones: NodeResourceTopology, policy: Policy, scope: str) -> 
     ids = tuple(sorted(nodes))
     names = dict.fromkeys(r.name for number in ids for r in nodes[number].resources)
     capacity: dict[str, Amounts] = {}
+    allocatable: dict[str, Amounts] = {}
     available: dict[str, Amounts] = {}
     for name in names:
         found = [{r.name: r for r in nodes[number].resources}.get(name) for number in ids]
-        capacity[name] = tuple(amount_of(name, r.allocatable) if r else 0 for r in found)
+        allocatable[name] = tuple(amount_of(name, r.allocatable) if r else 0 for r in found)
         available[name] = tuple(amount_of(name, r.available) if r else 0 for r in found)
-    return AlignedNode(policy, scope, ids, capacity, available, measured=True)
+        all_ = tuple(amount_of(name, r.capacity) if r else 0 for r in found)
+        capacity[name] = _each(max, all_, allocatable[name])
+    return AlignedNode(policy, scope, ids, capacity, allocatable, available, measured=True)

@@ -15,7 +15,7 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import Literal, TypeAlias
 
-__all__ = ["Amounts", "Policy", "affinity", "fill", "masks"]
+__all__ = ["Amounts", "Hints", "Policy", "affinity", "fill", "masks", "sum_of"]
 
 Policy: TypeAlias = Literal["none", "best-effort", "restricted", "single-numa-node"]
 Amounts: TypeAlias = tuple[int, ...]
@@ -25,7 +25,7 @@ _MOST_NODES = 8
 
 
 @dataclass(frozen=True, slots=True)
-class _Hints:
+class Hints:
     """The sets with enough of a resource, smallest first; those of size ``width`` are preferred."""
 
     masks: tuple[int, ...]
@@ -49,43 +49,49 @@ def affinity(
     free: Mapping[str, Amounts],
     capacity: Mapping[str, Amounts],
     reused: Mapping[str, Amounts] = MappingProxyType({}),
+    memory: Hints | None = None,
 ) -> int | None:
     """Return the NUMA nodes, as a bit mask, that a container or pod would get; None: refused.
 
     Resources that no NUMA node reports give no hint. 0 means that there is no preference.
 
+    :param capacity: everything there is, even what is reserved for the system or unhealthy.
     :param reused: the part of ``free`` that init containers leave behind; the result includes
         every NUMA node with some of it.
+    :param memory: the hints of the memory manager; without any set they say nothing.
     """
     if policy == "none":
         return 0
     wanted = {name: need for name, need in needs.items() if need and any(capacity.get(name, ()))}
-    if not wanted:
-        return 0
     hints = [
         _hints(need, free[name], capacity[name], reused.get(name, ()))
         for name, need in wanted.items()
     ]
+    if memory is not None and memory.masks:
+        hints.append(memory)
+    if not hints:
+        return 0
     agreed = _agreed(hints)
     if agreed is not None and (policy != "single-numa-node" or agreed.bit_count() == 1):
         return agreed
     return _compromise(hints, len(next(iter(free.values())))) if policy == "best-effort" else None
 
 
-def _hints(need: int, free: Amounts, capacity: Amounts, reused: Amounts) -> _Hints:
+def _hints(need: int, free: Amounts, capacity: Amounts, reused: Amounts) -> Hints:
     sets = masks(len(free))
     least = sum(1 << node for node, amount in enumerate(reused) if amount)
-    widths = (mask.bit_count() for mask in sets if _sum(capacity, mask) >= need)
-    enough = (mask for mask in sets if mask & least == least and _sum(free, mask) >= need)
-    return _Hints(tuple(enough), min(widths, default=0))
+    widths = (mask.bit_count() for mask in sets if sum_of(capacity, mask) >= need)
+    enough = (mask for mask in sets if mask & least == least and sum_of(free, mask) >= need)
+    return Hints(tuple(enough), min(widths, default=0))
 
 
 @lru_cache(maxsize=65536)
-def _sum(amounts: Amounts, mask: int) -> int:
+def sum_of(amounts: Amounts, mask: int) -> int:
+    """Return what the NUMA nodes of a set have together."""
     return sum(amount for node, amount in enumerate(amounts) if mask >> node & 1)
 
 
-def _agreed(hints: Sequence[_Hints]) -> int | None:
+def _agreed(hints: Sequence[Hints]) -> int | None:
     """Return the lowest set that all resources prefer, None if there is none."""
     first, *others = hints
     if any(other.width != first.width for other in others):
@@ -96,7 +102,7 @@ def _agreed(hints: Sequence[_Hints]) -> int | None:
     return None
 
 
-def _compromise(hints: Sequence[_Hints], size: int) -> int:
+def _compromise(hints: Sequence[Hints], size: int) -> int:
     """Return the best intersection of one set per resource, where no set is preferred by all.
 
     Its size is that of the largest minimum over the resources, else the next smaller one; then the

@@ -6,7 +6,7 @@ is subtracted. Without one, a node with a known machine has that machine's CPUs 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from bayplan import PodInfo
@@ -15,15 +15,18 @@ from bayplan.api.gpus import GPU_RESOURCES
 from bayplan.plugin.hookspecs import IntColumn
 from bayplan.snapshot import Snapshot
 from bayplan.snapshot.pods import SpecFacts
+from bayplan.topology.machine.model import Machine
 from bayplan_plugins.node_numa.aligned_requests import aligned_requests_of
 from bayplan_plugins.node_numa.alignment import (
     AlignedNode,
+    FreeAmounts,
     NumaPlacement,
     allowed_numa_nodes,
     node_from_zones,
     place_pod,
 )
 from bayplan_plugins.node_numa.hints import Amounts, Policy
+from bayplan_plugins.node_numa.memory import is_memory
 from bayplan_plugins.node_numa.policies import policy_of
 from bayplan_plugins.shared.gpus.ledger import GpuLedger
 from bayplan_plugins.shared.node_codes import NO_CODE, NodeCodes
@@ -47,7 +50,7 @@ class NumaLedger:
         self._sources: dict[str, tuple[Node, NodeResourceTopology | None]] = {}
         self._remembered: dict[tuple[str, str], Mapping[str, Amounts]] = {}
         self._codes = NodeCodes(snapshot, self._code)
-        self._states: list[tuple[AlignedNode, Mapping[str, Amounts]]] = []
+        self._states: list[tuple[AlignedNode, FreeAmounts]] = []
         self._code_of: dict[tuple[object, ...], int] = {}
         self._placements: dict[tuple[int, SpecFacts], NumaPlacement | None] = {}
         self._gpus.on_change(self._codes.touch)
@@ -76,7 +79,7 @@ class NumaLedger:
         if node is None:
             return UNALIGNED
         free = self.free(name, node)
-        key = (*node.shape, tuple(free.items()))
+        key = (*node.shape, tuple(free.amounts.items()), free.grouped)
         code = self._code_of.get(key)
         if code is None:
             code = self._code_of[key] = len(self._states)
@@ -216,12 +219,12 @@ class NumaLedger:
         capacity = {GPU_RESOURCES[0]: tuple(machine.numa_of.count(node) for node in ids)}
         if cpus:
             capacity["cpu"] = tuple(1000 * _count(cpus.get(node, "")) for node in ids)
-        return AlignedNode(policy, scope, tuple(ids), capacity, capacity, measured=False)
+        return AlignedNode(policy, scope, tuple(ids), capacity, capacity, capacity, measured=False)
 
     # What is free ----------------------------------------------------------------------------
 
-    def free(self, name: str, node: AlignedNode, but: str = "") -> dict[str, Amounts]:
-        """Return what is free, by resource; what the pod ``but``, by uid, takes counts as free."""
+    def free(self, name: str, node: AlignedNode, but: str = "") -> FreeAmounts:
+        """Return what is free; what the pod ``but``, by uid, takes counts as free."""
         free = {resource: list(amounts) for resource, amounts in node.available.items()}
         changes = [(-1, own) for uid, own in node.taken.items() if uid != but]
         changes += [(1, own) for own in node.returned.values()]
@@ -230,14 +233,23 @@ class NumaLedger:
                 for place, amount in enumerate(amounts if resource in free else ()):
                     free[resource][place] += sign * amount
         gpus = self._gpus.node(name)
-        if gpus is not None and any(n is not None for n in gpus.machine.numa_of):
-            # The GPU ledger knows exactly which GPUs are free.
-            now = [gpus.machine.numa_of[gpu] for gpu in gpus.free(but)]
-            counts = [now.count(number) for number in node.ids]
+        if gpus is not None and not node.measured:
+            # The GPU ledger knows which GPUs are free where nothing is reported.
+            counts = _by_numa_node(gpus.machine, gpus.free(but), node.ids)
             for resource in GPU_RESOURCES:
-                if resource in free:
-                    free[resource] = counts
-        return {resource: tuple(max(0, a) for a in amounts) for resource, amounts in free.items()}
+                if resource in free and counts is not None:
+                    free[resource] = list(counts)
+        left = {one: tuple(max(0, amount) for amount in own) for one, own in free.items()}
+        return FreeAmounts(left, self._is_grouped(name, node, left, but))
+
+    def _is_grouped(
+        self, name: str, node: AlignedNode, free: Mapping[str, Amounts], but: str
+    ) -> bool:
+        """Tell whether the memory in use is of a set of NUMA nodes; no report says so."""
+        if not any(is_memory(one) and free[one] != node.allocatable[one] for one in free):
+            return False
+        pods = self._snapshot.nodes.pods[self._snapshot.nodes.row_of[name]].values()
+        return any(pod.uid != but and node.is_spread(aligned_requests_of(pod)) for pod in pods)
 
     def place(self, pod: PodInfo, name: str) -> NumaPlacement | None:
         """Return what the kubelet would give a pod on a node; None where it would refuse it."""
@@ -248,7 +260,7 @@ class NumaLedger:
 
     def place_empty(self, pod: PodInfo, node: AlignedNode) -> NumaPlacement | None:
         """Return what the kubelet would give a pod if the node were empty."""
-        return place_pod(node, aligned_requests_of(pod), node.capacity)
+        return place_pod(node, aligned_requests_of(pod), FreeAmounts(node.allocatable))
 
     def take(self, pod: PodInfo, name: str, placement: NumaPlacement) -> None:
         """Record what a pod takes."""
@@ -271,6 +283,14 @@ class NumaLedger:
     def allowed_by(self, code: int, pod: PodInfo) -> frozenset[int] | None:
         """Return the NUMA nodes whose GPUs a pod could get on nodes of a code; None for any."""
         return allowed_numa_nodes(self.kind(code), self.placement(code, pod))
+
+
+def _by_numa_node(machine: Machine, gpus: Iterable[int], ids: Sequence[int]) -> Amounts | None:
+    """Return how many GPUs are on each NUMA node; None where the machine does not tell."""
+    if all(number is None for number in machine.numa_of):
+        return None
+    found = [machine.numa_of[gpu] for gpu in gpus]
+    return tuple(found.count(number) for number in ids)
 
 
 def _count(cpus: str) -> int:

@@ -36,9 +36,9 @@ class NodeNUMAArgs(Args):
 
 
 class NodeNUMA(Plugin[NodeNUMAArgs]):
-    """Predict what the kubelet's Topology Manager will do with a pod.
+    """Predict what the kubelet's Topology Manager, and its memory manager, will do with a pod.
 
-    It aligns CPUs and memory of guaranteed pods, and every device of a resource that the NUMA
+    They align CPUs and memory of guaranteed pods, and every device of a resource that the NUMA
     nodes report. Devices of resource claims give the kubelet no hints; constraints in the claims
     align them.
     """
@@ -113,7 +113,7 @@ class NodeNUMA(Plugin[NodeNUMAArgs]):
             numa = self._ledger.node(node.name)
             if numa is None or self._ledger.place(pod, node.name) is not None:
                 continue
-            free = self._ledger.free(node.name, numa, pod.uid)
+            free = self._ledger.free(node.name, numa, pod.uid).amounts
             need = aligned_requests_of(pod).pod
             shown = "; ".join(
                 f"NUMA {number} has "
@@ -130,6 +130,8 @@ class NodeNUMA(Plugin[NodeNUMAArgs]):
 
 
 def _reason(policy: Policy, scope: str) -> str:
+    if policy == "best-effort":
+        return "node(s) whose memory manager would refuse the pod"
     return f"node(s) whose Topology Manager ({policy}, {scope} scope) would refuse the pod"
 
 
