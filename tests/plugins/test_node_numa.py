@@ -477,6 +477,19 @@ def test_what_a_report_says_is_left_counts() -> None:
     refused(cluster, "large", "single-numa-node")
 
 
+def test_a_report_says_where_the_gpus_of_pods_are_that_name_none() -> None:
+    cluster = cluster_of(*TWO, left=({GPU: "0"}, {}))
+    there = make_pod("there", gpu=4, node="n")
+    cluster.add(there, pod("p", container(**{GPU: "4"})))
+    assert_placed(cluster, p="n")
+    assert aligned(cluster, "p").endswith("NUMA 1")
+    cluster.remove("p")
+    cluster.api.update(report(*TWO, left=({}, {GPU: "0"})))
+    cluster.add(pod("q", container(**{GPU: "4"})))
+    assert_placed(cluster, q="n")
+    assert aligned(cluster, "q").endswith("NUMA 0")
+
+
 def test_a_report_that_comes_later_is_waited_for() -> None:
     node = make_node("n", cpu=128, memory="1Ti", gpu=8)
     cluster = Cluster([node])

@@ -1,12 +1,14 @@
 """Who holds which GPU of which node.
 
 Every pod with GPUs on a node holds certain ones: those that were reserved for it, those that its
-annotation names, or else the first free ones. Such a guess gives way to a pod that names its GPUs
-later. The ledger follows pods as they come and go, and rolls back with trials.
+annotation names, or else the first free ones, on the NUMA nodes that a NodeResourceTopology has as
+used. Such a guess gives way to a pod that names its GPUs later. The ledger follows pods as they
+come and go, and rolls back with trials.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -21,7 +23,7 @@ from bayplan.topology.machine.model import Machine
 from bayplan_plugins.dynamic_resources.ledger import DeviceLedger
 from bayplan_plugins.shared.gpus.claims import gpus_of_devices
 from bayplan_plugins.shared.gpus.jobs import JobShares, PodShare, job_of
-from bayplan_plugins.shared.gpus.machines import NodeMachines
+from bayplan_plugins.shared.gpus.machines import NodeMachines, numa_nodes
 from bayplan_plugins.shared.gpus.resources import gpu_count, shares_gpus
 from bayplan_plugins.shared.node_codes import NO_CODE, NodeCodes
 
@@ -148,15 +150,41 @@ class GpuLedger:
             self._assign(pod, node, gpus, known)
             self._move_guessed(node, gpus, known)
         else:
-            self._assign(pod, node, gpus, gpus.free(pod.uid)[:count], guessed=True)
+            self._assign(pod, node, gpus, self._guess(pod, node, gpus), guessed=True)
 
     def _move_guessed(self, node: str, gpus: NodeGpus, known: Sequence[int]) -> None:
         """Guess again for pods whose guessed GPUs turn out to be another pod's."""
         for uid in [uid for uid in gpus.guessed if not set(known).isdisjoint(gpus.held[uid])]:
             pod = self._pods[node].get(uid)
             if pod is not None:
-                count = gpu_count(pod.requests)
-                self._assign(pod, node, gpus, gpus.free(uid)[:count], guessed=True)
+                self._assign(pod, node, gpus, self._guess(pod, node, gpus), guessed=True)
+
+    def _guess(self, pod: PodInfo, node: str, gpus: NodeGpus) -> tuple[int, ...]:
+        """Return the GPUs that a pod probably holds: the first free ones.
+
+        NUMA nodes come first whose report has fewer free GPUs than are free here.
+        """
+        free = list(gpus.free(pod.uid))
+        zones = self._snapshot.objects(NodeResourceTopology).get(node)
+        reported = _free_in(zones) if zones is not None else {}
+        numa = gpus.machine.numa_of
+        more = Counter(numa[gpu] for gpu in free)
+        more.subtract(reported)
+        found: list[int] = []
+        for _ in range(min(gpu_count(pod.requests), len(free))):
+            gpu = max(free, key=lambda one: more[numa[one]]) if reported else free[0]
+            free.remove(gpu)
+            more[numa[gpu]] -= 1
+            found.append(gpu)
+        return tuple(found)
+
+    def _guess_again(self, node: str, gpus: NodeGpus) -> None:
+        """Guess again for all pods whose GPUs are not stated, from another report."""
+        pods = [self._pods[node][uid] for uid in self._pods.get(node, {}) if uid in gpus.guessed]
+        for pod in pods:
+            self._assign(pod, node, gpus, None)
+        for pod in pods:
+            self._assign(pod, node, gpus, self._guess(pod, node, gpus), guessed=True)
 
     def hold(self, pod: PodInfo, node: str, chosen: Sequence[int]) -> None:
         """Give a pod certain GPUs of its node, instead of those it held."""
@@ -248,8 +276,12 @@ class GpuLedger:
     ) -> None:
         obj = new or old
         assert obj is not None
-        self._sources.pop(obj.metadata.name, None)
-        self._codes.touch(obj.metadata.name)
+        name = obj.metadata.name
+        self._sources.pop(name, None)
+        self._codes.touch(name)
+        gpus = self._nodes.get(name)
+        if gpus is not None and gpus.guessed:
+            self._guess_again(name, gpus)
 
     def node(self, name: str) -> NodeGpus | None:
         """Return a node's GPUs.
@@ -372,6 +404,16 @@ def _problem(node: Node, machine: Machine | str) -> str:
         most = counted(len(machine.usable), "GPU")
         notes.append(f"its device plugin offers {offered} of {most}; which of them is not known")
     return "; ".join(notes)
+
+
+def _free_in(zones: NodeResourceTopology) -> dict[int, int]:
+    """Return how many GPUs a report has as free, by NUMA node."""
+    return {
+        number: max(
+            (r.available.units for r in zone.resources if r.name in GPU_RESOURCES), default=0
+        )
+        for number, zone in numa_nodes(zones).items()
+    }
 
 
 def _plugin_gpus(node: Node) -> int:
