@@ -34,7 +34,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="N",
         type=int,
         default=2,
-        help="how often tests/controlplane/test_faults.py breaks each part of a cluster",
+        help="how often tests/controlplane/test_faults.py breaks each part of a cluster; "
+        "tests/node/test_topology_manager.py tries four pods a round with each policy",
     )
 
 

@@ -79,12 +79,25 @@ class RealNode:
         # To the script, a process that nobody has waited for yet runs still.
         (self.folder / "run" / f"{part}.pid").unlink()
 
-    def start(self) -> None:
-        """Start what does not run, and wait until the node is ready."""
+    @contextmanager
+    def restarted(self, part: str, **variables: str) -> Iterator[None]:
+        """End a part, do what the block says, and start it again, with other variables if given.
+
+        Whether it works again is for the caller to see: the node is Ready for a while without it.
+        """
+        self.end(part)
+        yield
+        self.start(**variables)
+
+    def start(self, **variables: str) -> None:
+        """Start what does not run, and wait until the node is ready.
+
+        :param variables: of up.sh, instead of those that the node was made with.
+        """
         enter = ["nsenter", f"--target={self.keeper}", "--cgroup", "--mount", "--"]
         done = subprocess.run(
             [*enter, str(SCRIPTS / "up.sh")],
-            env=dict(self.environment),
+            env={**self.environment, **variables},
             capture_output=True,
             text=True,
         )
