@@ -28,6 +28,7 @@ from paths import SHARED
 SCRIPT = SHARED / "controlplane" / "cluster"
 BASH = shutil.which("bash") or "bash"
 _PORTS = 5
+_PROGRAMS = {"etcd": "etcd", "apiserver": "kube-apiserver", "kcm": "kube-controller-manager"}
 SECONDS = 60.0
 """After so long a wait is given up."""
 
@@ -51,7 +52,7 @@ class ControlPlane:
         self.folder = folder
         self.kubeconfig = folder / "kubeconfig"
         self.client: Client = client_of(str(self.kubeconfig))
-        self._commands = {name: _command(self._pid(name)) for name in ("etcd", "apiserver", "kcm")}
+        self._commands = {name: self._command(name) for name in _PROGRAMS}
         self._killed: set[str] = set()
         self._changing = threading.Lock()
 
@@ -121,6 +122,15 @@ class ControlPlane:
             return self.client.get("/readyz").code == 200
         except (OSError, ssl.SSLError):
             return False
+
+    def _command(self, part: str) -> list[str]:
+        """Return the command of a part, once its process is no longer the shell that starts it."""
+        pid, until = self._pid(part), time.monotonic() + SECONDS
+        while Path((found := _command(pid))[0]).name != _PROGRAMS[part]:
+            if time.monotonic() > until:
+                raise TimeoutError(f"{part} has not started: {found}")
+            time.sleep(0.01)
+        return found
 
     def _pid(self, part: str) -> int:
         return int((self.folder / "run" / f"{part}.pid").read_text())

@@ -535,6 +535,8 @@ def test_a_lease_is_held_renewed_and_released(wire: Wire) -> None:
         content: Content = wire.client.get(path).json
         return content
 
+    wire.client.delete(path)
+
     async def lead(transport: Transport) -> None:
         election = Election(transport, times, "me", lambda leads: None)
         holding = asyncio.create_task(election.run())
