@@ -269,12 +269,14 @@ class RealNode:
 
     def environment_of(self, pod: str, container: str) -> dict[str, str]:
         """Return the environment of a container."""
-        _, text = self.run_in(pod, container, "env")
+        status, text = self.run_in(pod, container, "env")
+        assert status == 0, text
         return dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
 
     def device_files(self, pod: str, container: str) -> set[str]:
         """Return the files of GPUs and NICs that a container sees."""
-        _, text = self.run_in(pod, container, "find", "/dev", "-type", "c")
+        status, text = self.run_in(pod, container, "find", "/dev", "-type", "c")
+        assert status == 0, text
         return {
             path.removeprefix("/dev/")
             for path in text.split()
