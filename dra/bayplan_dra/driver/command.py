@@ -8,9 +8,9 @@ import re
 import signal
 import threading
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import click
 
@@ -20,7 +20,11 @@ from bayplan.topology.machine.model import Machine
 from bayplan.topology.machine.readers.sysfs import Sysfs, cpu_set
 
 if TYPE_CHECKING:
-    from bayplan_dra.driver.app import Watcher
+    from bayplan_dra.driver.app import NodeDriver, Watcher
+    from bayplan_dra.driver.kubelet.deviceplugin import DevicePlugin
+    from bayplan_dra.driver.kubelet.sockets import Sockets
+    from bayplan_dra.driver.prepare.edits import DeviceFiles
+    from bayplan_dra.driver.prepare.handover import Handover
     from bayplan_dra.driver.publish.devices import NodeInventory
     from bayplan_dra.driver.publish.health import HealthTracker
 
@@ -90,84 +94,130 @@ class DriverService(Protocol):
 @click.option("--device-plugins-dir", type=_FOLDER, default=Path("/var/lib/kubelet/device-plugins"))
 @click.option("--listen", default="127.0.0.1:9450", show_default=True, help="Probes and metrics.")
 @click.option("--log-format", type=click.Choice(["console", "json"]), default="console")
-def command(
-    node: str,
-    machine: str | None,
-    sysfs_root: Path,
-    host_root: Path,
-    kubeconfig: Path | None,
-    context: str,
-    plugins_dir: Path,
-    registry_dir: Path,
-    pod_resources_dir: Path,
-    cdi_dir: Path,
-    pod_uid: str,
-    numa_node: Literal["int", "list"],
-    cpus: bool,
-    taint_effect: Literal["NoSchedule", "NoExecute"],
-    plugin_gpus: str | None,
-    no_driver: bool,
-    device_plugins_dir: Path,
-    listen: str,
-    log_format: str,
-) -> None:
+def command(**given: Any) -> None:
     """Publish this node's GPUs and NICs, and prepare them when the kubelet asks."""
-    from bayplan_dra.driver.app import NodeDriver, write_topology_file
-    from bayplan_dra.driver.kubelet.deviceplugin import DevicePlugin, split
-    from bayplan_dra.driver.kubelet.sockets import Sockets
-    from bayplan_dra.driver.kubernetes_api import KubernetesApi
-    from bayplan_dra.driver.prepare.edits import DeviceFiles
+    _run(_Options(**given))
+
+
+@dataclass(frozen=True)
+class _Options:
+    """The options of the command, by their names."""
+
+    node: str
+    machine: str | None
+    sysfs_root: Path
+    host_root: Path
+    kubeconfig: Path | None
+    context: str
+    plugins_dir: Path
+    registry_dir: Path
+    pod_resources_dir: Path
+    cdi_dir: Path
+    pod_uid: str
+    numa_node: Literal["int", "list"]
+    cpus: bool
+    taint_effect: Literal["NoSchedule", "NoExecute"]
+    plugin_gpus: str | None
+    no_driver: bool
+    device_plugins_dir: Path
+    listen: str
+    log_format: str
+
+    def check(self) -> None:
+        """Check what click does not.
+
+        :raises InputError: for options that make no sense.
+        """
+        if not re.fullmatch(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?", self.node):
+            raise InputError(f'expected the name of a node, got "{self.node}"', "--node")
+        if self.no_driver and self.plugin_gpus is None:
+            raise InputError("there is nothing to do without --device-plugin", "--no-driver")
+
+
+def _run(options: _Options) -> None:
+    """Serve until a signal comes."""
+    from bayplan_dra.driver.kubelet.deviceplugin import split
     from bayplan_dra.driver.prepare.handover import Handover
     from bayplan_dra.driver.publish.devices import DRIVER
     from bayplan_dra.driver.publish.health import HealthTracker
 
     stopped = _stop_on_signals()
-    if not re.fullmatch(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?", node):
-        raise InputError(f'expected the name of a node, got "{node}"', "--node")
-    if no_driver and plugin_gpus is None:
-        raise InputError("there is nothing to do without --device-plugin", "--no-driver")
-    address = _address(listen)
-    set_up_logging(log_format, _log_level())
-    found = _machine(machine, sysfs_root)
-    netdevs = Sysfs(sysfs_root).netdevs() if machine is None else ()
-    ours, theirs = split(found, _gpus(plugin_gpus, len(found)), numa_node, cpus, netdevs)
-    files = DeviceFiles(None if machine is not None else host_root)
-    sockets = Sockets(registry_dir, plugins_dir, pod_uid)
-    driver_health = HealthTracker(DRIVER, node, taint_effect)
-    plugin_health = HealthTracker(DRIVER, node)
-    plugin_health.set_devices(theirs.devices)
-    handover = Handover(sockets.folder(DRIVER))
-    if plugin_gpus is None:
-        handover.offer(())
+    options.check()
+    address = _address(options.listen)
+    set_up_logging(options.log_format, _log_level())
+    machine = _machine(options.machine, options.sysfs_root)
+    netdevs = Sysfs(options.sysfs_root).netdevs() if options.machine is None else ()
+    gpus = _gpus(options.plugin_gpus, len(machine))
+    ours, theirs = split(machine, gpus, options.numa_node, options.cpus, netdevs)
+    health = HealthTracker(DRIVER, options.node, options.taint_effect)
+    plugin_health = HealthTracker(DRIVER, options.node)
+    handover = Handover(_sockets(options).folder(DRIVER))
     services: list[DriverService] = []
-    if not no_driver:
-        api = KubernetesApi(kubeconfig, context)
-        pods = pod_resources_dir / "kubelet.sock"
-        driver = NodeDriver(node, ours, api, driver_health, files, sockets, cdi_dir, pods)
-        services.append(driver)
-        log.info("%s of %s offers %s", DRIVER, node, ", ".join(ours.devices))
-    if plugin_gpus is not None:
-        path = write_topology_file(found, sockets.folder(DRIVER))
-        plugin = DevicePlugin(
-            theirs,
-            plugin_health,
-            files,
-            handover,
-            folder=device_plugins_dir,
-            topology_file=path,
-            instance=pod_uid,
-        )
-        services.append(plugin)
-        log.info("the device plugin of %s offers %s", node, ", ".join(theirs.devices))
+    if not options.no_driver:
+        services.append(_driver(options, ours, health))
+    if options.plugin_gpus is not None:
+        services.append(_device_plugin(options, theirs, plugin_health, handover))
+    else:
+        handover.offer(())
     watchers: Sequence[Watcher] = ()
-    if machine is None:
+    if options.machine is None:
         every = replace(ours, devices={**ours.devices, **theirs.devices})
-        watchers = _watchers(every, (driver_health, plugin_health), sysfs_root)
+        watchers = _watchers(every, (health, plugin_health), options.sysfs_root)
     _serve(services, watchers, address, stopped)
     try:
         handover.leave()
     except (BayplanError, OSError) as exc:
         log.warning("files of the driver are left: %s", exc)
+
+
+def _driver(options: _Options, inventory: NodeInventory, health: HealthTracker) -> NodeDriver:
+    from bayplan_dra.driver.app import NodeDriver
+    from bayplan_dra.driver.kubernetes_api import KubernetesApi
+    from bayplan_dra.driver.publish.devices import DRIVER
+
+    log.info("%s of %s offers %s", DRIVER, options.node, ", ".join(inventory.devices))
+    return NodeDriver(
+        options.node,
+        inventory,
+        KubernetesApi(options.kubeconfig, options.context),
+        health,
+        _device_files(options),
+        _sockets(options),
+        options.cdi_dir,
+        options.pod_resources_dir / "kubelet.sock",
+    )
+
+
+def _device_plugin(
+    options: _Options, inventory: NodeInventory, health: HealthTracker, handover: Handover
+) -> DevicePlugin:
+    from bayplan_dra.driver.app import write_topology_file
+    from bayplan_dra.driver.kubelet.deviceplugin import DevicePlugin
+    from bayplan_dra.driver.publish.devices import DRIVER
+
+    log.info("the device plugin of %s offers %s", options.node, ", ".join(inventory.devices))
+    health.set_devices(inventory.devices)
+    return DevicePlugin(
+        inventory,
+        health,
+        _device_files(options),
+        handover,
+        folder=options.device_plugins_dir,
+        topology_file=write_topology_file(inventory.machine, _sockets(options).folder(DRIVER)),
+        instance=options.pod_uid,
+    )
+
+
+def _device_files(options: _Options) -> DeviceFiles:
+    from bayplan_dra.driver.prepare.edits import DeviceFiles
+
+    return DeviceFiles(None if options.machine is not None else options.host_root)
+
+
+def _sockets(options: _Options) -> Sockets:
+    from bayplan_dra.driver.kubelet.sockets import Sockets
+
+    return Sockets(options.registry_dir, options.plugins_dir, options.pod_uid)
 
 
 def _stop_on_signals() -> threading.Event:

@@ -72,7 +72,8 @@ class DeviceManager:
         self._server.stop(None).wait()
         for answers, thread in self._streams:
             answers.cancel()
-            thread.join(SECONDS)
+            if thread.ident is not None:  # a last call may be just about to start it
+                thread.join(SECONDS)
         self._streams = []
 
     def _register(self, request: api.RegisterRequest, context: grpc.ServicerContext) -> api.Empty:

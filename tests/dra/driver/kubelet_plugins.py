@@ -162,7 +162,8 @@ class Plugins:
         for plugin in self._known.values():
             plugin.connection.close()
         for thread in self._threads:
-            thread.join(SECONDS)
+            if thread.ident is not None:  # a last call may be just about to start it
+                thread.join(SECONDS)
 
     @property
     def usable(self) -> bool:

@@ -18,6 +18,7 @@ import grpc
 from bayplan.errors import BayplanError, Forbidden, Transient, Unauthorized
 from bayplan_dra.driver.kubelet.sockets import MOST_PATH
 from bayplan_dra.driver.prepare.checkpoint import PreparedClaim
+from bayplan_dra.driver.prepare.planner import handed_out
 from bayplan_dra.driver.prepare.preparer import DeviceHeld, Preparer
 from bayplan_dra.driver.proto import dra_pb2 as dra
 from bayplan_dra.driver.proto import health_pb2 as health
@@ -198,7 +199,7 @@ def _prepared(
         if not wanted():
             raise BayplanError("the call was cancelled, or the driver is stopping")
         found = patiently(lambda: preparer.prepare(claim.namespace, claim.name, claim.uid, wanted))
-        for one in preparer.handed_out(found):
+        for one in handed_out(preparer.driver, found):
             device = dra.Device(
                 request_names=one.requests,
                 pool_name=found.pool,

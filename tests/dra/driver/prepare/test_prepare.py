@@ -26,7 +26,7 @@ from bayplan.errors import ClusterError, Forbidden, Transient
 from bayplan.logs import set_up_logging
 from bayplan.testing import assert_placed
 from bayplan_dra.driver.prepare.handover import Handover
-from bayplan_dra.driver.prepare.preparer import PrepareError
+from bayplan_dra.driver.prepare.planner import PrepareError
 from bayplan_dra.driver.publish.devices import DRIVER
 
 # The whole chain -----------------------------------------------------------------------------
