@@ -387,7 +387,7 @@ async def test_what_a_server_forbids_right_after_its_start_is_asked_for_again() 
         await made.server.start()
         await all_bound(made, 8)
         async with asyncio.timeout(600):
-            while app.not_ready():
+            while app.not_ready() or not made.cluster.get(PodGroup, "default/g").status.phase:
                 await asyncio.sleep(0.1)
         told = {event["reason"] for event in made.events()}
         # A pod may be seen again before its claim is, and says so.

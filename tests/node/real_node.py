@@ -43,6 +43,7 @@ _BASH = shutil.which("bash") or "bash"
 _PORTS = ("API_PORT", "ETCD_PORT", "PEER_PORT", "KCM_PORT", "KUBELET_PORT", "HEALTH_PORT")
 _LATE_AUTHORIZER = f"no relationship found between node '{NODE}' and this object"
 _RESYNC_SECONDS = 100.0
+_EXEC_TRIES = 10
 _OF_CLOUD = "node.cloudprovider.kubernetes.io/uninitialized"
 _MAY_MOUNT = "mount -t tmpfs none /mnt && test -w /sys/fs/cgroup/cpu"
 
@@ -250,21 +251,22 @@ class RealNode:
     # Containers --------------------------------------------------------------------------
 
     def run_in(self, pod: str, container: str, *command: str) -> tuple[int, str]:
-        """Run a command in a container; return its exit status, and what it says."""
+        """Run a command that says something in a container; return its exit status, and that."""
         (status,) = [
             one for one in self.pod(pod)["status"]["containerStatuses"] if one["name"] == container
         ]
         ctr = str(self.folder / "pkg" / "usr" / "bin" / "ctr")
         socket = str(self.folder / "run" / "containerd.sock")
         identity = status["containerID"].removeprefix("containerd://")
-        done = subprocess.run(
-            self.within(
-                *(ctr, "--address", socket, "-n", "k8s.io", "tasks", "exec"),
-                *("--exec-id", f"test-{time.monotonic_ns()}", identity, *command),
-            ),
-            capture_output=True,
-            text=True,
-        )
+        enter = self.within(ctr, "--address", socket, "-n", "k8s.io", "tasks", "exec", "--exec-id")
+        # When the machine is busy, ctr may lose what a short command says.
+        for _ in range(_EXEC_TRIES):
+            name = f"test-{time.monotonic_ns()}"
+            done = subprocess.run(
+                [*enter, name, identity, *command], capture_output=True, text=True
+            )
+            if done.stdout or done.stderr:
+                break
         return done.returncode, done.stdout + done.stderr
 
     def environment_of(self, pod: str, container: str) -> dict[str, str]:
