@@ -57,6 +57,7 @@ class NumaKubelet:
         self.node = node
         self._folder = node.folder / "kubelet"
         self._alignment: Alignment | None = None
+        self._registrations = 0
 
     def align(self, alignment: Alignment) -> None:
         """Start the kubelet again, without pods, if it has other settings."""
@@ -69,6 +70,7 @@ class NumaKubelet:
         settings = f"{alignment.policy}\ntopologyManagerScope: {alignment.scope}\n{_SOON}"
         settings += _MANAGERS if alignment.exclusive else ""
         with self.node.restarted("kubelet", TOPOLOGY=settings):
+            self._registrations = self._registered()
             # The kubelet refuses to start with what managers of other settings have stored.
             for name in _STATES:
                 (self._folder / name).unlink(missing_ok=True)
@@ -81,7 +83,14 @@ class NumaKubelet:
 
     def wait_for_gpus(self, count: int) -> None:
         """Wait until the kubelet reports GPUs: their plugin registers again after a restart."""
+        # A kubelet that has started may report GPUs that it cannot give away yet.
+        wait_until(lambda: self._registered() > self._registrations, "the plugin has registered")
         wait_until(lambda: self._allocatable().get(GPU) == str(count), f"there are {count} GPUs")
+
+    def _registered(self) -> int:
+        """Return how often a device plugin has registered."""
+        log = self.node.folder / "logs" / "bayplan-driver.log"
+        return log.read_text().count(f"registered {GPU} with the kubelet") if log.exists() else 0
 
     def _allocatable(self) -> dict[str, str]:
         answer = self.node.client.get(f"/api/v1/nodes/{NODE}")

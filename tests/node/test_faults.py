@@ -22,13 +22,14 @@ from machine_files import MachineFiles
 from plane import wait_until
 from real_node import DRIVER, PODS, DriverProcess, RealNode, claim_template, pod, request
 
+GPUS = 8
 ONE = claim_template("one", [request("gpu", "gpu")])
 PAIR = claim_template(
     "pair",
     [request("gpu", "gpu"), request("nic", "nic")],
     {"requests": ["gpu", "nic"], "matchAttribute": "resource.kubernetes.io/pcieRoot"},
 )
-ALL = claim_template("all", [request("gpu", "gpu", 8)])
+ALL = claim_template("all", [request("gpu", "gpu", GPUS)])
 MOST_PODS = 14
 """Alive at a time: more than the machine has GPUs."""
 MANY_ROUNDS = 10
@@ -122,11 +123,14 @@ class Churn:
         return f"in the end {dict(phases)}"
 
     def _unsettled(self) -> list[str]:
+        """Return the pods that wait without a word, or while GPUs are free."""
         found = []
-        for one in self.node.items(PODS):
+        pods = self.node.items(PODS)
+        running = [one for one in pods if one["status"]["phase"] == "Running"]
+        for one in pods:
             conditions = {c["type"]: c for c in one["status"].get("conditions", ())}
             told = conditions.get("PodScheduled", {}).get("message")
-            if one["status"]["phase"] != "Running" and not told:
+            if one not in running and (not told or len(running) < GPUS):
                 found.append(one["metadata"]["name"])
         return found
 
@@ -136,7 +140,7 @@ class Churn:
         wait_until(lambda: not self.node.prepared(), "no claim is prepared", SETTLED_SECONDS)
         self.node.apply(ALL, pod("all", template="all"))
         self.node.wait_for("Running", "all", seconds=SETTLED_SECONDS)
-        assert len(self.node.claims()["all"]["gpu"]) == 8
+        assert len(self.node.claims()["all"]["gpu"]) == GPUS
         assert len(self.node.prepared()) == len(self.node.cdi_files()) == 1
         self.node.clear()
         wait_until(lambda: not self.node.cdi_files(), "no CDI file is left")
