@@ -1,4 +1,4 @@
-# Each target sets up .venv when it is missing or when pyproject.toml has changed.
+# Each target sets up .venv when it is missing, or what it is made of has changed.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -38,7 +38,7 @@ bench: $(READY)
 clean:
 	rm -rf $(VENV)
 
-$(READY): pyproject.toml
+$(READY): pyproject.toml hatch_build.py $(wildcard dra/bayplan_dra/driver/proto/*.proto)
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "bayplan needs Python 3.11 or newer; try make PYTHON=python3.11")'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]'
