@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import click
 
-from bayplan.errors import BayplanError, InputError
+from bayplan.errors import BayplanError, InputError, did_you_mean
 from bayplan.logs import set_up_logging
 from bayplan.topology.machine.model import Machine
 from bayplan.topology.machine.readers.sysfs import Sysfs, cpu_set
@@ -175,11 +175,12 @@ def _driver(options: _Options, inventory: NodeInventory, health: HealthTracker) 
     from bayplan_dra.driver.kubernetes_api import KubernetesApi
     from bayplan_dra.driver.publish.devices import DRIVER
 
+    api = KubernetesApi(options.kubeconfig, options.context)
     log.info("%s of %s offers %s", DRIVER, options.node, ", ".join(inventory.devices))
     return NodeDriver(
         options.node,
         inventory,
-        KubernetesApi(options.kubeconfig, options.context),
+        api,
         health,
         _device_files(options),
         _sockets(options),
@@ -304,6 +305,9 @@ def _machine(machine: str | None, sysfs_root: Path) -> Machine:
         return discover(sysfs_root=sysfs_root)
     if machine in known_machines():
         return known_machine(machine)
+    if not Path(machine).exists():
+        hint = did_you_mean(machine, known_machines())
+        raise InputError(f'there is no file or known machine "{machine}"{hint}', "--machine")
     return load_machine(Path(machine))
 
 

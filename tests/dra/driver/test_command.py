@@ -95,7 +95,7 @@ def test_the_command_publishes_and_prepares_until_it_is_terminated(server: ApiSe
     ("arguments", "message"),
     [
         (["--listen", "9450"], '--listen: expected HOST:PORT such as 127.0.0.1:9450, got "9450"'),
-        (["--machine", "dgx-9"], "dgx-9: No such file"),
+        (["--machine", "dgx-h1oo"], 'or known machine "dgx-h1oo"; did you mean "dgx-h100"?'),
         (["--context", "prod"], "prod"),
         (["--plugins-dir", "/proc/x"], "/proc/x"),
     ],
