@@ -40,6 +40,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 @pytest.fixture(scope="session")
+def rounds(request: pytest.FixtureRequest) -> int:
+    """How often a test breaks, asks or measures something."""
+    return int(request.config.getoption("--rounds"))
+
+
+@pytest.fixture(scope="session")
 def plane() -> Iterator[ControlPlane]:
     """The real control plane, if there is one, with all kinds that bayplan follows.
 

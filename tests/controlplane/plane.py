@@ -17,7 +17,7 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -153,18 +153,8 @@ def control_plane() -> Iterator[ControlPlane]:
     """Run a control plane in a temporary folder; nothing of it stays, even after SIGKILL."""
     folder = Path(tempfile.mkdtemp(prefix="bayplan-controlplane-"))
     (folder / "bin").symlink_to(binaries())
-    keeper = subprocess.Popen(
-        [BASH, "-c", _KEEPER, "bash", str(SCRIPT)],
-        env={**os.environ, "KCP": str(folder), "PORT": str(free_ports(_PORTS)[0])},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-        start_new_session=True,
-    )
-    try:
-        assert keeper.stdout is not None
-        keeper.stdout.readline()
+    environment = {**os.environ, "KCP": str(folder), "PORT": str(free_ports(_PORTS)[0])}
+    with kept([BASH, "-c", _KEEPER, "bash", str(SCRIPT)], environment):
         plane = ControlPlane(folder)
         ended = threading.Event()
         watching = threading.Thread(target=_restart_until, args=(plane, ended), daemon=True)
@@ -175,6 +165,26 @@ def control_plane() -> Iterator[ControlPlane]:
         finally:
             ended.set()
             watching.join()
+
+
+@contextmanager
+def kept(command: Sequence[str], environment: Mapping[str, str]) -> Iterator[str]:
+    """Run a keeper: it brings something up, says a line, and ends it when its input ends.
+
+    Its input ends however this process does. Yields the line.
+    """
+    keeper = subprocess.Popen(
+        command,
+        env=environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        assert keeper.stdout is not None
+        yield keeper.stdout.readline().strip()
     finally:
         keeper.communicate()
 

@@ -143,12 +143,6 @@ def _is_created(client: Client, content: Content) -> bool:
 
 
 @pytest.fixture
-def rounds(request: pytest.FixtureRequest) -> int:
-    """How often it breaks."""
-    return int(request.config.getoption("--rounds"))
-
-
-@pytest.fixture
 def trouble(
     plane: ControlPlane, real: LiveCluster, rounds: int, tmp_path: Path
 ) -> Iterator[Trouble]:

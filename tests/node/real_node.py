@@ -27,7 +27,7 @@ from faces import Client, client_of
 from installation import install, path_of
 from machine_files import MachineFiles
 from paths import SHARED
-from plane import binaries, free_ports, wait_until
+from plane import BASH, binaries, free_ports, kept, wait_until
 from process import BAYPLAN
 
 Content = dict[str, Any]
@@ -39,7 +39,6 @@ IMAGE = "bayplan.test/busybox:1"
 PODS = "/api/v1/namespaces/default/pods"
 CLAIMS = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims"
 SLICES = "/apis/resource.k8s.io/v1/resourceslices"
-_BASH = shutil.which("bash") or "bash"
 _PORTS = ("API_PORT", "ETCD_PORT", "PEER_PORT", "KCM_PORT", "KUBELET_PORT", "HEALTH_PORT")
 _LATE_AUTHORIZER = f"no relationship found between node '{NODE}' and this object"
 _RESYNC_SECONDS = 100.0
@@ -396,26 +395,15 @@ def real_node(**variables: str) -> Iterator[RealNode]:
         "WORK": str(folder),
         **variables,
     }
-    keeper = subprocess.Popen(
-        [_BASH, str(Path(__file__).with_name("keeper.sh")), str(SCRIPTS)],
-        env=environment,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-        start_new_session=True,
-    )
-    try:
-        assert keeper.stdout is not None
-        word, _, process = keeper.stdout.readline().strip().partition(" ")
+    keeper = str(Path(__file__).with_name("keeper.sh"))
+    with kept([BASH, keeper, str(SCRIPTS)], environment) as said:
+        word, _, process = said.partition(" ")
         assert word == "up", (folder / "up.log").read_text()
         node = RealNode(folder, environment, int(process))
         node.admit_pods()
         install(node.client)
         node.install_driver()
         yield node
-    finally:
-        keeper.communicate()
 
 
 def why_not() -> str:

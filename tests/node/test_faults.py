@@ -39,12 +39,6 @@ SETTLED_SECONDS = 200.0
 NO_SPACE = "No space left on device"
 
 
-@pytest.fixture
-def rounds(request: pytest.FixtureRequest) -> int:
-    """How often each part is killed."""
-    return int(request.config.getoption("--rounds"))
-
-
 class Churn:
     """Pods with claims that come and go, and a look at who has which device meanwhile."""
 

@@ -8,19 +8,12 @@ from __future__ import annotations
 import statistics
 import time
 
-import pytest
 from faces import Client
 from machine_files import MachineFiles
 from plane import wait_until
 from real_node import SLICES, DriverProcess, RealNode, claim_template, pod, request
 
 ONE = claim_template("one", [request("gpu", "gpu")])
-
-
-@pytest.fixture
-def rounds(request: pytest.FixtureRequest) -> int:
-    """How often each is measured."""
-    return int(request.config.getoption("--rounds"))
 
 
 def test_time_until_the_devices_are_offered(
@@ -36,6 +29,7 @@ def test_time_until_the_devices_are_offered(
         wait_until(lambda: node.items(SLICES), "the slice")
         found.append(time.monotonic() - started)
         driver.stop()
+        assert len(node.devices()) == 20
     print(f"\nprocess to slice: {_spread(found)}")
 
 
@@ -49,6 +43,7 @@ def test_time_until_a_pod_runs(node: RealNode, driver: DriverProcess, rounds: in
             node.apply(pod(name, template=template))
             node.wait_for("Running", name)
             spent[kind].append(time.monotonic() - started)
+            assert name in node.claims() or not template
             node.delete_pods(name)
     for kind, seconds in spent.items():
         print(f"\na pod {kind}: {_spread(seconds)}", end="")
