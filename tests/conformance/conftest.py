@@ -1,7 +1,7 @@
 """Options for the reference's vectors: files with one case per line.
 
 ``pytest tests/conformance --allocator-vectors FILE --cel-vectors FILE --world-vectors FILE`` runs
-any files of the format. Without the options, the files beside the project are run, if there are
+any files of the format, ``--queue-vectors FILE`` (repeatable) those of queues. Without the options, the files beside the project are run, if there are
 any. The project's own cases always run.
 """
 
@@ -14,3 +14,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--allocator-vectors", help="cases of the allocator, one JSON object a line")
     parser.addoption("--cel-vectors", help="cases of CEL selectors, one JSON object a line")
     parser.addoption("--world-vectors", help="decisions of kube-scheduler, one world a line")
+    parser.addoption(
+        "--queue-vectors",
+        action="append",
+        help="cases of queues (Volcano, Koordinator, KAI, Kueue), one JSON object a line; repeatable",
+    )

@@ -1,0 +1,1 @@
+"""Queues: order, limits, reclaim and preemption by who may use how much."""
