@@ -1,8 +1,9 @@
 """Options for the reference's vectors: files with one case per line.
 
 ``pytest tests/conformance --allocator-vectors FILE --cel-vectors FILE --world-vectors FILE`` runs
-any files of the format, ``--queue-vectors FILE`` (repeatable) those of queues. Without the options, the files beside the project are run, if there are
-any. The project's own cases always run.
+any files of the format, and so does ``--queue-vectors FILE`` (repeatable) with those of queues.
+Without the options, the files beside the project are run, if there are any. The project's own
+cases always run.
 """
 
 from __future__ import annotations
@@ -17,5 +18,5 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--queue-vectors",
         action="append",
-        help="cases of queues (Volcano, Koordinator, KAI, Kueue), one JSON object a line; repeatable",
+        help="cases of queues of Volcano, Koordinator, KAI and Kueue; may be given several times",
     )
