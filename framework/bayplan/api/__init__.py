@@ -27,6 +27,7 @@ from bayplan.api.podgroup import (
 )
 from bayplan.api.policy import Namespace, PodDisruptionBudget, PriorityClass, Service
 from bayplan.api.quantity import Quantity
+from bayplan.api.queue_objects import KaiQueue, VolcanoQueue
 from bayplan.api.resources import pod_requests
 from bayplan.api.storage import (
     CSIDriver,
@@ -62,6 +63,7 @@ __all__ = [
     "HyperNode",
     "Job",
     "KaiPodGroup",
+    "KaiQueue",
     "KaiTopology",
     "Kind",
     "LabelSelector",
@@ -94,6 +96,7 @@ __all__ = [
     "Topology",
     "VolcanoJob",
     "VolcanoPodGroup",
+    "VolcanoQueue",
     "Workload",
     "decode_object",
     "kind_of",

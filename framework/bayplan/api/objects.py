@@ -34,6 +34,7 @@ from bayplan.api.podgroup import (
 )
 from bayplan.api.policy import Namespace, PodDisruptionBudget, PriorityClass, Service
 from bayplan.api.quantity import Quantity, is_quantity
+from bayplan.api.queue_objects import KaiQueue, VolcanoQueue
 from bayplan.api.storage import (
     CSIDriver,
     CSINode,
@@ -103,6 +104,8 @@ ApiObject: TypeAlias = (
     | CSINode
     | CSIDriver
     | CSIStorageCapacity
+    | VolcanoQueue
+    | KaiQueue
     | ConfigMap
 )
 
@@ -160,6 +163,8 @@ _KINDS = (
     Kind("scheduling.run.ai", "PodGroup", ("v2alpha2",), KaiPodGroup),
     Kind("scheduling.k8s.io", "PodGroup", ("v1alpha2", "v1alpha3", "v1beta1"), NativePodGroup),
     Kind("scheduling.k8s.io", "Workload", ("v1alpha2", "v1alpha3", "v1beta1"), Workload),
+    Kind("scheduling.volcano.sh", "Queue", ("v1beta1",), VolcanoQueue, namespaced=False),
+    Kind("scheduling.run.ai", "Queue", ("v2",), KaiQueue, namespaced=False),
     Kind("topology.volcano.sh", "HyperNode", ("v1alpha1",), HyperNode, namespaced=False),
     Kind(
         "kueue.x-k8s.io",

@@ -32,6 +32,12 @@ from bayplan.api.pod import (
 )
 from bayplan.api.policy import PodDisruptionBudget
 from bayplan.api.quantity import Quantity
+from bayplan.api.queue_objects import (
+    KaiQueue,
+    VolcanoQueue,
+    kai_queue_problems,
+    volcano_queue_problems,
+)
 from bayplan.api.resources import (
     DEFAULT_MEMORY,
     DEFAULT_MILLI_CPU,
@@ -88,6 +94,10 @@ def _spec(obj: Any) -> Iterator[Problem]:
 def _(obj: Node) -> Iterator[Problem]:
     yield from _amounts(obj.status.capacity, "$.status.capacity")
     yield from _amounts(obj.status.allocatable, "$.status.allocatable")
+
+
+_spec.register(VolcanoQueue)(volcano_queue_problems)
+_spec.register(KaiQueue)(kai_queue_problems)
 
 
 @_spec.register
