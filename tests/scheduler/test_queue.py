@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from bayplan.plugin.events import ClusterEvent
 from bayplan.scheduler.queue import FLUSH_AFTER, QueuedUnit, UnitQueue
 from bayplan.snapshot import PodInfo
@@ -24,6 +26,12 @@ class Rules:
 
     def sort_key(self, queued: QueuedUnit) -> tuple[float, ...]:
         return (-max(pod.priority for pod in queued.pods.values()), queued.added)
+
+    def lane(self, queued: QueuedUnit) -> str:
+        return ""
+
+    def choose(self, heads: Mapping[str, QueuedUnit], action: int) -> str | None:
+        return next(iter(heads))
 
     def listens(self, plugins: frozenset[str], event: ClusterEvent) -> bool:
         return True

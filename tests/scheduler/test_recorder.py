@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 
 import pytest
 from fake_cluster import FakeCluster
@@ -54,6 +55,12 @@ class Gates(UnitQueue):
 
     def sort_key(self, queued: QueuedUnit) -> tuple[float, ...]:
         return (queued.added,)
+
+    def lane(self, queued: QueuedUnit) -> str:
+        return ""
+
+    def choose(self, heads: Mapping[str, QueuedUnit], action: int) -> str | None:
+        return next(iter(heads))
 
     def listens(self, plugins: frozenset[str], event: ClusterEvent) -> bool:
         return True

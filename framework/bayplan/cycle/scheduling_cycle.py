@@ -280,7 +280,28 @@ class Cycle:
             decision.refused_by |= found.refused_by
         decision.refused_by |= {call.name for call in self._runtime["placement_generate"]}
 
-    def _refused(self, unit: Unit, decision: Decision, state: CycleState, preempt: bool) -> Result:
+    def make_room(
+        self, unit: Unit, before: Decision, number: int, now: float, action: str
+    ) -> Result:
+        """Let plugins preempt pods for a unit that did not fit, in one of their ways.
+
+        :param before: the decision that refused it; nothing has changed in its favour since.
+        :param number: the cycle's number, for the decision.
+        :param now: the time in seconds.
+        :param action: one of the plugins' ``actions``.
+        """
+        decision = replace(before, cycle=number, at=now, refused_by=set(before.refused_by))
+        try:
+            return self._refused(unit, decision, CycleState(), preempt=True, action=action)
+        except PluginError as exc:
+            decision.outcome = Outcome.ERROR
+            decision.message = str(exc)
+            decision.refused_by = {exc.plugin}
+            return Result(decision, error=exc)
+
+    def _refused(
+        self, unit: Unit, decision: Decision, state: CycleState, preempt: bool, action: str = ""
+    ) -> Result:
         """Let plugins preempt pods for a unit that does not fit, unless a filter failed."""
         result = Result(decision)
         if any(own.error for own in decision.pods.values()):
@@ -290,7 +311,10 @@ class Cycle:
         preempt = preempt and bool(len(self._snapshot.nodes))
         answers: list[str] = []
         for call in self._runtime["post_filter"] if preempt else ():
-            answer = call(unit, decision, state)
+            actions = call.plugin.actions
+            if action not in actions if actions else action:
+                continue
+            answer = call(unit, decision, state, action)
             if isinstance(answer, Preemption):
                 result.preemption = answer
                 answers = [answer.message]

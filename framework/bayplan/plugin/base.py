@@ -465,6 +465,10 @@ class Plugin(Generic[ArgsT]):
     """How the framework brings the plugin's scores to 0..100."""
     requeue_on: ClassVar[ClusterEvent] = ClusterEvent.ANY
     """The events, joined by ``|``, after which a pod that this plugin refused is tried again."""
+    actions: Sequence[str] = ()
+    """Ways to make room, in order. Units that do not fit wait until no other unit can be placed;
+    then ``post_filter`` is called for each of them with the first action, then with the second,
+    and so on. Without actions ``post_filter`` is called as soon as a unit does not fit."""
 
     def __init__(self, args: ArgsT, handle: Handle) -> None:
         self.args = args

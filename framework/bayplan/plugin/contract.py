@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from types import MappingProxyType
 from typing import Any
@@ -151,6 +151,13 @@ def _annotations(value: Any) -> bool:
 ANSWERS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "pre_enqueue": (_text, "None or a text"),
     "queue_sort": (_key, "a tuple of numbers"),
+    "queue_of": (_text, "None or a text"),
+    "order_in_queue": (lambda v: v is None or _key(v), "None or a tuple of numbers"),
+    "next_queue": (_text, "None or a text"),
+    "turn": (
+        lambda v: v is None or (isinstance(v, Sequence) and not isinstance(v, str)),
+        "None or a sequence of pods",
+    ),
     "requeue_hint": (lambda v: isinstance(v, bool), "True or False"),
     "pre_filter": (
         lambda v: v is SKIP or isinstance(v, PreFilterResult) or _text(v),

@@ -65,6 +65,36 @@ def queue_sort(unit: Unit, added: float) -> tuple[float, ...]:
     raise AssertionError
 
 
+@hookspec(firstresult=True)
+def queue_of(unit: Unit) -> str | None:
+    """Return the queue, of those that share the cluster, that a unit belongs to; None for none.
+
+    Each has a line of its own: ``order_in_queue`` orders it, ``next_queue`` chooses among them.
+    """
+
+
+@hookspec(firstresult=True)
+def order_in_queue(unit: Unit, added: float) -> tuple[float, ...] | None:
+    """Return a unit's key in the line of its queue; None leaves it to ``queue_sort``."""
+
+
+@hookspec(firstresult=True)
+def next_queue(heads: Mapping[str, Unit], action: str) -> str | None:
+    """Return the queue whose first unit is tried next; None when none of them may be.
+
+    ``heads`` are the first units by queue; units without a queue have the queue "". ``action`` is
+    "" for plain placement, else one of ``Plugin.actions``.
+    """
+
+
+@hookspec(firstresult=True)
+def turn(unit: Unit) -> Sequence[PodInfo] | None:
+    """Return the pods of a unit that are placed in this cycle; None for all of them.
+
+    The others get a cycle of their own once these have their nodes.
+    """
+
+
 @hookspec
 def requeue_hint(pod: PodInfo, event: ClusterEvent, subject: PodInfo | None) -> bool:
     """Tell whether an event of ``requeue_on`` can help a pod that this plugin refused.
@@ -111,10 +141,13 @@ def filter_node(pod: PodInfo, node: NodeRow, state: CycleState) -> str | Refusal
 
 
 @hookspec
-def post_filter(unit: Unit, decision: Decision, state: CycleState) -> Preemption | str | None:
+def post_filter(
+    unit: Unit, decision: Decision, state: CycleState, action: str
+) -> Preemption | str | None:
     """Preempt pods when no node was found; a text is added to the unit's message.
 
     The first Preemption is carried out: its nodes are nominated for the unit, its victims evicted.
+    ``action`` is one of ``Plugin.actions``; "" for a plugin without any, which is asked at once.
     """
 
 

@@ -30,7 +30,16 @@ from bayplan.profiles.settings import ClientConnection, LeaderElection
 __all__ = ["POINTS", "Profile", "ProfileSet", "default_profiles", "load_profiles"]
 
 _FAMILY = {"filter_node": "filter", "score_node": "score", "normalize": "score", "slots": "filter"}
-_QUIET = {"sign", "requeue_hint", "remedies", "relax"}
+_QUIET = {
+    "sign",
+    "requeue_hint",
+    "remedies",
+    "relax",
+    "queue_of",
+    "order_in_queue",
+    "next_queue",
+    "turn",
+}
 """Hooks that are not extension points of their own: they follow the plugin."""
 
 POINTS = tuple(

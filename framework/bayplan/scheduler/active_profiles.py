@@ -10,17 +10,35 @@ from bayplan.cycle.scheduling_cycle import Cycle
 from bayplan.profiles.loading import Profile
 from bayplan.profiles.runtime import Runtime
 
-__all__ = ["ActiveProfile", "ActiveProfiles"]
+__all__ = ["ActiveProfile", "ActiveProfiles", "actions_of"]
 
 
 @dataclass(frozen=True, eq=False)
 class ActiveProfile:
-    """One profile with its plugin instances and its caches."""
+    """One profile with its plugin instances and its caches.
+
+    ``actions`` are the ways to make room of all its plugins, in order.
+    """
 
     profile: Profile
     runtime: Runtime
     evaluator: Evaluator
     cycle: Cycle
+    actions: tuple[str, ...] = ()
+
+    def action(self, tried: int) -> str | None:
+        """Return the action for a unit that has tried some; "" for none yet, None after the last.
+
+        :param tried: how many actions were tried; the first is plain placement.
+        """
+        if tried == 0:
+            return ""
+        return self.actions[tried - 1] if tried <= len(self.actions) else None
+
+
+def actions_of(runtime: Runtime) -> tuple[str, ...]:
+    """Return the ways to make room of a profile's plugins, in the order of ``post_filter``."""
+    return tuple(dict.fromkeys(a for call in runtime["post_filter"] for a in call.plugin.actions))
 
 
 class ActiveProfiles:

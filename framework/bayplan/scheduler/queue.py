@@ -1,7 +1,8 @@
 """The unit queue: which unit is tried next, which wait, and for what.
 
-A unit is *active* (tried in the order of ``queue_sort``), in *backoff* (tried when its delay is
-over), *unschedulable* (until an event that can help one of the plugins that refused it, or at most
+A unit is *active* (tried in the order of its lane), *making room* (it did not fit, and plugins may
+evict pods for it once no active unit is left), in *backoff* (tried when its delay is over),
+*unschedulable* (until an event that can help one of the plugins that refused it, or at most
 ``FLUSH_AFTER`` seconds), *gated* (``pre_enqueue`` refused all of its pods) or *in flight* (in its
 cycle, at Permit or being bound). The delay doubles with each attempt.
 """
@@ -9,12 +10,14 @@ cycle, at Permit or being bound). The delay doubles with each attempt.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import partial
 from typing import Protocol
 
 from bayplan.plugin.events import ClusterEvent
+from bayplan.scheduler.lanes import Lanes
 from bayplan.snapshot.pods import PodInfo
 
 __all__ = ["FLUSH_AFTER", "Place", "QueueRules", "QueuedUnit", "UnitQueue"]
@@ -27,6 +30,7 @@ class Place(Enum):
     """Where a unit is."""
 
     ACTIVE = "active"
+    MAKING_ROOM = "making room"
     BACKOFF = "backoff"
     UNSCHEDULABLE = "unschedulable"
     GATED = "gated"
@@ -39,8 +43,10 @@ class QueuedUnit:
 
     ``ready`` are the pods that may be tried, ``gated`` those that a gate holds back, with its
     reason, by pod key. ``added`` is when the unit came, ``retry_at`` the end of its backoff.
-    ``refused_by`` are the plugins that refused it last. Entries of the queue's heaps with another
-    ``ticket`` are stale.
+    ``refused_by`` are the plugins that refused it last. ``action`` counts the actions that have
+    been tried for it since it became active: plain placement, then each way to make room; ``seen``
+    says up to which change of the cluster. Entries of the queue's heaps with another ``ticket`` are
+    stale.
     """
 
     key: str
@@ -51,6 +57,8 @@ class QueuedUnit:
     attempts: int = 0
     retry_at: float = 0.0
     refused_by: frozenset[str] = frozenset()
+    action: int = 0
+    seen: int = 0
     ticket: int = 0
 
     @property
@@ -66,7 +74,13 @@ class QueueRules(Protocol):
         """Return why a pod must not be tried yet, or None."""
 
     def sort_key(self, queued: QueuedUnit) -> tuple[float, ...]:
-        """Return a unit's place in the order: smallest first, then the first to arrive."""
+        """Return a unit's place in its lane: smallest first, then the first to arrive."""
+
+    def lane(self, queued: QueuedUnit) -> str:
+        """Return the lane of a unit, "" without queues."""
+
+    def choose(self, heads: Mapping[str, QueuedUnit], action: int) -> str | None:
+        """Return the lane whose first unit is tried next; None for none."""
 
     def listens(self, plugins: frozenset[str], event: ClusterEvent) -> bool:
         """Tell whether an event can help any unit that these plugins refused."""
@@ -96,7 +110,8 @@ class UnitQueue:
         self._max_backoff = max_backoff
         self._units: dict[str, QueuedUnit] = {}
         self._unit_of: dict[str, str] = {}
-        self._active: list[tuple[tuple[float, ...], int, str]] = []
+        self._lanes: list[Lanes] = []
+        """The units of each action: active ones first, then those that make room."""
         self._timed: list[tuple[float, int, str]] = []
         self._unschedulable: dict[frozenset[str], dict[str, QueuedUnit]] = {}
         """Units by the plugins that refused them, so that an event skips those it cannot help."""
@@ -209,14 +224,21 @@ class UnitQueue:
             unit = self._units.get(key)
             if unit is not None and unit.ticket == ticket:
                 self._activate(unit)
-        while self._active:
-            _, ticket, key = heapq.heappop(self._active)
-            unit = self._units.get(key)
-            if unit is not None and unit.ticket == ticket:
+        for action, lanes in enumerate(self._lanes):
+            popped = lanes.pop(partial(self._choose, action))
+            if popped is not None:
+                unit = self._units[popped]
                 self._move(unit, Place.IN_FLIGHT)
-                unit.attempts += 1
+                unit.attempts += action == 0
                 return unit
         return None
+
+    def _choose(self, action: int, heads: Mapping[str, str]) -> str | None:
+        return self._rules.choose({k: self._units[unit] for k, unit in heads.items()}, action)
+
+    def _ticket_of(self, key: str) -> int | None:
+        unit = self._units.get(key)
+        return None if unit is None else unit.ticket
 
     def next_time(self) -> float | None:
         """Return when the next timed unit becomes active, or None."""
@@ -241,6 +263,12 @@ class UnitQueue:
         unit.refused_by = frozenset(refused_by)
         self._unschedulable.setdefault(unit.refused_by, {})[unit.key] = unit
         heapq.heappush(self._timed, (now + FLUSH_AFTER, unit.ticket, unit.key))
+
+    def make_room(self, unit: QueuedUnit) -> None:
+        """Put a unit that did not fit back, for the next action once no unit before it is left."""
+        if unit.key in self._units and unit.ready:
+            unit.action += 1
+            self._push(unit, Place.MAKING_ROOM)
 
     def retry(self, unit: QueuedUnit, now: float) -> None:
         """Put a unit back, to be tried when its backoff is over."""
@@ -277,14 +305,22 @@ class UnitQueue:
         False for a unit that is not in the queue.
         """
         mine = self._units.get(unit_key)
-        if mine is None:
-            return False
+        return mine is not None and not self._before(mine, self._units.values())
+
+    def _before(self, mine: QueuedUnit, others: Iterable[QueuedUnit]) -> bool:
+        """Tell whether any other unit that is to be tried comes before this one."""
         key = self._rules.sort_key(mine)
         untried = (Place.GATED, Place.IN_FLIGHT)
-        return not any(
+        return any(
             other is not mine and other.place not in untried and self._rules.sort_key(other) < key
-            for other in self._units.values()
+            for other in others
         )
+
+    def line(self, lane: str) -> list[QueuedUnit]:
+        """Return the units of a lane that wait for their turn, in order."""
+        waiting = (u for u in self._units.values() if u.place is not Place.GATED and u.pods)
+        mine = [unit for unit in waiting if self._rules.lane(unit) == lane]
+        return sorted(mine, key=lambda unit: (self._rules.sort_key(unit), unit.added))
 
     def _reopen(self, unit: QueuedUnit) -> None:
         for pod_key, (pod, _) in list(unit.gated.items()):
@@ -307,8 +343,15 @@ class UnitQueue:
             self._activate(unit)
 
     def _activate(self, unit: QueuedUnit) -> None:
-        self._move(unit, Place.ACTIVE)
-        heapq.heappush(self._active, (self._rules.sort_key(unit), unit.ticket, unit.key))
+        unit.action = 0
+        self._push(unit, Place.ACTIVE)
+
+    def _push(self, unit: QueuedUnit, place: Place) -> None:
+        self._move(unit, place)
+        while len(self._lanes) <= unit.action:
+            self._lanes.append(Lanes(self._ticket_of))
+        order = self._rules.sort_key(unit)
+        self._lanes[unit.action].push(self._rules.lane(unit), order, unit.ticket, unit.key)
 
     def _move(self, unit: QueuedUnit, place: Place) -> None:
         self._leave(unit)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from bayplan.errors import PluginError
 from bayplan.gangs.directory import GangDirectory
 from bayplan.plugin.base import Unit
 from bayplan.plugin.events import ClusterEvent
-from bayplan.profiles.runtime import HookCall
+from bayplan.profiles.runtime import HookCall, Runtime
 from bayplan.scheduler.active_profiles import ActiveProfiles
 from bayplan.scheduler.nominator import Nominator
 from bayplan.scheduler.queue import QueuedUnit
@@ -30,6 +32,7 @@ class RequeueRules:
         self._gangs = gangs
         self._nominator = nominator
         self._recorder = recorder
+        self._heads: dict[str, tuple[int, Unit]] = {}
 
     def gate(self, pod: PodInfo) -> str | None:
         """Return why ``pre_enqueue`` of a plugin holds a pod back, or None."""
@@ -46,18 +49,71 @@ class RequeueRules:
         return None
 
     def sort_key(self, queued: QueuedUnit) -> tuple[float, ...]:
-        """Return the key that ``queue_sort`` gives a unit; the smallest is tried first."""
-        call = self._profiles.first.runtime["queue_sort"][0]
-        pods = list(queued.ready.values()) or list(queued.pods.values())
-        gang = self._gangs[pods[0].gang].gang if pods[0].gang is not None else None
-        # The order follows from the pods; the parts of a unit matter to a cycle only.
-        unit = Unit(queued.key, pods, gang)
+        """Return a unit's key in its lane, by ``order_in_queue`` or else ``queue_sort``."""
+        unit = self._plain_unit(queued)
         try:
-            key: tuple[float, ...] = call(unit, queued.added)
+            for call in self._runtime_of(unit)["order_in_queue"]:
+                own: tuple[float, ...] | None = call(unit, queued.added)
+                if own is not None:
+                    return own
+            key: tuple[float, ...] = self._profiles.first.runtime["queue_sort"][0](
+                unit, queued.added
+            )
         except PluginError as exc:
-            self._recorder.plugin_failed(pods[0], exc)
+            self._recorder.plugin_failed(unit.pods[0], exc)
             return (-float(unit.priority), queued.added)
         return key
+
+    def lane(self, queued: QueuedUnit) -> str:
+        """Return the queue that ``queue_of`` gives a unit, "" for none."""
+        if not self._has_queues():
+            return ""
+        unit = self._plain_unit(queued)
+        try:
+            for call in self._runtime_of(unit)["queue_of"]:
+                queue: str | None = call(unit)
+                if queue is not None:
+                    return queue
+        except PluginError as exc:
+            self._recorder.plugin_failed(unit.pods[0], exc)
+        return ""
+
+    def choose(self, heads: Mapping[str, QueuedUnit], action: int) -> str | None:
+        """Return the queue whose first unit is tried next, by ``next_queue``; None for none.
+
+        A plugin that raises leaves the choice to the order of the units.
+        """
+        units = {queue: self._head(queue, queued) for queue, queued in heads.items()}
+        first = next(iter(units.values()))
+        named = self._profiles.of(first.pods[0].pod) or self._profiles.first
+        try:
+            for call in named.runtime["next_queue"]:
+                chosen: str | None = call(units, named.action(action) or "")
+                return chosen if chosen in units else None
+        except PluginError as exc:
+            self._recorder.plugin_failed(first.pods[0], exc)
+        return min(heads, key=lambda queue: (self.sort_key(heads[queue]), queue))
+
+    def _head(self, queue: str, queued: QueuedUnit) -> Unit:
+        """Return the first unit of a queue, made once as long as it stays the first."""
+        known = self._heads.get(queue)
+        if known is None or known[0] != queued.ticket:
+            known = self._heads[queue] = (queued.ticket, self._plain_unit(queued))
+        return known[1]
+
+    def _has_queues(self) -> bool:
+        return any(one.runtime["queue_of"] for one in self._profiles.by_name.values())
+
+    def _runtime_of(self, unit: Unit) -> Runtime:
+        return (self._profiles.of(unit.pods[0].pod) or self._profiles.first).runtime
+
+    def _plain_unit(self, queued: QueuedUnit) -> Unit:
+        pods = list(queued.ready.values()) or list(queued.pods.values())
+        members = self._gangs[pods[0].gang] if pods[0].gang is not None else None
+        # The order follows from the pods; the parts of a unit matter to a cycle only.
+        if members is None:
+            return Unit(queued.key, pods)
+        return Unit(queued.key, pods, members.gang, tuple(members.bound.values()))
 
     def listens(self, plugins: frozenset[str], event: ClusterEvent) -> bool:
         """Tell whether an event can undo a refusal by any of these plugins, in any profile."""

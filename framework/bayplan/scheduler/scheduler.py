@@ -8,19 +8,20 @@ asyncio loop on a live cluster) calls them.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from bayplan.api import Pod
 from bayplan.cluster.protocol import Cluster, WatchEvent, WatchType
 from bayplan.cycle.decision_tables import DecisionTables
 from bayplan.cycle.evaluator import Evaluator, Trace
 from bayplan.cycle.scheduling_cycle import Cycle, Result
+from bayplan.errors import PluginError
 from bayplan.plugin.base import Handle, Unit
 from bayplan.plugin.decision import Decision, Outcome
 from bayplan.plugin.failures import PLUGIN_RAISES, failure
 from bayplan.profiles.loading import Profile, ProfileSet
 from bayplan.profiles.runtime import Runtime
-from bayplan.scheduler.active_profiles import ActiveProfile
+from bayplan.scheduler.active_profiles import ActiveProfile, actions_of
 from bayplan.scheduler.binding import BindingCycle
 from bayplan.scheduler.event_handlers import EventHandlers
 from bayplan.scheduler.evictor import Evictor
@@ -78,7 +79,7 @@ class Scheduler:
             evaluator = Evaluator(runtime, state.snapshot, cached, trace)
             failed = state.recorder.plugin_failed
             cycle = Cycle(runtime, evaluator, state.snapshot, failed, tables)
-            active = ActiveProfile(profile, runtime, evaluator, cycle)
+            active = ActiveProfile(profile, runtime, evaluator, cycle, actions_of(runtime))
             state.profiles.by_name[profile.scheduler_name] = active
         cluster.watch(self.handle)
 
@@ -247,7 +248,7 @@ class Scheduler:
 
     def _cycle(self, queued: QueuedUnit) -> None:
         state = self._state
-        unit = state.unit(queued)
+        unit = self._turn(state.unit(queued))
         names = {pod.pod.spec.scheduler_name for pod in unit.pods}
         profile = state.profiles.of(unit.pods[0].pod)
         assert profile is not None, "only pods of a profile are queued"
@@ -261,15 +262,33 @@ class Scheduler:
                 f"{', '.join(sorted(names))}"
             )
         else:
-            result = self._run(unit, profile)
+            result = self._run(queued, unit, profile)
         self._conclude(queued, unit, profile, result)
         seconds = time.perf_counter() - started
         state.observer.ended(profile.profile.scheduler_name, unit, result, seconds)
 
-    def _run(self, unit: Unit, profile: ActiveProfile) -> Result:
+    def _turn(self, unit: Unit) -> Unit:
+        """Return the part of a unit that is placed in this cycle, by ``turn``."""
+        profile = self._state.profiles.of(unit.pods[0].pod)
+        for call in profile.runtime["turn"] if profile is not None else ():
+            try:
+                chosen: Sequence[PodInfo] | None = call(unit)
+            except PluginError as exc:
+                # It is placed as a whole, which is what happens without the plugin.
+                self._state.recorder.plugin_failed(unit.pods[0], exc)
+                return unit
+            if chosen is not None:
+                return self._state.unit_of(unit.key, chosen) if chosen else unit
+        return unit
+
+    def _run(self, queued: QueuedUnit, unit: Unit, profile: ActiveProfile) -> Result:
         """Run a unit's cycle with its nominated nodes free; keep the nomination if it fails."""
         state = self._state
         run, number = profile.cycle.run, state.statistics.cycles
+        before = state.decisions.get(unit.key)
+        action = profile.action(queued.action)
+        if action and before is not None and queued.seen == state.freed:
+            return profile.cycle.make_room(unit, before, number, state.now, action)
         nomination = state.nominator.get(unit.key)
         if nomination is None:
             return run(unit, number, state.now)
@@ -313,14 +332,21 @@ class Scheduler:
                 # A filter that could not tell answers the same until something changes.
                 state.queue.refuse(queued, decision.refused_by, state.now)
         else:
-            self._not_placed(queued, unit, result)
+            self._not_placed(queued, unit, profile, result)
 
-    def _not_placed(self, queued: QueuedUnit, unit: Unit, result: Result) -> None:
+    def _not_placed(
+        self, queued: QueuedUnit, unit: Unit, profile: ActiveProfile, result: Result
+    ) -> None:
         state = self._state
         if result.preemption is not None:
             self.evictor.preempt(unit, result.preemption)
         elif result.partial:
             self.evictor.nominate_part(unit, result.partial)
+        elif profile.action(queued.action + 1) and state.nominator.get(queued.key) is None:
+            # What refuses it is told once every way to make room was tried.
+            queued.seen = state.freed
+            state.queue.make_room(queued)
+            return
         self._binding.report_refused(queued, result)
         nomination = state.nominator.get(queued.key)
         if result.preemption is not None and nomination is not None and not nomination.victims:

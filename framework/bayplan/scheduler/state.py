@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bayplan.api import Pod
@@ -82,6 +83,8 @@ class SchedulerState:
         self.pods: dict[str, PodInfo] = {}
         self.assumed: dict[str, AssumedPod] = {}
         self.decisions: dict[str, Decision] = {}
+        self.freed = 0
+        """Counts the events that may let a refused unit fit."""
         self._keep_decisions = keep_decisions
 
     @property
@@ -94,6 +97,8 @@ class SchedulerState:
 
         :param subject: the pod that was placed, changed or removed.
         """
+        if event is not ClusterEvent.POD_PLACED:
+            self.freed += 1
         for single in event:
             self.queue.on_event(single, subject, self.now)
             self.permits.on_event(single, subject)
@@ -101,7 +106,11 @@ class SchedulerState:
     def unit(self, queued: QueuedUnit) -> Unit:
         """Return a queued unit as a cycle gets it."""
         pods = list(queued.ready.values()) or list(queued.pods.values())
-        return make_unit(queued.key, pods, self.gangs, self.nominator.get(queued.key))
+        return self.unit_of(queued.key, pods)
+
+    def unit_of(self, key: str, pods: Sequence[PodInfo]) -> Unit:
+        """Return the unit of some of a queued unit's pods."""
+        return make_unit(key, pods, self.gangs, self.nominator.get(key))
 
     def remember(self, decision: Decision) -> None:
         """Keep a decision as the latest on its unit."""
