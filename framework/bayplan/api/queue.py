@@ -6,7 +6,6 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from types import MappingProxyType
 
 __all__ = ["UNLIMITED", "Amounts", "Order", "Queue", "QueueState", "Share"]
 
@@ -16,8 +15,6 @@ UNLIMITED = math.inf
 Amounts = Mapping[str, float]
 """Amounts by resource: CPU in milli-CPU, anything else in its unit (bytes, devices). A part of a
 device is a fraction of one."""
-
-_NOTHING: Amounts = MappingProxyType({})
 
 
 class Order(Enum):
@@ -46,7 +43,7 @@ class QueueState(Enum):
 class Share:
     """Amounts of a queue by resource; ``other`` holds for every resource that is not named."""
 
-    amounts: Amounts = _NOTHING
+    amounts: Amounts = field(default_factory=dict)
     other: float = 0.0
 
     def of(self, resource: str) -> float:
