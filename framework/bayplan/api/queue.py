@@ -69,7 +69,9 @@ class Queue:
     own that others may use, ``borrowed`` the most that it may use of theirs.
 
     ``created`` is in seconds since 1970. Jobs of a queue that is not ``reclaimable`` are never
-    evicted for another queue. ``problem`` says what is wrong with the definition; jobs of such a
+    evicted for another queue. For ``preempt_min_runtime`` seconds after their start they are safe
+    from jobs of their own queue, for ``reclaim_min_runtime`` from those of others; None leaves it
+    to the parent. ``problem`` says what is wrong with the definition; jobs of such a
     queue stay pending.
     """
 
@@ -86,6 +88,8 @@ class Queue:
     created: float = 0.0
     uid: str = ""
     reclaimable: bool = True
+    preempt_min_runtime: float | None = None
+    reclaim_min_runtime: float | None = None
     order: Order = Order.PRIORITY
     state: QueueState = QueueState.OPEN
     problem: str | None = None

@@ -1,0 +1,1 @@
+"""The policy ``fair-share``: KAI's division of shares, limits, order and reclaim rules."""
