@@ -21,13 +21,17 @@ class ReclaimResolution(Enum):
     QUEUE = "queue"
 
 
-def preempt_min_runtime(tree: QueueTree, victim: int) -> float:
+def preempt_min_runtime(tree: QueueTree, victim: int, default: float = 0.0) -> float:
     """Return for how many seconds a job is safe from other jobs of its queue."""
-    return _first(tree, tree.path(victim), lambda queue: queue.preempt_min_runtime)
+    return _first(tree, tree.path(victim), lambda queue: queue.preempt_min_runtime, default)
 
 
 def reclaim_min_runtime(
-    tree: QueueTree, victim: int, reclaimer: int, resolution: ReclaimResolution
+    tree: QueueTree,
+    victim: int,
+    reclaimer: int,
+    resolution: ReclaimResolution,
+    default: float = 0.0,
 ) -> float:
     """Return for how many seconds a job is safe from a job of another queue.
 
@@ -40,9 +44,11 @@ def reclaim_min_runtime(
         branches = tree.branches(victim, reclaimer)
         if branches is not None:
             rows = tree.path(branches[0])
-    return _first(tree, rows, lambda queue: queue.reclaim_min_runtime)
+    return _first(tree, rows, lambda queue: queue.reclaim_min_runtime, default)
 
 
-def _first(tree: QueueTree, rows: Iterable[int], value: Callable[[Queue], float | None]) -> float:
+def _first(
+    tree: QueueTree, rows: Iterable[int], value: Callable[[Queue], float | None], default: float
+) -> float:
     found = (value(tree.queues[row]) for row in rows)
-    return next((seconds for seconds in found if seconds is not None), 0.0)
+    return next((seconds for seconds in found if seconds is not None), default)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bayplan.queues.tree import EPSILON, AmountRows
+from bayplan.queues.tree import AmountRows
 from bayplan_plugins.queues.fair_share.shares import FairShares, within
 
 __all__ = ["Standing", "compare", "dominant_share", "standing"]

@@ -136,7 +136,8 @@ class _After:
 
     def left(self, row: int) -> AmountRows:
         """Return what a queue has left."""
-        return self._left.get(row, self.shares.tree.used[row])
+        left: AmountRows = self._left.get(row, self.shares.tree.used[row])
+        return left
 
     def take(self, row: int, unit: AmountRows, involved: npt.NDArray[np.bool_]) -> None:
         """Take amounts from a queue and its ancestors."""

@@ -1,4 +1,4 @@
-"""What each queue of a tree has, deserves and may have, as the rules of ``fair-share`` compare it."""
+"""What each queue has, deserves and may have, as the rules of ``fair-share`` compare it."""
 
 from __future__ import annotations
 
