@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from bayplan.api import ApiObject, KaiPodGroup, KaiTopology, Pod
+from bayplan.api import ApiObject, KaiPodGroup, KaiQueue, KaiTopology, Pod
 from bayplan.api.gang import Gang, Gather, Membership, SubGroup
 from bayplan.api.podgroup import KaiSubGroup, TopologyConstraint
+from bayplan.api.queue import UNLIMITED, Queue, Share
+from bayplan.api.queue_objects import KaiQueueResources
 from bayplan.api.selectors import Requirement, Selector
+from bayplan.dialects.reading import timestamp
 from bayplan.topology.network.tree import HOSTNAME, Layer
 
-__all__ = ["NAME", "gang_of", "layers_of", "membership_of"]
+__all__ = ["NAME", "QUEUE_LABEL", "gang_of", "layers_of", "membership_of", "queue_of"]
 
 NAME = "KAI"
 _GROUP_ANNOTATION = "pod-group-name"
+QUEUE_LABEL = "kai.scheduler/queue"
+"""The label that names the queue of a pod without a PodGroup."""
 _SUB_GROUP_LABEL = "kai.scheduler/subgroup-name"
 
 
@@ -59,6 +64,37 @@ def gang_of(group: ApiObject) -> Gang | None:
         topology=next(iter(topologies), ""),
         queue=spec.queue,
         problem=problem,
+    )
+
+
+_UNITS = {"cpu": ("cpu", 1.0), "memory": ("memory", 1e6), "gpu": ("nvidia.com/gpu", 1.0)}
+_PRIORITY = 100
+
+
+def queue_of(queue: KaiQueue) -> Queue:
+    """Return the queue that a KAI Queue describes.
+
+    Quotas and limits of CPU are in milli-CPU, of memory in MB; -1 is unlimited. KAI knows CPU,
+    memory and GPUs; other resources are unlimited. A queue without ``resources`` may have nothing.
+    """
+    spec, meta = queue.spec, queue.metadata
+    given = spec.resources or KaiQueueResources()
+    quota, limit, weight = {}, {}, {}
+    for field, (resource, unit) in _UNITS.items():
+        own = getattr(given, field)
+        quota[resource] = UNLIMITED if own.quota == -1 else own.quota * unit
+        limit[resource] = UNLIMITED if own.limit == -1 else own.limit * unit
+        weight[resource] = own.over_quota_weight
+    return Queue(
+        meta.name,
+        spec.parent_queue,
+        f"Queue {meta.name}",
+        deserved=Share(quota, UNLIMITED),
+        limit=Share(limit, UNLIMITED),
+        weight=Share(weight, 0.0),
+        priority=_PRIORITY if spec.priority is None else spec.priority,
+        created=timestamp(meta.creation_timestamp),
+        uid=meta.uid or meta.name,
     )
 
 

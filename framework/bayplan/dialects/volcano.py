@@ -9,21 +9,33 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from bayplan.api import ApiObject, HyperNode, Pod, VolcanoPodGroup
+from bayplan.api import ApiObject, HyperNode, Pod, VolcanoPodGroup, VolcanoQueue
 from bayplan.api.gang import Gang, Gather, Membership, SubGroup
 from bayplan.api.network import HyperNodeMember
 from bayplan.api.podgroup import NetworkTopologySpec, SubGroupPolicy
+from bayplan.api.queue import UNLIMITED, Queue, QueueState, Share
 from bayplan.api.selectors import EVERYTHING, compile_selector
-from bayplan.dialects.reading import amounts, is_index
+from bayplan.dialects.reading import amounts, is_index, share, timestamp
 from bayplan.topology.network.tree import NodeSet, TopologyError
 
-__all__ = ["GROUP_ANNOTATION", "NAME", "TASK_ANNOTATION", "gang_of", "membership_of", "sets_of"]
+__all__ = [
+    "GROUP_ANNOTATION",
+    "NAME",
+    "QUEUE_ANNOTATION",
+    "TASK_ANNOTATION",
+    "gang_of",
+    "membership_of",
+    "queue_of",
+    "sets_of",
+]
 
 NAME = "Volcano"
 GROUP_ANNOTATION = "scheduling.k8s.io/group-name"
 """The annotation that names a pod's PodGroup."""
 TASK_ANNOTATION = "volcano.sh/task-spec"
 """The annotation (and label) that names a pod's task."""
+QUEUE_ANNOTATION = "scheduling.volcano.sh/queue-name"
+"""The annotation that names the queue of a pod without a PodGroup."""
 _INDEX_ANNOTATION = "volcano.sh/task-index"
 _SATISFIED = ("Running", "Completed")
 
@@ -55,6 +67,31 @@ def gang_of(group: ApiObject) -> Gang | None:
         min_resources=amounts(spec.min_resources),
         queue=spec.queue,
         problem=_problem_of(group),
+    )
+
+
+def queue_of(queue: VolcanoQueue) -> Queue:
+    """Return the queue that a Volcano Queue describes.
+
+    Its capability is its limit; CPU and memory that it does not name are unlimited, and so is
+    every other resource.
+    """
+    spec, meta = queue.spec, queue.metadata
+    guarantee = spec.guarantee.resource if spec.guarantee is not None else {}
+    states = {"Closed": QueueState.CLOSED, "Closing": QueueState.CLOSING}
+    return Queue(
+        meta.name,
+        spec.parent,
+        f"Queue {meta.name}",
+        deserved=share(spec.deserved),
+        guaranteed=share(guarantee),
+        limit=share(spec.capability, UNLIMITED),
+        weight=Share(other=float(spec.weight)),
+        priority=spec.priority,
+        created=timestamp(meta.creation_timestamp),
+        uid=meta.uid or meta.name,
+        reclaimable=spec.reclaimable is not False,
+        state=states.get(queue.status.state, QueueState.OPEN),
     )
 
 

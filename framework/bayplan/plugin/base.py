@@ -320,7 +320,8 @@ class Preemption:
 
     ``nodes`` are nominated for the unit's pods until they are bound, by pod key. ``guarded`` are
     the victims, by key, that a disruption budget covers: they are evicted first, and when one
-    eviction is refused, no other victim is evicted.
+    eviction is refused, no other victim is evicted. ``moves`` names the node where a victim, by
+    key, fits once it is created again.
     """
 
     victims: Sequence[PodInfo]
@@ -328,6 +329,7 @@ class Preemption:
     message: str
     domain: str = ""
     guarded: frozenset[str] = frozenset()
+    moves: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -466,9 +468,10 @@ class Plugin(Generic[ArgsT]):
     requeue_on: ClassVar[ClusterEvent] = ClusterEvent.ANY
     """The events, joined by ``|``, after which a pod that this plugin refused is tried again."""
     actions: Sequence[str] = ()
-    """Ways to make room, in order. Units that do not fit wait until no other unit can be placed;
-    then ``post_filter`` is called for each of them with the first action, then with the second,
-    and so on. Without actions ``post_filter`` is called as soon as a unit does not fit."""
+    """Ways to make room for units of queues, in order. Such a unit that does not fit waits until no
+    other unit can be placed; then ``post_filter`` is called for each of them with the first action,
+    then with the second, and so on. Without actions ``post_filter`` is called as soon as a unit
+    without a queue does not fit."""
 
     def __init__(self, args: ArgsT, handle: Handle) -> None:
         self.args = args

@@ -51,6 +51,7 @@ DEFAULT_PLUGINS: tuple[tuple[str, int], ...] = (
     ("SchedulingGates", 1),
     ("PrioritySort", 1),
     ("Gang", 1),
+    ("Queues", 1),
     ("NodeUnschedulable", 1),
     ("NodeName", 1),
     ("TaintToleration", 3),

@@ -114,7 +114,7 @@ class EventHandlers:
 
     def _pod_gone(self, pod: Pod) -> None:
         state = self._state
-        info = state.pods.pop(pod.key, None)
+        info = state.snapshot.end_living(pod.key)
         if info is None:
             return
         unit_key = state.gangs.unit_of(info)
@@ -153,7 +153,8 @@ class EventHandlers:
             return
         state.queue.remove(pod.key)
         state.snapshot.remove_pod(pod.key)
-        state.pods[pod.key] = info = self._info(pod)
+        info = self._info(pod)
+        state.snapshot.set_living(info)
         state.snapshot.add_pod(info, pod.spec.node_name)
         self._requeue_gangs(state.gangs.set_bound(info, pod.spec.node_name))
         self._recheck_gates(state.gangs.unit_of(info), info)
@@ -163,11 +164,16 @@ class EventHandlers:
         """Update a pod that is where the snapshot has it."""
         state = self._state
         if same_needs(known.pod, pod):
+            ending = not known.terminating and pod.metadata.deletion_timestamp is not None
             known.pod = pod
+            if ending:
+                # Whoever follows the pods on nodes may count those that end differently.
+                state.snapshot.replace_pod(known)
             if known.gang is not None:
                 state.group_status.changed(known.gang)
             return
-        state.pods[pod.key] = info = self._info(pod)
+        info = self._info(pod)
+        state.snapshot.set_living(info)
         state.snapshot.replace_pod(info)
         self._requeue_gangs(state.gangs.set_bound(info, pod.spec.node_name))
         state.broadcast(ClusterEvent.POD_CHANGED | ClusterEvent.POD_REMOVED, info)
@@ -202,7 +208,8 @@ class EventHandlers:
 
     def _queue_pod(self, pod: Pod) -> None:
         state = self._state
-        state.pods[pod.key] = info = self._info(pod)
+        info = self._info(pod)
+        state.snapshot.set_living(info)
         self._requeue_gangs(state.gangs.set_pending(info))
         state.claims.add(info)
         state.queue.add(info, state.now)

@@ -45,8 +45,8 @@ class QueuedUnit:
     reason, by pod key. ``added`` is when the unit came, ``retry_at`` the end of its backoff.
     ``refused_by`` are the plugins that refused it last. ``action`` counts the actions that have
     been tried for it since it became active: plain placement, then each way to make room; ``seen``
-    says up to which change of the cluster. Entries of the queue's heaps with another ``ticket`` are
-    stale.
+    says up to which change of the cluster. ``lane`` is that of its last try. Entries of the queue's
+    heaps with another ``ticket`` are stale.
     """
 
     key: str
@@ -59,6 +59,7 @@ class QueuedUnit:
     refused_by: frozenset[str] = frozenset()
     action: int = 0
     seen: int = 0
+    lane: str = ""
     ticket: int = 0
 
     @property
@@ -351,7 +352,8 @@ class UnitQueue:
         while len(self._lanes) <= unit.action:
             self._lanes.append(Lanes(self._ticket_of))
         order = self._rules.sort_key(unit)
-        self._lanes[unit.action].push(self._rules.lane(unit), order, unit.ticket, unit.key)
+        unit.lane = self._rules.lane(unit)
+        self._lanes[unit.action].push(unit.lane, order, unit.ticket, unit.key)
 
     def _move(self, unit: QueuedUnit, place: Place) -> None:
         self._leave(unit)

@@ -291,9 +291,10 @@ class Scheduler:
             return profile.cycle.make_room(unit, before, number, state.now, action)
         nomination = state.nominator.get(unit.key)
         if nomination is None:
-            return run(unit, number, state.now)
+            # Room for a unit of a queue is made once nothing else can be placed.
+            return run(unit, number, state.now, preempt=not queued.lane)
         state.nominator.suspend(unit.key)
-        result = run(unit, number, state.now, preempt=not nomination.victims)
+        result = run(unit, number, state.now, preempt=not nomination.victims and not queued.lane)
         if result.reserved or result.preemption is not None:
             state.nominator.forget(unit.key)
         else:
@@ -342,7 +343,7 @@ class Scheduler:
             self.evictor.preempt(unit, result.preemption)
         elif result.partial:
             self.evictor.nominate_part(unit, result.partial)
-        elif profile.action(queued.action + 1) and state.nominator.get(queued.key) is None:
+        elif self._may_make_room(queued, profile):
             # What refuses it is told once every way to make room was tried.
             queued.seen = state.freed
             state.queue.make_room(queued)
@@ -352,6 +353,11 @@ class Scheduler:
         if result.preemption is not None and nomination is not None and not nomination.victims:
             # The nodes are free already; no event would wake the unit.
             state.queue.retry(queued, state.now)
+
+    def _may_make_room(self, queued: QueuedUnit, profile: ActiveProfile) -> bool:
+        """Tell whether another way to make room for a unit is left to try."""
+        nominated = self._state.nominator.get(queued.key) is not None
+        return bool(queued.lane and not nominated and profile.action(queued.action + 1))
 
     def _why_pending(self, gang: str) -> str:
         """Return what keeps a gang pending, as recorded on its pods."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from bayplan.api import Pod
@@ -52,8 +52,7 @@ class Statistics:
 class SchedulerState:
     """The snapshot, the queue and the records of one scheduler.
 
-    ``pods`` are the living pods that the scheduler knows, by key: those of its profiles, and all
-    on nodes. ``decisions`` holds the latest decisions by unit, oldest first.
+    ``decisions`` holds the latest decisions by unit, oldest first.
 
     :param keep_decisions: how many decisions are kept.
     :param observer: called at every cycle and binding.
@@ -80,12 +79,16 @@ class SchedulerState:
         self.permits = Permits(self.snapshot, self.recorder.plugin_failed)
         self.preparations = Preparations(cluster)
         self.claims = ClaimIndex()
-        self.pods: dict[str, PodInfo] = {}
         self.assumed: dict[str, AssumedPod] = {}
         self.decisions: dict[str, Decision] = {}
         self.freed = 0
         """Counts the events that may let a refused unit fit."""
         self._keep_decisions = keep_decisions
+
+    @property
+    def pods(self) -> Mapping[str, PodInfo]:
+        """The living pods that the scheduler knows: those of its profiles, and all on nodes."""
+        return self.snapshot.living
 
     @property
     def now(self) -> float:

@@ -15,6 +15,7 @@ __all__ = ["Snapshot", "Trial"]
 Obj = TypeVar("Obj")
 ObjectListener = Callable[[ApiObject | None, ApiObject | None], None]
 PodListener = Callable[[PodInfo, str, bool], None]
+LivingListener = Callable[[PodInfo, bool], None]
 
 
 class Trial:
@@ -65,6 +66,8 @@ class Snapshot:
         self.problems: dict[tuple[str, str], str] = {}
         self._object_listeners: dict[type, list[ObjectListener]] = {}
         self._pod_listeners: list[PodListener] = []
+        self._living: dict[str, PodInfo] = {}
+        self._living_listeners: list[LivingListener] = []
         self._shared: dict[type, object] = {}
 
     # Objects other than nodes and pods ---------------------------------------------------
@@ -103,6 +106,14 @@ class Snapshot:
         Changes in trials (``in_trial``) and their undoing are reported, too.
         """
         self._pod_listeners.append(listener)
+
+    def on_living(self, listener: LivingListener) -> None:
+        """Call ``listener(pod, added)`` when a pod is known as living, and when it no longer is.
+
+        A new version of a pod is reported as the old one's end and its own beginning. Trials do
+        not change which pods live.
+        """
+        self._living_listeners.append(listener)
 
     def shared(self, kind: type[Obj], make: Callable[[Snapshot], Obj]) -> Obj:
         """Return the one ``kind`` that all users of this snapshot share; made on first use."""
@@ -190,6 +201,30 @@ class Snapshot:
     def view(self) -> NodeView:
         """Return the view of all nodes."""
         return NodeView(self.nodes)
+
+    # Living pods -------------------------------------------------------------------------
+
+    @property
+    def living(self) -> Mapping[str, PodInfo]:
+        """The pods that have not ended, by key: those to schedule, and all on nodes."""
+        return self._living
+
+    def set_living(self, pod: PodInfo) -> None:
+        """Record a pod, or its new version, as living."""
+        old = self._living.get(pod.key)
+        self._living[pod.key] = pod
+        for listener in self._living_listeners:
+            if old is not None:
+                listener(old, False)
+            listener(pod, True)
+
+    def end_living(self, key: str) -> PodInfo | None:
+        """Record that a pod ended or is gone; return it, None for one that was not known."""
+        old = self._living.pop(key, None)
+        for listener in self._living_listeners if old is not None else ():
+            assert old is not None
+            listener(old, False)
+        return old
 
     # Pods on nodes -----------------------------------------------------------------------
 

@@ -1,0 +1,219 @@
+"""The ledger: what each queue of one tree uses and asks for, in step with the snapshot.
+
+Pods on nodes count as used, in trials, too: a trial that places or removes pods changes what their
+queues use, and undoing it restores that. Every living pod counts as demand. A pod counts in its
+queue and in each of its ancestors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from bayplan.api import ApiObject
+from bayplan.api.queue import Amounts, Queue
+from bayplan.queues.tree import AmountRows, QueueTree
+from bayplan.snapshot import PodInfo, Snapshot
+
+__all__ = ["Ledger", "PodRules"]
+
+
+@dataclass(frozen=True)
+class PodRules:
+    """How one system counts pods.
+
+    ``queue_of`` returns the name of a pod's queue, None for a pod that has none. ``amounts`` is
+    what a pod takes of its queue. ``is_fixed`` tells whether what it has cannot be taken back,
+    ``counts`` whether a pod on a node counts as used at all.
+    """
+
+    queue_of: Callable[[PodInfo], str | None]
+    amounts: Callable[[PodInfo], Amounts]
+    is_fixed: Callable[[PodInfo], bool]
+    counts: Callable[[PodInfo], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """What a pod counts: in which row, how much, and whether it can be taken back."""
+
+    row: int
+    amounts: AmountRows
+    fixed: bool
+
+
+class Ledger:
+    """Follows the snapshot; ``tree`` is always up to date.
+
+    :param define: returns the queues of the tree from the snapshot's objects, without problems
+        that :class:`QueueTree` would refuse.
+    :param kinds: the types of the objects that define queues; a change of any of them rebuilds the
+        tree.
+    :param group_kinds: the types of the objects that name the queue of a pod group.
+    """
+
+    def __init__(
+        self,
+        snapshot: Snapshot,
+        define: Callable[[Snapshot], Iterable[Queue]],
+        kinds: Iterable[type[ApiObject]],
+        group_kinds: Iterable[type[ApiObject]],
+        rules: PodRules,
+    ) -> None:
+        self._snapshot = snapshot
+        self._define = define
+        self._rules = rules
+        self._tree = QueueTree(())
+        self._stale = True
+        self._used: dict[str, _Entry] = {}
+        self._asked: dict[str, _Entry] = {}
+        self._by_group: dict[str, set[str]] = {}
+        self._vectors: dict[object, AmountRows] = {}
+        self.version = 0
+        """Changes whenever shares may have changed: the queues, the demand or the nodes."""
+        for kind in kinds:
+            snapshot.on_object(kind, self._queue_changed)
+        for kind in group_kinds:
+            snapshot.on_object(kind, self._group_changed)
+        snapshot.on_pod(self._pod_moved)
+        snapshot.on_living(self._pod_lives)
+
+    @property
+    def tree(self) -> QueueTree:
+        """The tree, with what its queues use now."""
+        if self._stale:
+            self._rebuild()
+        return self._tree
+
+    def row_of(self, pod: PodInfo) -> int | None:
+        """Return the row of a pod's queue, None for a pod without a queue of this tree."""
+        name = self._rules.queue_of(pod)
+        return self.tree.row_of.get(name) if name is not None else None
+
+    def amounts_of(self, pod: PodInfo) -> AmountRows:
+        """Return what a pod takes of its queue, as a row of the tree's columns."""
+        key = (pod.facts, tuple(self._rules.amounts(pod).items()))
+        vector = self._vectors.get(key)
+        width = len(self.tree.resources)
+        if vector is None or len(vector) < width:
+            vector = self._vectors[key] = self.tree.vector(dict(key[1]))
+        return vector
+
+    def sum_of(self, pods: Iterable[PodInfo]) -> AmountRows:
+        """Return what several pods take together, as a row of the tree's columns."""
+        total = np.zeros(len(self.tree.resources))
+        for pod in pods:
+            own = self.amounts_of(pod)
+            if len(own) > len(total):
+                total = np.concatenate((total, np.zeros(len(own) - len(total))))
+            total[: len(own)] += own
+        return total
+
+    # Following ---------------------------------------------------------------------------
+
+    def _queue_changed(self, old: object, new: object) -> None:
+        self._stale = True
+        self.version += 1
+
+    def _group_changed(self, old: ApiObject | None, new: ApiObject | None) -> None:
+        group = new or old
+        if self._stale or group is None:
+            return
+        meta = group.metadata
+        for key in list(self._by_group.get(f"{meta.namespace}/{meta.name}", ())):
+            pod = self._snapshot.living.get(key)
+            if pod is not None:
+                self._count_again(pod)
+
+    def _count_again(self, pod: PodInfo) -> None:
+        placed = self._snapshot.placed.get(pod.key)
+        self._take_back(self._used, pod, self._tree.use)
+        self._take_back(self._asked, pod, self._ask)
+        entry = self._entry(pod)
+        if entry is not None:
+            self._asked[pod.key] = entry
+            self._ask(entry.row, entry.amounts)
+            if placed is not None and self._rules.counts(placed[0]):
+                self._used[pod.key] = entry
+                self._tree.use(entry.row, entry.amounts, 1, entry.fixed)
+        self.version += 1
+
+    def _pod_moved(self, pod: PodInfo, node: str, placed: bool) -> None:
+        if self._stale:
+            return
+        if not placed:
+            self._take_back(self._used, pod, self._tree.use)
+            return
+        entry = self._entry(pod) if self._rules.counts(pod) else None
+        if entry is not None:
+            self._used[pod.key] = entry
+            self._tree.use(entry.row, entry.amounts, 1, entry.fixed)
+
+    def _pod_lives(self, pod: PodInfo, added: bool) -> None:
+        if pod.gang is not None:
+            members = self._by_group.setdefault(pod.gang, set())
+            if added:
+                members.add(pod.key)
+            else:
+                members.discard(pod.key)
+                if not members:
+                    del self._by_group[pod.gang]
+        if self._stale:
+            return
+        self.version += 1
+        if not added:
+            self._take_back(self._asked, pod, self._ask)
+            return
+        entry = self._entry(pod)
+        if entry is not None:
+            self._asked[pod.key] = entry
+            self._ask(entry.row, entry.amounts)
+
+    def _ask(self, row: int, amounts: AmountRows, sign: int = 1, fixed: bool = False) -> None:
+        self._tree.ask(row, amounts, sign)
+
+    def _take_back(
+        self,
+        entries: dict[str, _Entry],
+        pod: PodInfo,
+        change: Callable[[int, AmountRows, int, bool], None],
+    ) -> None:
+        entry = entries.pop(pod.key, None)
+        if entry is not None:
+            change(entry.row, entry.amounts, -1, entry.fixed)
+
+    def _entry(self, pod: PodInfo) -> _Entry | None:
+        row = self.row_of(pod)
+        if row is None:
+            return None
+        return _Entry(row, self.amounts_of(pod), self._rules.is_fixed(pod))
+
+    def _rebuild(self) -> None:
+        """Build the tree again and count every pod: the plain way, and the oracle of the other."""
+        self._stale = False
+        self._tree = QueueTree(self._define(self._snapshot), self._tree.resources)
+        self._used.clear()
+        self._asked.clear()
+        self._vectors.clear()
+        for pod, node in list(self._snapshot.placed.values()):
+            self._pod_moved(pod, node, True)
+        for pod in list(self._snapshot.living.values()):
+            entry = self._entry(pod)
+            if entry is not None:
+                self._asked[pod.key] = entry
+                self._ask(entry.row, entry.amounts)
+
+    def recounted(self) -> QueueTree:
+        """Return the tree as counted from nothing, to compare with the one that was followed."""
+        tree = QueueTree(self._define(self._snapshot), self.tree.resources)
+        for pod, _ in self._snapshot.placed.values():
+            row = self.row_of(pod)
+            if row is not None and self._rules.counts(pod):
+                tree.use(row, self.amounts_of(pod), 1, self._rules.is_fixed(pod))
+        for pod in self._snapshot.living.values():
+            row = self.row_of(pod)
+            if row is not None:
+                tree.ask(row, self.amounts_of(pod))
+        return tree

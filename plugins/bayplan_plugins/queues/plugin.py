@@ -1,0 +1,146 @@
+"""Queues: the cluster belongs to queues, which share it by the rules of their system."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from bayplan import (
+    ClusterEvent,
+    Handle,
+    Placements,
+    Plugin,
+    PodInfo,
+    Preemption,
+    Reads,
+    Unit,
+    hookimpl,
+)
+from bayplan_plugins.preemption.victims import Evictable
+from bayplan_plugins.queues.policies import QueuesArgs, make_policies
+from bayplan_plugins.queues.policy import Policy
+from bayplan_plugins.queues.room import Room, RoomSearch
+
+__all__ = ["Queues"]
+
+_MOST_NAMED = 5
+
+
+class Queues(Plugin[QueuesArgs]):
+    """Order jobs by queue, keep queues within their limits, and make room by their rules."""
+
+    Args = QueuesArgs
+    reads = Reads.CLUSTER
+    requeue_on = ClusterEvent.ANY
+
+    def __init__(self, args: QueuesArgs, handle: Handle) -> None:
+        super().__init__(args, handle)
+        self.policies: Sequence[Policy] = make_policies(args, handle)
+        self.actions = tuple(dict.fromkeys(a for one in self.policies for a in one.actions))
+
+    # In the queue ------------------------------------------------------------------------
+
+    @hookimpl
+    def pre_enqueue(self, pod: PodInfo) -> str | None:
+        """Hold back pods whose queue is missing, closed or broken, or that two systems claim."""
+        claims = self._claims(pod)
+        if len(claims) > 1:
+            both = " and ".join(f'{one.system} (queue "{queue}")' for one, queue in claims)
+            return f"two systems claim it for a queue: {both}"
+        for policy, queue in claims:
+            return policy.gate(pod, queue)
+        return None
+
+    @hookimpl
+    def queue_of(self, unit: Unit) -> str | None:
+        """Return the unit's queue, with its system."""
+        found = self._of(unit.pods[0])
+        return None if found is None else f"{found[0].system}/{found[1]}"
+
+    @hookimpl
+    def order_in_queue(self, unit: Unit, added: float) -> tuple[float, ...] | None:
+        """Order the jobs of a queue by its policy."""
+        found = self._of(unit.pods[0])
+        return None if found is None else found[0].order(unit, added)
+
+    @hookimpl
+    def next_queue(self, heads: Mapping[str, Unit], action: str) -> str | None:
+        """Choose the next queue of each system by its policy, and among systems by priority."""
+        chosen: list[str] = [""] if "" in heads else []
+        for policy in self.policies:
+            prefix = f"{policy.system}/"
+            own = {
+                name[len(prefix) :]: unit for name, unit in heads.items() if name.startswith(prefix)
+            }
+            queue = policy.next_queue(own, action) if own else None
+            if queue is not None:
+                chosen.append(f"{prefix}{queue}")
+        return min(chosen, key=lambda name: -heads[name].priority, default=None)
+
+    @hookimpl
+    def turn(self, unit: Unit) -> Sequence[PodInfo] | None:
+        """Return the pods of an elastic job that are placed now, by its policy."""
+        found = self._of(unit.pods[0])
+        return None if found is None else found[0].turn(unit)
+
+    # Limits ------------------------------------------------------------------------------
+
+    @hookimpl
+    def placement_generate(self, unit: Unit) -> Placements | None:
+        """Refuse a unit that would take its queue, or an ancestor, beyond what it may have."""
+        found = self._of(unit.pods[0])
+        refusal = found[0].refusal(unit) if found is not None else None
+        return None if refusal is None else Placements(reason=f"{refusal}.")
+
+    @hookimpl
+    def reserve(self, pod: PodInfo) -> str | None:
+        """Refuse a pod beyond what its queue may have, once the ledger counts it."""
+        found = self._of(pod)
+        refusal = found[0].overrun(pod) if found is not None else None
+        return None if refusal is None else str(refusal)
+
+    @hookimpl
+    def unreserve(self, pod: PodInfo) -> None:
+        """Do nothing: the ledger follows the snapshot."""
+
+    # Making room -------------------------------------------------------------------------
+
+    @hookimpl
+    def post_filter(self, unit: Unit, action: str) -> Preemption | str | None:
+        """Make room in one way: reclaim, preempt or move jobs, where the unit then really fits."""
+        found = self._of(unit.pods[0])
+        if found is None:
+            return None
+        plan = found[0].plan(unit, action)
+        if plan is None or isinstance(plan, str):
+            return plan
+        room = RoomSearch(self.handle, unit, plan).run()
+        return None if room is None else self._preemption(unit, room, action)
+
+    def _preemption(self, unit: Unit, room: Room, action: str) -> Preemption:
+        victims = room.victims
+        names = ", ".join(pod.key for pod in victims[:_MOST_NAMED])
+        if len(victims) > _MOST_NAMED:
+            names += f" and {len(victims) - _MOST_NAMED} more"
+        moved = len(room.moves)
+        then = f", of which {moved} fit elsewhere," if moved else ""
+        count = len(victims)
+        message = f"{action}: evicting {count} pod{'s'[: count != 1]} ({names}){then} makes room."
+        evictable = Evictable(unit, self.handle)
+        guarded = frozenset(pod.key for pod in victims if evictable.budgets_of(pod))
+        return Preemption(victims, room.nodes, message, guarded=guarded, moves=room.moves)
+
+    # Which queue -------------------------------------------------------------------------
+
+    def _claims(self, pod: PodInfo) -> list[tuple[Policy, str]]:
+        """Return the policies whose system gives the pod a queue, with the queue."""
+        found = []
+        for policy in self.policies:
+            queue = policy.queue_of(pod) if policy.active else None
+            if queue is not None:
+                found.append((policy, queue))
+        return found
+
+    def _of(self, pod: PodInfo) -> tuple[Policy, str] | None:
+        """Return the pod's policy and queue, None without a queue or with two."""
+        claims = self._claims(pod)
+        return claims[0] if len(claims) == 1 else None

@@ -1,0 +1,20 @@
+"""The policies of all systems, each active while the cluster has queues of its system."""
+
+from __future__ import annotations
+
+from bayplan import Args, Handle
+from bayplan_plugins.queues.policy import Policy
+from bayplan_plugins.queues.volcano.policy import VolcanoArgs, VolcanoPolicy
+
+__all__ = ["QueuesArgs", "make_policies"]
+
+
+class QueuesArgs(Args):
+    """Arguments of Queues: those of each system's policy."""
+
+    volcano: VolcanoArgs = VolcanoArgs()
+
+
+def make_policies(args: QueuesArgs, handle: Handle) -> list[Policy]:
+    """Return the policies of all systems."""
+    return [VolcanoPolicy(args.volcano, handle)]

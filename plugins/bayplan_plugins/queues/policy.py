@@ -1,0 +1,134 @@
+"""What the Queues plugin asks a policy: one system's rules for one tree of queues."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Protocol
+
+from bayplan import PodInfo, Unit
+from bayplan.queues.ledger import Ledger
+
+__all__ = ["Moves", "Policy", "QuotaRefusal", "RoomPlan", "Step"]
+
+Step = Sequence[PodInfo]
+"""Pods that are evicted together: one surplus pod of an elastic job, or all that is left of it."""
+
+
+@dataclass(frozen=True)
+class QuotaRefusal:
+    """Why a queue does not take a job: what is missing of one resource.
+
+    ``queue`` is the job's, ``ancestor`` the one that refuses (the queue itself or above it).
+    ``bound`` names what is exceeded, such as "limit" or "quota". Amounts in units of the resource,
+    CPU in milli-CPU.
+    """
+
+    queue: str
+    ancestor: str
+    resource: str
+    bound: str
+    most: float
+    used: float
+    requested: float
+
+    @property
+    def missing(self) -> float:
+        """How much more the queue would have to offer."""
+        return self.used + self.requested - self.most
+
+    def __str__(self) -> str:
+        where = f'queue "{self.queue}"'
+        if self.ancestor != self.queue:
+            where += f' (ancestor "{self.ancestor}")'
+        return (
+            f"{where}: {self.bound} of {self.resource} exceeded: "
+            f"{amount(self.resource, self.requested)} requested, "
+            f"{amount(self.resource, self.used)} of {amount(self.resource, self.most)} used, "
+            f"{amount(self.resource, self.missing)} missing"
+        )
+
+
+_BINARY = ("", "Ki", "Mi", "Gi", "Ti", "Pi")
+
+
+def amount(resource: str, value: float) -> str:
+    """Return an amount for people: cores, bytes with a binary suffix, or a number."""
+    if value == float("inf"):
+        return "unlimited"
+    if resource == "cpu":
+        return f"{value / 1000:g}"
+    if resource in ("memory", "ephemeral-storage") or resource.startswith("hugepages-"):
+        for suffix in _BINARY[:-1]:
+            if abs(value) < 1024:
+                return f"{value:.4g}{suffix}"
+            value /= 1024
+        return f"{value:.4g}{_BINARY[-1]}"
+    return f"{value:g}"
+
+
+class Moves(Enum):
+    """Whether evicted pods are placed again in the same trial."""
+
+    NONE = "none"
+    ALLOWED = "allowed"
+    """Those that fit elsewhere are moved, the others are evicted."""
+    REQUIRED = "required"
+    """All have to fit elsewhere."""
+
+
+class RoomPlan(Protocol):
+    """How room may be made for one unit in one way: who may go, in what order."""
+
+    moves: Moves
+
+    def steps(self) -> Iterator[Step]:
+        """Yield the next victims. Called within a trial in which those before are gone already,
+
+        so that the ledger shows what their queues would have left.
+        """
+
+    def accepts(self, victims: Sequence[Step]) -> bool:
+        """Tell whether these victims may go; the unit is placed and they are gone in the trial."""
+
+
+class Policy(Protocol):
+    """The rules of one system for one tree of queues.
+
+    ``name`` is the policy's, ``system`` that of the dialect, ``ledger`` holds the tree.
+    ``actions`` are its ways to make room, in order.
+    """
+
+    name: str
+    system: str
+    ledger: Ledger
+    actions: Sequence[str]
+
+    @property
+    def active(self) -> bool:
+        """Whether the cluster has any queue of this system."""
+
+    def queue_of(self, pod: PodInfo) -> str | None:
+        """Return the name of a pod's queue, None for a pod that is not of this system."""
+
+    def gate(self, pod: PodInfo, queue: str) -> str | None:
+        """Return why a pod may not be tried at all: its queue is missing, closed, or broken."""
+
+    def order(self, unit: Unit, added: float) -> tuple[float, ...]:
+        """Return a unit's key in the line of its queue; ``added`` in seconds."""
+
+    def next_queue(self, heads: Mapping[str, Unit], action: str) -> str | None:
+        """Return the queue, by name, whose first unit is tried next; None for none."""
+
+    def turn(self, unit: Unit) -> Sequence[PodInfo] | None:
+        """Return the pods of a unit that are placed in this cycle; None for all."""
+
+    def refusal(self, unit: Unit) -> QuotaRefusal | str | None:
+        """Return why a unit would exceed its queue, or an ancestor of it; None if it does not."""
+
+    def overrun(self, pod: PodInfo) -> QuotaRefusal | str | None:
+        """Return what is exceeded now that the ledger counts a pod as used; None for nothing."""
+
+    def plan(self, unit: Unit, action: str) -> RoomPlan | str | None:
+        """Return how to make room for a unit; a text says why it may not; None for no way."""

@@ -1,0 +1,198 @@
+"""Making room: the search for victims whose removal lets a unit really be placed.
+
+Reclaim, preemption and consolidation differ in who may go and in what order, which a
+:class:`~bayplan_plugins.queues.policy.RoomPlan` says. The search is one: victims are taken off the
+snapshot in a trial until the unit is placed there, by all plugins of the profile, in its network
+domain, with its devices; then those that are not in its way stay. So nobody is evicted in vain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from bayplan import Handle, Placement, PodInfo, Unit
+from bayplan.gangs.completeness import rank_order
+from bayplan_plugins.preemption.victims import Evictable
+from bayplan_plugins.queues.policy import Moves, RoomPlan, Step
+
+__all__ = ["Room", "RoomSearch", "unit_of"]
+
+_EVERYWHERE = Placement("", None)
+_SPARED_ONE_BY_ONE = 16
+"""Up to this many steps, each is tried once more to be spared."""
+_MOST_PLACEMENTS = 200
+"""Tentative placements of the unit in one search."""
+
+
+@dataclass(frozen=True)
+class Room:
+    """Room for a unit: the steps that go, the unit's nodes, and where victims fit elsewhere."""
+
+    steps: tuple[Step, ...]
+    nodes: Mapping[str, str]
+    moves: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def victims(self) -> list[PodInfo]:
+        """All pods that go."""
+        return [pod for step in self.steps for pod in step]
+
+
+class RoomSearch:
+    """The search for one unit."""
+
+    def __init__(self, handle: Handle, unit: Unit, plan: RoomPlan) -> None:
+        self._handle = handle
+        self._unit = unit
+        self._plan = plan
+        self._evictable = Evictable(unit, handle)
+        self._placements = 0
+
+    def run(self) -> Room | None:
+        """Return the first room found in the plan's order, None for none."""
+        taken = self._first_enough()
+        if taken is None:
+            return None
+        for steps in (self._spared(taken), taken):
+            room = self._room(steps)
+            if room is not None:
+                return room
+        return None
+
+    def _first_enough(self) -> list[Step] | None:
+        """Return the shortest prefix of the plan's steps without which the unit is placed."""
+        snapshot = self._handle.snapshot
+        taken: list[Step] = []
+        with snapshot.trial():
+            for step in self._plan.steps():
+                if not self._may_go(step, taken):
+                    continue
+                self._remove(step)
+                taken.append(step)
+                if self._may_fit() and self._place() is not None:
+                    return taken
+                if self._placements >= _MOST_PLACEMENTS:
+                    break
+        return None
+
+    def _may_go(self, step: Step, taken: Sequence[Step]) -> bool:
+        """Whether no budget and no refused eviction keeps these pods."""
+        if any(self._handle.in_eviction_cooldown(pod) for pod in step):
+            return False
+        return not self._evictable.violations(pod for one in (*taken, step) for pod in one)
+
+    def _may_fit(self) -> bool:
+        """Whether enough members would find a slot if no other one took it."""
+        kinds: dict[object, list[PodInfo]] = {}
+        for pod in self._unit.pods:
+            kinds.setdefault((pod.facts, pod.labels_id), []).append(pod)
+        most = 0
+        for pods in kinds.values():
+            slots = self._handle.free_slots(pods[0])
+            most += min(len(pods), int(slots.clip(max=len(pods)).sum()))
+        return most >= self._unit.min_placed
+
+    def _place(self, placement: Placement = _EVERYWHERE) -> Mapping[str, str] | None:
+        """Return the unit's nodes in the running trial; the unit is not left there."""
+        self._placements += 1
+        snapshot = self._handle.snapshot
+        for candidate in self._handle.offers(self._unit).candidates:
+            with snapshot.trial():
+                nodes = self._handle.place(self._unit, candidate)
+            if nodes is not None:
+                return nodes
+        return None
+
+    def _remove(self, step: Step) -> None:
+        for pod in step:
+            self._handle.snapshot.remove_pod(pod.key)
+
+    # Sparing -----------------------------------------------------------------------------
+
+    def _spared(self, taken: Sequence[Step]) -> list[Step]:
+        """Leave out the steps, the last first, without which the unit is placed as well."""
+        needed = self._on_its_nodes(taken)
+        if len(needed) > _SPARED_ONE_BY_ONE:
+            return needed
+        for step in reversed(needed[:-1] if needed is taken else list(needed)):
+            fewer = [other for other in needed if other is not step]
+            if self._fits_without(fewer):
+                needed = fewer
+        return needed
+
+    def _on_its_nodes(self, taken: Sequence[Step]) -> list[Step]:
+        """Leave out all steps on nodes that the unit does not use, if it is placed nonetheless."""
+        where = self._handle.snapshot.placed
+        nodes = {pod.key: where[pod.key][1] for step in taken for pod in step}
+        with self._handle.snapshot.trial():
+            for step in taken:
+                self._remove(step)
+            chosen = self._place()
+        used = set((chosen or {}).values())
+        here = [step for step in taken if any(nodes[pod.key] in used for pod in step)]
+        if len(here) == len(taken) or not self._fits_without(here):
+            return list(taken)
+        return here
+
+    def _fits_without(self, steps: Iterable[Step]) -> bool:
+        with self._handle.snapshot.trial():
+            for step in steps:
+                self._remove(step)
+            return self._place() is not None
+
+    # The answer --------------------------------------------------------------------------
+
+    def _room(self, steps: Sequence[Step]) -> Room | None:
+        """Place the unit without these steps, then those again that may move; None if refused."""
+        snapshot, handle = self._handle.snapshot, self._handle
+        where = {pod.key: snapshot.placed[pod.key][1] for step in steps for pod in step}
+        with snapshot.trial():
+            for step in steps:
+                self._remove(step)
+            nodes = None
+            for candidate in handle.offers(self._unit).candidates:
+                nodes = handle.place(self._unit, candidate)
+                if nodes is not None:
+                    break
+            if nodes is None:
+                return None
+            moves = self._moved(steps)
+            stays = {key for key, node in moves.items() if where[key] == node}
+            gone = [[pod for pod in step if pod.key not in stays] for step in steps]
+            left = tuple(step for step in gone if step)
+            if self._plan.moves is Moves.REQUIRED and len(moves) < len(where):
+                return None
+            lost = [[pod for pod in step if pod.key not in moves] for step in steps]
+            if not self._plan.accepts([step for step in lost if step]):
+                return None
+        return Room(left, nodes, {k: node for k, node in moves.items() if k not in stays})
+
+    def _moved(self, steps: Sequence[Step]) -> dict[str, str]:
+        """Place the victims again, job by job, the last victim first; return their nodes."""
+        moves: dict[str, str] = {}
+        if self._plan.moves is Moves.NONE:
+            return moves
+        jobs: dict[str, list[PodInfo]] = {}
+        for step in reversed(steps):
+            for pod in step:
+                jobs.setdefault(pod.gang or pod.key, []).append(pod)
+        for pods in jobs.values():
+            unit = unit_of(self._handle, pods)
+            for candidate in self._handle.offers(unit).candidates:
+                found = self._handle.place(unit, candidate)
+                if found is not None:
+                    moves |= found
+                    break
+        return moves
+
+
+def unit_of(handle: Handle, pods: Sequence[PodInfo]) -> Unit:
+    """Return the unit of some pods of one job, as if they were pending."""
+    first = pods[0]
+    if first.gang is None:
+        return Unit(first.key, pods)
+    members = handle.gang(first.gang)
+    chosen = {pod.key for pod in pods}
+    bound = [pair for key, pair in members.bound.items() if key not in chosen]
+    return Unit(first.gang, sorted(pods, key=rank_order), members.gang, bound)

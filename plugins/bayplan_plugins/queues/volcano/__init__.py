@@ -1,0 +1,1 @@
+"""Volcano's rules for queues: capacity, proportion, drf and the plugins beside them."""
