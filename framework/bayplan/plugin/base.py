@@ -34,6 +34,7 @@ __all__ = [
     "Handle",
     "NodeRefusals",
     "Normalize",
+    "Overdue",
     "Placement",
     "Placements",
     "Plan",
@@ -321,7 +322,7 @@ class Preemption:
     ``nodes`` are nominated for the unit's pods until they are bound, by pod key. ``guarded`` are
     the victims, by key, that a disruption budget covers: they are evicted first, and when one
     eviction is refused, no other victim is evicted. ``moves`` names the node where a victim, by
-    key, fits once it is created again.
+    key, fits once it is created again. ``reason`` is told to the victims.
     """
 
     victims: Sequence[PodInfo]
@@ -330,6 +331,18 @@ class Preemption:
     domain: str = ""
     guarded: frozenset[str] = frozenset()
     moves: Mapping[str, str] = field(default_factory=dict)
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Overdue:
+    """What ``overdue`` wants to evict, each pod with the reason that it is told.
+
+    ``again`` is when to ask again even if nothing changes, in seconds; None for never.
+    """
+
+    victims: Sequence[tuple[PodInfo, str]] = ()
+    again: float | None = None
 
 
 @dataclass(frozen=True)
@@ -360,6 +373,15 @@ class Handle(Protocol):
 
     def gang(self, key: str) -> GangMembers:
         """Return a gang's definition and its members; an unknown key gives one without members."""
+
+    def unit(self, pods: Sequence[PodInfo]) -> Unit:
+        """Return the unit of some pods of one job, as if they had no nodes.
+
+        :param pods: not empty; pending or not.
+        """
+
+    def line(self, queue: str) -> Sequence[Unit]:
+        """Return the units that wait in the line of a queue, as ``queue_of`` names it, in order."""
 
     def is_waiting(self, unit: str) -> bool:
         """Tell whether a unit, by key, is in the queue; it leaves the queue when it is bound."""

@@ -19,6 +19,7 @@ from bayplan.plugin.base import (
     SKIP,
     Args,
     Normalize,
+    Overdue,
     Placements,
     Plugin,
     Preemption,
@@ -168,6 +169,7 @@ ANSWERS: dict[str, tuple[Callable[[Any], bool], str]] = {
         lambda v: isinstance(v, Preemption) or _text(v),
         "None, a text or a Preemption",
     ),
+    "overdue": (lambda v: v is None or isinstance(v, Overdue), "None or an Overdue"),
     "pre_score": (lambda v: v is None or isinstance(v, Skip), "None or SKIP"),
     "score_node": (_number, "a finite number"),
     "placement_generate": (

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from bayplan.api.dra import Device, DeviceId
     from bayplan.plugin.base import (
         CycleState,
+        Overdue,
         Placement,
         Placements,
         Preemption,
@@ -148,6 +149,14 @@ def post_filter(
 
     The first Preemption is carried out: its nodes are nominated for the unit, its victims evicted.
     ``action`` is one of ``Plugin.actions``; "" for a plugin without any, which is asked at once.
+    """
+
+
+@hookspec
+def overdue() -> Overdue | None:
+    """Return pods to evict though no unit waits for their nodes, such as those of stale gangs.
+
+    Called when no unit is left to try, after changes of the cluster and at the time it names.
     """
 
 

@@ -39,6 +39,7 @@ _QUIET = {
     "order_in_queue",
     "next_queue",
     "turn",
+    "overdue",
 }
 """Hooks that are not extension points of their own: they follow the plugin."""
 

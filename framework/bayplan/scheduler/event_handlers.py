@@ -169,6 +169,7 @@ class EventHandlers:
             if ending:
                 # Whoever follows the pods on nodes may count those that end differently.
                 state.snapshot.replace_pod(known)
+                state.snapshot.set_living(known)
             if known.gang is not None:
                 state.group_status.changed(known.gang)
             return

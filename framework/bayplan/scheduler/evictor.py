@@ -32,11 +32,12 @@ _REMEMBERED = 100_000
 
 @dataclass(frozen=True)
 class Eviction:
-    """A pod (by key) that was evicted, when (seconds), and the unit that preempted it."""
+    """A pod (by key) that was evicted, when (seconds), the unit that preempted it, and why."""
 
     pod: str
     at: float
     unit: str
+    reason: str = ""
 
 
 class Evictor:
@@ -121,7 +122,7 @@ class Evictor:
         grace = max((v.spec.termination_grace_period_seconds for v in victims), default=0)
         until = self._state.now + max(_nomination_time(unit), grace + _AFTER_GRACE)
         nodes, domain = preemption.nodes, preemption.domain
-        made = Nomination(unit.key, pods, nodes, until, waited_for, domain)
+        made = Nomination(unit.key, pods, nodes, until, waited_for, domain, preemption.reason)
         self._nominator.add(made)
         for pod in pods:
             self._recorder.nominated(pod, nodes[pod.key], len(waited_for))
@@ -146,8 +147,24 @@ class Evictor:
         self._evict(first, nomination, answered)
 
     def _evict(self, victim: PodInfo, nomination: Nomination, done: Done) -> None:
-        message = f"preempted to make room for {nomination.unit}"
+        message = nomination.reason or f"preempted to make room for {nomination.unit}"
         self._state.cluster.submit(Evict(victim.key, victim.pod.metadata.uid, message), done)
+
+    def evict(self, victim: PodInfo, reason: str) -> None:
+        """Evict a pod for which no unit waits, and tell it why."""
+        if victim.terminating or self.in_cooldown(victim.key) or self._cancel_placement(victim):
+            return
+        write = Evict(victim.key, victim.pod.metadata.uid, reason)
+        self._state.cluster.submit(write, partial(self._evicted, victim, reason))
+
+    def _evicted(self, victim: PodInfo, reason: str, error: ClusterError | None) -> None:
+        now = self._state.now
+        if error is None or isinstance(error, NotFound):
+            self.evicted.append(Eviction(victim.key, now, "", reason))
+            self._recorder.evicted(victim, reason)
+            return
+        self._recorder.warn(victim, "EvictionRefused", str(error))
+        self._cooldowns[victim.key] = now + COOLDOWN_SECONDS
 
     def _answered(
         self, victim: PodInfo, nomination: Nomination, error: ClusterError | None
@@ -155,7 +172,7 @@ class Evictor:
         """Handle the cluster's answer to an eviction."""
         now, unit = self._state.now, nomination.unit
         if error is None or isinstance(error, NotFound):
-            self.evicted.append(Eviction(victim.key, now, unit))
+            self.evicted.append(Eviction(victim.key, now, unit, nomination.reason))
             placed = self._state.snapshot.placed.get(victim.key)
             self._recorder.preempted(victim, unit, placed[1] if placed else "")
             return

@@ -52,6 +52,12 @@ class PluginHandle:
     def gang(self, key: str) -> GangMembers:
         return self._state.gangs[key]
 
+    def unit(self, pods: Sequence[PodInfo]) -> Unit:
+        return self._state.unit_of(self._state.gangs.unit_of(pods[0]), pods)
+
+    def line(self, queue: str) -> Sequence[Unit]:
+        return [self._state.unit(queued) for queued in self._state.queue.line(queue)]
+
     def is_waiting(self, unit: str) -> bool:
         return unit in self._state.queue.units
 

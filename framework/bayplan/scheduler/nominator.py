@@ -20,7 +20,7 @@ class Nomination:
     """The nodes nominated for a unit's pods, by pod key, until a time in seconds.
 
     ``victims`` are the pods, by key, whose end the unit waits for. ``domain`` is the network
-    domain of the nodes, "" without one.
+    domain of the nodes, "" without one. ``reason`` is told to the victims.
     """
 
     unit: str
@@ -29,6 +29,7 @@ class Nomination:
     until: float
     victims: set[str]
     domain: str = ""
+    reason: str = ""
 
 
 class Nominator:

@@ -81,6 +81,10 @@ class Recorder:
         message = f"Preempted by {unit} on node {node}"
         self._cluster.submit(Event(victim.key, "Normal", "Preempted", message, node))
 
+    def evicted(self, victim: PodInfo, reason: str) -> None:
+        """Record on a pod why it was evicted though no unit waits for its node."""
+        self._cluster.submit(Event(victim.key, "Normal", "Evicted", reason, ""))
+
     def changed_gates(self) -> list[str]:
         """Return the units whose gates may answer differently than recorded."""
         return sorted(self._gates_changed)

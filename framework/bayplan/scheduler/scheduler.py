@@ -16,7 +16,7 @@ from bayplan.cycle.decision_tables import DecisionTables
 from bayplan.cycle.evaluator import Evaluator, Trace
 from bayplan.cycle.scheduling_cycle import Cycle, Result
 from bayplan.errors import PluginError
-from bayplan.plugin.base import Handle, Unit
+from bayplan.plugin.base import Handle, Overdue, Unit
 from bayplan.plugin.decision import Decision, Outcome
 from bayplan.plugin.failures import PLUGIN_RAISES, failure
 from bayplan.profiles.loading import Profile, ProfileSet
@@ -81,6 +81,8 @@ class Scheduler:
             cycle = Cycle(runtime, evaluator, state.snapshot, failed, tables)
             active = ActiveProfile(profile, runtime, evaluator, cycle, actions_of(runtime))
             state.profiles.by_name[profile.scheduler_name] = active
+        self._overdue_seen = 0
+        self._overdue_at: float | None = None
         cluster.watch(self.handle)
 
     def _runtime(self, profile: Profile) -> Runtime:
@@ -202,6 +204,7 @@ class Scheduler:
                 state.queue.refresh_gates(key, state.now)
             queued = state.queue.pop(state.now)
         if queued is None:
+            self._evict_overdue()
             state.recorder.gated(state.queue)
             state.group_status.write(
                 state.gangs.all().get,
@@ -234,8 +237,30 @@ class Scheduler:
             self._gang_timeouts.next_time(),
             state.recorder.next_time(),
             state.queue.next_time(),
+            self._overdue_at,
         ]
         return min((at for at in times if at is not None), default=None)
+
+    def _evict_overdue(self) -> None:
+        """Evict what plugins find overdue, after changes and when they asked to be asked again."""
+        state = self._state
+        due = self._overdue_at is not None and self._overdue_at <= state.now
+        if state.events == self._overdue_seen and not due:
+            return
+        self._overdue_seen, self._overdue_at = state.events, None
+        times = []
+        for profile in state.profiles.by_name.values():
+            for call in profile.runtime["overdue"]:
+                try:
+                    found: Overdue | None = call()
+                except PluginError as exc:
+                    state.recorder.log_failure(exc)
+                    continue
+                if found is not None:
+                    times.append(found.again)
+                    for victim, reason in found.victims:
+                        self.evictor.evict(victim, reason)
+        self._overdue_at = min((at for at in times if at is not None), default=None)
 
     def stand_by(self) -> None:
         """Follow the cluster without deciding anything, while another process leads."""

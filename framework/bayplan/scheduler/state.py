@@ -83,6 +83,8 @@ class SchedulerState:
         self.decisions: dict[str, Decision] = {}
         self.freed = 0
         """Counts the events that may let a refused unit fit."""
+        self.events = 0
+        """Counts all events."""
         self._keep_decisions = keep_decisions
 
     @property
@@ -100,6 +102,7 @@ class SchedulerState:
 
         :param subject: the pod that was placed, changed or removed.
         """
+        self.events += 1
         if event is not ClusterEvent.POD_PLACED:
             self.freed += 1
         for single in event:

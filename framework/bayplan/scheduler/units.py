@@ -23,7 +23,7 @@ def make_unit(
     gangs: GangDirectory,
     nomination: Nomination | None = None,
 ) -> Unit:
-    """Return the unit of pending pods: one pod, or members of the unit's gangs.
+    """Return the unit of some pods, as if they were pending: one pod, or members of gangs.
 
     :param key: the unit's key, as ``GangDirectory.unit_of`` gives it.
     :param pods: not empty.
@@ -45,8 +45,10 @@ def _plain_unit(key: str, pods: list[PodInfo], gangs: GangDirectory) -> Unit:
 
 def _of_gang(key: str, gang_key: str, pods: Iterable[PodInfo], gangs: GangDirectory) -> Unit:
     members = gangs[gang_key]
-    bound = sorted(members.bound.values(), key=lambda item: rank_order(item[0]))
     ordered = sorted(pods, key=rank_order)
+    own = {pod.key for pod in ordered}
+    others = (pair for key, pair in members.bound.items() if key not in own)
+    bound = sorted(others, key=lambda item: rank_order(item[0]))
     satisfied = gangs.is_satisfied((gang_key,))
     unit = Unit(key, ordered, members.gang, bound, satisfied=satisfied)
     if members.gang is not None and members.gang.sub_groups:

@@ -12,11 +12,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from bayplan import Handle, Placement, PodInfo, Unit
-from bayplan.gangs.completeness import rank_order
 from bayplan_plugins.preemption.victims import Evictable
 from bayplan_plugins.queues.policy import Moves, RoomPlan, Step
 
-__all__ = ["Room", "RoomSearch", "unit_of"]
+__all__ = ["Room", "RoomSearch"]
 
 _EVERYWHERE = Placement("", None)
 _SPARED_ONE_BY_ONE = 16
@@ -178,21 +177,10 @@ class RoomSearch:
             for pod in step:
                 jobs.setdefault(pod.gang or pod.key, []).append(pod)
         for pods in jobs.values():
-            unit = unit_of(self._handle, pods)
+            unit = self._handle.unit(pods)
             for candidate in self._handle.offers(unit).candidates:
                 found = self._handle.place(unit, candidate)
                 if found is not None:
                     moves |= found
                     break
         return moves
-
-
-def unit_of(handle: Handle, pods: Sequence[PodInfo]) -> Unit:
-    """Return the unit of some pods of one job, as if they were pending."""
-    first = pods[0]
-    if first.gang is None:
-        return Unit(first.key, pods)
-    members = handle.gang(first.gang)
-    chosen = {pod.key for pod in pods}
-    bound = [pair for key, pair in members.bound.items() if key not in chosen]
-    return Unit(first.gang, sorted(pods, key=rank_order), members.gang, bound)
