@@ -34,7 +34,7 @@ from bayplan import (
     Unit,
     hookimpl,
 )
-from bayplan.inputs.durations import DURATION_ANNOTATION, parse_duration
+from bayplan.inputs.durations import stated_duration
 from bayplan.plugin.decision import Decision
 
 __all__ = ["HeadReservation", "HeadReservationArgs"]
@@ -157,7 +157,7 @@ class HeadReservation(Plugin[HeadReservationArgs]):
             return True
         if pod.gang is not None and pod.gang in kept.gangs:
             return True
-        seconds = _duration(pod)
+        seconds = stated_duration(pod.annotations, pod.spec.active_deadline_seconds)
         return seconds is not None and self.handle.now + seconds <= kept.start
 
     # When and where ----------------------------------------------------------------------
@@ -218,21 +218,10 @@ class HeadReservation(Plugin[HeadReservationArgs]):
 
     def _end(self, pod: PodInfo) -> float:
         """Return when a pod will have ended, infinite if it does not say."""
-        seconds = _duration(pod)
+        seconds = stated_duration(pod.annotations, pod.spec.active_deadline_seconds)
         now = self.handle.now
         if pod.terminating:
             return now + pod.spec.termination_grace_period_seconds
         if seconds is None:
             return math.inf
         return max(now, self._starts.setdefault(pod.key, now) + seconds)
-
-
-def _duration(pod: PodInfo) -> float | None:
-    text = pod.annotations.get(DURATION_ANNOTATION)
-    if text is not None:
-        try:
-            return parse_duration(text)
-        except ValueError:
-            return None
-    limit = pod.spec.active_deadline_seconds
-    return float(limit) if limit is not None else None

@@ -205,6 +205,10 @@ class Cluster(Protocol):
     def now(self) -> float:
         """The backend's time in seconds."""
 
+    @property
+    def unix_time(self) -> float:
+        """The time in seconds since 1970, as objects' timestamps state it."""
+
     def watch(self, handler: WatchHandler) -> None:
         """Deliver all objects as ADDED, then every change, one at a time and in order."""
 

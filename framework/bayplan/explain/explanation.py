@@ -14,8 +14,9 @@ from bayplan.explain.options import Suggestion
 from bayplan.explain.suggestions import Diagnosis
 from bayplan.gangs.completeness import has_minimum
 from bayplan.naming import counted, short_key
-from bayplan.plugin.base import DomainState, DomainTrial, PreemptionTrial
+from bayplan.plugin.base import DomainState, DomainTrial, PreemptionTrial, Unit
 from bayplan.plugin.decision import Decision, Finalist, PodDecision
+from bayplan.queues.report import LineReport
 from bayplan.scheduler.active_profiles import ActiveProfile
 from bayplan.scheduler.scheduler import Scheduler
 from bayplan.snapshot import PodInfo
@@ -82,6 +83,7 @@ class Explanation:
     broken_plugin: str = ""
     waits_for: Sequence[str] = ()
     waits_until: float | None = None
+    line: LineReport | None = None
 
     def as_json(self) -> dict[str, Any]:
         """Return a JSON object without empty fields."""
@@ -125,6 +127,7 @@ class Explanation:
             "brokenPlugin": self.broken_plugin,
             "waitsFor": list(self.waits_for),
             "waitsUntil": self.waits_until,
+            "line": self.line.as_json() if self.line is not None else None,
         }
         return _filled(plain)
 
@@ -229,7 +232,21 @@ class _About:
             self._fields["preemption"] = self.decision.preemption
             self._fields["bottleneck"] = _bottleneck(self.decision)
         self._suggest()
+        self._line()
         return self._made("Pending")
+
+    def _line(self) -> None:
+        """Add where the pod's unit stands in its queue."""
+        info = self.scheduler.snapshot.living.get(self.pod.key)
+        unit = self.scheduler.pending_unit(self.unit)
+        if unit is None and info is not None and info.key not in self.scheduler.snapshot.placed:
+            unit = Unit(self.unit, [info])
+        if unit is None:
+            return
+        try:
+            self._fields["line"] = self.scheduler.queue_line(unit)
+        except PluginError as exc:
+            self._fields["broken_plugin"] = str(exc)
 
     def _made(self, state: str) -> Explanation:
         decision = self.decision

@@ -10,11 +10,13 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from bayplan.api.queue import UNLIMITED
 from bayplan.explain.explanation import Explanation, counted, domain_lines, short_key
 from bayplan.explain.options import Suggestion
 from bayplan.plugin.base import PreemptionTrial
+from bayplan.queues.report import LineReport, ResourceReport, amount_text
 
-__all__ = ["print_explanation"]
+__all__ = ["print_explanation", "resource_line"]
 
 _MANY_PODS = 8
 _MANY_DOMAINS = 12
@@ -33,6 +35,8 @@ def print_explanation(console: Console, about: Explanation) -> None:
         _heading(console, "Domain", f"of {about.unit}")
         for line in domain_lines(about.domains, about.members):
             _line(console, 2, line)
+    if about.line is not None:
+        _print_line(console, about.line)
     if about.state == "Pending":
         _print_refusals(console, about)
         if about.domains:
@@ -89,6 +93,45 @@ def _print_head(console: Console, about: Explanation) -> None:
             _line(console, 2, f"nominated: {about.nominated}")
     if about.decided is not None:
         _line(console, 2, f"decided at {round(about.decided, 1):g} s in cycle {about.cycle}")
+
+
+def _print_line(console: Console, line: LineReport) -> None:
+    """Print the job's place in its queue, what the queue has, and what would admit the job."""
+    queue = line.queue
+    _heading(console, "Queue", f"{queue.name} ({queue.system}, {queue.policy})")
+    if line.place:
+        _line(console, 2, f"place {line.place} of {line.length} in the line")
+    if line.ahead:
+        _line(console, 2, f"after {_named(line.ahead)}")
+    for name, one in queue.resources.items():
+        if one.used or one.demand or one.deserved not in (0.0, UNLIMITED):
+            _line(console, 2, f"{name}: {resource_line(name, one)}", "dim")
+    if line.refusal:
+        _line(console, 2, f"held back: {line.refusal}")
+    for text in (*line.reclaims, *line.notes):
+        _line(console, 2, text)
+    for text in line.waits_for:
+        _line(console, 2, f"waits for {text}")
+    if line.change:
+        _line(console, 2, f"would be admitted with {line.change}")
+
+
+def resource_line(name: str, one: ResourceReport) -> str:
+    """Return what a queue has of one resource, in words."""
+
+    def text(value: float) -> str:
+        return amount_text(name, value)
+
+    parts = [f"uses {text(one.used)} of {text(one.fair)} that it may have now"]
+    parts.append(f"deserves {text(one.deserved)}")
+    if one.borrowed:
+        parts.append(f"borrows {text(one.borrowed)}")
+    if one.lent:
+        parts.append(f"lends {text(one.lent)}")
+    if one.limit != UNLIMITED:
+        parts.append(f"limit {text(one.limit)}")
+    parts.append(f"asks for {text(one.demand)}")
+    return ", ".join(parts)
 
 
 def _as_of_now(about: Explanation) -> str:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
-__all__ = ["DURATION_ANNOTATION", "parse_duration"]
+__all__ = ["DURATION_ANNOTATION", "parse_duration", "stated_duration"]
 
 DURATION_ANNOTATION = "bayplan.dev/duration"
 """The annotation with the duration, such as "90s", after which a pod succeeds; else it runs on."""
@@ -12,6 +13,21 @@ DURATION_ANNOTATION = "bayplan.dev/duration"
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _LONGEST = 100 * 365.0 * 86_400.0
 _DURATION = re.compile(r"(?:\d+(?:\.\d+)?(?:ms|s|m|h|d))+")
+
+
+def stated_duration(annotations: Mapping[str, str], deadline: int | None) -> float | None:
+    """Return how long a pod says that it runs, in seconds; None if it does not say.
+
+    :param annotations: the pod's; ``bayplan.dev/duration`` comes first.
+    :param deadline: the pod's ``activeDeadlineSeconds``.
+    """
+    text = annotations.get(DURATION_ANNOTATION)
+    if text is None:
+        return float(deadline) if deadline is not None else None
+    try:
+        return parse_duration(text)
+    except ValueError:
+        return None
 
 
 def parse_duration(text: str) -> float:

@@ -194,6 +194,7 @@ class _EmptyCluster:
 
     def __init__(self, cluster: Cluster) -> None:
         self.now = cluster.now
+        self.unix_time = cluster.unix_time
 
     def watch(self, handler: WatchHandler) -> None:
         pass
@@ -208,6 +209,10 @@ class _Connection:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._open = True
+
+    @property
+    def unix_time(self) -> float:
+        return self._cluster.unix_time
 
     @property
     def now(self) -> float:

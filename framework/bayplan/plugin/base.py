@@ -371,6 +371,10 @@ class Handle(Protocol):
     def now(self) -> float:
         """The time in seconds, virtual in simulations."""
 
+    @property
+    def unix_time(self) -> float:
+        """The time in seconds since 1970, as objects' timestamps state it."""
+
     def gang(self, key: str) -> GangMembers:
         """Return a gang's definition and its members; an unknown key gives one without members."""
 

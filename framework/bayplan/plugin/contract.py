@@ -31,6 +31,7 @@ from bayplan.plugin.base import (
     Wait,
 )
 from bayplan.plugin.events import ClusterEvent
+from bayplan.queues.report import LineReport, QueueReport
 
 __all__ = ["ANSWERS", "check_class", "hook_names", "hooks_of"]
 
@@ -180,6 +181,15 @@ ANSWERS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "reserve": (_text, "None or a text"),
     "permit": (_permit, "None, a text or Wait(seconds)"),
     "device_score": (_points, "None, a finite number or -inf"),
+    "queue_reports": (
+        lambda v: (
+            isinstance(v, Sequence)
+            and not isinstance(v, str)
+            and all(isinstance(one, QueueReport) for one in v)
+        ),
+        "a sequence of QueueReports",
+    ),
+    "queue_line": (lambda v: v is None or isinstance(v, LineReport), "None or a LineReport"),
     "pre_bind": (
         lambda v: isinstance(v, Preparation) or _text(v),
         "None, a text or a Preparation",

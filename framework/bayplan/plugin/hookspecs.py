@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     )
     from bayplan.plugin.decision import Decision
     from bayplan.plugin.events import ClusterEvent
+    from bayplan.queues.report import LineReport, QueueReport
     from bayplan.snapshot import NodeRow, NodeView, PodInfo
 
 __all__ = ["BoolColumn", "FloatColumn", "IntColumn", "hookimpl", "hookspec"]
@@ -277,6 +278,23 @@ def bind(pod: PodInfo, node: NodeRow, state: CycleState) -> dict[str, str] | Non
 @hookspec
 def post_bind(pod: PodInfo, node: NodeRow, state: CycleState) -> None:
     """Called when the pod has been bound."""
+
+
+# Queues ------------------------------------------------------------------------------------
+
+
+@hookspec
+def queue_reports() -> Sequence[QueueReport]:
+    """Return what is known of all queues of this plugin, parents before their children."""
+    raise AssertionError
+
+
+@hookspec(firstresult=True)
+def queue_line(unit: Unit) -> LineReport | None:
+    """Return where a pending unit stands in its queue and what would admit it; None for no queue.
+
+    May search and try, within trials: it is asked for explanations only.
+    """
 
 
 # Why not -----------------------------------------------------------------------------------

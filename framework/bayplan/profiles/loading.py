@@ -40,6 +40,8 @@ _QUIET = {
     "next_queue",
     "turn",
     "overdue",
+    "queue_reports",
+    "queue_line",
 }
 """Hooks that are not extension points of their own: they follow the plugin."""
 

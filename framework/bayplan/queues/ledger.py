@@ -205,6 +205,27 @@ class Ledger:
                 self._asked[pod.key] = entry
                 self._ask(entry.row, entry.amounts)
 
+    def jobs(self) -> tuple[dict[int, int], dict[int, int]]:
+        """Return how many jobs wait and run in each row, those of its descendants included.
+
+        A job is a pod group, or a pod without one; it runs once one of its pods has a node.
+        """
+        placed = self._snapshot.placed
+        runs: dict[str, tuple[int, bool]] = {}
+        tree = self.tree
+        for key, entry in self._asked.items():
+            pod = self._snapshot.living.get(key)
+            job = (pod.gang if pod is not None else None) or key
+            _, running = runs.get(job, (0, False))
+            runs[job] = (entry.row, running or key in placed)
+        waiting: dict[int, int] = {}
+        running_jobs: dict[int, int] = {}
+        for row, running in runs.values():
+            counts = running_jobs if running else waiting
+            for ancestor in tree.path(row):
+                counts[ancestor] = counts.get(ancestor, 0) + 1
+        return waiting, running_jobs
+
     def recounted(self) -> QueueTree:
         """Return the tree as counted from nothing, to compare with the one that was followed."""
         tree = QueueTree(self._define(self._snapshot), self.tree.resources)

@@ -49,6 +49,10 @@ class PluginHandle:
     def now(self) -> float:
         return self._state.now
 
+    @property
+    def unix_time(self) -> float:
+        return self._state.cluster.unix_time
+
     def gang(self, key: str) -> GangMembers:
         return self._state.gangs[key]
 

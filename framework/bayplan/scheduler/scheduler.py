@@ -21,6 +21,7 @@ from bayplan.plugin.decision import Decision, Outcome
 from bayplan.plugin.failures import PLUGIN_RAISES, failure
 from bayplan.profiles.loading import Profile, ProfileSet
 from bayplan.profiles.runtime import Runtime
+from bayplan.queues.report import LineReport, QueueReport
 from bayplan.scheduler.active_profiles import ActiveProfile, actions_of
 from bayplan.scheduler.binding import BindingCycle
 from bayplan.scheduler.event_handlers import EventHandlers
@@ -151,6 +152,30 @@ class Scheduler:
         if queued is None or queued.place is Place.IN_FLIGHT:
             return None
         return self._state.unit(queued)
+
+    def queue_reports(self) -> list[QueueReport]:
+        """Return what is known of all queues, of all profiles; a queue is reported once.
+
+        :raises PluginError: when a plugin raises.
+        """
+        found: dict[tuple[str, str], QueueReport] = {}
+        for profile in self.profiles.values():
+            for call in profile.runtime["queue_reports"]:
+                for report in call():
+                    found.setdefault((report.system, report.name), report)
+        return list(found.values())
+
+    def queue_line(self, unit: Unit) -> LineReport | None:
+        """Return where a pending unit stands in its queue; None for a unit without a queue.
+
+        :raises PluginError: when a plugin raises.
+        """
+        profile = self.profile_of(unit.pods[0].pod)
+        for call in profile.runtime["queue_line"] if profile is not None else ():
+            line: LineReport | None = call(unit)
+            if line is not None:
+                return line
+        return None
 
     def waiting(self, key: str) -> PermitWait | None:
         """Return what a unit waits for at Permit, by its key or that of a pod of it.

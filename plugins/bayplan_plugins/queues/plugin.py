@@ -15,7 +15,9 @@ from bayplan import (
     Unit,
     hookimpl,
 )
+from bayplan.queues.report import LineReport, QueueReport
 from bayplan_plugins.preemption.victims import Evictable
+from bayplan_plugins.queues.line import line_of, reports
 from bayplan_plugins.queues.policies import QueuesArgs, make_policies
 from bayplan_plugins.queues.policy import Policy
 from bayplan_plugins.queues.room import Room, RoomSearch
@@ -128,6 +130,19 @@ class Queues(Plugin[QueuesArgs]):
         evictable = Evictable(unit, self.handle)
         guarded = frozenset(pod.key for pod in victims if evictable.budgets_of(pod))
         return Preemption(victims, room.nodes, message, guarded=guarded, moves=room.moves)
+
+    # What is known -----------------------------------------------------------------------
+
+    @hookimpl
+    def queue_reports(self) -> list[QueueReport]:
+        """Return the queues of all systems that have any."""
+        return [one for policy in self.policies if policy.active for one in reports(policy)]
+
+    @hookimpl
+    def queue_line(self, unit: Unit) -> LineReport | None:
+        """Return the unit's place in its queue, and what would admit it."""
+        found = self._of(unit.pods[0])
+        return None if found is None else line_of(self.handle, *found, unit)
 
     # Which queue -------------------------------------------------------------------------
 

@@ -9,6 +9,8 @@ from typing import Protocol
 
 from bayplan import PodInfo, Unit
 from bayplan.queues.ledger import Ledger
+from bayplan.queues.report import amount_text
+from bayplan.queues.tree import AmountRows
 
 __all__ = ["Moves", "Policy", "QuotaRefusal", "RoomPlan", "Step"]
 
@@ -42,30 +44,14 @@ class QuotaRefusal:
         where = f'queue "{self.queue}"'
         if self.ancestor != self.queue:
             where += f' (ancestor "{self.ancestor}")'
-        return (
-            f"{where}: {self.bound} of {self.resource} exceeded: "
-            f"{amount(self.resource, self.requested)} requested, "
-            f"{amount(self.resource, self.used)} of {amount(self.resource, self.most)} used, "
-            f"{amount(self.resource, self.missing)} missing"
+        asked, used, most, missing = (
+            amount_text(self.resource, value)
+            for value in (self.requested, self.used, self.most, self.missing)
         )
-
-
-_BINARY = ("", "Ki", "Mi", "Gi", "Ti", "Pi")
-
-
-def amount(resource: str, value: float) -> str:
-    """Return an amount for people: cores, bytes with a binary suffix, or a number."""
-    if value == float("inf"):
-        return "unlimited"
-    if resource == "cpu":
-        return f"{value / 1000:g}"
-    if resource in ("memory", "ephemeral-storage") or resource.startswith("hugepages-"):
-        for suffix in _BINARY[:-1]:
-            if abs(value) < 1024:
-                return f"{value:.4g}{suffix}"
-            value /= 1024
-        return f"{value:.4g}{_BINARY[-1]}"
-    return f"{value:g}"
+        return (
+            f"{where}: {self.bound} of {self.resource} exceeded: {asked} requested, "
+            f"{used} of {most} used, {missing} missing"
+        )
 
 
 class Moves(Enum):
@@ -129,6 +115,9 @@ class Policy(Protocol):
 
     def overrun(self, pod: PodInfo) -> QuotaRefusal | str | None:
         """Return what is exceeded now that the ledger counts a pod as used; None for nothing."""
+
+    def fair(self) -> AmountRows:
+        """Return what each queue may have now, in the ledger's rows and columns."""
 
     def plan(self, unit: Unit, action: str) -> RoomPlan | str | None:
         """Return how to make room for a unit; a text says why it may not; None for no way."""

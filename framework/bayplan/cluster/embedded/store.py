@@ -88,6 +88,11 @@ class MemoryCluster:
         """The virtual time in seconds from the start."""
         return self.clock.now
 
+    @property
+    def unix_time(self) -> float:
+        """The virtual time in seconds since 1970."""
+        return self.start.timestamp() + self.now
+
     # Reading -----------------------------------------------------------------------------
 
     def list(self, type_: type[Obj]) -> list[Obj]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 
 from bayplan.cluster.kubernetes.object_cache import ObjectCache
@@ -34,6 +35,11 @@ class KubernetesCluster:
         """Seconds of a monotonic clock."""
         return self._clock()
 
+    @property
+    def unix_time(self) -> float:
+        """Seconds since 1970 by this machine's clock."""
+        return time.time()
+
     def watch(self, handler: WatchHandler) -> None:
         """Deliver all objects as ADDED at the next ``cache.deliver``, then every change."""
         self.cache.watch(handler)
@@ -57,6 +63,6 @@ class KubernetesCluster:
 
 
 def _since_now() -> Callable[[], float]:
-    time = asyncio.get_running_loop().time
-    start = time()
-    return lambda: time() - start
+    clock = asyncio.get_running_loop().time
+    start = clock()
+    return lambda: clock() - start

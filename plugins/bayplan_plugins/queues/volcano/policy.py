@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import numpy as np
+
 from bayplan import Args, Handle, PodInfo, Unit
 from bayplan.api import VolcanoPodGroup, VolcanoQueue
 from bayplan.api.queue import Queue, QueueState
 from bayplan.dialects import volcano
 from bayplan.queues.ledger import Ledger, PodRules
-from bayplan.queues.tree import EPSILON
+from bayplan.queues.tree import EPSILON, AmountRows
 from bayplan.snapshot import Snapshot
 from bayplan_plugins.queues.policy import QuotaRefusal, RoomPlan
 
@@ -98,6 +100,11 @@ class VolcanoPolicy:
     def overrun(self, pod: PodInfo) -> QuotaRefusal | None:
         """Refuse a pod that took its queue beyond its capability."""
         return None
+
+    def fair(self) -> AmountRows:
+        """Return what each queue deserves."""
+        tree = self.ledger.tree
+        return np.minimum(tree.limit, np.maximum(tree.deserved, tree.guaranteed))
 
     def plan(self, unit: Unit, action: str) -> RoomPlan | str | None:
         """Return no way to make room."""

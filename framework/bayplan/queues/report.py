@@ -1,0 +1,202 @@
+"""What is known of queues, as data: commands, metrics, the page and statuses render it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+
+from bayplan.queues.tree import EPSILON, AmountRows, QueueTree
+
+__all__ = [
+    "LineReport",
+    "QueueReport",
+    "ResourceReport",
+    "amount_text",
+    "lent_of",
+    "reports_of",
+]
+
+
+@dataclass(frozen=True)
+class ResourceReport:
+    """One resource of one queue, in its unit (CPU in milli-CPU); ``inf`` is unlimited.
+
+    ``deserved`` is what the queue may have whenever it asks, ``guaranteed`` what nobody else may
+    use, ``limit`` the most that it may have, ``fair`` what it may have now by its policy. ``used``
+    is what its pods on nodes take, ``fixed`` the part of it that cannot be taken back, ``demand``
+    what all its living pods ask for. ``borrowed`` is what it uses beyond ``deserved``, ``lent``
+    what its siblings use of its own.
+    """
+
+    deserved: float
+    guaranteed: float
+    limit: float
+    fair: float
+    used: float
+    fixed: float
+    demand: float
+    borrowed: float
+    lent: float
+
+
+@dataclass(frozen=True)
+class QueueReport:
+    """One queue: its place in the tree, its resources and its jobs.
+
+    ``system`` is the ecosystem that defines it, ``policy`` what decides on it. ``share`` is its
+    dominant share: the most of any resource that it uses of what it may have now. ``waiting`` and
+    ``running`` count jobs: pod groups, and pods without one.
+    """
+
+    system: str
+    policy: str
+    name: str
+    parent: str
+    state: str
+    priority: int
+    weight: float
+    share: float
+    resources: Mapping[str, ResourceReport]
+    waiting: int = 0
+    running: int = 0
+    problem: str = ""
+    children: Sequence[str] = ()
+
+    def as_json(self) -> dict[str, Any]:
+        """Return a JSON object; null is unlimited."""
+        plain = asdict(self)
+        plain["resources"] = {
+            name: {key: _finite(value) for key, value in asdict(one).items()}
+            for name, one in self.resources.items()
+        }
+        plain["share"] = _finite(self.share)
+        plain["weight"] = _finite(self.weight)
+        return plain
+
+
+@dataclass(frozen=True)
+class LineReport:
+    """Where a pending job stands in its queue, and what would admit it.
+
+    ``place`` counts from 1 in a line of ``length`` jobs; ``ahead`` are the keys of the next ones
+    before it. ``refusal`` says which limit holds it back, "" for none. ``queue`` is its queue's
+    report. ``reclaims`` says what would be evicted for it, by queue, in words; ``waits_for`` names
+    the jobs whose end would make room, with when they end in seconds if they say so. ``change`` is
+    the smallest change of a queue that would admit it.
+    """
+
+    queue: QueueReport
+    place: int
+    length: int
+    ahead: Sequence[str] = ()
+    refusal: str = ""
+    reclaims: Sequence[str] = ()
+    waits_for: Sequence[str] = ()
+    change: str = ""
+    notes: Sequence[str] = field(default_factory=tuple)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return a JSON object."""
+        return {
+            "queue": self.queue.as_json(),
+            "place": self.place,
+            "length": self.length,
+            "ahead": list(self.ahead),
+            "refusal": self.refusal,
+            "reclaims": list(self.reclaims),
+            "waitsFor": list(self.waits_for),
+            "change": self.change,
+            "notes": list(self.notes),
+        }
+
+
+def _finite(value: float) -> float | None:
+    return None if np.isinf(value) else value
+
+
+def lent_of(tree: QueueTree) -> AmountRows:
+    """Return what each queue lends: its idle part of what siblings use beyond their own.
+
+    What siblings borrow is spread over those that have something idle, in proportion to it.
+    """
+    lent = np.zeros_like(tree.used)
+    deserved = np.where(np.isinf(tree.deserved), tree.used, tree.deserved)
+    for rows in (tree.roots, *tree.children):
+        if len(rows) < 2:
+            continue
+        balance = deserved[rows] - tree.used[rows]
+        idle = np.maximum(balance, 0)
+        borrowed = np.maximum(-balance, 0).sum(axis=0)
+        total = idle.sum(axis=0)
+        part = np.divide(borrowed, total, out=np.zeros_like(total), where=total > EPSILON)
+        lent[rows] = idle * np.minimum(part, 1)
+    return lent
+
+
+def reports_of(tree: QueueTree, fair: AmountRows, system: str, policy: str) -> list[QueueReport]:
+    """Return the reports of all queues of a tree, parents before children.
+
+    :param fair: what each queue may have now by its policy, in the columns of the tree.
+    """
+    lent = lent_of(tree)
+    return [_report(tree, row, fair, lent, system, policy) for row in range(len(tree))]
+
+
+def _report(
+    tree: QueueTree, row: int, fair: AmountRows, lent: AmountRows, system: str, policy: str
+) -> QueueReport:
+    queue = tree.queues[row]
+    found = {}
+    share = 0.0
+    for column, name in enumerate(tree.resources):
+        used, deserved = float(tree.used[row, column]), float(tree.deserved[row, column])
+        own = float(fair[row, column])
+        if used > EPSILON and not np.isinf(own):
+            share = max(share, used / own if own > EPSILON else np.inf)
+        one = ResourceReport(
+            deserved,
+            float(tree.guaranteed[row, column]),
+            float(tree.limit[row, column]),
+            own,
+            used,
+            float(tree.fixed[row, column]),
+            float(tree.demand[row, column]),
+            0.0 if np.isinf(deserved) else max(0.0, used - deserved),
+            float(lent[row, column]),
+        )
+        found[name] = one
+    weights = tree.weight[row]
+    return QueueReport(
+        system,
+        policy,
+        queue.name,
+        queue.parent,
+        queue.state.value,
+        queue.priority,
+        float(weights.max()) if len(weights) else queue.weight.other,
+        share,
+        found,
+        problem=queue.problem or "",
+        children=tuple(tree.name(child) for child in tree.children[row]),
+    )
+
+
+_BINARY = ("", "Ki", "Mi", "Gi", "Ti", "Pi")
+
+
+def amount_text(resource: str, value: float) -> str:
+    """Return an amount for people: cores, bytes with a binary suffix, or a number."""
+    if value == float("inf"):
+        return "unlimited"
+    if resource == "cpu":
+        return f"{value / 1000:g}"
+    if resource in ("memory", "ephemeral-storage") or resource.startswith("hugepages-"):
+        for suffix in _BINARY[:-1]:
+            if abs(value) < 1024:
+                return f"{value:.4g}{suffix}"
+            value /= 1024
+        return f"{value:.4g}{_BINARY[-1]}"
+    return f"{value:g}"

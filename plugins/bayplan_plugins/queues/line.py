@@ -1,0 +1,132 @@
+"""Where a pending job stands in its queue, whom it waits for, and what would admit it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from bayplan import Handle, PodInfo, Unit
+from bayplan.dialects.reading import timestamp
+from bayplan.inputs.durations import stated_duration
+from bayplan.naming import counted
+from bayplan.queues.report import LineReport, QueueReport, amount_text, reports_of
+from bayplan_plugins.queues.policy import Policy, QuotaRefusal
+from bayplan_plugins.queues.room import Room, RoomSearch
+
+__all__ = ["line_of", "reports"]
+
+_MOST_NAMED = 5
+_MOST_TRIED = 64
+"""Running jobs whose end is tried, the soonest first."""
+
+
+def reports(policy: Policy) -> list[QueueReport]:
+    """Return the reports of a policy's queues, with the number of their jobs."""
+    ledger = policy.ledger
+    tree = ledger.tree
+    waiting, running = ledger.jobs()
+    found = reports_of(tree, policy.fair(), policy.system, policy.name)
+    return [
+        replace(one, waiting=waiting.get(row, 0), running=running.get(row, 0))
+        for row, one in enumerate(found)
+    ]
+
+
+def line_of(handle: Handle, policy: Policy, queue: str, unit: Unit) -> LineReport:
+    """Return where a unit stands in the line of its queue."""
+    row = policy.ledger.tree.row_of.get(queue)
+    own = reports(policy)[row] if row is not None else _unknown(policy, queue)
+    keys = [other.key for other in handle.line(f"{policy.system}/{queue}")]
+    place = keys.index(unit.key) + 1 if unit.key in keys else 0
+    refusal = policy.refusal(unit) if row is not None else None
+    return LineReport(
+        own,
+        place,
+        len(keys),
+        tuple(keys[: max(0, place - 1)][-_MOST_NAMED:]),
+        str(refusal or ""),
+        tuple(_reclaims(handle, policy, unit)) if row is not None else (),
+        tuple(_waits_for(handle, unit)),
+        _change(refusal),
+    )
+
+
+def _unknown(policy: Policy, queue: str) -> QueueReport:
+    return QueueReport(policy.system, policy.name, queue, "", "missing", 0, 0.0, 0.0, {})
+
+
+def _change(refusal: QuotaRefusal | str | None) -> str:
+    if not isinstance(refusal, QuotaRefusal):
+        return ""
+    more = amount_text(refusal.resource, refusal.missing)
+    return f'{more} more {refusal.resource} in the {refusal.bound} of queue "{refusal.ancestor}"'
+
+
+def _reclaims(handle: Handle, policy: Policy, unit: Unit) -> Iterable[str]:
+    """Yield what each way to make room would evict for the unit now."""
+    for action in policy.actions:
+        plan = policy.plan(unit, action)
+        if isinstance(plan, str):
+            yield f"{action}: {plan}"
+        elif plan is not None:
+            room = RoomSearch(handle, unit, plan).run()
+            if room is None:
+                yield f"{action}: no eviction that is allowed makes room for it"
+            else:
+                yield f"{action}: {_evictions(policy, room)}"
+
+
+def _evictions(policy: Policy, room: Room) -> str:
+    by_queue: dict[str, int] = {}
+    for pod in room.victims:
+        queue = policy.queue_of(pod) or "no queue"
+        by_queue[queue] = by_queue.get(queue, 0) + 1
+    parts = [f'{counted(count, "pod")} of "{queue}"' for queue, count in by_queue.items()]
+    moved = f", {counted(len(room.moves), 'pod')} of them placed again elsewhere"
+    return f"would evict {' and '.join(parts)}{moved if room.moves else ''}"
+
+
+def _waits_for(handle: Handle, unit: Unit) -> Iterable[str]:
+    """Yield the running jobs whose end makes room, the soonest first, if they say when it is."""
+    jobs: dict[str, list[PodInfo]] = {}
+    for pod, _ in handle.snapshot.placed.values():
+        jobs.setdefault(pod.gang or pod.key, []).append(pod)
+    own = unit.key
+    ending = sorted((_end(handle, pods), key) for key, pods in jobs.items() if key != own)
+    ending = [(end, key) for end, key in ending if not math.isinf(end)][:_MOST_TRIED]
+    waited = _until_placed(handle, unit, [jobs[key] for _, key in ending])
+    for end, key in ending[:waited]:
+        yield f"{key} ends in about {max(0.0, end - handle.now):.0f} s"
+
+
+def _until_placed(handle: Handle, unit: Unit, jobs: Sequence[Sequence[PodInfo]]) -> int:
+    """Return how many jobs have to end, in order, until the unit is placed; 0 if never."""
+    snapshot = handle.snapshot
+    with snapshot.trial():
+        for count, pods in enumerate(jobs, 1):
+            for pod in pods:
+                snapshot.remove_pod(pod.key)
+            for candidate in handle.offers(unit).candidates:
+                with snapshot.trial():
+                    nodes = handle.place(unit, candidate)
+                if nodes is not None:
+                    return count
+    return 0
+
+
+def _end(handle: Handle, pods: Sequence[PodInfo]) -> float:
+    """Return when the last pod of a job ends, by the handle's clock; infinite if unknown."""
+    ends = []
+    for pod in pods:
+        seconds = stated_duration(pod.annotations, pod.spec.active_deadline_seconds)
+        if seconds is None:
+            return math.inf
+        ends.append(_started(handle, pod) + seconds)
+    return max(ends)
+
+
+def _started(handle: Handle, pod: PodInfo) -> float:
+    """Return when a pod started, by the handle's clock; now for one that has not."""
+    started = timestamp(pod.pod.status.start_time)
+    return handle.now - max(0.0, handle.unix_time - started) if started else handle.now
