@@ -177,6 +177,8 @@ def test_each_kind_knows_its_type(kind: str) -> None:
             "capacity": {"storage": "1Gi"},
             "resources": {"requests": {"storage": "1Gi"}},
         }
+    if kind == "ElasticQuotaProfile":
+        content["spec"] = {"quotaName": "root", "nodeSelector": {}}
     if kind == "DeviceTaintRule":
         content["spec"] = {"taint": {"key": "k", "effect": "NoSchedule"}}
     assert kind_of(decode(kind, content)) is _BY_NAME[kind]

@@ -11,6 +11,7 @@ from bayplan.api.dra import (
     ResourceClaimTemplate,
     ResourceSlice,
 )
+from bayplan.api.elastic_quota import ElasticQuota, ElasticQuotaProfile
 from bayplan.api.meta import LabelSelector, ObjectMeta, OwnerReference, SelectorRequirement
 from bayplan.api.network import ClusterNetworkTopology, HyperNode, KaiTopology, Topology
 from bayplan.api.node import Node, Taint
@@ -60,6 +61,8 @@ __all__ = [
     "Deployment",
     "DeviceClass",
     "DeviceTaintRule",
+    "ElasticQuota",
+    "ElasticQuotaProfile",
     "HyperNode",
     "Job",
     "KaiPodGroup",

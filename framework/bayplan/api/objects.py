@@ -20,6 +20,7 @@ from bayplan.api.dra import (
     ResourceSlice,
 )
 from bayplan.api.dra_versions import as_v1
+from bayplan.api.elastic_quota import ElasticQuota, ElasticQuotaProfile
 from bayplan.api.network import ClusterNetworkTopology, HyperNode, KaiTopology, Topology
 from bayplan.api.node import Node
 from bayplan.api.numa import NodeResourceTopology
@@ -106,6 +107,8 @@ ApiObject: TypeAlias = (
     | CSIStorageCapacity
     | VolcanoQueue
     | KaiQueue
+    | ElasticQuota
+    | ElasticQuotaProfile
     | ConfigMap
 )
 
@@ -165,6 +168,8 @@ _KINDS = (
     Kind("scheduling.k8s.io", "Workload", ("v1alpha2", "v1alpha3", "v1beta1"), Workload),
     Kind("scheduling.volcano.sh", "Queue", ("v1beta1",), VolcanoQueue, namespaced=False),
     Kind("scheduling.run.ai", "Queue", ("v2",), KaiQueue, namespaced=False),
+    Kind("scheduling.sigs.k8s.io", "ElasticQuota", ("v1alpha1",), ElasticQuota),
+    Kind("quota.koordinator.sh", "ElasticQuotaProfile", ("v1alpha1",), ElasticQuotaProfile),
     Kind("topology.volcano.sh", "HyperNode", ("v1alpha1",), HyperNode, namespaced=False),
     Kind(
         "kueue.x-k8s.io",

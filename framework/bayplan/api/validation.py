@@ -20,6 +20,12 @@ from bayplan.api.dra import (
     ResourceClaimTemplate,
     ResourceSlice,
 )
+from bayplan.api.elastic_quota import (
+    ElasticQuota,
+    ElasticQuotaProfile,
+    elastic_quota_problems,
+    quota_profile_problems,
+)
 from bayplan.api.meta import LabelSelector, ObjectMeta
 from bayplan.api.node import Node
 from bayplan.api.pod import (
@@ -98,6 +104,8 @@ def _(obj: Node) -> Iterator[Problem]:
 
 _spec.register(VolcanoQueue)(volcano_queue_problems)
 _spec.register(KaiQueue)(kai_queue_problems)
+_spec.register(ElasticQuota)(elastic_quota_problems)
+_spec.register(ElasticQuotaProfile)(quota_profile_problems)
 
 
 @_spec.register

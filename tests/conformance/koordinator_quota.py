@@ -1,0 +1,897 @@
+"""Koordinator's tables and scripts of quotas, run on the quotas of the plugin."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from vectors import SHARED
+
+from bayplan.api import ElasticQuota, Node, Pod, Quantity
+from bayplan.api.objects import decode_part
+from bayplan.api.resources import amount_of, pod_requests
+from bayplan.dialects.elastic_quota import (
+    DEFAULT_QUOTA,
+    ROOT_QUOTA,
+    SYSTEM_QUOTA,
+    ElasticQuotaArgs,
+    QuotaDefinition,
+    ResourceList,
+    definition_of,
+    is_preemptible,
+)
+from bayplan_plugins.queues.elastic_quota.admission import (
+    QuotaRefused,
+    QuotaTopology,
+    check_amounts,
+)
+from bayplan_plugins.queues.elastic_quota.division import Sibling, divide, scaled_min
+from bayplan_plugins.queues.elastic_quota.features import QuotaFeatures
+from bayplan_plugins.queues.elastic_quota.gate import QuotaGate, QuotaRefusal
+from bayplan_plugins.queues.elastic_quota.hints import helped_by_deletion, helped_by_quota
+from bayplan_plugins.queues.elastic_quota.manager import QuotaManager
+from bayplan_plugins.queues.elastic_quota.overuse import pods_to_revoke
+from bayplan_plugins.queues.elastic_quota.preemption import may_preempt, victims_on_node
+from bayplan_plugins.queues.elastic_quota.quota import CountedPod, Quota
+from bayplan_plugins.queues.elastic_quota.quotas import Quotas
+from bayplan_plugins.queues.elastic_quota.resource_lists import masked, subtracted
+
+Case = dict[str, Any]
+Step = dict[str, Any]
+NOW = 1_000_000.0
+LONG_GONE = "1970-01-02T00:00:00Z"
+PREFIX = "quota.scheduling.koordinator.sh/"
+BUILTIN = (ROOT_QUOTA, SYSTEM_QUOTA, DEFAULT_QUOTA)
+UNMODELLED = {
+    "CandidatesToVictimsMap": "it only converts between types of Go's framework",
+    "OrderedScoreFuncs": "it only converts between types of Go's framework",
+    "GetOffsetAndNumCandidates": "it only converts between types of Go's framework",
+    "PodEligibleToPreemptOthers": "the vector does not hold the nominated node and its pods",
+    "migratePods": "quotas hand over their pods by settle",
+}
+"""Operations that no function models, and why."""
+
+
+class Unmodelled(Exception):
+    """A script uses an operation that no function models."""
+
+
+def quota_cases(config: pytest.Config, shared: str, kinds: tuple[str, ...]) -> list[Any]:
+    """Return Koordinator's cases of some kinds, as pytest parameters."""
+    given = config.getoption("--queue-vectors", default=None)
+    paths = [Path(path) for path in given] if given else [SHARED / shared]
+    found = [
+        pytest.param(case, id=case["id"])
+        for path in paths
+        if path.exists()
+        for case in map(json.loads, path.read_text(encoding="utf-8").splitlines())
+        if case.get("system") == "koordinator" and case.get("kind") in kinds
+    ]
+    if found or given:
+        return found
+    reason = f"the reference's vectors ({shared}) do not lie beside the project"
+    return [pytest.param({}, id=shared, marks=pytest.mark.skip(reason=reason))]
+
+
+# Objects -----------------------------------------------------------------------------------
+
+
+def amounts(texts: Mapping[str, str] | None) -> ResourceList:
+    return {name: amount_of(name, Quantity(text)) for name, text in (texts or {}).items()}
+
+
+def positive(values: Mapping[str, int] | None) -> ResourceList:
+    return {name: amount for name, amount in (values or {}).items() if amount}
+
+
+def quota_of(fields: Step) -> ElasticQuota:
+    meta: Step = {
+        key: fields[key] for key in ("name", "namespace", "labels", "annotations") if key in fields
+    }
+    if fields.get("deleting"):
+        meta["deletionTimestamp"] = LONG_GONE
+    spec = {key: fields.get(key) for key in ("min", "max")}
+    content = {"metadata": meta, "spec": spec, "status": {"used": fields.get("status_used")}}
+    return decode_part(ElasticQuota, content)
+
+
+def pod_of(fields: Step) -> Pod:
+    meta: Step = {key: fields[key] for key in ("name", "namespace", "labels") if key in fields}
+    if fields.get("deleting"):
+        meta["deletionTimestamp"] = LONG_GONE
+        meta["deletionGracePeriodSeconds"] = fields.get("deletion_grace_seconds")
+    containers = [
+        {"name": f"c{place}", "resources": {"requests": requests}}
+        for place, requests in enumerate(fields.get("requests", ()))
+    ]
+    spec = {
+        "containers": containers,
+        "nodeName": fields.get("node"),
+        "priority": fields.get("priority"),
+    }
+    content = {"metadata": meta, "spec": spec, "status": {"phase": fields.get("phase", "Pending")}}
+    return decode_part(Pod, content)
+
+
+def node_of(fields: Step) -> Node:
+    meta = {"name": fields["name"], "labels": fields["labels"]}
+    content = {"metadata": meta, "status": {"allocatable": fields["allocatable"]}}
+    return decode_part(Node, content)
+
+
+# Tables ------------------------------------------------------------------------------------
+
+
+def run_runtime(case: Case) -> None:
+    nodes = [
+        Sibling(
+            one["name"],
+            one["shared_weight"],
+            one["request"],
+            one["min"],
+            one["guarantee"],
+            one["allow_lent"],
+        )
+        for one in case["nodes"]
+    ]
+    parts = divide(nodes, case["total"])
+    assert {one.name: part for one, part in zip(nodes, parts, strict=True)} == (
+        case["expected"]["runtime"]
+    )
+
+
+def run_scale_min(case: Case) -> None:
+    expected = case["expected"]
+    applies = bool(case["scale_enabled"]) and case["original_min"] is not None
+    assert applies == expected["applies"]
+    if applies:
+        scaled = scaled_min(
+            amounts(case["original_min"]),
+            amounts(case["total"]),
+            amounts(case["enable_sum"]),
+            amounts(case["disable_sum"]),
+        )
+        assert positive(scaled) == positive(amounts(expected["min"]))
+
+
+def run_revoke(case: Case) -> None:
+    pods = [pod_of(fields) for fields in case["pods"]]
+    counted = [
+        CountedPod(
+            pod, dict(pod_requests(pod.spec).effective), is_preemptible(pod), fields["assigned"]
+        )
+        for pod, fields in zip(pods, case["pods"], strict=True)
+    ]
+    revoked = pods_to_revoke(counted, amounts(case["used"]), amounts(case["runtime"]))
+    assert [pod.metadata.name for pod in revoked] == case["expected"]["revoked_in_order"]
+
+
+# Scripts of the scheduler ------------------------------------------------------------------
+
+GATES = {
+    "MultiQuotaTree": "trees",
+    "ElasticQuotaGuaranteeUsage": "guarantee",
+    "ElasticQuotaIgnoreTerminatingPod": "ignore_terminating",
+    "ElasticQuotaImmediateIgnoreTerminatingPod": "ignore_deleted",
+    "ElasticQuotaEnableUpdateResourceKey": "fewer_resources",
+}
+
+
+def features_of(case: Case) -> QuotaFeatures:
+    gates = {"MultiQuotaTree": False, **case.get("feature_gates", {})}
+    features = QuotaFeatures(**{GATES[name]: on for name, on in gates.items() if name in GATES})
+    return replace(features, default_quota=not gates.get("DisableDefaultQuota", False))
+
+
+class Script:
+    """Quotas that a script changes, and what it has said of their state so far."""
+
+    def __init__(self, case: Case) -> None:
+        self.features = features_of(case)
+        args: Step = {}
+        for step in case["steps"]:
+            args |= {
+                key[0].lower() + key[1:]: on for key, on in step.get("plugin_args", {}).items()
+            }
+        self.quotas = Quotas(ElasticQuotaArgs(**args), self.features)
+        if not any(step.get("on") == "Plugin" for step in case["steps"]):
+            # A manager alone scales once it is told to, the plugin by its argument's default.
+            self.quotas.trees[""].scale_min = False
+        self.named = json.dumps([step for step in case["steps"] if "op" in step])
+        self.said: dict[str, dict[str, Any]] = {}
+        self.asked: dict[str, dict[str, ResourceList]] = {}
+        """What the quotas had whose runtime was asked for since the last state, when it was."""
+
+    def play(self, steps: list[Step]) -> None:
+        for number, step in enumerate(steps):
+            if "op" in step:
+                self.operate(number, step)
+            elif "set_state" in step:
+                self.set_state(step["set_state"])
+            elif "state" in step:
+                self.check_state(number, step["state"])
+
+    def operate(self, number: int, step: Step) -> None:
+        name = step["op"]
+        for known in step.get("names_known_to_plugin", ()):
+            self.quotas.set_quota(quota_of({"name": known}))
+        if name in UNMODELLED or name not in OPERATIONS:
+            raise Unmodelled(f"{name}: {UNMODELLED.get(name, 'no function models it')}")
+        got = OPERATIONS[name](self, step)
+        if got is not NotImplemented:
+            assert got == step.get("result"), f"step {number}: {name}"
+
+    def manager(self, quota: str) -> QuotaManager:
+        for manager in self.quotas.trees.values():
+            if quota in manager.quotas:
+                return manager
+        return self.quotas.trees[""]
+
+    def located(self, key: str) -> tuple[QuotaManager | None, str]:
+        tree, _, name = key.rpartition(":")
+        return self.quotas.trees.get(tree), name
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        for key, fields in state.items():
+            manager, name = self.located(key)
+            if name == "$total" or fields is None or manager is None:
+                # The totals and the built-in quotas are what they are.
+                continue
+            self.set_fields(manager, name, fields)
+
+    def set_fields(self, manager: QuotaManager, name: str, fields: Step) -> None:
+        quota = manager.quotas.get(name) or Quota(QuotaDefinition(name))
+        changes: Step = {
+            own: amounts(fields[key])
+            for key, own in (("max", "maximum"), ("min", "minimum"), ("shared_weight", "weight"))
+            if key in fields and name not in BUILTIN
+        }
+        if changes:
+            manager.set_quota(replace(quota.definition, **changes))
+        if "runtime" in fields:
+            manager.runtime(name)
+            manager.quotas[name].runtime = amounts(fields["runtime"])
+
+    def check_state(self, number: int, state: Mapping[str, Any]) -> None:
+        for key, fields in state.items():
+            if fields is None:
+                self.said.pop(key, None)
+                manager, name = self.located(key)
+                gone = manager is None or name == "$total" or name not in manager.quotas
+                assert gone or name in BUILTIN, f"step {number}: {key} is still there"
+                continue
+            known = self.said.setdefault(key, {})
+            known |= fields
+        for key, known in self.said.items():
+            manager, name = self.located(key)
+            assert manager is not None, f"step {number}: no tree {key}"
+            where = f"step {number}: {key}"
+            if name == "$total":
+                check_totals(manager, known, where)
+                continue
+            if name not in manager.quotas and f'"{name}"' not in self.named:
+                raise Unmodelled("the vector does not hold the quotas that the test makes")
+            check_quota(manager.quotas[name], known, where)
+            for field, got in self.asked.get(name, {}).items():
+                assert positive(got) == positive(amounts(known.get(field))), f"{where}.{field}"
+        self.asked.clear()
+
+
+def check_totals(manager: QuotaManager, known: Step, where: str) -> None:
+    if "total" in known:
+        assert positive(manager.total) == positive(amounts(known["total"])), f"{where}.total"
+    if "total_except_system_default_used" in known:
+        expected = amounts(known["total_except_system_default_used"])
+        assert positive(manager.available) == positive(expected), f"{where}.available"
+
+
+def check_quota(quota: Quota, known: Step, where: str) -> None:
+    own = quota.definition
+    plain = {"parent": own.parent, "is_parent": own.is_parent, "allow_lent": own.lends}
+    for key, got in plain.items():
+        assert known.get(key, got) == got, f"{where}.{key}"
+    for key, values in (
+        ("max", own.maximum),
+        ("min", own.minimum),
+        ("shared_weight", own.weight),
+    ):
+        if key in known and quota.name not in BUILTIN:
+            assert positive(values) == positive(amounts(known[key])), f"{where}.{key}"
+    for key, values in {
+        "request": quota.request,
+        # Koordinator does not sum up what the root's children ask for twice.
+        "child_request": quota.asked.every if quota.name != ROOT_QUOTA else {},
+        "non_preemptible_request": quota.asked.non_preemptible,
+        "used": quota.used.every,
+        "non_preemptible_used": quota.used.non_preemptible,
+        "self_request": quota.own_asked.every,
+        "self_non_preemptible_request": quota.own_asked.non_preemptible,
+        "self_used": quota.own_used.every,
+        "self_non_preemptible_used": quota.own_used.non_preemptible,
+        "allocated": quota.allocated,
+        "guaranteed": quota.guaranteed,
+    }.items():
+        assert positive(values) == positive(amounts(known.get(key))), f"{where}.{key}"
+    assigned = {key: counted.assigned for key, counted in quota.pods.items()}
+    assert assigned == (known.get("pods_assigned") or {}), f"{where}.pods_assigned"
+
+
+def status_of(refusal: QuotaRefusal | None) -> Step:
+    if refusal is None:
+        return {"code": "Success", "reasons": []}
+    return {"code": "Unschedulable", "reasons": [refusal.message]}
+
+
+def add_total(script: Script, step: Step) -> Any:
+    script.quotas.add_total("", amounts(step["args"]["deltaRes"]))
+    return NotImplemented
+
+
+def update_quota(script: Script, step: Step) -> Any:
+    definition = definition_of(quota_of(step["args"]["quota"]))
+    manager = script.quotas.trees[""]
+    if step["args"].get("isDelete") or step["op"] == "DeleteQuota":
+        manager.delete_quota(definition.name)
+    else:
+        manager.set_quota(definition)
+        # Koordinator takes the new min as it is until somebody asks.
+        script.asked.get(definition.name, {}).pop("auto_scale_min", None)
+    return NotImplemented if step["op"] == "UpdateQuotaInfo" else None
+
+
+def update_quota_internal(script: Script, step: Step) -> Any:
+    fields = step["args"]["newQuotaInfo"]
+    name = step["args"].get("quotaName") or "test1"
+    definition = QuotaDefinition(
+        name,
+        parent=fields["parent"],
+        is_parent=fields["is_parent"],
+        lends=fields["allow_lent"],
+        minimum=amounts(fields.get("min")),
+        maximum=amounts(fields.get("max")),
+        weight=amounts(fields.get("shared_weight")),
+    )
+    script.quotas.trees[""].set_quota(definition)
+    return NotImplemented
+
+
+def change_request(script: Script, step: Step) -> Any:
+    args = step["args"]
+    manager = script.manager(args["quotaName"])
+    fixed = amounts(args.get("deltaNonPreemptibleRequest"))
+    manager.ask(args["quotaName"], amounts(args["deltaReq"]), fixed)
+    return NotImplemented
+
+
+def change_used(script: Script, step: Step) -> Any:
+    args = step["args"]
+    manager = script.manager(args["quotaName"])
+    fixed = amounts(args.get("deltaNonPreemptibleUsed"))
+    manager.use(args["quotaName"], amounts(args["delta"]), fixed)
+    return NotImplemented
+
+
+def refresh_runtime(script: Script, step: Step) -> Any:
+    name = step["args"]["quotaName"]
+    manager = script.manager(name)
+    runtime = manager.runtime(name)
+    for quota in manager.path(name):
+        if quota.name not in BUILTIN:
+            got = {"runtime": dict(quota.runtime), "auto_scale_min": dict(quota.scaled_min)}
+            script.asked[quota.name] = got
+    expected = step["result"]
+    assert runtime == (amounts(expected) if expected is not None else None), name
+    return NotImplemented
+
+
+def cache_pod(script: Script, step: Step) -> Any:
+    args = step["args"]
+    quota = script.manager(args["quotaName"]).quotas[args["quotaName"]]
+    pod = pod_of(args["pod"])
+    if args["isAdd"]:
+        requests = masked(pod_requests(pod.spec).effective, quota.definition.maximum)
+        quota.pods[pod.key] = CountedPod(pod, requests, is_preemptible(pod))
+    else:
+        quota.pods.pop(pod.key, None)
+    return NotImplemented
+
+
+def mark_assigned(script: Script, step: Step) -> Any:
+    args = step["args"]
+    quota = script.manager(args["quotaName"]).quotas[args["quotaName"]]
+    quota.pods[pod_of(args["pod"]).key].assigned = args["isAssigned"]
+    return NotImplemented
+
+
+def change_of_pod(
+    quota: Quota, old: Step | None, new: Step | None
+) -> tuple[ResourceList, ResourceList]:
+    """Return what a pod's change adds: for all pods, and for those that may not be preempted."""
+    found = []
+    for fixed in (False, True):
+        both: list[ResourceList] = []
+        for fields in (new, old):
+            pod = pod_of(fields) if fields else None
+            counts = pod is not None and not (fixed and is_preemptible(pod))
+            both.append(dict(pod_requests(pod.spec).effective) if pod and counts else {})
+        found.append(masked(subtracted(*both), quota.definition.maximum))
+    return found[0], found[1]
+
+
+def pod_request(script: Script, step: Step) -> Any:
+    args = step["args"]
+    manager = script.manager(args["quotaName"])
+    quota = manager.quotas[args["quotaName"]]
+    manager.ask(quota.name, *change_of_pod(quota, args["oldPod"], args["newPod"]))
+    return NotImplemented
+
+
+def pod_used(script: Script, step: Step) -> Any:
+    args = step["args"]
+    manager = script.manager(args["quotaName"])
+    quota = manager.quotas[args["quotaName"]]
+    keys = [pod_of(fields).key for fields in (args["oldPod"], args["newPod"]) if fields]
+    if any(key in quota.pods and quota.pods[key].assigned for key in keys):
+        manager.use(quota.name, *change_of_pod(quota, args["oldPod"], args["newPod"]))
+    return NotImplemented
+
+
+def set_pod(script: Script, step: Step) -> Any:
+    args = step["args"]
+    fields = args.get("newPod") or args.get("newObj") or args.get("pod") or args.get("obj")
+    if "name" not in fields or "requests" not in fields:
+        return NotImplemented
+    pod = pod_of(fields)
+    name = args.get("newQuotaName") or args.get("quotaName")
+    if name is None:
+        script.quotas.set_pod(pod, NOW)
+        return NotImplemented
+    manager, before = script.manager(name), args.get("oldQuotaName", name)
+    if before != name or not script.features.counts(pod, NOW):
+        script.manager(before).remove_pod(before, pod)
+    if script.features.counts(pod, NOW):
+        manager.set_pod(name, pod)
+    return NotImplemented
+
+
+def remove_pod(script: Script, step: Step) -> Any:
+    fields = step["args"].get("pod") or step["args"].get("obj")
+    if "requests" not in fields:
+        return NotImplemented
+    name = step["args"].get("quotaName")
+    if name is None:
+        script.quotas.remove_pod(pod_of(fields))
+    else:
+        script.manager(name).remove_pod(name, pod_of(fields))
+    return NotImplemented
+
+
+def assign(script: Script, step: Step) -> Any:
+    name = step["args"].get("quotaName")
+    pod = pod_of(step["args"].get("p") or step["args"].get("pod"))
+    assigned = step["op"] in ("ReservePod", "Reserve")
+    if name is not None:
+        script.manager(name).assign(name, pod, assigned)
+        return NotImplemented
+    (script.quotas.reserve if assigned else script.quotas.unreserve)(pod)
+    return {"code": "Success", "reasons": []} if assigned else NotImplemented
+
+
+def migrate(script: Script, step: Step) -> Any:
+    args = step["args"]
+    pod = pod_of(args["pod"])
+    old = script.manager(args["out"])
+    counted = old.quotas[args["out"]].pods.get(pod.key)
+    old.remove_pod(args["out"], pod)
+    script.manager(args["in"]).set_pod(args["in"], pod)
+    if counted is not None and counted.assigned:
+        script.manager(args["in"]).assign(args["in"], pod)
+    return NotImplemented
+
+
+def change_node(script: Script, step: Step) -> Any:
+    args = step["args"]
+    fields = args.get("newObj") or args.get("obj") or args.get("newNode") or args.get("node")
+    if step["op"] == "OnNodeDelete":
+        script.quotas.remove_node(fields["name"])
+    elif fields["name"]:
+        script.quotas.set_node(node_of(fields))
+    return NotImplemented
+
+
+def change_quota(script: Script, step: Step) -> Any:
+    args = step["args"]
+    quota = quota_of(args.get("newObj") or args["obj"])
+    if step["op"] == "OnQuotaDelete":
+        script.quotas.remove_quota(quota.metadata.name)
+    else:
+        script.quotas.set_quota(quota)
+    return NotImplemented
+
+
+def pre_filter(script: Script, step: Step) -> Any:
+    return [None, status_of(script.quotas.refusal(pod_of(step["args"]["pod"])))]
+
+
+def check_path(script: Script, step: Step) -> Any:
+    args = step["args"]
+    name = args["curQuotaName"]
+    manager = script.manager(name)
+    request = amounts(args["podRequest"])
+    gate = QuotaGate(manager, name, script.quotas.args.enable_runtime_quota, check_parents=True)
+    return status_of(gate.refusal_above(request))
+
+
+def used_limit(script: Script, step: Step) -> Any:
+    fields = step["args"]["quotaInfo"]
+    manager = script.quotas.trees[""]
+    manager.set_quota(QuotaDefinition("it", maximum=amounts(fields.get("max"))))
+    script.set_fields(manager, "it", {"runtime": fields.get("runtime")})
+    gate = QuotaGate(manager, "it", script.quotas.args.enable_runtime_quota)
+    assert positive(gate.limit) == positive(amounts(step["result"]))
+    return NotImplemented
+
+
+def snapshot_trial(script: Script, step: Step) -> Any:
+    """Check nothing: a gate takes its own snapshot when it is made."""
+    return NotImplemented
+
+
+def trial(script: Script, step: Step) -> Any:
+    args = step["args"]
+    pod = pod_of(args.get("podInfoToRemove") or args["podInfoToAdd"])
+    state = step["post_filter_state"]
+    gate = script.quotas.gate_of(pod)
+    assert gate is not None
+    gate.used = amounts(state["used"])
+    (gate.remove if "podInfoToRemove" in args else gate.add)(pod)
+    assert positive(gate.used) == positive(amounts(step["post_filter_state_after"]["used"]))
+    return {"code": "Success", "reasons": []}
+
+
+def can_preempt(script: Script, step: Step) -> Any:
+    pod, victim = pod_of(step["args"]["pod"]), pod_of(step["args"]["victim"])
+    spare = script.quotas.args.disable_default_quota_preemption
+    return may_preempt(pod, victim, script.quotas.quota_name, spare)
+
+
+def select_victims(script: Script, step: Step) -> Any:
+    args, state = step["args"], step["post_filter_state"]
+    pod = pod_of(args["pod"])
+    on_node = [pod_of(fields) for fields in args["nodeInfo"]["pods"]]
+    candidates = [
+        one
+        for one in on_node
+        if may_preempt(pod, one, script.quotas.quota_name, spare_default=True)
+    ]
+    gate = script.quotas.gate_of(pod)
+    assert gate is not None
+    gate.used, gate.limit = amounts(state["used"]), amounts(state["used_limit"])
+    victims = victims_on_node(pod, candidates, gate, fits=lambda gone: True)
+    expected = step["result"]
+    names = None if victims is None else [one.metadata.name for one in victims]
+    theirs = expected[0] and [one["name"] for one in expected[0]]
+    assert (names or None) == (theirs or None)
+    assert (victims is None) == (expected[2]["code"] != "Success")
+    return NotImplemented
+
+
+def hint_quota(script: Script, step: Step) -> Any:
+    args = step["args"]
+    old, new = quota_of(args["oldObj"]), quota_of(args["newObj"])
+    helped = helped_by_quota(script.quotas, pod_of(args["pod"]), old, new)
+    return ["Queue" if helped else "QueueSkip", None]
+
+
+def hint_deletion(script: Script, step: Step) -> Any:
+    args = step["args"]
+    helped = helped_by_deletion(script.quotas, pod_of(args["pod"]), pod_of(args["oldObj"]))
+    return ["Queue" if helped else "QueueSkip", None]
+
+
+def named_quota(script: Script, step: Step) -> Any:
+    return script.quotas.quota_name(pod_of(step["args"]["pod"]))
+
+
+def set_total(script: Script, step: Step) -> Any:
+    manager = script.quotas.trees[""]
+    total = amounts(step["args"]["total"])
+    delta = subtracted(total, manager.total)
+    manager.total = total
+    assert positive(delta) == positive(amounts(step["result"]))
+    return NotImplemented
+
+
+def scale_mins(script: Script, step: Step) -> Any:
+    script.quotas.trees[""].scale_min = step["args"]["flag"]
+    return NotImplemented
+
+
+def settle(script: Script, step: Step) -> Any:
+    script.quotas.settle(NOW)
+    return NotImplemented
+
+
+def nothing(script: Script, step: Step) -> Any:
+    """Do nothing: what this keeps up to date is computed when it is asked for."""
+    return NotImplemented
+
+
+OPERATIONS: dict[str, Callable[[Script, Step], Any]] = {
+    "UpdateClusterTotalResource": add_total,
+    "updateClusterTotalResourceNoLock": add_total,
+    "UpdateQuota": update_quota,
+    "DeleteQuota": update_quota,
+    "updateQuotaInternalNoLock": update_quota_internal,
+    "updateGroupDeltaRequestNoLock": change_request,
+    "updateGroupDeltaUsedNoLock": change_used,
+    "RefreshRuntime": refresh_runtime,
+    "updatePodCacheNoLock": cache_pod,
+    "updatePodIsAssignedNoLock": mark_assigned,
+    "UpdatePodIsAssigned": mark_assigned,
+    "updatePodRequestNoLock": pod_request,
+    "updatePodUsedNoLock": pod_used,
+    "OnPodAdd": set_pod,
+    "OnPodUpdate": set_pod,
+    "OnPodDelete": remove_pod,
+    "handlePodDelete": remove_pod,
+    "ReservePod": assign,
+    "UnreservePod": assign,
+    "Reserve": assign,
+    "Unreserve": assign,
+    "MigratePod": migrate,
+    "migrateDefaultQuotaGroupsPod": settle,
+    "OnNodeAdd": change_node,
+    "OnNodeUpdate": change_node,
+    "OnNodeDelete": change_node,
+    "OnQuotaAdd": change_quota,
+    "OnQuotaUpdate": change_quota,
+    "OnQuotaDelete": change_quota,
+    "PreFilter": pre_filter,
+    "checkQuotaRecursive": check_path,
+    "getQuotaInfoUsedLimit": used_limit,
+    "snapshotPostFilterState": snapshot_trial,
+    "AddPod": trial,
+    "RemovePod": trial,
+    "canPreempt": can_preempt,
+    "SelectVictimsOnNode": select_victims,
+    "isSchedulableAfterQuotaChanged": hint_quota,
+    "isSchedulableAfterPodDeletion": hint_deletion,
+    "GetQuotaName": named_quota,
+    "getPodAssociateQuotaName": named_quota,
+    "setScaleMinQuotaEnabled": scale_mins,
+    "updateQuotaSnapshot": nothing,
+    "updateResourceKeyNoLock": nothing,
+    "SetTotalResourceForTree": set_total,
+    "UpdateQuotaInfo": update_quota,
+    "ResetQuota": nothing,
+}
+
+
+def run_script(case: Case) -> None:
+    script = Script(case)
+    script.play(case["steps"])
+    path = case.get("expected", {}).get("expectedPath")
+    if path:
+        above = script.manager(path[0]).path(path[0])
+        assert [quota.name for quota in above] == path
+
+
+# Scripts of the webhook --------------------------------------------------------------------
+
+
+class Admission:
+    """A webhook's view of quotas that a script changes."""
+
+    def __init__(self, case: Case) -> None:
+        self.topology = QuotaTopology(
+            features_of(
+                {"feature_gates": {"MultiQuotaTree": True, **case.get("feature_gates", {})}}
+            )
+        )
+        self.features = features_of(case)
+        self.said: dict[str, Any] = {}
+        self.children: dict[str, list[str] | None] = {}
+
+    def play(self, steps: list[Step]) -> None:
+        for number, step in enumerate(steps):
+            if "op" in step:
+                self.operate(number, step)
+            elif "set_state" in step:
+                self.set_state(step["set_state"])
+            elif "state" in step:
+                self.check_state(number, step["state"])
+
+    def operate(self, number: int, step: Step) -> None:
+        name, args = step["op"], step["args"]
+        if name not in CHECKS:
+            raise Unmodelled(f"{name}: no function models it")
+        expected = step.get("result")
+        refused = isinstance(expected, dict) and "error" in expected
+        refusal = None
+        got = NotImplemented
+        try:
+            got = CHECKS[name](self, args, expected)
+        except QuotaRefused as exc:
+            refusal = str(exc)
+        assert (refusal is not None) == refused, f"step {number}: {name}: {refusal}"
+        if got is not NotImplemented:
+            assert got == expected, f"step {number}: {name}"
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        for key, fields in state.items():
+            if key == "$children":
+                for name in [name for name, children in fields.items() if children is None]:
+                    self.topology.children.pop(name, None)
+            elif fields is None:
+                self.topology.quotas.pop(key, None)
+            else:
+                self.topology.quotas[key] = QuotaDefinition(key, maximum=amounts(fields.get("max")))
+
+    def check_state(self, number: int, state: Mapping[str, Any]) -> None:
+        self.children |= state.get("$children", {})
+        self.said |= {key: fields for key, fields in state.items() if key != "$children"}
+        for name, children in self.children.items():
+            known = self.topology.children.get(name)
+            ours = sorted(known) if known is not None else None
+            assert ours == (sorted(children) if children is not None else None), f"{number}: {name}"
+        for name, fields in self.said.items():
+            where = f"step {number}: {name}"
+            own = self.topology.quotas.get(name)
+            if fields is None:
+                assert own is None, where
+                continue
+            assert own is not None, where
+            assert fields.get("parent", own.parent) == own.parent, where
+            assert fields.get("is_parent", own.is_parent) == own.is_parent, where
+            assert fields.get("tree", own.tree) == own.tree, where
+            for key, values in (("max", own.maximum), ("min", own.minimum)):
+                assert fields.get(key) is None or values == amounts(fields[key]), where
+
+    def named(self, fields: Step | None) -> QuotaDefinition | None:
+        """Return the known quota that the fields of a script, which has no name, describe."""
+        if fields is None:
+            return None
+        for own in self.topology.quotas.values():
+            if (
+                own.parent == fields["parent"]
+                and own.is_parent == fields["is_parent"]
+                and own.maximum == amounts(fields.get("max"))
+                and own.minimum == amounts(fields.get("min"))
+            ):
+                return own
+        raise Unmodelled("the script does not say which quota it means")
+
+
+def put(self: Admission, args: Step, expected: Any) -> Any:
+    fields = args.get("newObj") or args.get("obj")
+    if fields is not None:
+        self.topology.put(quota_of(fields))
+    return NotImplemented
+
+
+def drop(self: Admission, args: Step, expected: Any) -> Any:
+    self.topology.drop(args["obj"]["name"])
+    return NotImplemented
+
+
+def valid_add(self: Admission, args: Step, expected: Any) -> Any:
+    if args["quota"] is None:
+        raise QuotaRefused("no quota")
+    self.topology.add(quota_of(args["quota"]))
+    return NotImplemented
+
+
+def valid_update(self: Admission, args: Step, expected: Any) -> Any:
+    if args["newQuota"] is None:
+        raise QuotaRefused("no quota")
+    self.topology.update(quota_of(args["oldQuota"]), quota_of(args["newQuota"]))
+    return NotImplemented
+
+
+def valid_delete(self: Admission, args: Step, expected: Any) -> Any:
+    # The pods of the quota are in the client of the test; the vector names them in the answer only.
+    text = expected["error"] if isinstance(expected, dict) else ""
+    pods = text.partition("child pods: ")[2].split(", ") if "child pods: " in text else []
+    self.topology.delete(args["quota"]["name"], pods)
+    return NotImplemented
+
+
+def complete(self: Admission, args: Step, expected: Any) -> Any:
+    quota = self.topology.completed(quota_of(args["quota"]))
+    labels, annotations = quota.metadata.labels, quota.metadata.annotations
+    assert labels[f"{PREFIX}parent"], "without a parent"
+    weight = json.loads(annotations[f"{PREFIX}shared-weight"])
+    assert weight.keys() == quota.spec.max.keys()
+    return NotImplemented
+
+
+def check_self(self: Admission, args: Step, expected: Any) -> Any:
+    check_amounts(quota_of(args["quota"]))
+    return NotImplemented
+
+
+def check_keys(self: Admission, args: Step, expected: Any) -> Any:
+    own = self.named(args["quotaInfo"])
+    assert own is not None
+    self.topology.check_resources(own, fewer=args["enableUpdateResourceKey"])
+    return NotImplemented
+
+
+def check_tree(self: Admission, args: Step, expected: Any) -> Any:
+    own = self.named(args["quotaInfo"])
+    assert own is not None
+    self.topology.check_tree(self.named(args.get("oldQuotaInfo")), own)
+    return NotImplemented
+
+
+def check_mins(self: Admission, args: Step, expected: Any) -> Any:
+    own = self.named(args["newQuotaInfo"])
+    assert own is not None
+    self.topology.check_mins(own)
+    return NotImplemented
+
+
+def check_guarantee(self: Admission, args: Step, expected: Any) -> Any:
+    own = self.named(args["quotaInfo"])
+    assert own is not None
+    self.topology.check_guarantee(own)
+    return NotImplemented
+
+
+def check_parent(self: Admission, args: Step, expected: Any) -> Any:
+    self.topology.check_parent(args["quotaName"], args["parentName"])
+    return NotImplemented
+
+
+def valid_pod(self: Admission, args: Step, expected: Any) -> Any:
+    fields = args.get("newPod") or args["pod"]
+    self.topology.add_pod(fields["name"], quota_of_pod(self, {"pod": fields}, None))
+    return NotImplemented
+
+
+def quota_of_pod(self: Admission, args: Step, expected: Any) -> Any:
+    quotas = Quotas(features=self.features)
+    for own in self.topology.quotas.values():
+        namespaces = json.dumps(own.namespaces)
+        annotations = {f"{PREFIX}namespaces": namespaces} if own.namespaces else {}
+        meta = {"name": own.name, "namespace": own.namespace, "annotations": annotations}
+        quotas.set_quota(quota_of(meta))
+    return quotas.quota_name(pod_of(args["pod"]))
+
+
+CHECKS: dict[str, Callable[[Admission, Step, Any], Any]] = {
+    "OnQuotaAdd": put,
+    "OnQuotaUpdate": put,
+    "OnQuotaDelete": drop,
+    "ValidAddQuota": valid_add,
+    "ValidUpdateQuota": valid_update,
+    "ValidDeleteQuota": valid_delete,
+    "fillQuotaDefaultInformation": complete,
+    "validateQuotaSelfItem": check_self,
+    "checkSubAndParentGroupQuotaKey": check_keys,
+    "checkTreeID": check_tree,
+    "checkMinQuotaValidate": check_mins,
+    "checkGuaranteedForMin": check_guarantee,
+    "checkParentQuotaInfo": check_parent,
+    "getQuotaNameFromPodNoLock": quota_of_pod,
+    "ValidateAddPod": valid_pod,
+    "ValidateUpdatePod": valid_pod,
+}
+
+
+def run_webhook(case: Case) -> None:
+    Admission(case).play(case["steps"])
+
+
+RUNNERS: dict[str, Callable[[Case], None]] = {
+    "quota-runtime": run_runtime,
+    "quota-scale-min": run_scale_min,
+    "quota-revoke": run_revoke,
+    "quota-script": run_script,
+    "quota-webhook": run_webhook,
+}
