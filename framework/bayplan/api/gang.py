@@ -67,7 +67,8 @@ class Gang:
     are the keys of the gangs that are placed together with this one. ``wait`` is the scheduling
     timeout in seconds. Without ``strict``, members are placed one by one and keep their nodes while
     they wait for the others. With ``whole``, the gang is only evicted as a whole. ``satisfied``
-    says that its object reports it as complete. ``min_resources`` have to be free in the cluster
+    says that its object reports it as complete, ``admitted`` that it does not report it as waiting
+    for its queue. ``min_resources`` have to be free in the cluster
     (CPU in milli-CPU). ``problem`` says what is wrong with the definition; it keeps the gang
     pending.
     """
@@ -86,6 +87,7 @@ class Gang:
     wait: float | None = None
     whole: bool = False
     satisfied: bool = False
+    admitted: bool = True
     min_resources: tuple[tuple[str, int], ...] = ()
     queue: str = ""
     problem: str | None = None

@@ -38,6 +38,7 @@ QUEUE_ANNOTATION = "scheduling.volcano.sh/queue-name"
 """The annotation that names the queue of a pod without a PodGroup."""
 _INDEX_ANNOTATION = "volcano.sh/task-index"
 _SATISFIED = ("Running", "Completed")
+_WAITING = ("", "Pending")
 
 
 def membership_of(pod: Pod) -> Membership | None:
@@ -64,6 +65,7 @@ def gang_of(group: ApiObject) -> Gang | None:
         sub_groups=tuple(_sub_group(policy) for policy in spec.sub_group_policy),
         roles=tuple(sorted(spec.min_task_member.items())),
         satisfied=group.status.phase in _SATISFIED,
+        admitted=group.status.phase not in _WAITING,
         min_resources=amounts(spec.min_resources),
         queue=spec.queue,
         problem=_problem_of(group),
@@ -97,8 +99,8 @@ def queue_of(queue: VolcanoQueue) -> Queue:
 
 def _problem_of(group: VolcanoPodGroup) -> str | None:
     spec = group.spec
-    if spec.min_member < 1 and not spec.sub_group_policy and not spec.min_task_member:
-        return f"spec.minMember: expected 1 or more, got {spec.min_member}"
+    if spec.min_member < 0:
+        return f"spec.minMember: expected 0 or more, got {spec.min_member}"
     topologies = {"networkTopology": spec.network_topology}
     for index, policy in enumerate(spec.sub_group_policy):
         where = f"subGroupPolicy[{index}]"

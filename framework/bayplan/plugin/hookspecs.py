@@ -58,6 +58,16 @@ def pre_enqueue(pod: PodInfo) -> str | None:
     """Return why the pod must not be tried yet; it waits until it or its gang changes."""
 
 
+@hookspec
+def admit() -> None:
+    """Admit work that waits for a queue, with or without pods, by writing to its objects.
+
+    Called before a unit is chosen, whenever anything has happened in the cluster since the last
+    call, so that ``pre_enqueue`` may hold back the pods of what is not admitted.
+    """
+    raise AssertionError
+
+
 @hookspec(firstresult=True)
 def queue_sort(unit: Unit, added: float) -> tuple[float, ...]:
     """Return the unit's sort key; the smallest is tried first. One plugin per profile.

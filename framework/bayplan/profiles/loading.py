@@ -32,6 +32,7 @@ __all__ = ["POINTS", "Profile", "ProfileSet", "default_profiles", "load_profiles
 _FAMILY = {"filter_node": "filter", "score_node": "score", "normalize": "score", "slots": "filter"}
 _QUIET = {
     "sign",
+    "admit",
     "requeue_hint",
     "remedies",
     "relax",

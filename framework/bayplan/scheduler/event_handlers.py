@@ -236,9 +236,11 @@ class EventHandlers:
         deleted = type_ is WatchType.DELETED
         old = state.snapshot.objects(type(obj)).get(key)
         if not deleted and same_definition(old, obj):
-            # Only its status changed, which matters only if it says that a gang was complete.
+            # Only its status changed, which matters if it says that a gang is admitted or complete.
             state.snapshot.set_object(key, obj)
-            self._definitions.update(obj, deleted)
+            state.events += 1
+            if changed := self._definitions.update(obj, deleted):
+                self._requeue_gangs(changed)
             return
         self._store(key, obj, deleted)
         changed = self._definitions.update(obj, deleted)

@@ -123,7 +123,7 @@ class GroupStatusWriter:
             status = _native(group, members, message)
         else:
             assert isinstance(group, VolcanoPodGroup | KaiPodGroup)
-            status = _conditioned(members, message)
+            status = _conditioned(members, message, group.status.phase)
         if status != without_times(getattr(group, "status", None)):
             self._cluster.submit(PatchStatus(type(group), key, status))
         if message and self._recorded.get(key) != message:
@@ -178,7 +178,7 @@ def _native(group: NativePodGroup, members: GangMembers, message: str) -> Native
     return NativePodGroupStatus((condition,))
 
 
-def _conditioned(members: GangMembers, message: str) -> ConditionedStatus:
+def _conditioned(members: GangMembers, message: str, before: str) -> ConditionedStatus:
     gang = members.gang
     assert gang is not None, "checked by the caller"
     complete = has_minimum(gang, len(members.bound))
@@ -188,7 +188,7 @@ def _conditioned(members: GangMembers, message: str) -> ConditionedStatus:
     else:
         reason = "NotEnoughResources" if has_minimum(gang, members.present) else "NotEnoughTasks"
         condition = GroupCondition("Unschedulable", "True", reason, message)
-    phase = "Running" if complete else "Pending"
+    phase = "Running" if complete else "Inqueue" if before == "Inqueue" else "Pending"
     if has_minimum(gang, succeeded):
         phase = "Completed"
     return ConditionedStatus(phase, (condition,), members.running, succeeded, failed)

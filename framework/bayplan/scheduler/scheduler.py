@@ -83,6 +83,7 @@ class Scheduler:
             active = ActiveProfile(profile, runtime, evaluator, cycle, actions_of(runtime))
             state.profiles.by_name[profile.scheduler_name] = active
         self._overdue_seen = 0
+        self._admitted_at = -1
         self._overdue_at: float | None = None
         cluster.watch(self.handle)
 
@@ -222,6 +223,7 @@ class Scheduler:
         self._events.recheck_stale_gates()
         if self._binding.settle_permits():
             return True
+        self._admit()
         queued = state.queue.pop(state.now)
         if queued is None:
             # A gate may answer differently now than when its pod came.
@@ -265,6 +267,19 @@ class Scheduler:
             self._overdue_at,
         ]
         return min((at for at in times if at is not None), default=None)
+
+    def _admit(self) -> None:
+        """Let plugins admit what waits for a queue, after changes."""
+        state = self._state
+        if state.events == self._admitted_at:
+            return
+        self._admitted_at = state.events
+        for profile in state.profiles.by_name.values():
+            for call in profile.runtime["admit"]:
+                try:
+                    call()
+                except PluginError as exc:
+                    state.recorder.log_failure(exc)
 
     def _evict_overdue(self) -> None:
         """Evict what plugins find overdue, after changes and when they asked to be asked again."""
