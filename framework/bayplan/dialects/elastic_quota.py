@@ -211,7 +211,8 @@ def tree_root_of(profile: ElasticQuotaProfile, nodes: Iterable[Node]) -> Elastic
     total: ResourceList = {}
     for node in nodes:
         if selector.matches(node.metadata.labels):
-            for name, quantity in node.status.allocatable.items():
+            offered = node.status.allocatable or node.status.capacity
+            for name, quantity in offered.items():
                 total[name] = total.get(name, 0) + amount_of(name, quantity)
     ratio = _ratio(spec.resource_ratio)
     total = {name: int(amount * ratio) for name, amount in total.items()}

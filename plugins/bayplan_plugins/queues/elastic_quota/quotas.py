@@ -61,9 +61,8 @@ class Quotas:
 
     def set_node(self, node: Node) -> None:
         """Add what a node offers, or what has changed of it, to the default tree."""
-        offered = {
-            name: amount_of(name, quantity) for name, quantity in node.status.allocatable.items()
-        }
+        quantities = node.status.allocatable or node.status.capacity
+        offered = {name: amount_of(name, quantity) for name, quantity in quantities.items()}
         before = self._nodes.get(node.metadata.name, {})
         self._nodes[node.metadata.name] = offered
         self.add_total("", subtracted(offered, before))
