@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 
 from bayplan.plugin.events import ClusterEvent
 from bayplan.scheduler.queue import FLUSH_AFTER, QueuedUnit, UnitQueue
@@ -29,6 +29,15 @@ class Rules:
 
     def lane(self, queued: QueuedUnit) -> str:
         return ""
+
+    def shape(self, queued: QueuedUnit) -> tuple[Hashable, int]:
+        return queued.key, 1
+
+    def actions(self, queued: QueuedUnit) -> int:
+        return 1
+
+    def is_strict(self, queued: QueuedUnit) -> bool:
+        return False
 
     def choose(self, heads: Mapping[str, QueuedUnit], action: int) -> str | None:
         return next(iter(heads))

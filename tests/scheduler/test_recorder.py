@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 
 import pytest
 from fake_cluster import FakeCluster
@@ -58,6 +58,15 @@ class Gates(UnitQueue):
 
     def lane(self, queued: QueuedUnit) -> str:
         return ""
+
+    def shape(self, queued: QueuedUnit) -> tuple[Hashable, int]:
+        return queued.key, 1
+
+    def actions(self, queued: QueuedUnit) -> int:
+        return 1
+
+    def is_strict(self, queued: QueuedUnit) -> bool:
+        return False
 
     def choose(self, heads: Mapping[str, QueuedUnit], action: int) -> str | None:
         return next(iter(heads))

@@ -58,7 +58,9 @@ def hinted(helps: bool | Exception = False) -> type[Hinted]:
 
 
 def rules_of(state: SchedulerState) -> RequeueRules:
-    return RequeueRules(state.profiles, state.gangs, state.nominator, state.recorder)
+    return RequeueRules(
+        state.profiles, state.gangs, state.nominator, state.recorder, state.snapshot
+    )
 
 
 def refused(state: SchedulerState, *plugins: str) -> QueuedUnit:

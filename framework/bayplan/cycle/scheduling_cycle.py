@@ -103,6 +103,7 @@ class Cycle:
         if not offered.candidates:
             decision.domains = tuple(offered.refused)
             decision.message = offered.reason
+            decision.of_queue = offered.of_queue
             self._explain_members(unit, decision)
             # No eviction helps a unit for which there is no domain at all.
             return self._refused(unit, decision, state, preempt and bool(offered.refused))
@@ -259,6 +260,7 @@ class Cycle:
         if attempt.refusal is not None:
             decision.refused_by.add(attempt.refusal[0])
             decision.at_permit = True
+            decision.of_queue = attempt.refusal[0] in {c.name for c in self._runtime["queue_of"]}
             message = attempt.refusal[1]
         if unit.gang is not None and attempt.failed:
             message = f"{message} {_shortfall(unit, attempt)}"
@@ -285,7 +287,8 @@ class Cycle:
     ) -> Result:
         """Let plugins preempt pods for a unit that did not fit, in one of their ways.
 
-        :param before: the decision that refused it; nothing has changed in its favour since.
+        :param before: the decision that refused it, or an empty one for a unit that was not tried
+            because it is no easier to place than one that was refused.
         :param number: the cycle's number, for the decision.
         :param now: the time in seconds.
         :param action: one of the plugins' ``actions``.

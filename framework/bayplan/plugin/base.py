@@ -544,9 +544,11 @@ class DomainTrial:
 class Placements:
     """What ``placement_generate`` found: candidates, best first, and the domains it refused.
 
-    Without candidates, ``reason`` says why the unit cannot be placed.
+    Without candidates, ``reason`` says why the unit cannot be placed; ``of_queue`` says that the
+    reason lies in its queue, so that it need not hold for units of other queues.
     """
 
     candidates: Sequence[Placement] = ()
     refused: Sequence[DomainTrial] = ()
     reason: str = ""
+    of_queue: bool = False

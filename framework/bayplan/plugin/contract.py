@@ -156,6 +156,7 @@ ANSWERS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "queue_of": (_text, "None or a text"),
     "order_in_queue": (lambda v: v is None or _key(v), "None or a tuple of numbers"),
     "next_queue": (_text, "None or a text"),
+    "is_strict": (lambda v: v is None or isinstance(v, bool), "None, True or False"),
     "turn": (
         lambda v: v is None or (isinstance(v, Sequence) and not isinstance(v, str)),
         "None or a sequence of pods",

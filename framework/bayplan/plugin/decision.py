@@ -74,7 +74,7 @@ class Decision:
     ``at`` is the time in seconds. ``domains`` are the domains considered for the whole unit,
     ``parts`` those chosen for its sub-groups. ``preemption`` is what preempting pods would have
     cost in each domain. ``at_permit`` says that every pod had its node and a plugin refused at
-    Permit.
+    Permit, ``of_queue`` that the reason lies in the unit's queue.
     """
 
     unit: str
@@ -89,6 +89,7 @@ class Decision:
     message: str = ""
     refused_by: set[str] = field(default_factory=set)
     at_permit: bool = False
+    of_queue: bool = False
 
 
 def fit_message(

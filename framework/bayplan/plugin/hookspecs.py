@@ -100,6 +100,11 @@ def next_queue(heads: Mapping[str, Unit], action: str) -> str | None:
 
 
 @hookspec(firstresult=True)
+def is_strict(unit: Unit) -> bool | None:
+    """Tell whether a unit that does not fit holds back all after it in its queue; None for no."""
+
+
+@hookspec(firstresult=True)
 def turn(unit: Unit) -> Sequence[PodInfo] | None:
     """Return the pods of a unit that are placed in this cycle; None for all of them.
 

@@ -40,6 +40,7 @@ _QUIET = {
     "order_in_queue",
     "next_queue",
     "turn",
+    "is_strict",
     "overdue",
     "queue_reports",
     "queue_line",

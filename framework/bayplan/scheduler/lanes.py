@@ -8,10 +8,19 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Mapping
+from enum import Enum
 
-__all__ = ["Lanes"]
+__all__ = ["Lanes", "Skip"]
 
 _Entry = tuple[tuple[float, ...], int, str]
+
+
+class Skip(Enum):
+    """What to do with the first unit of a lane."""
+
+    NO = "no"
+    YES = "yes"
+    WHOLE_LANE = "whole lane"
 
 
 class Lanes:
@@ -28,12 +37,18 @@ class Lanes:
         """Add a unit; the smallest ``order`` of its lane comes first, then the smallest ticket."""
         heapq.heappush(self._heaps.setdefault(lane, []), (order, ticket, key))
 
-    def pop(self, choose: Callable[[Mapping[str, str]], str | None]) -> str | None:
+    def pop(
+        self,
+        choose: Callable[[Mapping[str, str]], str | None],
+        skip: Callable[[str, str], Skip],
+    ) -> str | None:
         """Remove and return the key of the unit to try next; None for none.
 
         :param choose: returns a lane, given the first unit of each of several; None for none.
+        :param skip: tells, for a lane and its first unit, whether to try it, to drop it from the
+            lane, or to leave the lane alone.
         """
-        heads = self._heads()
+        heads = self._heads(skip)
         if not heads:
             return None
         only_default = len(heads) == 1 and "" in heads
@@ -42,17 +57,19 @@ class Lanes:
             return None
         return heapq.heappop(self._heaps[lane])[2]
 
-    def _heads(self) -> dict[str, str]:
+    def _heads(self, skip: Callable[[str, str], Skip]) -> dict[str, str]:
         """Return the first unit of each lane, by key; drop stale entries and empty lanes."""
         heads: dict[str, str] = {}
-        empty = []
-        for lane, heap in self._heaps.items():
-            while heap and self._ticket_of(heap[0][2]) != heap[0][1]:
+        for lane, heap in list(self._heaps.items()):
+            while heap:
+                _, ticket, key = heap[0]
+                if self._ticket_of(key) == ticket:
+                    answer = skip(lane, key) if lane else Skip.NO
+                    if answer is Skip.NO:
+                        heads[lane] = key
+                    if answer is not Skip.YES:
+                        break
                 heapq.heappop(heap)
-            if heap:
-                heads[lane] = heap[0][2]
-            else:
-                empty.append(lane)
-        for lane in empty:
-            del self._heaps[lane]
+            if not heap:
+                del self._heaps[lane]
         return heads

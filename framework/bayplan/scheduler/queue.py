@@ -1,26 +1,30 @@
 """The unit queue: which unit is tried next, which wait, and for what.
 
 A unit is *active* (tried in the order of its lane), *making room* (it did not fit, and plugins may
-evict pods for it once no active unit is left), in *backoff* (tried when its delay is over),
-*unschedulable* (until an event that can help one of the plugins that refused it, or at most
-``FLUSH_AFTER`` seconds), *gated* (``pre_enqueue`` refused all of its pods) or *in flight* (in its
-cycle, at Permit or being bound). The delay doubles with each attempt.
+evict pods for it once no active unit is left), *in line* (it is no easier to place than one that
+was refused), in *backoff* (tried when its delay is over), *unschedulable* (until an event that can
+help one of the plugins that refused it, or at most ``FLUSH_AFTER`` seconds), *gated*
+(``pre_enqueue`` refused all of its pods) or *in flight* (in its cycle, at Permit or being bound).
+The delay doubles with each attempt.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
 from typing import Protocol
 
 from bayplan.plugin.events import ClusterEvent
-from bayplan.scheduler.lanes import Lanes
+from bayplan.scheduler.known_refusals import KnownRefusals
+from bayplan.scheduler.lanes import Lanes, Skip
 from bayplan.snapshot.pods import PodInfo
 
 __all__ = ["FLUSH_AFTER", "Place", "QueueRules", "QueuedUnit", "UnitQueue"]
+
+_Group = tuple[str, Hashable]
 
 FLUSH_AFTER = 300.0
 """Seconds after which an unschedulable unit is tried again without an event."""
@@ -31,10 +35,15 @@ class Place(Enum):
 
     ACTIVE = "active"
     MAKING_ROOM = "making room"
+    IN_LINE = "in line"
     BACKOFF = "backoff"
     UNSCHEDULABLE = "unschedulable"
     GATED = "gated"
     IN_FLIGHT = "in flight"
+
+
+_ASLEEP = (Place.GATED, Place.UNSCHEDULABLE, Place.IN_LINE)
+"""Where a unit is until something changes."""
 
 
 @dataclass(eq=False)
@@ -44,9 +53,12 @@ class QueuedUnit:
     ``ready`` are the pods that may be tried, ``gated`` those that a gate holds back, with its
     reason, by pod key. ``added`` is when the unit came, ``retry_at`` the end of its backoff.
     ``refused_by`` are the plugins that refused it last. ``action`` counts the actions that have
-    been tried for it since it became active: plain placement, then each way to make room; ``seen``
-    says up to which change of the cluster. ``lane`` is that of its last try. Entries of the queue's
-    heaps with another ``ticket`` are stale.
+    been tried for it since it became active: plain placement, then each way to make room. ``lane``
+    and ``order`` are those of its last try, ``shape`` and ``size`` say how hard it is to place (see
+    :mod:`bayplan.scheduler.known_refusals`). ``actions`` counts those of its
+    profile, ``strict`` says that it holds back its lane. ``told`` says that its pods know why they
+    wait.
+    Entries of the queue's heaps with another ``ticket`` are stale.
     """
 
     key: str
@@ -58,8 +70,13 @@ class QueuedUnit:
     retry_at: float = 0.0
     refused_by: frozenset[str] = frozenset()
     action: int = 0
-    seen: int = 0
     lane: str = ""
+    order: tuple[float, ...] = ()
+    shape: Hashable = None
+    size: int = 0
+    actions: int = 1
+    strict: bool = False
+    told: bool = False
     ticket: int = 0
 
     @property
@@ -79,6 +96,15 @@ class QueueRules(Protocol):
 
     def lane(self, queued: QueuedUnit) -> str:
         """Return the lane of a unit, "" without queues."""
+
+    def shape(self, queued: QueuedUnit) -> tuple[Hashable, int]:
+        """Return a unit's shape, and how many of its pods have to be placed at once."""
+
+    def actions(self, queued: QueuedUnit) -> int:
+        """Return how many actions there are for a unit, plain placement included."""
+
+    def is_strict(self, queued: QueuedUnit) -> bool:
+        """Tell whether a unit that does not fit holds back all after it in its lane."""
 
     def choose(self, heads: Mapping[str, QueuedUnit], action: int) -> str | None:
         """Return the lane whose first unit is tried next; None for none."""
@@ -117,6 +143,15 @@ class UnitQueue:
         self._unschedulable: dict[frozenset[str], dict[str, QueuedUnit]] = {}
         """Units by the plugins that refused them, so that an event skips those it cannot help."""
         self._tickets = 0
+        self._refusals = KnownRefusals(self._delay_after)
+        self._in_line: dict[_Group, dict[str, QueuedUnit]] = {}
+        """The units in line, by lane and shape."""
+        self._offered: dict[_Group, str] = {}
+        """The one of each group that is tried on behalf of the others."""
+        self._blocked: dict[str, str] = {}
+        """For a strict lane, the unit that holds back all after it."""
+        self._reopen_at: float | None = None
+        self._untold: dict[str, str] = {}
 
     @property
     def units(self) -> Mapping[str, QueuedUnit]:
@@ -151,7 +186,7 @@ class UnitQueue:
         unit.ready[pod.key] = pod
         if unit.gated:
             self._reopen(unit)
-        if unit.place in (Place.GATED, Place.UNSCHEDULABLE):
+        if unit.place in _ASLEEP:
             self._wake(unit, now)
 
     def remove(self, pod_key: str) -> None:
@@ -178,7 +213,7 @@ class UnitQueue:
         self._reopen(unit)
         if not unit.ready and unit.place is not Place.IN_FLIGHT:
             self._move(unit, Place.GATED)
-        elif unit.place in (Place.GATED, Place.UNSCHEDULABLE):
+        elif unit.place in _ASLEEP:
             self._wake(unit, now)
 
     def recheck_pod(self, pod_key: str, now: float) -> None:
@@ -197,7 +232,7 @@ class UnitQueue:
                 self._move(unit, Place.GATED)
             return
         unit.ready[pod_key] = pod
-        if unit.place in (Place.GATED, Place.UNSCHEDULABLE):
+        if unit.place in _ASLEEP:
             self._wake(unit, now)
 
     def postpone(self, unit_key: str, now: float) -> None:
@@ -215,7 +250,7 @@ class UnitQueue:
             return
         ready = len(unit.ready)
         self._reopen(unit)
-        if len(unit.ready) > ready and unit.place in (Place.GATED, Place.UNSCHEDULABLE):
+        if len(unit.ready) > ready and unit.place in _ASLEEP:
             self._wake(unit, now)
 
     def pop(self, now: float) -> QueuedUnit | None:
@@ -225,14 +260,85 @@ class UnitQueue:
             unit = self._units.get(key)
             if unit is not None and unit.ticket == ticket:
                 self._activate(unit)
+        if self._reopen_at is not None and self._reopen_at <= now:
+            self._reopen_lines(now)
         for action, lanes in enumerate(self._lanes):
-            popped = lanes.pop(partial(self._choose, action))
+            popped = lanes.pop(partial(self._choose, action), partial(self._skip, action))
             if popped is not None:
                 unit = self._units[popped]
                 self._move(unit, Place.IN_FLIGHT)
                 unit.attempts += action == 0
                 return unit
         return None
+
+    def _skip(self, action: int, lane: str, key: str) -> Skip:
+        """Tell whether the first unit of a lane need not be tried; give it its next action."""
+        unit = self._units[key]
+        if self._blocked.get(lane, key) != key:
+            return Skip.WHOLE_LANE
+        known = self._refusals.of(action, lane, unit.shape, unit.size)
+        if known is None:
+            return Skip.NO
+        if unit.strict:
+            self._blocked[lane] = key
+        for later in range(action + 1, unit.actions):
+            if self._refusals.of(later, lane, unit.shape, unit.size) is None:
+                unit.action = later
+                self._push(unit, Place.MAKING_ROOM)
+                return Skip.YES
+        self._wait_in_line(unit)
+        self._offer_next(unit)
+        if not unit.told:
+            unit.told = True
+            self._untold[key] = known.unit
+        return Skip.YES
+
+    def take_untold(self, most: int) -> dict[str, str]:
+        """Return units whose pods do not know yet why they wait, each with the unit refused for it.
+
+        :param most: how many to return; the others are returned by later calls.
+        """
+        keys = list(self._untold)[:most]
+        return {key: self._untold.pop(key) for key in keys}
+
+    def _wait_in_line(self, unit: QueuedUnit) -> None:
+        self._move(unit, Place.IN_LINE)
+        self._in_line.setdefault((unit.lane, unit.shape), {})[unit.key] = unit
+
+    def _reopen_lines(self, now: float) -> None:
+        """Let the units in line be tried again whose shapes may be tried again."""
+        if self._refusals.expire(now):
+            self._blocked.clear()
+            for group in list(self._in_line):
+                self._offer(group)
+        self._reopen_at = self._refusals.next_time()
+
+    def _offer(self, group: _Group) -> None:
+        """Let the first unit of a group be tried that is easier than all that were refused.
+
+        The others are no easier, or come after it: one at a time is tried on behalf of them all.
+        """
+        units = self._in_line.get(group)
+        if not units or group in self._offered:
+            return
+        first = next(iter(units.values()))
+        least = self._refusals.least(first.actions, *group)
+        easier = [unit for unit in units.values() if unit.size < least]
+        if easier:
+            chosen = min(easier, key=lambda unit: (unit.order, unit.ticket))
+            self._offered[group] = chosen.key
+            chosen.action = 0
+            ticket = chosen.ticket
+            self._move(chosen, Place.ACTIVE)
+            chosen.ticket = ticket
+            self._lanes[0].push(chosen.lane, chosen.order, chosen.ticket, chosen.key)
+
+    def _offer_next(self, unit: QueuedUnit) -> None:
+        """After an offered unit was tried, let the next of its group be tried."""
+        group = (unit.lane, unit.shape)
+        if self._offered.get(group) == unit.key:
+            del self._offered[group]
+            self._offer(group)
 
     def _choose(self, action: int, heads: Mapping[str, str]) -> str | None:
         return self._rules.choose({k: self._units[unit] for k, unit in heads.items()}, action)
@@ -247,15 +353,16 @@ class UnitQueue:
             at, ticket, key = self._timed[0]
             unit = self._units.get(key)
             if unit is not None and unit.ticket == ticket:
-                return at
+                return at if self._reopen_at is None else min(at, self._reopen_at)
             heapq.heappop(self._timed)
-        return None
+        return self._reopen_at
 
     def refuse(self, unit: QueuedUnit, refused_by: set[str], now: float) -> None:
         """Put a refused unit back, to wait for an event that helps these plugins."""
         if unit.key not in self._units:
             return
         unit.retry_at = now + self._delay(unit)
+        unit.told = True
         if not unit.ready:
             self._move(unit, Place.GATED)
             unit.refused_by = frozenset(refused_by)
@@ -265,11 +372,33 @@ class UnitQueue:
         self._unschedulable.setdefault(unit.refused_by, {})[unit.key] = unit
         heapq.heappush(self._timed, (now + FLUSH_AFTER, unit.ticket, unit.key))
 
+    def not_placed(self, unit: QueuedUnit, everywhere: bool, now: float) -> None:
+        """Record that an action did not place a unit of a lane.
+
+        :param everywhere: whether that holds for such units of all lanes.
+        """
+        lane = "" if everywhere else unit.lane
+        self._refusals.add(unit.action, lane, unit.shape, unit.size, unit.key, now)
+        if unit.strict:
+            self._blocked[unit.lane] = unit.key
+
     def make_room(self, unit: QueuedUnit) -> None:
         """Put a unit that did not fit back, for the next action once no unit before it is left."""
         if unit.key in self._units and unit.ready:
             unit.action += 1
             self._push(unit, Place.MAKING_ROOM)
+
+    def keep_in_line(self, unit: QueuedUnit, now: float) -> None:
+        """Put a unit of a lane back that no action placed, until the cluster changes."""
+        if unit.key not in self._units:
+            return
+        unit.told = True
+        if not unit.ready:
+            self._move(unit, Place.GATED)
+            return
+        self._wait_in_line(unit)
+        heapq.heappush(self._timed, (now + FLUSH_AFTER, unit.ticket, unit.key))
+        self._offer_next(unit)
 
     def retry(self, unit: QueuedUnit, now: float) -> None:
         """Put a unit back, to be tried when its backoff is over."""
@@ -280,6 +409,9 @@ class UnitQueue:
 
     def settle(self, unit: QueuedUnit, now: float) -> None:
         """Reset a unit whose pods were bound; pods that came meanwhile get another cycle."""
+        if unit.lane:
+            self._refusals.placed(unit.lane, unit.shape)
+            self._offer_next(unit)
         if self._units.get(unit.key) is unit:
             unit.attempts = 0
             unit.retry_at = now
@@ -294,6 +426,9 @@ class UnitQueue:
         :param event: one event, no union.
         :param subject: the pod that was placed, changed or removed, None for any other event.
         """
+        if event is not ClusterEvent.POD_PLACED and self._in_line:
+            self._refusals.help()
+            self._reopen_at = self._refusals.next_time()
         for plugins, units in list(self._unschedulable.items()):
             if self._rules.listens(plugins, event):
                 for unit in list(units.values()):
@@ -333,7 +468,10 @@ class UnitQueue:
                 unit.gated[pod_key] = (pod, refusal)
 
     def _delay(self, unit: QueuedUnit) -> float:
-        doublings = min(unit.attempts - 1, 60)
+        return self._delay_after(unit.attempts)
+
+    def _delay_after(self, attempts: int) -> float:
+        doublings = min(attempts - 1, 60)
         return float(min(self._initial_backoff * 2 ** max(0, doublings), self._max_backoff))
 
     def _wake(self, unit: QueuedUnit, now: float) -> None:
@@ -351,9 +489,12 @@ class UnitQueue:
         self._move(unit, place)
         while len(self._lanes) <= unit.action:
             self._lanes.append(Lanes(self._ticket_of))
-        order = self._rules.sort_key(unit)
+        unit.order = self._rules.sort_key(unit)
         unit.lane = self._rules.lane(unit)
-        self._lanes[unit.action].push(unit.lane, order, unit.ticket, unit.key)
+        if unit.lane:
+            unit.shape, unit.size = self._rules.shape(unit)
+            unit.actions, unit.strict = self._rules.actions(unit), self._rules.is_strict(unit)
+        self._lanes[unit.action].push(unit.lane, unit.order, unit.ticket, unit.key)
 
     def _move(self, unit: QueuedUnit, place: Place) -> None:
         self._leave(unit)
@@ -364,10 +505,21 @@ class UnitQueue:
 
     def _leave(self, unit: QueuedUnit) -> None:
         """Remove a unit from those that wait for an event, if it is one of them."""
+        if unit.place is Place.IN_LINE:
+            group = (unit.lane, unit.shape)
+            waiting = self._in_line[group]
+            del waiting[unit.key]
+            if not waiting:
+                del self._in_line[group]
         units = self._unschedulable.get(unit.refused_by)
         if units is not None and units.pop(unit.key, None) is not None and not units:
             del self._unschedulable[unit.refused_by]
 
     def _forget(self, unit: QueuedUnit) -> None:
         self._leave(unit)
+        self._untold.pop(unit.key, None)
+        if self._blocked.get(unit.lane) == unit.key:
+            del self._blocked[unit.lane]
         del self._units[unit.key]
+        if unit.lane:
+            self._offer_next(unit)

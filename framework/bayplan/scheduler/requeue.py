@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 
+from bayplan.api.gang import Gang
 from bayplan.errors import PluginError
 from bayplan.gangs.directory import GangDirectory
 from bayplan.plugin.base import Unit
@@ -13,7 +14,7 @@ from bayplan.scheduler.active_profiles import ActiveProfiles
 from bayplan.scheduler.nominator import Nominator
 from bayplan.scheduler.queue import QueuedUnit
 from bayplan.scheduler.recorder import Recorder
-from bayplan.snapshot import PodInfo
+from bayplan.snapshot import PodInfo, Snapshot
 
 __all__ = ["RequeueRules"]
 
@@ -27,11 +28,13 @@ class RequeueRules:
         gangs: GangDirectory,
         nominator: Nominator,
         recorder: Recorder,
+        snapshot: Snapshot,
     ) -> None:
         self._profiles = profiles
         self._gangs = gangs
         self._nominator = nominator
         self._recorder = recorder
+        self._snapshot = snapshot
         self._heads: dict[str, tuple[int, Unit]] = {}
 
     def gate(self, pod: PodInfo) -> str | None:
@@ -77,6 +80,48 @@ class RequeueRules:
         except PluginError as exc:
             self._recorder.plugin_failed(unit.pods[0], exc)
         return ""
+
+    def shape(self, queued: QueuedUnit) -> tuple[Hashable, int]:
+        """Return a unit's shape, and how many of its pods have to be placed at once.
+
+        Units whose pods differ, or that depend on anything but resources and their gang's network,
+        have a shape of their own.
+        """
+        unit = self._plain_unit(queued)
+        size = unit.min_placed
+        first = unit.pods[0]
+        spec = first.spec
+        alone = (
+            unit.bound
+            or first.terms
+            or first.facts.uses_claims
+            or spec.resource_claims
+            or spec.topology_spread_constraints
+            or (unit.gang is not None and (unit.gang.sub_groups or unit.gang.together))
+            or any(pod.facts is not first.facts for pod in unit.pods)
+        )
+        if alone:
+            return queued.key, size
+        # Placed pods may keep others off by their labels.
+        labels = first.labels_id if self._snapshot.index.holds_terms else None
+        return (spec.scheduler_name, first.facts, first.priority, labels, _network(unit.gang)), size
+
+    def actions(self, queued: QueuedUnit) -> int:
+        """Return how many actions a unit's profile has, plain placement included."""
+        profile = self._profiles.of(next(iter(queued.pods.values())).pod)
+        return 1 + (len(profile.actions) if profile is not None else 0)
+
+    def is_strict(self, queued: QueuedUnit) -> bool:
+        """Tell whether a unit that does not fit holds back its queue, by ``is_strict``."""
+        unit = self._plain_unit(queued)
+        try:
+            for call in self._runtime_of(unit)["is_strict"]:
+                strict: bool | None = call(unit)
+                if strict is not None:
+                    return strict
+        except PluginError as exc:
+            self._recorder.plugin_failed(unit.pods[0], exc)
+        return False
 
     def choose(self, heads: Mapping[str, QueuedUnit], action: int) -> str | None:
         """Return the queue whose first unit is tried next, by ``next_queue``; None for none.
@@ -155,3 +200,19 @@ class RequeueRules:
         except PluginError as exc:
             self._recorder.plugin_failed(pod, exc)
             return True
+
+
+def _network(gang: Gang | None) -> Hashable:
+    """Return what a gang asks of the network, and how it is put into it."""
+    if gang is None:
+        return None
+    return (
+        gang.gather,
+        gang.slices,
+        gang.topology,
+        gang.fill,
+        gang.roles,
+        gang.min_resources,
+        gang.strict,
+        gang.problem,
+    )

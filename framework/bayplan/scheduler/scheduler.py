@@ -36,6 +36,9 @@ from bayplan.snapshot import PodInfo
 
 __all__ = ["Scheduler"]
 
+_TOLD_AT_ONCE = 16
+"""So many units that were not tried are told why between two looks at the queue."""
+
 
 class Scheduler:
     """Schedules the pods of its profiles on a cluster.
@@ -232,6 +235,8 @@ class Scheduler:
             queued = state.queue.pop(state.now)
         if queued is None:
             self._evict_overdue()
+            if self._tell_untold():
+                return True
             state.recorder.gated(state.queue)
             state.group_status.write(
                 state.gangs.all().get,
@@ -350,9 +355,9 @@ class Scheduler:
         """Run a unit's cycle with its nominated nodes free; keep the nomination if it fails."""
         state = self._state
         run, number = profile.cycle.run, state.statistics.cycles
-        before = state.decisions.get(unit.key)
         action = profile.action(queued.action)
-        if action and before is not None and queued.seen == state.freed:
+        if action:
+            before = state.decisions.get(unit.key) or Decision(unit.key, number, state.now)
             return profile.cycle.make_room(unit, before, number, state.now, action)
         nomination = state.nominator.get(unit.key)
         if nomination is None:
@@ -408,10 +413,8 @@ class Scheduler:
             self.evictor.preempt(unit, result.preemption)
         elif result.partial:
             self.evictor.nominate_part(unit, result.partial)
-        elif self._may_make_room(queued, profile):
-            # What refuses it is told once every way to make room was tried.
-            queued.seen = state.freed
-            state.queue.make_room(queued)
+        elif queued.lane and state.nominator.get(queued.key) is None:
+            self._keep_in_line(queued, profile, result)
             return
         self._binding.report_refused(queued, result)
         nomination = state.nominator.get(queued.key)
@@ -419,10 +422,35 @@ class Scheduler:
             # The nodes are free already; no event would wake the unit.
             state.queue.retry(queued, state.now)
 
-    def _may_make_room(self, queued: QueuedUnit, profile: ActiveProfile) -> bool:
-        """Tell whether another way to make room for a unit is left to try."""
-        nominated = self._state.nominator.get(queued.key) is not None
-        return bool(queued.lane and not nominated and profile.action(queued.action + 1))
+    def _keep_in_line(self, queued: QueuedUnit, profile: ActiveProfile, result: Result) -> None:
+        """Let a unit of a queue go on to its next action, or wait after the last one."""
+        state, decision = self._state, result.decision
+        everywhere = queued.action == 0 and not decision.of_queue
+        state.queue.not_placed(queued, everywhere, state.now)
+        if profile.action(queued.action + 1):
+            # What refuses it is told once every way to make room was tried.
+            state.queue.make_room(queued)
+            return
+        if queued.key in state.queue.units:
+            state.recorder.refused(state.unit(queued), decision, "Unschedulable")
+        state.queue.keep_in_line(queued, state.now)
+
+    def _tell_untold(self) -> bool:
+        """Tell some units that were not tried why they wait; return whether there were any."""
+        state = self._state
+        found = state.queue.take_untold(_TOLD_AT_ONCE)
+        for key, refused in found.items():
+            unit = state.unit(state.queue.units[key])
+            decision = Decision(key, state.statistics.cycles, state.now)
+            known = state.decisions.get(refused)
+            why = f": {known.message}" if known is not None else "."
+            decision.message = f"not tried, as {refused}, which needs no more, did not fit{why}"
+            decision.refused_by = set(known.refused_by) if known is not None else set()
+            state.remember(decision)
+            state.recorder.refused(unit, decision, "Unschedulable")
+            for gang in state.gangs.gangs_of(key) if unit.gang is not None else ():
+                state.group_status.changed(gang)
+        return bool(found)
 
     def _why_pending(self, gang: str) -> str:
         """Return what keeps a gang pending, as recorded on its pods."""

@@ -71,7 +71,7 @@ class SchedulerState:
         self.profiles = ActiveProfiles(profiles.any_scheduler)
         self.nominator = Nominator(self.snapshot)
         self.queue = UnitQueue(
-            RequeueRules(self.profiles, self.gangs, self.nominator, self.recorder),
+            RequeueRules(self.profiles, self.gangs, self.nominator, self.recorder, self.snapshot),
             self.gangs.unit_of,
             profiles.initial_backoff,
             profiles.max_backoff,
@@ -81,8 +81,6 @@ class SchedulerState:
         self.claims = ClaimIndex()
         self.assumed: dict[str, AssumedPod] = {}
         self.decisions: dict[str, Decision] = {}
-        self.freed = 0
-        """Counts the events that may let a refused unit fit."""
         self.events = 0
         """Counts all events."""
         self._keep_decisions = keep_decisions
@@ -103,8 +101,6 @@ class SchedulerState:
         :param subject: the pod that was placed, changed or removed.
         """
         self.events += 1
-        if event is not ClusterEvent.POD_PLACED:
-            self.freed += 1
         for single in event:
             self.queue.on_event(single, subject, self.now)
             self.permits.on_event(single, subject)

@@ -86,6 +86,11 @@ class PodIndex:
             self._matching.clear()
         return column
 
+    @property
+    def holds_terms(self) -> bool:
+        """Whether a placed pod has an affinity or anti-affinity term."""
+        return bool(self._held)
+
     def held_matching(self, pod: PodInfo) -> tuple[HeldTerm, ...]:
         """Return the terms of placed pods that select this pod, in a stable order."""
         if not self._held:

@@ -15,6 +15,7 @@ from bayplan import (
     Unit,
     hookimpl,
 )
+from bayplan.api.queue import Order
 from bayplan.queues.report import LineReport, QueueReport
 from bayplan_plugins.preemption.victims import Evictable
 from bayplan_plugins.queues.line import line_of, reports
@@ -79,6 +80,16 @@ class Queues(Plugin[QueuesArgs]):
         return min(chosen, key=lambda name: -heads[name].priority, default=None)
 
     @hookimpl
+    def is_strict(self, unit: Unit) -> bool | None:
+        """Tell whether the unit's queue waits for its first job."""
+        found = self._of(unit.pods[0])
+        if found is None:
+            return None
+        tree = found[0].ledger.tree
+        row = tree.row_of.get(found[1])
+        return row is not None and tree.queues[row].order in (Order.STRICT, Order.STRICT_FIFO)
+
+    @hookimpl
     def turn(self, unit: Unit) -> Sequence[PodInfo] | None:
         """Return the pods of an elastic job that are placed now, by its policy."""
         found = self._of(unit.pods[0])
@@ -91,7 +102,7 @@ class Queues(Plugin[QueuesArgs]):
         """Refuse a unit that would take its queue, or an ancestor, beyond what it may have."""
         found = self._of(unit.pods[0])
         refusal = found[0].refusal(unit) if found is not None else None
-        return None if refusal is None else Placements(reason=f"{refusal}.")
+        return None if refusal is None else Placements(reason=f"{refusal}.", of_queue=True)
 
     @hookimpl
     def reserve(self, pod: PodInfo) -> str | None:

@@ -63,6 +63,9 @@ class RoomSearch:
         """Return the shortest prefix of the plan's steps without which the unit is placed."""
         snapshot = self._handle.snapshot
         taken: list[Step] = []
+        if self._may_fit() and self._place() is not None:
+            # What it needs has become free since it was refused.
+            return taken
         with snapshot.trial():
             for step in self._plan.steps():
                 if not self._may_go(step, taken):
@@ -114,7 +117,7 @@ class RoomSearch:
         needed = self._on_its_nodes(taken)
         if len(needed) > _SPARED_ONE_BY_ONE:
             return needed
-        for step in reversed(needed[:-1] if needed is taken else list(needed)):
+        for step in reversed(list(needed)):
             fewer = [other for other in needed if other is not step]
             if self._fits_without(fewer):
                 needed = fewer
