@@ -75,6 +75,7 @@ class Simulation:
         self.wall_seconds = 0.0
         """Seconds that ``run`` took by the wall clock."""
         self._until = until
+        self._settled: list[Callable[[Simulation], None]] = []
         tables = None
         if explained:
             tables = DecisionTables(lambda: self.cluster.now, math.inf, always=explained)
@@ -112,6 +113,15 @@ class Simulation:
         ]
         return about_nodes + about_pods
 
+    def on_settled(self, look: Callable[[Simulation], None]) -> None:
+        """Call a function at each instant, when nothing is left to do at it."""
+        self._settled.append(look)
+
+    def observe(self) -> None:
+        """Let the scheduler see the objects, without deciding anything."""
+        self.cluster.deliver()
+        self.scheduler.stand_by()
+
     def run(self, progress: Progress | None = None) -> None:
         """Run until nothing is left to happen, or until the horizon.
 
@@ -119,8 +129,13 @@ class Simulation:
         """
         started = time.perf_counter()
         report = partial(self._report, progress, count()) if progress is not None else None
-        VirtualTime(self.cluster, self.scheduler, report).advance(self._until, idle=False)
+        time_ = VirtualTime(self.cluster, self.scheduler, report, self._look)
+        time_.advance(self._until, idle=False)
         self.wall_seconds += time.perf_counter() - started
+
+    def _look(self) -> None:
+        for look in self._settled:
+            look(self)
 
     def _report(self, progress: Progress, steps: Iterator[int]) -> None:
         if next(steps) % _STEPS_PER_REPORT == 0:

@@ -26,7 +26,7 @@ from faces import Face, serving
 from paths import ROOT
 from prometheus_client import CollectorRegistry
 
-from bayplan.api import ApiObject, Pod
+from bayplan.api import ApiObject, ObjectMeta, Pod, VolcanoQueue
 from bayplan.cli import cli, main
 from bayplan.cluster.apiserver import Role, Rule
 from bayplan.cluster.embedded.assembly import create_in_order
@@ -413,6 +413,27 @@ def test_explain_asks_the_scheduler_that_runs(face: Face, kubeconfig: Path, run:
     assert "Simulated" in told.stdout
     text = failure("explain", "default/none", "--kubeconfig", kubeconfig)
     assert 'no pod or gang "default/none"' in text
+
+
+def test_queues_come_from_the_scheduler_that_runs_or_else_from_the_cluster(
+    face: Face, kubeconfig: Path, run: Any
+) -> None:
+    queue = VolcanoQueue(ObjectMeta(name="a"))
+    in_queue = {"scheduling.volcano.sh/queue-name": "a"}
+    create(face, make_node("n", cpu=4), queue, make_pod("big", cpu=8, annotations=in_queue))
+    told = bayplan("queue", "show", "a", "--kubeconfig", kubeconfig)
+    assert "note: there is no Lease" in told.stderr
+    assert "1. big" in told.stdout
+    assert "not tried yet" in told.stdout
+
+    running = run()
+    running.until("not placed")
+    told = bayplan("queue", "show", "a", "--kubeconfig", kubeconfig)
+    assert told.stderr == ""
+    assert "Insufficient cpu" in told.stdout
+    listed = json.loads(bayplan("queue", "list", "-o", "json", "--kubeconfig", kubeconfig).stdout)
+    assert [one["name"] for one in listed["queues"]] == ["a"]
+    assert 'there is no queue "b"' in failure("queue", "show", "b", "--kubeconfig", kubeconfig)
 
 
 def test_a_placed_pod_is_explained_in_full_and_after_a_restart_as_of_now(

@@ -86,11 +86,12 @@ def _explain_live(
     context: str,
     output: str,
 ) -> None:
-    from bayplan.live.client import ask_scheduler, read_cluster
+    from bayplan.live.client import Question, ask_scheduler, read_cluster
 
     lease = profiles(config, plugins_dir).leader_election
-    question = f"{wanted.kind.lower()}/{wanted.key}" if wanted.kind else wanted.key
-    answer, why = asyncio.run(ask_scheduler(kubeconfig, context, question, lease, output))
+    pod = f"{wanted.kind.lower()}/{wanted.key}" if wanted.kind else wanted.key
+    question = Question("/debug/explain", {"pod": pod}, output)
+    answer, why = asyncio.run(ask_scheduler(kubeconfig, context, question, lease))
     if answer is not None:
         if output == "json":
             answer = json.dumps(json.loads(answer), indent=2)

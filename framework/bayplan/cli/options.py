@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 
@@ -18,6 +18,9 @@ from bayplan.profiles.finder import PluginFinder
 from bayplan.profiles.loading import ProfileSet, default_profiles, load_profiles
 from bayplan.simulation import Progress, Simulation
 
+if TYPE_CHECKING:
+    from bayplan.cycle.evaluator import Trace
+
 __all__ = [
     "Duration",
     "check_readable",
@@ -28,9 +31,11 @@ __all__ = [
     "profiles",
     "simulate",
     "simulate_objects",
+    "unscheduled",
 ]
 
 F = TypeVar("F", bound=Callable[..., object])
+Look = Callable[[Simulation], None]
 
 
 class Duration(click.ParamType[float]):
@@ -155,41 +160,51 @@ def simulate(
     record: frozenset[str] = frozenset(),
     progress: Progress | None = None,
     trace: str | None = None,
+    settled: Look | None = None,
 ) -> tuple[Simulation, Manifests]:
     """Load profiles and manifests, and run the simulation.
 
     :param until: the virtual time to simulate, in seconds.
     :param record: the keys of the pods for which the best nodes and their scores are kept.
     :param trace: the key of a pod whose hooks are printed.
+    :param settled: called at each instant, when nothing is left to do at it.
     :raises InputError: for input that cannot be used.
     """
     # Plugins may print; keep that out of the answer on standard output.
-    with contextlib.redirect_stdout(sys.stderr):
-        return _simulate(paths, config, plugins_dir, until, seed, record, progress, trace)
-
-
-def _simulate(
-    paths: tuple[str, ...],
-    config: Path | None,
-    plugins_dir: Path | None,
-    until: float,
-    seed: int,
-    record: frozenset[str],
-    progress: Progress | None,
-    trace: str | None,
-) -> tuple[Simulation, Manifests]:
-    loaded = profiles(config, plugins_dir)
-    manifests = load_manifests(paths)
-    traced = None
-    if trace is not None:
-        from bayplan.cycle.evaluator import Trace
-
-        traced = Trace(trace, lambda line: click.echo(line, err=True))
-    simulation = Simulation(loaded, seed, until, record, traced)
-    simulation.create(manifests.objects)
-    simulation.run(progress)
-    _check_admitted(simulation, record)
+    with _plugins_print_to_stderr() as answers:
+        loaded = profiles(config, plugins_dir)
+        manifests = load_manifests(paths)
+        simulation = Simulation(loaded, seed, until, record, _traced(trace))
+        if settled is not None:
+            simulation.on_settled(answers(settled))
+        simulation.create(manifests.objects)
+        simulation.run(progress)
+        _check_admitted(simulation, record)
     return simulation, manifests
+
+
+def _traced(key: str | None) -> Trace | None:
+    if key is None:
+        return None
+    from bayplan.cycle.evaluator import Trace
+
+    return Trace(key, lambda line: click.echo(line, err=True))
+
+
+@contextlib.contextmanager
+def _plugins_print_to_stderr() -> Iterator[Callable[[Look], Look]]:
+    """Send what plugins print to standard error; yield what lets a callback print its answer."""
+    out = sys.stdout
+
+    def answers(look: Look) -> Look:
+        def answer(simulation: Simulation) -> None:
+            with contextlib.redirect_stdout(out):
+                look(simulation)
+
+        return answer
+
+    with contextlib.redirect_stdout(sys.stderr):
+        yield answers
 
 
 def _check_admitted(simulation: Simulation, pods: frozenset[str]) -> None:
@@ -211,10 +226,24 @@ def simulate_objects(
 
     :raises InputError: for input that cannot be used.
     """
-    with contextlib.redirect_stdout(sys.stderr):
+    with _plugins_print_to_stderr():
         loaded = profiles(config, plugins_dir)
         simulation = Simulation(loaded, until=until, explained=record)
         simulation.create(objects)
         simulation.run()
         _check_admitted(simulation, record)
+    return simulation
+
+
+def unscheduled(
+    objects: Iterable[ApiObject], config: Path | None, plugins_dir: Path | None
+) -> Simulation:
+    """Return the objects of a cluster as a scheduler sees them that has not decided anything.
+
+    :raises InputError: for input that cannot be used.
+    """
+    with _plugins_print_to_stderr():
+        simulation = Simulation(profiles(config, plugins_dir))
+        simulation.create(objects)
+        simulation.observe()
     return simulation

@@ -8,6 +8,7 @@ import logging
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +22,21 @@ from bayplan.cluster.kubernetes.transport import Transport
 from bayplan.errors import BayplanError, Forbidden, NotFound
 from bayplan.profiles.settings import LeaderElection
 
-__all__ = ["ClusterView", "ask_scheduler", "read_cluster"]
+__all__ = ["ClusterView", "Question", "ask_scheduler", "read_cluster"]
 
 _SECONDS = 60.0
 _UNWRAPPED = 1_000
 _ASK_SECONDS = 30.0
 _PROBE_SECONDS = 10.0
+
+
+@dataclass(frozen=True)
+class Question:
+    """What a page of the scheduler is asked; ``output`` is table or json."""
+
+    path: str
+    params: Mapping[str, str]
+    output: str = "table"
 
 
 class ClusterView:
@@ -86,13 +96,13 @@ async def _listed(cache: ObjectCache, source: str) -> None:
 
 
 async def ask_scheduler(
-    kubeconfig: Path | None, context: str, pod: str, lease: LeaderElection, output: str = "table"
+    kubeconfig: Path | None, context: str, question: Question, lease: LeaderElection
 ) -> tuple[str | None, str]:
-    """Return the running scheduler's explanation of a pod, or None, and why it could not be asked.
+    """Return the running scheduler's answer, or None, and why it could not be asked.
 
     The scheduler's address is in its Lease.
 
-    :raises ClusterError: when the API server fails, or the scheduler knows no such pod.
+    :raises ClusterError: when the API server fails, or the scheduler knows no such thing.
     :raises InputError: when the credentials cannot be used.
     """
     credentials = Credentials(kubeconfig, context)
@@ -117,21 +127,21 @@ async def ask_scheduler(
         await transport.close()
     if not holder:
         return None, f"nobody holds the Lease {name}: no scheduler runs"
-    answer = await _get(url, pod, output) if url else None
+    answer = await _get(url, question) if url else None
     return (
         answer,
         f"{holder}, which holds the Lease {name}, cannot be asked at {url or 'any address'}",
     )
 
 
-async def _get(url: str, pod: str, output: str) -> str | None:
+async def _get(url: str, question: Question) -> str | None:
     limit = aiohttp.ClientTimeout(total=_ASK_SECONDS, connect=3.0)
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else _UNWRAPPED
-    params = {"pod": pod, "output": output, "width": str(width)}
+    params = {**question.params, "output": question.output, "width": str(width)}
     try:
         async with (
             aiohttp.ClientSession(timeout=limit) as session,
-            session.get(f"{url}/debug/explain", params=params) as answer,
+            session.get(f"{url}{question.path}", params=params) as answer,
         ):
             text = await answer.text()
             if answer.status == 404 and text.startswith("there is no "):

@@ -25,6 +25,7 @@ from rich.console import Console
 from bayplan.api import Pod
 from bayplan.errors import InputError
 from bayplan.explain.explanation import explain
+from bayplan.explain.queue_view import QueueView, ViewKind
 from bayplan.explain.target import pods_of, target_of
 from bayplan.explain.text import print_explanation
 from bayplan.inputs.httpserver import SHUTDOWN_SECONDS, request_log
@@ -128,6 +129,7 @@ class WebPage:
         app.router.add_get("/metrics", self._metrics)
         app.router.add_get("/debug/decisions", self._decisions)
         app.router.add_get("/debug/explain", self._explain)
+        app.router.add_get("/debug/queues", self._queues)
         self._runner = web.AppRunner(
             app, access_log=None, logger=request_log(), shutdown_timeout=SHUTDOWN_SECONDS
         )
@@ -244,13 +246,33 @@ class WebPage:
         about = explain(live.scheduler, found[0], of)
         if request.query.get("output") == "json":
             return web.json_response(about.as_json())
-        out = io.StringIO()
-        text = request.query.get("width", "")
-        asked = int(text) if text.isascii() and text.isdigit() and len(text) < 5 else _WIDTH
-        width = asked if asked in _WIDTHS else _WIDTH
-        console = Console(file=out, width=width, highlight=False, emoji=False, no_color=True)
-        print_explanation(console, about)
-        return web.Response(text=out.getvalue())
+        return _printed(request, lambda console: print_explanation(console, about))
+
+    async def _queues(self, request: web.Request) -> web.Response:
+        kinds = {kind.value: kind for kind in ViewKind}
+        kind = kinds.get(request.query.get("view", "list"))
+        if kind is None:
+            return web.Response(status=400, text=f"give ?view={'|'.join(kinds)}\n")
+        live = self._live()
+        if live is None:
+            return web.Response(status=404, text="there is no queue yet\n")
+        view, scheduler = QueueView(kind, request.query.get("name", "")), live.scheduler
+        try:
+            if request.query.get("output") == "json":
+                return web.json_response(view.as_json(scheduler))
+            return _printed(request, lambda console: view.print(console, scheduler))
+        except InputError as exc:
+            return web.Response(status=404, text=f"{exc}\n")
+
+
+def _printed(request: web.Request, show: Callable[[Console], None]) -> web.Response:
+    """Return what ``show`` prints, as wide as the caller asks."""
+    out = io.StringIO()
+    text = request.query.get("width", "")
+    asked = int(text) if text.isascii() and text.isdigit() and len(text) < 5 else _WIDTH
+    width = asked if asked in _WIDTHS else _WIDTH
+    show(Console(file=out, width=width, highlight=False, emoji=False, no_color=True))
+    return web.Response(text=out.getvalue())
 
 
 def _plain(decision: Decision) -> dict[str, Any]:

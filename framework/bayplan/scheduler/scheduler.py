@@ -169,6 +169,27 @@ class Scheduler:
                     found.setdefault((report.system, report.name), report)
         return list(found.values())
 
+    def queue_of(self, unit: Unit) -> str | None:
+        """Return the queue that a unit belongs to, as ``SYSTEM/NAME``; None for none.
+
+        :raises PluginError: when a plugin raises.
+        """
+        profile = self.profile_of(unit.pods[0].pod)
+        for call in profile.runtime["queue_of"] if profile is not None else ():
+            queue: str | None = call(unit)
+            if queue is not None:
+                return queue
+        return None
+
+    def held_back(self, queue: str) -> list[QueuedUnit]:
+        """Return the units of a queue (``SYSTEM/NAME``) that gates hold back, oldest first.
+
+        :raises PluginError: when a plugin raises.
+        """
+        found = [one for one in self.queue.units.values() if one.place is Place.GATED and one.pods]
+        mine = [one for one in found if self.queue_of(self._state.unit(one)) == queue]
+        return sorted(mine, key=lambda one: one.added)
+
     def queue_line(self, unit: Unit) -> LineReport | None:
         """Return where a pending unit stands in its queue; None for a unit without a queue.
 

@@ -14,6 +14,7 @@ class VirtualTime:
     """Moves the clock of an embedded cluster with its scheduler. Times are in virtual seconds.
 
     :param on_step: called after each step of the scheduler.
+    :param on_settled: called at each instant, when nothing is left to do at it.
     """
 
     def __init__(
@@ -21,19 +22,23 @@ class VirtualTime:
         cluster: MemoryCluster,
         scheduler: Scheduler,
         on_step: Callable[[], None] | None = None,
+        on_settled: Callable[[], None] | None = None,
     ) -> None:
         self._cluster = cluster
         self._scheduler = scheduler
         self._on_step = on_step
+        self._on_settled = on_settled
 
     def settle(self) -> None:
         """Do everything that can be done at this instant."""
         while True:
             self._cluster.deliver()
             if not self._scheduler.step() and not self._cluster.deliver():
-                return
+                break
             if self._on_step is not None:
                 self._on_step()
+        if self._on_settled is not None:
+            self._on_settled()
 
     def advance(self, to: float, idle: bool = True) -> None:
         """Do everything that is due until a time; the clock stops at the last action.

@@ -1,0 +1,152 @@
+"""bayplan queue: on manifests, on a saved snapshot, and bad input."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from bayplan.api import kind_of
+from bayplan.cli import cli
+from bayplan.cluster.archive import write_archive
+from bayplan.cluster.manifests import load_manifests
+from bayplan.errors import InputError
+
+QUEUES = """
+apiVersion: v1
+kind: Node
+metadata: {name: n}
+status: {allocatable: {cpu: 8, memory: 32Gi, pods: 110}}
+---
+apiVersion: scheduling.volcano.sh/v1beta1
+kind: Queue
+metadata: {name: research}
+spec: {deserved: {cpu: 4}}
+---
+apiVersion: scheduling.volcano.sh/v1beta1
+kind: Queue
+metadata: {name: language}
+spec: {parent: research, deserved: {cpu: 4}, capability: {cpu: 4}}
+"""
+POD = """---
+apiVersion: v1
+kind: Pod
+metadata:
+  name: %s
+  annotations: {scheduling.volcano.sh/queue-name: language, %s}
+spec: {containers: [{name: c, resources: {requests: {cpu: %s}}}]}
+"""
+ENDS = 'bayplan.dev/duration: "60s"'
+JOBS = POD % ("short", ENDS, 3) + POD % ("next", "a: b", 2) + POD % ("large", "a: b", 16)
+
+
+def bayplan(*arguments: object) -> Result:
+    result = CliRunner().invoke(cli, [str(argument) for argument in arguments])
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result
+
+
+@pytest.fixture
+def manifests(tmp_path: Path) -> Path:
+    path = tmp_path / "all.yaml"
+    path.write_text(QUEUES + JOBS)
+    return path
+
+
+def shown(*arguments: object) -> Any:
+    return json.loads(bayplan("queue", *arguments, "-o", "json").stdout)
+
+
+def test_a_list_has_every_queue_at_the_end_of_the_simulation(manifests: Path) -> None:
+    content = shown("list", "-f", manifests)
+    by_name = {one["name"]: one for one in content["queues"]}
+    assert content["at"] >= 60
+    assert by_name.keys() >= {"research", "language"}
+    language = by_name["language"]
+    assert language["parent"] == "research"
+    assert (language["waiting"], language["running"]) == (1, 1)
+    assert language["resources"]["cpu"]["used"] == 2000
+    assert language["resources"]["cpu"]["limit"] == 4000
+    assert language["resources"]["cpu"]["demand"] == 18000
+
+
+def test_the_table_shows_amounts_in_units_that_people_use(manifests: Path) -> None:
+    lines = bayplan("queue", "list", "-f", manifests).stdout.splitlines()
+    (row,) = [line.split() for line in lines if line.startswith("language")]
+    assert row[:2] == ["language", "Open"]
+    assert row[3:5] == ["cpu", "2"]
+    assert row[7] == "4"
+    assert row[-2:] == ["1", "1"]
+
+
+def test_a_tree_draws_children_below_their_parents(manifests: Path) -> None:
+    out = bayplan("queue", "tree", "-f", manifests).stdout
+    assert out.index("research") < out.index("└── language")
+    assert "cpu 2/" in out
+
+
+def test_one_queue_is_shown_with_its_line_and_its_ancestors(manifests: Path) -> None:
+    content = shown("show", "language", "-f", manifests)
+    assert [one["name"] for one in content["ancestors"]] == ["research"]
+    (job,) = content["line"]
+    assert (job["job"], job["place"], job["pods"]) == ("default/large", 1, 1)
+    assert "cpu" in job["why"]
+    assert [one["name"] for one in shown("show", "research", "-f", manifests)["children"]] == [
+        "language"
+    ]
+    out = bayplan("queue", "show", "volcano/language", "-f", manifests).stdout
+    assert "Ancestors" in out
+    assert "1. large" in out
+
+
+def test_jobs_that_are_held_back_are_told_apart_from_the_line(tmp_path: Path) -> None:
+    path = tmp_path / "all.yaml"
+    closed = QUEUES.replace(
+        "capability: {cpu: 4}}", "capability: {cpu: 4}}\nstatus: {state: Closed}"
+    )
+    path.write_text(closed + POD % ("p", "a: b", 1))
+    content = shown("show", "language", "-f", path)
+    assert [(job["job"], job["place"]) for job in content["line"]] == [("default/p", 0)]
+    assert "Closed" in content["line"][0]["why"]
+    assert "held p" in bayplan("queue", "show", "language", "-f", path).stdout
+
+
+def test_watched_manifests_print_a_table_at_each_change(manifests: Path) -> None:
+    out = bayplan("queue", "list", "-w", "-f", manifests).stdout
+    times = [line for line in out.splitlines() if line.startswith("at ")]
+    assert times[0] == "at 0 s"
+    assert times[-1] == "at 60 s"
+    objects = bayplan("queue", "list", "-w", "-o", "json", "-f", manifests).stdout.splitlines()
+    assert [json.loads(line)["at"] for line in objects] == [0, 60]
+
+
+def test_a_saved_snapshot_is_read(manifests: Path, tmp_path: Path) -> None:
+    found: dict[Any, list[Any]] = {}
+    for obj in load_manifests([str(manifests)], in_full=True).contents or ():
+        assert obj.obj is not None
+        found.setdefault(kind_of(obj.obj), []).append(obj.obj)
+    archive = tmp_path / "cluster.zip"
+    write_archive(archive, found, {})
+    assert {one["name"] for one in shown("list", "-f", archive)["queues"]} >= {"language"}
+
+
+def test_an_unknown_queue_is_an_error_that_names_the_nearest(manifests: Path) -> None:
+    with pytest.raises(InputError, match=r'there is no queue "langage"; did you mean "language"'):
+        bayplan("queue", "show", "langage", "-f", manifests)
+
+
+def test_a_cluster_without_queues_is_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "all.yaml"
+    path.write_text(QUEUES.partition("---")[0])
+    for arguments in (["list"], ["tree"], ["show", "a"], ["list", "-w"]):
+        with pytest.raises(InputError, match="there is no queue: "):
+            bayplan("queue", *arguments, "-f", path)
+
+
+def test_manifests_and_a_cluster_exclude_each_other(manifests: Path) -> None:
+    with pytest.raises(InputError, match="-f and --kubeconfig exclude each other"):
+        bayplan("queue", "list", "-f", manifests, "--kubeconfig", "x")
