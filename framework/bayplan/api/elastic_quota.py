@@ -16,6 +16,7 @@ from bayplan.inputs.limits import ANNOTATION
 
 __all__ = [
     "QUOTA_PREFIX",
+    "REPORTED_ANNOTATIONS",
     "ElasticQuota",
     "ElasticQuotaProfile",
     "amounts_in",
@@ -28,6 +29,18 @@ Problem = tuple[str, str]
 
 QUOTA_PREFIX = "quota.scheduling.koordinator.sh/"
 """What the labels and annotations of quotas begin with."""
+REPORTED_ANNOTATIONS = frozenset(
+    QUOTA_PREFIX + name
+    for name in (
+        "allocated",
+        "child-request",
+        "non-preemptible-request",
+        "non-preemptible-used",
+        "request",
+        "runtime",
+    )
+)
+"""The annotations that only report what a quota has; ``guaranteed`` is read, too."""
 _BOOLEAN_LABELS = (
     "is-parent",
     "is-root",

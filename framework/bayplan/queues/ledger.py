@@ -13,7 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from bayplan.api import ApiObject
+from bayplan.api.definition import same_definition
 from bayplan.api.queue import Amounts, Queue
+from bayplan.queues.definitions import sound
 from bayplan.queues.tree import AmountRows, QueueTree
 from bayplan.snapshot import PodInfo, Snapshot
 
@@ -43,14 +45,24 @@ class _Entry:
     amounts: AmountRows
     fixed: bool
 
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, _Entry)
+            and (self.row, self.fixed) == (other.row, other.fixed)
+            and np.array_equal(self.amounts, other.amounts)
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
 
 class Ledger:
     """Follows the snapshot; ``tree`` is always up to date.
 
-    :param define: returns the queues of the tree from the snapshot's objects, without problems
-        that :class:`QueueTree` would refuse.
-    :param kinds: the types of the objects that define queues; a change of any of them rebuilds the
-        tree.
+    :param define: returns the queues of the tree from the snapshot's objects. Those that make no
+        tree are set apart by :func:`~bayplan.queues.definitions.sound`.
+    :param kinds: the types of the objects that define queues or say which queue a pod belongs to;
+        a change of one of them builds the tree again, a change of its status only where that
+        changes a queue.
     :param group_kinds: the types of the objects that name the queue of a pod group.
     """
 
@@ -66,13 +78,14 @@ class Ledger:
         self._define = define
         self._rules = rules
         self._tree = QueueTree(())
+        self._definitions: list[Queue] = []
         self._stale = True
+        self._restated = False
         self._used: dict[str, _Entry] = {}
         self._asked: dict[str, _Entry] = {}
         self._by_group: dict[str, set[str]] = {}
         self._vectors: dict[object, AmountRows] = {}
-        self.version = 0
-        """Changes whenever shares may have changed: the queues, the demand or the nodes."""
+        self._version = 0
         for kind in kinds:
             snapshot.on_object(kind, self._queue_changed)
         for kind in group_kinds:
@@ -83,23 +96,24 @@ class Ledger:
     @property
     def tree(self) -> QueueTree:
         """The tree, with what its queues use now."""
-        if self._stale:
-            self._rebuild()
+        self._refresh()
         return self._tree
+
+    @property
+    def version(self) -> int:
+        """Changes whenever shares may have changed: the queues or the demand."""
+        self._refresh()
+        return self._version
 
     def row_of(self, pod: PodInfo) -> int | None:
         """Return the row of a pod's queue, None for a pod without a queue of this tree."""
-        name = self._rules.queue_of(pod)
-        return self.tree.row_of.get(name) if name is not None else None
+        self._refresh()
+        return self._row_of(pod)
 
     def amounts_of(self, pod: PodInfo) -> AmountRows:
         """Return what a pod takes of its queue, as a row of the tree's columns."""
-        key = (pod.facts, tuple(self._rules.amounts(pod).items()))
-        vector = self._vectors.get(key)
-        width = len(self.tree.resources)
-        if vector is None or len(vector) < width:
-            vector = self._vectors[key] = self.tree.vector(dict(key[1]))
-        return vector
+        self._refresh()
+        return self._amounts_of(pod)
 
     def sum_of(self, pods: Iterable[PodInfo]) -> AmountRows:
         """Return what several pods take together, as a row of the tree's columns."""
@@ -113,9 +127,11 @@ class Ledger:
 
     # Following ---------------------------------------------------------------------------
 
-    def _queue_changed(self, old: object, new: object) -> None:
-        self._stale = True
-        self.version += 1
+    def _queue_changed(self, old: ApiObject | None, new: ApiObject | None) -> None:
+        if new is not None and same_definition(old, new):
+            self._restated = True
+        else:
+            self._stale = True
 
     def _group_changed(self, old: ApiObject | None, new: ApiObject | None) -> None:
         group = new or old
@@ -129,16 +145,18 @@ class Ledger:
 
     def _count_again(self, pod: PodInfo) -> None:
         placed = self._snapshot.placed.get(pod.key)
+        entry = self._entry(pod)
+        if entry == self._asked.get(pod.key):
+            return
         self._take_back(self._used, pod, self._tree.use)
         self._take_back(self._asked, pod, self._ask)
-        entry = self._entry(pod)
         if entry is not None:
             self._asked[pod.key] = entry
             self._ask(entry.row, entry.amounts)
             if placed is not None and self._rules.counts(placed[0]):
                 self._used[pod.key] = entry
                 self._tree.use(entry.row, entry.amounts, 1, entry.fixed)
-        self.version += 1
+        self._version += 1
 
     def _pod_moved(self, pod: PodInfo, node: str, placed: bool) -> None:
         if self._stale:
@@ -162,7 +180,7 @@ class Ledger:
                     del self._by_group[pod.gang]
         if self._stale:
             return
-        self.version += 1
+        self._version += 1
         if not added:
             self._take_back(self._asked, pod, self._ask)
             return
@@ -185,15 +203,42 @@ class Ledger:
             change(entry.row, entry.amounts, -1, entry.fixed)
 
     def _entry(self, pod: PodInfo) -> _Entry | None:
-        row = self.row_of(pod)
+        row = self._row_of(pod)
         if row is None:
             return None
-        return _Entry(row, self.amounts_of(pod), self._rules.is_fixed(pod))
+        return _Entry(row, self._amounts_of(pod), self._rules.is_fixed(pod))
+
+    def _row_of(self, pod: PodInfo) -> int | None:
+        name = self._rules.queue_of(pod)
+        return self._tree.row_of.get(name) if name is not None else None
+
+    def _amounts_of(self, pod: PodInfo) -> AmountRows:
+        key = (pod.facts, tuple(self._rules.amounts(pod).items()))
+        vector = self._vectors.get(key)
+        if vector is None or len(vector) < len(self._tree.resources):
+            vector = self._vectors[key] = self._tree.vector(dict(key[1]))
+        return vector
+
+    # Building ----------------------------------------------------------------------------
+
+    def _refresh(self) -> None:
+        """Build the tree again, unless only statuses changed that no queue depends on."""
+        if not (self._stale or self._restated):
+            return
+        definitions = sound(self._define(self._snapshot))
+        stale = self._stale or definitions != self._definitions
+        self._stale = self._restated = False
+        if stale:
+            self._definitions = definitions
+            self._version += 1
+            self._rebuild()
 
     def _rebuild(self) -> None:
-        """Build the tree again and count every pod: the plain way, and the oracle of the other."""
-        self._stale = False
-        self._tree = QueueTree(self._define(self._snapshot), self._tree.resources)
+        """Build the tree again and count every pod."""
+        self._tree = QueueTree(self._definitions, self._tree.resources)
+        for queue in self._definitions:
+            for share in (queue.deserved, queue.guaranteed, queue.limit):
+                self._tree.add_resources(share.amounts)
         self._used.clear()
         self._asked.clear()
         self._vectors.clear()
@@ -228,7 +273,7 @@ class Ledger:
 
     def recounted(self) -> QueueTree:
         """Return the tree as counted from nothing, to compare with the one that was followed."""
-        tree = QueueTree(self._define(self._snapshot), self.tree.resources)
+        tree = QueueTree(sound(self._define(self._snapshot)), self.tree.resources)
         for pod, _ in self._snapshot.placed.values():
             row = self.row_of(pod)
             if row is not None and self._rules.counts(pod):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
+from bayplan.queues.amounts import amount_text
+from bayplan.queues.notes import notes_on
 from bayplan.queues.tree import EPSILON, AmountRows, QueueTree
 
 __all__ = [
@@ -48,7 +50,8 @@ class QueueReport:
 
     ``system`` is the ecosystem that defines it, ``policy`` what decides on it. ``share`` is its
     dominant share: the most of any resource that it uses of what it may have now. ``waiting`` and
-    ``running`` count jobs: pod groups, and pods without one.
+    ``running`` count jobs: pod groups, and pods without one. ``problem`` says why it takes none,
+    ``notes`` what is odd about its definition.
     """
 
     system: str
@@ -64,6 +67,7 @@ class QueueReport:
     running: int = 0
     problem: str = ""
     children: Sequence[str] = ()
+    notes: Sequence[str] = ()
 
     def as_json(self) -> dict[str, Any]:
         """Return a JSON object; null is unlimited."""
@@ -136,13 +140,22 @@ def lent_of(tree: QueueTree) -> AmountRows:
     return lent
 
 
-def reports_of(tree: QueueTree, fair: AmountRows, system: str, policy: str) -> list[QueueReport]:
+def reports_of(
+    tree: QueueTree, fair: AmountRows, system: str, policy: str, offered: Collection[str] = ()
+) -> list[QueueReport]:
     """Return the reports of all queues of a tree, parents before children.
 
     :param fair: what each queue may have now by its policy, in the columns of the tree.
+    :param offered: the resources that some node offers; empty where there are no nodes.
     """
     lent = lent_of(tree)
-    return [_report(tree, row, fair, lent, system, policy) for row in range(len(tree))]
+    return [
+        replace(
+            _report(tree, row, fair, lent, system, policy),
+            notes=tuple(notes_on(tree, row, offered)),
+        )
+        for row in range(len(tree))
+    ]
 
 
 def _report(
@@ -182,21 +195,3 @@ def _report(
         problem=queue.problem or "",
         children=tuple(tree.name(child) for child in tree.children[row]),
     )
-
-
-_BINARY = ("", "Ki", "Mi", "Gi", "Ti", "Pi")
-
-
-def amount_text(resource: str, value: float) -> str:
-    """Return an amount for people: cores, bytes with a binary suffix, or a number."""
-    if value == float("inf"):
-        return "unlimited"
-    if resource == "cpu":
-        return f"{value / 1000:g}"
-    if resource in ("memory", "ephemeral-storage") or resource.startswith("hugepages-"):
-        for suffix in _BINARY[:-1]:
-            if abs(value) < 1024:
-                return f"{value:.4g}{suffix}"
-            value /= 1024
-        return f"{value:.4g}{_BINARY[-1]}"
-    return f"{value:g}"

@@ -14,6 +14,7 @@ from bayplan.api import (
     Pod,
     ResourceClaim,
 )
+from bayplan.api.definition import same_definition
 from bayplan.api.object_key import object_key
 from bayplan.cluster.protocol import WatchEvent, WatchType
 from bayplan.gangs.definitions import GangDefinitions
@@ -24,7 +25,6 @@ from bayplan.scheduler.gang_timeouts import GangTimeouts
 from bayplan.scheduler.object_changes import (
     claim_freed,
     node_difference,
-    same_definition,
     same_needs,
 )
 from bayplan.scheduler.state import SchedulerState

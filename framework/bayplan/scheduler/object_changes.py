@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from bayplan.api import ApiObject, Node, Pod, ResourceClaim
+from bayplan.api import Node, Pod, ResourceClaim
 from bayplan.plugin.events import ClusterEvent
 
-__all__ = ["claim_freed", "node_difference", "same_definition", "same_needs"]
+__all__ = ["claim_freed", "node_difference", "same_needs"]
 
 
 def same_needs(old: Pod, new: Pod) -> bool:
@@ -22,17 +22,6 @@ def same_needs(old: Pod, new: Pod) -> bool:
     if old.spec is new.spec:
         return True
     return replace(old.spec, node_name="") == replace(new.spec, node_name="")
-
-
-def same_definition(old: ApiObject | None, new: ApiObject) -> bool:
-    """Tell whether an update changed an object's status only."""
-    if old is None:
-        return False
-    meta = replace(new.metadata, resource_version=old.metadata.resource_version)
-    changes: dict[str, object] = {"metadata": meta}
-    if hasattr(new, "status"):
-        changes["status"] = getattr(old, "status", None)
-    return bool(replace(new, **changes) == old)
 
 
 def claim_freed(old: ResourceClaim | None, new: ResourceClaim) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from bayplan import Handle, PodInfo, Unit
+from bayplan.api import DeviceClass
 from bayplan.dialects.reading import timestamp
 from bayplan.inputs.durations import stated_duration
 from bayplan.naming import counted
@@ -21,22 +22,36 @@ _MOST_TRIED = 64
 """Running jobs whose end is tried, the soonest first."""
 
 
-def reports(policy: Policy) -> list[QueueReport]:
+def reports(handle: Handle, policy: Policy) -> list[QueueReport]:
     """Return the reports of a policy's queues, with the number of their jobs."""
     ledger = policy.ledger
     tree = ledger.tree
     waiting, running = ledger.jobs()
-    found = reports_of(tree, policy.fair(), policy.system, policy.name)
+    fair = policy.fair()
+    found = reports_of(tree, fair, policy.system, policy.name, _offered(handle, tree.resources))
     return [
         replace(one, waiting=waiting.get(row, 0), running=running.get(row, 0))
         for row, one in enumerate(found)
     ]
 
 
+def _offered(handle: Handle, resources: Iterable[str]) -> set[str]:
+    """Return the resources that nodes or classes of devices offer; none without any node."""
+    table = handle.snapshot.nodes
+    if not len(table):
+        return set()
+    found = {name for name in resources if table.allocatable(name).any()}
+    for name, devices in handle.snapshot.objects(DeviceClass).items():
+        extended = devices.spec.extended_resource_name
+        found |= {extended} if extended else set()
+        found |= {one for one in resources if one.endswith(f"deviceclass/{name}")}
+    return found
+
+
 def line_of(handle: Handle, policy: Policy, queue: str, unit: Unit) -> LineReport:
     """Return where a unit stands in the line of its queue."""
     row = policy.ledger.tree.row_of.get(queue)
-    own = reports(policy)[row] if row is not None else _unknown(policy, queue)
+    own = reports(handle, policy)[row] if row is not None else _unknown(policy, queue)
     keys = [other.key for other in handle.line(f"{policy.system}/{queue}")]
     place = keys.index(unit.key) + 1 if unit.key in keys else 0
     refusal = policy.refusal(unit) if row is not None else None

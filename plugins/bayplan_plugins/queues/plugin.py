@@ -147,7 +147,9 @@ class Queues(Plugin[QueuesArgs]):
     @hookimpl
     def queue_reports(self) -> list[QueueReport]:
         """Return the queues of all systems that have any."""
-        return [one for policy in self.policies if policy.active for one in reports(policy)]
+        return [
+            one for policy in self.policies if policy.active for one in reports(self.handle, policy)
+        ]
 
     @hookimpl
     def queue_line(self, unit: Unit) -> LineReport | None:

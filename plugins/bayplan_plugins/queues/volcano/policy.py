@@ -8,8 +8,9 @@ import numpy as np
 
 from bayplan import Args, Handle, PodInfo, Unit
 from bayplan.api import VolcanoPodGroup, VolcanoQueue
-from bayplan.api.queue import Queue, QueueState
+from bayplan.api.queue import Queue
 from bayplan.dialects import volcano
+from bayplan.queues.gate import gate
 from bayplan.queues.ledger import Ledger, PodRules
 from bayplan.queues.tree import EPSILON, AmountRows
 from bayplan.snapshot import Snapshot
@@ -55,14 +56,8 @@ class VolcanoPolicy:
         return pod.annotations.get(volcano.QUEUE_ANNOTATION)
 
     def gate(self, pod: PodInfo, queue: str) -> str | None:
-        """Hold back pods of queues that do not exist or are not open."""
-        row = self.ledger.tree.row_of.get(queue)
-        if row is None:
-            return f'waiting for Queue "{queue}", which does not exist'
-        state = self.ledger.tree.queues[row].state
-        if state is not QueueState.OPEN:
-            return f'Queue "{queue}" is {state.value} and takes no jobs'
-        return None
+        """Hold back pods of queues that do not exist, are broken or are not open."""
+        return gate(self.ledger.tree, "Queue", queue, leaves_only=False)
 
     def order(self, unit: Unit, added: float) -> tuple[float, ...]:
         """Order by priority, then by arrival."""

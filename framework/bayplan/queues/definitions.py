@@ -1,0 +1,105 @@
+"""Definitions of queues made sound: what is broken is set apart, with what is below it.
+
+A broken queue keeps its name, so that its jobs learn why they wait and what runs of it is counted.
+It has no share of anything, and nobody may reclaim what its pods have.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from bayplan.api.queue import Queue, Share
+
+__all__ = ["sound"]
+
+_AMOUNTS = ("deserved", "guaranteed", "limit", "weight", "lent", "borrowed")
+_NOTHING = Share()
+_ANCESTOR = "its ancestor "
+
+
+def sound(queues: Iterable[Queue]) -> list[Queue]:
+    """Return queues of which :class:`~bayplan.queues.tree.QueueTree` makes a tree.
+
+    Queues that share a name, have a missing parent, are in a cycle or have an amount below zero
+    get a ``problem``, and so do all below them. Of several with one name the first is kept. Those
+    with a missing parent and those in a cycle become roots. All others stay as they are.
+    """
+    named: dict[str, list[Queue]] = {}
+    for queue in queues:
+        named.setdefault(queue.name, []).append(queue)
+    found = {name: same[0] for name, same in named.items()}
+    problems = {name: text for name, same in named.items() if (text := _own_problem(same))}
+    detached = _detached(found)
+    for name, text in detached.items():
+        problems.setdefault(name, text)
+    for name in found:
+        _inherit(name, found, problems)
+    return [
+        _broken(queue, problems[name], "" if name in detached else queue.parent)
+        if name in problems
+        else queue
+        for name, queue in found.items()
+    ]
+
+
+def _own_problem(same: list[Queue]) -> str:
+    queue = same[0]
+    if len(same) > 1:
+        sources = " and ".join(sorted(one.source or one.name for one in same))
+        return f'{len(same)} queues have the name "{queue.name}": {sources}'
+    if queue.problem:
+        return queue.problem
+    for field in _AMOUNTS:
+        share: Share = getattr(queue, field)
+        for resource, amount in (*share.amounts.items(), ("other resources", share.other)):
+            if math.isnan(amount) or amount < 0:
+                return f"{field} of {resource}: expected 0 or more, got {amount:g}"
+    return ""
+
+
+def _detached(queues: Mapping[str, Queue]) -> dict[str, str]:
+    """Return the queues, by name, whose parent is missing or that are in a cycle, and why."""
+    found: dict[str, str] = {}
+    seen: set[str] = set()
+    for start in queues:
+        chain: list[str] = []
+        name = start
+        while name in queues and name not in seen:
+            seen.add(name)
+            chain.append(name)
+            name = queues[name].parent
+        if name and name not in queues:
+            found[chain[-1]] = f'its parent "{name}" does not exist'
+        elif name in chain:
+            cycle = chain[chain.index(name) :]
+            text = f"queues are their own ancestors: {' -> '.join([*cycle, name])}"
+            found |= dict.fromkeys(cycle, text)
+    return found
+
+
+def _inherit(name: str, queues: Mapping[str, Queue], problems: dict[str, str]) -> None:
+    """Give a queue the problem of its nearest broken ancestor, if it has none of its own."""
+    above = name
+    while above and above not in problems:
+        above = queues[above].parent
+    if above and above != name:
+        text = problems[above]
+        said = text if text.startswith(_ANCESTOR) else f'{_ANCESTOR}"{above}": {text}'
+        problems[name] = said
+
+
+def _broken(queue: Queue, problem: str, parent: str) -> Queue:
+    return replace(
+        queue,
+        parent=parent,
+        problem=problem,
+        reclaimable=False,
+        deserved=_NOTHING,
+        guaranteed=_NOTHING,
+        limit=_NOTHING,
+        weight=_NOTHING,
+        lent=_NOTHING,
+        borrowed=_NOTHING,
+    )
