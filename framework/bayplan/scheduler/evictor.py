@@ -32,12 +32,16 @@ _REMEMBERED = 100_000
 
 @dataclass(frozen=True)
 class Eviction:
-    """A pod (by key) that was evicted, when (seconds), the unit that preempted it, and why."""
+    """A pod (by key) that was evicted, when (seconds), the unit that preempted it, and why.
+
+    ``moves_to`` is the node where it fits once it is created again, "" for none.
+    """
 
     pod: str
     at: float
     unit: str
     reason: str = ""
+    moves_to: str = ""
 
 
 class Evictor:
@@ -122,7 +126,8 @@ class Evictor:
         grace = max((v.spec.termination_grace_period_seconds for v in victims), default=0)
         until = self._state.now + max(_nomination_time(unit), grace + _AFTER_GRACE)
         nodes, domain = preemption.nodes, preemption.domain
-        made = Nomination(unit.key, pods, nodes, until, waited_for, domain, preemption.reason)
+        why, moves = preemption.reason, preemption.moves
+        made = Nomination(unit.key, pods, nodes, until, waited_for, domain, why, moves)
         self._nominator.add(made)
         for pod in pods:
             self._recorder.nominated(pod, nodes[pod.key], len(waited_for))
@@ -172,7 +177,8 @@ class Evictor:
         """Handle the cluster's answer to an eviction."""
         now, unit = self._state.now, nomination.unit
         if error is None or isinstance(error, NotFound):
-            self.evicted.append(Eviction(victim.key, now, unit, nomination.reason))
+            node = nomination.moves.get(victim.key, "")
+            self.evicted.append(Eviction(victim.key, now, unit, nomination.reason, node))
             placed = self._state.snapshot.placed.get(victim.key)
             self._recorder.preempted(victim, unit, placed[1] if placed else "")
             return

@@ -8,7 +8,7 @@ their nominated nodes.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from bayplan.snapshot import PodInfo, Snapshot
 
@@ -20,7 +20,8 @@ class Nomination:
     """The nodes nominated for a unit's pods, by pod key, until a time in seconds.
 
     ``victims`` are the pods, by key, whose end the unit waits for. ``domain`` is the network
-    domain of the nodes, "" without one. ``reason`` is told to the victims.
+    domain of the nodes, "" without one. ``reason`` is told to the victims, ``moves`` names the
+    node where a victim, by key, fits once it is created again.
     """
 
     unit: str
@@ -30,6 +31,7 @@ class Nomination:
     victims: set[str]
     domain: str = ""
     reason: str = ""
+    moves: Mapping[str, str] = field(default_factory=dict)
 
 
 class Nominator:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from bayplan import (
     ClusterEvent,
     Handle,
+    Overdue,
     Placements,
     Plugin,
     PodInfo,
@@ -126,8 +127,20 @@ class Queues(Plugin[QueuesArgs]):
         plan = found[0].plan(unit, action)
         if plan is None or isinstance(plan, str):
             return plan
-        room = RoomSearch(self.handle, unit, plan).run()
+        room = plan if isinstance(plan, Room) else RoomSearch(self.handle, unit, plan).run()
         return None if room is None else self._preemption(unit, room, action)
+
+    @hookimpl
+    def overdue(self) -> Overdue | None:
+        """Evict the pods that a system's rules let hold their nodes no longer."""
+        found = [one for one in (policy.overdue() for policy in self._active()) if one is not None]
+        if not found:
+            return None
+        victims = [pair for one in found for pair in one.victims]
+        return Overdue(victims, min((o.again for o in found if o.again is not None), default=None))
+
+    def _active(self) -> list[Policy]:
+        return [policy for policy in self.policies if policy.active]
 
     def _preemption(self, unit: Unit, room: Room, action: str) -> Preemption:
         victims = room.victims

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bayplan import Args, Handle
+from bayplan_plugins.queues.fair_share.policy import FairShareArgs, FairSharePolicy
 from bayplan_plugins.queues.policy import Policy
 from bayplan_plugins.queues.volcano.policy import VolcanoArgs, VolcanoPolicy
 
@@ -13,8 +14,9 @@ class QueuesArgs(Args):
     """Arguments of Queues: those of each system's policy."""
 
     volcano: VolcanoArgs = VolcanoArgs()
+    kai: FairShareArgs = FairShareArgs()
 
 
 def make_policies(args: QueuesArgs, handle: Handle) -> list[Policy]:
     """Return the policies of all systems."""
-    return [VolcanoPolicy(args.volcano, handle)]
+    return [VolcanoPolicy(args.volcano, handle), FairSharePolicy(args.kai, handle)]

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from bayplan import PodInfo, Unit
+from bayplan import Overdue, PodInfo, Unit
 from bayplan.queues.ledger import Ledger
 from bayplan.queues.report import amount_text
 from bayplan.queues.tree import AmountRows
+
+if TYPE_CHECKING:
+    from bayplan_plugins.queues.room import Room
 
 __all__ = ["Moves", "Policy", "QuotaRefusal", "RoomPlan", "Step"]
 
@@ -119,5 +122,11 @@ class Policy(Protocol):
     def fair(self) -> AmountRows:
         """Return what each queue may have now, in the ledger's rows and columns."""
 
-    def plan(self, unit: Unit, action: str) -> RoomPlan | str | None:
-        """Return how to make room for a unit; a text says why it may not; None for no way."""
+    def plan(self, unit: Unit, action: str) -> RoomPlan | Room | str | None:
+        """Return how to make room for a unit; a text says why it may not; None for no way.
+
+        A system whose own order of trials decides returns the room itself.
+        """
+
+    def overdue(self) -> Overdue | None:
+        """Return pods to evict though no unit waits for their nodes; None for none."""

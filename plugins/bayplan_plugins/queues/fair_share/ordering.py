@@ -43,7 +43,7 @@ def standing(
     """
     tree = shares.tree
     queue = tree.queues[row]
-    used = tree.used[row]
+    used = shares.used[row]
     allocatable = shares.allocatable(row)
     with_job = used + requested
     rank = (

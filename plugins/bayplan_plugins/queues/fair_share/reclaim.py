@@ -40,7 +40,7 @@ class Reclaimer:
         A job that cannot be preempted has to stay within the quota, too.
         """
         shares = self.shares
-        if not within(shares.tree.used[self.row] + self.requested, shares.fair[self.row]):
+        if not within(shares.used[self.row] + self.requested, shares.fair[self.row]):
             return False
         return self.preemptible or shares.fixed_fits_quota(self.row, self.requested)
 
@@ -51,7 +51,7 @@ class Reclaimer:
         """
         shares, tree = self.shares, self.shares.tree
         own, theirs = self._below_common(victim)
-        used = tree.used[theirs]
+        used = shares.used[theirs]
         if not shares.fits_quota(own, self.requested):
             return over_share(shares, theirs, used)
         deserved = tree.deserved[theirs]
@@ -136,7 +136,7 @@ class _After:
 
     def left(self, row: int) -> AmountRows:
         """Return what a queue has left."""
-        left: AmountRows = self._left.get(row, self.shares.tree.used[row])
+        left: AmountRows = self._left.get(row, self.shares.used[row])
         return left
 
     def take(self, row: int, unit: AmountRows, involved: npt.NDArray[np.bool_]) -> None:

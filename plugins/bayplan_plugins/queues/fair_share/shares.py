@@ -15,16 +15,33 @@ __all__ = ["FairShares", "within"]
 class FairShares:
     """A tree of queues with the fair share of each.
 
-    What the queues use is read from the tree, so that it follows trials.
+    What the queues use is read from the tree, so that it follows trials, unless it is given.
 
     :param fair: the fair shares, shape (queues, resources), see
         :class:`~bayplan_plugins.queues.fair_share.division.Division`.
     :param total: the cluster's amounts, one row.
+    :param kept: what the queues used at some time, and the part of it that cannot be preempted.
     """
 
     tree: QueueTree
     fair: AmountRows
     total: AmountRows
+    kept: tuple[AmountRows, AmountRows] | None = None
+
+    @property
+    def used(self) -> AmountRows:
+        """What each queue uses, shape (queues, resources)."""
+        return self.tree.used if self.kept is None else self.kept[0]
+
+    @property
+    def fixed(self) -> AmountRows:
+        """The part of it that cannot be preempted."""
+        return self.tree.fixed if self.kept is None else self.kept[1]
+
+    def frozen(self) -> FairShares:
+        """Return the shares with what the queues use now, whatever trials change."""
+        kept = self.tree.used.copy(), self.tree.fixed.copy()
+        return FairShares(self.tree, self.fair, self.total, kept)
 
     def allocatable(self, row: int) -> AmountRows:
         """Return the most that a queue may hold on to: its quota or fair share, up to its limit.
@@ -39,11 +56,11 @@ class FairShares:
 
     def fits_quota(self, row: int, requested: AmountRows) -> bool:
         """Tell whether a queue stays within its quota on every resource with the request added."""
-        return within(self.tree.used[row] + requested, self.tree.deserved[row])
+        return within(self.used[row] + requested, self.tree.deserved[row])
 
     def fixed_fits_quota(self, row: int, requested: AmountRows) -> bool:
         """Tell the same of what cannot be preempted, the request included."""
-        return within(self.tree.fixed[row] + requested, self.tree.deserved[row])
+        return within(self.fixed[row] + requested, self.tree.deserved[row])
 
 
 def within(amounts: AmountRows, bounds: AmountRows) -> bool:

@@ -105,6 +105,9 @@ class VolcanoPolicy:
         """Return no way to make room."""
         return None
 
+    def overdue(self) -> None:
+        """Evict nothing that no unit waits for."""
+
 
 def _queues(snapshot: Snapshot) -> list[Queue]:
     return [volcano.queue_of(one) for one in snapshot.objects(VolcanoQueue).values()]

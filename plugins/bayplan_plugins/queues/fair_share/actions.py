@@ -1,0 +1,274 @@
+"""KAI's actions: place on nodes that become free, consolidate, reclaim, preempt."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from bayplan import Handle, PodInfo, Unit
+from bayplan.dialects.reading import timestamp
+from bayplan.inputs.durations import parse_duration
+from bayplan.queues.ledger import Ledger
+from bayplan.queues.tree import AmountRows
+from bayplan_plugins.queues.fair_share.capacity import over_quota
+from bayplan_plugins.queues.fair_share.jobs import Job, Jobs, pod_order
+from bayplan_plugins.queues.fair_share.lines import victim_line
+from bayplan_plugins.queues.fair_share.min_runtime import (
+    ReclaimResolution,
+    preempt_min_runtime,
+    reclaim_min_runtime,
+)
+from bayplan_plugins.queues.fair_share.movers import Movers
+from bayplan_plugins.queues.fair_share.reclaim import Reclaimer
+from bayplan_plugins.queues.fair_share.scenarios import ScenarioSearch, Way
+from bayplan_plugins.queues.fair_share.shares import FairShares
+from bayplan_plugins.queues.room import Room
+
+if TYPE_CHECKING:
+    from bayplan_plugins.queues.fair_share.policy import FairShareArgs
+
+__all__ = ["Actions"]
+
+_GPU = "nvidia.com/gpu"
+
+Losses = Sequence[tuple[Job, Sequence[PodInfo]]]
+
+
+@dataclass(frozen=True)
+class _Candidate:
+    """The job that needs room."""
+
+    unit: Unit
+    job: Job
+    row: int
+    requested: AmountRows
+
+
+class Actions:
+    """Finds room for one unit at a time.
+
+    :param shares: returns the fair shares as they are now.
+    """
+
+    def __init__(
+        self,
+        args: FairShareArgs,
+        handle: Handle,
+        ledger: Ledger,
+        jobs: Jobs,
+        shares: Callable[[], FairShares],
+        queue_of: Callable[[PodInfo], str | None],
+    ) -> None:
+        self._args = args
+        self._handle = handle
+        self._ledger = ledger
+        self._jobs = jobs
+        self._shares = shares
+        self._queue_of = queue_of
+        self._movers = Movers(handle)
+        self._resolution = ReclaimResolution(args.reclaim_resolve_method)
+        self.searching = False
+        """Whether a search places units on nodes that are not free yet."""
+
+    def run(self, unit: Unit, queue: str, action: str) -> Room | str | None:
+        """Return the room that an action finds; a text says why it may not look for any."""
+        row = self._ledger.tree.row_of.get(queue)
+        if row is None:
+            return None
+        job = self._jobs.of_unit(unit, queue)
+        candidate = _Candidate(unit, job, row, self._ledger.sum_of(unit.pods))
+        self.searching = True
+        try:
+            if action == "allocate":
+                return self._allocate(candidate)
+            if not self._delay_is_over(job, unit.pods[0]):
+                return f"{action}: waits for its preemption delay to end"
+            ways = {
+                "consolidation": self._consolidate,
+                "reclaim": self._reclaim,
+                "preempt": self._preempt,
+            }
+            way = ways[action](candidate)
+            if way is None:
+                return None
+            room = self._search().run(unit, queue, way)
+            if room is not None:
+                self._movers.add(room.moves)
+            return room
+        finally:
+            self.searching = False
+
+    def _search(self) -> ScenarioSearch:
+        return ScenarioSearch(
+            self._handle,
+            self._ledger,
+            self._jobs,
+            self._shares,
+            self._movers.leaving(),
+            self._movers.coming(),
+        )
+
+    def _delay_is_over(self, job: Job, pod: PodInfo) -> bool:
+        group = self._jobs.group_of(pod)
+        if group is None or not group.spec.preemption_delay:
+            return True
+        evicted = timestamp(group.metadata.annotations.get("kai.scheduler/last-eviction-timestamp"))
+        since = max(job.created, evicted)
+        return self._now >= since + parse_duration(group.spec.preemption_delay)
+
+    @property
+    def _now(self) -> float:
+        return self._handle.unix_time
+
+    # Ways --------------------------------------------------------------------------------
+
+    def _allocate(self, candidate: _Candidate) -> Room | None:
+        """Wait for pods that are leaving where no other room is needed."""
+        leaving = self._movers.leaving()
+        nodes = self._search().without_victims(candidate.unit) if leaving else None
+        if nodes is None:
+            return None
+        used = set(nodes.values())
+        placed = self._handle.snapshot.placed
+        waited_for = [pod for pod in leaving if placed[pod.key][1] in used]
+        return Room((waited_for,), nodes)
+
+    def _consolidate(self, candidate: _Candidate) -> Way | None:
+        most = self._args.max_consolidation_preemptees
+        if most == 0 or not candidate.job.preemptible or not self._are_enough(candidate.unit):
+            return None
+        victims = [job for job in self._running() if job.key != candidate.job.key]
+        if most > 0:
+            victims = victims[: most + 1]
+        return self._way(victims, lambda unit, lost: True, moves_all=True)
+
+    def _reclaim(self, candidate: _Candidate) -> Way | None:
+        shares = self._shares().frozen()
+        reclaimer = self._reclaimer(candidate, candidate.unit, shares)
+        if not reclaimer.may_start():
+            return None
+        considered: dict[str, bool] = {}
+        victims = []
+        for job in self._running():
+            if job.queue == candidate.job.queue:
+                continue
+            if job.queue not in considered:
+                considered[job.queue] = reclaimer.may_consider(shares.tree.row_of[job.queue])
+            if considered[job.queue] and (job.is_elastic or not self._is_safe(job, candidate)):
+                victims.append(job)
+
+        def accepts(unit: Unit, lost: Losses) -> bool:
+            if not self._keep_minimum(lost, candidate):
+                return False
+            return self._reclaimer(candidate, unit, shares).may_take(self._losses(lost))
+
+        return self._way(victims, accepts, shares=shares)
+
+    def _preempt(self, candidate: _Candidate) -> Way | None:
+        job = candidate.job
+        if not job.preemptible and over_quota(
+            self._ledger.tree, candidate.row, candidate.requested
+        ):
+            return None
+        victims = [
+            other
+            for other in self._running()
+            if other.queue == job.queue
+            and other.priority < job.priority
+            and other.key != job.key
+            and (other.is_elastic or not self._is_safe(other, candidate))
+        ]
+        return self._way(victims, lambda unit, lost: self._keep_minimum(lost, candidate))
+
+    def _way(
+        self,
+        victims: Sequence[Job],
+        accepts: Callable[[Unit, Losses], bool],
+        moves_all: bool = False,
+        shares: FairShares | None = None,
+    ) -> Way | None:
+        if not victims:
+            return None
+        frozen = shares or self._shares().frozen()
+
+        def line() -> Iterator[tuple[Job, list[PodInfo]]]:
+            return victim_line(frozen, self._ledger, victims)
+
+        return Way(line, accepts, moves_all)
+
+    # Rules -------------------------------------------------------------------------------
+
+    def _reclaimer(self, candidate: _Candidate, unit: Unit, shares: FairShares) -> Reclaimer:
+        return Reclaimer(
+            shares,
+            candidate.row,
+            self._ledger.sum_of(unit.pods),
+            candidate.job.preemptible,
+            self._args.reclaimer_saturation_multiplier,
+        )
+
+    def _losses(self, lost: Losses) -> dict[int, list[AmountRows]]:
+        """Return what queues lose: surplus pods one by one, what a minimum needs together."""
+        by_job: dict[str, tuple[Job, list[PodInfo]]] = {}
+        for job, pods in lost:
+            by_job.setdefault(job.key, (job, []))[1].extend(pods)
+        losses: dict[int, list[AmountRows]] = {}
+        for job, pods in by_job.values():
+            core: list[PodInfo] = []
+            units = losses.setdefault(self._ledger.tree.row_of[job.queue], [])
+            for one in job.sets:
+                own = {pod.key for pod in one.active}
+                mine = [pod for pod in pods if pod.key in own]
+                core += mine[: one.least]
+                units += [self._ledger.amounts_of(pod) for pod in mine[one.least :]]
+            if core:
+                units.append(self._ledger.sum_of(core))
+        return losses
+
+    def _keep_minimum(self, lost: Losses, candidate: _Candidate) -> bool:
+        """Tell whether elastic jobs that are safe for now keep as many pods as they need."""
+        going: dict[str, int] = {}
+        for job, pods in lost:
+            going[job.key] = going.get(job.key, 0) + len(pods)
+        for job in {job.key: job for job, _ in reversed(lost)}.values():
+            least = sum(one.least for one in job.sets)
+            if job.is_elastic and self._is_safe(job, candidate):
+                if len(job.pods) - going[job.key] < least:
+                    return False
+        return True
+
+    def _is_safe(self, job: Job, candidate: _Candidate) -> bool:
+        """Tell whether a job has not run for as long as its queue grants it."""
+        tree = self._ledger.tree
+        row = tree.row_of[job.queue]
+        if job.queue == candidate.job.queue:
+            default = parse_duration(self._args.default_preempt_min_runtime)
+            seconds = preempt_min_runtime(tree, row, default)
+        else:
+            default = parse_duration(self._args.default_reclaim_min_runtime)
+            seconds = reclaim_min_runtime(tree, row, candidate.row, self._resolution, default)
+        return seconds > 0 and job.started > 0 and self._now < job.started + seconds
+
+    def _are_enough(self, unit: Unit) -> bool:
+        """Tell whether the cluster has enough GPUs that are free, or become free, for a unit."""
+        table = self._handle.snapshot.nodes
+        free = np.maximum(table.allocatable(_GPU) - table.used(_GPU), 0).sum()
+        leaving = sum(pod.requests.get(_GPU, 0) for pod in self._movers.leaving())
+        needed = sum(pod.requests.get(_GPU, 0) for pod in unit.pods)
+        return bool(needed <= free + leaving)
+
+    def _running(self) -> list[Job]:
+        """Return the preemptible jobs that hold nodes."""
+        pods: dict[str, list[PodInfo]] = {}
+        for pod, _ in self._handle.snapshot.placed.values():
+            if not pod.terminating and not self._handle.is_nominated(pod):
+                pods.setdefault(pod.gang or pod.key, []).append(pod)
+        jobs = []
+        for own in pods.values():
+            queue = self._queue_of(own[0])
+            if queue in self._ledger.tree.row_of and self._jobs.is_preemptible(own[0]):
+                jobs.append(self._jobs.job(sorted(own, key=pod_order), queue))
+        return jobs

@@ -1,0 +1,236 @@
+"""The policy ``fair-share``: queues of KAI, decided as KAI does, checked against the real nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Literal
+
+import numpy as np
+from pydantic import AliasChoices, Field, field_validator
+
+from bayplan import Args, Handle, Overdue, PodInfo, Unit
+from bayplan.api import KaiPodGroup, KaiQueue
+from bayplan.api.queue import Amounts, Queue
+from bayplan.dialects import kai
+from bayplan.inputs.durations import parse_duration
+from bayplan.queues.ledger import Ledger, PodRules
+from bayplan.queues.tree import AmountRows
+from bayplan.snapshot import Snapshot
+from bayplan_plugins.queues.fair_share.actions import Actions
+from bayplan_plugins.queues.fair_share.capacity import job_over_capacity
+from bayplan_plugins.queues.fair_share.division import Division
+from bayplan_plugins.queues.fair_share.jobs import Jobs
+from bayplan_plugins.queues.fair_share.lines import Head, Standings
+from bayplan_plugins.queues.fair_share.shares import FairShares
+from bayplan_plugins.queues.fair_share.stale import StaleGangs
+from bayplan_plugins.queues.fair_share.turns import next_pods
+from bayplan_plugins.queues.policy import QuotaRefusal, RoomPlan
+from bayplan_plugins.queues.room import Room
+
+__all__ = ["FairShareArgs", "FairSharePolicy"]
+
+_KINDS = ("cpu", "memory", "nvidia.com/gpu")
+"""What KAI's queues share; they know nothing of other resources."""
+
+Action = Literal["allocate", "consolidation", "reclaim", "preempt", "stalegangeviction"]
+
+
+class FairShareArgs(Args):
+    """Arguments of ``fair-share``, those of KAI's scheduler and its plugins.
+
+    ``kValue`` says how much past usage counts against a queue. The saturation multiplier, at least
+    1, says how much fuller than a reclaiming queue its siblings have to stay. Times are durations
+    such as "5m". Consolidation looks at ``maxConsolidationPreemptees`` jobs, at all of them with
+    -1, and is off with 0.
+    """
+
+    actions: tuple[Action, ...] = (
+        "allocate",
+        "consolidation",
+        "reclaim",
+        "preempt",
+        "stalegangeviction",
+    )
+    k_value: float = 1.0
+    reclaimer_saturation_multiplier: float = Field(
+        default=1.0,
+        ge=1.0,
+        validation_alias=AliasChoices(
+            "reclaimerSaturationMultiplier", "relcaimerSaturationMultiplier"
+        ),
+    )
+    default_reclaim_min_runtime: str = "0s"
+    default_preempt_min_runtime: str = "0s"
+    reclaim_resolve_method: Literal["lca", "queue"] = "lca"
+    max_consolidation_preemptees: int = Field(default=16, ge=-1)
+    allow_consolidating_reclaim: bool = True
+    default_staleness_grace_period: str = "60s"
+
+    @field_validator(
+        "default_reclaim_min_runtime",
+        "default_preempt_min_runtime",
+        "default_staleness_grace_period",
+    )
+    @classmethod
+    def _durations(cls, text: str) -> str:
+        parse_duration(text)
+        return text
+
+
+class FairSharePolicy:
+    """Order, limits and victims as KAI decides them."""
+
+    name = "fair-share"
+    system = "kai"
+
+    def __init__(self, args: FairShareArgs, handle: Handle) -> None:
+        self.args = args
+        self._handle = handle
+        self.actions: Sequence[str] = tuple(
+            action for action in args.actions if action != "stalegangeviction"
+        )
+        self._jobs = Jobs(handle)
+        rules = PodRules(
+            queue_of=self.queue_of,
+            amounts=_amounts,
+            is_fixed=lambda pod: not self._jobs.is_preemptible(pod),
+            counts=lambda pod: not pod.terminating,
+        )
+        snapshot = handle.snapshot
+        self.ledger = Ledger(snapshot, _queues, (KaiQueue,), (KaiPodGroup,), rules)
+        self._shares: tuple[object, FairShares] | None = None
+        self._standings: tuple[FairShares, Standings] | None = None
+        self._actions = Actions(args, handle, self.ledger, self._jobs, self.shares, self.queue_of)
+        self._stale = StaleGangs(handle, parse_duration(args.default_staleness_grace_period))
+
+    @property
+    def active(self) -> bool:
+        """Whether the cluster has any KAI Queue."""
+        return bool(self._handle.snapshot.objects(KaiQueue))
+
+    def shares(self) -> FairShares:
+        """Return the fair shares as they follow from the queues, the demand and the nodes."""
+        tree = self.ledger.tree
+        tree.add_resources(_KINDS)
+        table = self._handle.snapshot.nodes
+        total = np.array([float(table.allocatable(name).sum()) for name in tree.resources])
+        mark = (self.ledger.version, id(tree), total.tobytes())
+        if self._shares is None or self._shares[0] != mark:
+            fair = Division(tree, self.args.k_value).fair_shares(total)
+            self._shares = (mark, FairShares(tree, fair, total))
+        return self._shares[1]
+
+    def fair(self) -> AmountRows:
+        """Return the fair share of each queue."""
+        return self.shares().fair
+
+    # In the queue ------------------------------------------------------------------------
+
+    def queue_of(self, pod: PodInfo) -> str | None:
+        """Return the queue of the pod's group, or the one that its label names."""
+        group = self._jobs.group_of(pod)
+        if group is not None and group.spec.queue:
+            return group.spec.queue
+        return pod.labels.get(kai.QUEUE_LABEL)
+
+    def gate(self, pod: PodInfo, queue: str) -> str | None:
+        """Hold back pods of queues that do not exist or that have children."""
+        tree = self.ledger.tree
+        row = tree.row_of.get(queue)
+        if row is None:
+            return f'waiting for Queue "{queue}", which does not exist'
+        if not tree.is_leaf(row):
+            return f'Queue "{queue}" has child queues and takes no jobs itself'
+        return tree.queues[row].problem
+
+    def order(self, unit: Unit, added: float) -> tuple[float, ...]:
+        """Order by priority; then jobs below their minimum, at it, above it; then by age."""
+        job = self._jobs.of_unit(unit, "")
+        return (-float(job.priority), float(job.standing), job.created, added)
+
+    def next_queue(self, heads: Mapping[str, Unit], action: str) -> str | None:
+        """Return the queue whose first job comes first."""
+        shares = self.shares()
+        if self._standings is None or self._standings[0] is not shares:
+            self._standings = (shares, Standings(shares))
+        rows = {shares.tree.row_of[name]: unit for name, unit in heads.items()}
+        found = {row: Head(self._asked(unit)) for row, unit in rows.items()}
+        return shares.tree.name(self._standings[1].first(found))
+
+    def _asked(self, unit: Unit) -> AmountRows:
+        return self.ledger.sum_of(self.turn(unit) or unit.pods)
+
+    def turn(self, unit: Unit) -> Sequence[PodInfo] | None:
+        """Place what the minimum lacks together, then one pod at a time."""
+        if unit.gang is None:
+            return None
+        ready = {pod.key for pod in unit.pods}
+        return [pod for pod in next_pods(self._jobs.of_unit(unit, "")) if pod.key in ready]
+
+    # Limits ------------------------------------------------------------------------------
+
+    def refusal(self, unit: Unit) -> QuotaRefusal | str | None:
+        """Refuse a job beyond a limit, or beyond the quota if it cannot be preempted."""
+        if "allocate" not in self.args.actions and not self._actions.searching:
+            return "the profile's actions place no job on free nodes"
+        row = self.ledger.row_of(unit.pods[0])
+        if row is None:
+            return None
+        requested = self.ledger.sum_of(unit.pods)
+        preemptible = self._jobs.is_preemptible(unit.pods[0])
+        return job_over_capacity(self.ledger.tree, row, requested, preemptible)
+
+    def overrun(self, pod: PodInfo) -> QuotaRefusal | str | None:
+        """Refuse a pod that took a queue beyond what it may have."""
+        row = self.ledger.row_of(pod)
+        if row is None:
+            return None
+        preemptible = self._jobs.is_preemptible(pod)
+        taken = self.ledger.amounts_of(pod)
+        tree = self.ledger.tree
+        tree.use(row, taken, -1, not preemptible)
+        try:
+            return job_over_capacity(tree, row, taken, preemptible)
+        finally:
+            tree.use(row, taken, 1, not preemptible)
+
+    # Making room -------------------------------------------------------------------------
+
+    def plan(self, unit: Unit, action: str) -> RoomPlan | Room | str | None:
+        """Return the room that an action finds for a unit."""
+        queue = self.queue_of(unit.pods[0])
+        return None if queue is None else self._actions.run(unit, queue, action)
+
+    def overdue(self) -> Overdue | None:
+        """Return the pods of gangs that have been below their minimum for too long."""
+        if "stalegangeviction" not in self.args.actions:
+            return None
+        return self._stale.overdue()
+
+
+def _amounts(pod: PodInfo) -> Amounts:
+    return {name: float(pod.requests.get(name, 0)) for name in _KINDS}
+
+
+def _queues(snapshot: Snapshot) -> Iterator[Queue]:
+    """Return the queues; those whose parent is missing or that contain themselves are roots."""
+    found = {one.metadata.name: kai.queue_of(one) for one in snapshot.objects(KaiQueue).values()}
+    for name, queue in found.items():
+        problem = _problem(name, found)
+        if problem is not None:
+            queue = replace(queue, parent="", problem=problem)
+        yield queue
+
+
+def _problem(name: str, queues: Mapping[str, Queue]) -> str | None:
+    seen = [name]
+    parent = queues[name].parent
+    while parent:
+        if parent not in queues:
+            return f'Queue "{seen[-1]}" has the parent "{parent}", which does not exist'
+        if parent in seen:
+            return f'Queue "{parent}" is its own ancestor'
+        seen.append(parent)
+        parent = queues[parent].parent
+    return None

@@ -1,0 +1,275 @@
+"""The search for room in ``fair-share``: scenarios of victims, each simulated on the snapshot.
+
+A scenario takes victims off their nodes and then places the job and the victims again, in the
+order of the queues. So a job that comes before the victims' queues has its place first, victims
+that fit elsewhere are moved, and those that end up where they were stay. The rules are those of
+KAI's solvers; what fits where is decided by all plugins of the profile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from bayplan import Handle, PodInfo, Unit
+from bayplan.queues.ledger import Ledger
+from bayplan_plugins.queues.fair_share.jobs import Job, Jobs
+from bayplan_plugins.queues.fair_share.lines import Head, Standings
+from bayplan_plugins.queues.fair_share.shares import FairShares
+from bayplan_plugins.queues.fair_share.turns import next_pods
+from bayplan_plugins.queues.policy import Step
+from bayplan_plugins.queues.room import Room
+
+__all__ = ["Scenario", "ScenarioSearch", "Way"]
+
+_MOST_SIMULATED = 500
+"""Scenarios that are simulated for one job."""
+_GPU = "nvidia.com/gpu"
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """Victims as they go, step by step: each with its job as it was before."""
+
+    steps: tuple[tuple[Job, tuple[PodInfo, ...]], ...] = ()
+
+    @property
+    def victims(self) -> list[PodInfo]:
+        """All pods that go."""
+        return [pod for _, step in self.steps for pod in step]
+
+    @property
+    def mark(self) -> frozenset[str]:
+        """What tells scenarios apart."""
+        return frozenset(pod.key for pod in self.victims)
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way to make room: who goes in what order, and what may be lost in the end.
+
+    ``line`` begins the order of victims again. ``accepts`` is told the unit and the victims that
+    are lost, by job: those that are placed again do not count.
+    """
+
+    line: Callable[[], Iterator[tuple[Job, list[PodInfo]]]]
+    accepts: Callable[[Unit, Sequence[tuple[Job, Sequence[PodInfo]]]], bool]
+    moves_all: bool = False
+
+
+class ScenarioSearch:
+    """The search for one unit.
+
+    :param promised: pods that are about to leave their nodes, whose room counts as free.
+    :param stand_ins: pods that are about to come, with their nodes.
+    """
+
+    def __init__(
+        self,
+        handle: Handle,
+        ledger: Ledger,
+        jobs: Jobs,
+        shares: Callable[[], FairShares],
+        promised: Sequence[PodInfo] = (),
+        stand_ins: Sequence[tuple[PodInfo, str]] = (),
+    ) -> None:
+        self._handle = handle
+        self._ledger = ledger
+        self._jobs = jobs
+        self._shares = shares
+        self._promised = promised
+        self._stand_ins = stand_ins
+        self._simulated = 0
+
+    def run(self, unit: Unit, queue: str, way: Way) -> Room | None:
+        """Return the first room found, for more and more pods of the unit until it has all."""
+        recorded = Scenario()
+        room = None
+        for part in _parts(unit):
+            found = self._solve(part, queue, way, recorded)
+            if found is None:
+                return None
+            recorded, room = found
+        return room
+
+    def without_victims(self, unit: Unit) -> Mapping[str, str] | None:
+        """Return the unit's nodes once pods that are about to leave have left; None for none."""
+        with self._handle.snapshot.trial():
+            self._promise()
+            return self._place(unit)
+
+    # Scenarios ---------------------------------------------------------------------------
+
+    def _solve(
+        self, unit: Unit, queue: str, way: Way, recorded: Scenario
+    ) -> tuple[Scenario, Room] | None:
+        failed: set[frozenset[str]] = set()
+        for scenarios in (_on_nodes, _growing):
+            for scenario in scenarios(self._handle, way, recorded):
+                if not scenario.steps or scenario.mark in failed or not self._may_do(unit, scenario):
+                    continue
+                if self._simulated >= _MOST_SIMULATED:
+                    return None
+                self._simulated += 1
+                room = self._simulate(unit, queue, way, scenario)
+                if room is not None:
+                    return _kept(scenario, room), room
+                failed.add(scenario.mark)
+        return None
+
+    def _may_do(self, unit: Unit, scenario: Scenario) -> bool:
+        """Tell whether the GPUs that would be free are enough in sum."""
+        needed = sum(pod.requests.get(_GPU, 0) for pod in unit.pods)
+        table = self._handle.snapshot.nodes
+        free = np.maximum(table.allocatable(_GPU) - table.used(_GPU), 0).sum()
+        going = [*scenario.victims, *self._promised]
+        return bool(needed <= free + sum(pod.requests.get(_GPU, 0) for pod in going))
+
+    def _simulate(self, unit: Unit, queue: str, way: Way, scenario: Scenario) -> Room | None:
+        snapshot = self._handle.snapshot
+        victims = scenario.victims
+        where = {pod.key: snapshot.placed[pod.key][1] for pod in victims}
+        with snapshot.trial():
+            self._promise()
+            for pod in victims:
+                snapshot.remove_pod(pod.key)
+            placed = self._place_all(unit, queue, scenario)
+            if placed is None:
+                return None
+            nodes, again = placed
+        if way.moves_all and len(again) < len(victims):
+            return None
+        lost = [(job, [pod for pod in step if pod.key not in again]) for job, step in scenario.steps]
+        if not way.accepts(unit, [pair for pair in lost if pair[1]]):
+            return None
+        stay = {key for key, node in again.items() if where[key] == node}
+        left = [tuple(pod for pod in step if pod.key not in stay) for _, step in scenario.steps]
+        moves = {key: node for key, node in again.items() if key not in stay}
+        return Room(tuple(step for step in left if step), nodes, moves)
+
+    def _promise(self) -> None:
+        for pod in self._promised:
+            self._handle.snapshot.remove_pod(pod.key)
+        for pod, node in self._stand_ins:
+            self._handle.snapshot.add_pod(pod, node)
+
+    # Placing -----------------------------------------------------------------------------
+
+    def _place_all(
+        self, unit: Unit, queue: str, scenario: Scenario
+    ) -> tuple[Mapping[str, str], dict[str, str]] | None:
+        """Place the unit and the victims in the order of the queues; None if the unit does not fit.
+
+        :returns: the nodes of the unit's pods, and of the victims that have a place.
+        """
+        gone = frozenset(pod.key for pod in scenario.victims)
+        lines = self._lines(unit, queue, scenario, gone)
+        nodes: Mapping[str, str] | None = None
+        again: dict[str, str] = {}
+        standings = Standings(self._shares())
+        while lines:
+            heads = {row: Head(self._ledger.sum_of(line[0].pods)) for row, line in lines.items()}
+            row = standings.first(heads)
+            chosen = lines[row].pop(0)
+            if not lines[row]:
+                del lines[row]
+            found = self._place(chosen)
+            if chosen is unit:
+                if found is None:
+                    return None
+                nodes = found
+            else:
+                again |= found or {}
+        return None if nodes is None else (nodes, again)
+
+    def _lines(
+        self, unit: Unit, queue: str, scenario: Scenario, gone: frozenset[str]
+    ) -> dict[int, list[Unit]]:
+        """Return the units of each queue's line, by the queue's row."""
+        row_of = self._ledger.tree.row_of
+        lines: dict[int, list[tuple[tuple[object, ...], Unit]]] = {}
+        own = self._jobs.of_unit(unit, queue)
+        lines.setdefault(row_of[queue], []).append((own.order(), unit))
+        seen: set[str] = set()
+        for job, pods in scenario.steps:
+            if job.key in seen or not pods:
+                continue
+            seen.add(job.key)
+            left = self._jobs.job(pods, job.queue, gone)
+            again = [pod for pod in next_pods(left) if pod.key in gone]
+            if again:
+                made = self._handle.unit(again)
+                made = replace(made, bound=[pair for pair in made.bound if pair[0].key not in gone])
+                lines.setdefault(row_of[job.queue], []).append((left.order(), made))
+        return {
+            row: [one for _, one in sorted(line, key=lambda pair: pair[0])]
+            for row, line in lines.items()
+        }
+
+    def _place(self, unit: Unit) -> Mapping[str, str] | None:
+        for candidate in self._handle.offers(unit).candidates:
+            nodes = self._handle.place(unit, candidate)
+            if nodes is not None:
+                return nodes
+        return None
+
+
+def _parts(unit: Unit) -> Iterator[Unit]:
+    """Yield the first pod of a unit, then the first two, four, ..., then all of it."""
+    count = 1
+    while count < len(unit.pods):
+        pods = unit.pods[:count]
+        gang = unit.gang
+        if gang is not None:
+            gang = replace(gang, min_member=len(unit.bound) + count, sub_groups=(), roles=())
+        yield replace(unit, pods=pods, gang=gang, parts=(), nominated={})
+        count *= 2
+    yield unit
+
+
+def _on_nodes(handle: Handle, way: Way, recorded: Scenario) -> Iterator[Scenario]:
+    """Yield victims that share a node: after each step those on the nodes of the last job."""
+    if recorded.steps:
+        yield recorded
+    placed = handle.snapshot.placed
+    steps: list[tuple[Job, tuple[PodInfo, ...]]] = []
+    for job, pods in _more(way, recorded):
+        steps.append((job, pods))
+        for node in sorted({placed[pod.key][1] for pod in pods}):
+            here = {one.key for one, own in steps if any(placed[p.key][1] == node for p in own)}
+            chosen = tuple(step for step in steps if step[0].key in here)
+            yield Scenario((*recorded.steps, *chosen))
+
+
+def _growing(handle: Handle, way: Way, recorded: Scenario) -> Iterator[Scenario]:
+    """Yield one step more each time."""
+    steps = recorded.steps
+    yield Scenario(steps)
+    for step in _more(way, recorded):
+        steps = (*steps, step)
+        yield Scenario(steps)
+
+
+def _more(way: Way, recorded: Scenario) -> Iterator[tuple[Job, tuple[PodInfo, ...]]]:
+    """Yield the steps of the line without those that are recorded already."""
+    known = recorded.mark
+    for job, pods in way.line():
+        fresh = tuple(pod for pod in pods if pod.key not in known)
+        if fresh:
+            yield job, fresh
+
+
+def _kept(scenario: Scenario, room: Room) -> Scenario:
+    """Return a scenario without the victims that stay where they are."""
+    going = {pod.key for step in room.steps for pod in step}
+    steps = [
+        (job, tuple(pod for pod in step if pod.key in going)) for job, step in scenario.steps
+    ]
+    return Scenario(tuple(pair for pair in steps if pair[1]))
+
+
+def as_steps(pods: Sequence[PodInfo]) -> tuple[Step, ...]:
+    """Return pods as one step."""
+    return (tuple(pods),) if pods else ()

@@ -1,0 +1,63 @@
+"""Stale gangs: some members are gone for good, and the others hold nodes for nothing."""
+
+from __future__ import annotations
+
+from bayplan import Handle, Overdue, PodInfo
+from bayplan.api import KaiPodGroup
+from bayplan.dialects.reading import timestamp
+from bayplan.gangs.directory import GangMembers
+from bayplan.inputs.durations import parse_duration
+from bayplan_plugins.queues.fair_share.jobs import pod_sets
+
+__all__ = ["StaleGangs"]
+
+_STALE_SINCE = "kai.scheduler/stale-podgroup-timestamp"
+
+
+class StaleGangs:
+    """Finds gangs below their minimum, and evicts them after a grace period.
+
+    :param grace: in seconds, for gangs that state none of their own; negative for never.
+    """
+
+    def __init__(self, handle: Handle, grace: float) -> None:
+        self._handle = handle
+        self._grace = grace
+        self._since: dict[str, float] = {}
+
+    def overdue(self) -> Overdue | None:
+        """Return the pods of gangs that have been stale for too long."""
+        now = self._handle.unix_time
+        victims: list[tuple[PodInfo, str]] = []
+        times: list[float] = []
+        groups = self._handle.snapshot.objects(KaiPodGroup)
+        for key, group in groups.items():
+            members = self._handle.gang(key)
+            if not self._is_stale(members):
+                self._since.pop(key, None)
+                continue
+            stated = timestamp(group.metadata.annotations.get(_STALE_SINCE))
+            since = self._since.setdefault(key, stated or now)
+            own = group.spec.staleness_grace_period
+            grace = parse_duration(own) if own else self._grace
+            if grace < 0:
+                continue
+            if now < since + grace:
+                times.append(since + grace - now + self._handle.now)
+                continue
+            needed = members.gang.min_member if members.gang is not None else 0
+            reason = (
+                f"stale gang {key}: fewer than the {needed} pods that it needs have been running "
+                f"for {grace:g} s"
+            )
+            victims += [(pod, reason) for pod, _ in members.bound.values()]
+        if not victims and not times:
+            return None
+        return Overdue(victims, min(times, default=None))
+
+    def _is_stale(self, members: GangMembers) -> bool:
+        """Tell whether members run, none has succeeded, and too few are left."""
+        if members.gang is None or not members.bound or members.count_ended("Succeeded"):
+            return False
+        active = [pod for pod, _ in members.bound.values()]
+        return any(not one.satisfied for one in pod_sets(members.gang, active, ()))

@@ -1,0 +1,359 @@
+"""KAI's scenarios as real objects: queues, nodes, pod groups and pods on an embedded cluster.
+
+A scenario's ages become creation times, its tasks pods in the state that the task has. What the
+harness of KAI's tests takes for granted where a field is absent is filled in here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from bayplan.api import ApiObject, Pod
+from bayplan.cluster.embedded.store import MemoryCluster
+from bayplan.testing import make_object
+
+Case = dict[str, Any]
+Job = dict[str, Any]
+Task = dict[str, Any]
+
+SCHEDULER = "kai-scheduler"
+GPU = "nvidia.com/gpu"
+_NOW = 100_000.0
+"""The time at which a scenario is looked at; all ages lie before it."""
+_OTHERS = "default"
+_CORES, _MEMORY, _PODS, _GPU_MEMORY = 20_000, 20_000_000_000, 110, 100
+_ACTIVE = ("Running", "Bound", "Binding", "Allocated", "Releasing", "StuckInReleasing")
+
+
+@dataclass(frozen=True)
+class TaskState:
+    """Where a task is: a status of KAI's list, and its node."""
+
+    status: str
+    node: str = ""
+
+
+@dataclass
+class Scenario:
+    """A case with the state of its tasks, which changes from round to round."""
+
+    case: Case
+    tasks: dict[str, TaskState] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for job in self.case["jobs"]:
+            for task in job["tasks"]:
+                state = TaskState(task["state"], task.get("node_name", ""))
+                self.tasks.setdefault(task_id(task), state)
+
+    def jobs_of(self) -> Iterator[tuple[Job, Task]]:
+        """Yield each task with its job."""
+        for job in self.case["jobs"]:
+            for task in job["tasks"]:
+                yield job, task
+
+
+def task_id(task: Task) -> str:
+    """Return a task's id, which is its pod's name."""
+    name: str = task["id"]
+    return name
+
+
+def key_of(job: Job, task: Task) -> str:
+    """Return the key of a task's pod."""
+    return f"{namespace_of(job)}/{pod_name(task)}"
+
+
+def pod_name(task: Task) -> str:
+    """Return a task's id as an object's name."""
+    return task_id(task).replace("_", "-").lower()
+
+
+def namespace_of(job: Job) -> str:
+    """Return a job's namespace."""
+    return str(job.get("namespace") or "default")
+
+
+def loaded(scenario: Scenario) -> MemoryCluster:
+    """Return a cluster that holds a scenario's objects, each created at its time."""
+    cluster = MemoryCluster()
+    cluster.create(_object("v1", "Namespace", {"name": "test"}, {}))
+    for at, content in sorted(_contents(scenario), key=lambda pair: pair[0]):
+        cluster.clock.advance(at)
+        made = make_object(content)
+        cluster.create(_with_uid(made))
+    cluster.clock.advance(_NOW)
+    for job, task in scenario.jobs_of():
+        if scenario.tasks[task_id(task)].status in ("Releasing", "StuckInReleasing"):
+            cluster.delete(Pod, key_of(job, task), grace=_NOW)
+    return cluster
+
+
+def _with_uid(made: ApiObject) -> ApiObject:
+    return replace_uid(made) if not made.metadata.uid else made
+
+
+def replace_uid(made: ApiObject) -> ApiObject:
+    """Return an object whose UID is its name, as in KAI's tests."""
+    import msgspec
+
+    meta = msgspec.structs.replace(made.metadata, uid=made.metadata.name)
+    return msgspec.structs.replace(made, metadata=meta)
+
+
+def _object(version: str, kind: str, meta: Case, content: Case) -> ApiObject:
+    return make_object({"apiVersion": version, "kind": kind, "metadata": meta, **content})
+
+
+def _contents(scenario: Scenario) -> Iterator[tuple[float, Case]]:
+    case = scenario.case
+    yield from _queues(case)
+    for node in case["nodes"]:
+        yield 0.0, _node(node)
+    for topology in case.get("topologies") or ():
+        levels = [{"nodeLabel": level["node_label"]} for level in topology["levels"]]
+        yield 0.0, {
+            "apiVersion": "kai.scheduler/v1alpha1",
+            "kind": "Topology",
+            "metadata": {"name": topology["name"]},
+            "spec": {"levels": levels},
+        }
+    for job in case["jobs"]:
+        at = _NOW - 60.0 * job["derived"]["age_minutes"]
+        yield at, _pod_group(job)
+        for task in job["tasks"]:
+            yield at, _pod(job, task, scenario.tasks[task_id(task)])
+
+
+# Queues ------------------------------------------------------------------------------------
+
+
+def _queues(case: Case) -> Iterator[tuple[float, Case]]:
+    departments = list(case.get("departments") or ())
+    default = not departments and not case.get("disable_default_department")
+    if default:
+        departments = [{"name": _OTHERS, "deserved_gpus": -1}]
+    at = 0.0
+    for department in departments:
+        at += 1.0
+        yield at, _department(department)
+    for queue in case["queues"]:
+        at += 1.0
+        yield at, _queue(queue, _OTHERS if default else queue.get("parent", ""))
+
+
+def _queue_object(name: str, spec: Case) -> Case:
+    meta = {"name": name, "uid": name}
+    return {"apiVersion": "scheduling.run.ai/v2", "kind": "Queue", "metadata": meta, "spec": spec}
+
+
+def _department(department: Case) -> Case:
+    quota = department.get("deserved_gpus", 0)
+    resources = {
+        "gpu": _amounts(quota, department.get("max_allowed_gpus"), max(0, quota)),
+        "cpu": _amounts(-1, department.get("max_allowed_cpus"), 1),
+        "memory": _amounts(-1, None, 1),
+    }
+    return _queue_object(department["name"], {"resources": resources, "priority": 100})
+
+
+def _queue(queue: Case, parent: str) -> Case:
+    spec: Case = {"priority": queue.get("priority", 100)}
+    if parent:
+        spec["parentQueue"] = parent
+    if not queue.get("v1"):
+        spec["resources"] = {
+            "gpu": _amounts(
+                queue.get("deserved_gpus", 0),
+                queue.get("max_allowed_gpus"),
+                queue.get("gpu_over_quota_weight", 0),
+            ),
+            "cpu": _amounts(queue.get("deserved_cpus", -1), queue.get("max_allowed_cpus"), 1),
+            "memory": _amounts(queue.get("deserved_memory", -1), queue.get("max_allowed_memory"), 1),
+        }
+    for name, key in (("reclaim", "reclaimMinRuntime"), ("preempt", "preemptMinRuntime")):
+        if f"{name}_min_runtime_s" in queue:
+            spec[key] = f"{queue[f'{name}_min_runtime_s']:g}s"
+    return _queue_object(queue["name"], spec)
+
+
+def _amounts(quota: float, limit: float | None, weight: float) -> Case:
+    return {"quota": quota, "limit": limit or -1, "overQuotaWeight": weight}
+
+
+# Nodes -------------------------------------------------------------------------------------
+
+
+def _node(node: Case) -> Case:
+    amounts = {
+        "cpu": str(node.get("cpu_millis") or _CORES),
+        "memory": str(int(node.get("cpu_memory") or _MEMORY)),
+        "pods": str(_PODS),
+    }
+    memory = int(node.get("gpu_memory") or _GPU_MEMORY)
+    labels = {
+        "kubernetes.io/hostname": node["name"],
+        "kai.scheduler/type": node["name"],
+        "nvidia.com/gpu.memory": str(memory),
+        **(node.get("labels") or {}),
+    }
+    if node.get("gpus"):
+        amounts[GPU] = str(node["gpus"])
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": node["name"], "labels": labels},
+        "status": {"allocatable": amounts, "capacity": amounts},
+    }
+
+
+# Jobs --------------------------------------------------------------------------------------
+
+
+def _pod_group(job: Job) -> Case:
+    spec: Case = {"queue": job["queue"]}
+    root = job.get("root_sub_group_set")
+    least = job["derived"].get("min_available")
+    groups = list(_sub_groups(root, "")) if root else []
+    if groups and not (len(groups) == 1 and groups[0]["name"] == _OTHERS):
+        spec["subGroups"] = groups
+        spec["minMember"] = sum(one["minMember"] for one in groups if "minMember" in one)
+    else:
+        spec["minMember"] = len(job["tasks"]) if least is None else least
+    if root and root.get("topology_constraint"):
+        spec["topologyConstraint"] = _topology(root["topology_constraint"])
+    if root and root.get("min_sub_group"):
+        spec["minSubGroup"] = root["min_sub_group"]
+    if job.get("preemptibility"):
+        spec["preemptibility"] = job["preemptibility"].lower()
+    if job.get("preemption_delay_s"):
+        spec["preemptionDelay"] = f"{job['preemption_delay_s']:g}s"
+    if "staleness_grace_period_s" in job:
+        spec["stalenessGracePeriod"] = f"{job['staleness_grace_period_s']:g}s"
+    meta: Case = {"name": job_name(job), "namespace": namespace_of(job), "uid": job["name"]}
+    return {
+        "apiVersion": "scheduling.run.ai/v2alpha2",
+        "kind": "PodGroup",
+        "metadata": meta,
+        "spec": spec,
+    }
+
+
+def job_name(job: Job) -> str:
+    """Return a job's name as an object's."""
+    return str(job["name"]).replace("_", "-").lower()
+
+
+def _sub_groups(node: Case, parent: str) -> Iterator[Case]:
+    for pod_set in node.get("pod_sets") or ():
+        one: Case = {"name": pod_set["name"].lower(), "minMember": pod_set.get("min_available", 0)}
+        yield _sub_group(one, pod_set, parent)
+    for group in node.get("groups") or ():
+        one = {"name": group["name"].lower()}
+        if group.get("min_sub_group"):
+            one["minSubGroup"] = group["min_sub_group"]
+        yield _sub_group(one, group, parent)
+        yield from _sub_groups(group, one["name"])
+
+
+def _sub_group(one: Case, given: Case, parent: str) -> Case:
+    if parent:
+        one["parent"] = parent
+    if given.get("topology_constraint"):
+        one["topologyConstraint"] = _topology(given["topology_constraint"])
+    return one
+
+
+def _topology(given: Mapping[str, str]) -> Case:
+    found = {
+        "topology": given.get("topology"),
+        "requiredTopologyLevel": given.get("required_level"),
+        "preferredTopologyLevel": given.get("preferred_level"),
+    }
+    return {name: value for name, value in found.items() if value}
+
+
+def _pod(job: Job, task: Task, state: TaskState) -> Case:
+    labels = dict(task.get("pod_affinity_labels") or {})
+    if task.get("sub_group_name"):
+        labels["kai.scheduler/subgroup-name"] = task["sub_group_name"].lower()
+    if "priority" in task:
+        labels["kai.scheduler/task-priority"] = str(task["priority"])
+    spec: Case = {
+        "schedulerName": SCHEDULER,
+        "priority": job.get("priority", 0),
+        "terminationGracePeriodSeconds": 30,
+        "containers": [{"name": "main", "image": "train", "resources": _resources(job, task)}],
+        "affinity": _affinity(task),
+    }
+    if state.status in _ACTIVE or state.node and state.status in ("Failed", "Succeeded"):
+        spec["nodeName"] = state.node
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": pod_name(task),
+            "namespace": namespace_of(job),
+            "labels": labels,
+            "annotations": {"pod-group-name": job_name(job), **(task.get("annotations") or {})},
+            "uid": task_id(task),
+        },
+        "spec": spec,
+        "status": _status(state),
+    }
+
+
+def _status(state: TaskState) -> Case:
+    if state.status in ("Failed", "Succeeded"):
+        return {"phase": state.status}
+    if state.status in ("Running", "Releasing", "StuckInReleasing"):
+        return {"phase": "Running"}
+    return {"phase": "Pending"}
+
+
+def _resources(job: Job, task: Task) -> Case:
+    gpus = task.get("required_gpus", job.get("required_gpus_per_task", 0)) or 0
+    amounts: Case = {}
+    if not (job.get("is_best_effort") or job.get("qos_class") == "BestEffort"):
+        amounts["cpu"] = str(job.get("required_cpus_per_task") or 1)
+        amounts["memory"] = str(int(job.get("required_memory_per_task") or 1_000_000_000))
+    if gpus:
+        amounts[GPU] = f"{gpus:g}"
+    return {"requests": amounts, "limits": {GPU: amounts[GPU]} if gpus else {}}
+
+
+def _affinity(task: Task) -> Case:
+    affinity: Case = {}
+    names = task.get("node_affinity_names")
+    if names:
+        rule = {"key": "kai.scheduler/type", "operator": "In", "values": names}
+        terms = {"nodeSelectorTerms": [{"matchExpressions": [rule]}]}
+        affinity["nodeAffinity"] = {"requiredDuringSchedulingIgnoredDuringExecution": terms}
+    labels = task.get("pod_affinity_labels")
+    for kind in ("pod_affinity", "pod_anti_affinity"):
+        key = task.get(f"{kind}_topology_key")
+        if key and labels:
+            term = {"topologyKey": key, "labelSelector": {"matchLabels": labels}}
+            name = "podAffinity" if kind == "pod_affinity" else "podAntiAffinity"
+            affinity[name] = {"requiredDuringSchedulingIgnoredDuringExecution": [term]}
+    return affinity
+
+
+def next_round(scenario: Scenario, found: Mapping[str, TaskState]) -> Scenario:
+    """Return a scenario one cycle later: what was placed runs, what was evicted is created again."""
+    kept = {
+        task_id(task): job.get("delete_job_in_test", False) for job, task in scenario.jobs_of()
+    }
+    tasks = {}
+    for name, state in found.items():
+        if state.status == "Binding":
+            tasks[name] = replace(state, status="Running")
+        elif state.status == "Releasing" and not kept[name]:
+            tasks[name] = TaskState("Pending")
+        elif state.status == "Pipelined":
+            tasks[name] = TaskState("Pending")
+        else:
+            tasks[name] = state
+    return Scenario(scenario.case, tasks)

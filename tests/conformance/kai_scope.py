@@ -1,0 +1,64 @@
+"""Which of KAI's scenarios are run, and with which profile."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kai_scenarios import Case
+
+from bayplan.profiles.loading import Profile, ProfileSet, default_profiles
+from bayplan.testing import Cluster
+
+_REASONS = {
+    "mig": "MIG geometry on the fly is not part of queues",
+    "fraction": "parts of GPUs come with the ledger of cards",
+    "gpu_memory": "parts of GPUs come with the ledger of cards",
+}
+
+
+def out_of_scope(case: Case) -> str | None:
+    """Return why a scenario is not run, None when it is."""
+    for tag in case.get("tags") or ():
+        if tag in _REASONS:
+            return _REASONS[tag]
+    if any(node.get("mig_strategy") for node in case["nodes"]):
+        return _REASONS["mig"]
+    for job in case["jobs"]:
+        for task in job["tasks"]:
+            gpus = task.get("required_gpus", job.get("required_gpus_per_task", 0)) or 0
+            if gpus % 1 or job.get("required_gpu_memory") or task.get("gpu_groups"):
+                return _REASONS["fraction"]
+    if len(case.get("topologies") or ()) > 1:
+        return "several network topologies in one job"
+    if not case["actions"]:
+        return "asks KAI's own pre-filter of claims, not the scheduler"
+    return None
+
+
+def profiles_of(case: Case) -> ProfileSet:
+    """Return the profile that decides as KAI's with the case's actions and settings."""
+    actions = [action for action in case["actions"] if action]
+    grace = (case.get("session_overrides") or {}).get("global_default_staleness_grace_period_s", 0)
+    kai: dict[str, Any] = {
+        "actions": actions,
+        "maxConsolidationPreemptees": -1,
+        "defaultStalenessGracePeriod": f"{grace:g}s",
+    }
+    packed = [{"name": "nvidia.com/gpu", "weight": 100}, {"name": "cpu", "weight": 1}]
+    fit = {"scoringStrategy": {"type": "MostAllocated", "resources": packed}}
+    cluster = Cluster(plugins={"Queues": {"kai": kai}, "NodeResourcesFit": fit})
+    profile = next(iter(cluster.scheduler.profiles.values())).profile
+    return ProfileSet((_packing(profile),), any_scheduler=True)
+
+
+def _packing(profile: Profile) -> Profile:
+    """Leave only what packs in the scores."""
+    keep = ("NodeResourcesFit", "NodeAffinity", "InterPodAffinity")
+    points = {
+        hook: tuple(pair for pair in order if hook != "score" or pair[0] in keep)
+        for hook, order in profile.points.items()
+    }
+    return Profile(profile.scheduler_name, profile.plugins, profile.args, points)
+
+
+__all__ = ["default_profiles", "out_of_scope", "profiles_of"]

@@ -1,0 +1,23 @@
+"""KAI's scenarios: objects in, the production scheduler, every task compared."""
+
+from __future__ import annotations
+
+import pytest
+from kai_rounds import mismatches
+from kai_scenarios import Case
+from kai_scope import out_of_scope, profiles_of
+from kai_tables import kai_cases
+
+SCENARIOS = ("kai-scenarios.jsonl", "kai-scenarios-extra.jsonl")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    metafunc.parametrize("case", kai_cases(metafunc.config, "actions", SCENARIOS))
+
+
+def test_scenario(case: Case) -> None:
+    reason = out_of_scope(case)
+    if reason is not None:
+        pytest.skip(f"out of scope: {reason}")
+    wrong = mismatches(case, profiles_of(case))
+    assert not wrong, "; ".join(map(str, wrong))
