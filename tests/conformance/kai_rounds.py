@@ -32,7 +32,7 @@ class Mismatch:
 def mismatches(case: Case, profiles: ProfileSet) -> list[Mismatch]:
     """Run a case; return what differs from what it expects, in the first round that differs."""
     scenario = Scenario(case)
-    if case["runner"] == "single_session":
+    if case.get("runner") != "rounds":
         return list(_compared(case, scenario, session(scenario, profiles)))
     rounds = case.get("rounds") or {}
     for _ in range(rounds.get("until_match") or 0):

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from typing import Any
 
+import msgspec
+
 from bayplan.api import ApiObject, Pod
-from bayplan.cluster.embedded.store import MemoryCluster
+from bayplan.cluster.embedded.store import LONG_AGO, MemoryCluster
 from bayplan.testing import make_object
 
 Case = dict[str, Any]
@@ -66,9 +69,14 @@ def key_of(job: Job, task: Task) -> str:
     return f"{namespace_of(job)}/{pod_name(task)}"
 
 
+def object_name(name: str) -> str:
+    """Return a name of a case as an object may have it."""
+    return name.replace("_", "-").lower()
+
+
 def pod_name(task: Task) -> str:
     """Return a task's id as an object's name."""
-    return task_id(task).replace("_", "-").lower()
+    return object_name(task_id(task))
 
 
 def namespace_of(job: Job) -> str:
@@ -84,22 +92,20 @@ def loaded(scenario: Scenario) -> MemoryCluster:
         cluster.clock.advance(at)
         made = make_object(content)
         cluster.create(_with_uid(made))
+    for job, task in scenario.jobs_of():
+        if scenario.tasks[task_id(task)].status == "StuckInReleasing":
+            cluster.delete(Pod, key_of(job, task), grace=1)
     cluster.clock.advance(_NOW)
     for job, task in scenario.jobs_of():
-        if scenario.tasks[task_id(task)].status in ("Releasing", "StuckInReleasing"):
+        if scenario.tasks[task_id(task)].status == "Releasing":
             cluster.delete(Pod, key_of(job, task), grace=_NOW)
     return cluster
 
 
 def _with_uid(made: ApiObject) -> ApiObject:
-    return replace_uid(made) if not made.metadata.uid else made
-
-
-def replace_uid(made: ApiObject) -> ApiObject:
-    """Return an object whose UID is its name, as in KAI's tests."""
-    import msgspec
-
-    meta = msgspec.structs.replace(made.metadata, uid=made.metadata.name)
+    """Return an object that has a UID, its name where it has none."""
+    meta = made.metadata
+    meta = msgspec.structs.replace(meta, uid=meta.uid or meta.name)
     return msgspec.structs.replace(made, metadata=meta)
 
 
@@ -145,7 +151,7 @@ def _queues(case: Case) -> Iterator[tuple[float, Case]]:
 
 
 def _queue_object(name: str, spec: Case) -> Case:
-    meta = {"name": name, "uid": name}
+    meta = {"name": object_name(name), "uid": name}
     return {"apiVersion": "scheduling.run.ai/v2", "kind": "Queue", "metadata": meta, "spec": spec}
 
 
@@ -162,7 +168,7 @@ def _department(department: Case) -> Case:
 def _queue(queue: Case, parent: str) -> Case:
     spec: Case = {"priority": queue.get("priority", 100)}
     if parent:
-        spec["parentQueue"] = parent
+        spec["parentQueue"] = object_name(parent)
     if not queue.get("v1"):
         spec["resources"] = {
             "gpu": _amounts(
@@ -213,7 +219,7 @@ def _node(node: Case) -> Case:
 
 
 def _pod_group(job: Job) -> Case:
-    spec: Case = {"queue": job["queue"]}
+    spec: Case = {"queue": object_name(job["queue"])}
     root = job.get("root_sub_group_set")
     least = job["derived"].get("min_available")
     groups = list(_sub_groups(root, "")) if root else []
@@ -233,6 +239,10 @@ def _pod_group(job: Job) -> Case:
     if "staleness_grace_period_s" in job:
         spec["stalenessGracePeriod"] = f"{job['staleness_grace_period_s']:g}s"
     meta: Case = {"name": job_name(job), "namespace": namespace_of(job), "uid": job["name"]}
+    if "stale_duration_s" in job:
+        since = LONG_AGO + timedelta(seconds=_NOW - job["stale_duration_s"])
+        stamp = f"{since:%Y-%m-%dT%H:%M:%SZ}"
+        meta["annotations"] = {"kai.scheduler/stale-podgroup-timestamp": stamp}
     return {
         "apiVersion": "scheduling.run.ai/v2alpha2",
         "kind": "PodGroup",
@@ -243,7 +253,7 @@ def _pod_group(job: Job) -> Case:
 
 def job_name(job: Job) -> str:
     """Return a job's name as an object's."""
-    return str(job["name"]).replace("_", "-").lower()
+    return object_name(job["name"])
 
 
 def _sub_groups(node: Case, parent: str) -> Iterator[Case]:
@@ -299,6 +309,7 @@ def _pod(job: Job, task: Task, state: TaskState) -> Case:
             "labels": labels,
             "annotations": {"pod-group-name": job_name(job), **(task.get("annotations") or {})},
             "uid": task_id(task),
+            "finalizers": ["example.com/stuck"] if state.status == "StuckInReleasing" else [],
         },
         "spec": spec,
         "status": _status(state),
@@ -309,7 +320,8 @@ def _status(state: TaskState) -> Case:
     if state.status in ("Failed", "Succeeded"):
         return {"phase": state.status}
     if state.status in ("Running", "Releasing", "StuckInReleasing"):
-        return {"phase": "Running"}
+        since = LONG_AGO + timedelta(seconds=_NOW - 60.0)
+        return {"phase": "Running", "startTime": f"{since:%Y-%m-%dT%H:%M:%SZ}"}
     return {"phase": "Pending"}
 
 

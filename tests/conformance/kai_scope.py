@@ -5,9 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from kai_scenarios import Case
+from paths import ROOT
 
-from bayplan.profiles.loading import Profile, ProfileSet, default_profiles
+from bayplan.profiles.loading import ProfileSet, load_profiles
 from bayplan.testing import Cluster
+
+PROFILE = ROOT / "configs/profiles/kai.yaml"
 
 _REASONS = {
     "mig": "MIG geometry on the fly is not part of queues",
@@ -44,21 +47,6 @@ def profiles_of(case: Case) -> ProfileSet:
         "maxConsolidationPreemptees": -1,
         "defaultStalenessGracePeriod": f"{grace:g}s",
     }
-    packed = [{"name": "nvidia.com/gpu", "weight": 100}, {"name": "cpu", "weight": 1}]
-    fit = {"scoringStrategy": {"type": "MostAllocated", "resources": packed}}
-    cluster = Cluster(plugins={"Queues": {"kai": kai}, "NodeResourcesFit": fit})
+    cluster = Cluster(profiles=load_profiles(PROFILE), plugins={"Queues": {"kai": kai}})
     profile = next(iter(cluster.scheduler.profiles.values())).profile
-    return ProfileSet((_packing(profile),), any_scheduler=True)
-
-
-def _packing(profile: Profile) -> Profile:
-    """Leave only what packs in the scores."""
-    keep = ("NodeResourcesFit", "NodeAffinity", "InterPodAffinity")
-    points = {
-        hook: tuple(pair for pair in order if hook != "score" or pair[0] in keep)
-        for hook, order in profile.points.items()
-    }
-    return Profile(profile.scheduler_name, profile.plugins, profile.args, points)
-
-
-__all__ = ["default_profiles", "out_of_scope", "profiles_of"]
+    return ProfileSet((profile,))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -57,7 +58,8 @@ class PluginHandle:
         return self._state.gangs[key]
 
     def unit(self, pods: Sequence[PodInfo]) -> Unit:
-        return self._state.unit_of(self._state.gangs.unit_of(pods[0]), pods)
+        key = self._state.gangs.unit_of(pods[0])
+        return self._state.unit_of(key, [_without_node(pod) for pod in pods])
 
     def line(self, queue: str) -> Sequence[Unit]:
         return [self._state.unit(queued) for queued in self._state.queue.line(queue)]
@@ -111,3 +113,11 @@ class PluginHandle:
     def fit_message(self, pod: PodInfo) -> str:
         names = self._state.snapshot.nodes.names
         return self._profile.evaluator.evaluate(pod).describe(names, finalists=False).message
+
+
+def _without_node(pod: PodInfo) -> PodInfo:
+    """Return a pod as it was before it got its node; filters ask for the node that it names."""
+    if not pod.spec.node_name:
+        return pod
+    spec = msgspec.structs.replace(pod.spec, node_name="")
+    return PodInfo(msgspec.structs.replace(pod.pod, spec=spec), pod.inherited)

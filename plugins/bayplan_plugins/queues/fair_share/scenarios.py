@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+import numpy.typing as npt
 
-from bayplan import Handle, PodInfo, Unit
+from bayplan import Handle, Placement, PodInfo, Unit
 from bayplan.queues.ledger import Ledger
 from bayplan_plugins.queues.fair_share.jobs import Job, Jobs
 from bayplan_plugins.queues.fair_share.lines import Head, Standings
@@ -23,6 +24,8 @@ from bayplan_plugins.queues.policy import Step
 from bayplan_plugins.queues.room import Room
 
 __all__ = ["Scenario", "ScenarioSearch", "Way"]
+
+Rows = npt.NDArray[np.intp]
 
 _MOST_SIMULATED = 500
 """Scenarios that are simulated for one job."""
@@ -82,6 +85,8 @@ class ScenarioSearch:
         self._promised = promised
         self._stand_ins = stand_ins
         self._simulated = 0
+        table = handle.snapshot.nodes
+        self._used_before = {name: table.used(name).copy() for name in table.used_columns}
 
     def run(self, unit: Unit, queue: str, way: Way) -> Room | None:
         """Return the first room found, for more and more pods of the unit until it has all."""
@@ -209,11 +214,40 @@ class ScenarioSearch:
         }
 
     def _place(self, unit: Unit) -> Mapping[str, str] | None:
-        for candidate in self._handle.offers(unit).candidates:
+        """Place a unit in the running trial; pods that share no network prefer nodes free now."""
+        gang = unit.gang
+        offered = self._handle.offers(unit).candidates
+        if offered and not unit.parts and (gang is None or not (gang.gather or gang.slices)):
+            return self._place_each(unit)
+        for candidate in offered:
             nodes = self._handle.place(unit, candidate)
             if nodes is not None:
                 return nodes
         return None
+
+
+    def _place_each(self, unit: Unit) -> Mapping[str, str] | None:
+        """Place pods one by one: on a node that is free now, or else on one that becomes free."""
+        nodes: dict[str, str] = {}
+        with self._handle.snapshot.trial() as trial:
+            for pod in unit.pods:
+                alone = Unit(pod.key, (pod,))
+                found = self._handle.place(alone, Placement("", self._free_now(pod)))
+                if found is None:
+                    found = self._handle.place(alone, Placement("", None))
+                if found is None:
+                    return None
+                nodes |= found
+            trial.keep()
+        return nodes
+
+    def _free_now(self, pod: PodInfo) -> Rows:
+        """Return the rows where a pod fit before the trial began."""
+        table = self._handle.snapshot.nodes
+        free = np.ones(len(table), dtype=np.bool_)
+        for name, need in (*pod.requests.items(), ("pods", 1)):
+            free &= table.allocatable(name) - self._used_before.get(name, 0) >= need
+        return np.flatnonzero(free)
 
 
 def _parts(unit: Unit) -> Iterator[Unit]:
@@ -270,6 +304,3 @@ def _kept(scenario: Scenario, room: Room) -> Scenario:
     return Scenario(tuple(pair for pair in steps if pair[1]))
 
 
-def as_steps(pods: Sequence[PodInfo]) -> tuple[Step, ...]:
-    """Return pods as one step."""
-    return (tuple(pods),) if pods else ()
