@@ -89,9 +89,7 @@ def _state(
     return before
 
 
-def _compared(
-    case: Case, scenario: Scenario, found: Mapping[str, TaskState]
-) -> Iterator[Mismatch]:
+def _compared(case: Case, scenario: Scenario, found: Mapping[str, TaskState]) -> Iterator[Mismatch]:
     expected = case["expected"]
     ignored = set(expected.get("tasks_never_compared") or ())
     for job, task in scenario.jobs_of():
@@ -105,7 +103,7 @@ def _compared(
 
 def _differs(name: str, wanted: Mapping[str, Any], found: TaskState) -> Iterator[Mismatch]:
     status, node = wanted.get("status", found.status), wanted.get("node_name", "")
-    if found.status != status or node and found.node != node:
+    if found.status != status or (node and found.node != node):
         text = f"{found.status} {found.node}".strip()
         yield Mismatch(name, f"{status} {node}".strip(), text)
 

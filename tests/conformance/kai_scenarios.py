@@ -27,6 +27,7 @@ _NOW = 100_000.0
 """The time at which a scenario is looked at; all ages lie before it."""
 _OTHERS = "default"
 _CORES, _MEMORY, _PODS, _GPU_MEMORY = 20_000, 20_000_000_000, 110, 100
+_STUCK = "StuckInReleasing"
 _ACTIVE = ("Running", "Bound", "Binding", "Allocated", "Releasing", "StuckInReleasing")
 
 
@@ -93,7 +94,7 @@ def loaded(scenario: Scenario) -> MemoryCluster:
         made = make_object(content)
         cluster.create(_with_uid(made))
     for job, task in scenario.jobs_of():
-        if scenario.tasks[task_id(task)].status == "StuckInReleasing":
+        if scenario.tasks[task_id(task)].status == _STUCK:
             cluster.delete(Pod, key_of(job, task), grace=1)
     cluster.clock.advance(_NOW)
     for job, task in scenario.jobs_of():
@@ -120,17 +121,21 @@ def _contents(scenario: Scenario) -> Iterator[tuple[float, Case]]:
         yield 0.0, _node(node)
     for topology in case.get("topologies") or ():
         levels = [{"nodeLabel": level["node_label"]} for level in topology["levels"]]
-        yield 0.0, {
-            "apiVersion": "kai.scheduler/v1alpha1",
-            "kind": "Topology",
-            "metadata": {"name": topology["name"]},
-            "spec": {"levels": levels},
-        }
+        yield (
+            0.0,
+            {
+                "apiVersion": "kai.scheduler/v1alpha1",
+                "kind": "Topology",
+                "metadata": {"name": topology["name"]},
+                "spec": {"levels": levels},
+            },
+        )
     for job in case["jobs"]:
         at = _NOW - 60.0 * job["derived"]["age_minutes"]
         yield at, _pod_group(job)
         for task in job["tasks"]:
-            yield at, _pod(job, task, scenario.tasks[task_id(task)])
+            state = scenario.tasks[task_id(task)]
+            yield (1.0 if state.status == _STUCK else at), _pod(job, task, state)
 
 
 # Queues ------------------------------------------------------------------------------------
@@ -177,7 +182,9 @@ def _queue(queue: Case, parent: str) -> Case:
                 queue.get("gpu_over_quota_weight", 0),
             ),
             "cpu": _amounts(queue.get("deserved_cpus", -1), queue.get("max_allowed_cpus"), 1),
-            "memory": _amounts(queue.get("deserved_memory", -1), queue.get("max_allowed_memory"), 1),
+            "memory": _amounts(
+                queue.get("deserved_memory", -1), queue.get("max_allowed_memory"), 1
+            ),
         }
     for name, key in (("reclaim", "reclaimMinRuntime"), ("preempt", "preemptMinRuntime")):
         if f"{name}_min_runtime_s" in queue:
@@ -298,7 +305,7 @@ def _pod(job: Job, task: Task, state: TaskState) -> Case:
         "containers": [{"name": "main", "image": "train", "resources": _resources(job, task)}],
         "affinity": _affinity(task),
     }
-    if state.status in _ACTIVE or state.node and state.status in ("Failed", "Succeeded"):
+    if state.status in _ACTIVE or (state.node and state.status in ("Failed", "Succeeded")):
         spec["nodeName"] = state.node
     return {
         "apiVersion": "v1",
@@ -309,7 +316,7 @@ def _pod(job: Job, task: Task, state: TaskState) -> Case:
             "labels": labels,
             "annotations": {"pod-group-name": job_name(job), **(task.get("annotations") or {})},
             "uid": task_id(task),
-            "finalizers": ["example.com/stuck"] if state.status == "StuckInReleasing" else [],
+            "finalizers": ["example.com/stuck"] if state.status == _STUCK else [],
         },
         "spec": spec,
         "status": _status(state),
@@ -354,17 +361,13 @@ def _affinity(task: Task) -> Case:
 
 
 def next_round(scenario: Scenario, found: Mapping[str, TaskState]) -> Scenario:
-    """Return a scenario one cycle later: what was placed runs, what was evicted is created again."""
-    kept = {
-        task_id(task): job.get("delete_job_in_test", False) for job, task in scenario.jobs_of()
-    }
+    """Return a scenario one cycle later: placed pods run, evicted ones are created again."""
+    kept = {task_id(task): job.get("delete_job_in_test", False) for job, task in scenario.jobs_of()}
     tasks = {}
     for name, state in found.items():
         if state.status == "Binding":
             tasks[name] = replace(state, status="Running")
-        elif state.status == "Releasing" and not kept[name]:
-            tasks[name] = TaskState("Pending")
-        elif state.status == "Pipelined":
+        elif (state.status == "Releasing" and not kept[name]) or state.status == "Pipelined":
             tasks[name] = TaskState("Pending")
         else:
             tasks[name] = state

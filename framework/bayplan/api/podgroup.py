@@ -128,9 +128,9 @@ class KaiSubGroup(ApiStruct, frozen=True):
 
     name: str
     min_member: int = explicit(1)
-    min_sub_group: int | None = None
     parent: str = ""
     topology_constraint: TopologyConstraint | None = None
+    min_sub_group: int | None = None
 
 
 class KaiPodGroupSpec(ApiStruct, frozen=True):

@@ -85,7 +85,7 @@ def _reclaims(handle: Handle, policy: Policy, unit: Unit) -> Iterable[str]:
         if isinstance(plan, str):
             yield f"{action}: {plan}"
         elif plan is not None:
-            room = RoomSearch(handle, unit, plan).run()
+            room = plan if isinstance(plan, Room) else RoomSearch(handle, unit, plan).run()
             if room is None:
                 yield f"{action}: no eviction that is allowed makes room for it"
             else:

@@ -151,9 +151,7 @@ def pod_sets(gang: Gang, active: Iterable[PodInfo], pending: Iterable[PodInfo]) 
     leaves = [one for one in gang.sub_groups if one.name not in parents]
     if not leaves:
         return [PodSet("", gang.min_member, here, there)]
-    return [
-        PodSet(one.name, one.size, _members(one, here), _members(one, there)) for one in leaves
-    ]
+    return [PodSet(one.name, one.size, _members(one, here), _members(one, there)) for one in leaves]
 
 
 def _members(group: SubGroup, pods: Iterable[PodInfo]) -> list[PodInfo]:

@@ -129,4 +129,8 @@ def _entry(victims: _Victims) -> tuple[object, _Victims]:
     return _LAST(victims.job), victims
 
 
-_LAST = cmp_to_key(lambda one, other: -1 if one.order() > other.order() else 1)
+def _goes_later(one: Job, other: Job) -> int:
+    return -1 if one.order() > other.order() else 1
+
+
+_LAST = cmp_to_key(_goes_later)

@@ -23,7 +23,7 @@ class Movers:
         self._nodes: dict[str, tuple[PodInfo, str]] = {}
 
     def add(self, moves: Mapping[str, str]) -> None:
-        """Keep the new nodes of pods that are evicted now, by their keys."""
+        """Keep the nodes where pods, by key, will be once they are evicted."""
         placed = self._handle.snapshot.placed
         for key, node in moves.items():
             pod = placed[key][0].pod
@@ -39,7 +39,7 @@ class Movers:
         """Return stand-ins for moved pods that have not left yet, with their new nodes."""
         placed = self._handle.snapshot.placed
         self._nodes = {key: pair for key, pair in self._nodes.items() if key in placed}
-        return list(self._nodes.values())
+        return [pair for key, pair in self._nodes.items() if placed[key][0].terminating]
 
     def _is_stuck(self, pod: PodInfo) -> bool:
         meta = pod.pod.metadata

@@ -20,7 +20,6 @@ from bayplan_plugins.queues.fair_share.jobs import Job, Jobs
 from bayplan_plugins.queues.fair_share.lines import Head, Standings
 from bayplan_plugins.queues.fair_share.shares import FairShares
 from bayplan_plugins.queues.fair_share.turns import next_pods
-from bayplan_plugins.queues.policy import Step
 from bayplan_plugins.queues.room import Room
 
 __all__ = ["Scenario", "ScenarioSearch", "Way"]
@@ -113,7 +112,11 @@ class ScenarioSearch:
         failed: set[frozenset[str]] = set()
         for scenarios in (_on_nodes, _growing):
             for scenario in scenarios(self._handle, way, recorded):
-                if not scenario.steps or scenario.mark in failed or not self._may_do(unit, scenario):
+                if (
+                    not scenario.steps
+                    or scenario.mark in failed
+                    or not self._may_do(unit, scenario)
+                ):
                     continue
                 if self._simulated >= _MOST_SIMULATED:
                     return None
@@ -146,7 +149,9 @@ class ScenarioSearch:
             nodes, again = placed
         if way.moves_all and len(again) < len(victims):
             return None
-        lost = [(job, [pod for pod in step if pod.key not in again]) for job, step in scenario.steps]
+        lost = [
+            (job, [pod for pod in step if pod.key not in again]) for job, step in scenario.steps
+        ]
         if not way.accepts(unit, [pair for pair in lost if pair[1]]):
             return None
         stay = {key for key, node in again.items() if where[key] == node}
@@ -225,7 +230,6 @@ class ScenarioSearch:
                 return nodes
         return None
 
-
     def _place_each(self, unit: Unit) -> Mapping[str, str] | None:
         """Place pods one by one: on a node that is free now, or else on one that becomes free."""
         nodes: dict[str, str] = {}
@@ -298,9 +302,5 @@ def _more(way: Way, recorded: Scenario) -> Iterator[tuple[Job, tuple[PodInfo, ..
 def _kept(scenario: Scenario, room: Room) -> Scenario:
     """Return a scenario without the victims that stay where they are."""
     going = {pod.key for step in room.steps for pod in step}
-    steps = [
-        (job, tuple(pod for pod in step if pod.key in going)) for job, step in scenario.steps
-    ]
+    steps = [(job, tuple(pod for pod in step if pod.key in going)) for job, step in scenario.steps]
     return Scenario(tuple(pair for pair in steps if pair[1]))
-
-
