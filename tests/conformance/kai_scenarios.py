@@ -92,10 +92,9 @@ def loaded(scenario: Scenario) -> MemoryCluster:
     for at, content in sorted(_contents(scenario), key=lambda pair: pair[0]):
         cluster.clock.advance(at)
         made = make_object(content)
-        cluster.create(_with_uid(made))
-    for job, task in scenario.jobs_of():
-        if scenario.tasks[task_id(task)].status == _STUCK:
-            cluster.delete(Pod, key_of(job, task), grace=1)
+        made = cluster.create(_with_uid(made))
+        if isinstance(made, Pod) and made.metadata.finalizers:
+            cluster.delete(Pod, made.key, grace=1)
     cluster.clock.advance(_NOW)
     for job, task in scenario.jobs_of():
         if scenario.tasks[task_id(task)].status == "Releasing":

@@ -264,7 +264,7 @@ class Actions:
         """Return the preemptible jobs that hold nodes."""
         pods: dict[str, list[PodInfo]] = {}
         for pod, _ in self._handle.snapshot.placed.values():
-            if not pod.terminating and not self._handle.is_nominated(pod):
+            if not pod.terminating:
                 pods.setdefault(pod.gang or pod.key, []).append(pod)
         jobs = []
         for own in pods.values():

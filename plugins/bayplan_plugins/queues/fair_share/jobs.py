@@ -132,16 +132,19 @@ class Jobs:
 
     def _sets(self, gang_key: str, gone: frozenset[str]) -> tuple[list[PodSet], int]:
         members = self._handle.gang(gang_key)
-        bound = [pod for pod, _ in members.bound.values() if self._is_active(pod)]
-        active = [pod for pod in bound if pod.key not in gone]
-        pending = [*members.pending.values(), *(pod for pod in bound if pod.key in gone)]
+        everyone = [*(pod for pod, _ in members.bound.values()), *members.pending.values()]
+        living = [pod for pod in everyone if not pod.terminating]
+        active = [pod for pod in living if self._is_active(pod) and pod.key not in gone]
+        held = {pod.key for pod in active}
+        pending = [pod for pod in living if pod.key not in held]
         gang = members.gang
         if gang is None:
             return [PodSet("", 1, active, pending)], len(active) + len(pending)
         return pod_sets(gang, active, pending), len(active) + len(pending)
 
     def _is_active(self, pod: PodInfo) -> bool:
-        return not pod.terminating
+        """Tell whether a pod holds a node, or has one nominated."""
+        return not pod.terminating and pod.key in self._handle.snapshot.placed
 
 
 def pod_sets(gang: Gang, active: Iterable[PodInfo], pending: Iterable[PodInfo]) -> list[PodSet]:
