@@ -74,9 +74,10 @@ def _state(
     if pod is None:
         return TaskState("Deleted")
     node = pod.spec.node_name
-    if before.status == "Pending" and node:
+    ends = pod.metadata.deletion_timestamp is not None
+    if before.status == "Pending" and node and not ends:
         return TaskState("Binding", node)
-    if before.status == "Pending":
+    if before.status == "Pending" and not ends:
         unit = scheduler.nominator.unit_of(pod.key)
         nomination = scheduler.nominator.get(unit) if unit is not None else None
         if nomination is not None:
@@ -84,7 +85,7 @@ def _state(
         return before
     if before.status in ("Releasing", "StuckInReleasing"):
         return before
-    if pod.metadata.deletion_timestamp is not None:
+    if ends:
         return TaskState("Pipelined", moved) if moved else TaskState("Releasing", node)
     return before
 

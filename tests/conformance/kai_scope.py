@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from kai_scenarios import Case
@@ -47,6 +48,17 @@ def profiles_of(case: Case) -> ProfileSet:
         "maxConsolidationPreemptees": -1,
         "defaultStalenessGracePeriod": f"{grace:g}s",
     }
-    cluster = Cluster(profiles=load_profiles(PROFILE), plugins={"Queues": {"kai": kai}})
+    plugins: dict[str, Mapping[str, Any]] = {"Queues": {"kai": kai}}
+    if _spreads(case):
+        gpus = {"type": "LeastAllocated", "resources": [{"name": "nvidia.com/gpu", "weight": 1}]}
+        plugins["NodeResourcesFit"] = {"scoringStrategy": gpus}
+    cluster = Cluster(profiles=load_profiles(PROFILE), plugins=plugins)
     profile = next(iter(cluster.scheduler.profiles.values())).profile
     return ProfileSet((profile,))
+
+
+def _spreads(case: Case) -> bool:
+    """Tell whether a case replaces KAI's packing of GPUs by spreading."""
+    tiers = (case.get("config") or {}).get("tiers") or ()
+    plugins = [plugin for tier in tiers for plugin in tier["plugins"]]
+    return any((plugin.get("arguments") or {}).get("gpu") == "spread" for plugin in plugins)

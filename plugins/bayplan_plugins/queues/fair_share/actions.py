@@ -107,8 +107,7 @@ class Actions:
             self._ledger,
             self._jobs,
             self._shares,
-            self._movers.leaving(),
-            self._movers.coming(),
+            self._movers,
         )
 
     def _delay_is_over(self, job: Job, pod: PodInfo) -> bool:
@@ -146,7 +145,7 @@ class Actions:
         return self._way(victims, lambda unit, lost: True, moves_all=True)
 
     def _reclaim(self, candidate: _Candidate) -> Way | None:
-        shares = self._shares().frozen()
+        shares = self._frozen()
         reclaimer = self._reclaimer(candidate, candidate.unit, shares)
         if not reclaimer.may_start():
             return None
@@ -192,12 +191,18 @@ class Actions:
     ) -> Way | None:
         if not victims:
             return None
-        frozen = shares or self._shares().frozen()
+        frozen = shares or self._frozen()
 
         def line() -> Iterator[tuple[Job, list[PodInfo]]]:
             return victim_line(frozen, self._ledger, victims)
 
         return Way(line, accepts, moves_all)
+
+    def _frozen(self) -> FairShares:
+        """Return the shares with what queues use once pods on the move have arrived."""
+        with self._handle.snapshot.trial():
+            self._movers.arrive()
+            return self._shares().frozen()
 
     # Rules -------------------------------------------------------------------------------
 

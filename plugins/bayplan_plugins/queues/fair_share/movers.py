@@ -25,6 +25,7 @@ class Movers:
     def add(self, moves: Mapping[str, str]) -> None:
         """Keep the nodes where pods, by key, will be once they are evicted."""
         placed = self._handle.snapshot.placed
+        self._nodes = {key: pair for key, pair in self._nodes.items() if key in placed}
         for key, node in moves.items():
             pod = placed[key][0].pod
             meta = msgspec.structs.replace(pod.metadata, name=f"{pod.metadata.name}-moved")
@@ -38,8 +39,15 @@ class Movers:
     def coming(self) -> list[tuple[PodInfo, str]]:
         """Return stand-ins for moved pods that have not left yet, with their new nodes."""
         placed = self._handle.snapshot.placed
-        self._nodes = {key: pair for key, pair in self._nodes.items() if key in placed}
-        return [pair for key, pair in self._nodes.items() if placed[key][0].terminating]
+        return [p for key, p in self._nodes.items() if key in placed and placed[key][0].terminating]
+
+    def arrive(self) -> None:
+        """Take leaving pods off their nodes and put coming ones on theirs, within a trial."""
+        coming = self.coming()
+        for pod in self.leaving():
+            self._handle.snapshot.remove_pod(pod.key)
+        for pod, node in coming:
+            self._handle.snapshot.add_pod(pod, node)
 
     def _is_stuck(self, pod: PodInfo) -> bool:
         meta = pod.pod.metadata

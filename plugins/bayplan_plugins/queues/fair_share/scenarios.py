@@ -18,6 +18,7 @@ from bayplan import Handle, Placement, PodInfo, Unit
 from bayplan.queues.ledger import Ledger
 from bayplan_plugins.queues.fair_share.jobs import Job, Jobs
 from bayplan_plugins.queues.fair_share.lines import Head, Standings
+from bayplan_plugins.queues.fair_share.movers import Movers
 from bayplan_plugins.queues.fair_share.shares import FairShares
 from bayplan_plugins.queues.fair_share.turns import next_pods
 from bayplan_plugins.queues.room import Room
@@ -64,8 +65,8 @@ class Way:
 class ScenarioSearch:
     """The search for one unit.
 
-    :param promised: pods that are about to leave their nodes, whose room counts as free.
-    :param stand_ins: pods that are about to come, with their nodes.
+    :param movers: the pods that are about to leave their nodes, whose room counts as free, and
+        those that are about to come.
     """
 
     def __init__(
@@ -74,15 +75,14 @@ class ScenarioSearch:
         ledger: Ledger,
         jobs: Jobs,
         shares: Callable[[], FairShares],
-        promised: Sequence[PodInfo] = (),
-        stand_ins: Sequence[tuple[PodInfo, str]] = (),
+        movers: Movers,
     ) -> None:
         self._handle = handle
         self._ledger = ledger
         self._jobs = jobs
         self._shares = shares
-        self._promised = promised
-        self._stand_ins = stand_ins
+        self._movers = movers
+        self._promised = movers.leaving()
         self._simulated = 0
         table = handle.snapshot.nodes
         self._used_before = {name: table.used(name).copy() for name in table.used_columns}
@@ -101,7 +101,7 @@ class ScenarioSearch:
     def without_victims(self, unit: Unit) -> Mapping[str, str] | None:
         """Return the unit's nodes once pods that are about to leave have left; None for none."""
         with self._handle.snapshot.trial():
-            self._promise()
+            self._movers.arrive()
             return self._place(unit)
 
     # Scenarios ---------------------------------------------------------------------------
@@ -140,7 +140,7 @@ class ScenarioSearch:
         victims = scenario.victims
         where = {pod.key: snapshot.placed[pod.key][1] for pod in victims}
         with snapshot.trial():
-            self._promise()
+            self._movers.arrive()
             for pod in victims:
                 snapshot.remove_pod(pod.key)
             placed = self._place_all(unit, queue, scenario)
@@ -158,12 +158,6 @@ class ScenarioSearch:
         left = [tuple(pod for pod in step if pod.key not in stay) for _, step in scenario.steps]
         moves = {key: node for key, node in again.items() if key not in stay}
         return Room(tuple(step for step in left if step), nodes, moves)
-
-    def _promise(self) -> None:
-        for pod in self._promised:
-            self._handle.snapshot.remove_pod(pod.key)
-        for pod, node in self._stand_ins:
-            self._handle.snapshot.add_pod(pod, node)
 
     # Placing -----------------------------------------------------------------------------
 
