@@ -1,5 +1,4 @@
 """KAI's scenarios that end differently here, each with the reason."""
-# ruff: noqa: E501
 
 from __future__ import annotations
 
