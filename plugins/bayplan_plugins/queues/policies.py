@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from bayplan import Args, Handle
+from bayplan.dialects.elastic_quota import ElasticQuotaArgs
+from bayplan_plugins.queues.elastic_quota.policy import ElasticQuotaPolicy
 from bayplan_plugins.queues.fair_share.policy import FairShareArgs, FairSharePolicy
 from bayplan_plugins.queues.policy import Policy
 from bayplan_plugins.queues.volcano.policy import VolcanoArgs, VolcanoPolicy
@@ -15,8 +17,13 @@ class QueuesArgs(Args):
 
     volcano: VolcanoArgs = VolcanoArgs()
     kai: FairShareArgs = FairShareArgs()
+    koordinator: ElasticQuotaArgs = ElasticQuotaArgs()
 
 
 def make_policies(args: QueuesArgs, handle: Handle) -> list[Policy]:
     """Return the policies of all systems."""
-    return [VolcanoPolicy(args.volcano, handle), FairSharePolicy(args.kai, handle)]
+    return [
+        VolcanoPolicy(args.volcano, handle),
+        FairSharePolicy(args.kai, handle),
+        ElasticQuotaPolicy(args.koordinator, handle),
+    ]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
 
 from bayplan.api import Pod
+from bayplan.dialects.reading import timestamp
 
 __all__ = ["QuotaFeatures"]
 
@@ -44,5 +44,5 @@ class QuotaFeatures:
             return deleted is None
         if not self.ignore_terminating:
             return True
-        over = datetime.fromisoformat(deleted).timestamp()
-        return now <= over + (pod.metadata.deletion_grace_period_seconds or 0)
+        grace = pod.metadata.deletion_grace_period_seconds or 0
+        return now <= timestamp(deleted) + grace

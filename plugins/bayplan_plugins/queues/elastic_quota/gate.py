@@ -73,11 +73,21 @@ class QuotaGate:
 
     def refusal(self, pod: Pod) -> QuotaRefusal | None:
         """Return why the quotas refuse a pod, None if they do not."""
+        request = self._requests(pod)
+        return self.refused(request, {} if is_preemptible(pod) else request)
+
+    def refused(self, every: Amounts, non_preemptible: Amounts) -> QuotaRefusal | None:
+        """Return why the quotas refuse pods, None if they do not.
+
+        :param every: what the pods ask for together.
+        :param non_preemptible: what those of them ask for that may not be preempted.
+        """
         name = self._quota.name
         problem = self._manager.problem(name)
         if problem is not None:
             return QuotaRefusal(problem, name, {})
-        request = self._requests(pod)
+        counted = self._quota.definition.maximum.keys()
+        request, fixed = masked(every, counted), masked(non_preemptible, counted)
         over = _over(added(request, self.used), self.limit)
         if over:
             return QuotaRefusal(
@@ -86,15 +96,15 @@ class QuotaGate:
                 name,
                 over,
             )
-        if not is_preemptible(pod):
+        if fixed:
             least = self._quota.definition.minimum
-            over = _over(added(request, self.non_preemptible_used), least)
+            over = _over(added(fixed, self.non_preemptible_used), least)
             if over:
                 return QuotaRefusal(
                     f"Insufficient non-preemptible quotas, quotaName: {name}, "
                     f"min: {printed(least)}, "
                     f"nonPreemptibleUsed: {printed(self.non_preemptible_used)}, "
-                    f"{_asked(request, over)}",
+                    f"{_asked(fixed, over)}",
                     name,
                     over,
                 )

@@ -127,9 +127,10 @@ class QuotaManager:
     def _recount(self, quota: Quota) -> None:
         """Count the pods of a quota whose max names other resources than before."""
         for counted in list(quota.pods.values()):
-            assigned = counted.assigned
-            self.remove_pod(quota.name, counted.pod)
-            self._count(quota, counted.pod, assigned)
+            pod, assigned = counted.pod, counted.assigned
+            self.remove_pod(quota.name, pod)
+            requests = masked(pod_requests(pod.spec).effective, quota.definition.maximum)
+            self._count(quota, CountedPod(pod, requests, counted.preemptible), assigned)
 
     def _rebuild(self, definition: QuotaDefinition) -> None:
         """Recompute every sum, with a quota that came or moved."""
@@ -294,20 +295,26 @@ class QuotaManager:
 
     # Pods --------------------------------------------------------------------------------
 
-    def set_pod(self, name: str, pod: Pod) -> None:
-        """Count a pod, or what has changed of it; a pod that has a node uses what it asks for."""
+    def set_pod(self, name: str, pod: Pod, requests: Amounts | None = None) -> None:
+        """Count a pod, or what has changed of it; a pod that has a node uses what it asks for.
+
+        :param requests: its effective requests, if they are known.
+        """
         quota = self.quotas.get(name)
         if quota is None:
             return
         known = quota.pods.get(pod.key)
         assigned = bool(pod.spec.node_name) or (known is not None and known.assigned)
+        if requests is None:
+            requests = pod_requests(pod.spec).effective
+        requests = masked(requests, quota.definition.maximum)
         if known is not None:
-            same = known.requests == self._requests(quota, pod)
+            same = known.requests == requests
             if same and known.assigned == assigned and known.preemptible == is_preemptible(pod):
                 known.pod = pod
                 return
             self.remove_pod(name, pod)
-        self._count(quota, pod, assigned)
+        self._count(quota, CountedPod(pod, requests, is_preemptible(pod)), assigned)
 
     def remove_pod(self, name: str, pod: Pod) -> None:
         """No longer count a pod, if the quota counts it."""
@@ -326,15 +333,11 @@ class QuotaManager:
             counted.assigned = assigned
             self.use(name, *_signed(counted, 1 if assigned else -1))
 
-    def _count(self, quota: Quota, pod: Pod, assigned: bool) -> None:
-        counted = CountedPod(pod, self._requests(quota, pod), is_preemptible(pod))
-        quota.pods[pod.key] = counted
+    def _count(self, quota: Quota, counted: CountedPod, assigned: bool) -> None:
+        quota.pods[counted.pod.key] = counted
         self.ask(quota.name, *_signed(counted, 1))
         if assigned:
-            self.assign(quota.name, pod)
-
-    def _requests(self, quota: Quota, pod: Pod) -> ResourceList:
-        return masked(pod_requests(pod.spec).effective, quota.definition.maximum)
+            self.assign(quota.name, counted.pod)
 
 
 def _signed(counted: CountedPod, sign: int) -> tuple[ResourceList, ResourceList]:

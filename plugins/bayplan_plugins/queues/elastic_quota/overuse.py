@@ -11,20 +11,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 
 from bayplan.api import Pod
-from bayplan.dialects.elastic_quota import ROOT_QUOTA, SYSTEM_QUOTA, ResourceList
+from bayplan.dialects.elastic_quota import ROOT_QUOTA, SYSTEM_QUOTA
 from bayplan_plugins.queues.elastic_quota.importance import by_importance
 from bayplan_plugins.queues.elastic_quota.manager import QuotaManager
 from bayplan_plugins.queues.elastic_quota.quota import CountedPod
 from bayplan_plugins.queues.elastic_quota.resource_lists import added, exceeding, subtracted
 
-__all__ = ["OveruseMonitor", "overuse", "owed_to", "pods_to_revoke"]
+__all__ = ["OveruseMonitor", "borrowers", "owed_to", "pods_to_revoke"]
 
 Amounts = Mapping[str, int]
-
-
-def overuse(used: Amounts, runtime: Amounts) -> ResourceList:
-    """Return how much of each resource is used beyond what a quota may have."""
-    return {name: used[name] - runtime[name] for name in exceeding(used, runtime)}
 
 
 def pods_to_revoke(pods: Iterable[CountedPod], used: Amounts, runtime: Amounts) -> list[Pod]:
@@ -58,25 +53,28 @@ def pods_to_revoke(pods: Iterable[CountedPod], used: Amounts, runtime: Amounts) 
     return revoked
 
 
-def owed_to(manager: QuotaManager, name: str) -> Iterator[tuple[str, list[Pod]]]:
-    """Yield the quotas that use what others may have, with the pods that they have to give up.
+def borrowers(manager: QuotaManager, name: str) -> list[str]:
+    """Return the quotas that use what others may have, except one.
 
     An owner that asks for what is its own raises its runtime, and lowers those of the borrowers:
-    what they use beyond that is the owner's. The quotas nearest to the owner in the tree come
+    what they use beyond that is the owner's. The quotas nearest to the named one in the tree come
     first, then by name.
     """
     mine = [quota.name for quota in manager.path(name)]
-    order = []
+    found = []
     for other, quota in manager.quotas.items():
-        runtime = manager.runtime(other)
-        if other in (name, ROOT_QUOTA, SYSTEM_QUOTA) or not quota.pods or runtime is None:
+        if other in (name, ROOT_QUOTA, SYSTEM_QUOTA) or not quota.pods:
             continue
-        if exceeding(quota.used.every, runtime):
-            shared = next(
-                (mine.index(up.name) for up in manager.path(other) if up.name in mine), len(mine)
-            )
-            order.append((shared, other))
-    for _, other in sorted(order):
+        if exceeding(quota.used.every, manager.runtime(other) or {}):
+            above = [up.name for up in manager.path(other)]
+            shared = next((mine.index(up) for up in above if up in mine), len(mine))
+            found.append((shared, other))
+    return [other for _, other in sorted(found)]
+
+
+def owed_to(manager: QuotaManager, name: str) -> Iterator[tuple[str, list[Pod]]]:
+    """Yield the quotas that use what a quota may have, with the pods that they have to give up."""
+    for other in borrowers(manager, name):
         quota = manager.quotas[other]
         runtime = manager.runtime(other) or {}
         pods = pods_to_revoke(quota.pods.values(), quota.used.every, runtime)

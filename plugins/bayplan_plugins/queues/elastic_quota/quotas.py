@@ -63,9 +63,14 @@ class Quotas:
         """Add what a node offers, or what has changed of it, to the default tree."""
         quantities = node.status.allocatable or node.status.capacity
         offered = {name: amount_of(name, quantity) for name, quantity in quantities.items()}
-        before = self._nodes.get(node.metadata.name, {})
-        self._nodes[node.metadata.name] = offered
-        self.add_total("", subtracted(offered, before))
+        self.offer(node.metadata.name, offered)
+
+    def offer(self, name: str, amounts: ResourceList) -> None:
+        """Set what a node, or many nodes under one name, offer the default tree."""
+        before = self._nodes.get(name, {})
+        if before != amounts:
+            self.add_total("", subtracted(amounts, before))
+            self._nodes[name] = amounts
 
     def remove_node(self, name: str) -> None:
         """Take a node's resources off the default tree; nothing for an unknown node."""
@@ -147,8 +152,11 @@ class Quotas:
             return "", name
         return ("", DEFAULT_QUOTA) if name and self.features.default_quota else None
 
-    def set_pod(self, pod: Pod, now: float) -> None:
-        """Count a pod, or what has changed of it, in its quota."""
+    def set_pod(self, pod: Pod, now: float, requests: Mapping[str, int] | None = None) -> None:
+        """Count a pod, or what has changed of it, in its quota.
+
+        :param requests: its effective requests, if they are known.
+        """
         home = self.home_of(pod) if self.features.counts(pod, now) else None
         before = self._homes.get(pod.key)
         assigned = False
@@ -161,7 +169,7 @@ class Quotas:
                 self._strays[pod.key] = pod
             return
         self._homes[pod.key] = home
-        self.trees[home[0]].set_pod(home[1], pod)
+        self.trees[home[0]].set_pod(home[1], pod, requests)
         if assigned:
             self.trees[home[0]].assign(home[1], pod)
 

@@ -1,0 +1,197 @@
+"""The policy ``elastic-quota``: Koordinator's quotas, checked against the real nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from bayplan import Handle, Overdue, PodInfo, Unit
+from bayplan.api import ElasticQuota, ElasticQuotaProfile
+from bayplan.api.queue import Queue
+from bayplan.dialects.elastic_quota import (
+    DEFAULT_QUOTA,
+    ROOT_QUOTA,
+    SYSTEM_QUOTA,
+    ElasticQuotaArgs,
+    is_preemptible,
+    queue_of,
+)
+from bayplan.inputs.durations import parse_duration
+from bayplan.queues.ledger import Ledger, PodRules
+from bayplan.queues.tree import AmountRows
+from bayplan.snapshot import Snapshot
+from bayplan_plugins.queues.elastic_quota.features import QuotaFeatures
+from bayplan_plugins.queues.elastic_quota.following import FollowedQuotas, quota_objects
+from bayplan_plugins.queues.elastic_quota.manager import QuotaManager
+from bayplan_plugins.queues.elastic_quota.overuse import OveruseMonitor, pods_to_revoke
+from bayplan_plugins.queues.elastic_quota.resource_lists import added, printed, subtracted
+from bayplan_plugins.queues.elastic_quota.room_plans import PreemptPlan, ReclaimPlan
+from bayplan_plugins.queues.policy import RoomPlan
+
+__all__ = ["ElasticQuotaPolicy"]
+
+_BUILTIN = (ROOT_QUOTA, SYSTEM_QUOTA, DEFAULT_QUOTA)
+
+
+class ElasticQuotaPolicy:
+    """Order, limits and victims as Koordinator decides them; what is lent comes back at once.
+
+    Pods that name no quota count in the default quota, which bounds and orders nobody.
+    """
+
+    name = "elastic-quota"
+    system = "koordinator"
+    actions: Sequence[str] = ("reclaim", "preempt")
+
+    def __init__(self, args: ElasticQuotaArgs, handle: Handle) -> None:
+        self.args = args
+        self._handle = handle
+        self._followed = FollowedQuotas(
+            handle.snapshot, args, QuotaFeatures(), lambda: handle.unix_time
+        )
+        rules = PodRules(
+            queue_of=self.queue_of,
+            amounts=lambda pod: pod.requests,
+            is_fixed=lambda pod: not is_preemptible(pod.pod),
+            counts=lambda pod: True,
+        )
+        kinds = (ElasticQuota, ElasticQuotaProfile)
+        self.ledger = Ledger(handle.snapshot, _queues, kinds, (), rules)
+        self._monitor = OveruseMonitor(parse_duration(args.delay_evict_time))
+
+    @property
+    def active(self) -> bool:
+        """Whether the cluster has any ElasticQuota, or a profile that makes one."""
+        snapshot = self._handle.snapshot
+        return bool(snapshot.objects(ElasticQuota) or snapshot.objects(ElasticQuotaProfile))
+
+    def fair(self) -> AmountRows:
+        """Return the runtime of each quota; what its max does not name is unlimited."""
+        tree = self.ledger.tree
+        for manager in self._followed.quotas.trees.values():
+            tree.add_resources(sorted(manager.resources))
+        fair = np.array(tree.limit)
+        for row, queue in enumerate(tree.queues):
+            own = self._tree_of(queue.name)
+            runtime = own.runtime(queue.name) if own is not None else None
+            for resource, amount in (runtime or {}).items():
+                fair[row, tree.column_of[resource]] = amount
+        return fair
+
+    def _tree_of(self, quota: str) -> QuotaManager | None:
+        trees = self._followed.quotas.trees.values()
+        return next((one for one in trees if quota in one.quotas), None)
+
+    # In the queue ------------------------------------------------------------------------
+
+    def queue_of(self, pod: PodInfo) -> str | None:
+        """Return the pod's quota, None for pods of the default quota."""
+        if not self.active:
+            return None
+        name = self._followed.quotas.quota_name(pod.pod)
+        return name if name not in _BUILTIN and name else None
+
+    def gate(self, pod: PodInfo, queue: str) -> str | None:
+        """Hold back pods of quotas that are broken, or that do not hang on the root."""
+        manager = self._tree_of(queue)
+        if manager is None:
+            return f'waiting for ElasticQuota "{queue}", which does not exist'
+        return manager.problem(queue)
+
+    def order(self, unit: Unit, added: float) -> tuple[float, ...]:
+        """Order by priority, then by arrival."""
+        return (-float(unit.priority), added)
+
+    def next_queue(self, heads: Mapping[str, Unit], action: str) -> str | None:
+        """Return the queue whose first job comes first of all: by priority, then by age."""
+        return min(heads, key=lambda name: (*_place(heads[name]), name), default=None)
+
+    def turn(self, unit: Unit) -> Sequence[PodInfo] | None:
+        """Place the whole unit."""
+        return None
+
+    # Limits ------------------------------------------------------------------------------
+
+    def refusal(self, unit: Unit) -> str | None:
+        """Refuse a unit whose minimum would exceed what its quota, or one above, may have."""
+        pods = unit.pods[: unit.min_placed]
+        gate = self._followed.quotas.gate_of(unit.pods[0].pod)
+        if gate is None:
+            return None
+        every: Mapping[str, int] = {}
+        fixed: Mapping[str, int] = {}
+        for pod in pods:
+            every = added(every, pod.requests)
+            if not is_preemptible(pod.pod):
+                fixed = added(fixed, pod.requests)
+        refused = gate.refused(every, fixed)
+        return refused.message if refused is not None else None
+
+    def overrun(self, pod: PodInfo) -> str | None:
+        """Refuse a pod that took its quota, or one above, beyond what it may have."""
+        gate = self._followed.quotas.gate_of(pod.pod)
+        if gate is None:
+            return None
+        fixed = {} if is_preemptible(pod.pod) else pod.requests
+        gate.used = subtracted(gate.used, pod.requests)
+        gate.non_preemptible_used = subtracted(gate.non_preemptible_used, fixed)
+        refused = gate.refused(pod.requests, fixed)
+        return refused.message if refused is not None else None
+
+    # Making room -------------------------------------------------------------------------
+
+    def plan(self, unit: Unit, action: str) -> RoomPlan | str | None:
+        """Reclaim what others use of the quota's own, or preempt lesser pods of the quota."""
+        queue = self.queue_of(unit.pods[0])
+        manager = self._tree_of(queue) if queue is not None else None
+        if queue is None or manager is None or manager.problem(queue):
+            return None
+        never = any(pod.spec.preemption_policy == "Never" for pod in unit.pods)
+        if action == "preempt":
+            return None if never else PreemptPlan(self._handle, manager, unit, queue)
+        if self.refusal(unit) is not None:
+            return "its quota may not have more now"
+        return ReclaimPlan(self._handle, manager, unit, queue)
+
+    def overdue(self) -> Overdue | None:
+        """Return the pods of quotas that have been beyond their runtime for too long."""
+        if not (self.args.monitor_all_quotas and self.args.enable_runtime_quota and self.active):
+            return None
+        victims = []
+        living = self._handle.snapshot.living
+        for manager in self._followed.quotas.trees.values():
+            for name in self._monitor.due(manager, self._handle.now):
+                quota = manager.quotas[name]
+                runtime = manager.runtime(name) or {}
+                reason = f"quota {name} uses {printed(quota.used.every)} of {printed(runtime)}"
+                pods = pods_to_revoke(quota.pods.values(), quota.used.every, runtime)
+                victims += [(living[pod.key], reason) for pod in pods if pod.key in living]
+        again = self._handle.now + parse_duration(self.args.revoke_pod_interval)
+        return Overdue(tuple(victims), again)
+
+
+def _place(unit: Unit) -> tuple[float, str]:
+    created = min(pod.pod.metadata.creation_timestamp or "~" for pod in unit.pods)
+    return -float(unit.priority), created
+
+
+def _queues(snapshot: Snapshot) -> Iterator[Queue]:
+    """Return the quotas as queues; one with a missing parent, or in a cycle, is a root."""
+    objects = quota_objects(snapshot)
+    found = {name: queue_of(one) for name, one in objects.items() if name not in _BUILTIN}
+    for name, queue in found.items():
+        problem = _problem(name, found)
+        yield queue if problem is None else replace(queue, parent="", problem=problem)
+
+
+def _problem(name: str, queues: Mapping[str, Queue]) -> str | None:
+    seen = [name]
+    while parent := queues[seen[-1]].parent:
+        if parent not in queues:
+            return f'quota "{seen[-1]}" has the parent "{parent}", which does not exist'
+        if parent in seen:
+            return f"quotas are their own ancestors: {' -> '.join([*seen, parent])}"
+        seen.append(parent)
+    return None
