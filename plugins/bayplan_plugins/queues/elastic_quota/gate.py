@@ -64,12 +64,19 @@ class QuotaGate:
     def add(self, pod: Pod) -> None:
         """Count a pod of the quota again; pods of others change nothing."""
         if pod.key in self._quota.pods:
-            self.used = added(self.used, self._requests(pod))
+            request = self._requests(pod)
+            self.used = added(self.used, request)
+            if not is_preemptible(pod):
+                self.non_preemptible_used = added(self.non_preemptible_used, request)
 
     def remove(self, pod: Pod) -> None:
         """Count a pod of the quota as gone; pods of others change nothing."""
         if pod.key in self._quota.pods:
-            self.used = without_negatives(subtracted(self.used, self._requests(pod)))
+            request = self._requests(pod)
+            self.used = without_negatives(subtracted(self.used, request))
+            if not is_preemptible(pod):
+                left = subtracted(self.non_preemptible_used, request)
+                self.non_preemptible_used = without_negatives(left)
 
     def refusal(self, pod: Pod) -> QuotaRefusal | None:
         """Return why the quotas refuse a pod, None if they do not."""

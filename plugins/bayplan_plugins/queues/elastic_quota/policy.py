@@ -26,7 +26,7 @@ from bayplan_plugins.queues.elastic_quota.features import QuotaFeatures
 from bayplan_plugins.queues.elastic_quota.following import FollowedQuotas, quota_objects
 from bayplan_plugins.queues.elastic_quota.manager import QuotaManager
 from bayplan_plugins.queues.elastic_quota.overuse import OveruseMonitor, pods_to_revoke
-from bayplan_plugins.queues.elastic_quota.resource_lists import added, printed, subtracted
+from bayplan_plugins.queues.elastic_quota.resource_lists import added, printed
 from bayplan_plugins.queues.elastic_quota.room_plans import PreemptPlan, ReclaimPlan
 from bayplan_plugins.queues.policy import RoomPlan
 
@@ -94,11 +94,8 @@ class ElasticQuotaPolicy:
         return name if name not in _BUILTIN and name else None
 
     def gate(self, pod: PodInfo, queue: str) -> str | None:
-        """Hold back pods of quotas that are broken, or that do not hang on the root."""
-        manager = self._tree_of(queue)
-        if manager is None:
-            return f'waiting for ElasticQuota "{queue}", which does not exist'
-        return manager.problem(queue)
+        """Hold back no pod: a quota that is broken refuses it, until the quota changes."""
+        return None
 
     def order(self, unit: Unit, added: float) -> tuple[float, ...]:
         """Order by priority, then by arrival."""
@@ -134,10 +131,8 @@ class ElasticQuotaPolicy:
         gate = self._followed.quotas.gate_of(pod.pod)
         if gate is None:
             return None
-        fixed = {} if is_preemptible(pod.pod) else pod.requests
-        gate.used = subtracted(gate.used, pod.requests)
-        gate.non_preemptible_used = subtracted(gate.non_preemptible_used, fixed)
-        refused = gate.refused(pod.requests, fixed)
+        gate.remove(pod.pod)
+        refused = gate.refusal(pod.pod)
         return refused.message if refused is not None else None
 
     # Making room -------------------------------------------------------------------------
