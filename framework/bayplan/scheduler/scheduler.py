@@ -377,10 +377,10 @@ class Scheduler:
         state = self._state
         run, number = profile.cycle.run, state.statistics.cycles
         action = profile.action(queued.action)
-        if action:
+        nomination = state.nominator.get(unit.key)
+        if action and nomination is None:
             before = state.decisions.get(unit.key) or Decision(unit.key, number, state.now)
             return profile.cycle.make_room(unit, before, number, state.now, action)
-        nomination = state.nominator.get(unit.key)
         if nomination is None:
             # Room for a unit of a queue is made once nothing else can be placed.
             result = run(unit, number, state.now, preempt=not queued.lane)
