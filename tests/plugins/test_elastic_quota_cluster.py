@@ -156,7 +156,7 @@ def test_a_profile_makes_a_tree_of_the_nodes_that_it_selects() -> None:
 
 @pytest.mark.parametrize(("monitored", "revoked"), [(True, ["p0", "p1"]), (False, [])])
 def test_overuse_is_revoked_where_it_is_monitored(monitored: bool, revoked: list[str]) -> None:
-    args = {"elasticQuota": {"monitorAllQuotas": monitored, "delayEvictTime": "60s"}}
+    args = {"koordinator": {"monitorAllQuotas": monitored, "delayEvictTime": "60s"}}
     cluster = Cluster([make_node("n", gpu=8), quota("team", 0, 8)], plugins={"Queues": args})
     cluster.add(*(member(f"p{index}", "team", priority=index) for index in range(4)))
     cluster.schedule()
