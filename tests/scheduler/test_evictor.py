@@ -46,7 +46,7 @@ class Desk:
 
     def preempt(self, *victims: PodInfo, guarded: Iterable[str] = ()) -> None:
         keys = frozenset(f"default/{name}" for name in guarded)
-        self.evictor.preempt(self.unit, Preemption(victims, {UNIT: "a"}, "", "", keys))
+        self.evictor.preempt(self.unit, Preemption(victims, {UNIT: "a"}, "", "", keys), "")
 
     def evicting(self) -> list[str]:
         """Return whose eviction is on its way, by name."""

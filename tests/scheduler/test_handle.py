@@ -146,7 +146,8 @@ def test_the_first_unit_is_the_one_that_is_tried_next(desk: Desk) -> None:
 def test_nominated_pods_and_pods_in_cooldown_are_known(desk: Desk) -> None:
     pod = queue_pod(desk.state, make_pod("p"))
     victim = place_pod(desk.state, make_pod("v", node="a"))
-    desk.evictor.preempt(Unit(pod.key, [pod]), Preemption([victim], {pod.key: "a"}, ""))
+    preemption = Preemption([victim], {pod.key: "a"}, "")
+        desk.evictor.preempt(Unit(pod.key, [pod]), preemption, "preempt")
     assert desk.handle.is_nominated(pod)
     assert not desk.handle.is_nominated(victim)
     assert not desk.handle.in_eviction_cooldown(victim)

@@ -31,6 +31,7 @@ from bayplan.live.election import Election
 from bayplan.live.loop import LiveScheduler
 from bayplan.live.metrics import LiveMetrics
 from bayplan.live.observers import CycleLog, Observers
+from bayplan.live.queue_metrics import QueueMetrics
 from bayplan.live.token_reviews import TokenReviews
 from bayplan.live.web import Address, WebPage
 from bayplan.profiles.loading import ProfileSet
@@ -88,6 +89,7 @@ class LiveApp:
         kubeconfig = options.kubeconfig or (Path(client.kubeconfig) if client.kubeconfig else None)
         self.identity = f"{socket.gethostname()}_{uuid.uuid4()}"
         self._metrics = LiveMetrics(options.registry)
+        self._queue_metrics = QueueMetrics(options.registry)
         self._credentials = Credentials(kubeconfig, options.context)
         self.transport = Transport(self._credentials, self._observe, patience=_NEW_ROLE_SECONDS)
         self.live: LiveScheduler | None = None
@@ -199,8 +201,8 @@ class LiveApp:
             self._profiles,
             self.leads,
             self._metrics.instrument,
-            self._metrics.watch,
-            Observers((self._metrics, CycleLog(self._options.dry_run))),
+            self._watch,
+            Observers((self._metrics, self._queue_metrics, CycleLog(self._options.dry_run))),
         )
         if self._stopping.is_set():
             return
@@ -222,6 +224,10 @@ class LiveApp:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _watch(self, scheduler: Scheduler) -> None:
+        self._metrics.watch(scheduler)
+        self._queue_metrics.watch(scheduler)
 
     async def _drain(self) -> None:
         if self.writer is None or self._lost or not self.leads():

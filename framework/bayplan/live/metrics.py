@@ -59,8 +59,10 @@ _POINTS = {
 }
 QUEUE_LABELS = {
     Place.ACTIVE: "active",
+    Place.MAKING_ROOM: "active",
     Place.BACKOFF: "backoff",
     Place.UNSCHEDULABLE: "unschedulable",
+    Place.IN_LINE: "unschedulable",
     Place.GATED: "gated",
     Place.IN_FLIGHT: "active",
 }

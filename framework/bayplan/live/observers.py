@@ -46,6 +46,11 @@ class Observers(Observer):
         for observer in self._observers:
             observer.bound(pod, node, cycle, attempts, seconds)
 
+    def evicted(self, pod: PodInfo, reason: str) -> None:
+        """A pod was evicted."""
+        for observer in self._observers:
+            observer.evicted(pod, reason)
+
 
 class CycleLog(Observer):
     """Logs decisions and bindings; logs a repeated refusal of a unit once.

@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
-__all__ = ["amount_text"]
+__all__ = ["amount_text", "base_resource"]
 
+_NATIVE = ("cpu", "memory", "ephemeral-storage")
 _BINARY = ("", "Ki", "Mi", "Gi", "Ti", "Pi")
+
+
+def base_resource(name: str) -> str:
+    """Return the resource that a column counts: "cpu" for "cpu" and for "FLAVOR/cpu".
+
+    Extended resources have a domain with a dot, and stay as they are.
+    """
+    flavor, slash, resource = name.partition("/")
+    known = resource in _NATIVE or resource.startswith("hugepages-")
+    return resource if slash and "." not in flavor and known else name
 
 
 def amount_text(resource: str, value: float) -> str:
     """Return an amount for people: cores, bytes with a binary suffix, or a number."""
+    resource = base_resource(resource)
     if value == float("inf"):
         return "unlimited"
     if resource == "cpu":

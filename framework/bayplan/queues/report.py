@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from bayplan.api.queue import UNLIMITED
 from bayplan.queues.amounts import amount_text
 from bayplan.queues.notes import notes_on
 from bayplan.queues.tree import EPSILON, AmountRows, QueueTree
@@ -30,7 +31,7 @@ class ResourceReport:
     use, ``limit`` the most that it may have, ``fair`` what it may have now by its policy. ``used``
     is what its pods on nodes take, ``fixed`` the part of it that cannot be taken back, ``demand``
     what all its living pods ask for. ``borrowed`` is what it uses beyond ``deserved``, ``lent``
-    what its siblings use of its own.
+    what its siblings use of its own; ``borrow_limit`` and ``lend_limit`` are the most of each.
     """
 
     deserved: float
@@ -42,6 +43,8 @@ class ResourceReport:
     demand: float
     borrowed: float
     lent: float
+    borrow_limit: float = UNLIMITED
+    lend_limit: float = UNLIMITED
 
 
 @dataclass(frozen=True)
@@ -179,6 +182,8 @@ def _report(
             float(tree.demand[row, column]),
             0.0 if np.isinf(deserved) else max(0.0, used - deserved),
             float(lent[row, column]),
+            float(tree.borrowed[row, column]),
+            float(tree.lent[row, column]),
         )
         found[name] = one
     weights = tree.weight[row]

@@ -26,6 +26,8 @@ NOMINATION_SECONDS = 600.0
 """Seconds that nodes stay nominated for a unit that states no time of its own."""
 COOLDOWN_SECONDS = 60.0
 """Seconds for which a pod is not chosen again after its eviction was refused."""
+OVERDUE = "overdue"
+"""The action of an eviction for which no unit waits."""
 _AFTER_GRACE = 60.0
 _REMEMBERED = 100_000
 
@@ -35,6 +37,7 @@ class Eviction:
     """A pod (by key) that was evicted, when (seconds), the unit that preempted it, and why.
 
     ``moves_to`` is the node where it fits once it is created again, "" for none.
+    ``action`` is how room was made, such as "preempt", or "overdue" if no unit waited for it.
     """
 
     pod: str
@@ -42,6 +45,7 @@ class Eviction:
     unit: str
     reason: str = ""
     moves_to: str = ""
+    action: str = ""
 
 
 class Evictor:
@@ -108,8 +112,11 @@ class Evictor:
 
     # Evicting ----------------------------------------------------------------------------
 
-    def preempt(self, unit: Unit, preemption: Preemption) -> None:
-        """Nominate the nodes for the unit and evict their victims, those with a budget first."""
+    def preempt(self, unit: Unit, preemption: Preemption, action: str) -> None:
+        """Nominate the nodes for the unit and evict their victims, those with a budget first.
+
+        :param action: how room is made, for the records.
+        """
         victims: list[PodInfo] = []
         waited_for: set[str] = set()
         for victim in preemption.victims:
@@ -127,7 +134,7 @@ class Evictor:
         until = self._state.now + max(_nomination_time(unit), grace + _AFTER_GRACE)
         nodes, domain = preemption.nodes, preemption.domain
         why, moves = preemption.reason, preemption.moves
-        made = Nomination(unit.key, pods, nodes, until, waited_for, domain, why, moves)
+        made = Nomination(unit.key, pods, nodes, until, waited_for, domain, why, moves, action)
         self._nominator.add(made)
         for pod in pods:
             self._recorder.nominated(pod, nodes[pod.key], len(waited_for))
@@ -165,7 +172,8 @@ class Evictor:
     def _evicted(self, victim: PodInfo, reason: str, error: ClusterError | None) -> None:
         now = self._state.now
         if error is None or isinstance(error, NotFound):
-            self.evicted.append(Eviction(victim.key, now, "", reason))
+            self.evicted.append(Eviction(victim.key, now, "", reason, action=OVERDUE))
+            self._state.observer.evicted(victim, OVERDUE)
             self._recorder.evicted(victim, reason)
             return
         self._recorder.warn(victim, "EvictionRefused", str(error))
@@ -177,8 +185,10 @@ class Evictor:
         """Handle the cluster's answer to an eviction."""
         now, unit = self._state.now, nomination.unit
         if error is None or isinstance(error, NotFound):
+            why, action = nomination.reason, nomination.action
             node = nomination.moves.get(victim.key, "")
-            self.evicted.append(Eviction(victim.key, now, unit, nomination.reason, node))
+            self.evicted.append(Eviction(victim.key, now, unit, why, node, action))
+            self._state.observer.evicted(victim, action)
             placed = self._state.snapshot.placed.get(victim.key)
             self._recorder.preempted(victim, unit, placed[1] if placed else "")
             return

@@ -21,7 +21,7 @@ class Nomination:
 
     ``victims`` are the pods, by key, whose end the unit waits for. ``domain`` is the network
     domain of the nodes, "" without one. ``reason`` is told to the victims, ``moves`` names the
-    node where a victim, by key, fits once it is created again.
+    node where a victim, by key, fits once it is created again. ``action`` is how room was made.
     """
 
     unit: str
@@ -32,6 +32,7 @@ class Nomination:
     domain: str = ""
     reason: str = ""
     moves: Mapping[str, str] = field(default_factory=dict)
+    action: str = ""
 
 
 class Nominator:

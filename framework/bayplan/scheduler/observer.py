@@ -24,3 +24,6 @@ class Observer:
 
     def bound(self, pod: PodInfo, node: str, cycle: int, attempts: int, seconds: float) -> None:
         """A pod was bound, ``seconds`` after it came into the queue, in ``attempts`` cycles."""
+
+    def evicted(self, pod: PodInfo, reason: str) -> None:
+        """A pod was evicted; ``reason`` is the action that made room, or "overdue"."""

@@ -116,6 +116,11 @@ class Scheduler:
         return self._state.now
 
     @property
+    def unix_time(self) -> float:
+        """The cluster's time in seconds since 1970."""
+        return self._state.cluster.unix_time
+
+    @property
     def unconfirmed(self) -> int:
         """How many pods are assumed: their binding was submitted and the watch has not shown it."""
         return len(self._state.assumed)
@@ -434,7 +439,8 @@ class Scheduler:
     ) -> None:
         state = self._state
         if result.preemption is not None:
-            self.evictor.preempt(unit, result.preemption)
+            action = profile.action(queued.action) or "preempt"
+            self.evictor.preempt(unit, result.preemption, action)
         elif result.partial:
             self.evictor.nominate_part(unit, result.partial)
         elif queued.lane and state.nominator.get(queued.key) is None:
