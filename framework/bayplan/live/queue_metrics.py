@@ -78,6 +78,11 @@ class QueueMetrics(Observer):
         self._scheduler = scheduler
         self._waits = JobWaits(scheduler.snapshot, lambda: scheduler.now, self._since, self._waited)
 
+    def bound(self, pod: PodInfo, node: str, cycle: int, attempts: int, seconds: float) -> None:
+        """Count how long the pod's job waited, if it starts with this pod."""
+        if self._waits is not None:
+            self._waits.started(pod)
+
     def evicted(self, pod: PodInfo, reason: str) -> None:
         """Count an evicted pod."""
         queue = self._queue_of(pod)

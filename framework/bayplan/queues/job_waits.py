@@ -19,12 +19,12 @@ class _Job:
     """``since`` is when it began to wait, in seconds; None while a pod of it has a node."""
 
     since: float | None
-    members: dict[str, PodInfo] = field(default_factory=dict)
-    running: int = 0
+    pods: dict[str, PodInfo] = field(default_factory=dict)
+    running: set[str] = field(default_factory=set)
 
 
 class JobWaits:
-    """Follows the living pods of a snapshot.
+    """Follows the living pods of a snapshot; its owner tells it of bindings by ``started``.
 
     :param now: returns the time in seconds.
     :param since: returns since when a pod that is new here has waited, in seconds.
@@ -51,40 +51,51 @@ class JobWaits:
         now = self._now()
         for job in self._jobs.values():
             if job.since is not None:
-                yield next(iter(job.members.values())), max(0.0, now - job.since)
+                yield next(iter(job.pods.values())), max(0.0, now - job.since)
+
+    def started(self, pod: PodInfo) -> None:
+        """Count a pod that got a node."""
+        job = self._jobs.get(_job_of(pod))
+        if job is None or pod.key not in job.pods or pod.key in job.running:
+            return
+        job.running.add(pod.key)
+        if job.since is not None:
+            self._waited(pod, max(0.0, self._now() - job.since))
+            job.since = None
 
     def _lives(self, pod: PodInfo, added: bool) -> None:
-        key = pod.gang or pod.key
         if added:
-            self._seen(key, pod)
-        elif pod.key not in self._living or self._living[pod.key].gang != pod.gang:
-            self._gone(key, pod)
+            self._seen(pod)
+        elif pod.key not in self._living or _job_of(self._living[pod.key]) != _job_of(pod):
+            self._gone(pod)
 
-    def _seen(self, key: str, pod: PodInfo) -> None:
+    def _seen(self, pod: PodInfo) -> None:
+        key = _job_of(pod)
         job = self._jobs.get(key)
         if job is None:
             job = self._jobs[key] = _Job(self._since(pod))
-        before = job.members.get(pod.key)
-        job.members[pod.key] = pod
-        if not _runs(pod) or (before is not None and _runs(before)):
+        known = pod.key in job.pods
+        job.pods[pod.key] = pod
+        if not pod.pod.spec.node_name:
             return
-        job.running += 1
-        if job.since is not None:
-            if before is not None:
-                self._waited(pod, max(0.0, self._now() - job.since))
+        if known:
+            self.started(pod)
+        else:
+            job.running.add(pod.key)
             job.since = None
 
-    def _gone(self, key: str, pod: PodInfo) -> None:
+    def _gone(self, pod: PodInfo) -> None:
+        key = _job_of(pod)
         job = self._jobs.get(key)
-        known = job.members.pop(pod.key, None) if job is not None else None
-        if job is None or known is None:
+        if job is None or job.pods.pop(pod.key, None) is None:
             return
-        job.running -= _runs(known)
-        if not job.members:
+        ran = pod.key in job.running
+        job.running.discard(pod.key)
+        if not job.pods:
             del self._jobs[key]
-        elif not job.running and job.since is None:
+        elif ran and not job.running:
             job.since = self._now()
 
 
-def _runs(pod: PodInfo) -> bool:
-    return bool(pod.pod.spec.node_name)
+def _job_of(pod: PodInfo) -> str:
+    return pod.gang or pod.key
