@@ -147,7 +147,7 @@ def test_nominated_pods_and_pods_in_cooldown_are_known(desk: Desk) -> None:
     pod = queue_pod(desk.state, make_pod("p"))
     victim = place_pod(desk.state, make_pod("v", node="a"))
     preemption = Preemption([victim], {pod.key: "a"}, "")
-        desk.evictor.preempt(Unit(pod.key, [pod]), preemption, "preempt")
+    desk.evictor.preempt(Unit(pod.key, [pod]), preemption, "preempt")
     assert desk.handle.is_nominated(pod)
     assert not desk.handle.is_nominated(victim)
     assert not desk.handle.in_eviction_cooldown(victim)
