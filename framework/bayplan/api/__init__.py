@@ -26,7 +26,13 @@ from bayplan.api.podgroup import (
     VolcanoPodGroup,
     Workload,
 )
-from bayplan.api.policy import Namespace, PodDisruptionBudget, PriorityClass, Service
+from bayplan.api.policy import (
+    Namespace,
+    PodDisruptionBudget,
+    PriorityClass,
+    ResourceQuota,
+    Service,
+)
 from bayplan.api.quantity import Quantity
 from bayplan.api.queue_objects import KaiQueue, VolcanoQueue
 from bayplan.api.resources import pod_requests
@@ -88,6 +94,7 @@ __all__ = [
     "ReplicaSet",
     "ResourceClaim",
     "ResourceClaimTemplate",
+    "ResourceQuota",
     "ResourceSlice",
     "SchedulerPluginsPodGroup",
     "SelectorRequirement",

@@ -33,7 +33,13 @@ from bayplan.api.podgroup import (
     VolcanoPodGroup,
     Workload,
 )
-from bayplan.api.policy import Namespace, PodDisruptionBudget, PriorityClass, Service
+from bayplan.api.policy import (
+    Namespace,
+    PodDisruptionBudget,
+    PriorityClass,
+    ResourceQuota,
+    Service,
+)
 from bayplan.api.quantity import Quantity, is_quantity
 from bayplan.api.queue_objects import KaiQueue, VolcanoQueue
 from bayplan.api.storage import (
@@ -85,6 +91,7 @@ ApiObject: TypeAlias = (
     | Namespace
     | Service
     | PriorityClass
+    | ResourceQuota
     | PodDisruptionBudget
     | Job
     | ReplicaSet
@@ -146,6 +153,8 @@ _KINDS = (
     Kind("", "Node", ("v1",), Node, namespaced=False),
     Kind("", "Namespace", ("v1",), Namespace, namespaced=False),
     Kind("", "Service", ("v1",), Service),
+    Kind("", "ResourceQuota", ("v1",), ResourceQuota),
+    Kind("", "ConfigMap", ("v1",), ConfigMap),
     Kind("", "PersistentVolumeClaim", ("v1",), PersistentVolumeClaim),
     Kind("", "PersistentVolume", ("v1",), PersistentVolume, namespaced=False),
     Kind(_STORAGE, "StorageClass", ("v1",), StorageClass, namespaced=False),
@@ -207,10 +216,7 @@ _KINDS = (
     ),
 )
 KINDS: dict[tuple[str, str], Kind] = {(kind.group, kind.name): kind for kind in _KINDS}
-_WRITTEN = (
-    Kind("", "ConfigMap", ("v1",), ConfigMap),
-    Kind("apps", "ControllerRevision", ("v1",), ControllerRevision),
-)
+_WRITTEN = (Kind("apps", "ControllerRevision", ("v1",), ControllerRevision),)
 """Kinds that bayplan only writes; in manifests they are ignored."""
 _BY_TYPE = {kind.type: kind for kind in (*_KINDS, *_WRITTEN)}
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Literal
 
 from bayplan.api.meta import ApiStruct, LabelSelector, ObjectMeta, explicit
+from bayplan.api.quantity import Quantity
 
-__all__ = ["Namespace", "PodDisruptionBudget", "PriorityClass", "Service"]
+__all__ = ["Namespace", "PodDisruptionBudget", "PriorityClass", "ResourceQuota", "Service"]
 
 
 class Namespace(ApiStruct, frozen=True):
@@ -26,6 +27,21 @@ class Service(ApiStruct, frozen=True):
 
     metadata: ObjectMeta = ObjectMeta()
     spec: ServiceSpec = ServiceSpec()
+
+
+class ResourceQuotaSpec(ApiStruct, frozen=True):
+    """spec of a resource quota; with scopes it counts some of the pods only."""
+
+    hard: dict[str, Quantity] = {}
+    scopes: tuple[str, ...] = ()
+    scope_selector: dict[str, object] | None = None
+
+
+class ResourceQuota(ApiStruct, frozen=True):
+    """v1 ResourceQuota: the most that a namespace may have."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    spec: ResourceQuotaSpec = ResourceQuotaSpec()
 
 
 class PriorityClass(ApiStruct, frozen=True):

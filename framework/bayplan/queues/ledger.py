@@ -250,6 +250,16 @@ class Ledger:
                 self._asked[pod.key] = entry
                 self._ask(entry.row, entry.amounts)
 
+    def placed(self) -> dict[int, list[PodInfo]]:
+        """Return the pods on nodes that count as used, by the row of their queue."""
+        found: dict[int, list[PodInfo]] = {}
+        placed = self._snapshot.placed
+        if self._stale:
+            self._rebuild()
+        for key, entry in self._used.items():
+            found.setdefault(entry.row, []).append(placed[key][0])
+        return found
+
     def jobs(self) -> tuple[dict[int, int], dict[int, int]]:
         """Return how many jobs wait and run in each row, those of its descendants included.
 

@@ -1,0 +1,1 @@
+"""Queues without a system of their own: namespaces with a ResourceQuota, and queue ConfigMaps."""
