@@ -29,7 +29,7 @@ from bayplan_plugins.queues.elastic_quota.admission import (
     QuotaTopology,
     check_amounts,
 )
-from bayplan_plugins.queues.elastic_quota.division import Sibling, divide, scaled_min
+from bayplan_plugins.queues.elastic_quota.division import Siblings, divide, scaled_min
 from bayplan_plugins.queues.elastic_quota.features import QuotaFeatures
 from bayplan_plugins.queues.elastic_quota.gate import QuotaGate, QuotaRefusal
 from bayplan_plugins.queues.elastic_quota.hints import helped_by_deletion, helped_by_quota
@@ -127,21 +127,16 @@ def node_of(fields: Step) -> Node:
 
 
 def run_runtime(case: Case) -> None:
-    nodes = [
-        Sibling(
-            one["name"],
-            one["shared_weight"],
-            one["request"],
-            one["min"],
-            one["guarantee"],
-            one["allow_lent"],
-        )
-        for one in case["nodes"]
-    ]
-    parts = divide(nodes, case["total"])
-    assert {one.name: part for one, part in zip(nodes, parts, strict=True)} == (
-        case["expected"]["runtime"]
+    nodes = case["nodes"]
+    siblings = Siblings(
+        [one["name"] for one in nodes],
+        [one["shared_weight"] for one in nodes],
+        [one["request"] for one in nodes],
+        [max(one["min"], one["guarantee"]) for one in nodes],
+        [one["allow_lent"] for one in nodes],
     )
+    parts = divide(siblings, case["total"])
+    assert dict(zip(siblings.names, parts, strict=True)) == case["expected"]["runtime"]
 
 
 def run_scale_min(case: Case) -> None:

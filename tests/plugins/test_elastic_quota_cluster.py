@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from quota_builders import GPU, PREFIX, quota
 
 from bayplan.api import ElasticQuota, Pod
+from bayplan.dialects.elastic_quota import BUILTIN_QUOTAS
 from bayplan.testing import Cluster, assert_pending, make_gang, make_node, make_object, make_pod
 from bayplan_plugins.queues.elastic_quota.policy import ElasticQuotaPolicy
 from bayplan_plugins.queues.plugin import Queues
@@ -166,3 +171,54 @@ def test_overuse_is_revoked_where_it_is_monitored(monitored: bool, revoked: list
     found = policy(cluster).overdue()
     due = [pod.name for pod, _ in found.victims] if found is not None else []
     assert sorted({*due, *evicted(cluster)}) == revoked
+
+
+# Followed and counted ------------------------------------------------------------------------
+
+STEPS = st.one_of(
+    st.tuples(st.just("pod"), st.integers(0, 5), st.sampled_from(["a", "b", "c", ""])),
+    st.tuples(st.just("gone"), st.integers(0, 5), st.just("")),
+    st.tuples(st.just("quota"), st.integers(0, 6), st.sampled_from(["a", "b", "c"])),
+    st.tuples(st.just("node"), st.integers(0, 3), st.just("")),
+    st.tuples(st.just("time"), st.integers(0, 60), st.just("")),
+)
+
+
+def positive(amounts: Mapping[str, int]) -> dict[str, int]:
+    return {name: amount for name, amount in amounts.items() if amount}
+
+
+def take(cluster: Cluster, number: int, step: tuple[str, int, str]) -> None:
+    kind, amount, name = step
+    if kind == "pod":
+        cluster.add(member(f"p{number}", name or "none", amount % 3 + 1, priority=amount))
+    elif kind == "gone":
+        known = sorted(pod.metadata.name for pod in cluster.api.list(Pod))
+        if known:
+            cluster.remove(known[amount % len(known)])
+    elif kind == "quota":
+        wanted = quota(name, amount, 6, "a" if name == "c" else "")
+        known = cluster.api.get(ElasticQuota, f"quotas/{name}")
+        (cluster.api.update if known else cluster.api.create)(wanted)
+    elif kind == "node":
+        cluster.add(make_node(f"n{number}", gpu=amount))
+    cluster.advance(float(amount) if kind == "time" else 0.0)
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.lists(STEPS, max_size=14))
+def test_quotas_in_step_are_as_counted_from_nothing(steps: list[tuple[str, int, str]]) -> None:
+    cluster = Cluster([make_node("n", gpu=4), quota("a", 2, 6), quota("b", 1, 6)])
+    own = policy(cluster)
+    for number, step in enumerate(steps):
+        take(cluster, number, step)
+        followed, counted = own.followed.quotas, own.followed.recounted()
+        for tree, manager in counted.trees.items():
+            for name, plain in manager.quotas.items():
+                same = followed.trees[tree].quotas[name]
+                assert positive(same.asked.every) == positive(plain.asked.every)
+                assert positive(same.used.every) == positive(plain.used.every)
+                assert followed.trees[tree].runtime(name) == manager.runtime(name)
+                # Quotas above others are checked where the profile says so.
+                if name not in ("a", *BUILTIN_QUOTAS):
+                    assert same.used.every.get(GPU, 0) <= 6

@@ -5,76 +5,70 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bayplan_plugins.queues.elastic_quota.division import Sibling, divide, scaled_min
+from bayplan_plugins.queues.elastic_quota.division import Siblings, divide, scaled_min
 
 AMOUNT = st.integers(0, 2**62)
 SMALL = st.integers(0, 40)
 
 
-def siblings(amount: st.SearchStrategy[int]) -> st.SearchStrategy[list[Sibling]]:
-    """Return siblings that ask for no more than their max, and lend."""
-    one = st.tuples(amount, amount, amount)
-    return st.lists(one, min_size=1, max_size=8).map(
-        lambda rows: [
-            Sibling(f"q{index}", weight, request, least)
-            for index, (weight, request, least) in enumerate(rows)
-        ]
-    )
+def lending(*rows: tuple[str, int, int, int]) -> Siblings:
+    """Return siblings that lend, by name, weight, request and min."""
+    names, weights, requests, minimums = zip(*rows, strict=True)
+    return Siblings(names, weights, requests, minimums, [True] * len(rows))
+
+
+def siblings(amount: st.SearchStrategy[int]) -> st.SearchStrategy[Siblings]:
+    rows = st.lists(st.tuples(amount, amount, amount), min_size=1, max_size=8)
+    return rows.map(lambda found: lending(*((f"q{at}", *row) for at, row in enumerate(found))))
 
 
 def test_everyone_gets_its_min_first_and_the_rest_goes_by_weight() -> None:
-    found = divide([Sibling("a", 1, 100, 10), Sibling("b", 3, 100, 10)], 60)
-    assert found == [20, 40]
+    assert divide(lending(("a", 1, 100, 10), ("b", 3, 100, 10)), 60) == [20, 40]
 
 
 def test_what_is_not_asked_for_is_lent() -> None:
-    assert divide([Sibling("idle", 1, 0, 50), Sibling("busy", 1, 100, 10)], 60) == [0, 60]
+    assert divide(lending(("idle", 1, 0, 50), ("busy", 1, 100, 10)), 60) == [0, 60]
 
 
 def test_a_quota_that_does_not_lend_keeps_its_min() -> None:
-    idle = Sibling("idle", 1, 0, 50, lends=False)
-    assert divide([idle, Sibling("busy", 1, 100, 10)], 60) == [50, 10]
-
-
-def test_what_pods_have_is_kept_where_it_is_guaranteed() -> None:
-    assert divide([Sibling("a", 1, 80, 10, guarantee=60), Sibling("b", 1, 80, 10)], 70) == [60, 10]
+    own = lending(("idle", 1, 0, 50), ("busy", 1, 100, 10))
+    assert divide(own._replace(lends=[False, True]), 60) == [50, 10]
 
 
 def test_units_that_remain_go_to_the_largest_remainders_then_by_name() -> None:
-    three = [Sibling(name, 1, 100, 0) for name in ("c", "a", "b")]
-    assert divide(three, 8) == [2, 3, 3]
-    assert divide([Sibling("a", 1, 9, 0), Sibling("b", 2, 9, 0)], 5) == [2, 3]
+    assert divide(lending(*((name, 1, 100, 0) for name in ("c", "a", "b"))), 8) == [2, 3, 3]
+    assert divide(lending(("a", 1, 9, 0), ("b", 2, 9, 0)), 5) == [2, 3]
 
 
 def test_a_weight_of_zero_gets_nothing_beyond_its_min() -> None:
-    assert divide([Sibling("a", 0, 100, 5), Sibling("b", 1, 20, 5)], 100) == [5, 20]
-    assert divide([Sibling("a", 0, 100, 5)], 100) == [5]
+    assert divide(lending(("a", 0, 100, 5), ("b", 1, 20, 5)), 100) == [5, 20]
+    assert divide(lending(("a", 0, 100, 5)), 100) == [5]
 
 
 def test_amounts_beyond_floating_point_are_exact() -> None:
     huge = 2**60 + 1
-    found = divide([Sibling("a", huge, huge, 0), Sibling("b", huge, huge, 0)], huge)
-    assert sum(found) == huge
+    assert sum(divide(lending(("a", huge, huge, 0), ("b", huge, huge, 0)), huge)) == huge
 
 
 @given(siblings(AMOUNT), AMOUNT)
-def test_a_division_is_exact_and_fair(own: list[Sibling], total: int) -> None:
+def test_a_division_is_exact_and_fair(own: Siblings, total: int) -> None:
     found = divide(own, total)
-    first = [min(one.request, one.minimum) for one in own]
+    first = [min(pair) for pair in zip(own.requests, own.minimums, strict=True)]
     # Nobody gets more than it asks for, nor less than its min as far as it asks for it.
-    assert all(
-        floor <= got <= one.request for floor, got, one in zip(first, found, own, strict=True)
-    )
+    bounds = zip(first, found, own.requests, strict=True)
+    assert all(floor <= got <= request for floor, got, request in bounds)
     # Nothing is given twice: only mins alone may exceed the total.
     assert sum(found) <= max(total, sum(first))
-    hungry = [one for got, one in zip(found, own, strict=True) if got < one.request and one.weight]
+    stakes = zip(found, own.requests, own.weights, strict=True)
     # Nothing stays idle that somebody with a weight asks for.
-    assert not hungry or sum(found) >= total
+    if any(got < request and weight for got, request, weight in stakes):
+        assert sum(found) >= total
 
 
 @given(siblings(SMALL), SMALL)
-def test_the_order_of_siblings_does_not_matter(own: list[Sibling], total: int) -> None:
-    assert divide(own[::-1], total) == divide(own, total)[::-1]
+def test_the_order_of_siblings_does_not_matter(own: Siblings, total: int) -> None:
+    turned = Siblings(*(column[::-1] for column in own))
+    assert divide(turned, total) == divide(own, total)[::-1]
 
 
 def test_mins_beyond_the_total_are_reduced_in_proportion() -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from quota_builders import GPU, defined, gpus, pod
 
 from bayplan.dialects.elastic_quota import DEFAULT_QUOTA, ROOT_QUOTA, QuotaDefinition, ResourceList
-from bayplan_plugins.queues.elastic_quota.division import Sibling, divide, scaled_min
+from bayplan_plugins.queues.elastic_quota.division import Siblings, divide, scaled_min
 from bayplan_plugins.queues.elastic_quota.manager import QuotaManager
 
 
@@ -228,19 +228,15 @@ class Plain:
         total = self.total if total is None else total
         children = self.children(parent)
         mins: ResourceList = gpus(sum(self.own[child].minimum[GPU] for child in children))
-        parts = divide(
-            [
-                Sibling(
-                    child,
-                    self.own[child].weight[GPU],
-                    self.limited(child),
-                    scaled_min(self.own[child].minimum, gpus(total), mins, {})[GPU],
-                    lends=self.own[child].lends,
-                )
-                for child in children
-            ],
-            total,
+        own = [self.own[child] for child in children]
+        siblings = Siblings(
+            children,
+            [one.weight[GPU] for one in own],
+            [self.limited(child) for child in children],
+            [scaled_min(one.minimum, gpus(total), mins, {})[GPU] for one in own],
+            [one.lends for one in own],
         )
+        parts = divide(siblings, total)
         found = dict(zip(children, parts, strict=True))
         for child, part in list(found.items()):
             found |= self.shares(child, part)

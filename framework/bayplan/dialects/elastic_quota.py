@@ -29,6 +29,7 @@ from bayplan.api.resources import amount_of
 from bayplan.api.selectors import compile_selector
 
 __all__ = [
+    "BUILTIN_QUOTAS",
     "DEFAULT_QUOTA",
     "ROOT_QUOTA",
     "SYSTEM_QUOTA",
@@ -50,6 +51,8 @@ does not name is not counted, so a resource that is missing differs from one wit
 ROOT_QUOTA = "koordinator-root-quota"
 SYSTEM_QUOTA = "koordinator-system-quota"
 DEFAULT_QUOTA = "koordinator-default-quota"
+BUILTIN_QUOTAS = (ROOT_QUOTA, SYSTEM_QUOTA, DEFAULT_QUOTA)
+"""Quotas that Koordinator makes; nobody deletes them."""
 _UNBOUNDED = (2**63 - 1) // 5
 """The ``max`` that a profile gives its quota, in units."""
 _USUAL_KEYS = ("cpu", "memory")

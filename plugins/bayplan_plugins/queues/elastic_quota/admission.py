@@ -15,7 +15,7 @@ from bayplan.api import ElasticQuota
 from bayplan.api.elastic_quota import QUOTA_PREFIX, amounts_in, names_in
 from bayplan.api.resources import amount_of
 from bayplan.dialects.elastic_quota import (
-    DEFAULT_QUOTA,
+    BUILTIN_QUOTAS,
     ROOT_QUOTA,
     SYSTEM_QUOTA,
     QuotaDefinition,
@@ -28,7 +28,6 @@ from bayplan_plugins.queues.elastic_quota.resource_lists import added, at_least,
 
 __all__ = ["QuotaRefused", "QuotaTopology"]
 
-_BUILTIN = (ROOT_QUOTA, SYSTEM_QUOTA, DEFAULT_QUOTA)
 _SHOWN_PODS = 2
 
 
@@ -150,7 +149,7 @@ class QuotaTopology:
         :param pods: the names of the pods that belong to it.
         :raises QuotaRefused: with the reason.
         """
-        if name in _BUILTIN:
+        if name in BUILTIN_QUOTAS:
             raise QuotaRefused(f"can not delete quotaGroup :{name}")
         if name not in self.quotas:
             raise QuotaRefused(f"not found quota:{name}")
@@ -171,7 +170,7 @@ class QuotaTopology:
 
         :raises QuotaRefused: for a quota that has children; its runtime is theirs.
         """
-        if name in self.quotas and name not in _BUILTIN and self.quotas[name].is_parent:
+        if name in self.quotas and name not in BUILTIN_QUOTAS and self.quotas[name].is_parent:
             raise QuotaRefused(
                 f"pod can not be linked to a parentQuotaGroup,quota:{name}, pod:{pod}"
             )

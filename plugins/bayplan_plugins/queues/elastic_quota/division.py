@@ -8,77 +8,75 @@ for up to its min; what is left over is divided by weight among those that ask f
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from bayplan.dialects.elastic_quota import ResourceList
 
-__all__ = ["Sibling", "divide", "scaled_min"]
+__all__ = ["Siblings", "divide", "scaled_min"]
 
 
-@dataclass(frozen=True, slots=True)
-class Sibling:
-    """One quota's stake in one resource.
+class Siblings(NamedTuple):
+    """The stakes of sibling quotas in one resource, in columns: one entry a quota.
 
-    ``request`` is at most the quota's max. ``minimum`` is its min, scaled; ``guarantee`` is what
-    pods already have of it. One that does not lend keeps its min, asked for or not.
+    ``weights`` are 0 or more, ``requests`` at most the quotas' max. ``minimums`` are their mins,
+    scaled, or what their pods already have, where that is guaranteed and more. One that does not
+    lend keeps its minimum, asked for or not.
     """
 
-    name: str
-    weight: int
-    request: int
-    minimum: int
-    guarantee: int = 0
-    lends: bool = True
+    names: Sequence[str]
+    weights: Sequence[int]
+    requests: Sequence[int]
+    minimums: Sequence[int]
+    lends: Sequence[bool]
 
 
-def divide(siblings: Sequence[Sibling], total: int) -> list[int]:
+def divide(siblings: Siblings, total: int) -> list[int]:
     """Return what each sibling may have of a resource (its runtime).
 
     Mins that exceed the total are not reduced here, see :func:`scaled_min`. Shares are floors; the
     units that remain go to the largest remainders, then by name, so the sum is exact.
     """
-    runtime = []
-    hungry = []
-    for index, one in enumerate(siblings):
-        least = max(one.minimum, one.guarantee)
-        if one.request > least:
-            hungry.append(index)
-            runtime.append(least)
-        else:
-            runtime.append(one.request if one.lends else least)
+    requests = siblings.requests
+    stakes = zip(requests, siblings.minimums, siblings.lends, strict=True)
+    runtime = [
+        request if lends and request < minimum else minimum for request, minimum, lends in stakes
+    ]
     left = total - sum(runtime)
+    hungry = [at for at, request in enumerate(requests) if request > runtime[at]]
     while left > 0 and hungry:
-        parts = _by_weight(left, [siblings[index] for index in hungry])
+        parts = _by_weight(left, siblings, hungry)
         if parts is None:
             break
         left = 0
         still = []
-        for index, part in zip(hungry, parts, strict=True):
-            wanted = siblings[index].request
-            runtime[index] += part
-            if runtime[index] < wanted:
-                still.append(index)
+        for at, part in zip(hungry, parts, strict=True):
+            has = runtime[at] + part
+            if has < requests[at]:
+                still.append(at)
+                runtime[at] = has
             else:
-                left += runtime[index] - wanted
-                runtime[index] = wanted
+                left += has - requests[at]
+                runtime[at] = requests[at]
         hungry = still
     return runtime
 
 
-def _by_weight(left: int, siblings: Sequence[Sibling]) -> list[int] | None:
+def _by_weight(left: int, siblings: Siblings, hungry: Sequence[int]) -> list[int] | None:
     """Return exact shares by the largest remainder, None if nobody has a weight."""
-    weights = [max(one.weight, 0) for one in siblings]
+    weights = [siblings.weights[at] for at in hungry]
     whole = sum(weights)
     if whole <= 0:
         return None
     parts = [weight * left // whole for weight in weights]
-    remainders = sorted(
-        (-(weight * left % whole), one.name, index)
-        for index, (weight, one) in enumerate(zip(weights, siblings, strict=True))
-        if weight
-    )
-    for _, _, index in remainders[: left - sum(parts)]:
-        parts[index] += 1
+    units = left - sum(parts)
+    if units:
+        remainders = sorted(
+            (-(weight * left % whole), siblings.names[at], place)
+            for place, (at, weight) in enumerate(zip(hungry, weights, strict=True))
+            if weight
+        )
+        for _, _, place in remainders[:units]:
+            parts[place] += 1
     return parts
 
 

@@ -49,7 +49,7 @@ class FollowedQuotas:
         """The quotas, as the snapshot is now."""
         offered = self._offer()
         if self._quotas is None:
-            self._quotas = self._made()
+            self._quotas = self.recounted()
         self._quotas.offer(_ALL_NODES, offered)
         return self._quotas
 
@@ -65,7 +65,8 @@ class FollowedQuotas:
             self._offered = (mark, offered)
         return self._offered[1]
 
-    def _made(self) -> Quotas:
+    def recounted(self) -> Quotas:
+        """Return the quotas as counted from nothing, to compare with those that were followed."""
         quotas = Quotas(self._args, self._features)
         for quota in quota_objects(self._snapshot).values():
             quotas.set_quota(quota)
@@ -73,6 +74,7 @@ class FollowedQuotas:
             quotas.set_pod(pod.pod, self._now(), pod.requests)
         for pod, _ in self._snapshot.placed.values():
             quotas.reserve(pod.pod)
+        quotas.offer(_ALL_NODES, self._offer())
         return quotas
 
     def _quota_changed(self, old: ElasticQuota | None, new: ElasticQuota | None) -> None:

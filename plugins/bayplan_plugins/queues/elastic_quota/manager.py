@@ -20,7 +20,7 @@ from bayplan.dialects.elastic_quota import (
     ResourceList,
     is_preemptible,
 )
-from bayplan_plugins.queues.elastic_quota.division import Sibling, divide, scaled_min
+from bayplan_plugins.queues.elastic_quota.division import Siblings, divide, scaled_min
 from bayplan_plugins.queues.elastic_quota.quota import CountedPod, Quota
 from bayplan_plugins.queues.elastic_quota.resource_lists import (
     added,
@@ -256,10 +256,11 @@ class QuotaManager:
             return dict.fromkeys(quota.definition.maximum, 0)
         total = self.available
         for ancestor in reversed(path[1:]):
-            if ancestor.name != ROOT_QUOTA:
+            above = ancestor.definition.name
+            if above != ROOT_QUOTA:
                 total = ancestor.runtime
-            if self._divided.get(ancestor.name) != total:
-                self._divide(ancestor.name, total)
+            if self._divided.get(above) != total:
+                self._divide(above, total)
         return masked(quota.runtime, quota.definition.maximum)
 
     def children(self, name: str) -> list[Quota]:
@@ -271,25 +272,27 @@ class QuotaManager:
         mins: ResourceList = {}
         for child in children:
             mins = added(mins, child.definition.minimum)
-        for child in children:
-            least = child.definition.minimum
-            child.scaled_min = scaled_min(least, total, mins, {}) if self.scale_min else least
-            child.runtime = {}
+        if self.scale_min and any(total.get(name, most) < most for name, most in mins.items()):
+            scaled = [scaled_min(one.definition.minimum, total, mins, {}) for one in children]
+        else:
+            scaled = [child.definition.minimum for child in children]
+        for child, minimum in zip(children, scaled, strict=True):
+            child.scaled_min, child.runtime = minimum, {}
+        if self._guarantee:
+            scaled = [at_least(child.scaled_min, child.guaranteed) for child in children]
+        names = [child.definition.name for child in children]
+        lends = [child.definition.lends for child in children]
+        weights = [child.definition.weight for child in children]
         requests = [child.limited_request for child in children]
-        for resource in sorted(self.resources):
-            siblings = [
-                Sibling(
-                    child.name,
-                    child.definition.weight.get(resource, 0),
-                    request.get(resource, 0),
-                    child.scaled_min.get(resource, 0),
-                    child.guaranteed.get(resource, 0),
-                    child.definition.lends,
-                )
-                for child, request in zip(children, requests, strict=True)
-            ]
-            parts = divide(siblings, total.get(resource, 0))
-            for child, part in zip(children, parts, strict=True):
+        for resource in self.resources:
+            siblings = Siblings(
+                names,
+                [one.get(resource, 0) for one in weights],
+                [one.get(resource, 0) for one in requests],
+                [one.get(resource, 0) for one in scaled],
+                lends,
+            )
+            for child, part in zip(children, divide(siblings, total.get(resource, 0)), strict=True):
                 child.runtime[resource] = part
         self._divided[parent] = total
 

@@ -11,9 +11,7 @@ from bayplan import Handle, Overdue, PodInfo, Unit
 from bayplan.api import ElasticQuota, ElasticQuotaProfile
 from bayplan.api.queue import Queue
 from bayplan.dialects.elastic_quota import (
-    DEFAULT_QUOTA,
-    ROOT_QUOTA,
-    SYSTEM_QUOTA,
+    BUILTIN_QUOTAS,
     ElasticQuotaArgs,
     is_preemptible,
     queue_of,
@@ -32,13 +30,12 @@ from bayplan_plugins.queues.policy import RoomPlan
 
 __all__ = ["ElasticQuotaPolicy"]
 
-_BUILTIN = (ROOT_QUOTA, SYSTEM_QUOTA, DEFAULT_QUOTA)
-
 
 class ElasticQuotaPolicy:
     """Order, limits and victims as Koordinator decides them; what is lent comes back at once.
 
     Pods that name no quota count in the default quota, which bounds and orders nobody.
+    ``followed`` holds the quotas as the snapshot is now.
     """
 
     name = "elastic-quota"
@@ -48,7 +45,7 @@ class ElasticQuotaPolicy:
     def __init__(self, args: ElasticQuotaArgs, handle: Handle) -> None:
         self.args = args
         self._handle = handle
-        self._followed = FollowedQuotas(
+        self.followed = FollowedQuotas(
             handle.snapshot, args, QuotaFeatures(), lambda: handle.unix_time
         )
         rules = PodRules(
@@ -70,7 +67,7 @@ class ElasticQuotaPolicy:
     def fair(self) -> AmountRows:
         """Return the runtime of each quota; what its max does not name is unlimited."""
         tree = self.ledger.tree
-        for manager in self._followed.quotas.trees.values():
+        for manager in self.followed.quotas.trees.values():
             tree.add_resources(sorted(manager.resources))
         fair = np.array(tree.limit)
         for row, queue in enumerate(tree.queues):
@@ -81,7 +78,7 @@ class ElasticQuotaPolicy:
         return fair
 
     def _tree_of(self, quota: str) -> QuotaManager | None:
-        trees = self._followed.quotas.trees.values()
+        trees = self.followed.quotas.trees.values()
         return next((one for one in trees if quota in one.quotas), None)
 
     # In the queue ------------------------------------------------------------------------
@@ -90,8 +87,8 @@ class ElasticQuotaPolicy:
         """Return the pod's quota, None for pods of the default quota."""
         if not self.active:
             return None
-        name = self._followed.quotas.quota_name(pod.pod)
-        return name if name not in _BUILTIN and name else None
+        name = self.followed.quotas.quota_name(pod.pod)
+        return name if name not in BUILTIN_QUOTAS and name else None
 
     def gate(self, pod: PodInfo, queue: str) -> str | None:
         """Hold back no pod: a quota that is broken refuses it, until the quota changes."""
@@ -114,7 +111,7 @@ class ElasticQuotaPolicy:
     def refusal(self, unit: Unit) -> str | None:
         """Refuse a unit whose minimum would exceed what its quota, or one above, may have."""
         pods = unit.pods[: unit.min_placed]
-        gate = self._followed.quotas.gate_of(unit.pods[0].pod)
+        gate = self.followed.quotas.gate_of(unit.pods[0].pod)
         if gate is None:
             return None
         every: Mapping[str, int] = {}
@@ -128,7 +125,7 @@ class ElasticQuotaPolicy:
 
     def overrun(self, pod: PodInfo) -> str | None:
         """Refuse a pod that took its quota, or one above, beyond what it may have."""
-        gate = self._followed.quotas.gate_of(pod.pod)
+        gate = self.followed.quotas.gate_of(pod.pod)
         if gate is None:
             return None
         gate.remove(pod.pod)
@@ -156,7 +153,7 @@ class ElasticQuotaPolicy:
             return None
         victims = []
         living = self._handle.snapshot.living
-        for manager in self._followed.quotas.trees.values():
+        for manager in self.followed.quotas.trees.values():
             for name in self._monitor.due(manager, self._handle.now):
                 quota = manager.quotas[name]
                 runtime = manager.runtime(name) or {}
@@ -175,7 +172,7 @@ def _place(unit: Unit) -> tuple[float, str]:
 def _queues(snapshot: Snapshot) -> Iterator[Queue]:
     """Return the quotas as queues; one with a missing parent, or in a cycle, is a root."""
     objects = quota_objects(snapshot)
-    found = {name: queue_of(one) for name, one in objects.items() if name not in _BUILTIN}
+    found = {name: queue_of(one) for name, one in objects.items() if name not in BUILTIN_QUOTAS}
     for name, queue in found.items():
         problem = _problem(name, found)
         yield queue if problem is None else replace(queue, parent="", problem=problem)
