@@ -12,7 +12,7 @@ from typing import Any
 from bayplan.api import ApiObject, HyperNode, Pod, VolcanoPodGroup, VolcanoQueue
 from bayplan.api.gang import Gang, Gather, Membership, SubGroup
 from bayplan.api.network import HyperNodeMember
-from bayplan.api.podgroup import NetworkTopologySpec, SubGroupPolicy
+from bayplan.api.podgroup import NetworkTopologySpec, SubGroupPolicy, VolcanoPodGroupSpec
 from bayplan.api.queue import UNLIMITED, Queue, QueueState, Share
 from bayplan.api.selectors import EVERYTHING, compile_selector
 from bayplan.dialects.reading import amounts, is_index, share, timestamp
@@ -63,13 +63,20 @@ def gang_of(group: ApiObject) -> Gang | None:
         spec.min_member,
         gather=_gather_of(spec.network_topology),
         sub_groups=tuple(_sub_group(policy) for policy in spec.sub_group_policy),
-        roles=tuple(sorted(spec.min_task_member.items())),
+        roles=_roles_of(spec),
         satisfied=group.status.phase in _SATISFIED,
         admitted=group.status.phase not in _WAITING,
         min_resources=amounts(spec.min_resources),
         queue=spec.queue,
         problem=_problem_of(group),
     )
+
+
+def _roles_of(spec: VolcanoPodGroupSpec) -> tuple[tuple[str, int], ...]:
+    """Return the minimum of each task; all of them count only if minMember covers them."""
+    if sum(spec.min_task_member.values()) > spec.min_member:
+        return ()
+    return tuple(sorted(spec.min_task_member.items()))
 
 
 def queue_of(queue: VolcanoQueue) -> Queue:

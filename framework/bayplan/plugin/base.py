@@ -438,6 +438,9 @@ class Handle(Protocol):
         :raises KeyError: when there is no such hook.
         """
 
+    def admit(self, gang: str) -> None:
+        """Write into its Volcano pod group that a gang, by key, is admitted: phase Inqueue."""
+
     def submit(self, write: Write, done: Done | None = None) -> None:
         """Submit a write to the cluster.
 

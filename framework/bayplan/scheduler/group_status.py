@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, cast
 
+from msgspec.structs import replace
+
 from bayplan.api import (
     ApiObject,
     ClusterNetworkTopology,
@@ -46,6 +48,8 @@ _GROUPS: tuple[type[Any], ...] = (
     NativePodGroup,
 )
 
+_INQUEUE = "Inqueue"
+
 
 class GroupStatusWriter:
     """Writes the status of the gangs that changed, and of the networks."""
@@ -57,10 +61,27 @@ class GroupStatusWriter:
         self._changed: dict[str, None] = {}
         self._recorded: dict[str, str] = {}
         self._tree_of: dict[str, NetworkTree] = {}
+        self._admitted: set[str] = set()
 
     def changed(self, gang: str) -> None:
         """Mark a gang, by key, whose status may have changed."""
         self._changed[gang] = None
+
+    def admit(self, gang: str) -> None:
+        """Write that a gang, by key, is admitted: its Volcano pod group's phase becomes Inqueue."""
+        group = self._snapshot.objects(VolcanoPodGroup).get(gang)
+        if group is not None and gang not in self._admitted:
+            self._admitted.add(gang)
+            status = replace(group.status, phase=_INQUEUE)
+            self._cluster.submit(PatchStatus(VolcanoPodGroup, gang, status))
+
+    def _phase_before(self, key: str, group: VolcanoPodGroup | KaiPodGroup) -> str:
+        """Return a group's phase, also where the watch does not show its admission yet."""
+        phase = group.status.phase
+        if phase in ("", "Pending"):
+            return _INQUEUE if key in self._admitted else phase
+        self._admitted.discard(key)
+        return phase
 
     def marked(self) -> list[str]:
         """Return the keys of the gangs whose status has to be written."""
@@ -75,6 +96,7 @@ class GroupStatusWriter:
         """Drop the marks of gangs that are gone."""
         for key in [key for key in self._changed if gone(key)]:
             del self._changed[key]
+        self._admitted = {key for key in self._admitted if not gone(key)}
 
     def write(
         self,
@@ -93,6 +115,7 @@ class GroupStatusWriter:
         for key in changed:
             members = members_of(key)
             if members is None or members.gang is None:
+                self._admitted.discard(key)
                 self._recorded.pop(key, None)
                 continue
             pods = [*members.pending.values(), *(info for info, _ in members.bound.values())]
@@ -123,7 +146,7 @@ class GroupStatusWriter:
             status = _native(group, members, message)
         else:
             assert isinstance(group, VolcanoPodGroup | KaiPodGroup)
-            status = _conditioned(members, message, group.status.phase)
+            status = _conditioned(members, message, self._phase_before(key, group))
         if status != without_times(getattr(group, "status", None)):
             self._cluster.submit(PatchStatus(type(group), key, status))
         if message and self._recorded.get(key) != message:
@@ -188,7 +211,7 @@ def _conditioned(members: GangMembers, message: str, before: str) -> Conditioned
     else:
         reason = "NotEnoughResources" if has_minimum(gang, members.present) else "NotEnoughTasks"
         condition = GroupCondition("Unschedulable", "True", reason, message)
-    phase = "Running" if complete else "Inqueue" if before == "Inqueue" else "Pending"
+    phase = "Running" if complete else _INQUEUE if before == _INQUEUE else "Pending"
     if has_minimum(gang, succeeded):
         phase = "Completed"
     return ConditionedStatus(phase, (condition,), members.running, succeeded, failed)

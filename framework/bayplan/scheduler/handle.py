@@ -91,6 +91,9 @@ class PluginHandle:
     def hook(self, name: str) -> Hook:
         return self._profile.runtime[name]
 
+    def admit(self, gang: str) -> None:
+        self._state.group_status.admit(gang)
+
     def submit(self, write: Write, done: Done | None = None) -> None:
         self._state.cluster.submit(write, self._guarded(done) if done is not None else None)
 

@@ -55,6 +55,13 @@ class Queues(Plugin[QueuesArgs]):
         return None
 
     @hookimpl
+    def admit(self) -> None:
+        """Admit what waits for a queue, by the policies of its system."""
+        for policy in self.policies:
+            if policy.active:
+                policy.admit()
+
+    @hookimpl
     def queue_of(self, unit: Unit) -> str | None:
         """Return the unit's queue, with its system."""
         found = self._of(unit.pods[0])

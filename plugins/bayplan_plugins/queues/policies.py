@@ -7,7 +7,8 @@ from bayplan.dialects.elastic_quota import ElasticQuotaArgs
 from bayplan_plugins.queues.elastic_quota.policy import ElasticQuotaPolicy
 from bayplan_plugins.queues.fair_share.policy import FairShareArgs, FairSharePolicy
 from bayplan_plugins.queues.policy import Policy
-from bayplan_plugins.queues.volcano.policy import VolcanoArgs, VolcanoPolicy
+from bayplan_plugins.queues.volcano.configuration import VolcanoArgs
+from bayplan_plugins.queues.volcano.policy import VolcanoPolicy
 
 __all__ = ["QueuesArgs", "make_policies"]
 

@@ -104,6 +104,9 @@ class Policy(Protocol):
     def gate(self, pod: PodInfo, queue: str) -> str | None:
         """Return why a pod may not be tried at all: its queue is missing, closed, or broken."""
 
+    def admit(self) -> None:
+        """Admit what waits for a queue, with or without pods, by writing to its objects."""
+
     def order(self, unit: Unit, added: float) -> tuple[float, ...]:
         """Return a unit's key in the line of its queue; ``added`` in seconds."""
 

@@ -94,6 +94,9 @@ class ElasticQuotaPolicy:
         """Hold back no pod: a quota that is broken refuses it, until the quota changes."""
         return None
 
+    def admit(self) -> None:
+        """Admit nothing: pods are gated one by one."""
+
     def order(self, unit: Unit, added: float) -> tuple[float, ...]:
         """Order by priority, then by arrival."""
         return (-float(unit.priority), added)

@@ -144,6 +144,9 @@ class FairSharePolicy:
             return f'Queue "{queue}" has child queues and takes no jobs itself'
         return tree.queues[row].problem
 
+    def admit(self) -> None:
+        """Admit nothing: pods are gated one by one."""
+
     def order(self, unit: Unit, added: float) -> tuple[float, ...]:
         """Order by priority; then jobs below their minimum, at it, above it; then by age."""
         job = self._jobs.of_unit(unit, "")

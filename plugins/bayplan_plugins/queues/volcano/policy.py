@@ -2,45 +2,77 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
+from typing import Literal
 
 import numpy as np
 
-from bayplan import Args, Handle, PodInfo, Unit
+from bayplan import Handle, Overdue, PodInfo, Unit
 from bayplan.api import VolcanoPodGroup, VolcanoQueue
-from bayplan.api.queue import Queue
+from bayplan.api.queue import Amounts, Queue
 from bayplan.dialects import volcano
 from bayplan.queues.gate import gate
 from bayplan.queues.ledger import Ledger, PodRules
-from bayplan.queues.tree import EPSILON, AmountRows
+from bayplan.queues.tree import AmountRows
 from bayplan.snapshot import Snapshot
 from bayplan_plugins.queues.policy import QuotaRefusal, RoomPlan
+from bayplan_plugins.queues.volcano.admission import Admission
+from bayplan_plugins.queues.volcano.configuration import VolcanoArgs
+from bayplan_plugins.queues.volcano.definitions import queues_of
+from bayplan_plugins.queues.volcano.devices import device_amounts
+from bayplan_plugins.queues.volcano.jobs import Jobs
+from bayplan_plugins.queues.volcano.session import Claimant, Session
+from bayplan_plugins.queues.volcano.tiers import Tiers
+from bayplan_plugins.queues.volcano.turns import pods_of_turn
+from bayplan_plugins.queues.volcano.victims import plan_for
 
 __all__ = ["VolcanoArgs", "VolcanoPolicy"]
-
-
-class VolcanoArgs(Args):
-    """Arguments of Volcano's policy."""
 
 
 class VolcanoPolicy:
     """Order, limits and victims as Volcano's plugins decide them."""
 
-    name = "capacity"
     system = "volcano"
-    actions: Sequence[str] = ()
 
     def __init__(self, args: VolcanoArgs, handle: Handle) -> None:
         self.args = args
         self._handle = handle
+        tiers = args.all_tiers
+        named = {one.name: one for tier in tiers for one in tier}
+        divides: Literal["", "capacity", "proportion"] = (
+            "capacity" if "capacity" in named else "proportion" if "proportion" in named else ""
+        )
+        self.name: str = divides or "drf"
+        self.actions: Sequence[str] = tuple(args.room_actions)
+        hierarchical = divides == "capacity" and named["capacity"].enable_hierarchy
+        self.ledger = self._ledger(hierarchical)
+        jobs = Jobs(handle, self.ledger)
+        self._session = Session(handle, self.ledger, jobs, hierarchical, divides)
+        self._tiers = Tiers(self._session, tiers)
+        enqueues = "enqueue" in args.action_names
+        self._admission = Admission(self._session, self._tiers) if enqueues else None
+
+    def _ledger(self, hierarchical: bool) -> Ledger:
+        def define(snapshot: Snapshot) -> list[Queue]:
+            return queues_of(snapshot.objects(VolcanoQueue).values(), hierarchical)
+
         rules = PodRules(
             queue_of=self.queue_of,
-            amounts=lambda pod: pod.requests,
+            amounts=self._amounts,
             is_fixed=lambda pod: False,
             counts=lambda pod: not pod.terminating,
         )
-        snapshot = handle.snapshot
-        self.ledger = Ledger(snapshot, _queues, (VolcanoQueue,), (VolcanoPodGroup,), rules)
+        return Ledger(self._handle.snapshot, define, (VolcanoQueue,), (VolcanoPodGroup,), rules)
+
+    def _amounts(self, pod: PodInfo) -> Amounts:
+        """Return what a pod takes of its queue: itself, its requests, and the devices it claims."""
+        if not pod.spec.resource_claims:
+            return {**pod.requests, "pods": 1}
+        devices = device_amounts(self._handle.snapshot, pod)
+        return {**pod.requests, "pods": 1, **devices}
+
+    # Queues ------------------------------------------------------------------------------
 
     @property
     def active(self) -> bool:
@@ -56,58 +88,87 @@ class VolcanoPolicy:
         return pod.annotations.get(volcano.QUEUE_ANNOTATION)
 
     def gate(self, pod: PodInfo, queue: str) -> str | None:
-        """Hold back pods of queues that do not exist, are broken or are not open."""
-        return gate(self.ledger.tree, "Queue", queue, leaves_only=False)
-
-    def order(self, unit: Unit, added: float) -> tuple[float, ...]:
-        """Order by priority, then by arrival."""
-        return (-float(unit.priority), added)
-
-    def next_queue(self, heads: Mapping[str, Unit], action: str) -> str | None:
-        """Return the queue with the highest priority, then the smallest share."""
-        return min(heads, default=None)
-
-    def turn(self, unit: Unit) -> Sequence[PodInfo] | None:
-        """Place the whole unit."""
+        """Hold back pods of queues that do not exist or are not open, and of waiting groups."""
+        closed = gate(self.ledger.tree, "Queue", queue, self._session.hierarchical)
+        if closed is not None:
+            return closed
+        if self._admission is not None and pod.gang is not None:
+            why = self._admission.rejection(pod.gang)
+            return None if why is None else f"its PodGroup is Pending: {why}"
         return None
 
-    def refusal(self, unit: Unit) -> QuotaRefusal | None:
-        """Refuse a unit whose minimum would exceed the capability of its queue or an ancestor."""
-        tree = self.ledger.tree
+    def admit(self) -> None:
+        """Admit pod groups that wait in phase Pending, where the action enqueue is on."""
+        if self._admission is not None:
+            self._admission.run()
+
+    def order(self, unit: Unit, added: float) -> tuple[float, ...]:
+        """Order as the plugins say, then by age."""
+        jobs = self._session.jobs
+        key = self._tiers.job_order(jobs.of(unit.pods[0]), unit.pods)
+        return (*key, jobs.created(jobs.key_of(unit)), added)
+
+    def next_queue(self, heads: Mapping[str, Unit], action: str) -> str | None:
+        """Return the first queue as the plugins order them; those that are overused come last."""
+        rows = self.ledger.tree.row_of
+        tiers = self._tiers
+        known = [name for name in heads if name in rows]
+        if not known:
+            return min(heads, default=None)
+        return min(known, key=lambda n: (tiers.overused(rows[n]), tiers.queue_order(rows[n])))
+
+    def turn(self, unit: Unit) -> Sequence[PodInfo] | None:
+        """Place the minimum of a job first, then one pod at a time, so that jobs take turns."""
+        return pods_of_turn(self._handle, self._tiers, unit)
+
+    # Limits ------------------------------------------------------------------------------
+
+    def refusal(self, unit: Unit) -> QuotaRefusal | str | None:
+        """Refuse a unit whose minimum exceeds what its queue or an ancestor may have."""
         row = self.ledger.row_of(unit.pods[0])
         if row is None:
             return None
-        request = self.ledger.sum_of(unit.pods[: unit.min_placed])
-        for ancestor in tree.path(row):
-            over = (request > 0) & (tree.used[ancestor] + request > tree.limit[ancestor] + EPSILON)
-            for column in over.nonzero()[0].tolist():
-                return QuotaRefusal(
-                    tree.name(row),
-                    tree.name(ancestor),
-                    tree.resources[column],
-                    "capability",
-                    float(tree.limit[ancestor, column]),
-                    float(tree.used[ancestor, column]),
-                    float(request[column]),
-                )
-        return None
+        least = sorted(unit.pods, key=self._size)[: max(1, unit.min_placed)]
+        return self._tiers.refusal(row, self.ledger.sum_of(least))
 
-    def overrun(self, pod: PodInfo) -> QuotaRefusal | None:
-        """Refuse a pod that took its queue beyond its capability."""
-        return None
+    def _size(self, pod: PodInfo) -> float:
+        """Return how large a pod is of what its queue may have: small ones fit the longest."""
+        return float(self.ledger.amounts_of(pod).sum())
+
+    def overrun(self, pod: PodInfo) -> QuotaRefusal | str | None:
+        """Refuse a pod that took its queue beyond what it may have; the ledger counts it."""
+        row = self.ledger.row_of(pod)
+        if row is None:
+            return None
+        tree, request = self.ledger.tree, self._session.wide(self.ledger.amounts_of(pod))
+        tree.use(row, request, -1)
+        try:
+            return self._tiers.beyond(row, request)
+        finally:
+            tree.use(row, request)
 
     def fair(self) -> AmountRows:
-        """Return what each queue deserves."""
-        tree = self.ledger.tree
-        return np.minimum(tree.limit, np.maximum(tree.deserved, tree.guaranteed))
+        """Return what each queue deserves by the plugin that divides."""
+        deserved = self._session.deserved()
+        bound = self._session.capacity().real
+        found: AmountRows = deserved if self.name == "proportion" else np.minimum(bound, math.inf)
+        return found
+
+    # Making room -------------------------------------------------------------------------
 
     def plan(self, unit: Unit, action: str) -> RoomPlan | str | None:
-        """Return no way to make room."""
-        return None
+        """Return how to make room for a unit by one of Volcano's actions."""
+        row = self.ledger.row_of(unit.pods[0])
+        if row is None or action not in self.actions:
+            return None
+        jobs = self._session.jobs
+        job = jobs.of(unit.pods[0])
+        pods = list(unit.pods)[: max(1, unit.min_placed)]
+        request = self.ledger.sum_of(pods)
+        claimant = Claimant(job, pods, row, request, jobs.priority(job, unit.pods))
+        found = plan_for(self._session, self._tiers, claimant, action)
+        return f"{action}: {found}" if isinstance(found, str) else found
 
-    def overdue(self) -> None:
+    def overdue(self) -> Overdue | None:
         """Evict nothing that no unit waits for."""
-
-
-def _queues(snapshot: Snapshot) -> list[Queue]:
-    return [volcano.queue_of(one) for one in snapshot.objects(VolcanoQueue).values()]
+        return None

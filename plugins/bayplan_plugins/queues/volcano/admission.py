@@ -1,0 +1,82 @@
+"""The action enqueue: pod groups in phase Pending are admitted, queue by queue."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from bayplan.api import VolcanoPodGroup
+from bayplan_plugins.queues.volcano.inqueue import Inqueue
+from bayplan_plugins.queues.volcano.jobs import Job
+from bayplan_plugins.queues.volcano.session import Session
+from bayplan_plugins.queues.volcano.tiers import Tiers
+
+__all__ = ["Admission"]
+
+_WAITING = ("", "Pending")
+
+
+class Admission:
+    """Admits waiting pod groups: their phase becomes Inqueue, and their pods are tried.
+
+    The queues take turns in their order, each with its jobs in theirs, as in volcano-sh/volcano.
+    """
+
+    def __init__(self, session: Session, tiers: Tiers) -> None:
+        self._session = session
+        self._tiers = tiers
+        self._admitting: set[str] = set()
+        self._rejected: dict[str, str] = {}
+
+    def rejection(self, group: str) -> str | None:
+        """Return why a group, by key, is not admitted; None for one that is."""
+        found = self._session.jobs.group(group)
+        if found is None or found.status.phase not in _WAITING or group in self._admitting:
+            return None
+        return self._rejected.get(group, "it has not been admitted yet")
+
+    def run(self) -> None:
+        """Admit what the plugins let in."""
+        groups = self._session.jobs.groups()
+        self._admitting &= {
+            key for key in self._admitting if key in groups and self._waits(groups[key])
+        }
+        waiting = self._lines()
+        self._rejected = {}
+        if not waiting:
+            return
+        inqueue = Inqueue(self._session, self._admitting)
+        turns = deque(sorted(waiting, key=self._tiers.queue_order))
+        while turns:
+            row = turns.popleft()
+            self._try(waiting[row].popleft(), row, inqueue)
+            if waiting[row]:
+                turns.append(row)
+
+    def _waits(self, group: VolcanoPodGroup) -> bool:
+        return group.status.phase in _WAITING
+
+    def _lines(self) -> dict[int, deque[Job]]:
+        """Return the waiting jobs by queue, in order."""
+        jobs = self._session.jobs
+        lines: dict[int, list[Job]] = {}
+        for key, group in jobs.groups().items():
+            if not self._waits(group) or key in self._admitting:
+                continue
+            job = jobs.named(key)
+            row = self._session.tree.row_of.get(group.spec.queue)
+            if row is not None:
+                lines.setdefault(row, []).append(job)
+        return {row: deque(sorted(line, key=self._key)) for row, line in lines.items()}
+
+    def _key(self, job: Job) -> tuple[object, ...]:
+        return self._tiers.job_order(job), self._session.jobs.created(job.key), job.key
+
+    def _try(self, job: Job, row: int, inqueue: Inqueue) -> None:
+        least = self._session.jobs.min_resources(job.key)
+        why = self._tiers.rejection(job, row, least, inqueue)
+        if why is not None:
+            self._rejected[job.key] = why
+            return
+        inqueue.add(job, row)
+        self._admitting.add(job.key)
+        self._session.handle.admit(job.key)

@@ -1,0 +1,172 @@
+"""Jobs as Volcano's plugins see them: a pod group with its pods, or a pod without one.
+
+What a job has follows the snapshot, in trials, too, so that a search for victims sees what is
+left of each job.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from bayplan import Handle, PodInfo, Unit
+from bayplan.api import PriorityClass, VolcanoPodGroup
+from bayplan.api.gang import Gang
+from bayplan.dialects.reading import share, timestamp
+from bayplan.queues.ledger import Ledger
+from bayplan.queues.tree import AmountRows
+
+__all__ = ["Job", "Jobs", "task_priority", "widened"]
+
+_DEFAULT_TASK_PRIORITY = 1
+
+
+@dataclass
+class Job:
+    """A job: its pods on nodes by key (``placed``), without those that are terminating.
+
+    ``row`` is that of its queue, None without one.
+    """
+
+    key: str
+    row: int | None
+    placed: dict[str, PodInfo] = field(default_factory=dict)
+
+
+class Jobs:
+    """All jobs of one ledger's queues that have pods on nodes; any job can be asked about."""
+
+    def __init__(self, handle: Handle, ledger: Ledger) -> None:
+        self._handle = handle
+        self._snapshot = handle.snapshot
+        self._ledger = ledger
+        self._jobs: dict[str, Job] = {}
+        self._snapshot.on_pod(self._moved)
+        for pod, node in self._snapshot.placed.values():
+            self._moved(pod, node, True)
+
+    # Which jobs --------------------------------------------------------------------------
+
+    def of(self, pod: PodInfo) -> Job:
+        """Return the job of a pod; one without pods on nodes is empty."""
+        return self.named(pod.gang or pod.key, pod)
+
+    def named(self, key: str, pod: PodInfo | None = None) -> Job:
+        """Return a job by key; ``pod`` is any pod of one that has none on nodes."""
+        found = self._jobs.get(key)
+        if found is not None:
+            found.row = self._row(found, pod)
+            return found
+        return Job(key, self._ledger.row_of(pod) if pod is not None else self._group_row(key))
+
+    def with_pods(self) -> Iterable[Job]:
+        """Return the jobs of queues that have pods on nodes."""
+        for job in list(self._jobs.values()):
+            job.row = self._row(job, None)
+            if job.row is not None:
+                yield job
+
+    def _row(self, job: Job, pod: PodInfo | None) -> int | None:
+        some = next(iter(job.placed.values()), pod)
+        return self._ledger.row_of(some) if some is not None else None
+
+    def _group_row(self, key: str) -> int | None:
+        group = self.group(key)
+        tree = self._ledger.tree
+        return tree.row_of.get(group.spec.queue) if group is not None else None
+
+    # Facts -------------------------------------------------------------------------------
+
+    def group(self, key: str) -> VolcanoPodGroup | None:
+        """Return a job's pod group."""
+        return self._snapshot.objects(VolcanoPodGroup).get(key)
+
+    def groups(self) -> Mapping[str, VolcanoPodGroup]:
+        """Return all pod groups."""
+        return self._snapshot.objects(VolcanoPodGroup)
+
+    def gang(self, key: str) -> Gang | None:
+        """Return a job's gang."""
+        return self._handle.gang(key).gang if key in self.groups() else None
+
+    def min_available(self, job: Job) -> int:
+        """Return how many pods the job needs to run."""
+        group = self.group(job.key)
+        return group.spec.min_member if group is not None else 1
+
+    def ready(self, job: Job) -> int:
+        """Return how many pods of the job have a node or have succeeded."""
+        if job.key not in self.groups():
+            return len(job.placed)
+        return len(job.placed) + self._handle.gang(job.key).count_ended("Succeeded")
+
+    def priority(self, job: Job, pods: Iterable[PodInfo] = ()) -> int:
+        """Return the value of the job's priority class, or the highest priority of its pods."""
+        group = self.group(job.key)
+        if group is not None and group.spec.priority_class_name:
+            found = self._snapshot.objects(PriorityClass).get(group.spec.priority_class_name)
+            if found is not None:
+                return found.value
+        return max((pod.priority for pod in (*job.placed.values(), *pods)), default=0)
+
+    def created(self, key: str) -> float:
+        """Return when a job's pod group was made, in seconds since 1970; 0 without one."""
+        group = self.group(key)
+        return timestamp(group.metadata.creation_timestamp) if group is not None else 0.0
+
+    def min_resources(self, key: str) -> AmountRows | None:
+        """Return what the job's pod group states as ``minResources``, None for nothing."""
+        group = self.group(key)
+        if group is None or not group.spec.min_resources:
+            return None
+        return self._ledger.tree.vector(share(group.spec.min_resources).amounts)
+
+    def allocated(self, job: Job) -> AmountRows:
+        """Return what the job's pods on nodes take."""
+        return self._ledger.sum_of(job.placed.values())
+
+    def elastic(self, job: Job) -> AmountRows:
+        """Return what the job has beyond its ``minResources``."""
+        return self.beyond(self.allocated(job), self.min_resources(job.key))
+
+    @staticmethod
+    def beyond(allocated: AmountRows, least: AmountRows | None) -> AmountRows:
+        """Return the part of amounts that exceeds the least, resource by resource."""
+        if least is None:
+            return allocated
+        width = max(len(allocated), len(least))
+        return np.maximum(widened(allocated, width) - widened(least, width), 0.0)
+
+    def surplus(self, job: Job) -> int:
+        """Return how many pods the job can lose and still run."""
+        return max(0, self.ready(job) - self.min_available(job))
+
+    def key_of(self, unit: Unit) -> str:
+        """Return the key of the job that a unit, or a part of one, belongs to."""
+        return unit.pods[0].gang or unit.pods[0].key
+
+    # Following ---------------------------------------------------------------------------
+
+    def _moved(self, pod: PodInfo, node: str, placed: bool) -> None:
+        key = pod.gang or pod.key
+        job = self._jobs.get(key)
+        if not placed:
+            if job is not None and job.placed.pop(pod.key, None) is not None and not job.placed:
+                del self._jobs[key]
+        elif not pod.terminating:
+            if job is None:
+                job = self._jobs[key] = Job(key, None)
+            job.placed[pod.key] = pod
+
+
+def widened(amounts: AmountRows, width: int) -> AmountRows:
+    """Return amounts with zeros for the columns that were added since."""
+    return amounts if len(amounts) == width else np.pad(amounts, (0, width - len(amounts)))
+
+
+def task_priority(pod: PodInfo) -> int:
+    """Return a pod's priority as Volcano counts it: 1 for a pod that states none."""
+    stated = pod.pod.spec.priority
+    return _DEFAULT_TASK_PRIORITY if stated is None else stated

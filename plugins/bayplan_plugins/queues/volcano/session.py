@@ -1,0 +1,146 @@
+"""What Volcano's plugins decide on: the queues, the jobs, the cluster, and the entitlements."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+
+from bayplan import Handle, PodInfo
+from bayplan.queues.ledger import Ledger
+from bayplan.queues.tree import AmountRows, QueueTree
+from bayplan_plugins.queues.volcano import entitlements
+from bayplan_plugins.queues.volcano.devices import is_of_devices
+from bayplan_plugins.queues.volcano.entitlements import Entitlements
+from bayplan_plugins.queues.volcano.jobs import Job, Jobs, task_priority, widened
+
+__all__ = ["Claimant", "Session", "Victim"]
+
+
+@dataclass(frozen=True)
+class Claimant:
+    """A job that wants room for some of its pods: together they take ``request``.
+
+    ``row`` is its queue's, ``priority`` the job's, ``task_priority`` the lowest of the pods'.
+    """
+
+    job: Job
+    pods: Sequence[PodInfo]
+    row: int
+    request: AmountRows
+    priority: int
+
+    @property
+    def task_priority(self) -> int:
+        """The lowest priority of its pods."""
+        return min(task_priority(pod) for pod in self.pods)
+
+    @property
+    def stated_priority(self) -> int:
+        """The lowest priority that its pods state, 0 where one states none."""
+        return min(pod.priority for pod in self.pods)
+
+
+@dataclass(frozen=True)
+class Victim:
+    """Pods of a job that may go together, ``whole`` when the job ends with them.
+
+    ``row`` is the queue's, ``takes`` what they take of it.
+    """
+
+    job: Job
+    pods: Sequence[PodInfo]
+    row: int
+    takes: AmountRows
+    whole: bool
+
+
+@dataclass
+class Session:
+    """What plugins may ask; always of this moment, within trials, too.
+
+    ``hierarchical`` says that queues are a tree and bound by their ancestors, ``divides`` which
+    plugin says what they deserve, "" for none.
+    """
+
+    handle: Handle
+    ledger: Ledger
+    jobs: Jobs
+    hierarchical: bool
+    divides: Literal["", "capacity", "proportion"]
+    _known: dict[str, tuple[object, Entitlements]] = field(default_factory=dict)
+
+    @property
+    def tree(self) -> QueueTree:
+        """The queues, with what they use now."""
+        return self.ledger.tree
+
+    def total(self) -> AmountRows:
+        """Return what the nodes offer, in the columns of the tree; devices are not counted."""
+        nodes = self.handle.snapshot.nodes
+        return np.array(
+            [
+                math.inf if is_of_devices(name) else float(nodes.allocatable(name).sum())
+                for name in self.tree.resources
+            ]
+        )
+
+    def used(self) -> AmountRows:
+        """Return what all pods on nodes take, in the columns of the tree."""
+        nodes = self.handle.snapshot.nodes
+        return np.array([float(nodes.used(name).sum()) for name in self.tree.resources])
+
+    def capacity(self) -> Entitlements:
+        """Return what queues may have by capacity."""
+
+        def make() -> Entitlements:
+            if self.hierarchical:
+                return entitlements.tree_capacity(self.tree)
+            return entitlements.capacity(self.tree, self.total())
+
+        return self._remembered("capacity", make)
+
+    def proportion(self) -> Entitlements:
+        """Return what queues may have by proportion."""
+
+        def make() -> Entitlements:
+            tree = self.tree
+            active = [row for row in range(len(tree)) if tree.demand[row].any()]
+            total = self.total()
+            # What nobody counts is not divided: a queue may have what it asks for.
+            total[np.isinf(total)] = tree.demand.sum(axis=0)[np.isinf(total)]
+            return entitlements.proportion(tree, total, active)
+
+        return self._remembered("proportion", make)
+
+    def deserved(self) -> AmountRows:
+        """Return what queues deserve, by the plugin that says so."""
+        if self.divides == "capacity":
+            return self.capacity().deserved
+        if self.divides == "proportion":
+            return self.proportion().deserved
+        return self.tree.deserved
+
+    def _remembered(self, name: str, make: Callable[[], Entitlements]) -> Entitlements:
+        tree = self.tree
+        nodes = self.handle.snapshot.nodes
+        stamp = (self.ledger.version, nodes.node_version, len(tree.resources))
+        known = self._known.get(name)
+        if known is None or known[0] != stamp:
+            known = self._known[name] = (stamp, make())
+        return known[1]
+
+    def wide(self, amounts: AmountRows) -> AmountRows:
+        """Return amounts with a value for every column that the tree has now."""
+        return widened(amounts, len(self.tree.resources))
+
+    def path(self, row: int) -> Sequence[int]:
+        """Return the rows whose limits bind a queue: itself, and its ancestors in a tree."""
+        return self.tree.path(row) if self.hierarchical else (row,)
+
+    def ancestors(self, row: int) -> Sequence[int]:
+        """Return the rows above a queue, its parent first, without its root."""
+        return self.tree.path(row)[1:-1]

@@ -1,0 +1,207 @@
+"""The plugins by tier, and how their votes are counted.
+
+Orders: the first plugin that tells two apart decides, tier by tier. Limits: every plugin has to
+agree. Admission: the first rejection decides, and a permission ends the search with its tier.
+Victims: all plugins of a tier have to agree, and the first tier with any victim decides; plugins
+that protect pods are asked whatever their tier.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from bayplan import PodInfo
+from bayplan.queues.tree import AmountRows
+from bayplan_plugins.queues.policy import QuotaRefusal
+from bayplan_plugins.queues.volcano.configuration import PluginArgs
+from bayplan_plugins.queues.volcano.inqueue import Inqueue
+from bayplan_plugins.queues.volcano.jobs import Job, task_priority
+from bayplan_plugins.queues.volcano.session import Claimant, Session, Victim
+from bayplan_plugins.queues.volcano.voters.admission import Overcommit, ServiceLevel
+from bayplan_plugins.queues.volcano.voters.base import Voter
+from bayplan_plugins.queues.volcano.voters.capacity import Capacity
+from bayplan_plugins.queues.volcano.voters.order import Drf, Gang, Priority
+from bayplan_plugins.queues.volcano.voters.proportion import Proportion
+from bayplan_plugins.queues.volcano.voters.protection import (
+    Conformance,
+    CooldownProtection,
+    DisruptionBudgets,
+)
+
+__all__ = ["PLUGINS", "Tiers"]
+
+PLUGINS: Mapping[str, type[Voter]] = {
+    "capacity": Capacity,
+    "cdp": CooldownProtection,
+    "conformance": Conformance,
+    "drf": Drf,
+    "gang": Gang,
+    "overcommit": Overcommit,
+    "pdb": DisruptionBudgets,
+    "priority": Priority,
+    "proportion": Proportion,
+    "sla": ServiceLevel,
+}
+"""Plugins of Volcano that vote, by name. Others choose nodes, which the profile's plugins do."""
+
+Votes = Sequence[Sequence[Any]]
+"""The voting functions of one kind, by tier."""
+
+
+@dataclass(frozen=True)
+class _Seat:
+    """A plugin in its tier, with its switches."""
+
+    voter: Voter
+    switches: PluginArgs
+
+
+_SWITCH_OF = {
+    "job_order": "enable_job_order",
+    "task_order": "enable_task_order",
+    "queue_order": "enable_queue_order",
+    "victim_queue_order": "enable_queue_order",
+    "overused": "enabled_overused",
+    "allocatable": "enabled_allocatable",
+    "preemptive": "enable_preemptive",
+    "enqueueable": "enable_job_enqueued",
+    "starving": "enable_job_starving",
+    "preemptable": "enable_preemptable",
+    "reclaimable": "enable_reclaimable",
+}
+"""The switch of each kind of vote."""
+
+
+class Tiers:
+    """Counts the votes of the configured plugins."""
+
+    def __init__(self, session: Session, tiers: Sequence[Sequence[PluginArgs]]) -> None:
+        self._session = session
+        self._seats = [
+            [
+                _Seat(PLUGINS[one.name](session, one.arguments), one)
+                for one in tier
+                if one.name in PLUGINS
+            ]
+            for tier in tiers
+        ]
+        self._job_orders = self._flat("job_order")
+        self._task_orders = self._flat("task_order")
+        self._queue_orders = self._flat("queue_order")
+        self._victim_queue_orders = self._flat("victim_queue_order")
+        self._overused = self._flat("overused")
+        self._allocatable = self._flat("allocatable")
+        self._preemptive = self._flat("preemptive")
+        self._enqueueable = self._votes("enqueueable")
+        self._starving = self._votes("starving")
+        self._victims = {name: self._votes(name) for name in ("preemptable", "reclaimable")}
+
+    def _votes(self, name: str) -> Votes:
+        """Return the functions of the plugins that vote so and whose switch is on, by tier."""
+        switch = _SWITCH_OF[name]
+        found = []
+        for tier in self._seats:
+            on = [seat.voter for seat in tier if getattr(seat.switches, switch)]
+            own = [one for one in on if getattr(type(one), name) is not getattr(Voter, name)]
+            found.append([getattr(one, name) for one in own])
+        return found
+
+    def _flat(self, name: str) -> Sequence[Callable[..., Any]]:
+        return [vote for tier in self._votes(name) for vote in tier]
+
+    # Order -------------------------------------------------------------------------------
+
+    def job_order(self, job: Job, pods: Iterable[PodInfo] = ()) -> tuple[float, ...]:
+        """Return a job's key among those of its queue, without the tie-break by age."""
+        return tuple(part for vote in self._job_orders for part in vote(job, pods))
+
+    def task_order(self, pod: PodInfo) -> tuple[float, ...]:
+        """Return a pod's key among those of its job; by priority where no plugin says it."""
+        if not self._task_orders:
+            return (-float(task_priority(pod)),)
+        return tuple(part for vote in self._task_orders for part in vote(pod))
+
+    def queue_order(self, row: int) -> tuple[tuple[float, ...], float, str]:
+        """Return a queue's key: by the plugins, then by age and uid."""
+        queue = self._session.tree.queues[row]
+        votes = tuple(part for vote in self._queue_orders for part in vote(row))
+        return votes, queue.created, queue.uid
+
+    def victim_queue_order(self, row: int, claimant: int) -> tuple[float, ...]:
+        """Return the key of a queue as a victim's, before the reverse of ``queue_order``."""
+        return tuple(part for vote in self._victim_queue_orders for part in vote(row, claimant))
+
+    # Limits ------------------------------------------------------------------------------
+
+    def refusal(self, row: int, request: AmountRows) -> QuotaRefusal | str | None:
+        """Return why a queue may not take a request."""
+        for overused in self._overused:
+            if overused(row):
+                name = self._session.tree.name(row)
+                return f'queue "{name}" has what it deserves of every resource'
+        return self.beyond(row, request)
+
+    def beyond(self, row: int, request: AmountRows) -> QuotaRefusal | str | None:
+        """Return which limit a request exceeds."""
+        for vote in self._allocatable:
+            refusal: QuotaRefusal | str | None = vote(row, request)
+            if refusal is not None:
+                return refusal
+        return None
+
+    def overused(self, row: int) -> bool:
+        """Tell whether any plugin says that a queue has all that it may have."""
+        return any(vote(row) for vote in self._overused)
+
+    def preemptive(self, claimant: Claimant) -> bool:
+        """Tell whether all plugins let a claimant take from other queues."""
+        return all(vote(claimant) for vote in self._preemptive)
+
+    # Jobs --------------------------------------------------------------------------------
+
+    def rejection(
+        self, job: Job, row: int, least: AmountRows | None, inqueue: Inqueue
+    ) -> str | None:
+        """Return why a waiting job is not admitted, None when it is."""
+        for tier in self._enqueueable:
+            permitted = False
+            for vote in tier:
+                answer = vote(job, row, least, inqueue)
+                if isinstance(answer, str):
+                    return answer
+                permitted |= answer is True
+            if permitted:
+                return None
+        return None
+
+    def starving(self, job: Job, pending: int) -> bool:
+        """Tell whether a job may ask for room: by the first tier that has an opinion."""
+        for tier in self._starving:
+            if tier:
+                return all(vote(job, pending) for vote in tier)
+        return False
+
+    # Victims -----------------------------------------------------------------------------
+
+    def judge(
+        self, kind: str, claimant: Claimant, victims: Sequence[Victim], whole: bool
+    ) -> Callable[[Victim], bool] | None:
+        """Return what decides on victims: the first tier that accepts any; None where none does.
+
+        :param kind: "preemptable" or "reclaimable".
+        :param whole: whether jobs may end, which Volcano's gang plugin forbids.
+        """
+        guards = [vote for tier in self._victims[kind] for vote in tier if vote.__self__.protects]
+        for tier in self._victims[kind]:
+            votes = [vote for vote in tier if not (whole and isinstance(vote.__self__, Gang))]
+            if not votes:
+                continue
+
+            def accepts(victim: Victim, votes: Sequence[Any] = votes) -> bool:
+                return all(vote(claimant, victim) for vote in (*guards, *votes))
+
+            if any(accepts(victim) for victim in victims):
+                return accepts
+        return None

@@ -1,0 +1,1 @@
+"""Volcano's plugins, as far as they vote on queues, jobs and victims."""

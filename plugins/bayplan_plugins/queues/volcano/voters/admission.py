@@ -1,0 +1,94 @@
+"""Volcano's plugins that admit jobs: overcommit and sla."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from bayplan import PodInfo
+from bayplan.inputs.durations import parse_duration
+from bayplan.queues.tree import EPSILON, AmountRows
+from bayplan_plugins.queues.volcano.inqueue import Inqueue
+from bayplan_plugins.queues.volcano.jobs import Job
+from bayplan_plugins.queues.volcano.session import Session
+from bayplan_plugins.queues.volcano.voters.base import Enqueue, Voter
+
+__all__ = ["Overcommit", "ServiceLevel"]
+
+_FACTOR = 1.2
+_WAITING_TIME = "sla-waiting-time"
+_ANNOTATIONS = (f"volcano.sh/{_WAITING_TIME}", _WAITING_TIME)
+
+
+class Overcommit(Voter):
+    """Admits jobs while the cluster, overcommitted by a factor, has room for them."""
+
+    def __init__(self, session: Session, arguments: Mapping[str, Any]) -> None:
+        super().__init__(session, arguments)
+        factor = float(arguments.get("overcommit-factor", _FACTOR))
+        self._factor = factor if factor >= 1.0 else _FACTOR
+
+    def enqueueable(
+        self, job: Job, row: int, least: AmountRows | None, inqueue: Inqueue
+    ) -> Enqueue:
+        """Admit what fits the cluster, and what the queue may reclaim from others.
+
+        Volcano admits only what fits, so that a full cluster hides jobs from reclaim.
+        """
+        if least is None:
+            return True
+        session = self.session
+        request = session.wide(least)
+        idle = session.total() * self._factor - session.used()
+        lacking = (request > EPSILON) & (session.wide(inqueue.owed) + request > idle + EPSILON)
+        if not lacking.any() or self._is_owed(row, request):
+            return True
+        names = [session.tree.resources[column] for column in lacking.nonzero()[0].tolist()]
+        return f"the cluster is overcommitted: no more {', '.join(names)}"
+
+    def _is_owed(self, row: int, request: AmountRows) -> bool:
+        """Tell whether the queue deserves all that a job asks for."""
+        tree = self.session.tree
+        asked = request > EPSILON
+        future = tree.used[row] + request
+        deserved = self.session.deserved()[row]
+        return bool((future[asked] <= deserved[asked] + EPSILON).all())
+
+
+class ServiceLevel(Voter):
+    """sla: jobs that state how long they wait at most come first, and are admitted by then."""
+
+    def __init__(self, session: Session, arguments: Mapping[str, Any]) -> None:
+        super().__init__(session, arguments)
+        self._waiting_time = _seconds(arguments.get(_WAITING_TIME))
+
+    def job_order(self, job: Job, pods: Iterable[PodInfo]) -> tuple[float, ...]:
+        """Order by when a job should have started, jobs without such a time last."""
+        deadline = self._deadline(job)
+        return (1.0, 0.0) if deadline is None else (0.0, deadline)
+
+    def _deadline(self, job: Job) -> float | None:
+        """Return when a job should have started, in seconds since 1970."""
+        group = self.session.jobs.group(job.key)
+        stated = group.metadata.annotations if group is not None else {}
+        own = next((stated[name] for name in _ANNOTATIONS if name in stated), None)
+        seconds = _seconds(own) or self._waiting_time
+        return None if seconds is None else self.session.jobs.created(job.key) + seconds
+
+    def enqueueable(
+        self, job: Job, row: int, least: AmountRows | None, inqueue: Inqueue
+    ) -> Enqueue:
+        """Admit a job that has waited for long enough."""
+        deadline = self._deadline(job)
+        if deadline is None or self.session.handle.unix_time < deadline:
+            return None
+        return True
+
+
+def _seconds(text: Any) -> float | None:
+    """Return a duration above zero, None for none or one that cannot be read."""
+    try:
+        seconds = parse_duration(str(text)) if text else 0.0
+    except ValueError:
+        return None
+    return seconds if seconds > 0 else None

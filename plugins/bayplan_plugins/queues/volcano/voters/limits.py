@@ -1,0 +1,34 @@
+"""What several plugins check alike: a request against the bound of a queue and its ancestors."""
+
+from __future__ import annotations
+
+from bayplan.queues.tree import EPSILON, AmountRows
+from bayplan_plugins.queues.policy import QuotaRefusal
+from bayplan_plugins.queues.volcano.session import Session
+
+__all__ = ["first_over"]
+
+
+def first_over(
+    session: Session, row: int, request: AmountRows, most: AmountRows, bound: str
+) -> QuotaRefusal | None:
+    """Return the first resource of a request that takes a queue or an ancestor beyond a bound.
+
+    :param most: what each queue may have, in the rows and columns of the tree.
+    :param bound: what the bound is called.
+    """
+    tree = session.tree
+    request = session.wide(request)
+    for one in session.path(row):
+        over = (request > EPSILON) & (tree.used[one] + request > most[one] + EPSILON)
+        for column in over.nonzero()[0].tolist():
+            return QuotaRefusal(
+                tree.name(row),
+                tree.name(one),
+                tree.resources[column],
+                bound,
+                float(most[one, column]),
+                float(tree.used[one, column]),
+                float(request[column]),
+            )
+    return None

@@ -1,0 +1,84 @@
+"""Volcano's plugins that order jobs: gang, priority and drf."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from bayplan import PodInfo
+from bayplan.queues.tree import EPSILON, AmountRows
+from bayplan_plugins.queues.volcano.jobs import Job, task_priority
+from bayplan_plugins.queues.volcano.session import Claimant, Victim
+from bayplan_plugins.queues.volcano.voters.base import Voter
+
+__all__ = ["Drf", "Gang", "Priority"]
+
+_SHARE_DELTA = 1e-6
+
+
+class Gang(Voter):
+    """Jobs that lack their minimum come first, and no job is brought below its minimum."""
+
+    def job_order(self, job: Job, pods: Iterable[PodInfo]) -> tuple[float, ...]:
+        """Put jobs that are not ready first."""
+        return (float(self._is_ready(job)),)
+
+    def _is_ready(self, job: Job) -> bool:
+        return self.session.jobs.ready(job) >= self.session.jobs.min_available(job)
+
+    def starving(self, job: Job, pending: int) -> bool:
+        """Tell whether the job lacks its minimum."""
+        return not self._is_ready(job)
+
+    def preemptable(self, claimant: Claimant, victim: Victim) -> bool:
+        """Take only what a job has beyond its minimum."""
+        return not victim.whole and self.session.jobs.surplus(victim.job) >= len(victim.pods)
+
+    reclaimable = preemptable
+
+
+class Priority(Voter):
+    """Jobs and pods of a high priority come first, and take from those of a lower one."""
+
+    def job_order(self, job: Job, pods: Iterable[PodInfo]) -> tuple[float, ...]:
+        """Order by the job's priority."""
+        return (-float(self.session.jobs.priority(job, pods)),)
+
+    def task_order(self, pod: PodInfo) -> tuple[float, ...]:
+        """Order by the pod's priority."""
+        return (-float(task_priority(pod)),)
+
+    def starving(self, job: Job, pending: int) -> bool:
+        """Tell whether any pod of the job is pending."""
+        return pending > 0
+
+    def preemptable(self, claimant: Claimant, victim: Victim) -> bool:
+        """Take from jobs of a lower priority, and within a job from such pods."""
+        if victim.job.key == claimant.job.key:
+            highest = max(task_priority(pod) for pod in victim.pods)
+            return highest < claimant.task_priority
+        if any(pod.priority >= claimant.stated_priority > 0 for pod in victim.pods):
+            return False
+        return self.session.jobs.priority(victim.job) < claimant.priority
+
+
+class Drf(Voter):
+    """Jobs with a small dominant share of the cluster come first."""
+
+    def job_order(self, job: Job, pods: Iterable[PodInfo]) -> tuple[float, ...]:
+        """Order by the job's dominant share."""
+        return (self._share(self.session.jobs.allocated(job)),)
+
+    def _share(self, amounts: AmountRows) -> float:
+        total = self.session.total()
+        amounts = self.session.wide(amounts)
+        parts = np.divide(amounts, total, out=np.zeros_like(amounts), where=total > EPSILON)
+        return float(parts.max(initial=0.0))
+
+    def preemptable(self, claimant: Claimant, victim: Victim) -> bool:
+        """Take from jobs that still have a larger share afterwards."""
+        session = self.session
+        mine = session.wide(session.jobs.allocated(claimant.job)) + session.wide(claimant.request)
+        theirs = session.wide(session.jobs.allocated(victim.job)) - session.wide(victim.takes)
+        return self._share(mine) < self._share(theirs) + _SHARE_DELTA

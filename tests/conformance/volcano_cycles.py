@@ -1,0 +1,454 @@
+"""Volcano's cycles, run by the production scheduler on the objects that they describe."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from vectors import SHARED
+
+from bayplan.api import ApiObject, Pod, VolcanoPodGroup
+from bayplan.profiles.loading import load_profiles
+from bayplan.queues.tree import AmountRows
+from bayplan.testing import Cluster, make_object
+from bayplan_plugins.queues.volcano.inqueue import Inqueue
+from bayplan_plugins.queues.volcano.jobs import Job
+from bayplan_plugins.queues.volcano.tiers import PLUGINS
+from bayplan_plugins.queues.volcano.voters.base import Enqueue, Voter
+
+Case = dict[str, Any]
+
+_SWITCHES = (
+    *("enableJobOrder", "enableJobReady", "enableJobPipelined", "enableJobEnqueued"),
+    *("enableJobStarving", "enableTaskOrder", "enablePreemptable", "enableReclaimable"),
+    *("enablePreemptive", "enableQueueOrder", "enablePredicate", "enableNodeOrder"),
+    *("enabledOverused", "enabledAllocatable", "enabledVictim", "enableHierarchy"),
+)
+_PLACES = ("allocate", "backfill")
+
+
+class Rejecter(Voter):
+    """The plugin that one of Volcano's tests registers: it admits no job named pgA."""
+
+    def enqueueable(
+        self, job: Job, row: int, least: AmountRows | None, inqueue: Inqueue
+    ) -> Enqueue:
+        """Reject pgA."""
+        return "rejected" if job.key.endswith("/pga") else None
+
+
+def volcano_cases(config: pytest.Config, kinds: tuple[str, ...]) -> list[Any]:
+    """Return Volcano's cases of some kinds, as pytest parameters."""
+    given = config.getoption("--queue-vectors", default=None)
+    paths = [Path(path) for path in given] if given else [SHARED / "volcano.jsonl"]
+    found = [
+        pytest.param(named(case), id=case["id"].removeprefix("volcano/"))
+        for path in paths
+        if path.exists()
+        for case in map(json.loads, path.read_text(encoding="utf-8").splitlines())
+        if case.get("system") == "volcano" and case.get("kind") in kinds
+    ]
+    if found or given:
+        return found
+    reason = "the reference's vectors (volcano.jsonl) do not lie beside the project"
+    return [pytest.param({}, id="volcano.jsonl", marks=pytest.mark.skip(reason=reason))]
+
+
+# Objects -----------------------------------------------------------------------------------
+
+
+def objects(case: Case) -> Iterator[ApiObject]:
+    """Yield the objects of a case, as Volcano's own manifests would have them."""
+    for one in case.get("priority_classes") or ():
+        yield make_object(
+            {
+                "apiVersion": "scheduling.k8s.io/v1",
+                "kind": "PriorityClass",
+                "metadata": {"name": one["name"]},
+                "value": one["value"],
+            }
+        )
+    for one in case["queues"]:
+        yield make_object(_queue(one))
+    yield from _unlisted_devices(case)
+    for kind, field_name in _EXTRAS.items():
+        for one in case.get(field_name) or ():
+            api = _API[kind]
+            yield make_object({"apiVersion": api, "kind": kind, **_without_version(one)})
+    for one in _hypernodes(case):
+        spec = {"tier": one["tier"], "members": one.get("members") or []}
+        if one.get("tier_name"):
+            spec["tierName"] = one["tier_name"]
+        yield make_object(
+            {
+                "apiVersion": "topology.volcano.sh/v1alpha1",
+                "kind": "HyperNode",
+                "metadata": {"name": one["name"]},
+                "spec": spec,
+            }
+        )
+    for one in case.get("nodes") or ():
+        yield make_object(_node(one))
+    for one in case.get("podgroups") or ():
+        yield make_object(_group(one))
+    for one in case.get("pods") or ():
+        yield make_object(_pod(one))
+
+
+def _unlisted_devices(case: Case) -> Iterator[ApiObject]:
+    """Yield classes and devices where the case has none, because no plugin of it allocates them."""
+    wanted: Counter[str] = Counter()
+    if "predicates" not in case["plugins"]:
+        for claim in case.get("resource_claims") or ():
+            for request in claim["spec"]["devices"]["requests"]:
+                exactly = request["exactly"]
+                wanted[exactly["deviceClassName"]] += exactly.get("count", 1)
+    for name, count in wanted.items():
+        yield make_object(
+            {
+                "apiVersion": _API["DeviceClass"],
+                "kind": "DeviceClass",
+                "metadata": {"name": name},
+                "spec": {"selectors": [{"cel": {"expression": f"device.driver == '{name}'"}}]},
+            }
+        )
+        for node in case["nodes"]:
+            yield make_object(
+                {
+                    "apiVersion": _API["ResourceSlice"],
+                    "kind": "ResourceSlice",
+                    "metadata": {"name": f"{node['name']}-{name}"},
+                    "spec": {
+                        "driver": name,
+                        "nodeName": node["name"],
+                        "pool": {"name": node["name"], "generation": 1, "resourceSliceCount": 1},
+                        "devices": [{"name": f"device-{index}"} for index in range(count)],
+                    },
+                }
+            )
+
+
+def _hypernodes(case: Case) -> list[Case]:
+    """Return the case's HyperNodes; a few cases give only their tiers and nodes."""
+    if case.get("hypernodes") or not case.get("hypernodes_by_tier"):
+        return case.get("hypernodes") or []
+    nodes = case["hypernode_nodes"]
+    return [
+        {
+            "name": name,
+            "tier": int(tier) or 1,
+            "members": [
+                {"type": "Node", "selector": {"exactMatch": {"name": node}}} for node in nodes[name]
+            ],
+        }
+        for tier, names in case["hypernodes_by_tier"].items()
+        for name in names
+    ]
+
+
+_EXTRAS = {
+    "StorageClass": "storage_classes",
+    "PersistentVolume": "pvs",
+    "PersistentVolumeClaim": "pvcs",
+    "DeviceClass": "device_classes",
+    "ResourceSlice": "resource_slices",
+    "ResourceClaim": "resource_claims",
+}
+_API = {
+    "StorageClass": "storage.k8s.io/v1",
+    "PersistentVolume": "v1",
+    "PersistentVolumeClaim": "v1",
+    "DeviceClass": "resource.k8s.io/v1",
+    "ResourceSlice": "resource.k8s.io/v1",
+    "ResourceClaim": "resource.k8s.io/v1",
+}
+
+
+def _without_version(content: Case) -> Case:
+    meta = {k: v for k, v in content["metadata"].items() if k != "resourceVersion"}
+    spec = content.get("spec") or {}
+    if "storageClassName" in spec:
+        spec = {"accessModes": ["ReadWriteOnce"], **spec}
+    return {**content, "metadata": meta, **({"spec": spec} if spec else {})}
+
+
+def _queue(one: Case) -> Case:
+    spec = {
+        "weight": one.get("weight") or 1,
+        **{k: one[k] for k in ("capability", "deserved", "parent", "priority") if one.get(k)},
+        **{k: one[k] for k in ("reclaimable", "affinity") if one.get(k) is not None},
+    }
+    if one.get("guarantee"):
+        spec["guarantee"] = {"resource": one["guarantee"]}
+    return {
+        "apiVersion": "scheduling.volcano.sh/v1beta1",
+        "kind": "Queue",
+        "metadata": {"name": one["name"], "annotations": one.get("annotations") or {}},
+        "spec": spec,
+        "status": {"state": one.get("state", "Open")},
+    }
+
+
+def _node(one: Case) -> Case:
+    amounts = one["allocatable"]
+    spec = {"taints": one["taints"]} if one.get("taints") else {}
+    labels = {"kubernetes.io/hostname": one["name"], **(one.get("labels") or {})}
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": one["name"], "labels": labels},
+        "spec": spec,
+        "status": {"allocatable": amounts, "capacity": amounts},
+    }
+
+
+def _group(one: Case) -> Case:
+    spec: Case = {"minMember": one["min_member"], "queue": one["queue"]}
+    for ours, theirs in (
+        ("min_task_member", "minTaskMember"),
+        ("min_resources", "minResources"),
+        ("priority_class", "priorityClassName"),
+        ("network_topology", "networkTopology"),
+    ):
+        if one.get(ours):
+            spec[theirs] = one[ours]
+    if one.get("sub_group_policy"):
+        spec["subGroupPolicy"] = [_sub_group(policy) for policy in one["sub_group_policy"]]
+    meta = {"name": one["name"], "namespace": one["namespace"]}
+    return {
+        "apiVersion": "scheduling.volcano.sh/v1beta1",
+        "kind": "PodGroup",
+        "metadata": {**meta, "annotations": one.get("annotations") or {}},
+        "spec": spec,
+        "status": {"phase": one.get("phase", "")},
+    }
+
+
+def _sub_group(policy: Case) -> Case:
+    found = {k: v for k, v in policy.items() if k not in ("matchLabelKeys", "match_label_keys")}
+    keys = policy.get("matchLabelKeys") or policy.get("match_label_keys")
+    return {**found, "matchLabelKeys": keys} if keys else found
+
+
+def _pod(one: Case) -> Case:
+    annotations = dict(one.get("annotations") or {})
+    if one.get("podgroup"):
+        annotations["scheduling.k8s.io/group-name"] = one["podgroup"]
+    resources: Case = {"requests": one.get("requests") or {}}
+    for other in one.get("containers_resources_other") or ():
+        resources |= other
+    container: Case = {"name": "c", "image": "busybox", "resources": resources}
+    for other in one.get("containers_other") or ():
+        container |= other
+    spec: Case = {"containers": [container], "schedulerName": "volcano"}
+    for ours, theirs in (
+        ("node", "nodeName"),
+        ("node_selector", "nodeSelector"),
+        ("priority", "priority"),
+        ("preemption_policy", "preemptionPolicy"),
+        ("affinity", "affinity"),
+        ("volumes", "volumes"),
+        ("resourceClaims", "resourceClaims"),
+        ("tolerations", "tolerations"),
+    ):
+        if one.get(ours) not in (None, ""):
+            spec[theirs] = one[ours]
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": one["name"],
+            "namespace": one["namespace"],
+            "labels": one.get("labels") or {},
+            "annotations": annotations,
+        },
+        "spec": spec,
+        "status": {"phase": one["phase"]},
+    }
+
+
+# Running -----------------------------------------------------------------------------------
+
+
+@dataclass
+class Outcome:
+    """What one session did: pods bound, evicted and nominated, and the phases of pod groups."""
+
+    bound: dict[str, str] = field(default_factory=dict)
+    evicted: Counter[str] = field(default_factory=Counter)
+    nominated: dict[str, str] = field(default_factory=dict)
+    phases: dict[str, str] = field(default_factory=dict)
+    messages: dict[str, str] = field(default_factory=dict)
+
+
+def configuration(case: Case) -> Case:
+    """Return the case's configuration as the arguments of Queues; a hook not listed is off."""
+    tiers = [
+        {
+            "plugins": [
+                {
+                    "name": one["name"],
+                    **dict.fromkeys(_SWITCHES, False),
+                    **{k: v for k, v in one["switches"].items() if k in _SWITCHES},
+                    "arguments": one.get("arguments") or {},
+                }
+                for one in tier["plugins"]
+                if one.get("registered", True)
+            ]
+        }
+        for tier in case["tiers"]
+    ]
+    return {"actions": ", ".join(case["actions"]), "tiers": tiers}
+
+
+def named(case: Case) -> Case:
+    """Return a case with names as the API server allows them: Volcano's tests use others."""
+    names = {
+        one["name"]
+        for field_name in ("queues", "podgroups", "pods")
+        for one in case.get(field_name) or ()
+    }
+    text = json.dumps(case)
+    for name in sorted(names, key=len, reverse=True):
+        allowed = name.lower().replace("_", "-")
+        if allowed != name:
+            text = re.sub(rf'(?<=["/]){re.escape(name)}(?=")', allowed, text)
+    found: Case = json.loads(text)
+    return found
+
+
+def run(case: Case, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Outcome:
+    """Run one session of a case and return what it did."""
+    monkeypatch.setitem(cast(dict[str, type[Voter]], PLUGINS), "test-rejecter", Rejecter)
+    arguments = {"Queues": {"volcano": configuration(case)}, **_packing(case)}
+    weights = _weights(case)
+    if weights is None:
+        cluster = Cluster(plugins=arguments)
+    else:
+        profile = {
+            "schedulerName": "volcano",
+            "plugins": {"score": weights},
+            "pluginConfig": [{"name": name, "args": args} for name, args in arguments.items()],
+        }
+        file = tmp_path / "profile.yaml"
+        file.write_text(json.dumps({**_CONFIGURATION, "profiles": [profile]}), encoding="utf-8")
+        cluster = Cluster(profiles=load_profiles(file))
+    cluster.add(*objects(case))
+    cluster.schedule()
+    return _outcome(case, cluster)
+
+
+_CONFIGURATION = {
+    "apiVersion": "kubescheduler.config.k8s.io/v1",
+    "kind": "KubeSchedulerConfiguration",
+}
+_WEIGHTS = {
+    "balancedresource.weight": ("NodeResourcesBalancedAllocation", 1),
+    "nodeaffinity.weight": ("NodeAffinity", 2),
+    "tainttoleration.weight": ("TaintToleration", 3),
+    "podaffinity.weight": ("InterPodAffinity", 2),
+    "podtopologyspread.weight": ("PodTopologySpread", 2),
+    "imagelocality.weight": ("ImageLocality", 1),
+}
+"""Volcano's weights of scores with their defaults, and the plugins that give these scores."""
+
+
+def _nodeorder(case: Case) -> Case:
+    plugins = [one for tier in case["tiers"] for one in tier["plugins"]]
+    found: Case = next((p.get("arguments") or {} for p in plugins if p["name"] == "nodeorder"), {})
+    return found
+
+
+def _packing(case: Case) -> dict[Any, Case]:
+    """Return the arguments with which nodes are packed, where Volcano's plugins pack them."""
+    if "binpack" in case["plugins"] or _nodeorder(case).get("mostrequested.weight", 0) > 0:
+        return {"NodeResourcesFit": {"scoringStrategy": {"type": "MostAllocated"}}}
+    return {}
+
+
+def _weights(case: Case) -> Case | None:
+    """Return the weights of scores as the case's nodeorder states them, None if it does not."""
+    stated = _nodeorder(case)
+    if not stated:
+        return None
+    fit = max(stated.get("leastrequested.weight", 1), stated.get("mostrequested.weight", 0))
+    weights = {"NodeResourcesFit": fit}
+    weights |= {name: stated.get(key, own) for key, (name, own) in _WEIGHTS.items()}
+    enabled = [{"name": name, "weight": weight} for name, weight in weights.items() if weight]
+    return {"disabled": [{"name": "*"}], "enabled": enabled}
+
+
+def _outcome(case: Case, cluster: Cluster) -> Outcome:
+    api, nominator = cluster.api, cluster.scheduler.nominator
+    placed = cluster.snapshot.placed
+    found = Outcome()
+    before = {
+        f"{one['namespace']}/{one['name']}": one.get("node") for one in case.get("pods") or ()
+    }
+    pods = {pod.key: pod for pod in api.list(Pod)}
+    for key, node in before.items():
+        pod = pods.get(key)
+        if pod is None or pod.metadata.deletion_timestamp is not None:
+            found.evicted[key] += 1
+        elif key in nominator:
+            found.nominated[key] = placed[key][1]
+        elif key in placed and not node:
+            found.bound[key] = placed[key][1]
+        if pod is not None and pod.status.conditions:
+            found.messages[key] = pod.status.conditions[0].message
+    for group in api.list(VolcanoPodGroup):
+        meta = group.metadata
+        found.phases[f"{meta.namespace}/{meta.name}"] = group.status.phase
+    if not set(_PLACES) & set(case["actions"]):
+        # bayplan always places what fits; in such a session Volcano pipelines it.
+        found.nominated |= found.bound
+        found.bound = {}
+        for key, phase in found.phases.items():
+            if phase == "Running":
+                found.phases[key] = "Inqueue"
+    return found
+
+
+# Comparing ---------------------------------------------------------------------------------
+
+
+def differences(case: Case, found: Outcome) -> list[str]:
+    """Return how an outcome differs from what the case expects; only stated fields count."""
+    expected = case["expected"]
+    told = []
+    if "bind_num" in expected and "task_status_nums" not in expected:
+        if len(found.bound) != expected["bind_num"]:
+            told.append(f"bound {found.bound}, expected {expected['bind_num']}")
+    wanted = expected.get("bind_map") or {}
+    if wanted and {key: found.bound.get(key) for key in wanted} != wanted:
+        told.append(f"bound {found.bound}, expected {wanted}")
+    evicted = Counter(expected.get("evicted") or ())
+    if "evicted" in expected and found.evicted != evicted:
+        told.append(f"evicted {dict(found.evicted)}, expected {dict(evicted)}")
+    for group, nodes in (expected.get("pipelined") or {}).items():
+        own = {found.nominated[key] for key in _members(case, group) if key in found.nominated}
+        if not own or not own <= set(nodes):
+            told.append(f"{group} nominated to {sorted(own)}, expected some of {nodes}")
+    for group, phase in (expected.get("podgroup_phase") or {}).items():
+        if found.phases.get(group) != phase:
+            told.append(f"{group} is {found.phases.get(group)}, expected {phase}")
+    for group, counts in (expected.get("task_status_nums") or {}).items():
+        own_bound = [key for key in _members(case, group) if key in found.bound]
+        if "Binding" in counts and len(own_bound) != counts["Binding"]:
+            told.append(f"{group} has {len(own_bound)} bound, expected {counts['Binding']}")
+    return [*told, *(f"{key}: {text}" for key, text in found.messages.items() if told and text)]
+
+
+def _members(case: Case, group: str) -> list[str]:
+    namespace, name = group.split("/")
+    return [
+        f"{one['namespace']}/{one['name']}"
+        for one in case.get("pods") or ()
+        if one["namespace"] == namespace and one.get("podgroup") == name
+    ]
