@@ -100,6 +100,9 @@ class PlainPolicy:
 
     # Order -------------------------------------------------------------------------------
 
+    def admit(self) -> None:
+        """Admit nothing: pods are gated one by one."""
+
     def order(self, unit: Unit, added: float) -> tuple[float, ...]:
         """Order by age in a FIFO queue, else by priority, then by age."""
         row = self.ledger.row_of(unit.pods[0])
