@@ -12,6 +12,14 @@ from bayplan.api.dra import (
     ResourceSlice,
 )
 from bayplan.api.elastic_quota import ElasticQuota, ElasticQuotaProfile
+from bayplan.api.kueue import (
+    ClusterQueue,
+    Cohort,
+    KueueWorkload,
+    LocalQueue,
+    ResourceFlavor,
+    WorkloadPriorityClass,
+)
 from bayplan.api.meta import LabelSelector, ObjectMeta, OwnerReference, SelectorRequirement
 from bayplan.api.network import ClusterNetworkTopology, HyperNode, KaiTopology, Topology
 from bayplan.api.node import Node, Taint
@@ -61,6 +69,8 @@ __all__ = [
     "CSINode",
     "CSIStorageCapacity",
     "ClusterNetworkTopology",
+    "ClusterQueue",
+    "Cohort",
     "Container",
     "ControllerRevision",
     "DaemonSet",
@@ -75,7 +85,9 @@ __all__ = [
     "KaiQueue",
     "KaiTopology",
     "Kind",
+    "KueueWorkload",
     "LabelSelector",
+    "LocalQueue",
     "Namespace",
     "NativePodGroup",
     "Node",
@@ -94,6 +106,7 @@ __all__ = [
     "ReplicaSet",
     "ResourceClaim",
     "ResourceClaimTemplate",
+    "ResourceFlavor",
     "ResourceQuota",
     "ResourceSlice",
     "SchedulerPluginsPodGroup",
@@ -108,6 +121,7 @@ __all__ = [
     "VolcanoPodGroup",
     "VolcanoQueue",
     "Workload",
+    "WorkloadPriorityClass",
     "decode_object",
     "kind_of",
     "pod_requests",

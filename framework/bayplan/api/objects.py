@@ -21,6 +21,15 @@ from bayplan.api.dra import (
 )
 from bayplan.api.dra_versions import as_v1
 from bayplan.api.elastic_quota import ElasticQuota, ElasticQuotaProfile
+from bayplan.api.kueue import (
+    ClusterQueue,
+    Cohort,
+    KueueWorkload,
+    LocalQueue,
+    ResourceFlavor,
+    WorkloadPriorityClass,
+)
+from bayplan.api.kueue_versions import as_v1beta2
 from bayplan.api.network import ClusterNetworkTopology, HyperNode, KaiTopology, Topology
 from bayplan.api.node import Node
 from bayplan.api.numa import NodeResourceTopology
@@ -116,6 +125,12 @@ ApiObject: TypeAlias = (
     | KaiQueue
     | ElasticQuota
     | ElasticQuotaProfile
+    | ClusterQueue
+    | Cohort
+    | LocalQueue
+    | ResourceFlavor
+    | KueueWorkload
+    | WorkloadPriorityClass
     | ConfigMap
 )
 
@@ -147,6 +162,8 @@ class Kind:
 
 _DRA = "resource.k8s.io"
 _DRA_VERSIONS = ("v1", "v1beta2", "v1beta1")
+_KUEUE = "kueue.x-k8s.io"
+_KUEUE_VERSIONS = ("v1beta2", "v1beta1")
 _STORAGE = "storage.k8s.io"
 _KINDS = (
     Kind("", "Pod", ("v1",), Pod),
@@ -181,12 +198,18 @@ _KINDS = (
     Kind("quota.koordinator.sh", "ElasticQuotaProfile", ("v1alpha1",), ElasticQuotaProfile),
     Kind("topology.volcano.sh", "HyperNode", ("v1alpha1",), HyperNode, namespaced=False),
     Kind(
-        "kueue.x-k8s.io",
+        _KUEUE,
         "Topology",
         ("v1beta2", "v1beta1", "v1alpha1"),
         Topology,
         namespaced=False,
     ),
+    Kind(_KUEUE, "ClusterQueue", _KUEUE_VERSIONS, ClusterQueue, namespaced=False),
+    Kind(_KUEUE, "Cohort", (*_KUEUE_VERSIONS, "v1alpha1"), Cohort, namespaced=False),
+    Kind(_KUEUE, "LocalQueue", _KUEUE_VERSIONS, LocalQueue),
+    Kind(_KUEUE, "ResourceFlavor", _KUEUE_VERSIONS, ResourceFlavor, namespaced=False),
+    Kind(_KUEUE, "Workload", _KUEUE_VERSIONS, KueueWorkload),
+    Kind(_KUEUE, "WorkloadPriorityClass", _KUEUE_VERSIONS, WorkloadPriorityClass, namespaced=False),
     Kind("kai.scheduler", "Topology", ("v1alpha1",), KaiTopology, namespaced=False),
     Kind(
         "scheduling.koordinator.sh",
@@ -257,7 +280,7 @@ def decode_text(kind: Kind, version: str, content: bytes | msgspec.Raw) -> ApiOb
 
     :raises DecodeError: for a wrong type, or a value that the API server would refuse.
     """
-    if kind.group != _DRA or version == "v1":
+    if _is_current(kind, version):
         try:
             return _complete(kind, _decoder(kind.type).decode(content), checked=True)
         except msgspec.DecodeError:
@@ -267,19 +290,33 @@ def decode_text(kind: Kind, version: str, content: bytes | msgspec.Raw) -> ApiOb
 
 
 def _converted(kind: Kind, content: dict[str, Any]) -> ApiObject:
-    if kind.group != _DRA:
+    version = str(content.get("apiVersion", "")).rpartition("/")[2]
+    if kind.group != _DRA and _is_current(kind, version):
         try:
             return msgspec.convert(content, kind.type, dec_hook=_quantity)
         except msgspec.ValidationError:
             # It may only be a null; few objects have one, so only these are copied without.
             pass
     content = _without_nulls(content)
-    if kind.group == _DRA:
-        content = as_v1(str(content.get("apiVersion", "")).rpartition("/")[2], content)
+    content = _current(kind, version, content)
     try:
         return msgspec.convert(content, kind.type, dec_hook=_quantity)
     except msgspec.ValidationError as exc:
         raise _decode_error(str(exc), content, kind.type) from None
+
+
+def _is_current(kind: Kind, version: str) -> bool:
+    """Tell whether a version has the shape of the kind's type."""
+    if kind.group == _DRA:
+        return version == "v1"
+    return kind.group != _KUEUE or version not in ("v1beta1", "v1alpha1")
+
+
+def _current(kind: Kind, version: str, content: dict[str, Any]) -> dict[str, Any]:
+    """Return content of any of the kind's versions in the shape of its type."""
+    if kind.group == _DRA:
+        return as_v1(version, content)
+    return as_v1beta2(kind.name, version, content) if kind.group == _KUEUE else content
 
 
 def _complete(kind: Kind, obj: ApiObject, checked: bool = False) -> ApiObject:
@@ -303,7 +340,7 @@ def decode_json(kind: Kind, version: str, content: bytes) -> ApiObject:
 
     :raises DecodeError: for a wrong type or value.
     """
-    if kind.group != _DRA or version == "v1":
+    if _is_current(kind, version):
         try:
             return _checked(kind, _decoder(kind.type).decode(content))
         except msgspec.ValidationError:
@@ -316,8 +353,7 @@ def decode_json(kind: Kind, version: str, content: bytes) -> ApiObject:
     if not isinstance(plain, dict):
         raise DecodeError("expected a mapping", "$")
     plain = _without_nulls(plain)
-    if kind.group == _DRA:
-        plain = as_v1(version, plain)
+    plain = _current(kind, version, plain)
     try:
         return _checked(kind, msgspec.convert(plain, kind.type, dec_hook=_quantity))
     except msgspec.ValidationError as exc:

@@ -22,6 +22,7 @@ __all__ = [
     "LARGEST_AMOUNT",
     "PodRequests",
     "amount_of",
+    "effective_requests",
     "pod_requests",
 ]
 
@@ -59,13 +60,18 @@ def amount_of(resource: str, quantity: Quantity) -> int:
 
 def pod_requests(spec: PodSpec) -> PodRequests:
     """Return the effective requests of a pod."""
-    effective = _sum_up(spec, defaults={})
+    effective = effective_requests(spec)
     defaults = {"cpu": DEFAULT_MILLI_CPU, "memory": DEFAULT_MEMORY}
     scoring = by_containers = _sum_up(spec, defaults)
     if spec.resources is not None:
         by_containers = _sum_up(msgspec.structs.replace(spec, resources=None), defaults)
     positive = {name: value for name, value in effective.items() if value}
     return PodRequests(positive, scoring, by_containers)
+
+
+def effective_requests(spec: PodSpec) -> dict[str, int]:
+    """Return what a pod requests, with resources of which it requests 0."""
+    return _sum_up(spec, defaults={})
 
 
 def _sum_up(spec: PodSpec, defaults: Mapping[str, int]) -> dict[str, int]:

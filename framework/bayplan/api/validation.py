@@ -26,6 +26,20 @@ from bayplan.api.elastic_quota import (
     elastic_quota_problems,
     quota_profile_problems,
 )
+from bayplan.api.kueue import (
+    ClusterQueue,
+    Cohort,
+    KueueWorkload,
+    LocalQueue,
+    ResourceFlavor,
+)
+from bayplan.api.kueue_validation import (
+    cluster_queue_problems,
+    cohort_problems,
+    flavor_problems,
+    local_queue_problems,
+    workload_problems,
+)
 from bayplan.api.meta import LabelSelector, ObjectMeta
 from bayplan.api.node import Node
 from bayplan.api.pod import (
@@ -106,6 +120,17 @@ _spec.register(VolcanoQueue)(volcano_queue_problems)
 _spec.register(KaiQueue)(kai_queue_problems)
 _spec.register(ElasticQuota)(elastic_quota_problems)
 _spec.register(ElasticQuotaProfile)(quota_profile_problems)
+_spec.register(ClusterQueue)(cluster_queue_problems)
+_spec.register(Cohort)(cohort_problems)
+_spec.register(LocalQueue)(local_queue_problems)
+_spec.register(ResourceFlavor)(flavor_problems)
+
+
+@_spec.register
+def _(obj: KueueWorkload) -> Iterator[Problem]:
+    yield from workload_problems(obj)
+    for index, pod_set in enumerate(obj.spec.pod_sets):
+        yield from _pod_spec(pod_set.template.spec, f"$.spec.podSets[{index}].template.spec")
 
 
 @_spec.register

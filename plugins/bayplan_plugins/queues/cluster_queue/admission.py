@@ -1,0 +1,275 @@
+"""Admission: objects go in, each cycle decides who gets quota, who has to go, and who waits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from bayplan.api.kueue import KueueWorkload
+from bayplan_plugins.queues.cluster_queue.conditions import (
+    Reason,
+    evicted,
+    finished,
+    has_quota,
+    is_true,
+    pending,
+    reserved,
+)
+from bayplan_plugins.queues.cluster_queue.cycle import Cycle, Outcome
+from bayplan_plugins.queues.cluster_queue.entry import Entry, State
+from bayplan_plugins.queues.cluster_queue.lifecycle import (
+    after_backoff,
+    after_checks,
+    due_eviction,
+    required_checks,
+    without_quota,
+)
+from bayplan_plugins.queues.cluster_queue.pending import Requeue
+from bayplan_plugins.queues.cluster_queue.settings import Settings
+from bayplan_plugins.queues.cluster_queue.slices import replacement_message
+from bayplan_plugins.queues.cluster_queue.snapshot import Placement, anywhere
+from bayplan_plugins.queues.cluster_queue.store import KueueObject, Store
+from bayplan_plugins.queues.cluster_queue.usage_over_time import pays_on_entry
+from bayplan_plugins.queues.cluster_queue.victims import preemption_message
+from bayplan_plugins.queues.cluster_queue.workloads import (
+    WorkloadInfo,
+    creation,
+    local_queue_key,
+)
+
+__all__ = ["Admission", "CycleResult", "WorkloadEvent"]
+
+_FAILED_CHECKS = "The workload has failed admission checks"
+_WRONG_NAMESPACE = "Workload namespace doesn't match ClusterQueue selector"
+
+
+@dataclass(frozen=True)
+class WorkloadEvent:
+    """An event to be recorded; ``type`` is Normal or Warning."""
+
+    workload: str
+    type: str
+    reason: str
+    message: str
+
+
+@dataclass
+class CycleResult:
+    """What a cycle decided.
+
+    :param changed: the workloads as they are written back, by ``namespace/name``.
+    :param admitted: the keys of those that got quota.
+    :param evicted: the keys of those that have to go.
+    :param waiting: the keys of those that were tried and got none.
+    """
+
+    changed: dict[str, KueueWorkload] = field(default_factory=dict)
+    admitted: list[str] = field(default_factory=list)
+    evicted: list[str] = field(default_factory=list)
+    waiting: list[str] = field(default_factory=list)
+    events: list[WorkloadEvent] = field(default_factory=list)
+    outcome: Outcome = field(default_factory=Outcome)
+
+
+class Admission:
+    """Kueue's admission over all ClusterQueues.
+
+    What it decides counts at once; the caller writes the changed workloads, and sets them again
+    when others change them. Quota of an evicted workload is free after :meth:`release`.
+
+    :param placement: whether the pods of an assignment would really get nodes.
+    """
+
+    def __init__(self, settings: Settings | None = None, placement: Placement = anywhere) -> None:
+        self.settings = settings if settings is not None else Settings()
+        self.store = Store(self.settings)
+        self._placement = placement
+
+    def set(self, obj: KueueObject, now: float) -> None:
+        """Add or replace an object.
+
+        :param now: seconds since 1970.
+        """
+        self.store.set(obj, now)
+
+    def delete(self, obj: KueueObject, now: float) -> None:
+        """Remove an object."""
+        self.store.delete(obj, now)
+
+    def release(self, key: str, now: float) -> KueueWorkload | None:
+        """Return an evicted workload without its quota, once its pods have ended."""
+        workload = self.store.workloads.get(key)
+        if workload is None or not has_quota(workload):
+            return None
+        waiting = without_quota(workload, now)
+        self.store.set(waiting, now)
+        return waiting
+
+    # Between cycles ----------------------------------------------------------------------
+
+    def tick(self, now: float) -> list[KueueWorkload]:
+        """Return the workloads that time, checks or stopped queues change."""
+        store, changed = self.store, []
+        for workload in list(store.workloads.values()):
+            new = self._due(workload, now)
+            if new is not None:
+                store.set(new, now)
+                changed.append(new)
+        self._sample(now)
+        return changed
+
+    def _due(self, workload: KueueWorkload, now: float) -> KueueWorkload | None:
+        admission = workload.status.admission
+        if admission is None:
+            return after_backoff(workload, now)
+        queue = self.store.cluster_queues.get(admission.cluster_queue)
+        if queue is None:
+            return None
+        local = self.store.local_queues.get(local_queue_key(workload))
+        gone = due_eviction(workload, queue, local, self.settings.pods_ready, now)
+        return gone if gone is not None else after_checks(workload, queue, now)
+
+    def _sample(self, now: float) -> None:
+        ledger = self.store.ledger
+        if ledger is None:
+            return
+        usage: dict[str, dict[str, float]] = {key: {} for key in self.store.local_queues}
+        for reserving in self.store.reserving.values():
+            for info in reserving.values():
+                total = usage.setdefault(local_queue_key(info.workload), {})
+                for name, amount in info.total_requests().items():
+                    total[name] = total.get(name, 0) + amount
+        for key, amounts in usage.items():
+            ledger.sample(key, amounts, now)
+
+    # Cycle -------------------------------------------------------------------------------
+
+    def cycle(self, now: float) -> CycleResult:
+        """Try the head of each ClusterQueue; empty when none waits."""
+        store, result = self.store, CycleResult()
+        snapshot = store.snapshot()
+        entries: list[Entry] = []
+        refused: list[Entry] = []
+        for entry in self._heads():
+            (refused if self._refuse(entry) else entries).append(entry)
+        run = Cycle(snapshot, self.settings, self._placement, now, self._pods_ready())
+        result.outcome = outcome = run.run(entries)
+        for victim, preemptor in outcome.evicted:
+            self._evict(victim.workload, preemptor, victim.why, now, result)
+        for sibling, entry in outcome.migrated:
+            self._migrate(sibling, entry, now, result)
+        for entry in entries:
+            if entry.state is State.ASSUMED:
+                self._admit(entry, outcome, now, result)
+        for old, entry in outcome.replaced:
+            self._replace(old, entry, now, result)
+        for entry in (*entries, *refused):
+            if entry.state is not State.ASSUMED:
+                self.requeue(entry, now, result)
+        return result
+
+    def _heads(self) -> Iterator[Entry]:
+        store = self.store
+        for name in sorted(store.pending):
+            if store.inactive_reason(name) is not None:
+                continue
+            head = store.pending[name].pop()
+            if head is not None:
+                yield Entry(head, is_preemptor=store.pending[name].is_preemptor(head.key))
+
+    def _refuse(self, entry: Entry) -> bool:
+        """Tell whether an entry cannot be nominated, and note why."""
+        states = {check.state for check in entry.workload.workload.status.admission_checks}
+        if states & {"Retry", "Rejected"}:
+            entry.message, entry.reason = _FAILED_CHECKS, Reason.PENDING
+            return True
+        if not self.store.namespace_fits(entry.workload):
+            entry.message, entry.reason = _WRONG_NAMESPACE, Reason.MISCONFIGURED
+            entry.requeue = Requeue.NAMESPACE_MISMATCH
+            return True
+        return False
+
+    def _pods_ready(self) -> bool:
+        """Tell whether no admitted workload waits for its pods, where that blocks others."""
+        settings = self.settings.pods_ready
+        if settings is None or not settings.block_admission:
+            return True
+        return all(
+            is_true(info.workload, "PodsReady") or is_true(info.workload, "Evicted")
+            for reserving in self.store.reserving.values()
+            for info in reserving.values()
+        )
+
+    # Results -----------------------------------------------------------------------------
+
+    def _write(self, workload: KueueWorkload, now: float, result: CycleResult) -> None:
+        self.store.set(workload, now)
+        result.changed[workload.key] = workload
+
+    def _admit(self, entry: Entry, outcome: Outcome, now: float, result: CycleResult) -> None:
+        info, store = entry.workload, self.store
+        old = info.workload
+        admission = outcome.admitted[info.key]
+        queue = store.cluster_queues[info.queue]
+        with_flavors = reserved(old, admission, (), now)
+        new = reserved(old, admission, required_checks(queue, with_flavors), now)
+        if store.ledger is not None and pays_on_entry(info, queue, self.settings.usage_sharing):
+            store.ledger.enter(local_queue_key(old), info.key, info.total_requests())
+        self._write(new, now, result)
+        result.admitted.append(info.key)
+        wait = max(0, round(now - creation(old)))
+        text = f"Quota reserved in ClusterQueue {info.queue}, wait time since queued was {wait}s"
+        considered = entry.assignment.considered()
+        text += f"; Flavors considered: {considered}" if considered else ""
+        result.events.append(WorkloadEvent(info.key, "Normal", "QuotaReserved", text))
+        if is_true(new, "Admitted"):
+            text = f"Admitted by ClusterQueue {info.queue}, wait time since reservation was 0s"
+            result.events.append(WorkloadEvent(info.key, "Normal", "Admitted", text))
+
+    def _evict(
+        self, victim: WorkloadInfo, preemptor: Entry, why: str, now: float, result: CycleResult
+    ) -> None:
+        forest = self.store.forest()
+        if is_true(victim.workload, "Evicted"):
+            return
+        paths = [forest.path(forest.row_of[q]) for q in (preemptor.workload.queue, victim.queue)]
+        text = preemption_message(preemptor.workload.workload, why, *paths)
+        self._write(evicted(victim.workload, "Preempted", text, now, why), now, result)
+        result.evicted.append(victim.key)
+        for reason in ("EvictedDueToPreempted", "Preempted"):
+            result.events.append(WorkloadEvent(victim.key, "Normal", reason, text))
+
+    def _migrate(
+        self, sibling: WorkloadInfo, entry: Entry, now: float, result: CycleResult
+    ) -> None:
+        text = (
+            f"Evicted to accommodate a workload (UID: {entry.workload.uid}) due to migration to "
+            "more favorable resource flavor"
+        )
+        self._write(evicted(sibling.workload, "FlavorMigration", text, now), now, result)
+        result.evicted.append(sibling.key)
+
+    def _replace(self, old: WorkloadInfo, entry: Entry, now: float, result: CycleResult) -> None:
+        reason, text = "WorkloadSliceReplaced", replacement_message(entry.workload.workload)
+        self._write(finished(old.workload, reason, text, now), now, result)
+        result.events.append(WorkloadEvent(old.key, "Normal", reason, text))
+
+    def requeue(self, entry: Entry, now: float, result: CycleResult) -> None:
+        """Put back an entry that was not admitted, and write why."""
+        info = entry.workload
+        if entry.state is not State.NOT_NOMINATED and entry.requeue is Requeue.GENERIC:
+            entry.requeue = Requeue.FAILED_AFTER_NOMINATION
+        queue = self.store.pending.get(info.queue)
+        if queue is not None:
+            queue.requeue(info, entry.requeue, entry.reason, now)
+        result.waiting.append(info.key)
+        if entry.state not in (State.NOT_NOMINATED, State.SKIPPED, State.GATED):
+            return
+        reason = entry.reason or "Pending"
+        requests = info.resource_requests()
+        gated = entry.state is State.GATED
+        new = pending(info.workload, reason, entry.message, requests, now, gated)
+        info.workload = new
+        self.store.workloads[info.key] = new
+        result.changed[info.key] = new
+        result.events.append(WorkloadEvent(info.key, "Warning", reason, entry.message))

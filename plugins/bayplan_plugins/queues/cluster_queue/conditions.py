@@ -1,0 +1,181 @@
+"""The conditions of Workloads, with the reasons and texts that Kueue writes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import StrEnum
+
+import msgspec
+
+from bayplan.api.kueue import (
+    EvictionCount,
+    KueueCondition,
+    KueueWorkload,
+    KueueWorkloadStatus,
+    PodSetRequest,
+    QuotaAdmission,
+    SchedulingStats,
+)
+from bayplan.api.times import rfc3339, seconds_of
+
+__all__ = [
+    "Reason",
+    "condition",
+    "evicted",
+    "finished",
+    "has_quota",
+    "is_true",
+    "pending",
+    "reserved",
+    "since",
+    "stamped",
+]
+
+
+class Reason(StrEnum):
+    """Why a workload has no quota, from the least to the most severe of those of flavors."""
+
+    TOPOLOGY = "TopologyPlacementFailed"
+    WAITING_FOR_QUOTA = "WaitingForQuota"
+    EXCEEDS_QUOTA = "ExceedsMaxQuota"
+    NO_FLAVOR = "NoMatchingFlavor"
+    WAITING_FOR_VICTIMS = "WaitingForPreemptedWorkloads"
+    WAITING_FOR_PODS = "WaitingForPodsReady"
+    MISCONFIGURED = "Misconfigured"
+    SUSPENDED = "Suspended"
+    GATED = "AdmissionGated"
+    PENDING = "PendingEvaluation"
+
+
+def condition(workload: KueueWorkload, type_: str) -> KueueCondition | None:
+    """Return the condition of a type, if the workload has it."""
+    for one in workload.status.conditions:
+        if one.type == type_:
+            return one
+    return None
+
+
+def is_true(workload: KueueWorkload, type_: str) -> bool:
+    """Tell whether a condition is true."""
+    return any(one.type == type_ and one.status == "True" for one in workload.status.conditions)
+
+
+def has_quota(workload: KueueWorkload) -> bool:
+    """Tell whether quota is reserved for a workload."""
+    return is_true(workload, "QuotaReserved")
+
+
+def since(workload: KueueWorkload, type_: str) -> float | None:
+    """Return since when a condition is true, in seconds since 1970."""
+    found = condition(workload, type_)
+    if found is None or found.status != "True":
+        return None
+    return seconds_of(found.last_transition_time)
+
+
+def stamped(
+    conditions: Iterable[KueueCondition], new: KueueCondition, now: float
+) -> tuple[KueueCondition, ...]:
+    """Return conditions with one set; its time changes only when its status does."""
+    kept = list(conditions)
+    for index, old in enumerate(kept):
+        if old.type == new.type:
+            same = old.status == new.status and old.last_transition_time is not None
+            at = old.last_transition_time if same else rfc3339(now)
+            kept[index] = msgspec.structs.replace(new, last_transition_time=at)
+            return tuple(kept)
+    return (*kept, msgspec.structs.replace(new, last_transition_time=rfc3339(now)))
+
+
+def _with(workload: KueueWorkload, status: KueueWorkloadStatus) -> KueueWorkload:
+    return msgspec.structs.replace(workload, status=status)
+
+
+def _set(
+    status: KueueWorkloadStatus, type_: str, value: bool, reason: str, message: str, now: float
+) -> KueueWorkloadStatus:
+    new = KueueCondition(type_, "True" if value else "False", reason, message)
+    return msgspec.structs.replace(status, conditions=stamped(status.conditions, new, now))
+
+
+def pending(
+    workload: KueueWorkload,
+    reason: str,
+    message: str,
+    requests: tuple[PodSetRequest, ...],
+    now: float,
+    gated: bool = False,
+) -> KueueWorkload:
+    """Return a workload that has no quota, and why.
+
+    :param gated: whether its preemption gates keep it from preempting.
+    """
+    status = msgspec.structs.replace(workload.status, admission=None)
+    status = _set(status, "QuotaReserved", False, reason, message, now)
+    if gated:
+        type_ = "BlockedOnPreemptionGates"
+        status = _set(status, type_, True, "PreemptionGated", message, now)
+    text = "The workload has no reservation"
+    status = _set(status, "Admitted", False, "NoReservation", text, now)
+    return _with(workload, msgspec.structs.replace(status, resource_requests=requests))
+
+
+def reserved(
+    workload: KueueWorkload, admission: QuotaAdmission, checks: Iterable[str], now: float
+) -> KueueWorkload:
+    """Return a workload with quota; it is admitted once its admission checks are ready.
+
+    :param checks: the admission checks that its queue asks for.
+    """
+    status = msgspec.structs.replace(workload.status, admission=admission, resource_requests=())
+    text = f"Quota reserved in ClusterQueue {admission.cluster_queue}"
+    status = _set(status, "QuotaReserved", True, "QuotaReserved", text, now)
+    for type_ in ("Evicted", "Preempted"):
+        old = next((one for one in status.conditions if one.type == type_), None)
+        if old is not None and old.status == "True":
+            text = f"Previously: {old.message}"
+            status = _set(status, type_, False, "QuotaReserved", text, now)
+    states = {check.name: check.state for check in status.admission_checks}
+    if all(name in states for name in checks):
+        ready = all(state == "Ready" for state in states.values())
+        if ready:
+            status = _set(status, "Admitted", True, "Admitted", "The workload is admitted", now)
+        else:
+            text = "The workload has not all checks ready"
+            reason = "UnsatisfiedAdmissionChecks"
+            status = _set(status, "Admitted", False, reason, text, now)
+    return _with(workload, status)
+
+
+def evicted(
+    workload: KueueWorkload, reason: str, message: str, now: float, cause: str = ""
+) -> KueueWorkload:
+    """Return a workload that has to go: its quota is free once its pods have ended.
+
+    :param reason: Preempted, PodsReadyTimeout, AdmissionCheck, ClusterQueueStopped, ...
+    :param cause: for Preempted, why it may be preempted.
+    """
+    status = workload.status
+    if reason == "Preempted":
+        status = _set(status, "Evicted", True, reason, message, now)
+        status = _set(status, "Preempted", True, cause, message, now)
+        cause = ""
+    else:
+        status = _set(status, "Evicted", True, reason, message, now)
+    stats = status.scheduling_stats or SchedulingStats()
+    counts = list(stats.evictions)
+    for index, one in enumerate(counts):
+        if (one.reason, one.underlying_cause) == (reason, cause):
+            counts[index] = msgspec.structs.replace(one, count=one.count + 1)
+            break
+    else:
+        counts.append(EvictionCount(reason, cause, 1))
+    stats = msgspec.structs.replace(stats, evictions=tuple(counts))
+    return _with(workload, msgspec.structs.replace(status, scheduling_stats=stats))
+
+
+def finished(workload: KueueWorkload, reason: str, message: str, now: float) -> KueueWorkload:
+    """Return a workload that has ended."""
+    if is_true(workload, "Finished"):
+        return workload
+    return _with(workload, _set(workload.status, "Finished", True, reason, message, now))

@@ -1,0 +1,257 @@
+"""Candidates of preemption by fair sharing (Kueue's KEP-1714).
+
+From the root, the child with the highest share is followed down to a queue. Its workloads go while
+the preemptor's share does not exceed the target's; both are measured just below their lowest common
+cohort.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator, Sequence
+
+from bayplan.api.queue import Amounts
+from bayplan_plugins.queues.cluster_queue.settings import FairRule, Settings
+from bayplan_plugins.queues.cluster_queue.shares import DominantShare, dominant_share
+from bayplan_plugins.queues.cluster_queue.snapshot import Snapshot
+from bayplan_plugins.queues.cluster_queue.victims import Victim, Why, in_order, may_preempt
+from bayplan_plugins.queues.cluster_queue.workloads import WorkloadInfo
+
+__all__ = ["TargetOrder", "fair_candidates"]
+
+_Shares = Callable[[DominantShare, DominantShare, DominantShare], bool]
+
+
+def _final(mine: DominantShare, before: DominantShare, after: DominantShare) -> bool:
+    return mine.order <= after.order
+
+
+def _initial(mine: DominantShare, before: DominantShare, after: DominantShare) -> bool:
+    return mine.order < before.order
+
+
+_RULES: dict[FairRule, _Shares] = {
+    FairRule.FINAL_SHARE: _final,
+    FairRule.INITIAL_SHARE: _initial,
+}
+
+
+class TargetOrder:
+    """The queues whose workloads may have to go, the one with the highest share each time.
+
+    To make progress, each visit has to :meth:`pop` a workload or :meth:`drop` the queue.
+    """
+
+    def __init__(
+        self, snapshot: Snapshot, preemptor: str, candidates: Sequence[WorkloadInfo]
+    ) -> None:
+        self._snapshot = snapshot
+        self._forest = snapshot.forest
+        self._row = snapshot.queues[preemptor].row
+        self._above = set(self._forest.ancestors(self._row))
+        self._left: dict[int, list[WorkloadInfo]] = {}
+        for candidate in candidates:
+            row = snapshot.queues[candidate.queue].row
+            self._left.setdefault(row, []).append(candidate)
+        self._pruned: set[int] = set()
+
+    def __iter__(self) -> Iterator[int]:
+        """Yield the rows of queues that have candidates left."""
+        if self._forest.parent[self._row] < 0:
+            while self._left.get(self._row) and self._row not in self._pruned:
+                yield self._row
+            return
+        root = self._forest.root(self._row)
+        while root not in self._pruned:
+            found = self._next(root)
+            if found is not None:
+                yield found
+
+    def _next(self, cohort: int) -> int | None:
+        """Return the next queue below a cohort; None when only something was pruned."""
+        best_queue, best_cohort = -1, -1
+        queue_share = cohort_share = (-1.0, 0.0)
+        for child in self._forest.children[cohort]:
+            if child in self._pruned:
+                continue
+            share = dominant_share(self._forest, child)
+            if self._forest.is_cohort(child):
+                if not share.borrows and child not in self._above:
+                    self._pruned.add(child)
+                elif share.order >= cohort_share:
+                    best_cohort, cohort_share = child, share.order
+            elif not self._left.get(child) or (not share.borrows and child != self._row):
+                self._pruned.add(child)
+            elif share.order >= queue_share:
+                best_queue, queue_share = child, share.order
+        if best_queue < 0 and best_cohort < 0:
+            self._pruned.add(cohort)
+            return None
+        # On equal shares the cohort, in which the most unfair node can be chosen.
+        if best_cohort >= 0 and cohort_share >= queue_share:
+            return self._next(best_cohort)
+        return best_queue
+
+    def has(self, row: int) -> bool:
+        """Tell whether a queue has candidates left."""
+        return bool(self._left.get(row))
+
+    def pop(self, row: int) -> WorkloadInfo:
+        """Take a queue's next candidate."""
+        return self._left[row].pop(0)
+
+    def drop(self, row: int) -> None:
+        """Visit a queue no more."""
+        self._pruned.add(row)
+
+    def shares(self, row: int) -> tuple[DominantShare, DominantShare]:
+        """Return the shares of the preemptor's and the target's side, below what they share."""
+        mine, theirs = self._sides(row)
+        return dominant_share(self._forest, mine), dominant_share(self._forest, theirs)
+
+    def share_without(self, row: int, workload: WorkloadInfo) -> DominantShare:
+        """Return the share of the target's side without one of its workloads."""
+        with self._snapshot.unused(workload.queue, workload.usage()):
+            return dominant_share(self._forest, self._sides(row)[1])
+
+    def _sides(self, row: int) -> tuple[int, int]:
+        """Return the rows just below the lowest common cohort of the preemptor and a target."""
+        theirs = row
+        for above in self._forest.ancestors(row):
+            if above in self._above:
+                common = above
+                break
+            theirs = above
+        mine = self._row
+        for above in self._forest.ancestors(self._row):
+            if above == common:
+                break
+            mine = above
+        return mine, theirs
+
+
+def fair_candidates(
+    snapshot: Snapshot,
+    settings: Settings,
+    preemptor: WorkloadInfo,
+    usage: Amounts,
+    needing: frozenset[str],
+    now: float,
+) -> Generator[Victim, None, None]:
+    """Yield victims in order; each is gone from the snapshot when it is yielded.
+
+    Between two yields the usage of the preemptor is counted, because shares include it.
+    """
+    candidates = in_order(
+        _candidates(snapshot, settings, preemptor, needing), preemptor.queue, now, settings
+    )
+    search = _FairSearch(snapshot, settings, preemptor, needing)
+    queue = preemptor.queue
+    row = snapshot.queues[queue].row
+    forest = snapshot.forest
+    forest.add(row, usage)
+    try:
+        for victim in search.run(candidates):
+            forest.remove(row, usage)
+            try:
+                yield victim
+            finally:
+                forest.add(row, usage)
+    finally:
+        forest.remove(row, usage)
+
+
+def _candidates(
+    snapshot: Snapshot, settings: Settings, preemptor: WorkloadInfo, needing: frozenset[str]
+) -> list[WorkloadInfo]:
+    """Return the workloads that the queue's policies let it preempt."""
+    queue = snapshot.queues[preemptor.queue]
+    forest = snapshot.forest
+    found = []
+    own, others = queue.preemption.within_cluster_queue, queue.preemption.reclaim_within_cohort
+    if own != "Never":
+        found += [
+            one
+            for one in snapshot.workloads_of(queue.name)
+            if one.uses_any(needing)
+            and may_preempt(preemptor.workload, one.workload, own, settings)
+        ]
+    if forest.parent[queue.row] < 0 or others == "Never":
+        return found
+    for row in forest.queues_below(forest.root(queue.row)):
+        if row == queue.row or forest.within_nominal(row, needing):
+            continue
+        found += [
+            one
+            for one in snapshot.workloads_of(forest.name(row))
+            if one.uses_any(needing)
+            and may_preempt(preemptor.workload, one.workload, others, settings)
+        ]
+    return found
+
+
+class _FairSearch:
+    """The rules of fair sharing, one after the other."""
+
+    def __init__(
+        self,
+        snapshot: Snapshot,
+        settings: Settings,
+        preemptor: WorkloadInfo,
+        needing: frozenset[str],
+    ) -> None:
+        self._snapshot = snapshot
+        self._settings = settings
+        self._preemptor = preemptor
+        self._row = snapshot.queues[preemptor.queue].row
+        self._needing = needing
+        self._retry: list[WorkloadInfo] = []
+        self._took_own = False
+
+    def run(self, candidates: Sequence[WorkloadInfo]) -> Iterator[Victim]:
+        """Yield victims by the first rule, again if its own went, and then by the second."""
+        rules = self._settings.fair_rules
+        yield from self._first(candidates, _RULES[rules[0]])
+        if self._took_own:
+            # The preemptor's share has fallen, so others may pass now.
+            yield from self._first(self._take_retry(), _RULES[rules[0]])
+        if len(rules) > 1:
+            yield from self._second(self._take_retry())
+
+    def _take_retry(self) -> list[WorkloadInfo]:
+        left, self._retry = self._retry, []
+        return left
+
+    def _gone(self, workload: WorkloadInfo, why: Why) -> Victim:
+        self._snapshot.remove(workload)
+        return Victim(workload, why)
+
+    def _first(self, candidates: Sequence[WorkloadInfo], rule: _Shares) -> Iterator[Victim]:
+        order = TargetOrder(self._snapshot, self._preemptor.queue, candidates)
+        # What lies within the nominal quota is the preemptor's whatever the shares are.
+        entitled = self._snapshot.forest.within_nominal(self._row, self._needing)
+        for row in order:
+            if row == self._row:
+                self._took_own = True
+                yield self._gone(order.pop(row), Why.IN_QUEUE)
+                continue
+            if entitled:
+                yield self._gone(order.pop(row), Why.RECLAMATION)
+                continue
+            mine, before = order.shares(row)
+            while order.has(row):
+                workload = order.pop(row)
+                if rule(mine, before, order.share_without(row, workload)):
+                    yield self._gone(workload, Why.FAIR_SHARING)
+                    # Another queue may have the highest share now.
+                    break
+                self._retry.append(workload)
+
+    def _second(self, candidates: Sequence[WorkloadInfo]) -> Iterator[Victim]:
+        order = TargetOrder(self._snapshot, self._preemptor.queue, candidates)
+        for row in order:
+            mine, before = order.shares(row)
+            workload = order.pop(row)
+            if _initial(mine, before, before):
+                yield self._gone(workload, Why.FAIR_SHARING)
+            # One of a queue at most: the rule does not depend on the workload.
+            order.drop(row)

@@ -1,0 +1,117 @@
+"""The order in which a cycle admits the heads of the queues."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from bayplan_plugins.queues.cluster_queue.conditions import has_quota
+from bayplan_plugins.queues.cluster_queue.entry import Entry
+from bayplan_plugins.queues.cluster_queue.settings import Settings
+from bayplan_plugins.queues.cluster_queue.shares import DominantShare, dominant_share
+from bayplan_plugins.queues.cluster_queue.snapshot import Snapshot
+from bayplan_plugins.queues.cluster_queue.workloads import priority_of, queue_time
+
+_Shares = dict[tuple[int, int], DominantShare]
+"""Shares with an entry, by the rows of a cohort and of the entry's queue below it."""
+
+__all__ = ["FairOrder", "classical_order", "entry_rank", "fair_rank"]
+
+
+def entry_rank(entry: Entry, settings: Settings) -> tuple[float, ...]:
+    """Return what entries compare by without fair sharing.
+
+    Those with quota first, then those that borrow from nearer by, of higher priority, and older.
+    """
+    workload = entry.workload.workload
+    priority = priority_of(workload, settings) if settings.priority_across_queues else 0
+    return (
+        not has_quota(workload),
+        settings.preemptors_first and not entry.is_preemptor,
+        entry.assignment.borrow,
+        -priority,
+        queue_time(workload, settings),
+    )
+
+
+def classical_order(entries: Sequence[Entry], settings: Settings) -> Iterator[Entry]:
+    """Yield entries in the order without fair sharing."""
+    yield from sorted(entries, key=lambda entry: entry_rank(entry, settings))
+
+
+def fair_rank(entry: Entry, share: DominantShare, settings: Settings) -> tuple[float, ...]:
+    """Return what entries of one cohort compare by with fair sharing.
+
+    :param share: the share that the entry's side of the cohort would have with it. A side that
+        borrows none of what is requested comes first, then the lower share.
+    """
+    workload = entry.workload.workload
+    priority = priority_of(workload, settings) if settings.priority_across_queues else 0
+    return (
+        share.borrows_any(entry.usage()),
+        *share.order,
+        -priority,
+        queue_time(workload, settings),
+    )
+
+
+class FairOrder:
+    """Yields entries by a tournament in each cohort, from the leaves to the root.
+
+    Shares are measured anew for each entry, after what was admitted before it.
+    """
+
+    def __init__(self, snapshot: Snapshot, entries: Sequence[Entry], settings: Settings) -> None:
+        self._snapshot = snapshot
+        self._forest = snapshot.forest
+        self._settings = settings
+        self._left: dict[int, list[Entry]] = {}
+        for entry in entries:
+            row = snapshot.queues[entry.workload.queue].row
+            self._left.setdefault(row, []).append(entry)
+        for waiting in self._left.values():
+            waiting.sort(key=lambda entry: entry_rank(entry, settings))
+
+    def __iter__(self) -> Iterator[Entry]:
+        while self._left:
+            first = next(iter(self._left))
+            if self._forest.parent[first] < 0:
+                yield self._take(first)
+                continue
+            root = self._forest.root(first)
+            winner = self._winner(root, self._shares(root))
+            assert winner is not None
+            yield self._take(winner)
+
+    def _take(self, row: int) -> Entry:
+        waiting = self._left[row]
+        entry = waiting.pop(0)
+        if not waiting:
+            del self._left[row]
+        return entry
+
+    def _shares(self, root: int) -> _Shares:
+        """Return the shares with each queue's entry, by (cohort, queue) of its side below."""
+        found: _Shares = {}
+        for row in self._forest.queues_below(root):
+            if row not in self._left:
+                continue
+            entry = self._left[row][0]
+            with self._snapshot.using(entry.workload.queue, entry.usage()):
+                share = dominant_share(self._forest, row)
+                for cohort in self._forest.ancestors(row):
+                    found[cohort, row] = share
+                    share = dominant_share(self._forest, cohort)
+        return found
+
+    def _winner(self, cohort: int, shares: _Shares) -> int | None:
+        """Return the queue whose entry wins a cohort; None if no entry is left below it."""
+        best, best_rank = None, None
+        children = self._forest.children[cohort]
+        cohorts = [self._winner(c, shares) for c in children if self._forest.is_cohort(c)]
+        for row in (*cohorts, *(child for child in children if child in self._left)):
+            if row is None:
+                continue
+            rank = fair_rank(self._left[row][0], shares[cohort, row], self._settings)
+            if best_rank is None or rank < best_rank:
+                best, best_rank = row, rank
+        return best

@@ -1,0 +1,85 @@
+"""How admission works: what Kueue's configuration and feature gates choose."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+__all__ = ["FairRule", "PodsReady", "RequeueOrder", "Settings", "UsageSharing"]
+
+
+class FairRule(Enum):
+    """When fair sharing may take a workload of another queue (Kueue's preemptionStrategies)."""
+
+    FINAL_SHARE = "LessThanOrEqualToFinalShare"
+    """The preemptor's share afterwards is at most what the target's is afterwards."""
+    INITIAL_SHARE = "LessThanInitialShare"
+    """The preemptor's share afterwards is below what the target's is now."""
+
+
+class RequeueOrder(Enum):
+    """Which time orders a workload that was evicted because its pods did not get ready."""
+
+    EVICTION = "Eviction"
+    CREATION = "Creation"
+
+
+@dataclass(frozen=True)
+class UsageSharing:
+    """Admission fair sharing: the order of LocalQueues by what they have used over time.
+
+    :param half_life: seconds after which usage counts half; 0 turns decay off.
+    :param sampling: seconds between two samples.
+    :param weights: what an amount of each resource counts; 1 for others.
+    """
+
+    half_life: float = 0.0
+    sampling: float = 300.0
+    weights: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class PodsReady:
+    """WaitForPodsReady: workloads whose pods do not get ready give their quota back.
+
+    All times are in seconds. ``backoff_limit`` is the number of requeues after which a workload is
+    deactivated, None for no limit.
+    """
+
+    timeout: float = 1800.0
+    recovery_timeout: float | None = None
+    block_admission: bool = False
+    order: RequeueOrder = RequeueOrder.EVICTION
+    backoff_base: float = 60.0
+    backoff_most: float = 3600.0
+    backoff_limit: int | None = None
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the administrator chose.
+
+    ``fair_sharing`` divides what is borrowed by share instead of first come first served.
+    ``recompute_overlaps`` seeks other victims when an earlier workload of the cycle has taken some
+    of a workload's. ``boosted_priorities`` heeds the annotation kueue.x-k8s.io/priority-boost.
+    ``preemptors_first`` puts workloads that wait for their victims before all others of a cycle.
+    ``timestamp_buffer`` is by how many seconds a workload of equal priority has to be newer to be
+    preempted by age. ``ignore_undeclared`` admits resources that no resource group covers.
+    """
+
+    fair_sharing: bool = False
+    fair_rules: tuple[FairRule, ...] = (FairRule.FINAL_SHARE, FairRule.INITIAL_SHARE)
+    usage_sharing: UsageSharing | None = None
+    pods_ready: PodsReady | None = None
+    requeue_order: RequeueOrder = RequeueOrder.EVICTION
+    priority_across_queues: bool = True
+    partial_admission: bool = True
+    elastic_slices: bool = True
+    concurrent_admission: bool = False
+    recompute_overlaps: bool = True
+    boosted_priorities: bool = False
+    preemptors_first: bool = False
+    equivalence_hashing: bool = True
+    timestamp_buffer: float = 300.0
+    ignore_undeclared: bool = False

@@ -1,0 +1,143 @@
+"""Admission fair sharing: what LocalQueues have used over time (Kueue's KEP-4136).
+
+Usage decays by half in each half life. An admission counts at once with the share that the next
+sample would have, so that a queue cannot admit many workloads between two samples.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from bayplan.api.kueue import ClusterQueue
+from bayplan_plugins.queues.cluster_queue.amounts import added
+from bayplan_plugins.queues.cluster_queue.conditions import has_quota
+from bayplan_plugins.queues.cluster_queue.settings import UsageSharing
+from bayplan_plugins.queues.cluster_queue.workloads import WorkloadInfo
+
+__all__ = ["UsageLedger", "alpha", "counts_usage", "pays_on_entry"]
+
+
+def alpha(elapsed: float, half_life: float) -> float:
+    """Return the part of a sample that new usage makes up: 1 - 0.5^(elapsed / half life)."""
+    return 1 - 0.5 ** (elapsed / half_life) if half_life else 0.0
+
+
+def counts_usage(queue: ClusterQueue, sharing: UsageSharing | None) -> bool:
+    """Tell whether a ClusterQueue orders its LocalQueues by usage over time."""
+    scope = queue.spec.admission_scope
+    usage_based = scope is not None and scope.admission_mode == "UsageBasedAdmissionFairSharing"
+    return sharing is not None and usage_based
+
+
+def pays_on_entry(
+    workload: WorkloadInfo, queue: ClusterQueue, sharing: UsageSharing | None
+) -> bool:
+    """Tell whether an admission counts at once; not that of a workload that has quota already."""
+    return counts_usage(queue, sharing) and not has_quota(workload.workload)
+
+
+@dataclass
+class _Account:
+    """One LocalQueue; ``entries`` are penalties by workload that no sample has settled."""
+
+    consumed: dict[str, float] = field(default_factory=dict)
+    sampled: float | None = None
+    entries: dict[str, dict[str, float]] = field(default_factory=dict)
+
+
+class UsageLedger:
+    """The usage over time of all LocalQueues, by ``namespace/name``; amounts by resource.
+
+    ``version`` changes whenever an order by usage may have changed.
+    """
+
+    def __init__(self, sharing: UsageSharing) -> None:
+        self._sharing = sharing
+        self._accounts: dict[str, _Account] = {}
+        self.version = 0
+
+    def _account(self, queue: str) -> _Account:
+        return self._accounts.setdefault(queue, _Account())
+
+    def consumed(self, queue: str) -> Mapping[str, float]:
+        """Return the decayed usage of a LocalQueue, as its status shows it."""
+        account = self._accounts.get(queue)
+        return dict(account.consumed) if account is not None else {}
+
+    def restore(self, queue: str, consumed: Mapping[str, float], sampled: float) -> None:
+        """Go on from a status that was written before."""
+        account = self._account(queue)
+        account.consumed, account.sampled = dict(consumed), sampled
+        self.version += 1
+
+    def forget(self, queue: str) -> None:
+        """Drop a LocalQueue that is gone."""
+        self._accounts.pop(queue, None)
+        self.version += 1
+
+    def sample(self, queue: str, current: Mapping[str, float], now: float) -> bool:
+        """Take a sample of what a LocalQueue uses, if the last one is old enough.
+
+        :param now: seconds since 1970.
+        """
+        account = self._account(queue)
+        last = account.sampled
+        if last is not None and now - last < self._sharing.sampling:
+            return False
+        share = alpha(now - last if last is not None else 0.0, self._sharing.half_life)
+        total = {name: amount * (1 - share) for name, amount in account.consumed.items()}
+        total = added(total, {name: amount * share for name, amount in current.items()})
+        account.consumed = added(total, self.penalty(queue))
+        account.entries.clear()
+        account.sampled = now
+        self.version += 1
+        return True
+
+    # Entries -----------------------------------------------------------------------------
+
+    def enter(self, queue: str, workload: str, requests: Mapping[str, float]) -> None:
+        """Count an admission; counting a workload again replaces what was counted."""
+        share = alpha(self._sharing.sampling, self._sharing.half_life)
+        paid = {name: amount * share for name, amount in requests.items()}
+        self.charge(queue, workload, paid)
+
+    def charge(self, queue: str, workload: str, penalty: Mapping[str, float]) -> None:
+        """Set the penalty of a workload."""
+        self._account(queue).entries[workload] = dict(penalty)
+        self.version += 1
+
+    def withdraw(self, queue: str, workload: str) -> None:
+        """Take back an admission that failed."""
+        account = self._accounts.get(queue)
+        if account is not None and account.entries.pop(workload, None) is not None:
+            self.version += 1
+
+    def penalty(self, queue: str) -> dict[str, float]:
+        """Return the sum of penalties that no sample has settled."""
+        total: dict[str, float] = {}
+        account = self._accounts.get(queue)
+        for one in account.entries.values() if account is not None else ():
+            total = added(total, one)
+        return total
+
+    # Shares ------------------------------------------------------------------------------
+
+    def share(self, queue: str, weight: float) -> float:
+        """Return the weighted usage of a LocalQueue; infinite for weights of 0 and below."""
+        if weight <= 0:
+            return math.inf
+        account = self._accounts.get(queue)
+        if account is None:
+            return 0.0
+        total = added(account.consumed, self.penalty(queue))
+        # CPU counts in CPUs, as in Kueue.
+        units = {"cpu": 1000.0}
+        return (
+            sum(
+                self._sharing.weights.get(name, 1.0) * total[name] / units.get(name, 1.0)
+                for name in sorted(total)
+            )
+            / weight
+        )

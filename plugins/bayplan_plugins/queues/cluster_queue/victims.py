@@ -1,0 +1,113 @@
+"""Whom a workload may preempt, in which order, and the texts that say so."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cmp_to_key
+
+from bayplan.api.kueue import KueueWorkload
+from bayplan_plugins.queues.cluster_queue.conditions import is_true, since
+from bayplan_plugins.queues.cluster_queue.settings import Settings
+from bayplan_plugins.queues.cluster_queue.workloads import (
+    WorkloadInfo,
+    priority_of,
+    queue_time,
+)
+
+__all__ = ["JOB_UID", "Victim", "Why", "in_order", "may_preempt", "preemption_message"]
+
+JOB_UID = "kueue.x-k8s.io/job-uid"
+
+
+class Why(StrEnum):
+    """Why a workload is preempted."""
+
+    IN_QUEUE = "InClusterQueue"
+    RECLAMATION = "InCohortReclamation"
+    FAIR_SHARING = "InCohortFairSharing"
+    RECLAIM_WHILE_BORROWING = "InCohortReclaimWhileBorrowing"
+    REPLACED = ""
+    """It is the workload slice that the preemptor replaces."""
+
+
+_TEXTS = {
+    Why.IN_QUEUE: "prioritization in the ClusterQueue",
+    Why.RECLAMATION: "reclamation within the cohort",
+    Why.FAIR_SHARING: "Fair Sharing within the cohort",
+    Why.RECLAIM_WHILE_BORROWING: "reclamation within the cohort while borrowing",
+    Why.REPLACED: "UNKNOWN",
+}
+
+
+@dataclass(frozen=True)
+class Victim:
+    """A workload that has to go, and why it may be taken."""
+
+    workload: WorkloadInfo
+    why: Why
+
+
+def may_preempt(
+    preemptor: KueueWorkload, candidate: KueueWorkload, policy: str, settings: Settings
+) -> bool:
+    """Tell whether a policy lets a workload preempt another.
+
+    :param policy: Never, LowerPriority, LowerOrNewerEqualPriority or Any.
+    """
+    mine, theirs = priority_of(preemptor, settings), priority_of(candidate, settings)
+    if policy == "LowerPriority":
+        return mine > theirs
+    if policy == "LowerOrNewerEqualPriority":
+        newer = queue_time(candidate, settings) - queue_time(preemptor, settings)
+        return mine > theirs or (mine == theirs and newer > settings.timestamp_buffer)
+    return policy == "Any"
+
+
+def in_order(
+    candidates: Iterable[WorkloadInfo], queue: str, now: float, settings: Settings
+) -> list[WorkloadInfo]:
+    """Return candidates with the first to go first.
+
+    Those already evicted, those of other queues, those of heavier LocalQueues, those of lower
+    priority, those with the newest quota, by UID.
+
+    :param queue: the preemptor's ClusterQueue.
+    """
+    weighed = settings.usage_sharing is not None
+
+    def rank(one: WorkloadInfo) -> tuple[float | str, ...]:
+        reserved = since(one.workload, "QuotaReserved")
+        age = -(now if reserved is None else reserved)
+        return priority_of(one.workload, settings), age, one.uid
+
+    def compare(one: WorkloadInfo, other: WorkloadInfo) -> int:
+        groups = [(not is_true(c.workload, "Evicted"), c.queue == queue) for c in (one, other)]
+        if groups[0] != groups[1]:
+            return -1 if groups[0] < groups[1] else 1
+        usages = one.usage_share, other.usage_share
+        if weighed and one.queue == other.queue and None not in usages and usages[0] != usages[1]:
+            assert usages[0] is not None
+            assert usages[1] is not None
+            return -1 if usages[0] > usages[1] else 1
+        ranks = rank(one), rank(other)
+        return (ranks[0] > ranks[1]) - (ranks[0] < ranks[1])
+
+    return sorted(candidates, key=cmp_to_key(compare))
+
+
+def preemption_message(
+    preemptor: KueueWorkload, why: str, preemptor_path: str, victim_path: str
+) -> str:
+    """Return the text of the conditions of a preempted workload.
+
+    :param preemptor_path: the names from the root cohort to the preemptor's queue.
+    """
+    uid = preemptor.metadata.uid or "UNKNOWN"
+    job = preemptor.metadata.labels.get(JOB_UID) or "UNKNOWN"
+    return (
+        f"Preempted to accommodate a workload (UID: {uid}, JobUID: {job}) due to "
+        f"{_TEXTS[Why(why)]}; preemptor path: {preemptor_path or 'UNKNOWN'}; preemptee path: "
+        f"{victim_path or 'UNKNOWN'}"
+    )
