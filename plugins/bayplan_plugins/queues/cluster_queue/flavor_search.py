@@ -338,12 +338,9 @@ class FlavorSearch:
 
     def _topology_mismatch(self, pod_set: PodSet, flavor: ResourceFlavor) -> str:
         named = f'Flavor "{flavor.metadata.name}"'
-        if pod_set.topology_request is not None:
-            return (
-                ""
-                if flavor.spec.topology_name
-                else (f"{named} does not support TopologyAwareScheduling")
-            )
+        if _asks_for_topology(pod_set):
+            text = f"{named} does not support TopologyAwareScheduling"
+            return "" if flavor.spec.topology_name else text
         if flavor.spec.topology_name and not self._only_topologies():
             return f"{named} supports only TopologyAwareScheduling"
         return ""
@@ -359,7 +356,7 @@ class FlavorSearch:
         for given, pod_set in zip(
             assignment.pod_sets, self._workload.workload.spec.pod_sets, strict=True
         ):
-            if pod_set.topology_request is None:
+            if not _asks_for_topology(pod_set):
                 continue
             named = sorted({choice.flavor for choice in given.flavors.values()})
             if len(named) > 1:
@@ -413,6 +410,17 @@ class FlavorSearch:
     def _groups_with(self, flavor: str) -> list[int]:
         groups = self._queue.spec.spec.resource_groups
         return [i for i, group in enumerate(groups) if any(f.name == flavor for f in group.flavors)]
+
+
+def _asks_for_topology(pod_set: PodSet) -> bool:
+    """Tell whether a pod set has to be placed by topology, not only with other pod sets."""
+    asked = pod_set.topology_request
+    return asked is not None and bool(
+        asked.required
+        or asked.preferred
+        or asked.unconstrained
+        or asked.pod_set_slice_required_topology
+    )
 
 
 def _counting_pods(one: PodSetRequests) -> PodSetRequests:

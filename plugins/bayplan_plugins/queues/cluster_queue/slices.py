@@ -89,7 +89,8 @@ def unfinished(workloads: Iterable[KueueWorkload]) -> list[KueueWorkload]:
             return -1
         if replaced_key(one) == other.key:
             return 1
-        return -1 if one.metadata.uid < other.metadata.uid else 1
+        ranks = [(w.metadata.uid, w.key) for w in (one, other)]
+        return -1 if ranks[0] < ranks[1] else 1
 
     living = (one for one in workloads if not is_true(one, "Finished"))
     return sorted(living, key=cmp_to_key(compare))

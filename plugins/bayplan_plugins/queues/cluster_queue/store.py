@@ -10,6 +10,7 @@ from bayplan.api.kueue import (
     KueueWorkload,
     LocalQueue,
     ResourceFlavor,
+    ResourceGroup,
 )
 from bayplan.api.policy import Namespace
 from bayplan.api.selectors import Selector, compile_selector
@@ -292,11 +293,10 @@ class Store:
         forest = self.forest()
         for name, queue in self.cluster_queues.items():
             if name not in self._views:
-                group_of = {
-                    resource: group
-                    for group in queue.spec.resource_groups
-                    for resource in group.covered_resources
-                }
+                group_of: dict[str, ResourceGroup] = {}
+                for group in queue.spec.resource_groups:
+                    for resource in group.covered_resources:
+                        group_of.setdefault(resource, group)
                 generation = self._generations.get(name, 0)
                 self._views[name] = QueueView(queue, forest.row_of[name], generation, group_of)
         if self.ledger is not None:

@@ -1,0 +1,65 @@
+"""Kueue's own cases, each through the code that admission runs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import kueue_cases
+import pytest
+from vectors import SHARED
+
+
+def _files(config: pytest.Config) -> list[Path]:
+    given = config.getoption("--queue-vectors", default=None)
+    if given:
+        return [Path(name) for name in given]
+    return sorted(SHARED.glob("kueue-*.jsonl"))
+
+
+def _unfit(case: dict[str, Any]) -> str:
+    """Return why a case cannot say whether a scheduler is right; empty if it can."""
+    if case.get("unproven"):
+        return f"unproven: {case['unproven']}"
+    if case["kind"] not in kueue_cases.KINDS:
+        return f"cases of the kind {case['kind']} are not known"
+    queues = case.get("cluster_queues", ())
+    preference = "PreemptionOverBorrowing"
+    fungibilities = [queue.get("flavor_fungibility", {}) for queue in queues]
+    named = queues and preference in case["name"]
+    if named and not any("preference" in one for one in fungibilities):
+        return "the title names a preference of flavors that the case's queues lack"
+    replaced = case.get("replaced_workload_slice")
+    if (
+        replaced is not None
+        and replaced.get("workload") is None
+        and "total_requests" not in replaced
+    ):
+        return "the case lacks what the replaced workload slice has"
+    return ""
+
+
+def _cases(config: pytest.Config) -> Iterable[Any]:
+    files = _files(config)
+    if not files:
+        reason = "the reference's vectors (kueue-*.jsonl) do not lie beside the project"
+        yield pytest.param({}, id="kueue", marks=pytest.mark.skip(reason=reason))
+    for path in files:
+        for line in path.read_text(encoding="utf-8").splitlines():
+            case = json.loads(line) if line.strip() else {}
+            if case.get("system") != "kueue":
+                continue
+            reason = _unfit(case)
+            marks = [pytest.mark.skip(reason=reason)] if reason else []
+            yield pytest.param(case, id=case["id"], marks=marks)
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "kueue_case" in metafunc.fixturenames:
+        metafunc.parametrize("kueue_case", list(_cases(metafunc.config)))
+
+
+def test_admission_decides_as_kueue(kueue_case: dict[str, Any]) -> None:
+    kueue_cases.run(kueue_case)
