@@ -163,8 +163,10 @@ def test_each_kind_knows_its_type(kind: str) -> None:
         content = pod()
     if kind in ("Job", "Deployment", "ReplicaSet", "StatefulSet", "DaemonSet"):
         content["spec"] = {"template": TEMPLATE, "selector": {}}
-    if kind == "PriorityClass":
+    if kind in ("PriorityClass", "WorkloadPriorityClass"):
         content["value"] = 1
+    if kind == "LocalQueue":
+        content["spec"] = {"clusterQueue": "team"}
     if kind == "ResourceSlice":
         content["spec"] = {"driver": "a.b", "pool": {"name": "p"}, "nodeName": "n"}
     if kind == "StorageClass":

@@ -175,8 +175,8 @@ class ClusterQueueSpec(ApiStruct, frozen=True):
     cohort_name: str = ""
     queueing_strategy: Literal["BestEffortFIFO", "StrictFIFO"] = explicit("BestEffortFIFO")
     namespace_selector: LabelSelector | None = None
-    flavor_fungibility: FlavorFungibility = FlavorFungibility()
-    preemption: ClusterQueuePreemption = ClusterQueuePreemption()
+    flavor_fungibility: FlavorFungibility = explicit(FlavorFungibility())
+    preemption: ClusterQueuePreemption = explicit(ClusterQueuePreemption())
     admission_checks_strategy: AdmissionChecksStrategy = AdmissionChecksStrategy()
     stop_policy: StopPolicy = ""
     fair_sharing: FairSharing | None = None
@@ -329,7 +329,7 @@ class PodSet(ApiStruct, frozen=True):
     """spec.podSets[]: pods of one template; with ``min_count`` fewer of them may be admitted."""
 
     name: str = explicit("main")
-    template: PodTemplate = PodTemplate()
+    template: PodTemplate = explicit(PodTemplate())
     count: int = explicit(1)
     min_count: int | None = None
     topology_request: PodSetTopologyRequest | None = None
