@@ -26,6 +26,7 @@ __all__ = [
     "Done",
     "Event",
     "Evict",
+    "PatchAnnotations",
     "PatchPodStatus",
     "PatchStatus",
     "PutConfigMap",
@@ -88,6 +89,14 @@ class PatchStatus(msgspec.Struct, frozen=True):
     type: type[ApiObject]
     key: str
     status: msgspec.Struct
+
+
+class PatchAnnotations(msgspec.Struct, frozen=True):
+    """Set annotations of an object that is not a pod; its other ones stay."""
+
+    type: type[ApiObject]
+    key: str
+    annotations: Mapping[str, str]
 
 
 class ReserveClaim(msgspec.Struct, frozen=True):
@@ -186,6 +195,7 @@ Write: TypeAlias = (
     | Evict
     | PatchPodStatus
     | PatchStatus
+    | PatchAnnotations
     | PutConfigMap
     | ReserveClaim
     | ReleaseClaim

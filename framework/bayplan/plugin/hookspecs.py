@@ -19,6 +19,7 @@ import pluggy
 
 if TYPE_CHECKING:
     from bayplan.api.dra import Device, DeviceId
+    from bayplan.cluster.protocol import PatchAnnotations, PatchStatus
     from bayplan.plugin.base import (
         CycleState,
         Overdue,
@@ -301,6 +302,16 @@ def post_bind(pod: PodInfo, node: NodeRow, state: CycleState) -> None:
 @hookspec
 def queue_reports() -> Sequence[QueueReport]:
     """Return what is known of all queues of this plugin, parents before their children."""
+    raise AssertionError
+
+
+@hookspec
+def queue_statuses() -> Iterable[PatchStatus | PatchAnnotations]:
+    """Return what the objects of this plugin's queues should say of them now.
+
+    Called when no unit is left to try, after changes of the cluster. Only what an object does not
+    say yet is written, and each state once: another program may have the last word.
+    """
     raise AssertionError
 
 

@@ -43,6 +43,7 @@ _QUIET = {
     "is_strict",
     "overdue",
     "queue_reports",
+    "queue_statuses",
     "queue_line",
 }
 """Hooks that are not extension points of their own: they follow the plugin."""

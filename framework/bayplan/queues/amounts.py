@@ -1,8 +1,11 @@
-"""Amounts of resources as people read them."""
+"""Amounts of resources as people read them, and as Kubernetes writes them."""
 
 from __future__ import annotations
 
-__all__ = ["amount_text", "base_resource"]
+from bayplan.api.quantity import Quantity
+from bayplan.api.queue import Amounts
+
+__all__ = ["amount_text", "base_resource", "quantities"]
 
 _NATIVE = ("cpu", "memory", "ephemeral-storage")
 _BINARY = ("", "Ki", "Mi", "Gi", "Ti", "Pi")
@@ -32,3 +35,20 @@ def amount_text(resource: str, value: float) -> str:
             value /= 1024
         return f"{value:.4g}{_BINARY[-1]}"
     return f"{value:g}"
+
+
+def quantities(amounts: Amounts) -> dict[str, Quantity]:
+    """Return finite amounts as the API writes them, by resource, to a thousandth of a unit."""
+    return {name: Quantity(_quantity_text(name, amounts[name])) for name in sorted(amounts)}
+
+
+def _quantity_text(resource: str, amount: float) -> str:
+    milli = round(amount if resource == "cpu" else amount * 1000)
+    if milli % 1000:
+        return f"{milli}m"
+    units = milli // 1000
+    power = 0
+    while resource == "memory" and units and units % 1024 == 0 and power < len(_BINARY) - 1:
+        units //= 1024
+        power += 1
+    return f"{units}{_BINARY[power]}"

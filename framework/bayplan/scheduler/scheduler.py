@@ -11,7 +11,13 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 from bayplan.api import Pod
-from bayplan.cluster.protocol import Cluster, WatchEvent, WatchType
+from bayplan.cluster.protocol import (
+    Cluster,
+    PatchAnnotations,
+    PatchStatus,
+    WatchEvent,
+    WatchType,
+)
 from bayplan.cycle.decision_tables import DecisionTables
 from bayplan.cycle.evaluator import Evaluator, Trace
 from bayplan.cycle.scheduling_cycle import Cycle, Result
@@ -86,6 +92,7 @@ class Scheduler:
             active = ActiveProfile(profile, runtime, evaluator, cycle, actions_of(runtime))
             state.profiles.by_name[profile.scheduler_name] = active
         self._overdue_seen = 0
+        self._reported_at = 0
         self._admitted_at = -1
         self._overdue_at: float | None = None
         cluster.watch(self.handle)
@@ -263,6 +270,7 @@ class Scheduler:
             self._evict_overdue()
             if self._tell_untold():
                 return True
+            self._report_queues()
             state.recorder.gated(state.queue)
             state.group_status.write(
                 state.gangs.all().get,
@@ -311,6 +319,21 @@ class Scheduler:
                     call()
                 except PluginError as exc:
                     state.recorder.log_failure(exc)
+
+    def _report_queues(self) -> None:
+        """Write the statuses of queues, after changes."""
+        state = self._state
+        if state.events == self._reported_at:
+            return
+        self._reported_at = state.events
+        wanted: list[PatchStatus | PatchAnnotations] = []
+        for profile in state.profiles.by_name.values():
+            for call in profile.runtime["queue_statuses"]:
+                try:
+                    wanted += call()
+                except PluginError as exc:
+                    state.recorder.log_failure(exc)
+        state.queue_status.write(wanted)
 
     def _evict_overdue(self) -> None:
         """Evict what plugins find overdue, after changes and when they asked to be asked again."""

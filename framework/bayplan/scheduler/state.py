@@ -21,6 +21,7 @@ from bayplan.scheduler.observer import Observer
 from bayplan.scheduler.permits import Permits
 from bayplan.scheduler.pre_bind import Preparations
 from bayplan.scheduler.queue import QueuedUnit, UnitQueue
+from bayplan.scheduler.queue_status import QueueStatusWriter
 from bayplan.scheduler.recorder import Recorder
 from bayplan.scheduler.requeue import RequeueRules
 from bayplan.scheduler.units import make_unit
@@ -67,6 +68,7 @@ class SchedulerState:
         self.snapshot = Snapshot()
         self.recorder = Recorder(cluster)
         self.group_status = GroupStatusWriter(cluster, self.snapshot)
+        self.queue_status = QueueStatusWriter(cluster, self.snapshot)
         self.gangs = GangDirectory(self.group_status.changed)
         self.profiles = ActiveProfiles(profiles.any_scheduler)
         self.nominator = Nominator(self.snapshot)

@@ -17,6 +17,7 @@ from bayplan import (
     hookimpl,
 )
 from bayplan.api.queue import Order
+from bayplan.cluster.protocol import PatchAnnotations, PatchStatus
 from bayplan.queues.report import LineReport, QueueReport
 from bayplan_plugins.preemption.victims import Evictable
 from bayplan_plugins.queues.line import line_of, reports
@@ -170,6 +171,11 @@ class Queues(Plugin[QueuesArgs]):
         return [
             one for policy in self.policies if policy.active for one in reports(self.handle, policy)
         ]
+
+    @hookimpl
+    def queue_statuses(self) -> list[PatchStatus | PatchAnnotations]:
+        """Return the statuses of the queues of all systems that have any."""
+        return [one for policy in self.policies if policy.active for one in policy.statuses()]
 
     @hookimpl
     def queue_line(self, unit: Unit) -> LineReport | None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Protocol
 
 from bayplan import Overdue, PodInfo, Unit
+from bayplan.cluster.protocol import PatchAnnotations, PatchStatus
 from bayplan.queues.ledger import Ledger
 from bayplan.queues.report import amount_text
 from bayplan.queues.tree import AmountRows
@@ -133,3 +134,6 @@ class Policy(Protocol):
 
     def overdue(self) -> Overdue | None:
         """Return pods to evict though no unit waits for their nodes; None for none."""
+
+    def statuses(self) -> Iterable[PatchStatus | PatchAnnotations]:
+        """Return what the objects of the queues should say of them now."""

@@ -33,6 +33,7 @@ from bayplan.cluster.protocol import (
     BindVolume,
     CreateClaim,
     Evict,
+    PatchAnnotations,
     PatchPodStatus,
     PatchStatus,
     PutConfigMap,
@@ -50,7 +51,7 @@ _LONGEST_BASE = 57
 PodWrite = Bind | Evict | PatchPodStatus
 ClaimWrite = ReserveClaim | ReleaseClaim | CreateClaim
 VolumeWrite = BindVolume | SelectNode
-ObjectWrite = PodWrite | ClaimWrite | VolumeWrite | PatchStatus | PutConfigMap
+ObjectWrite = PodWrite | ClaimWrite | VolumeWrite | PatchStatus | PatchAnnotations | PutConfigMap
 """Every write except events."""
 
 
@@ -61,6 +62,8 @@ def carry_out(store: ObjectStore, write: ObjectWrite) -> None:
     """
     if isinstance(write, PatchStatus):
         _patch_status(store, write)
+    elif isinstance(write, PatchAnnotations):
+        _patch_annotations(store, write)
     elif isinstance(write, PutConfigMap):
         exists = store.get(type(write.config_map), write.config_map.key) is not None
         (store.update if exists else store.create)(write.config_map)
@@ -82,6 +85,14 @@ def _patch_status(store: ObjectStore, write: PatchStatus) -> None:
         raise NotFound(f"{write.type.__name__} {write.key} does not exist")
     before = getattr(obj, "status", None)
     store.update(replace(obj, status=stamped(write.status, before, store.timestamp())))
+
+
+def _patch_annotations(store: ObjectStore, write: PatchAnnotations) -> None:
+    obj = store.get(write.type, write.key)
+    if obj is None:
+        raise NotFound(f"{write.type.__name__} {write.key} does not exist")
+    annotations = {**obj.metadata.annotations, **write.annotations}
+    store.update(replace(obj, metadata=replace(obj.metadata, annotations=annotations)))
 
 
 # Pods ----------------------------------------------------------------------------------------

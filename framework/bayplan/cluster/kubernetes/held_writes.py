@@ -17,6 +17,7 @@ from bayplan.cluster.protocol import (
     CreateClaim,
     Event,
     Evict,
+    PatchAnnotations,
     PatchPodStatus,
     PatchStatus,
     ReserveClaim,
@@ -116,7 +117,7 @@ class HeldWrites:
         held = self._held.get(subject) if subject is not None else None
         if held is None:
             return
-        status = isinstance(write, PatchStatus | PatchPodStatus)
+        status = isinstance(write, PatchStatus | PatchAnnotations | PatchPodStatus)
         replaced = Stopped("a newer write replaces it")
         jobs, held.jobs = held.jobs, []
         for job in jobs:
@@ -136,7 +137,7 @@ def _is_passing(write: Write) -> bool:
         return write.passing
     if isinstance(write, PatchPodStatus):
         return write.nominated_node is None and write.condition.type == "PodScheduled"
-    return isinstance(write, PatchStatus)
+    return isinstance(write, PatchStatus | PatchAnnotations)
 
 
 def _object_of(write: Write) -> Subject | None:
@@ -145,4 +146,4 @@ def _object_of(write: Write) -> Subject | None:
         return (write.about, write.pod) if write.about == "Pod" else None
     if isinstance(write, Bind | Evict | PatchPodStatus | ReserveClaim | CreateClaim):
         return "Pod", write.pod
-    return subject_of(write) if isinstance(write, PatchStatus) else None
+    return subject_of(write) if isinstance(write, PatchStatus | PatchAnnotations) else None

@@ -9,6 +9,7 @@ from bayplan.cluster.protocol import (
     BindVolume,
     Done,
     Evict,
+    PatchAnnotations,
     PatchPodStatus,
     PatchStatus,
     ReleaseClaim,
@@ -43,6 +44,9 @@ def subject_of(write: Write) -> Subject | None:
         return "PersistentVolumeClaim", write.claim
     if isinstance(write, PatchStatus):
         return write.type.__name__, write.key
+    if isinstance(write, PatchAnnotations):
+        # Apart from the status, which neither replaces them nor has to wait for them.
+        return f"{write.type.__name__} metadata", write.key
     return None
 
 

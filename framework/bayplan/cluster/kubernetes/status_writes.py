@@ -1,4 +1,4 @@
-"""Statuses of pod groups and topologies, and ConfigMaps, as requests to the API server."""
+"""Statuses and annotations of objects that are no pods, and ConfigMaps, as requests."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bayplan.cluster.conditions import stamped
 from bayplan.cluster.kubernetes.pod_writes import Lookup, rfc3339
 from bayplan.cluster.kubernetes.resources import WatchedResource
 from bayplan.cluster.kubernetes.transport import JSON_PATCH, MERGE_PATCH, Requests
-from bayplan.cluster.protocol import PatchStatus, PutConfigMap
+from bayplan.cluster.protocol import PatchAnnotations, PatchStatus, PutConfigMap
 from bayplan.errors import AlreadyExists, NotFound
 
 __all__ = ["StatusWrites"]
@@ -44,7 +44,7 @@ class StatusWrites:
         path = resource.path(write.key)
         seen = self._lookup(write.type, write.key)
         status = stamped(write.status, getattr(seen, "status", None), rfc3339())
-        body = msgspec.json.encode({"status": _all_fields(status)})
+        body = msgspec.json.encode({"status": _all_fields(status, getattr(seen, "status", None))})
         if write.type not in self._whole:
             try:
                 await self._transport.request("PATCH", f"{path}/status", body, MERGE_PATCH)
@@ -56,6 +56,13 @@ class StatusWrites:
                 self._whole.add(write.type)
             return
         await self._transport.request("PATCH", path, body, MERGE_PATCH)
+
+    async def patch_annotations(self, write: PatchAnnotations, sent: bool) -> None:
+        """Set annotations of an object."""
+        resource = self._resource_of(write.type)
+        assert resource is not None, "only watched kinds are written"
+        body = msgspec.json.encode({"metadata": {"annotations": write.annotations}})
+        await self._transport.request("PATCH", resource.path(write.key), body, MERGE_PATCH)
 
     async def put_config_map(self, write: PutConfigMap, sent: bool) -> None:
         """Create a ConfigMap, or replace what it holds."""
@@ -83,11 +90,17 @@ def _replacing(content: ConfigMap) -> list[dict[str, Any]]:
     return [{"op": "add", "path": path, "value": value} for path, value in values.items()]
 
 
-def _all_fields(status: msgspec.Struct) -> dict[str, Any]:
-    """Return a status with all fields, so that a merge patch removes those that are unset."""
+def _all_fields(status: msgspec.Struct, before: msgspec.Struct | None) -> dict[str, Any]:
+    """Return a status with all fields, so that a merge patch removes those that are unset.
+
+    Maps name the keys that they had before, too.
+    """
     plain = msgspec.to_builtins(status, enc_hook=lambda quantity: quantity.text)
     for field in msgspec.structs.fields(status):
         if field.encode_name not in plain:
             value = msgspec.to_builtins(getattr(status, field.name))
-            plain[field.encode_name] = value if value != [] else None
+            plain[field.encode_name] = value if value not in ([], {}) else None
+        known = getattr(before, field.name, None)
+        if isinstance(known, dict) and isinstance(plain[field.encode_name], dict):
+            plain[field.encode_name] = {**dict.fromkeys(known), **plain[field.encode_name]}
     return dict(plain)

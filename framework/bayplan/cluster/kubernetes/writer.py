@@ -33,6 +33,7 @@ from bayplan.cluster.protocol import (
     Done,
     Event,
     Evict,
+    PatchAnnotations,
     PatchPodStatus,
     PatchStatus,
     PutConfigMap,
@@ -50,6 +51,7 @@ _LONGEST_WAIT = 5.0
 _EVENT_ATTEMPTS = 5
 _HELD_SECONDS = 1.0
 _PLACING = (Bind, ReserveClaim, CreateClaim)
+_TELLING = (PatchPodStatus, PatchStatus, PatchAnnotations, PutConfigMap)
 _NOT_LEADING = "this process no longer leads"
 
 _log = logging.getLogger("bayplan.cluster")
@@ -140,6 +142,7 @@ class Writer:
             BindVolume: self._volumes.bind,
             SelectNode: self._volumes.select_node,
             PatchStatus: self._statuses.patch,
+            PatchAnnotations: self._statuses.patch_annotations,
             PutConfigMap: self._statuses.put_config_map,
             Event: self._event,
         }
@@ -230,7 +233,7 @@ class Writer:
                 self.dropped_events += 1
                 self._answer(dropped, None)
         else:
-            status = isinstance(job.write, PatchPodStatus | PatchStatus | PutConfigMap)
+            status = isinstance(job.write, _TELLING)
             self._lanes[status].append(job)
         self._start_worker()
 
@@ -362,6 +365,9 @@ def _superseded(
             return False
         if new.nominated_node is None:
             job.write = PatchPodStatus(new.pod, new.uid, new.condition, last.nominated_node)
+    elif isinstance(new, PatchAnnotations) and isinstance(last, PatchAnnotations):
+        annotations = {**last.annotations, **new.annotations}
+        job.write = PatchAnnotations(new.type, new.key, annotations)
     elif not isinstance(new, PatchStatus):
         return False
     answer(waiting.pop(), None)

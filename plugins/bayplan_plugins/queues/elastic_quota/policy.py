@@ -10,6 +10,7 @@ import numpy as np
 from bayplan import Handle, Overdue, PodInfo, Unit
 from bayplan.api import ElasticQuota, ElasticQuotaProfile
 from bayplan.api.queue import Queue
+from bayplan.cluster.protocol import PatchAnnotations, PatchStatus
 from bayplan.dialects.elastic_quota import (
     BUILTIN_QUOTAS,
     ElasticQuotaArgs,
@@ -26,6 +27,7 @@ from bayplan_plugins.queues.elastic_quota.manager import QuotaManager
 from bayplan_plugins.queues.elastic_quota.overuse import OveruseMonitor, pods_to_revoke
 from bayplan_plugins.queues.elastic_quota.resource_lists import added, printed
 from bayplan_plugins.queues.elastic_quota.room_plans import PreemptPlan, ReclaimPlan
+from bayplan_plugins.queues.elastic_quota.status import status_of, writes_for
 from bayplan_plugins.queues.policy import RoomPlan
 
 __all__ = ["ElasticQuotaPolicy"]
@@ -165,6 +167,13 @@ class ElasticQuotaPolicy:
                 victims += [(living[pod.key], reason) for pod in pods if pod.key in living]
         again = self._handle.now + parse_duration(self.args.revoke_pod_interval)
         return Overdue(tuple(victims), again)
+
+    def statuses(self) -> Iterator[PatchStatus | PatchAnnotations]:
+        """Yield the status and the annotations of each ElasticQuota that are not up to date."""
+        for quota in self._handle.snapshot.objects(ElasticQuota).values():
+            manager = self._tree_of(quota.metadata.name)
+            if manager is not None:
+                yield from writes_for(quota, status_of(manager, quota.metadata.name))
 
 
 def _place(unit: Unit) -> tuple[float, str]:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from bayplan.api import ElasticQuota
-from bayplan.api.elastic_quota import QUOTA_PREFIX, amounts_in
+from bayplan.api.elastic_quota import QUOTA_PREFIX, ElasticQuotaStatus, amounts_in
+from bayplan.api.quantity import Quantity
 from bayplan.api.resources import amount_of
+from bayplan.cluster.protocol import PatchAnnotations, PatchStatus
 from bayplan.dialects.elastic_quota import quantity_of
 from bayplan_plugins.queues.elastic_quota.manager import QuotaManager
 
-__all__ = ["QuotaStatus", "status_of", "status_patch"]
+__all__ = ["QuotaStatus", "status_of", "status_patch", "writes_for"]
 
 Amounts = Mapping[str, int]
 
@@ -76,6 +78,20 @@ def status_patch(quota: ElasticQuota, status: QuotaStatus) -> dict[str, Any] | N
         texts = {name: quantity_of(name, amount) for name, amount in status.used.items()}
         patch["status"] = {"used": {**dict.fromkeys(used.keys() - texts.keys()), **texts}}
     return patch or None
+
+
+def writes_for(
+    quota: ElasticQuota, status: QuotaStatus
+) -> Iterator[PatchStatus | PatchAnnotations]:
+    """Yield the writes that bring a quota up to date."""
+    patch = status_patch(quota, status) or {}
+    key = f"{quota.metadata.namespace}/{quota.metadata.name}"
+    if "metadata" in patch:
+        yield PatchAnnotations(ElasticQuota, key, patch["metadata"]["annotations"])
+    if "status" in patch:
+        texts = patch["status"]["used"].items()
+        used = {name: Quantity(text) for name, text in texts if text is not None}
+        yield PatchStatus(ElasticQuota, key, ElasticQuotaStatus(used))
 
 
 def _written(text: str) -> Amounts:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Literal
 
@@ -12,6 +12,7 @@ from pydantic import AliasChoices, Field, field_validator
 from bayplan import Args, Handle, Overdue, PodInfo, Unit
 from bayplan.api import KaiPodGroup, KaiQueue
 from bayplan.api.queue import Amounts, Queue
+from bayplan.cluster.protocol import PatchStatus
 from bayplan.dialects import kai
 from bayplan.inputs.durations import parse_duration
 from bayplan.queues.ledger import Ledger, PodRules
@@ -24,6 +25,7 @@ from bayplan_plugins.queues.fair_share.jobs import Jobs
 from bayplan_plugins.queues.fair_share.lines import Head, Standings
 from bayplan_plugins.queues.fair_share.shares import FairShares
 from bayplan_plugins.queues.fair_share.stale import StaleGangs
+from bayplan_plugins.queues.fair_share.status import statuses
 from bayplan_plugins.queues.fair_share.turns import next_pods
 from bayplan_plugins.queues.policy import QuotaRefusal, RoomPlan
 from bayplan_plugins.queues.room import Room
@@ -210,6 +212,10 @@ class FairSharePolicy:
         if "stalegangeviction" not in self.args.actions:
             return None
         return self._stale.overdue()
+
+    def statuses(self) -> Iterable[PatchStatus]:
+        """Return the status of each Queue."""
+        return statuses(self._handle.snapshot, self.ledger)
 
 
 def _amounts(pod: PodInfo) -> Amounts:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
 import numpy as np
@@ -11,6 +11,7 @@ import numpy as np
 from bayplan import Handle, Overdue, PodInfo, Unit
 from bayplan.api import VolcanoPodGroup, VolcanoQueue
 from bayplan.api.queue import Amounts, Queue
+from bayplan.cluster.protocol import PatchStatus
 from bayplan.dialects import volcano
 from bayplan.queues.gate import gate
 from bayplan.queues.ledger import Ledger, PodRules
@@ -23,6 +24,7 @@ from bayplan_plugins.queues.volcano.definitions import queues_of
 from bayplan_plugins.queues.volcano.devices import device_amounts
 from bayplan_plugins.queues.volcano.jobs import Jobs
 from bayplan_plugins.queues.volcano.session import Claimant, Session
+from bayplan_plugins.queues.volcano.status import statuses
 from bayplan_plugins.queues.volcano.tiers import Tiers
 from bayplan_plugins.queues.volcano.turns import pods_of_turn
 from bayplan_plugins.queues.volcano.victims import plan_for
@@ -172,3 +174,7 @@ class VolcanoPolicy:
     def overdue(self) -> Overdue | None:
         """Evict nothing that no unit waits for."""
         return None
+
+    def statuses(self) -> Iterable[PatchStatus]:
+        """Return the status of each Queue."""
+        return statuses(self._handle.snapshot, self.ledger)

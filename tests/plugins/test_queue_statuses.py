@@ -1,0 +1,178 @@
+"""What the objects of queues say of them, in the words of their systems."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from msgspec.structs import replace
+from quota_builders import GPU, PREFIX, quota
+
+from bayplan.api import ApiObject, ElasticQuota, KaiQueue, Pod, Quantity, VolcanoQueue
+from bayplan.api.queue_objects import KaiQueueStatus, VolcanoQueueStatus
+from bayplan.cluster.protocol import PatchAnnotations, PatchStatus, Write
+from bayplan.testing import Cluster, make_node, make_object, make_pod
+
+
+def volcano_queue(name: str, gpus: int, state: str = "", **spec: Any) -> ApiObject:
+    return make_object(
+        {
+            "apiVersion": "scheduling.volcano.sh/v1beta1",
+            "kind": "Queue",
+            "metadata": {"name": name},
+            "spec": {"capability": {GPU: gpus}, **spec},
+            "status": {"state": state},
+        }
+    )
+
+
+def volcano_group(name: str, queue: str, members: int) -> ApiObject:
+    return make_object(
+        {
+            "apiVersion": "scheduling.volcano.sh/v1beta1",
+            "kind": "PodGroup",
+            "metadata": {"name": name, "namespace": "default"},
+            "spec": {"queue": queue, "minMember": members},
+        }
+    )
+
+
+def members(group: str, count: int) -> list[Pod]:
+    annotations = {"scheduling.k8s.io/group-name": group}
+    return [
+        make_pod(f"{group}-{index}", "500m", None, annotations=annotations, gpu=1)
+        for index in range(count)
+    ]
+
+
+def written(cluster: Cluster) -> list[Write]:
+    """Note from now on which statuses of queues are written."""
+    found: list[Write] = []
+    submit = cluster.api.submit
+
+    def noted(write: Write, done: Any = None) -> None:
+        if isinstance(write, PatchStatus | PatchAnnotations) and "Queue" in write.type.__name__:
+            found.append(write)
+        submit(write, done)
+
+    cluster.api.submit = noted  # type: ignore[method-assign]
+    return found
+
+
+def status(cluster: Cluster, type_: type[Any], name: str) -> Any:
+    found = cluster.api.get(type_, name)
+    assert found is not None
+    return found.status
+
+
+# Volcano ---------------------------------------------------------------------------------------
+
+
+def test_a_volcano_queue_counts_its_pod_groups_and_what_they_use() -> None:
+    cluster = Cluster([make_node("n", gpu=8), volcano_queue("a", 4), volcano_queue("b", 4)])
+    cluster.add(*(volcano_group(name, "a", 2) for name in ("g", "h", "i")))
+    cluster.add(*members("g", 2), *members("h", 2), *members("i", 2))
+    assert len(cluster.schedule()) == 4
+    found = status(cluster, VolcanoQueue, "a")
+    assert (found.state, found.running, found.pending + found.inqueue) == ("Open", 2, 1)
+    assert found.allocated == {"cpu": Quantity("2"), GPU: Quantity("4"), "pods": Quantity("4")}
+    assert status(cluster, VolcanoQueue, "b") == VolcanoQueueStatus("Open")
+
+
+def test_a_status_is_written_once_and_only_where_something_changed() -> None:
+    cluster = Cluster([make_node("n", gpu=8), volcano_queue("a", 4), volcano_queue("b", 4)])
+    cluster.schedule()
+    writes = written(cluster)
+    cluster.add(volcano_group("g", "a", 2), *members("g", 2))
+    cluster.advance(60)
+    assert writes
+    assert {write.key for write in writes} == {"a"}  # type: ignore[union-attr]
+    assert status(cluster, VolcanoQueue, "a").running == 1
+    writes.clear()
+    cluster.add(make_node("other"))
+    cluster.advance(60)
+    assert writes == []
+
+
+def test_what_another_program_says_stays_until_something_changes() -> None:
+    cluster = Cluster([make_node("n", gpu=8), volcano_queue("a", 4)])
+    cluster.schedule()
+    queue = cluster.api.get(VolcanoQueue, "a")
+    assert queue is not None
+    cluster.api.update(replace(queue, status=replace(queue.status, unknown=7)))
+    cluster.advance(60)
+    assert status(cluster, VolcanoQueue, "a").unknown == 7
+    cluster.add(volcano_group("g", "a", 2), *members("g", 2))
+    cluster.advance(60)
+    assert status(cluster, VolcanoQueue, "a").unknown == 0
+
+
+def test_a_queue_that_is_closed_closes_once_its_pod_groups_are_gone() -> None:
+    cluster = Cluster([volcano_queue("a", 4, "Closed"), volcano_queue("b", 4, "Closing")])
+    cluster.add(volcano_group("g", "a", 1))
+    cluster.schedule()
+    assert status(cluster, VolcanoQueue, "a").state == "Closing"
+    assert status(cluster, VolcanoQueue, "b").state == "Closed"
+    cluster.add(*members("g", 1))
+    cluster.schedule()
+    assert cluster.message("g-0") == 'Queue "a" is Closing and takes no jobs'
+
+
+# KAI -------------------------------------------------------------------------------------------
+
+
+def kai_queue(name: str, parent: str = "") -> ApiObject:
+    amounts = {
+        one: {"quota": quota, "limit": -1, "overQuotaWeight": 1}
+        for one, quota in (("gpu", 2), ("cpu", -1), ("memory", -1))
+    }
+    return make_object(
+        {
+            "apiVersion": "scheduling.run.ai/v2",
+            "kind": "Queue",
+            "metadata": {"name": name},
+            "spec": {"resources": amounts, **({"parentQueue": parent} if parent else {})},
+        }
+    )
+
+
+def test_a_kai_queue_says_what_its_jobs_ask_for_and_have() -> None:
+    queues = [kai_queue("top"), kai_queue("b", "top"), kai_queue("a", "top")]
+    cluster = Cluster([make_node("n", gpu=2), *queues])
+    labels = {"kai.scheduler/queue": "a"}
+    for index in range(3):
+        cluster.add(make_pod(f"p{index}", None, "1Gi", labels=labels, gpu=1, priority=50 * index))
+    assert len(cluster.schedule()) == 2
+    top, own = (status(cluster, KaiQueue, name) for name in ("top", "a"))
+    assert top.child_queues == ("a", "b")
+    assert own.requested == {"memory": Quantity("3Gi"), GPU: Quantity("3")}
+    assert own.allocated == {"memory": Quantity("2Gi"), GPU: Quantity("2")}
+    assert own.allocated_non_preemptible == {"memory": Quantity("1Gi"), GPU: Quantity("1")}
+    assert replace(top, child_queues=()) == own
+    assert status(cluster, KaiQueue, "b") == KaiQueueStatus()
+
+
+# Koordinator -----------------------------------------------------------------------------------
+
+
+def test_an_elastic_quota_says_what_it_uses_and_in_annotations_what_it_may_have() -> None:
+    cluster = Cluster([make_node("n", gpu=8), quota("a", 4, 8), quota("b", 4, 8)])
+    labels = {f"{PREFIX}name": "a", f"{PREFIX}preemptible": "false"}
+    cluster.add(*(make_pod(f"p{index}", "1", None, labels=labels, gpu=2) for index in range(2)))
+    writes = written(cluster)
+    cluster.advance(60)
+    (key,) = (f"{q.metadata.namespace}/a" for q in [cluster.api.list(ElasticQuota)[0]])
+    found = cluster.api.get(ElasticQuota, key)
+    assert found is not None
+    assert found.status.used == {GPU: Quantity("4")}
+    said = {
+        name.removeprefix(PREFIX): json.loads(text)
+        for name, text in found.metadata.annotations.items()
+    }
+    four = {GPU: "4"}
+    assert said["request"] == said["child-request"] == said["runtime"] == four
+    assert said["non-preemptible-request"] == said["non-preemptible-used"] == four
+    writes.clear()
+    cluster.add(make_node("other"))
+    cluster.advance(60)
+    assert writes == []
