@@ -231,7 +231,9 @@ def _pod_group(job: Job) -> Case:
     groups = list(_sub_groups(root, "")) if root else []
     if groups and not (len(groups) == 1 and groups[0]["name"] == _OTHERS):
         spec["subGroups"] = groups
-        spec["minMember"] = sum(one["minMember"] for one in groups if "minMember" in one)
+        whole = not any("minSubGroup" in one for one in groups)
+        if whole and not root.get("min_sub_group"):
+            spec["minMember"] = sum(one.get("minMember", 0) for one in groups)
     else:
         spec["minMember"] = len(job["tasks"]) if least is None else least
     if root and root.get("topology_constraint"):

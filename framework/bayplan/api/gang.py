@@ -45,7 +45,8 @@ class SubGroup:
 
     ``selector`` selects the members by label; with ``label_keys`` there is one group for each
     combination of the values of these labels. The ``size`` members of a group run together, and at
-    least ``min_groups`` groups have to run. ``parent`` names the sub-group that contains this one.
+    least ``min_groups`` groups have to run. Sub-groups of one ``kind`` count together for that; by
+    default each is of a kind of its own. ``parent`` names the sub-group that contains this one.
     """
 
     name: str
@@ -56,6 +57,7 @@ class SubGroup:
     gather: tuple[Gather, ...] = ()
     slices: tuple[Slice, ...] = ()
     parent: str = ""
+    kind: str = ""
 
 
 @dataclass(frozen=True)

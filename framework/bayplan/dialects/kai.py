@@ -60,8 +60,9 @@ def gang_of(group: ApiObject) -> Gang | None:
         f"{meta.namespace}/{meta.name}",
         spec.min_member,
         gather=_gather_of(spec.topology_constraint),
-        sub_groups=() if problem else tuple(_sub_group(one, parents) for one in spec.sub_groups),
+        sub_groups=() if problem else tuple(_sub_group(one, group) for one in spec.sub_groups),
         topology=next(iter(topologies), ""),
+        match_policy="waiting-and-running",
         queue=spec.queue,
         problem=problem,
     )
@@ -120,15 +121,26 @@ def _gather_of(constraint: TopologyConstraint | None) -> tuple[Gather, ...]:
     return tuple(rules)
 
 
-def _sub_group(one: KaiSubGroup, parents: dict[str, str]) -> SubGroup:
+def _sub_group(one: KaiSubGroup, group: KaiPodGroup) -> SubGroup:
+    parents = {other.name: other.parent for other in group.spec.sub_groups}
     leaves = frozenset(name for name in parents if _is_under(name, one.name, parents))
     return SubGroup(
         one.name,
         Selector((Requirement(_SUB_GROUP_LABEL, "In", leaves),)),
         size=one.min_member,
+        min_groups=_children_needed(one.parent, group),
         gather=_gather_of(one.topology_constraint),
         parent=one.parent,
+        kind=f"child of {one.parent}" if one.parent else "child",
     )
+
+
+def _children_needed(parent: str, group: KaiPodGroup) -> int:
+    """Return how many children a sub-group, "" for the whole, needs: all unless it says so."""
+    groups = group.spec.sub_groups
+    stated = {one.name: one.min_sub_group for one in groups} | {"": group.spec.min_sub_group}
+    children = sum(one.parent == parent for one in groups)
+    return children if stated[parent] is None else min(stated[parent] or 0, children)
 
 
 def _is_under(name: str, ancestor: str, parents: dict[str, str]) -> bool:

@@ -159,7 +159,7 @@ def _groups_of(
             slices=sub_group.slices,
         )
         part = Unit(own_gang.key, own, own_gang, placed)
-        part.kind, part.needed = sub_group.name, sub_group.min_groups
+        part.kind, part.needed = sub_group.kind or sub_group.name, sub_group.min_groups
         if any(child.parent == sub_group.name for child in gang.sub_groups):
             part.parts = _parts(gang, sub_group.name, own, placed)
         parts.append(part)

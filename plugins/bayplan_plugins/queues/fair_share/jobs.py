@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from bayplan import Handle, PodInfo, Unit
 from bayplan.api import KaiPodGroup
@@ -11,7 +11,7 @@ from bayplan.api.gang import Gang, SubGroup
 from bayplan.dialects.reading import timestamp
 from bayplan_plugins.queues.fair_share.capacity import is_preemptible
 
-__all__ = ["Job", "Jobs", "PodSet", "pod_order"]
+__all__ = ["Job", "Jobs", "Part", "has_surplus", "pod_order", "whole_of"]
 
 _TASK_PRIORITY = "kai.scheduler/task-priority"
 _LAST_START = "kai.scheduler/last-start-timestamp"
@@ -26,18 +26,45 @@ def pod_order(pod: PodInfo) -> tuple[object, ...]:
 
 
 @dataclass(frozen=True)
-class PodSet:
-    """Pods of a job with a minimum of their own: ``active`` hold nodes, ``pending`` wait."""
+class Part:
+    """A job, or a part of it with a minimum of its own.
+
+    A pod set needs ``least`` of its pods: ``active`` ones hold nodes, ``pending`` ones wait. Any
+    other part needs ``least`` of its ``children``.
+    """
 
     name: str
     least: int
-    active: Sequence[PodInfo]
+    active: Sequence[PodInfo] = ()
     pending: Sequence[PodInfo] = ()
+    children: Sequence[Part] = ()
+
+    @property
+    def count(self) -> int:
+        """How many of its pods hold nodes, or how many of its children have what they need."""
+        if self.children:
+            return sum(child.satisfied for child in self.children)
+        return len(self.active)
 
     @property
     def satisfied(self) -> bool:
-        """Whether as many pods as needed hold nodes."""
-        return len(self.active) >= self.least
+        """Whether it has as many as it needs."""
+        return self.count >= self.least
+
+    @property
+    def sets(self) -> list[Part]:
+        """The pod sets in it."""
+        if not self.children:
+            return [self]
+        return [one for child in self.children for one in child.sets]
+
+    def without(self, gone: frozenset[str]) -> Part:
+        """Return the part without some of its active pods, by key."""
+        return replace(
+            self,
+            active=[pod for pod in self.active if pod.key not in gone],
+            children=[child.without(gone) for child in self.children],
+        )
 
 
 @dataclass(frozen=True)
@@ -54,8 +81,13 @@ class Job:
     preemptible: bool
     created: float
     started: float
-    sets: Sequence[PodSet] = field(default=())
+    whole: Part = field(default=Part("", 1))
     size: int = 1
+
+    @property
+    def sets(self) -> list[Part]:
+        """The pod sets, each with a minimum of its own."""
+        return self.whole.sets
 
     @property
     def is_elastic(self) -> bool:
@@ -65,13 +97,18 @@ class Job:
     @property
     def standing(self) -> int:
         """Return 0 below the minimum, 1 at it, 2 above it."""
-        if any(not one.satisfied for one in self.sets):
+        if not self.whole.satisfied:
             return 0
-        return 2 if any(len(one.active) > one.least for one in self.sets) else 1
+        return 2 if has_surplus(self.whole) else 1
 
     def order(self) -> tuple[object, ...]:
         """Sort key among the jobs of a queue: the one that is served first, and evicted last."""
         return (-self.priority, self.standing, self.created, self.key)
+
+
+def has_surplus(part: Part) -> bool:
+    """Tell whether a part has more than it needs, anywhere in it."""
+    return part.count > part.least or any(has_surplus(child) for child in part.children)
 
 
 class Jobs:
@@ -104,11 +141,11 @@ class Jobs:
         first = pods[0]
         if first.gang is None:
             active = [pod for pod in pods if pod.key not in gone and self._is_active(pod)]
-            sets = [PodSet("", 1, active, [pod for pod in pods if pod not in active])]
+            whole = Part("", 1, active, [pod for pod in pods if pod not in active])
             size = len(pods)
         else:
-            sets, size = self._sets(first.gang, gone)
-            active = [pod for one in sets for pod in one.active]
+            whole, size = self._whole(first.gang, gone)
+            active = [pod for one in whole.sets for pod in one.active]
         starts = [timestamp(pod.pod.status.start_time) for pod in active]
         return Job(
             first.gang or first.key,
@@ -118,7 +155,7 @@ class Jobs:
             self.is_preemptible(first),
             self.created(first),
             self._last_start(first) or max(starts, default=0.0),
-            sets,
+            whole,
             size,
         )
 
@@ -130,7 +167,7 @@ class Jobs:
         """Return the job of a unit."""
         return self.job(unit.pods, queue)
 
-    def _sets(self, gang_key: str, gone: frozenset[str]) -> tuple[list[PodSet], int]:
+    def _whole(self, gang_key: str, gone: frozenset[str]) -> tuple[Part, int]:
         members = self._handle.gang(gang_key)
         everyone = [*(pod for pod, _ in members.bound.values()), *members.pending.values()]
         living = [pod for pod in everyone if not pod.terminating]
@@ -138,23 +175,44 @@ class Jobs:
         held = {pod.key for pod in active}
         pending = [pod for pod in living if pod.key not in held]
         gang = members.gang
-        if gang is None:
-            return [PodSet("", 1, active, pending)], len(active) + len(pending)
-        return pod_sets(gang, active, pending), len(active) + len(pending)
+        size = len(active) + len(pending)
+        return whole_of(gang, active, pending), size
 
     def _is_active(self, pod: PodInfo) -> bool:
         """Tell whether a pod holds a node, or has one nominated."""
         return not pod.terminating and pod.key in self._handle.snapshot.placed
 
 
-def pod_sets(gang: Gang, active: Iterable[PodInfo], pending: Iterable[PodInfo]) -> list[PodSet]:
-    """Return the pod sets of a gang: its innermost sub-groups, or all of it."""
+def whole_of(gang: Gang | None, active: Iterable[PodInfo], pending: Iterable[PodInfo]) -> Part:
+    """Return a gang as the tree of its sub-groups."""
     here, there = sorted(active, key=pod_order), sorted(pending, key=pod_order)
-    parents = {one.parent for one in gang.sub_groups}
-    leaves = [one for one in gang.sub_groups if one.name not in parents]
-    if not leaves:
-        return [PodSet("", gang.min_member, here, there)]
-    return [PodSet(one.name, one.size, _members(one, here), _members(one, there)) for one in leaves]
+    if gang is None:
+        return Part("", 1, here, there)
+    if not gang.sub_groups:
+        return Part("", gang.min_member, here, there)
+    children = _parts(gang, "", here, there)
+    return Part("", _needed(gang, ""), children=children)
+
+
+def _parts(
+    gang: Gang, parent: str, active: Sequence[PodInfo], pending: Sequence[PodInfo]
+) -> list[Part]:
+    parts = []
+    for one in gang.sub_groups:
+        if one.parent != parent:
+            continue
+        here, there = _members(one, active), _members(one, pending)
+        children = _parts(gang, one.name, here, there)
+        if children:
+            parts.append(Part(one.name, _needed(gang, one.name), children=children))
+        else:
+            parts.append(Part(one.name, one.size, here, there))
+    return parts
+
+
+def _needed(gang: Gang, parent: str) -> int:
+    """Return how many children of a sub-group have to run."""
+    return max((one.min_groups for one in gang.sub_groups if one.parent == parent), default=0)
 
 
 def _members(group: SubGroup, pods: Iterable[PodInfo]) -> list[PodInfo]:

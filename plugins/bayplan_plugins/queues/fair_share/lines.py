@@ -117,12 +117,9 @@ def victim_line(
 
 def without(job: Job, pods: Iterable[PodInfo]) -> Job:
     """Return a job without some of its active pods."""
-    gone = {pod.key for pod in pods}
-    sets = [
-        replace(one, active=[pod for pod in one.active if pod.key not in gone]) for one in job.sets
-    ]
+    gone = frozenset(pod.key for pod in pods)
     left = [pod for pod in job.pods if pod.key not in gone]
-    return replace(job, pods=left, sets=sets)
+    return replace(job, pods=left, whole=job.whole.without(gone))
 
 
 def _entry(victims: _Victims) -> tuple[object, _Victims]:

@@ -7,7 +7,7 @@ from bayplan.api import KaiPodGroup
 from bayplan.dialects.reading import timestamp
 from bayplan.gangs.directory import GangMembers
 from bayplan.inputs.durations import parse_duration
-from bayplan_plugins.queues.fair_share.jobs import pod_sets
+from bayplan_plugins.queues.fair_share.jobs import whole_of
 
 __all__ = ["StaleGangs"]
 
@@ -60,4 +60,4 @@ class StaleGangs:
         if members.gang is None or not members.bound or members.count_ended("Succeeded"):
             return False
         active = [pod for pod, _ in members.bound.values()]
-        return any(not one.satisfied for one in pod_sets(members.gang, active, ()))
+        return not whole_of(members.gang, active, ()).satisfied

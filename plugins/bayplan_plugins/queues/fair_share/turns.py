@@ -5,31 +5,64 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from bayplan import PodInfo
-from bayplan_plugins.queues.fair_share.jobs import Job, PodSet, pod_order
+from bayplan_plugins.queues.fair_share.jobs import Job, Part, has_surplus, pod_order
 
 __all__ = ["next_pods", "next_victims"]
 
 
 def next_pods(job: Job) -> list[PodInfo]:
-    """Return the pods that are placed together next: what the minimum lacks, then one at a time."""
-    lacking = [one for one in job.sets if not one.satisfied]
-    if lacking:
-        return [pod for one in lacking for pod in one.pending[: one.least - len(one.active)]]
-    growing = [one for one in job.sets if one.pending]
-    if not growing:
-        return []
-    least = min(growing, key=lambda one: len(one.active) / max(1, one.least))
-    return list(least.pending[:1])
+    """Return the pods that are placed together next.
+
+    First what the minimum of the job lacks; then, one part at a time, one pod more or all that a
+    further sub-group needs.
+    """
+    return _wanted(job.whole)
+
+
+def _wanted(part: Part) -> list[PodInfo]:
+    if not part.children:
+        lacking = max(1, part.least - part.count)
+        return list(part.pending[:lacking]) if len(part.pending) >= lacking else []
+    children = sorted(part.children, key=_turn)
+    if part.satisfied:
+        return next((pods for pods in map(_wanted, children) if pods), [])
+    pods: list[PodInfo] = []
+    lacking = part.least - part.count
+    for child in children:
+        own = _wanted(child) if lacking and not child.satisfied else []
+        pods += own
+        lacking -= bool(own)
+    return pods
+
+
+def _turn(part: Part) -> tuple[bool, float]:
+    """Sort key of parts: those that lack something first, then those with the least in excess."""
+    if not part.satisfied:
+        return False, 0.0
+    return True, part.count / max(1, part.least)
 
 
 def next_victims(job: Job) -> list[PodInfo]:
-    """Return the pods that go together next: the last surplus pod, or all that is left."""
-    surplus = [one for one in job.sets if len(one.active) > one.least]
-    if surplus:
-        return [_last(surplus)]
-    return sorted(job.pods, key=pod_order, reverse=True)
+    """Return the pods that go together next.
+
+    The last surplus pod, the innermost first; or a sub-group that is not needed; or all.
+    """
+    return _surplus(job.whole) or sorted(job.pods, key=pod_order, reverse=True)
 
 
-def _last(sets: Sequence[PodSet]) -> PodInfo:
-    most = max(sets, key=lambda one: len(one.active) / max(1, one.least))
-    return most.active[-1]
+def _surplus(part: Part) -> Sequence[PodInfo]:
+    if not part.children:
+        return part.active[-1:] if part.count > part.least else ()
+    if not part.count:
+        return ()
+    children = sorted(part.children, key=_turn, reverse=True)
+    if has_surplus(part):
+        deeper = next((pods for pods in map(_surplus, children) if pods), ())
+        if deeper:
+            return deeper
+    if part.count > part.least:
+        for child in children:
+            pods = [pod for one in child.sets for pod in one.active]
+            if pods:
+                return pods
+    return ()
