@@ -6,9 +6,19 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from kai_scenarios import Case, Scenario, TaskState, key_of, loaded, next_round, pod_name, task_id
+import msgspec
+from kai_scenarios import (
+    Case,
+    Outcome,
+    Scenario,
+    TaskState,
+    key_of,
+    loaded,
+    next_round,
+    task_id,
+)
 
-from bayplan.api import Pod
+from bayplan.api import Pod, ResourceClaim
 from bayplan.profiles.loading import ProfileSet
 from bayplan.scheduler.scheduler import Scheduler
 from bayplan.scheduler.virtual_time import VirtualTime
@@ -33,7 +43,7 @@ def mismatches(case: Case, profiles: ProfileSet) -> list[Mismatch]:
     """Run a case; return what differs from what it expects, in the first round that differs."""
     scenario = Scenario(case)
     if case.get("runner") != "rounds":
-        return list(_compared(case, scenario, session(scenario, profiles)))
+        return list(_compared(case, scenario, session(scenario, profiles).tasks))
     rounds = case.get("rounds") or {}
     for _ in range(rounds.get("until_match") or 0):
         scenario = next_round(scenario, session(scenario, profiles))
@@ -42,13 +52,13 @@ def mismatches(case: Case, profiles: ProfileSet) -> list[Mismatch]:
         if wrong:
             break
         found = session(scenario, profiles)
-        wrong = list(_compared(case, scenario, found))
+        wrong = list(_compared(case, scenario, found.tasks))
         scenario = next_round(scenario, found)
     return wrong
 
 
-def session(scenario: Scenario, profiles: ProfileSet) -> dict[str, TaskState]:
-    """Return what became of each task once a scheduler has done all that it can at one instant."""
+def session(scenario: Scenario, profiles: ProfileSet) -> Outcome:
+    """Return what became of a scenario once a scheduler has done all that it can at one instant."""
     cluster = loaded(scenario)
     scheduler = Scheduler(cluster, profiles)
     steps = 0
@@ -65,7 +75,12 @@ def session(scenario: Scenario, profiles: ProfileSet) -> dict[str, TaskState]:
         before = scenario.tasks[task_id(task)]
         key = key_of(job, task)
         found[task_id(task)] = _state(cluster.get(Pod, key), before, scheduler, moves.get(key))
-    return found
+    encode = msgspec.json.Encoder(enc_hook=lambda quantity: quantity.text).encode
+    claims = {
+        claim.metadata.name: msgspec.json.decode(encode(claim.status))
+        for claim in cluster.list(ResourceClaim)
+    }
+    return Outcome(found, claims)
 
 
 def _state(
@@ -109,4 +124,4 @@ def _differs(name: str, wanted: Mapping[str, Any], found: TaskState) -> Iterator
         yield Mismatch(name, f"{status} {node}".strip(), text)
 
 
-__all__ = ["Mismatch", "mismatches", "pod_name", "session"]
+__all__ = ["Mismatch", "mismatches", "session"]

@@ -41,10 +41,14 @@ class TaskState:
 
 @dataclass
 class Scenario:
-    """A case with the state of its tasks, which changes from round to round."""
+    """A case with the state of its tasks, which changes from round to round.
+
+    ``allocations`` are the statuses of claims that differ from the case's, by name.
+    """
 
     case: Case
     tasks: dict[str, TaskState] = field(default_factory=dict)
+    allocations: dict[str, Case] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for job in self.case["jobs"]:
@@ -129,6 +133,8 @@ def _contents(scenario: Scenario) -> Iterator[tuple[float, Case]]:
                 "spec": {"levels": levels},
             },
         )
+    if (case.get("feature_gates") or {}).get("DynamicResources", True):
+        yield from ((0.0, content) for content in _devices(scenario))
     for job in case["jobs"]:
         at = _NOW - 60.0 * job["derived"]["age_minutes"]
         yield at, _pod_group(job)
@@ -221,6 +227,55 @@ def _node(node: Case) -> Case:
     }
 
 
+# Devices -----------------------------------------------------------------------------------
+
+
+def _devices(scenario: Scenario) -> Iterator[Case]:
+    dra = scenario.case.get("dra") or {}
+    for name in dra.get("device_classes") or ():
+        driver = {"cel": {"expression": f"device.driver == '{_driver(name)}'"}}
+        yield _dra("DeviceClass", {"name": _driver(name)}, {"spec": {"selectors": [driver]}})
+    for one in dra.get("resource_slices") or ():
+        spec = {
+            "driver": _driver(one["device_class_name"]),
+            "pool": {"name": one["node_name"], "resourceSliceCount": 1},
+            "nodeName": one["node_name"],
+            "devices": [{"name": str(index)} for index in range(one["count"])],
+        }
+        yield _dra("ResourceSlice", {"name": one["name"]}, {"spec": spec})
+    for one in dra.get("resource_claims") or ():
+        yield _claim(one, scenario.allocations.get(one["name"], one.get("claim_status")))
+
+
+def _driver(name: str) -> str:
+    return name.replace("/", "-")
+
+
+def _dra(kind: str, meta: Case, content: Case) -> Case:
+    return {"apiVersion": "resource.k8s.io/v1", "kind": kind, "metadata": meta, **content}
+
+
+def _claim(one: Case, status: Case | None) -> Case:
+    driver = _driver(one["device_class_name"])
+    exactly = {"deviceClassName": driver, "allocationMode": "ExactCount", "count": one["count"]}
+    meta = {
+        "name": one["name"],
+        "namespace": one["namespace"],
+        "labels": {key: object_name(value) for key, value in (one.get("labels") or {}).items()},
+    }
+    content: Case = {
+        "spec": {"devices": {"requests": [{"name": one["name"], "exactly": exactly}]}},
+        "status": {},
+    }
+    found = ((status or {}).get("allocation") or {}).get("devices", {}).get("results") or ()
+    if found:
+        results = [{**result, "driver": driver} for result in found]
+        content["status"]["allocation"] = {"devices": {"results": results}}
+    users = (status or {}).get("reserved_for") or ()
+    content["status"]["reservedFor"] = [{**u, "name": object_name(u["name"])} for u in users]
+    return _dra("ResourceClaim", meta, content)
+
+
 # Jobs --------------------------------------------------------------------------------------
 
 
@@ -306,6 +361,13 @@ def _pod(job: Job, task: Task, state: TaskState) -> Case:
         "containers": [{"name": "main", "image": "train", "resources": _resources(job, task)}],
         "affinity": _affinity(task),
     }
+    claims = [{"name": name, "resourceClaimName": name} for name in _claim_names(task)]
+    templates = task.get("resource_claim_templates") or {}
+    claims += [{"name": name, "resourceClaimTemplateName": name} for name in templates]
+    if claims:
+        spec["resourceClaims"] = claims
+        resources = spec["containers"][0]["resources"]
+        resources["claims"] = [{"name": one["name"]} for one in claims]
     if state.status in _ACTIVE or (state.node and state.status in ("Failed", "Succeeded")):
         spec["nodeName"] = state.node
     return {
@@ -320,8 +382,17 @@ def _pod(job: Job, task: Task, state: TaskState) -> Case:
             "finalizers": ["example.com/stuck"] if state.status == _STUCK else [],
         },
         "spec": spec,
-        "status": _status(state),
+        "status": {
+            **_status(state),
+            "resourceClaimStatuses": [
+                {"name": name, "resourceClaimName": claim} for name, claim in templates.items()
+            ],
+        },
     }
+
+
+def _claim_names(task: Task) -> list[str]:
+    return list(task.get("resource_claim_names") or ())
 
 
 def _status(state: TaskState) -> Case:
@@ -361,15 +432,32 @@ def _affinity(task: Task) -> Case:
     return affinity
 
 
-def next_round(scenario: Scenario, found: Mapping[str, TaskState]) -> Scenario:
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a scenario: the state of each task, and the status of each claim, by name."""
+
+    tasks: Mapping[str, TaskState]
+    claims: Mapping[str, Case] = field(default_factory=dict)
+
+
+def next_round(scenario: Scenario, found: Outcome) -> Scenario:
     """Return a scenario one cycle later: placed pods run, evicted ones are created again."""
     kept = {task_id(task): job.get("delete_job_in_test", False) for job, task in scenario.jobs_of()}
     tasks = {}
-    for name, state in found.items():
+    for name, state in found.tasks.items():
         if state.status == "Binding":
             tasks[name] = replace(state, status="Running")
         elif (state.status == "Releasing" and not kept[name]) or state.status == "Pipelined":
             tasks[name] = TaskState("Pending")
         else:
             tasks[name] = state
-    return Scenario(scenario.case, tasks)
+    waiting = {object_name(name) for name, state in tasks.items() if state.status == "Pending"}
+    return Scenario(
+        scenario.case, tasks, {name: _used(one, waiting) for name, one in found.claims.items()}
+    )
+
+
+def _used(status: Case, gone: set[str]) -> Case:
+    """Return a claim's status without the pods that have left; nothing when all have."""
+    users = [one for one in status.get("reservedFor") or () if one["name"] not in gone]
+    return {"allocation": status.get("allocation"), "reserved_for": users} if users else {}

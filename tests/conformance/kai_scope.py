@@ -34,14 +34,12 @@ def out_of_scope(case: Case) -> str | None:
                 return _REASONS["fraction"]
     if len(case.get("topologies") or ()) > 1:
         return "several network topologies in one job"
-    if not case["actions"]:
-        return "asks KAI's own pre-filter of claims, not the scheduler"
     return None
 
 
 def profiles_of(case: Case) -> ProfileSet:
     """Return the profile that decides as KAI's with the case's actions and settings."""
-    actions = [action for action in case["actions"] if action]
+    actions = case["actions"] or ["allocate"]
     grace = (case.get("session_overrides") or {}).get("global_default_staleness_grace_period_s", 0)
     kai: dict[str, Any] = {
         "actions": actions,

@@ -21,6 +21,11 @@ from bayplan.snapshot import Snapshot
 from bayplan_plugins.queues.fair_share.actions import Actions
 from bayplan_plugins.queues.fair_share.capacity import job_over_capacity
 from bayplan_plugins.queues.fair_share.division import Division
+from bayplan_plugins.queues.fair_share.gpu_requests import (
+    claim_problem,
+    gpus_of_claims,
+    gpus_of_slices,
+)
 from bayplan_plugins.queues.fair_share.jobs import Jobs
 from bayplan_plugins.queues.fair_share.lines import Head, Standings
 from bayplan_plugins.queues.fair_share.shares import FairShares
@@ -32,7 +37,8 @@ from bayplan_plugins.queues.room import Room
 
 __all__ = ["FairShareArgs", "FairSharePolicy"]
 
-_KINDS = ("cpu", "memory", "nvidia.com/gpu")
+_GPUS = "nvidia.com/gpu"
+_KINDS = ("cpu", "memory", _GPUS)
 """What KAI's queues share; they know nothing of other resources."""
 
 Action = Literal["allocate", "consolidation", "reclaim", "preempt", "stalegangeviction"]
@@ -95,7 +101,7 @@ class FairSharePolicy:
         self._jobs = Jobs(handle)
         rules = PodRules(
             queue_of=self.queue_of,
-            amounts=_amounts,
+            amounts=self._amounts,
             is_fixed=lambda pod: not self._jobs.is_preemptible(pod),
             counts=lambda pod: not pod.terminating,
         )
@@ -117,6 +123,7 @@ class FairSharePolicy:
         tree.add_resources(_KINDS)
         table = self._handle.snapshot.nodes
         total = np.array([float(table.allocatable(name).sum()) for name in tree.resources])
+        total[tree.column_of[_GPUS]] += gpus_of_slices(self._handle.snapshot)
         mark = (self.ledger.version, id(tree), total.tobytes())
         if self._shares is None or self._shares[0] != mark:
             fair = Division(tree, self.args.k_value).fair_shares(total)
@@ -144,7 +151,13 @@ class FairSharePolicy:
             return f'waiting for Queue "{queue}", which does not exist'
         if not tree.is_leaf(row):
             return f'Queue "{queue}" has child queues and takes no jobs itself'
-        return tree.queues[row].problem
+        problem = tree.queues[row].problem
+        return problem or claim_problem(pod, queue, self._handle.snapshot)
+
+    def _amounts(self, pod: PodInfo) -> Amounts:
+        amounts = {name: float(pod.requests.get(name, 0)) for name in _KINDS}
+        amounts[_GPUS] += gpus_of_claims(pod, self._handle.snapshot)
+        return amounts
 
     def admit(self) -> None:
         """Admit nothing: pods are gated one by one."""
@@ -216,10 +229,6 @@ class FairSharePolicy:
     def statuses(self) -> Iterable[PatchStatus]:
         """Return the status of each Queue."""
         return statuses(self._handle.snapshot, self.ledger)
-
-
-def _amounts(pod: PodInfo) -> Amounts:
-    return {name: float(pod.requests.get(name, 0)) for name in _KINDS}
 
 
 def _queues(snapshot: Snapshot) -> Iterator[Queue]:

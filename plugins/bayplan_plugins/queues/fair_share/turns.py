@@ -47,7 +47,7 @@ def next_victims(job: Job) -> list[PodInfo]:
 
     The last surplus pod, the innermost first; or a sub-group that is not needed; or all.
     """
-    return _surplus(job.whole) or sorted(job.pods, key=pod_order, reverse=True)
+    return list(_surplus(job.whole)) or sorted(job.pods, key=pod_order, reverse=True)
 
 
 def _surplus(part: Part) -> Sequence[PodInfo]:
