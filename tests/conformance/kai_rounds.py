@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +23,8 @@ from bayplan.api import Pod, ResourceClaim
 from bayplan.profiles.loading import ProfileSet
 from bayplan.scheduler.scheduler import Scheduler
 from bayplan.scheduler.virtual_time import VirtualTime
+
+Wanted = Mapping[str, Any]
 
 _STEPS = 5_000
 """A scheduler that has not settled after so many steps never will."""
@@ -106,18 +109,59 @@ def _state(
 
 
 def _compared(case: Case, scenario: Scenario, found: Mapping[str, TaskState]) -> Iterator[Mismatch]:
+    yield from _as_expected(case, scenario, found)
+    for check in case.get("checks") or ():
+        yield from _checked(check, scenario, found)
+
+
+def _checked(check: Case, scenario: Scenario, found: Mapping[str, TaskState]) -> Iterator[Mismatch]:
+    """Compare an assertion that a test of KAI makes in code."""
+    if check["type"] == "prefilter":
+        status = found[check["task"]].status
+        if (status == "Binding") != check["ok"]:
+            yield Mismatch(check["task"], "placed" if check["ok"] else "refused", status)
+        return
+    for job, task in scenario.jobs_of():
+        whole = job["name"] == check.get("job")
+        if whole or job["name"].startswith(check.get("job_prefix", "\0")):
+            yield from _differs(task_id(task), check, found[task_id(task)])
+
+
+def _as_expected(
+    case: Case, scenario: Scenario, found: Mapping[str, TaskState]
+) -> Iterator[Mismatch]:
+    """Compare tasks; equal pods of one job may change places."""
     expected = case["expected"]
     ignored = set(expected.get("tasks_never_compared") or ())
+    equals: dict[str, list[tuple[str, Wanted]]] = {}
     for job, task in scenario.jobs_of():
+        name = task_id(task)
         for wanted in (
             (expected.get("jobs") or {}).get(job["name"]),
-            (expected.get("tasks") or {}).get(task_id(task)),
+            (expected.get("tasks") or {}).get(name),
         ):
-            if wanted is not None and task_id(task) not in ignored:
-                yield from _differs(task_id(task), wanted, found[task_id(task)])
+            if wanted is not None and name not in ignored:
+                kind = {key: task[key] for key in task if key not in ("id", "name")}
+                key = f"{job['name']} {json.dumps(kind, sort_keys=True)}"
+                equals.setdefault(key, []).append((name, wanted))
+    for pairs in equals.values():
+        if not _may_change_places(pairs, found):
+            for name, wanted in pairs:
+                yield from _differs(name, wanted, found[name])
 
 
-def _differs(name: str, wanted: Mapping[str, Any], found: TaskState) -> Iterator[Mismatch]:
+def _may_change_places(pairs: Sequence[tuple[str, Wanted]], found: Mapping[str, TaskState]) -> bool:
+    """Tell whether equal pods are all where one of them is expected, in any order."""
+    left = [found[name] for name, _ in pairs]
+    for _, wanted in sorted(pairs, key=lambda pair: not pair[1].get("node_name")):
+        fits = next((one for one in left if not [*_differs("", wanted, one)]), None)
+        if fits is None:
+            return False
+        left.remove(fits)
+    return True
+
+
+def _differs(name: str, wanted: Wanted, found: TaskState) -> Iterator[Mismatch]:
     status, node = wanted.get("status", found.status), wanted.get("node_name", "")
     if found.status != status or (node and found.node != node):
         text = f"{found.status} {found.node}".strip()

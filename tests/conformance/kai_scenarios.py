@@ -120,8 +120,10 @@ def _object(version: str, kind: str, meta: Case, content: Case) -> ApiObject:
 def _contents(scenario: Scenario) -> Iterator[tuple[float, Case]]:
     case = scenario.case
     yield from _queues(case)
-    for node in case["nodes"]:
+    for node in case["nodes"] or _implied_nodes(case):
         yield 0.0, _node(node)
+        if node.get("numa_topology"):
+            yield 0.0, _zones(node["name"], node["numa_topology"])
     for topology in case.get("topologies") or ():
         levels = [{"nodeLabel": level["node_label"]} for level in topology["levels"]]
         yield (
@@ -155,9 +157,22 @@ def _queues(case: Case) -> Iterator[tuple[float, Case]]:
     for department in departments:
         at += 1.0
         yield at, _department(department)
-    for queue in case["queues"]:
+    for queue in case["queues"] or _implied_queues(case):
         at += 1.0
         yield at, _queue(queue, _OTHERS if default else queue.get("parent", ""))
+
+
+def _implied_queues(case: Case) -> list[Case]:
+    """Return the queues of jobs, for a case that lists none because it asks about pods alone."""
+    names = dict.fromkeys(job["queue"] for job in case["jobs"])
+    return [{"name": name, "deserved_gpus": -1} for name in names]
+
+
+def _implied_nodes(case: Case) -> list[Case]:
+    """Return one node with the devices of all slices, for such a case."""
+    slices = (case.get("dra") or {}).get("resource_slices") or ()
+    names = dict.fromkeys(one["node_name"] for one in slices)
+    return [{"name": name} for name in names or ("node0",)]
 
 
 def _queue_object(name: str, spec: Case) -> Case:
@@ -224,6 +239,29 @@ def _node(node: Case) -> Case:
         "kind": "Node",
         "metadata": {"name": node["name"], "labels": labels},
         "status": {"allocatable": amounts, "capacity": amounts},
+    }
+
+
+def _zones(node: str, given: Case) -> Case:
+    """Return the report on a node's NUMA nodes."""
+    zones = []
+    for index, zone in enumerate(given["zones"]):
+        resources = [
+            {"name": name, "capacity": most, "allocatable": most, "available": left}
+            for name, most in zone["allocatable"].items()
+            for left in [zone["available"].get(name, most)]
+        ]
+        zones.append({"name": f"node-{index}", "type": "Node", "resources": resources})
+    attributes = [
+        {"name": "topologyManagerPolicy", "value": given["policy"]},
+        {"name": "topologyManagerScope", "value": given["scope"]},
+    ]
+    return {
+        "apiVersion": "topology.node.k8s.io/v1alpha2",
+        "kind": "NodeResourceTopology",
+        "metadata": {"name": node},
+        "attributes": attributes,
+        "zones": zones,
     }
 
 
@@ -412,7 +450,9 @@ def _resources(job: Job, task: Task) -> Case:
         amounts["memory"] = str(int(job.get("required_memory_per_task") or 1_000_000_000))
     if gpus:
         amounts[GPU] = f"{gpus:g}"
-    return {"requests": amounts, "limits": {GPU: amounts[GPU]} if gpus else {}}
+    guaranteed = job.get("qos_class") == "Guaranteed"
+    limits = amounts if guaranteed else {GPU: amounts[GPU]} if gpus else {}
+    return {"requests": amounts, "limits": limits}
 
 
 def _affinity(task: Task) -> Case:

@@ -218,7 +218,9 @@ class FairSharePolicy:
     def plan(self, unit: Unit, action: str) -> RoomPlan | Room | str | None:
         """Return the room that an action finds for a unit."""
         queue = self.queue_of(unit.pods[0])
-        return None if queue is None else self._actions.run(unit, queue, action)
+        if queue is None or action not in self.actions:
+            return None
+        return self._actions.run(unit, queue, action)
 
     def overdue(self) -> Overdue | None:
         """Return the pods of gangs that have been below their minimum for too long."""
