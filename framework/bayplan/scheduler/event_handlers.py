@@ -51,6 +51,8 @@ class EventHandlers:
         self._definitions = GangDefinitions(state.gangs, state.snapshot)
         self._stale_gates: dict[str, None] = {}
         """Units of gangs whose gates have to be checked again, once for all events."""
+        self._objects_changed = False
+        """Whether an object changed that a gate may wait for."""
 
     def handle(self, event: WatchEvent) -> None:
         """Apply one watch event."""
@@ -250,6 +252,7 @@ class EventHandlers:
             self._requeue_gangs(changed)
             state.broadcast(ClusterEvent.GANG_CHANGED)
         else:
+            self._objects_changed = True
             state.broadcast(ClusterEvent.OBJECT_CHANGED)
 
     def _store(self, key: str, obj: ApiObject, deleted: bool) -> None:
@@ -318,10 +321,16 @@ class EventHandlers:
             self._stale_gates[unit_key] = None
 
     def recheck_stale_gates(self) -> None:
-        """Check the gates of the gangs whose members changed since the last call."""
+        """Check gates after changes since the last call: of gangs' members, or of other objects."""
+        queue, now = self._state.queue, self._state.now
         stale, self._stale_gates = self._stale_gates, {}
         for unit_key in stale:
-            self._state.queue.recheck(unit_key, self._state.now)
+            queue.recheck(unit_key, now)
+        if self._objects_changed:
+            self._objects_changed = False
+            for unit_key in [key for key, unit in queue.units.items() if unit.gated]:
+                queue.refresh_gates(unit_key, now)
+                self._state.recorder.gate_changed(unit_key)
 
     def requeue_overdue(self) -> None:
         """Report the gangs whose members have been missing for too long."""

@@ -109,8 +109,13 @@ class Queues(Plugin[QueuesArgs]):
     @hookimpl
     def placement_generate(self, unit: Unit) -> Placements | None:
         """Refuse a unit that would take its queue, or an ancestor, beyond what it may have."""
-        found = self._of(unit.pods[0])
-        refusal = found[0].refusal(unit) if found is not None else None
+        pod = unit.pods[0]
+        found = self._of(pod)
+        if found is None:
+            return None
+        policy, queue = found
+        # The queue may have gone since the unit passed the gate.
+        refusal = policy.gate(pod, queue) or policy.refusal(unit)
         return None if refusal is None else Placements(reason=f"{refusal}.", of_queue=True)
 
     @hookimpl

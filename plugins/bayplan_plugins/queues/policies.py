@@ -6,6 +6,8 @@ from bayplan import Args, Handle
 from bayplan.dialects.elastic_quota import ElasticQuotaArgs
 from bayplan_plugins.queues.elastic_quota.policy import ElasticQuotaPolicy
 from bayplan_plugins.queues.fair_share.policy import FairShareArgs, FairSharePolicy
+from bayplan_plugins.queues.plain.policy import PlainArgs
+from bayplan_plugins.queues.plain.sources import config_map_queues, namespace_queues
 from bayplan_plugins.queues.policy import Policy
 from bayplan_plugins.queues.volcano.configuration import VolcanoArgs
 from bayplan_plugins.queues.volcano.policy import VolcanoPolicy
@@ -14,17 +16,26 @@ __all__ = ["QueuesArgs", "make_policies"]
 
 
 class QueuesArgs(Args):
-    """Arguments of Queues: those of each system's policy."""
+    """Arguments of Queues: those of each system's policy.
+
+    Namespaces with a ResourceQuota are queues only where ``namespaces`` is given.
+    """
 
     volcano: VolcanoArgs = VolcanoArgs()
     kai: FairShareArgs = FairShareArgs()
     koordinator: ElasticQuotaArgs = ElasticQuotaArgs()
+    configmap: PlainArgs = PlainArgs()
+    namespaces: PlainArgs | None = None
 
 
 def make_policies(args: QueuesArgs, handle: Handle) -> list[Policy]:
     """Return the policies of all systems."""
-    return [
+    policies: list[Policy] = [
         VolcanoPolicy(args.volcano, handle),
         FairSharePolicy(args.kai, handle),
         ElasticQuotaPolicy(args.koordinator, handle),
+        config_map_queues(args.configmap, handle),
     ]
+    if args.namespaces is not None:
+        policies.append(namespace_queues(args.namespaces, handle))
+    return policies

@@ -17,9 +17,10 @@ from typing import Literal
 
 import numpy as np
 
-from bayplan import Args, Handle, PodInfo, Unit
+from bayplan import Args, Handle, Overdue, PodInfo, Unit
 from bayplan.api import ApiObject
 from bayplan.api.queue import Order, Queue, QueueState
+from bayplan.cluster.protocol import PatchStatus
 from bayplan.queues.ledger import Ledger, PodRules
 from bayplan.queues.tree import EPSILON, AmountRows, QueueTree
 from bayplan.snapshot import Snapshot
@@ -198,6 +199,14 @@ class PlainPolicy:
             outside = float(nodes.used(name).sum()) - inside[column]
             total[column] = offered - max(0.0, outside)
         return total
+
+    def overdue(self) -> Overdue | None:
+        """Evict nobody for whom no unit waits."""
+        return None
+
+    def statuses(self) -> Sequence[PatchStatus]:
+        """Write nothing: ConfigMaps and ResourceQuotas have no status of queues."""
+        return ()
 
     # Making room -------------------------------------------------------------------------
 

@@ -1,0 +1,152 @@
+"""Queues without a system of their own: ConfigMaps, and namespaces with a ResourceQuota."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from bayplan.api import ApiObject, Pod
+from bayplan.testing import Cluster, make_gang, make_node, make_object, make_pod
+
+
+def queue(name: str, **data: str) -> ApiObject:
+    meta = {"name": name, "namespace": "queues", "labels": {"bayplan.dev/queue": name}}
+    return make_object({"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": data})
+
+
+def quota(namespace: str, **hard: str) -> ApiObject:
+    named = {name.replace("__", "/"): amount for name, amount in hard.items()}
+    return make_object(
+        {
+            "apiVersion": "v1",
+            "kind": "ResourceQuota",
+            "metadata": {"name": "quota", "namespace": namespace},
+            "spec": {"hard": named},
+        }
+    )
+
+
+def gpu_pod(name: str, queue: str, node: str = "", **more: Any) -> Pod:
+    return make_pod(
+        name, cpu=None, memory=None, labels={"bayplan.dev/queue": queue}, node=node, gpu=1, **more
+    )
+
+
+def run(*objects: ApiObject, args: Mapping[str, Any] | None = None) -> Cluster:
+    cluster = Cluster(objects, plugins={"Queues": args or {}})
+    cluster.schedule()
+    cluster.advance(120.0)
+    return cluster
+
+
+def on_nodes(cluster: Cluster) -> set[str]:
+    return set(cluster.placements())
+
+
+def test_a_queue_takes_no_more_than_its_capacity() -> None:
+    limited = queue("lab", maxCapacity="{nvidia.com/gpu: 2}")
+    pods = [gpu_pod(f"p{index}", "lab") for index in range(4)]
+    cluster = run(make_node("n1", gpu=8), limited, *pods)
+    assert len(on_nodes(cluster)) == 2
+    waiting = {pod.metadata.name for pod in pods} - on_nodes(cluster)
+    assert 'queue "lab": limit of nvidia.com/gpu exceeded' in cluster.message(min(waiting))
+
+
+def test_a_guaranteed_queue_takes_back_what_another_has_beyond_its_share() -> None:
+    running = [gpu_pod(f"r{index}", "lent", node="n1") for index in range(8)]
+    asking = [gpu_pod(f"p{index}", "owner") for index in range(4)]
+    guaranteed = {"guaranteedCapacity": "{nvidia.com/gpu: 4}"}
+    cluster = run(
+        make_node("n1", gpu=8),
+        queue("lent", **guaranteed),
+        queue("owner", **guaranteed),
+        *running,
+        *asking,
+    )
+    assert {pod.metadata.name for pod in asking} <= on_nodes(cluster)
+    assert len(on_nodes(cluster)) == 8, "four were evicted, and no more"
+
+
+def test_a_gang_that_would_not_fit_evicts_nobody() -> None:
+    running = [gpu_pod(f"r{index}", "lent", node=f"n{index // 4}") for index in range(8)]
+    gang = make_gang("job", 2)
+    wide = [
+        make_pod(f"job-{i}", None, None, {"bayplan.dev/queue": "owner"}, gang="job", gpu=5)
+        for i in range(2)
+    ]
+    cluster = run(
+        make_node("n0", gpu=4),
+        make_node("n1", gpu=4),
+        queue("lent"),
+        queue("owner", guaranteedCapacity="{nvidia.com/gpu: 10}"),
+        gang,
+        *running,
+        *wide,
+    )
+    assert len(on_nodes(cluster)) == 8
+    assert not cluster.scheduler.evictor.evicted
+
+
+def test_a_queue_that_never_gives_back_keeps_its_jobs() -> None:
+    running = [gpu_pod(f"r{index}", "kept", node="n1") for index in range(4)]
+    cluster = run(
+        make_node("n1", gpu=4),
+        queue("kept", preemptionPolicy="never"),
+        queue("owner", guaranteedCapacity="{nvidia.com/gpu: 4}"),
+        *running,
+        gpu_pod("p", "owner"),
+    )
+    assert on_nodes(cluster) == {pod.metadata.name for pod in running}
+
+
+def test_tenants_belong_to_their_queue_by_namespace() -> None:
+    lab = queue("lab", maxCapacity="{nvidia.com/gpu: 0}", tenants="[team-a]")
+    pod = make_pod("p", None, None, namespace="team-a", gpu=1)
+    cluster = run(make_node("n1", gpu=8), lab, pod)
+    assert not on_nodes(cluster)
+
+
+def test_namespaces_are_queues_only_where_the_profile_says_so() -> None:
+    objects = [make_node("n1", cpu=8), quota("team-a", **{"requests.cpu": "1"})]
+    pods = [make_pod(f"p{index}", "1", namespace="team-a") for index in range(3)]
+    assert len(on_nodes(run(*objects, *pods))) == 3
+    assert len(on_nodes(run(*objects, *pods, args={"namespaces": {}}))) == 1
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ({"weight": "0"}, "data[weight]: Input should be greater than 0"),
+        ({"wieght": "1"}, "data[wieght]: Extra inputs are not permitted"),
+        ({"maxCapacity": "{cpu: lots}"}, "data[maxCapacity].cpu: expected a quantity"),
+        ({"maxCapacity": "{cpu: -1}"}, "data[maxCapacity].cpu: expected 0 or more, got -1"),
+        ({"maxCapacity": "{cpu: ["}, "data[maxCapacity]:"),
+        (
+            {"maxCapacity": "{cpu: 1}", "guaranteedCapacity": "{cpu: 2}"},
+            "data[guaranteedCapacity]: more cpu than maxCapacity has",
+        ),
+    ],
+)
+def test_a_broken_queue_keeps_its_jobs_pending_and_says_why(
+    data: dict[str, str], message: str
+) -> None:
+    cluster = run(make_node("n1", gpu=8), queue("lab", **data), gpu_pod("p", "lab"))
+    assert f'queue "lab": {message}' in cluster.message("default/p")
+
+
+def test_a_missing_queue_is_waited_for() -> None:
+    cluster = run(make_node("n1", gpu=8), queue("other"), gpu_pod("p", "lab"))
+    assert cluster.message("default/p") == 'waiting for queue "lab", which does not exist'
+    cluster.add(queue("lab"))
+    cluster.schedule()
+    assert on_nodes(cluster) == {"p"}
+
+
+def test_the_queue_with_the_least_of_its_share_goes_first() -> None:
+    pods = [gpu_pod(f"{name}{index}", name) for index in range(8) for name in ("a", "b")]
+    cluster = run(make_node("n1", gpu=8), queue("a", weight="1"), queue("b", weight="3"), *pods)
+    names = on_nodes(cluster)
+    assert sum(name.startswith("a") for name in names) == 2
+    assert sum(name.startswith("b") for name in names) == 6
