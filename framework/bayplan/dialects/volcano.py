@@ -64,6 +64,7 @@ def gang_of(group: ApiObject) -> Gang | None:
         gather=_gather_of(spec.network_topology),
         sub_groups=tuple(_sub_group(policy) for policy in spec.sub_group_policy),
         roles=_roles_of(spec),
+        match_policy="waiting-and-running",
         satisfied=group.status.phase in _SATISFIED,
         admitted=group.status.phase not in _WAITING,
         min_resources=amounts(spec.min_resources),

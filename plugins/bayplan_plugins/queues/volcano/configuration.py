@@ -119,7 +119,11 @@ class VolcanoArgs(Args):
         if self.tiers:
             return [tier.plugins for tier in self.tiers]
         if self.policy:
-            return [_named("priority", "gang", "conformance", *_of_policy(self.policy))]
+            # Jobs lose what is beyond their minimum first, then all that they have, so that the
+            # gang plugin need not keep every job at its minimum for ever.
+            gang = PluginArgs(name="gang", enable_preemptable=False, enable_reclaimable=False)
+            others = _named("conformance", *_of_policy(self.policy))
+            return [[*_named("priority"), gang, *others]]
         own = ("overcommit", "drf", "predicates", "proportion", "nodeorder")
         return [_named("priority", "gang", "conformance"), _named(*own)]
 

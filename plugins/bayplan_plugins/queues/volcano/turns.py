@@ -17,9 +17,11 @@ def pods_of_turn(handle: Handle, tiers: Tiers, unit: Unit) -> Sequence[PodInfo] 
     Pods that no node takes now do not count, and each role's minimum comes first.
     """
     gang = unit.gang
-    if gang is None or gang.sub_groups or unit.parts or unit.nominated:
+    if gang is None or gang.sub_groups or unit.parts:
         return None
     needed = max(1, unit.min_placed)
+    if unit.nominated:
+        return [pod for pod in unit.pods if pod.key in unit.nominated]
     if needed >= len(unit.pods):
         return None
     ordered = sorted(unit.pods, key=lambda pod: (tiers.task_order(pod), pod.rank or 0))

@@ -90,8 +90,16 @@ class VolcanoPlan:
                 del lines[row]
 
     def accepts(self, victims: Sequence[Step]) -> bool:
-        """Refuse what the victims' queues could take back at once."""
+        """Refuse to leave a job with less than its minimum, and what could be taken back at once."""
+        if any(self._broken(step) for step in victims):
+            return False
         return self.within or not any(self._taken_back(step) for step in victims)
+
+    def _broken(self, step: Step) -> bool:
+        """Tell whether a job is left with pods that cannot run without those that go."""
+        jobs = self.session.jobs
+        job = jobs.named(step[0].gang or step[0].key, step[0])
+        return len(job.placed) > 0 and jobs.ready(job) < jobs.min_available(job)
 
     def _next(self, line: list[Job], done: set[str]) -> Victim | None:
         """Return the first victim of a queue's jobs, without those that can give up nothing.

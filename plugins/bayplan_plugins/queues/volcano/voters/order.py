@@ -28,7 +28,12 @@ class Gang(Voter):
         return self.session.jobs.ready(job) >= self.session.jobs.min_available(job)
 
     def starving(self, job: Job, pending: int) -> bool:
-        """Tell whether the job lacks its minimum."""
+        """Tell whether the job lacks its minimum; without a minimum every pod counts.
+
+        Volcano lets no job without a minimum ask for room.
+        """
+        if self.session.jobs.min_available(job) == 0:
+            return pending > 0
         return not self._is_ready(job)
 
     def preemptable(self, claimant: Claimant, victim: Victim) -> bool:

@@ -1,0 +1,145 @@
+"""Volcano's policies on random queues and jobs: limits hold, shares are met, and all settles."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from volcano_worlds import cluster_of, group, pods, queue, settle
+
+from bayplan.queues.tree import EPSILON
+from bayplan.testing import Cluster, make_node
+from bayplan_plugins.queues.volcano.policy import VolcanoPolicy
+
+GPUS = 8
+CPUS = 16
+
+
+def policy_of(cluster: Cluster) -> VolcanoPolicy:
+    queues = cluster.profile.runtime.plugins["Queues"]
+    found = [one for one in queues.policies if one.system == "volcano"]  # type: ignore[attr-defined]
+    policy: VolcanoPolicy = found[0]
+    return policy
+
+
+@st.composite
+def worlds(draw: st.DrawFn) -> dict[str, Any]:
+    """Draw queues and jobs: shares that add up to the cluster at most, jobs of 1 to 4 pods."""
+    names = [f"q{index}" for index in range(draw(st.integers(2, 4)))]
+    total, cpus = 2 * GPUS, 2 * CPUS
+    queues = []
+    for name in names:
+        deserved = draw(st.integers(0, total))
+        total -= deserved
+        cpu = draw(st.integers(0, cpus))
+        cpus -= cpu
+        queues.append(
+            {
+                "name": name,
+                "deserved": deserved,
+                "cpu": cpu,
+                "guarantee": draw(st.integers(0, deserved)),
+                "capability": draw(st.none() | st.integers(max(1, deserved), 2 * GPUS)),
+                "priority": draw(st.integers(0, 1)),
+            }
+        )
+    jobs = []
+    for index in range(draw(st.integers(2, 8))):
+        count = draw(st.integers(1, 4))
+        jobs.append(
+            {
+                "name": f"j{index}",
+                "queue": draw(st.sampled_from(names)),
+                "pods": count,
+                "least": draw(st.integers(0, count)),
+                "gpu": draw(st.sampled_from([1, 1, 1, 2, 4])),
+                "cpu": draw(st.integers(0, 6)),
+                "late": draw(st.booleans()),
+            }
+        )
+    return {"queues": queues, "jobs": jobs}
+
+
+def objects(world: dict[str, Any], late: bool, cpu: bool) -> list[Any]:
+    """Return the objects of the jobs that come at once, or late; ``cpu`` lets them ask for CPU."""
+    found: list[Any] = []
+    for job in world["jobs"]:
+        if job["late"] is late:
+            found.append(group(job["name"], job["queue"], job["least"]))
+            more = {"cpu": job["cpu"]} if cpu else {}
+            found += pods(job["name"], job["pods"], gpu=job["gpu"], **more)
+    return found
+
+
+def made(world: dict[str, Any], configuration: dict[str, Any], cpu: bool = False) -> Cluster:
+    """Return a cluster of two nodes whose early jobs have settled, and then the late ones."""
+    queues = [
+        queue(
+            one["name"],
+            deserved={"gpu": one["deserved"], **({"cpu": one["cpu"]} if cpu else {})},
+            guarantee={"gpu": one["guarantee"]},
+            capability=None if one["capability"] is None else {"gpu": one["capability"]},
+            priority=one["priority"],
+        )
+        for one in world["queues"]
+    ]
+    nodes = [make_node(f"n{index}", cpu=CPUS, gpu=GPUS) for index in range(2)]
+    early = objects(world, late=False, cpu=cpu)
+    cluster = cluster_of([*nodes, *queues, *early], configuration)
+    settle(cluster)
+    cluster.add(*objects(world, late=True, cpu=cpu))
+    settle(cluster)
+    return cluster
+
+
+def check(world: dict[str, Any], cluster: Cluster) -> None:
+    """Check the limits, and the columns against those counted from nothing."""
+    policy = policy_of(cluster)
+    tree = policy.ledger.tree
+    column = tree.column_of["nvidia.com/gpu"]
+    for one in world["queues"]:
+        if one["capability"] is not None:
+            used = tree.used[tree.row_of[one["name"]], column]
+            assert used <= one["capability"] + EPSILON
+    recounted = policy.ledger.recounted()
+    width = len(recounted.resources)
+    assert np.allclose(tree.used[:, :width], recounted.used)
+    assert np.allclose(tree.demand[:, :width], recounted.demand)
+
+
+@settings(max_examples=40, deadline=None)
+@given(worlds())
+def test_by_capacity_all_settles_within_the_limits(world: dict[str, Any]) -> None:
+    cluster = made(world, {"policy": "capacity"})
+    check(world, cluster)
+
+
+@settings(max_examples=25, deadline=None)
+@given(worlds())
+def test_by_proportion_all_settles_within_the_limits(world: dict[str, Any]) -> None:
+    cluster = made(world, {"policy": "proportion"})
+    check(world, cluster)
+
+
+@settings(max_examples=40, deadline=None)
+@given(worlds())
+def test_single_pods_get_what_their_queue_deserves(world: dict[str, Any]) -> None:
+    for job in world["jobs"]:
+        job |= {"least": 0, "gpu": 1}
+    cluster = made(world, {"policy": "capacity"})
+    check(world, cluster)
+    tree = policy_of(cluster).ledger.tree
+    column = tree.column_of["nvidia.com/gpu"]
+    for one in world["queues"]:
+        row = tree.row_of[one["name"]]
+        owed = min(float(one["deserved"]), float(tree.demand[row, column]))
+        assert tree.used[row, column] >= owed - EPSILON, f"{one['name']} has less than it deserves"
+
+
+@settings(max_examples=40, deadline=None)
+@given(worlds(), st.sampled_from(["capacity", "proportion"]))
+def test_queues_that_divide_two_resources_settle(world: dict[str, Any], policy: str) -> None:
+    cluster = made(world, {"policy": policy}, cpu=True)
+    check(world, cluster)
