@@ -90,7 +90,7 @@ class VolcanoPlan:
                 del lines[row]
 
     def accepts(self, victims: Sequence[Step]) -> bool:
-        """Refuse to leave a job with less than its minimum, and what could be taken back at once."""
+        """Refuse to leave a job less than its minimum, and what could be taken back at once."""
         if any(self._broken(step) for step in victims):
             return False
         return self.within or not any(self._taken_back(step) for step in victims)
