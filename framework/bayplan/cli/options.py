@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, TypeVar
 import click
 
 from bayplan.api import ApiObject
+from bayplan.cluster.archive import is_archive
 from bayplan.cluster.manifests import Manifests, load_manifests
 from bayplan.errors import InputError
 from bayplan.inputs.durations import parse_duration
 from bayplan.profiles.finder import PluginFinder
 from bayplan.profiles.loading import ProfileSet, default_profiles, load_profiles
 from bayplan.simulation import Progress, Simulation
+from bayplan.simulation.arrivals import split_by_arrival
 
 if TYPE_CHECKING:
     from bayplan.cycle.evaluator import Trace
@@ -105,9 +107,7 @@ def _with_input(function: F, required: bool) -> F:
         click.option(
             "--until",
             type=Duration(),
-            default="10m",
-            show_default=True,
-            help="The virtual time to simulate.",
+            help="The virtual time to simulate. By default: 10m, or to the end of what arrives.",
         ),
         click.option("--seed", type=int, default=0, help="The seed for generated names."),
     ]
@@ -155,18 +155,20 @@ def simulate(
     paths: tuple[str, ...],
     config: Path | None,
     plugins_dir: Path | None,
-    until: float,
+    until: float | None,
     seed: int,
     record: frozenset[str] = frozenset(),
     progress: Progress | None = None,
     trace: str | None = None,
     settled: Look | None = None,
+    arrivals: Path | None = None,
 ) -> tuple[Simulation, Manifests]:
     """Load profiles and manifests, and run the simulation.
 
-    :param until: the virtual time to simulate, in seconds.
+    :param until: the virtual time to simulate, in seconds; None for the default.
     :param record: the keys of the pods for which the best nodes and their scores are kept.
     :param trace: the key of a pod whose hooks are printed.
+    :param arrivals: a file of jobs that arrive over time.
     :param settled: called at each instant, when nothing is left to do at it.
     :raises InputError: for input that cannot be used.
     """
@@ -177,7 +179,16 @@ def simulate(
         simulation = Simulation(loaded, seed, until, record, _traced(trace))
         if settled is not None:
             simulation.on_settled(answers(settled))
-        simulation.create(manifests.objects)
+        # A snapshot shows the work of one moment, whenever it was created.
+        saved = any(is_archive(Path(path)) for path in paths)
+        start, later = (manifests.objects, []) if saved else split_by_arrival(manifests.objects)
+        if arrivals is not None:
+            from bayplan.simulation.trace import read_trace
+            from bayplan.simulation.trace_objects import arrivals_of_trace
+
+            later += arrivals_of_trace(read_trace(arrivals), manifests.objects)
+        simulation.create(start)
+        simulation.arrive(later)
         simulation.run(progress)
         _check_admitted(simulation, record)
     return simulation, manifests
@@ -219,7 +230,7 @@ def simulate_objects(
     objects: Iterable[ApiObject],
     config: Path | None,
     plugins_dir: Path | None,
-    until: float,
+    until: float | None,
     record: frozenset[str],
 ) -> Simulation:
     """Simulate the objects of a cluster; see ``simulate`` for the parameters.

@@ -89,7 +89,7 @@ class _Request:
     paths: tuple[str, ...]
     config: Path | None
     plugins_dir: Path | None
-    until: float
+    until: float | None
     seed: int
     kubeconfig: Path | None
     context: str

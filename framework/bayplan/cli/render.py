@@ -11,6 +11,7 @@ from rich.markup import escape
 from rich.tree import Tree
 
 from bayplan.api.gpus import named_gpus
+from bayplan.cli.queue_statistics import print_statistics
 from bayplan.explain.claims import claim_rows
 from bayplan.explain.explanation import domain_lines
 from bayplan.naming import counted, listed, short_key
@@ -72,6 +73,9 @@ def print_simulation(simulation: Simulation) -> None:
             _print_domains(console, decision)
     _print_claims(console, simulation)
     _print_gpus(console, simulation)
+    statistics = simulation.queue_statistics()
+    if statistics is not None:
+        print_statistics(console, statistics)
     if pending:
         console.print(f"\n[bold]Pending ({len(pending)})[/bold]")
         _print_pending(console, pending)

@@ -36,16 +36,23 @@ _PENDING = 3
     is_flag=True,
     help="Exit with status 3 if a pod stays pending.",
 )
+@click.option(
+    "--arrivals",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Jobs that arrive over time: CSV or JSON lines with name, queue, arrival, duration, pods.",
+)
 @click.option("--trace", metavar="NS/POD", help="Print each hook that runs for one pod.")
 def command(
     paths: tuple[str, ...],
     config: Path | None,
     plugins_dir: Path | None,
-    until: float,
+    until: float | None,
     seed: int,
     output: str,
     report: Path | None,
     fail_on_pending: bool,
+    arrivals: Path | None,
     trace: str | None,
 ) -> None:
     """Place the pods of manifest files on an embedded cluster, in virtual time."""
@@ -56,7 +63,14 @@ def command(
         raise InputError("--report - and -o json both write to standard output; give a file")
     with render.progress() as progress:
         simulation, manifests = simulate(
-            paths, config, plugins_dir, until, seed, progress=progress, trace=trace
+            paths,
+            config,
+            plugins_dir,
+            until,
+            seed,
+            progress=progress,
+            trace=trace,
+            arrivals=arrivals,
         )
     if trace is not None:
         _check_traced(simulation, trace)

@@ -11,10 +11,19 @@ from bayplan.api.selectors import Requirement, Selector
 from bayplan.dialects.reading import timestamp
 from bayplan.topology.network.tree import HOSTNAME, Layer
 
-__all__ = ["NAME", "QUEUE_LABEL", "gang_of", "layers_of", "membership_of", "queue_of"]
+__all__ = [
+    "GROUP_ANNOTATION",
+    "NAME",
+    "QUEUE_LABEL",
+    "gang_of",
+    "layers_of",
+    "membership_of",
+    "queue_of",
+]
 
 NAME = "KAI"
-_GROUP_ANNOTATION = "pod-group-name"
+GROUP_ANNOTATION = "pod-group-name"
+"""The annotation that names a pod's PodGroup."""
 QUEUE_LABEL = "kai.scheduler/queue"
 """The label that names the queue of a pod without a PodGroup."""
 _SUB_GROUP_LABEL = "kai.scheduler/subgroup-name"
@@ -22,7 +31,7 @@ _SUB_GROUP_LABEL = "kai.scheduler/subgroup-name"
 
 def membership_of(pod: Pod) -> Membership | None:
     """Return the pod's gang by KAI's annotation."""
-    name = pod.metadata.annotations.get(_GROUP_ANNOTATION)
+    name = pod.metadata.annotations.get(GROUP_ANNOTATION)
     if not name:
         return None
     role = pod.metadata.labels.get(_SUB_GROUP_LABEL, "")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import pydantic
@@ -11,7 +11,7 @@ from pydantic_core import ErrorDetails
 from bayplan.errors import InputError, did_you_mean
 from bayplan.inputs.documents import Document
 
-__all__ = ["validated"]
+__all__ = ["checked", "validated"]
 
 Model = TypeVar("Model", bound=pydantic.BaseModel)
 
@@ -29,6 +29,20 @@ def validated(
     :param plugin: the plugin whose arguments are checked, for the message.
     :raises InputError: naming file, line, column, path and what was expected.
     """
+    return checked(model, content, lambda path: document.where((*at, *path)), at, plugin)
+
+
+def checked(
+    model: type[Model],
+    content: Any,
+    where: Callable[[tuple[str | int, ...]], str],
+    at: tuple[str | int, ...] = (),
+    plugin: str = "",
+) -> Model:
+    """Check a value as ``validated`` does; ``where`` tells the place of a path inside it.
+
+    :raises InputError: naming that place, the path and what was expected.
+    """
     try:
         return model.model_validate(content)
     except pydantic.ValidationError as exc:
@@ -38,7 +52,7 @@ def validated(
     loc = tuple(step for step in error["loc"] if step != "[key]")
     path = ".".join(str(step) for step in (*at, *loc))
     owner = f'plugin "{plugin}": ' if plugin else ""
-    raise InputError(f"{owner}{path}: {_text(model, content, error)}", document.where((*at, *loc)))
+    raise InputError(f"{owner}{path}: {_text(model, content, error)}", where(loc))
 
 
 def _text(model: type[Any], content: Any, error: ErrorDetails) -> str:

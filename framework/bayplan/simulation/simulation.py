@@ -27,9 +27,11 @@ from bayplan.naming import natural_key
 from bayplan.profiles.loading import ProfileSet
 from bayplan.scheduler.scheduler import Scheduler
 from bayplan.scheduler.virtual_time import VirtualTime
+from bayplan.simulation.queue_history import QueueHistory
+from bayplan.simulation.queue_statistics import Statistics
 from bayplan.snapshot import NodeTable
 
-__all__ = ["Simulation", "TimelineEntry", "resource_use"]
+__all__ = ["Progress", "Simulation", "TimelineEntry", "resource_use"]
 
 _MOST_NAMED = 4
 _STEPS_PER_REPORT = 64
@@ -56,7 +58,8 @@ class TimelineEntry:
 class Simulation:
     """One run: create the objects, let everything happen, then read the results.
 
-    :param until: virtual seconds to run at most.
+    :param until: virtual seconds to run at most; None runs ten minutes, or until nothing has been
+        due for ten minutes after the last arrival.
     :param explained: pods, by key, that will be explained: their decisions keep what each plugin
         said of the nodes, and so do the newest others.
     :param trace: a pod whose evaluations are logged hook by hook.
@@ -67,7 +70,7 @@ class Simulation:
         self,
         profiles: ProfileSet,
         seed: int = 0,
-        until: float = _DEFAULT_HORIZON,
+        until: float | None = None,
         explained: frozenset[str] = frozenset(),
         trace: Trace | None = None,
     ) -> None:
@@ -79,7 +82,12 @@ class Simulation:
         tables = None
         if explained:
             tables = DecisionTables(lambda: self.cluster.now, math.inf, always=explained)
-        self.scheduler = Scheduler(self.cluster, profiles, tables=tables, trace=trace)
+        self._queues = QueueHistory()
+        self.scheduler = Scheduler(
+            self.cluster, profiles, tables=tables, observer=self._queues, trace=trace
+        )
+        self._queues.follow(self.scheduler)
+        self._last_arrival = 0.0
         start_controllers(self.cluster)
 
     def create(self, objects: Iterable[ApiObject]) -> None:
@@ -88,6 +96,19 @@ class Simulation:
         An object that an API server would refuse is left out; ``refused`` names it.
         """
         create_in_order(self.cluster, objects)
+
+    def arrive(self, later: Iterable[tuple[float, ApiObject]]) -> None:
+        """Create objects at their times in virtual seconds, those of one time together."""
+        by_time: dict[float, list[ApiObject]] = {}
+        for at, obj in later:
+            by_time.setdefault(at, []).append(obj)
+        for at, objects in by_time.items():
+            self.cluster.clock.call_at(at, partial(self.create, objects))
+            self._last_arrival = max(self._last_arrival, at)
+
+    def queue_statistics(self) -> Statistics | None:
+        """Return what happened to the queues up to now; None without queues."""
+        return self._queues.statistics()
 
     def annotations(self) -> dict[str, dict[str, str]]:
         """Return the annotations about GPUs that bound pods got, by pod."""
@@ -130,10 +151,18 @@ class Simulation:
         started = time.perf_counter()
         report = partial(self._report, progress, count()) if progress is not None else None
         time_ = VirtualTime(self.cluster, self.scheduler, report, self._look)
-        time_.advance(self._until, idle=False)
+        time_.advance(self._horizon() if self._until is None else self._until, idle=False)
+        while self._until is None and self._last_arrival and self.cluster.clock.next_time(False):
+            time_.advance(self._horizon(), idle=False)
         self.wall_seconds += time.perf_counter() - started
 
+    def _horizon(self) -> float:
+        """Return how far to run: well beyond what is due next, if work arrives over time."""
+        due = self.cluster.clock.next_time(idle=False) if self._last_arrival else None
+        return max(due or 0.0, self._last_arrival) + _DEFAULT_HORIZON
+
     def _look(self) -> None:
+        self._queues.look()
         for look in self._settled:
             look(self)
 
@@ -234,6 +263,7 @@ class Simulation:
                 }
                 for entry in self.timeline()
             ],
+            **_queue_figures(self.queue_statistics()),
             "stats": {
                 "pods": len(self.pods()),
                 "bound": len(placements),
@@ -243,6 +273,12 @@ class Simulation:
                 "cycles": self.scheduler.statistics.cycles,
             },
         }
+
+
+def _queue_figures(statistics: Statistics | None) -> dict[str, Any]:
+    if statistics is None:
+        return {}
+    return {"queues": statistics.queues_json(), "fairness": statistics.cluster_json()}
 
 
 def _gpus_of(pod: Pod) -> list[dict[str, str]]:

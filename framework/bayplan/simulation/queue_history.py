@@ -1,0 +1,215 @@
+"""Follows the queues of a simulation, and sums up at its end what happened to them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from bayplan.plugin.base import Unit
+from bayplan.queues.job_waits import JobWaits
+from bayplan.queues.report import QueueReport, ResourceReport
+from bayplan.scheduler.observer import Observer
+from bayplan.scheduler.scheduler import Scheduler
+from bayplan.simulation.queue_statistics import QueueStatistics, Statistics, Waits, jain
+from bayplan.snapshot import PodInfo, Snapshot
+
+__all__ = ["QueueHistory"]
+
+_Parts = npt.NDArray[np.float64]
+"""Parts of what all nodes offer of one resource: used, deserved, entitled, demand."""
+
+_USED, _DESERVED, _ENTITLED, _DEMAND = range(4)
+_NOTHING = 1e-9
+
+Key = tuple[str, str]
+"""A queue's system and name."""
+
+
+@dataclass
+class _Track:
+    """One queue: what it has now, and its sums over time in parts times seconds, by resource."""
+
+    report: QueueReport
+    now: dict[str, _Parts] = field(default_factory=dict)
+    sums: dict[str, _Parts] = field(default_factory=dict)
+    series: list[tuple[float, float]] = field(default_factory=list)
+    waits: list[float] = field(default_factory=list)
+    evictions: int = 0
+
+    def pass_time(self, seconds: float) -> None:
+        """Add what holds now for some seconds."""
+        for name, parts in self.now.items():
+            self.sums[name] = self.sums.get(name, 0.0) + seconds * parts
+
+    def see(self, report: QueueReport, capacity: Mapping[str, float], at: float) -> None:
+        """Take in the queue as it is from a time on."""
+        self.report = report
+        self.now = {}
+        for column, found in report.resources.items():
+            name = _offered(column, capacity)
+            if name is not None:
+                parts = np.minimum(_amounts(found) / capacity[name], 1.0)
+                self.now[name] = self.now.get(name, 0.0) + parts
+        share = max((float(parts[_USED]) for parts in self.now.values()), default=0.0)
+        if self.series and self.series[-1][0] == at:
+            self.series.pop()
+        if not self.series or abs(self.series[-1][1] - share) > _NOTHING:
+            self.series.append((at, share))
+
+    def ratio(self, part: int, of: int) -> float | None:
+        """Return the largest ratio of two sums over the resources, None where both are nothing."""
+        sums = [one for one in self.sums.values() if one[of] > _NOTHING]
+        return max((float(one[part] / one[of]) for one in sums), default=None)
+
+    def mean_share(self, until: float) -> float:
+        """Return the mean of the dominant share from 0 to a time."""
+        ends = [*(at for at, _ in self.series[1:]), until]
+        spans = zip(self.series, ends, strict=False)
+        total = sum(share * max(0.0, end - at) for (at, share), end in spans)
+        return total / until if until > 0 else 0.0
+
+
+def _amounts(found: ResourceReport) -> _Parts:
+    entitled = min(found.fair, found.demand)
+    return np.array([found.used, found.deserved, entitled, found.demand])
+
+
+def _offered(column: str, capacity: Mapping[str, float]) -> str | None:
+    """Return the resource of the nodes that a column counts, which may be of one flavor."""
+    of_flavor = column.partition("/")[2]
+    return next((name for name in (column, of_flavor) if name in capacity), None)
+
+
+class QueueHistory(Observer):
+    """Sums up queues over virtual time; between two changes, what they use stays the same."""
+
+    def __init__(self) -> None:
+        self._scheduler: Scheduler | None = None
+        self._waits: JobWaits | None = None
+        self._tracks: dict[Key, _Track] = {}
+        self._capacity: Mapping[str, float] = {}
+        self._seen_at = 0.0
+        self._changed = True
+
+    def follow(self, scheduler: Scheduler) -> None:
+        """Follow a scheduler, from its start."""
+        self._scheduler = scheduler
+        snapshot = scheduler.snapshot
+        self._waits = JobWaits(
+            snapshot, lambda: scheduler.now, lambda _: scheduler.now, self._waited
+        )
+        snapshot.on_living(lambda pod, added: self._mark())
+        snapshot.on_pod(lambda pod, node, placed: self._mark())
+
+    def _mark(self) -> None:
+        self._changed = True
+
+    # What happens ------------------------------------------------------------------------
+
+    def bound(self, pod: PodInfo, node: str, cycle: int, attempts: int, seconds: float) -> None:
+        """Note that a job may have started."""
+        if self._waits is not None:
+            self._waits.started(pod)
+
+    def evicted(self, pod: PodInfo, reason: str) -> None:
+        """Count an evicted pod in its queue and its ancestors."""
+        for track in self._path(pod):
+            track.evictions += 1
+
+    def _waited(self, pod: PodInfo, seconds: float) -> None:
+        for track in self._path(pod):
+            track.waits.append(seconds)
+
+    def _path(self, pod: PodInfo) -> Iterable[_Track]:
+        """Yield the tracks of a pod's queue and its ancestors."""
+        assert self._scheduler is not None
+        queue = self._scheduler.queue_of(Unit(pod.gang or pod.key, [pod]))
+        if queue is None:
+            return
+        if not self._tracks:
+            self.look()
+        system, _, name = queue.partition("/")
+        track = self._tracks.get((system, name))
+        while track is not None:
+            yield track
+            track = self._tracks.get((system, track.report.parent))
+
+    def look(self) -> None:
+        """Take in what has changed; called at each instant, once nothing is left to do at it."""
+        if not self._changed or self._scheduler is None:
+            return
+        self._changed = False
+        self._pass_time()
+        reports = self._scheduler.queue_reports()
+        self._capacity = _capacity(self._scheduler.snapshot, reports)
+        for report in reports:
+            key = (report.system, report.name)
+            track = self._tracks.get(key)
+            if track is None:
+                track = self._tracks[key] = _Track(report)
+            track.see(report, self._capacity, self._seen_at)
+
+    def _pass_time(self) -> None:
+        assert self._scheduler is not None
+        now = self._scheduler.now
+        for track in self._tracks.values():
+            track.pass_time(now - self._seen_at)
+        self._seen_at = now
+
+    # At the end --------------------------------------------------------------------------
+
+    def statistics(self) -> Statistics | None:
+        """Return the sums up to now; None if there was no queue."""
+        self.look()
+        if not self._tracks or self._waits is None:
+            return None
+        self._pass_time()
+        waiting: dict[Key, list[float]] = {}
+        for pod, seconds in self._waits.waiting():
+            for track in self._path(pod):
+                key = (track.report.system, track.report.name)
+                waiting.setdefault(key, []).append(seconds)
+        until = self._seen_at
+        queues = [
+            _statistics(track, waiting.get(key, ()), until) for key, track in self._tracks.items()
+        ]
+        satisfied = [q.satisfaction for q in queues if q.leaf and q.satisfaction is not None]
+        return Statistics(until, queues, self._utilisation(until), jain(satisfied))
+
+    def _utilisation(self, until: float) -> dict[str, float]:
+        """Return how much of each resource the roots used, as a part of what the nodes offer."""
+        roots = [one for one in self._tracks.values() if not one.report.parent]
+        used = {
+            name: sum(float(one.sums[name][_USED]) for one in roots if name in one.sums)
+            for name in self._capacity
+        }
+        return {name: total / until if until > 0 else 0.0 for name, total in used.items()}
+
+
+def _statistics(track: _Track, waiting: Sequence[float], until: float) -> QueueStatistics:
+    report = track.report
+    satisfaction = track.ratio(_USED, _ENTITLED)
+    return QueueStatistics(
+        report.system,
+        report.name,
+        report.parent,
+        not report.children,
+        track.series,
+        track.mean_share(until),
+        Waits.of(track.waits, waiting),
+        track.ratio(_USED, _DESERVED),
+        None if satisfaction is None else min(1.0, satisfaction),
+        track.evictions,
+    )
+
+
+def _capacity(snapshot: Snapshot, reports: Sequence[QueueReport]) -> dict[str, float]:
+    """Return what all nodes offer of the resources that queues count, where it is anything."""
+    nodes = snapshot.nodes
+    columns = dict.fromkeys(name for report in reports for name in report.resources)
+    names = dict.fromkeys(part for name in columns for part in (name, name.partition("/")[2]))
+    found = {name: float(nodes.allocatable(name).sum()) for name in names if name}
+    return {name: total for name, total in found.items() if total > 0}

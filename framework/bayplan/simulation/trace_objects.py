@@ -1,0 +1,145 @@
+"""Pods and pod groups for the jobs of a trace, as the system of their queue spells them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from bayplan.api import KINDS, ApiObject, decode_object, kind_of
+from bayplan.dialects import kai, volcano
+from bayplan.errors import InputError, did_you_mean
+from bayplan.inputs.durations import DURATION_ANNOTATION
+from bayplan.simulation.trace import TraceJob
+
+__all__ = ["arrivals_of_trace"]
+
+_SYSTEMS = {
+    ("scheduling.volcano.sh", "Queue"): "volcano",
+    ("scheduling.run.ai", "Queue"): "kai",
+    ("scheduling.sigs.k8s.io", "ElasticQuota"): "koordinator",
+    ("kueue.x-k8s.io", "LocalQueue"): "kueue",
+}
+"""The kinds of the objects that jobs name as their queue."""
+_GANG = "gang.scheduling.koordinator.sh/"
+_QUOTA_LABEL = "quota.scheduling.koordinator.sh/name"
+_KUEUE = "kueue.x-k8s.io/"
+
+Plain = dict[str, Any]
+
+
+def arrivals_of_trace(
+    jobs: Sequence[TraceJob], objects: Iterable[ApiObject]
+) -> list[tuple[float, ApiObject]]:
+    """Return the objects of all jobs, each with when it arrives, in seconds.
+
+    :param objects: those of the cluster, among them the queues.
+    :raises InputError: for a queue that is not among them, or that two systems have.
+    """
+    queues = _queues(objects)
+    made: list[tuple[float, ApiObject]] = []
+    for job in jobs:
+        for content in _job(job, *_queue_of(job, queues)):
+            group, _, _ = str(content["apiVersion"]).rpartition("/")
+            made.append((job.arrival, decode_object(KINDS[group, content["kind"]], content)))
+    return made
+
+
+def _queues(objects: Iterable[ApiObject]) -> dict[str, list[ApiObject]]:
+    """Return the objects that define queues, by ``NAME`` and by ``SYSTEM/NAME``."""
+    found: dict[str, list[ApiObject]] = {}
+    for obj in objects:
+        system = _system(obj)
+        if system:
+            for name in (obj.metadata.name, f"{system}/{obj.metadata.name}"):
+                found.setdefault(name, []).append(obj)
+    return found
+
+
+def _system(obj: ApiObject) -> str:
+    kind = kind_of(obj)
+    return _SYSTEMS.get((kind.group, kind.name), "")
+
+
+def _queue_of(job: TraceJob, queues: Mapping[str, Sequence[ApiObject]]) -> tuple[str, str, str]:
+    """Return the system, the namespace and the name of a job's queue."""
+    if not job.queue:
+        return "", "default", ""
+    found = queues.get(job.queue, ())
+    if not found:
+        near = did_you_mean(job.queue, queues)
+        raise InputError(f'there is no queue "{job.queue}"{near}', job.where)
+    if len(found) > 1:
+        names = " and ".join(f"{_system(one)} {one.metadata.namespace}".strip() for one in found)
+        raise InputError(f'several queues have the name "{job.queue}": {names}', job.where)
+    queue, system = found[0], _system(found[0])
+    namespace = queue.metadata.namespace if system == "kueue" else "default"
+    return system, namespace or "default", queue.metadata.name
+
+
+def _job(job: TraceJob, system: str, namespace: str, queue: str) -> list[Plain]:
+    """Return the manifests of a job: a pod group where the system has one, and the pods."""
+    meta: Plain = {"namespace": namespace, "labels": {}, "annotations": {}}
+    if job.duration is not None:
+        meta["annotations"][DURATION_ANNOTATION] = f"{job.duration:.3f}s"
+    groups = _MEMBERS.get(system, _plain)(job, meta, queue)
+    spec: Plain = {
+        "priority": job.priority,
+        "restartPolicy": "Never",
+        "containers": [{"name": "main", "resources": {"requests": dict(job.requests)}}],
+    }
+    names = [job.name] if job.pods == 1 else [f"{job.name}-{at}" for at in range(job.pods)]
+    pods = [
+        {"apiVersion": "v1", "kind": "Pod", "metadata": {**meta, "name": name}, "spec": spec}
+        for name in names
+    ]
+    return [*groups, *pods]
+
+
+# How a system's pods name their queue and their group; each adds to the pods' metadata and returns
+# the group's manifest.
+
+
+def _volcano(job: TraceJob, meta: Plain, queue: str) -> list[Plain]:
+    meta["annotations"][volcano.GROUP_ANNOTATION] = job.name
+    meta["annotations"][volcano.QUEUE_ANNOTATION] = queue
+    return [_group("scheduling.volcano.sh/v1beta1", job, meta, queue)]
+
+
+def _kai(job: TraceJob, meta: Plain, queue: str) -> list[Plain]:
+    meta["annotations"][kai.GROUP_ANNOTATION] = job.name
+    meta["labels"][kai.QUEUE_LABEL] = queue
+    return [_group("scheduling.run.ai/v2alpha2", job, meta, queue)]
+
+
+def _group(version: str, job: TraceJob, meta: Plain, queue: str) -> Plain:
+    named = {"name": job.name, "namespace": meta["namespace"]}
+    spec = {"minMember": job.pods, "queue": queue}
+    return {"apiVersion": version, "kind": "PodGroup", "metadata": named, "spec": spec}
+
+
+def _koordinator(job: TraceJob, meta: Plain, queue: str) -> list[Plain]:
+    meta["labels"][_QUOTA_LABEL] = queue
+    return _plain(job, meta, queue)
+
+
+def _kueue(job: TraceJob, meta: Plain, queue: str) -> list[Plain]:
+    meta["labels"][f"{_KUEUE}queue-name"] = queue
+    if job.pods > 1:
+        meta["labels"][f"{_KUEUE}pod-group-name"] = job.name
+        meta["annotations"][f"{_KUEUE}pod-group-total-count"] = str(job.pods)
+    return []
+
+
+def _plain(job: TraceJob, meta: Plain, queue: str) -> list[Plain]:
+    if job.pods > 1:
+        meta["annotations"][f"{_GANG}name"] = job.name
+        meta["annotations"][f"{_GANG}min-available"] = str(job.pods)
+    return []
+
+
+_MEMBERS: Mapping[str, Callable[[TraceJob, Plain, str], list[Plain]]] = {
+    "volcano": _volcano,
+    "kai": _kai,
+    "koordinator": _koordinator,
+    "kueue": _kueue,
+}
