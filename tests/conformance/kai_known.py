@@ -6,7 +6,7 @@ __all__ = ["KNOWN_DIFFERENCES"]
 
 _TOPOLOGY = "the gang gets as good a domain, another one or other nodes of it"
 _NUMA = "where pods stand on NUMA nodes is not read from KAI's annotation"
-_PREFILTER = "asks the pre-filter alone; no node has the devices of both claims"
+_CLAIMS = "asks the pre-filter alone; no node has the devices of both claims"
 _DRA = "nobody is evicted for a claim that a user made: it keeps its devices"
 
 KNOWN_DIFFERENCES: dict[str, str] = {
@@ -19,5 +19,5 @@ KNOWN_DIFFERENCES: dict[str, str] = {
     "actions/integration_tests/numa/numa#TestNumaBookkeepingThroughFullPipeline-2": _NUMA,
     "actions/integration_tests/reclaim/reclaim_gpu_dra#TestReclaimGpuDRAIntegrationTest-1": _DRA,
     "actions/reclaim/reclaim_numa#TestHandleReclaimNuma-1": _NUMA,
-    "plugins/dynamicresources/dynamicresources#TestDynamicResourceAllocationPreFilter-2": _PREFILTER,
+    "plugins/dynamicresources/dynamicresources#TestDynamicResourceAllocationPreFilter-2": _CLAIMS,
 }
