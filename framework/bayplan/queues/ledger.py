@@ -117,12 +117,16 @@ class Ledger:
 
     def sum_of(self, pods: Iterable[PodInfo]) -> AmountRows:
         """Return what several pods take together, as a row of the tree's columns."""
-        total = np.zeros(len(self.tree.resources))
+        # Pods of one job mostly are equal, and equal pods have one vector.
+        counts: dict[int, tuple[AmountRows, int]] = {}
         for pod in pods:
             own = self.amounts_of(pod)
+            counts[id(own)] = (own, counts.get(id(own), (own, 0))[1] + 1)
+        total = np.zeros(len(self.tree.resources))
+        for own, count in counts.values():
             if len(own) > len(total):
                 total = np.concatenate((total, np.zeros(len(own) - len(total))))
-            total[: len(own)] += own
+            total[: len(own)] += own * count
         return total
 
     # Following ---------------------------------------------------------------------------

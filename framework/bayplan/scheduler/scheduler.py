@@ -411,10 +411,7 @@ class Scheduler:
             return profile.cycle.make_room(unit, before, number, state.now, action)
         if nomination is None:
             # Room for a unit of a queue is made once nothing else can be placed.
-            result = run(unit, number, state.now, preempt=not queued.lane)
-            if action and result.decision.outcome is Outcome.UNSCHEDULABLE:
-                return profile.cycle.make_room(unit, result.decision, number, state.now, action)
-            return result
+            return run(unit, number, state.now, preempt=not queued.lane)
         state.nominator.suspend(unit.key)
         result = run(unit, number, state.now, preempt=not nomination.victims and not queued.lane)
         if result.reserved or result.preemption is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,7 +15,7 @@ from bayplan.inputs.durations import parse_duration
 from bayplan.queues.ledger import Ledger
 from bayplan.queues.tree import AmountRows
 from bayplan_plugins.queues.fair_share.capacity import over_quota
-from bayplan_plugins.queues.fair_share.jobs import Job, Jobs, pod_order
+from bayplan_plugins.queues.fair_share.jobs import Job, Jobs
 from bayplan_plugins.queues.fair_share.lines import victim_line
 from bayplan_plugins.queues.fair_share.min_runtime import (
     ReclaimResolution,
@@ -139,7 +140,8 @@ class Actions:
         most = self._args.max_consolidation_preemptees
         if most == 0 or not candidate.job.preemptible or not self._are_enough(candidate.unit):
             return None
-        victims = [job for job in self._running() if job.key != candidate.job.key]
+        victims = self._running(lambda queue, pod: True)
+        victims = [job for job in victims if job.key != candidate.job.key]
         if most > 0:
             victims = victims[: most + 1]
         return self._way(victims, lambda unit, lost: True, moves_all=True)
@@ -149,15 +151,14 @@ class Actions:
         reclaimer = self._reclaimer(candidate, candidate.unit, shares)
         if not reclaimer.may_start():
             return None
-        considered: dict[str, bool] = {}
-        victims = []
-        for job in self._running():
-            if job.queue == candidate.job.queue:
-                continue
-            if job.queue not in considered:
-                considered[job.queue] = reclaimer.may_consider(shares.tree.row_of[job.queue])
-            if considered[job.queue] and (job.is_elastic or not self._is_safe(job, candidate)):
-                victims.append(job)
+        own = candidate.job.queue
+        row_of = shares.tree.row_of
+        consider = cache(lambda queue: queue != own and reclaimer.may_consider(row_of[queue]))
+        victims = [
+            job
+            for job in self._running(lambda queue, pod: consider(queue))
+            if job.is_elastic or not self._is_safe(job, candidate)
+        ]
 
         def accepts(unit: Unit, lost: Losses) -> bool:
             if not self._keep_minimum(lost, candidate):
@@ -172,13 +173,9 @@ class Actions:
             self._ledger.tree, candidate.row, candidate.requested
         ):
             return None
+        lower = self._running(lambda queue, pod: queue == job.queue and pod.priority < job.priority)
         victims = [
-            other
-            for other in self._running()
-            if other.queue == job.queue
-            and other.priority < job.priority
-            and other.key != job.key
-            and (other.is_elastic or not self._is_safe(other, candidate))
+            other for other in lower if other.is_elastic or not self._is_safe(other, candidate)
         ]
         return self._way(victims, lambda unit, lost: self._keep_minimum(lost, candidate))
 
@@ -265,8 +262,8 @@ class Actions:
         needed = sum(pod.requests.get(_GPU, 0) for pod in unit.pods)
         return bool(needed <= free + leaving)
 
-    def _running(self) -> list[Job]:
-        """Return the preemptible jobs that hold nodes."""
+    def _running(self, may_go: Callable[[str, PodInfo], bool]) -> list[Job]:
+        """Return the preemptible jobs that hold nodes, of those queues and pods that may go."""
         pods: dict[str, list[PodInfo]] = {}
         for pod, _ in self._handle.snapshot.placed.values():
             if not pod.terminating:
@@ -274,6 +271,8 @@ class Actions:
         jobs = []
         for own in pods.values():
             queue = self._queue_of(own[0])
-            if queue in self._ledger.tree.row_of and self._jobs.is_preemptible(own[0]):
-                jobs.append(self._jobs.job(sorted(own, key=pod_order), queue))
+            if queue not in self._ledger.tree.row_of or not may_go(queue, own[0]):
+                continue
+            if self._jobs.is_preemptible(own[0]):
+                jobs.append(self._jobs.job(own, queue))
         return jobs

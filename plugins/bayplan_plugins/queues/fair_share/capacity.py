@@ -7,7 +7,15 @@ import numpy as np
 from bayplan.queues.tree import EPSILON, AmountRows, QueueTree
 from bayplan_plugins.queues.policy import QuotaRefusal
 
-__all__ = ["LIMIT", "QUOTA", "is_preemptible", "job_over_capacity", "over_limit", "over_quota"]
+__all__ = [
+    "LIMIT",
+    "QUOTA",
+    "is_preemptible",
+    "job_over_capacity",
+    "over_limit",
+    "over_quota",
+    "overrun",
+]
 
 LIMIT, QUOTA = "limit", "quota for non-preemptible pods"
 """The bounds that a refusal names (KAI's reasons OverLimit and NonPreemptibleOverQuota)."""
@@ -32,6 +40,24 @@ def job_over_capacity(
     excess = over_limit(tree, row, requested)
     if excess is None and not preemptible:
         excess = over_quota(tree, row, requested)
+    return excess
+
+
+def overrun(tree: QueueTree, row: int, taken: AmountRows, preemptible: bool) -> QuotaRefusal | None:
+    """Return what is exceeded on the way to the root now that the tree counts a pod of a queue.
+
+    :param taken: what the pod takes.
+    """
+    path = tree.paths[row]
+    over = tree.used[path] > tree.limit[path] + EPSILON
+    if not preemptible:
+        over |= tree.fixed[path] > tree.deserved[path] + EPSILON
+    if not (over & (taken > 0)).any():
+        return None
+    before = tree.used - taken, tree.fixed - (0.0 if preemptible else taken)
+    excess = _first(LIMIT, tree, row, taken, before[0], tree.limit)
+    if excess is None and not preemptible:
+        excess = _first(QUOTA, tree, row, taken, before[1], tree.deserved)
     return excess
 
 

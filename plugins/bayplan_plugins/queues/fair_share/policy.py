@@ -17,9 +17,9 @@ from bayplan.dialects import kai
 from bayplan.inputs.durations import parse_duration
 from bayplan.queues.ledger import Ledger, PodRules
 from bayplan.queues.tree import AmountRows
-from bayplan.snapshot import Snapshot
+from bayplan.snapshot import Snapshot, SpecFacts
 from bayplan_plugins.queues.fair_share.actions import Actions
-from bayplan_plugins.queues.fair_share.capacity import job_over_capacity
+from bayplan_plugins.queues.fair_share.capacity import job_over_capacity, overrun
 from bayplan_plugins.queues.fair_share.division import Division
 from bayplan_plugins.queues.fair_share.gpu_requests import (
     claim_problem,
@@ -40,6 +40,8 @@ __all__ = ["FairShareArgs", "FairSharePolicy"]
 _GPUS = "nvidia.com/gpu"
 _KINDS = ("cpu", "memory", _GPUS)
 """What KAI's queues share; they know nothing of other resources."""
+
+_MOST_SPECS = 20_000
 
 Action = Literal["allocate", "consolidation", "reclaim", "preempt", "stalegangeviction"]
 
@@ -99,6 +101,7 @@ class FairSharePolicy:
             action for action in args.actions if action != "stalegangeviction"
         )
         self._jobs = Jobs(handle)
+        self._plain: dict[SpecFacts, Amounts] = {}
         rules = PodRules(
             queue_of=self.queue_of,
             amounts=self._amounts,
@@ -107,6 +110,7 @@ class FairSharePolicy:
         )
         snapshot = handle.snapshot
         self.ledger = Ledger(snapshot, _queues, (KaiQueue,), (KaiPodGroup,), rules)
+        self._heads: dict[str, tuple[Unit, int, AmountRows]] = {}
         self._shares: tuple[object, FairShares] | None = None
         self._standings: tuple[FairShares, Standings] | None = None
         self._actions = Actions(args, handle, self.ledger, self._jobs, self.shares, self.queue_of)
@@ -155,9 +159,16 @@ class FairSharePolicy:
         return problem or claim_problem(pod, queue, self._handle.snapshot)
 
     def _amounts(self, pod: PodInfo) -> Amounts:
-        amounts = {name: float(pod.requests.get(name, 0)) for name in _KINDS}
-        amounts[_GPUS] += gpus_of_claims(pod, self._handle.snapshot)
-        return amounts
+        known = self._plain.get(pod.facts)
+        if known is None:
+            if len(self._plain) >= _MOST_SPECS:
+                self._plain.clear()
+            known = {name: float(pod.requests.get(name, 0)) for name in _KINDS}
+            self._plain[pod.facts] = known
+        if not pod.spec.resource_claims:
+            return known
+        gpus = gpus_of_claims(pod, self._handle.snapshot)
+        return {**known, _GPUS: known[_GPUS] + gpus}
 
     def admit(self) -> None:
         """Admit nothing: pods are gated one by one."""
@@ -174,10 +185,17 @@ class FairSharePolicy:
             self._standings = (shares, Standings(shares))
         rows = {shares.tree.row_of[name]: unit for name, unit in heads.items()}
         found = {row: Head(self._asked(unit)) for row, unit in rows.items()}
+        self._heads = {u.key: self._heads[u.key] for u in heads.values() if u.key in self._heads}
         return shares.tree.name(self._standings[1].first(found))
 
     def _asked(self, unit: Unit) -> AmountRows:
-        return self.ledger.sum_of(self.turn(unit) or unit.pods)
+        """Return what a head asks for, as long as it stays the head and its members do."""
+        have = len(self._handle.gang(unit.gang.key).bound) if unit.gang is not None else 0
+        known = self._heads.get(unit.key)
+        if known is None or known[0] is not unit or known[1] != have:
+            asked = self.ledger.sum_of(self.turn(unit) or unit.pods)
+            known = self._heads[unit.key] = (unit, have, asked)
+        return known[2]
 
     def turn(self, unit: Unit) -> Sequence[PodInfo] | None:
         """Place what the minimum lacks together, then one pod at a time."""
@@ -205,13 +223,7 @@ class FairSharePolicy:
         if row is None:
             return None
         preemptible = self._jobs.is_preemptible(pod)
-        taken = self.ledger.amounts_of(pod)
-        tree = self.ledger.tree
-        tree.use(row, taken, -1, not preemptible)
-        try:
-            return job_over_capacity(tree, row, taken, preemptible)
-        finally:
-            tree.use(row, taken, 1, not preemptible)
+        return overrun(self.ledger.tree, row, self.ledger.amounts_of(pod), preemptible)
 
     # Making room -------------------------------------------------------------------------
 
