@@ -25,7 +25,9 @@ from plane import SECONDS, ControlPlane, wait_until
 from bayplan.api import (
     ApiObject,
     ClusterNetworkTopology,
+    ElasticQuota,
     KaiPodGroup,
+    KaiQueue,
     NativePodGroup,
     ObjectMeta,
     OwnerReference,
@@ -39,6 +41,7 @@ from bayplan.api import (
     SchedulerPluginsPodGroup,
     Toleration,
     VolcanoPodGroup,
+    VolcanoQueue,
     kind_of,
 )
 from bayplan.api.configmap import ConfigMap
@@ -54,6 +57,7 @@ from bayplan.api.dra import (
     OpaqueConfiguration,
     ResourceClaimSpec,
 )
+from bayplan.api.elastic_quota import ElasticQuotaStatus
 from bayplan.api.network import ClusterNetworkTopologyStatus, TopologyDetail, TopologyInfo
 from bayplan.api.objects import KINDS
 from bayplan.api.pod import (
@@ -68,6 +72,7 @@ from bayplan.api.podgroup import (
     NativePodGroupStatus,
     PodGroupStatus,
 )
+from bayplan.api.queue_objects import KaiQueueStatus, VolcanoQueueStatus
 from bayplan.api.volumes import SELECTED_NODE, reference_to
 from bayplan.cluster.conditions import without_times
 from bayplan.cluster.kubernetes.credentials import Credentials
@@ -81,6 +86,7 @@ from bayplan.cluster.protocol import (
     CreateClaim,
     Event,
     Evict,
+    PatchAnnotations,
     PatchPodStatus,
     PatchStatus,
     PutConfigMap,
@@ -352,6 +358,67 @@ def test_the_status_of_a_network(wire: Wire, real: LiveCluster) -> None:
     ):
         wire.carry_out(PatchStatus(ClusterNetworkTopology, "default", status))
         assert wire.get(ClusterNetworkTopology, "default").status == status
+
+
+FEW = {"cpu": Quantity("1500m"), "nvidia.com/gpu": Quantity("4")}
+QUEUES: dict[type[ApiObject], tuple[Content, list[msgspec.Struct]]] = {
+    VolcanoQueue: (
+        {"weight": 1},
+        [
+            VolcanoQueueStatus(),
+            VolcanoQueueStatus("Open", 1, 2, 3, 4, 5, FEW),
+            VolcanoQueueStatus("Closing", allocated={"memory": Quantity("4Gi")}),
+        ],
+    ),
+    KaiQueue: (
+        {"displayName": "a"},
+        [
+            KaiQueueStatus(),
+            KaiQueueStatus(("a", "b"), FEW, FEW, {"cpu": Quantity("1")}),
+            KaiQueueStatus((), FEW),
+        ],
+    ),
+    ElasticQuota: (
+        {"max": {"cpu": 4}},
+        [
+            ElasticQuotaStatus(),
+            ElasticQuotaStatus(FEW),
+            ElasticQuotaStatus({"cpu": Quantity("1")}),
+        ],
+    ),
+}
+
+
+def made_queue(real: LiveCluster, type_: type[ApiObject]) -> str:
+    """Create a queue; return its key."""
+    kind = kind_of(type_())
+    head = {"apiVersion": f"{kind.group}/{kind.versions[0]}", "kind": kind.name}
+    meta = {"name": "a", **({"namespace": "default"} if kind.namespaced else {})}
+    real.apply([{**head, "metadata": meta, "spec": QUEUES[type_][0]}])
+    return "default/a" if kind.namespaced else "a"
+
+
+@needs(
+    "patch queues.scheduling.run.ai/status",
+    "patch queues.scheduling.volcano.sh/status",
+    "patch elasticquotas.scheduling.sigs.k8s.io/status",
+)
+@pytest.mark.parametrize("type_", QUEUES, ids=lambda type_: str(type_.__name__))
+def test_the_status_of_a_queue(wire: Wire, real: LiveCluster, type_: type[ApiObject]) -> None:
+    key = made_queue(real, type_)
+    statuses = QUEUES[type_][1]
+    for status in [*statuses, *reversed(statuses)]:
+        wire.carry_out(PatchStatus(type_, key, status))
+        assert getattr(wire.get(type_, key), "status", None) == status
+
+
+@needs("patch elasticquotas.scheduling.sigs.k8s.io")
+def test_annotations_that_tell_of_a_quota(wire: Wire, real: LiveCluster) -> None:
+    key = made_queue(real, ElasticQuota)
+    for said in ({"example.com/a": "1", "example.com/b": "2"}, {"example.com/a": "3"}):
+        wire.carry_out(PatchAnnotations(ElasticQuota, key, said))
+    found = wire.get(ElasticQuota, key).metadata.annotations
+    assert found == {"example.com/a": "3", "example.com/b": "2"}
 
 
 @needs("create configmaps", "patch configmaps")

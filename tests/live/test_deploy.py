@@ -417,6 +417,32 @@ async def crds_have_no_status_subresource(audit: Audit) -> None:
             assert record.content["status"]["phase"] in ("Running", "Scheduled")
 
 
+async def queues_say_what_they_have(audit: Audit) -> None:
+    """Volcano's, KAI's and Koordinator's queue of one name, and a pod of each."""
+    amounts = {"quota": -1, "limit": -1}
+    queues: dict[str, tuple[str, dict[str, Any]]] = {
+        "scheduling.volcano.sh/v1beta1": ("Queue", {"weight": 1}),
+        "scheduling.run.ai/v2": (
+            "Queue",
+            {"resources": dict.fromkeys(("cpu", "memory", "gpu"), amounts)},
+        ),
+        "scheduling.sigs.k8s.io/v1alpha1": ("ElasticQuota", {"max": {"cpu": 4}}),
+    }
+    made_of = (
+        {"apiVersion": version, "kind": kind, "metadata": {"name": "a"}, "spec": spec}
+        for version, (kind, spec) in queues.items()
+    )
+    objects = [make_node("n"), *(make_object(one) for one in made_of)]
+    async with scheduling(audit, objects) as (made, _):
+        made.create(
+            make_pod("v", annotations={"scheduling.volcano.sh/queue-name": "a"}),
+            make_pod("k", labels={"kai.scheduler/queue": "a"}),
+            make_pod("q", labels={"quota.scheduling.koordinator.sh/name": "a"}),
+        )
+        await made.run_out()
+        assert len(made.placements()) == 3
+
+
 async def nccl_is_told_in_config_maps(audit: Audit) -> None:
     profile = yaml.safe_load(only("ConfigMap")["data"]["config.yaml"])
     arguments = {"name": "GPUTopology", "args": {"nccl": "configMap"}}
@@ -477,6 +503,7 @@ async def do_everything(found: Audit) -> None:
         answers_get_lost,
         devices_come_by_resource_name,
         crds_have_no_status_subresource,
+        queues_say_what_they_have,
         nccl_is_told_in_config_maps,
         one_leads,
     ):

@@ -93,14 +93,24 @@ def _replacing(content: ConfigMap) -> list[dict[str, Any]]:
 def _all_fields(status: msgspec.Struct, before: msgspec.Struct | None) -> dict[str, Any]:
     """Return a status with all fields, so that a merge patch removes those that are unset.
 
-    Maps name the keys that they had before, too.
+    Maps and objects inside name what they had before, too.
     """
-    plain = msgspec.to_builtins(status, enc_hook=lambda quantity: quantity.text)
+    plain = _plain(status)
     for field in msgspec.structs.fields(status):
         if field.encode_name not in plain:
             value = msgspec.to_builtins(getattr(status, field.name))
             plain[field.encode_name] = value if value not in ([], {}) else None
-        known = getattr(before, field.name, None)
-        if isinstance(known, dict) and isinstance(plain[field.encode_name], dict):
-            plain[field.encode_name] = {**dict.fromkeys(known), **plain[field.encode_name]}
-    return dict(plain)
+    return _with_removals(plain, _plain(before) if before is not None else {})
+
+
+def _plain(status: msgspec.Struct) -> dict[str, Any]:
+    return dict(msgspec.to_builtins(status, enc_hook=lambda quantity: quantity.text))
+
+
+def _with_removals(new: dict[str, Any], old: dict[str, Any]) -> dict[str, Any]:
+    """Return a merge patch that leaves nothing of ``old`` that is not in ``new``."""
+    patch: dict[str, Any] = {**dict.fromkeys(old), **new}
+    for key, value in new.items():
+        if isinstance(value, dict) and isinstance(old.get(key), dict):
+            patch[key] = _with_removals(value, old[key])
+    return patch
