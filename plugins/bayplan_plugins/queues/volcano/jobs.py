@@ -27,12 +27,14 @@ _DEFAULT_TASK_PRIORITY = 1
 class Job:
     """A job: its pods on nodes by key (``placed``), without those that are terminating.
 
-    ``row`` is that of its queue, None without one.
+    ``row`` is that of its queue, None without one. ``allocated`` is what its pods take, None until
+    it is asked for.
     """
 
     key: str
     row: int | None
     placed: dict[str, PodInfo] = field(default_factory=dict)
+    allocated: AmountRows | None = None
 
 
 class Jobs:
@@ -125,7 +127,9 @@ class Jobs:
 
     def allocated(self, job: Job) -> AmountRows:
         """Return what the job's pods on nodes take."""
-        return self._ledger.sum_of(job.placed.values())
+        if job.allocated is None:
+            job.allocated = self._ledger.sum_of(job.placed.values())
+        return job.allocated
 
     def elastic(self, job: Job) -> AmountRows:
         """Return what the job has beyond its ``minResources``."""
@@ -152,6 +156,8 @@ class Jobs:
     def _moved(self, pod: PodInfo, node: str, placed: bool) -> None:
         key = pod.gang or pod.key
         job = self._jobs.get(key)
+        if job is not None:
+            job.allocated = None
         if not placed:
             if job is not None and job.placed.pop(pod.key, None) is not None and not job.placed:
                 del self._jobs[key]

@@ -186,11 +186,16 @@ class Tiers:
     # Victims -----------------------------------------------------------------------------
 
     def judge(
-        self, kind: str, claimant: Claimant, victims: Sequence[Victim], whole: bool
+        self,
+        kind: str,
+        claimant: Claimant,
+        victims: Callable[[], Iterable[Victim]],
+        whole: bool,
     ) -> Callable[[Victim], bool] | None:
         """Return what decides on victims: the first tier that accepts any; None where none does.
 
         :param kind: "preemptable" or "reclaimable".
+        :param victims: returns what may be asked for, as often as it is called.
         :param whole: whether jobs may end, which Volcano's gang plugin forbids.
         """
         guards = [vote for tier in self._victims[kind] for vote in tier if vote.__self__.protects]
@@ -202,6 +207,6 @@ class Tiers:
             def accepts(victim: Victim, votes: Sequence[Any] = votes) -> bool:
                 return all(vote(claimant, victim) for vote in (*guards, *votes))
 
-            if any(accepts(victim) for victim in victims):
+            if any(accepts(victim) for victim in victims()):
                 return accepts
         return None

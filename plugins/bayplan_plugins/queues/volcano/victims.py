@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from bayplan import PodInfo
 from bayplan.dialects import may_be_evicted
@@ -61,16 +62,26 @@ class VolcanoPlan:
     moves: Moves = Moves.NONE
     _accepts: Callable[[Victim], bool] | None = field(default=None, init=False)
 
-    @property
+    @cached_property
     def _requests(self) -> bool:
         return any(any(pod.requests.values()) for pod in self.claimant.pods)
 
     def decides(self) -> bool:
         """Tell whether there is any victim, and settle which tier decides."""
         kind = "preemptable" if self.within else "reclaimable"
-        found = [one for job in self._jobs() for one in self._parts(job)]
-        self._accepts = self.tiers.judge(kind, self.claimant, found, self.whole)
+        self._accepts = self.tiers.judge(kind, self.claimant, self._samples, self.whole)
         return self._accepts is not None
+
+    def _samples(self) -> Iterator[Victim]:
+        """Yield what each job would give up, whether or not its pods may be evicted."""
+        ledger, jobs = self.session.ledger, self.session.jobs
+        for job in self._jobs():
+            assert job.row is not None, "asked of jobs of queues"
+            if jobs.surplus(job):
+                pod = max(job.placed.values(), key=self._task_key)
+                yield Victim(job, [pod], job.row, ledger.amounts_of(pod), False)
+            elif job.key != self.claimant.job.key:
+                yield Victim(job, list(job.placed.values()), job.row, jobs.allocated(job), True)
 
     def steps(self) -> Iterator[Step]:
         """Yield victims in Volcano's order, judged by what is left after those before.
@@ -154,14 +165,14 @@ class VolcanoPlan:
     def _parts(self, job: Job) -> Iterator[Victim]:
         """Yield what a job can give up now: pods beyond its minimum, then the whole job."""
         assert job.row is not None, "asked of jobs of queues"
-        pods = sorted(job.placed.values(), key=self._task_key, reverse=True)
-        may_go = [pod for pod in pods if self._may_go(pod)]
         if self.session.jobs.surplus(job):
-            for pod in may_go:
-                yield Victim(job, [pod], job.row, self.session.ledger.amounts_of(pod), False)
-            return
-        if may_go and len(may_go) == len(pods) and job.key != self.claimant.job.key:
-            yield Victim(job, pods, job.row, self.session.ledger.sum_of(pods), True)
+            for pod in sorted(job.placed.values(), key=self._task_key, reverse=True):
+                if self._may_go(pod):
+                    yield Victim(job, [pod], job.row, self.session.ledger.amounts_of(pod), False)
+        elif job.key != self.claimant.job.key:
+            pods = list(job.placed.values())
+            if all(self._may_go(pod) for pod in pods):
+                yield Victim(job, pods, job.row, self.session.jobs.allocated(job), True)
 
     def _task_key(self, pod: PodInfo) -> tuple[object, ...]:
         return self.tiers.task_order(pod), pod.rank or 0, pod.key
@@ -189,4 +200,4 @@ class VolcanoPlan:
             return False
         claimant = self.claimant
         mine = Victim(claimant.job, claimant.pods, claimant.row, claimant.request, False)
-        return self.tiers.judge("reclaimable", back, [mine], True) is not None
+        return self.tiers.judge("reclaimable", back, lambda: [mine], True) is not None

@@ -36,14 +36,13 @@ class Capacity(Voter):
 
     def queue_order(self, row: int) -> tuple[float, ...]:
         """Order by priority, then by share along the path from below the root."""
-        tree, may = self.session.tree, self._may
+        tree, deserved = self.session.tree, self._may.deserved
         path = self.session.path(row)
-        below = path[:-1] if self.session.hierarchical and len(path) > 1 else path
-        shares = dominant_share(tree.used, may.deserved)
-        key: list[float] = [-float(tree.queues[row].priority)]
-        for one in reversed(below):
-            key += [float(shares[one]), float(not (may.deserved[one] > EPSILON).any())]
-        return tuple(key)
+        below = list(path[:-1] if self.session.hierarchical and len(path) > 1 else path)[::-1]
+        shares = dominant_share(tree.used[below], deserved[below]).tolist()
+        idle = (~(deserved[below] > EPSILON).any(axis=1)).tolist()
+        parts = [float(part) for pair in zip(shares, idle, strict=True) for part in pair]
+        return (-float(tree.queues[row].priority), *parts)
 
     def victim_queue_order(self, row: int, claimant: int) -> tuple[float, ...]:
         """Order by how deep the common ancestor with the claimant's queue is, the deepest first."""
