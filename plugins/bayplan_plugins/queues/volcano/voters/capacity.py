@@ -40,8 +40,8 @@ class Capacity(Voter):
         path = self.session.path(row)
         below = list(path[:-1] if self.session.hierarchical and len(path) > 1 else path)[::-1]
         shares = dominant_share(tree.used[below], deserved[below]).tolist()
-        idle = (~(deserved[below] > EPSILON).any(axis=1)).tolist()
-        parts = [float(part) for pair in zip(shares, idle, strict=True) for part in pair]
+        unowed = [float(not (deserved[one] > EPSILON).any()) for one in below]
+        parts = [part for pair in zip(shares, unowed, strict=True) for part in pair]
         return (-float(tree.queues[row].priority), *parts)
 
     def victim_queue_order(self, row: int, claimant: int) -> tuple[float, ...]:
