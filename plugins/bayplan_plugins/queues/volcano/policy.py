@@ -169,7 +169,7 @@ class VolcanoPolicy:
         request = self.ledger.sum_of(pods)
         claimant = Claimant(job, pods, row, request, jobs.priority(job, unit.pods))
         found = plan_for(self._session, self._tiers, claimant, action)
-        return f"{action}: {found}" if isinstance(found, str) else found
+        return f"{action}: {found}." if isinstance(found, str) else found
 
     def overdue(self) -> Overdue | None:
         """Evict nothing that no unit waits for."""

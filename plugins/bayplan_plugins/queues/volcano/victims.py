@@ -32,9 +32,9 @@ def plan_for(
     """
     job, pending = claimant.job, len(claimant.pods)
     if not tiers.starving(job, pending):
-        return "it has the pods that it needs"
+        return "the job has the pods that it needs"
     if any(pod.pod.spec.preemption_policy == "Never" for pod in claimant.pods):
-        return "preemptionPolicy: Never"
+        return "its preemptionPolicy is Never"
     within = _VOTES[action] == "preemptable"
     queue = session.tree.name(claimant.row)
     if not within:
