@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from enum import Enum
 
 from bayplan.api.queue import Amounts
-from bayplan_plugins.queues.cluster_queue.conditions import is_true
 from bayplan_plugins.queues.cluster_queue.settings import Settings
 from bayplan_plugins.queues.cluster_queue.snapshot import QueueView, Snapshot
 from bayplan_plugins.queues.cluster_queue.victims import Victim, Why, in_order, may_preempt
@@ -71,7 +70,7 @@ class ClassicalCandidates:
         staying: list[_Candidate] = []
         for found in lists:
             for one in found:
-                (gone if is_true(one.workload.workload, "Evicted") else staying).append(one)
+                (gone if one.workload.evicted else staying).append(one)
         self._candidates = gone + staying
 
     def _sorted(self, found: Iterable[_Candidate], now: float) -> list[_Candidate]:
@@ -174,7 +173,7 @@ class ClassicalCandidates:
         return found
 
     def _claim(self, candidate: WorkloadInfo, entitled: bool) -> _Claim | None:
-        if not candidate.uses_any(self._needing):
+        if self._needing.isdisjoint(candidate.usage):
             return None
         own = candidate.queue == self._queue.name
         policies = self._queue.preemption

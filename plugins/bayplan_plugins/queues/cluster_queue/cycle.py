@@ -236,15 +236,20 @@ class Cycle:
 
     def _fits(self, entry: Entry) -> bool:
         """Tell whether quota and nodes are there once all victims so far are gone."""
-        forest, row = self._snapshot.forest, self._snapshot.queues[entry.workload.queue].row
+        if not self._taken and not entry.victims:
+            return self._has_room(entry, ())
         gone = {**self._taken, **{v.workload.key: v.workload for v in entry.victims}}
         with self._snapshot.without(gone.values()):
-            for name, amount in entry.usage().items():
-                if amount > forest.available(row, name):
-                    return False
-            if entry.assignment.mode is Mode.NO_FIT:
-                return True
-            return self._placement(entry.workload, entry.assignment, gone.values()) is None
+            return self._has_room(entry, gone.values())
+
+    def _has_room(self, entry: Entry, gone: Iterable[WorkloadInfo]) -> bool:
+        forest, row = self._snapshot.forest, self._snapshot.queues[entry.workload.queue].row
+        for name, amount in entry.usage().items():
+            if amount > forest.available(row, name):
+                return False
+        if entry.assignment.mode is Mode.NO_FIT:
+            return True
+        return self._placement(entry.workload, entry.assignment, gone) is None
 
     def _preempt(self, entry: Entry) -> None:
         entry.reason = Reason.WAITING_FOR_VICTIMS

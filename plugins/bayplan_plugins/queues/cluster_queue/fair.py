@@ -7,7 +7,7 @@ cohort.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 
 from bayplan.api.queue import Amounts
 from bayplan_plugins.queues.cluster_queue.settings import FairRule, Settings
@@ -53,6 +53,8 @@ class TargetOrder:
             row = snapshot.queues[candidate.queue].row
             self._left.setdefault(row, []).append(candidate)
         self._pruned: set[int] = set()
+        self._measured: dict[int, tuple[int, DominantShare]] = {}
+        self._known_sides: dict[int, tuple[int, int]] = {}
 
     def __iter__(self) -> Iterator[int]:
         """Yield the rows of queues that have candidates left."""
@@ -73,7 +75,7 @@ class TargetOrder:
         for child in self._forest.children[cohort]:
             if child in self._pruned:
                 continue
-            share = dominant_share(self._forest, child)
+            share = self._share(child)
             if self._forest.is_cohort(child):
                 if not share.borrows and child not in self._above:
                     self._pruned.add(child)
@@ -99,6 +101,10 @@ class TargetOrder:
         """Take a queue's next candidate."""
         return self._left[row].pop(0)
 
+    def pop_all(self, row: int) -> list[WorkloadInfo]:
+        """Take all that are left of a queue's candidates."""
+        return self._left.pop(row)
+
     def drop(self, row: int) -> None:
         """Visit a queue no more."""
         self._pruned.add(row)
@@ -106,16 +112,32 @@ class TargetOrder:
     def shares(self, row: int) -> tuple[DominantShare, DominantShare]:
         """Return the shares of the preemptor's and the target's side, below what they share."""
         mine, theirs = self._sides(row)
-        return dominant_share(self._forest, mine), dominant_share(self._forest, theirs)
+        return self._share(mine), self._share(theirs)
 
     def share_without(self, row: int, workload: WorkloadInfo) -> DominantShare:
         """Return the share of the target's side without one of its workloads."""
-        with self._snapshot.unused(workload.queue, workload.usage()):
-            return dominant_share(self._forest, self._sides(row)[1])
+        side = self._sides(row)[1]
+        less: Mapping[str, float] = workload.usage
+        for at in (row, *self._forest.ancestors(row)):
+            if at == side:
+                break
+            less = self._forest.taken_up(at, less)
+        return dominant_share(self._forest, side, {name: -a for name, a in less.items()})
+
+    def _share(self, row: int) -> DominantShare:
+        """Return a row's share, measured again only after its usage changed."""
+        known = self._measured.get(row)
+        changes = self._forest.changes[row]
+        if known is None or known[0] != changes:
+            known = self._measured[row] = changes, dominant_share(self._forest, row)
+        return known[1]
 
     def _sides(self, row: int) -> tuple[int, int]:
         """Return the rows just below the lowest common cohort of the preemptor and a target."""
-        theirs = row
+        known = self._known_sides.get(row)
+        if known is not None:
+            return known
+        theirs, common = row, -1
         for above in self._forest.ancestors(row):
             if above in self._above:
                 common = above
@@ -126,6 +148,7 @@ class TargetOrder:
             if above == common:
                 break
             mine = above
+        self._known_sides[row] = mine, theirs
         return mine, theirs
 
 
@@ -172,7 +195,7 @@ def _candidates(
         found += [
             one
             for one in snapshot.workloads_of(queue.name)
-            if one.uses_any(needing)
+            if not needing.isdisjoint(one.usage)
             and may_preempt(preemptor.workload, one.workload, own, settings)
         ]
     if forest.parent[queue.row] < 0 or others == "Never":
@@ -183,7 +206,7 @@ def _candidates(
         found += [
             one
             for one in snapshot.workloads_of(forest.name(row))
-            if one.uses_any(needing)
+            if not needing.isdisjoint(one.usage)
             and may_preempt(preemptor.workload, one.workload, others, settings)
         ]
     return found
@@ -238,6 +261,10 @@ class _FairSearch:
                 yield self._gone(order.pop(row), Why.RECLAMATION)
                 continue
             mine, before = order.shares(row)
+            if mine.order > before.order:
+                # No share after a removal can be above the one before it.
+                self._retry += order.pop_all(row)
+                continue
             while order.has(row):
                 workload = order.pop(row)
                 if rule(mine, before, order.share_without(row, workload)):

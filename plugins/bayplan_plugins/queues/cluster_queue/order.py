@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
 
 from bayplan_plugins.queues.cluster_queue.conditions import has_quota
 from bayplan_plugins.queues.cluster_queue.entry import Entry
@@ -66,6 +67,7 @@ class FairOrder:
         self._forest = snapshot.forest
         self._settings = settings
         self._left: dict[int, list[Entry]] = {}
+        self._measured: dict[int, tuple[tuple[object, ...], _Shares]] = {}
         for entry in entries:
             row = snapshot.queues[entry.workload.queue].row
             self._left.setdefault(row, []).append(entry)
@@ -94,14 +96,23 @@ class FairOrder:
         """Return the shares with each queue's entry, by (cohort, queue) of its side below."""
         found: _Shares = {}
         for row in self._forest.queues_below(root):
-            if row not in self._left:
-                continue
-            entry = self._left[row][0]
-            with self._snapshot.using(entry.workload.queue, entry.usage()):
-                share = dominant_share(self._forest, row)
-                for cohort in self._forest.ancestors(row):
-                    found[cohort, row] = share
-                    share = dominant_share(self._forest, cohort)
+            if row in self._left:
+                found |= self._shares_with(row, self._left[row][0])
+        return found
+
+    def _shares_with(self, row: int, entry: Entry) -> _Shares:
+        """Return the shares on a queue's way to the root, measured again after usages changed."""
+        way = [row, *self._forest.ancestors(row)]
+        state = (entry.workload.key, *(self._forest.changes[at] for at in way[:-1]))
+        known = self._measured.get(row)
+        if known is not None and known[0] == state:
+            return known[1]
+        found: _Shares = {}
+        more: Mapping[str, float] = entry.usage()
+        for below, cohort in itertools.pairwise(way):
+            found[cohort, row] = dominant_share(self._forest, below, more)
+            more = self._forest.passed_up(below, more)
+        self._measured[row] = state, found
         return found
 
     def _winner(self, cohort: int, shares: _Shares) -> int | None:

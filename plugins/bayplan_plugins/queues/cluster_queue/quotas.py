@@ -129,7 +129,8 @@ class QuotaForest:
     """The rows of a queue tree with Kueue's quotas and usage.
 
     ``subtree``, ``local`` and ``used`` are amounts by column for each row. ``used`` changes; all
-    else is shared by copies. ``lendable`` keeps what shares are measured against.
+    else is shared by copies. ``changes`` counts the changes of each row's usage. ``lendable`` keeps
+    what shares are measured against.
 
     :param tree: queues from :func:`queues_of`.
     """
@@ -145,6 +146,7 @@ class QuotaForest:
         self.local: list[dict[str, float]] = [{} for _ in tree.queues]
         self.height: list[int] = [0 for _ in tree.queues]
         self.used: list[dict[str, float]] = [{} for _ in tree.queues]
+        self.changes: list[int] = [0 for _ in tree.queues]
         self._potential: dict[tuple[int, str], float] = {}
         self.lendable: dict[int, dict[str, float]] = {}
         for row in reversed(range(len(tree))):
@@ -174,6 +176,7 @@ class QuotaForest:
         other = object.__new__(QuotaForest)
         other.__dict__.update(self.__dict__)
         other.used = [dict(row) for row in self.used]
+        other.changes = list(self.changes)
         return other
 
     # Shape -------------------------------------------------------------------------------
@@ -281,7 +284,7 @@ class QuotaForest:
         """Return whether amounts fit a row's subtree, and what its parent would have to give."""
         used, subtree = self.used[row], self.subtree[row]
         fits = all(used.get(n, 0) + a <= subtree.get(n, 0) for n, a in amounts.items())
-        return fits, {n: max(0, a - self.local_available(row, n)) for n, a in amounts.items()}
+        return fits, self.passed_up(row, amounts)
 
     # Usage -------------------------------------------------------------------------------
 
@@ -294,6 +297,7 @@ class QuotaForest:
         while True:
             spare = self.local_available(row, name)
             self.used[row][name] = self.used[row].get(name, 0) + amount
+            self.changes[row] += 1
             row, amount = self.parent[row], amount - spare
             if row < 0 or amount <= 0:
                 return
@@ -308,6 +312,19 @@ class QuotaForest:
             used = self.used[row].get(name, 0)
             in_parent = used - self.local[row].get(name, 0)
             self.used[row][name] = used - amount
+            self.changes[row] += 1
             row, amount = self.parent[row], min(amount, in_parent)
             if row < 0 or in_parent <= 0:
                 return
+
+    def passed_up(self, row: int, amounts: Amounts) -> dict[str, float]:
+        """Return what a row's parent would count if the row used more."""
+        return {n: max(0, a - self.local_available(row, n)) for n, a in amounts.items()}
+
+    def taken_up(self, row: int, amounts: Amounts) -> dict[str, float]:
+        """Return what a row's parent would count less if the row used less."""
+        used, local = self.used[row], self.local[row]
+        return {
+            name: max(0, min(amount, used.get(name, 0) - local.get(name, 0)))
+            for name, amount in amounts.items()
+        }

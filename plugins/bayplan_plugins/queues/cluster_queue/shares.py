@@ -7,8 +7,8 @@ times 1000 and divided by the weight, is the share.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 
 from bayplan.api.queue import Amounts
 from bayplan_plugins.queues.cluster_queue.amounts import resource_of
@@ -20,19 +20,29 @@ MOST_SHARE = 2**63 - 1
 """The rounded share of a node of weight 0 that borrows."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class DominantShare:
     """The share of a node.
 
     ``ratio`` is of the weight 1, times 1000. ``borrowed`` names the columns that are borrowed.
-    Shares compare by :attr:`order`: of nodes of weight 0 that borrow, which come after all others,
-    by their ratios.
+    ``weighted`` is the ratio divided by the weight, infinite for a node of weight 0 that borrows.
+    ``order`` is what shares compare by; nodes of weight 0 that borrow come last, by their ratios.
     """
 
     weight: float = 1.0
     ratio: float = 0.0
     resource: str = ""
-    borrowed: frozenset[str] = frozenset()
+    borrowed: Collection[str] = ()
+    weighted: float = field(init=False)
+    order: tuple[float, float] = field(init=False)
+
+    def __post_init__(self) -> None:
+        if self.weight == 0 and self.borrowed:
+            self.weighted = math.inf
+            self.order = math.inf, self.ratio
+        else:
+            self.weighted = self.ratio / self.weight if self.ratio else 0.0
+            self.order = self.weighted, 0.0
 
     @property
     def borrows(self) -> bool:
@@ -40,23 +50,10 @@ class DominantShare:
         return bool(self.borrowed)
 
     @property
-    def weighted(self) -> float:
-        """The ratio divided by the weight; infinite for a node of weight 0 that borrows."""
-        if self.weight == 0 and self.borrows:
-            return math.inf
-        return self.ratio / self.weight if self.ratio else 0.0
-
-    @property
     def rounded(self) -> int:
         """The weighted share as a status shows it."""
         weighted = self.weighted
         return MOST_SHARE if weighted == math.inf else math.ceil(weighted)
-
-    @property
-    def order(self) -> tuple[float, float]:
-        """What shares compare by."""
-        weighted = self.weighted
-        return weighted, self.ratio if weighted == math.inf else 0.0
 
     def borrows_any(self, requested: Amounts) -> bool:
         """Tell whether the node borrows in a column of which an amount is requested."""
@@ -87,7 +84,7 @@ def dominant_share(
         most = lendable.get(resource, 0)
         if most > 0 and borrowing[resource] * 1000 / most > ratio:
             ratio, dominant = borrowing[resource] * 1000 / most, resource
-    return DominantShare(weight, ratio, dominant, frozenset(borrowed))
+    return DominantShare(weight, ratio, dominant, borrowed)
 
 
 def _lendable(forest: QuotaForest, row: int) -> dict[str, float]:

@@ -112,12 +112,12 @@ class Snapshot:
     def remove(self, workload: WorkloadInfo) -> None:
         """Take a workload away, for a trial."""
         self._gone.add(workload.key)
-        self.forest.remove(self.queues[workload.queue].row, workload.usage())
+        self.forest.remove(self.queues[workload.queue].row, workload.usage)
 
     def restore(self, workload: WorkloadInfo) -> None:
         """Put a workload back."""
         self._gone.discard(workload.key)
-        self.forest.add(self.queues[workload.queue].row, workload.usage())
+        self.forest.add(self.queues[workload.queue].row, workload.usage)
 
     @contextmanager
     def without(self, workloads: Iterable[WorkloadInfo]) -> Iterator[None]:
@@ -130,23 +130,3 @@ class Snapshot:
         finally:
             for one in taken.values():
                 self.restore(one)
-
-    @contextmanager
-    def using(self, queue: str, usage: Amounts) -> Iterator[None]:
-        """Count amounts as used by a queue while the context is open."""
-        row = self.queues[queue].row
-        self.forest.add(row, usage)
-        try:
-            yield
-        finally:
-            self.forest.remove(row, usage)
-
-    @contextmanager
-    def unused(self, queue: str, usage: Amounts) -> Iterator[None]:
-        """Take amounts back that a queue uses while the context is open."""
-        row = self.queues[queue].row
-        self.forest.remove(row, usage)
-        try:
-            yield
-        finally:
-            self.forest.add(row, usage)

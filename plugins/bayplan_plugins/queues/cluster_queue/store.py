@@ -53,6 +53,7 @@ class Store:
         self._generations: dict[str, int] = {}
         self._forest: QuotaForest | None = None
         self._views: dict[str, QueueView] = {}
+        self._inactive: dict[str, tuple[str, str] | None] = {}
 
     # Objects -----------------------------------------------------------------------------
 
@@ -158,6 +159,11 @@ class Store:
 
     def inactive_reason(self, name: str) -> tuple[str, str] | None:
         """Return (reason, message) if a ClusterQueue takes no workloads; None if it does."""
+        if name not in self._inactive:
+            self._inactive[name] = self._find_inactive_reason(name)
+        return self._inactive[name]
+
+    def _find_inactive_reason(self, name: str) -> tuple[str, str] | None:
         queue = self.cluster_queues[name]
         found: list[tuple[str, str]] = []
         if queue.spec.stop_policy in ("Hold", "HoldAndDrain"):
@@ -230,14 +236,14 @@ class Store:
     def _reserve(self, info: WorkloadInfo, now: float) -> None:
         """Count a workload's quota, in place of what it had."""
         known = self.reserving.get(info.queue, {}).get(info.key)
-        if known is not None and known.usage() == info.usage():
+        if known is not None and known.usage == info.usage:
             self.reserving[info.queue][info.key] = info
             return
         self._release(info.key, now)
         self._holds[info.key] = info.queue
         self.reserving.setdefault(info.queue, {})[info.key] = info
         if self._forest is not None and info.queue in self._forest.row_of:
-            self._forest.add(self._forest.row_of[info.queue], info.usage())
+            self._forest.add(self._forest.row_of[info.queue], info.usage)
 
     def _release(self, key: str, now: float) -> None:
         """Give back the quota of a workload, so others may be tried again."""
@@ -246,7 +252,7 @@ class Store:
             return
         info = self.reserving[name].pop(key)
         if self._forest is not None and name in self._forest.row_of:
-            self._forest.remove(self._forest.row_of[name], info.usage())
+            self._forest.remove(self._forest.row_of[name], info.usage)
         self._generations[name] = self._generations.get(name, 0) + 1
         self._views.pop(name, None)
         for queue in self._cohort_of(name):
@@ -257,6 +263,7 @@ class Store:
     def _quotas_changed(self, queues: Iterable[str], now: float) -> None:
         self._forest = None
         self._views.clear()
+        self._inactive.clear()
         for name in list(queues):
             self._generations[name] = self._generations.get(name, 0) + 1
             self.flush(name, now)
@@ -285,7 +292,7 @@ class Store:
                 if name not in self._forest.row_of:
                     continue
                 for info in reserving.values():
-                    self._forest.add(self._forest.row_of[name], info.usage())
+                    self._forest.add(self._forest.row_of[name], info.usage)
         return self._forest
 
     def snapshot(self) -> Snapshot:

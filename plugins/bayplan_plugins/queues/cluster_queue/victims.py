@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cmp_to_key
 
 from bayplan.api.kueue import KueueWorkload
-from bayplan_plugins.queues.cluster_queue.conditions import is_true, since
 from bayplan_plugins.queues.cluster_queue.settings import Settings
 from bayplan_plugins.queues.cluster_queue.workloads import (
     WorkloadInfo,
@@ -75,26 +74,37 @@ def in_order(
 
     :param queue: the preemptor's ClusterQueue.
     """
-    weighed = settings.usage_sharing is not None
 
-    def rank(one: WorkloadInfo) -> tuple[float | str, ...]:
-        reserved = since(one.workload, "QuotaReserved")
-        age = -(now if reserved is None else reserved)
-        return priority_of(one.workload, settings), age, one.uid
+    def rank(one: WorkloadInfo) -> tuple[float, float, str]:
+        reserved = now if one.reserved_at is None else one.reserved_at
+        return priority_of(one.workload, settings), -reserved, one.uid
+
+    groups: dict[tuple[bool, bool], list[WorkloadInfo]] = {}
+    for one in candidates:
+        groups.setdefault((not one.evicted, one.queue == queue), []).append(one)
+    ordered: list[WorkloadInfo] = []
+    for group in sorted(groups):
+        found = groups[group]
+        if any(one.usage_share is not None for one in found):
+            ordered += _by_usage(found, rank)
+        else:
+            ordered += sorted(found, key=rank)
+    return ordered
+
+
+def _by_usage(
+    found: list[WorkloadInfo], rank: Callable[[WorkloadInfo], tuple[float, float, str]]
+) -> list[WorkloadInfo]:
+    """Sort candidates; in a queue that goes by usage over time, those of heavy users go first."""
 
     def compare(one: WorkloadInfo, other: WorkloadInfo) -> int:
-        groups = [(not is_true(c.workload, "Evicted"), c.queue == queue) for c in (one, other)]
-        if groups[0] != groups[1]:
-            return -1 if groups[0] < groups[1] else 1
-        usages = one.usage_share, other.usage_share
-        if weighed and one.queue == other.queue and None not in usages and usages[0] != usages[1]:
-            assert usages[0] is not None
-            assert usages[1] is not None
-            return -1 if usages[0] > usages[1] else 1
+        mine, theirs = one.usage_share, other.usage_share
+        if one.queue == other.queue and mine is not None and theirs is not None and mine != theirs:
+            return -1 if mine > theirs else 1
         ranks = rank(one), rank(other)
         return (ranks[0] > ranks[1]) - (ranks[0] < ranks[1])
 
-    return sorted(candidates, key=cmp_to_key(compare))
+    return sorted(found, key=cmp_to_key(compare))
 
 
 def preemption_message(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import msgspec
 
@@ -12,7 +13,7 @@ from bayplan.api.quantity import MAX_QUANTITY
 from bayplan.api.resources import effective_requests
 from bayplan.api.times import seconds_of
 from bayplan_plugins.queues.cluster_queue.amounts import amount_in, column, quantity_of
-from bayplan_plugins.queues.cluster_queue.conditions import condition, since
+from bayplan_plugins.queues.cluster_queue.conditions import condition, is_true, since
 from bayplan_plugins.queues.cluster_queue.settings import RequeueOrder, Settings
 
 __all__ = [
@@ -68,6 +69,9 @@ class WorkloadInfo:
     :param nominated: for each pod set, the flavors by resource that an assignment has to keep.
     :param usage_share: the usage over time of its LocalQueue, where that orders victims.
     :param shape: equal for workloads that fit the same; None if unknown.
+
+    ``evicted`` says that it has to go, ``reserved_at`` since when it has quota, in seconds since
+    1970.
     """
 
     workload: KueueWorkload
@@ -78,6 +82,15 @@ class WorkloadInfo:
     nominated: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     usage_share: float | None = None
     shape: Hashable = None
+    key: str = field(init=False)
+    uid: str = field(init=False)
+    evicted: bool = field(init=False)
+    reserved_at: float | None = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.key, self.uid = self.workload.key, self.workload.metadata.uid
+        self.evicted = is_true(self.workload, "Evicted")
+        self.reserved_at = since(self.workload, "QuotaReserved")
 
     @classmethod
     def of(cls, workload: KueueWorkload, queue: str) -> WorkloadInfo:
@@ -85,32 +98,15 @@ class WorkloadInfo:
         sets = _assigned(workload) if workload.status.admission is not None else _asked(workload)
         return cls(workload, queue, sets, shape=_shape(workload, sets))
 
-    @property
-    def key(self) -> str:
-        """``namespace/name``."""
-        return self.workload.key
-
-    @property
-    def uid(self) -> str:
-        """The workload's UID."""
-        return self.workload.metadata.uid
-
-    def usage(self) -> dict[str, float]:
-        """Return what it uses of its queue, by column; nothing of resources without a flavor."""
+    @cached_property
+    def usage(self) -> Mapping[str, float]:
+        """What it uses of its queue, by column; nothing of resources without a flavor."""
         total: dict[str, float] = {}
         for pod_set in self.pod_sets:
             for resource, flavor in pod_set.flavors.items():
                 name = column(flavor, resource)
                 total[name] = total.get(name, 0) + pod_set.requests.get(resource, 0)
         return total
-
-    def uses_any(self, names: frozenset[str]) -> bool:
-        """Tell whether it uses any of the columns."""
-        return any(
-            column(flavor, resource) in names
-            for pod_set in self.pod_sets
-            for resource, flavor in pod_set.flavors.items()
-        )
 
     def can_shrink(self) -> bool:
         """Tell whether fewer pods than asked for may be admitted."""
