@@ -1,0 +1,190 @@
+"""What holds for all queues, cohorts and workloads, however they are chosen."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from kueue_builders import (
+    NOW,
+    Limits,
+    cluster_queue,
+    cohort,
+    flavor,
+    load,
+    local_queue,
+    release,
+    settle,
+    workload,
+)
+
+from bayplan.api.kueue import KueueWorkload
+from bayplan_plugins.queues.cluster_queue import Admission, Settings
+from bayplan_plugins.queues.cluster_queue.quotas import QuotaForest
+from bayplan_plugins.queues.cluster_queue.store import KueueObject
+
+FLAVORS = ("a", "b")
+POLICIES = ("Never", "LowerPriority", "Any")
+
+
+@dataclass(frozen=True)
+class Given:
+    """A drawn world."""
+
+    objects: list[KueueObject]
+    workloads: list[KueueWorkload]
+
+
+@st.composite
+def limits(draw: st.DrawFn, inside: bool) -> Limits:
+    nominal = draw(st.integers(0, 6))
+    borrow = draw(st.none() | st.integers(0, 4)) if inside else None
+    lend = draw(st.none() | st.integers(0, nominal)) if inside else None
+    return nominal, borrow, lend
+
+
+@st.composite
+def worlds(draw: st.DrawFn, within: tuple[str, ...] = ("Never", "LowerPriority")) -> Given:
+    """Draw up to three cohorts in a tree, some queues in them, and workloads for these."""
+    count = draw(st.integers(0, 3))
+    objects: list[KueueObject] = [flavor(name) for name in FLAVORS]
+    for number in range(count):
+        parent = f"c{draw(st.integers(0, number - 1))}" if number else ""
+        own = draw(st.booleans())
+        given = {name: {"cpu": draw(limits(bool(parent)))} for name in FLAVORS} if own else {}
+        objects.append(cohort(f"c{number}", parent, given))
+    for number in range(draw(st.integers(1, 4))):
+        home = f"c{draw(st.integers(0, count - 1))}" if count and draw(st.booleans()) else ""
+        given = {name: {"cpu": draw(limits(bool(home)))} for name in FLAVORS}
+        objects += _queue(draw, f"q{number}", home, given, within)
+    jobs = [
+        workload(
+            f"w{number}",
+            f"q{draw(st.integers(0, 3))}",
+            {"cpu": draw(st.integers(1, 4))},
+            priority=draw(st.integers(0, 2)),
+            created=number,
+        )
+        for number in range(draw(st.integers(1, 10)))
+    ]
+    return Given(objects, jobs)
+
+
+def _queue(
+    draw: st.DrawFn,
+    name: str,
+    home: str,
+    given: dict[str, Any],
+    within: tuple[str, ...],
+) -> list[KueueObject]:
+    reclaim = draw(st.sampled_from(POLICIES))
+    preemption: dict[str, Any] = {
+        "reclaimWithinCohort": reclaim,
+        "withinClusterQueue": draw(st.sampled_from(within)),
+    }
+    if reclaim != "Never" and draw(st.booleans()):
+        preemption["borrowWithinCohort"] = {"policy": "LowerPriority"}
+    order = draw(st.sampled_from(("BestEffortFIFO", "StrictFIFO")))
+    queue = cluster_queue(name, given, home, preemption=preemption, queueingStrategy=order)
+    return [queue, local_queue(name, name)]
+
+
+def check_limits(forest: QuotaForest) -> None:
+    """Check that nobody uses more than its quota and what it may borrow."""
+    for row, queue in enumerate(forest.tree.queues):
+        for name, used in forest.used[row].items():
+            subtree = forest.subtree[row].get(name, 0)
+            most = queue.borrowed.amounts.get(name)
+            assert used >= 0
+            if forest.parent[row] < 0:
+                assert used <= subtree, f"{queue.name} uses more of {name} than there is"
+            elif most is not None:
+                # What is lent to siblings never counts against the queue's own limit.
+                assert used <= subtree + most, f"{queue.name} borrows too much of {name}"
+            assert used <= forest.potential(row, name)
+
+
+def check_lending(forest: QuotaForest) -> None:
+    """Check that a cohort counts of each member just what this uses beyond what it keeps."""
+    for row in range(len(forest.tree.queues)):
+        members = [child for child, parent in enumerate(forest.parent) if parent == row]
+        if not members:
+            continue
+        for name in {name for child in members for name in forest.used[child]}:
+            counted = 0.0
+            for child in members:
+                own = forest.subtree[child].get(name, 0)
+                lent = forest.tree.queues[child].lent.amounts.get(name, own)
+                kept = max(0, own - lent)
+                counted += max(0, forest.used[child].get(name, 0) - kept)
+            assert forest.used[row].get(name, 0) == counted
+
+
+def recomputed(admission: Admission) -> QuotaForest:
+    """Return quotas and usage as if all objects had just come."""
+    fresh = Admission(admission.settings)
+    store = admission.store
+    load(fresh, [*store.flavors.values(), *store.cohorts.values()])
+    load(fresh, [*store.cluster_queues.values(), *store.local_queues.values()])
+    load(fresh, list(store.workloads.values()))
+    return fresh.store.forest()
+
+
+def without_zeros(forest: QuotaForest) -> dict[str, dict[str, float]]:
+    return {
+        queue.name: {name: used for name, used in forest.used[row].items() if used}
+        for row, queue in enumerate(forest.tree.queues)
+    }
+
+
+@given(worlds(), st.booleans(), st.lists(st.integers(0, 9), max_size=6))
+@settings(max_examples=150)
+def test_limits_hold_and_usage_is_exact_whatever_comes_and_goes(
+    world: Given, fair: bool, gone: list[int]
+) -> None:
+    admission = load(Admission(Settings(fair_sharing=fair)), world.objects)
+    half = len(world.workloads) // 2
+    for part in (world.workloads[:half], world.workloads[half:]):
+        load(admission, part)
+        for _ in range(6):
+            release(admission, admission.cycle(NOW))
+            forest = admission.store.forest()
+            check_limits(forest)
+            check_lending(forest)
+            assert without_zeros(forest) == without_zeros(recomputed(admission))
+        for number in gone:
+            found = admission.store.workloads.get(f"default/w{number}")
+            if found is not None:
+                admission.delete(found, NOW)
+        assert without_zeros(admission.store.forest()) == without_zeros(recomputed(admission))
+
+
+@given(worlds())
+@settings(max_examples=150)
+def test_a_stable_demand_settles_without_fair_sharing(world: Given) -> None:
+    admission = load(Admission(), [*world.objects, *world.workloads])
+    settle(admission, 80)
+
+
+@given(worlds())
+@settings(max_examples=150)
+def test_a_stable_demand_settles_with_fair_sharing(world: Given) -> None:
+    admission = load(Admission(Settings(fair_sharing=True)), [*world.objects, *world.workloads])
+    settle(admission, 80)
+
+
+@given(worlds(within=("Never",)))
+@settings(max_examples=60)
+def test_a_cycle_takes_nobody_away_in_vain(world: Given) -> None:
+    admission = load(Admission(), [*world.objects, *world.workloads])
+    for _ in range(20):
+        result = admission.cycle(NOW)
+        preemptors = {e.workload.key for e in result.outcome.entries if e.victims}
+        release(admission, result)
+        if not result.evicted:
+            continue
+        following = admission.cycle(NOW)
+        assert preemptors & set(following.admitted), "nobody was admitted in their place"
+        release(admission, following)
