@@ -21,23 +21,35 @@ kind: Node
 metadata: {name: n}
 status: {allocatable: {cpu: 8, memory: 32Gi, pods: 110}}
 ---
-apiVersion: scheduling.volcano.sh/v1beta1
+apiVersion: scheduling.run.ai/v2
 kind: Queue
 metadata: {name: research}
-spec: {deserved: {cpu: 4}}
+spec: {resources: {cpu: {quota: 4000, limit: -1, overQuotaWeight: 1}}}
 ---
-apiVersion: scheduling.volcano.sh/v1beta1
+apiVersion: scheduling.run.ai/v2
 kind: Queue
 metadata: {name: language}
-spec: {parent: research, deserved: {cpu: 4}, capability: {cpu: 4}}
+spec: {parentQueue: research, resources: {cpu: {quota: 4000, limit: 4000, overQuotaWeight: 1}}}
 """
 POD = """---
 apiVersion: v1
 kind: Pod
 metadata:
   name: %s
-  annotations: {scheduling.volcano.sh/queue-name: language, %s}
+  labels: {kai.scheduler/queue: language}
+  annotations: {%s}
 spec: {containers: [{name: c, resources: {requests: {cpu: %s}}}]}
+"""
+CLOSED = """---
+apiVersion: scheduling.volcano.sh/v1beta1
+kind: Queue
+metadata: {name: closed}
+status: {state: Closed}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: p, annotations: {scheduling.volcano.sh/queue-name: closed}}
+spec: {containers: [{name: c}]}
 """
 ENDS = 'bayplan.dev/duration: "60s"'
 JOBS = POD % ("short", ENDS, 3) + POD % ("next", "a: b", 2) + POD % ("large", "a: b", 16)
@@ -98,21 +110,18 @@ def test_one_queue_is_shown_with_its_line_and_its_ancestors(manifests: Path) -> 
     assert [one["name"] for one in shown("show", "research", "-f", manifests)["children"]] == [
         "language"
     ]
-    out = bayplan("queue", "show", "volcano/language", "-f", manifests).stdout
+    out = bayplan("queue", "show", "kai/language", "-f", manifests).stdout
     assert "Ancestors" in out
     assert "1. large" in out
 
 
 def test_jobs_that_are_held_back_are_told_apart_from_the_line(tmp_path: Path) -> None:
     path = tmp_path / "all.yaml"
-    closed = QUEUES.replace(
-        "capability: {cpu: 4}}", "capability: {cpu: 4}}\nstatus: {state: Closed}"
-    )
-    path.write_text(closed + POD % ("p", "a: b", 1))
-    content = shown("show", "language", "-f", path)
+    path.write_text(QUEUES + CLOSED)
+    content = shown("show", "closed", "-f", path)
     assert [(job["job"], job["place"]) for job in content["line"]] == [("default/p", 0)]
     assert "Closed" in content["line"][0]["why"]
-    assert "held p" in bayplan("queue", "show", "language", "-f", path).stdout
+    assert "held p" in bayplan("queue", "show", "closed", "-f", path).stdout
 
 
 def test_watched_manifests_print_a_table_at_each_change(manifests: Path) -> None:

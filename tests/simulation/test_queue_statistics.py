@@ -19,20 +19,20 @@ kind: Node
 metadata: {name: n}
 status: {allocatable: {cpu: 4, memory: 8Gi, pods: 110}}
 ---
-apiVersion: scheduling.volcano.sh/v1beta1
+apiVersion: scheduling.run.ai/v2
 kind: Queue
 metadata: {name: a}
-spec: {deserved: {cpu: 2}, capability: {cpu: 2}}
+spec: {resources: {cpu: {quota: 2000, limit: 2000}}}
 ---
-apiVersion: scheduling.volcano.sh/v1beta1
+apiVersion: scheduling.run.ai/v2
 kind: Queue
 metadata: {name: b}
-spec: {deserved: {cpu: 2}}
+spec: {resources: {cpu: {quota: 2000, limit: -1, overQuotaWeight: 1}}}
 ---
-apiVersion: scheduling.volcano.sh/v1beta1
+apiVersion: scheduling.run.ai/v2
 kind: Queue
 metadata: {name: c}
-spec: {parent: b, deserved: {cpu: 2}}
+spec: {parentQueue: b, resources: {cpu: {quota: 2000, limit: -1, overQuotaWeight: 1}}}
 """
 JOBS = """name,queue,arrival,duration,cpu
 first,a,0,100s,2
@@ -97,7 +97,8 @@ kind: Pod
 metadata:
   name: %s
   creationTimestamp: "%s"
-  annotations: {scheduling.volcano.sh/queue-name: a, bayplan.dev/duration: "60s"}
+  labels: {kai.scheduler/queue: a}
+  annotations: {bayplan.dev/duration: "60s"}
 spec: {containers: [{name: c, resources: {requests: {cpu: 1}}}]}
 """
 

@@ -81,7 +81,7 @@ def relevant(one: QueueReport) -> Mapping[str, ResourceReport]:
         or found.demand
         or found.guaranteed
         or found.deserved not in (0.0, UNLIMITED)
-        or found.limit != UNLIMITED
+        or found.limit not in (0.0, UNLIMITED)
     }
 
 
