@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 
 import numpy as np
 
@@ -181,21 +180,6 @@ def _place(unit: Unit) -> tuple[float, str]:
     return -float(unit.priority), created
 
 
-def _queues(snapshot: Snapshot) -> Iterator[Queue]:
-    """Return the quotas as queues; one with a missing parent, or in a cycle, is a root."""
-    objects = quota_objects(snapshot)
-    found = {name: queue_of(one) for name, one in objects.items() if name not in BUILTIN_QUOTAS}
-    for name, queue in found.items():
-        problem = _problem(name, found)
-        yield queue if problem is None else replace(queue, parent="", problem=problem)
-
-
-def _problem(name: str, queues: Mapping[str, Queue]) -> str | None:
-    seen = [name]
-    while parent := queues[seen[-1]].parent:
-        if parent not in queues:
-            return f'quota "{seen[-1]}" has the parent "{parent}", which does not exist'
-        if parent in seen:
-            return f"quotas are their own ancestors: {' -> '.join([*seen, parent])}"
-        seen.append(parent)
-    return None
+def _queues(snapshot: Snapshot) -> list[Queue]:
+    objects = quota_objects(snapshot).items()
+    return [queue_of(one) for name, one in objects if name not in BUILTIN_QUOTAS]

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
 import numpy as np
@@ -15,6 +14,7 @@ from bayplan.api.queue import Amounts, Queue
 from bayplan.cluster.protocol import PatchStatus
 from bayplan.dialects import kai
 from bayplan.inputs.durations import parse_duration
+from bayplan.queues.gate import gate
 from bayplan.queues.ledger import Ledger, PodRules
 from bayplan.queues.tree import AmountRows
 from bayplan.snapshot import Snapshot, SpecFacts
@@ -148,14 +148,8 @@ class FairSharePolicy:
         return pod.labels.get(kai.QUEUE_LABEL)
 
     def gate(self, pod: PodInfo, queue: str) -> str | None:
-        """Hold back pods of queues that do not exist or that have children."""
-        tree = self.ledger.tree
-        row = tree.row_of.get(queue)
-        if row is None:
-            return f'waiting for Queue "{queue}", which does not exist'
-        if not tree.is_leaf(row):
-            return f'Queue "{queue}" has child queues and takes no jobs itself'
-        problem = tree.queues[row].problem
+        """Hold back pods of queues that do not exist, are broken or have children."""
+        problem = gate(self.ledger.tree, "Queue", queue)
         return problem or claim_problem(pod, queue, self._handle.snapshot)
 
     def _amounts(self, pod: PodInfo) -> Amounts:
@@ -245,24 +239,5 @@ class FairSharePolicy:
         return statuses(self._handle.snapshot, self.ledger)
 
 
-def _queues(snapshot: Snapshot) -> Iterator[Queue]:
-    """Return the queues; those whose parent is missing or that contain themselves are roots."""
-    found = {one.metadata.name: kai.queue_of(one) for one in snapshot.objects(KaiQueue).values()}
-    for name, queue in found.items():
-        problem = _problem(name, found)
-        if problem is not None:
-            queue = replace(queue, parent="", problem=problem)
-        yield queue
-
-
-def _problem(name: str, queues: Mapping[str, Queue]) -> str | None:
-    seen = [name]
-    parent = queues[name].parent
-    while parent:
-        if parent not in queues:
-            return f'Queue "{seen[-1]}" has the parent "{parent}", which does not exist'
-        if parent in seen:
-            return f'Queue "{parent}" is its own ancestor'
-        seen.append(parent)
-        parent = queues[parent].parent
-    return None
+def _queues(snapshot: Snapshot) -> list[Queue]:
+    return [kai.queue_of(one) for one in snapshot.objects(KaiQueue).values()]
