@@ -159,6 +159,15 @@ def test_a_profile_makes_a_tree_of_the_nodes_that_it_selects() -> None:
     assert len(cluster.advance(30)) == 3
 
 
+def test_what_waits_for_its_queue_s_own_holds_back_none_that_borrow() -> None:
+    cluster = Cluster([make_node("n", gpu=8), quota("team", 2, 8)])
+    fixed = {f"{PREFIX}preemptible": "false"}
+    for index in range(2):
+        cluster.add(member(f"fixed-{index}", "team", gpu=2, labels=fixed))
+    cluster.add(member("guest", "team", gpu=2))
+    assert sorted(pod.rpartition("/")[2] for pod in cluster.schedule()) == ["fixed-0", "guest"]
+
+
 @pytest.mark.parametrize(("monitored", "revoked"), [(True, ["p0", "p1"]), (False, [])])
 def test_overuse_is_revoked_where_it_is_monitored(monitored: bool, revoked: list[str]) -> None:
     args = {"koordinator": {"monitorAllQuotas": monitored, "delayEvictTime": "60s"}}

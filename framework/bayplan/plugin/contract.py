@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import cache
 from types import MappingProxyType
 from typing import Any
@@ -157,6 +157,7 @@ ANSWERS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "order_in_queue": (lambda v: v is None or _key(v), "None or a tuple of numbers"),
     "next_queue": (_text, "None or a text"),
     "is_strict": (lambda v: v is None or isinstance(v, bool), "None, True or False"),
+    "kind_in_queue": (lambda v: isinstance(v, Hashable), "None or anything hashable"),
     "turn": (
         lambda v: v is None or (isinstance(v, Sequence) and not isinstance(v, str)),
         "None or a sequence of pods",

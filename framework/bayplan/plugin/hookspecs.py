@@ -106,6 +106,14 @@ def is_strict(unit: Unit) -> bool | None:
 
 
 @hookspec(firstresult=True)
+def kind_in_queue(unit: Unit) -> Hashable:
+    """Return what a queue tells units apart by, beside what their pods ask for; None for nothing.
+
+    Where one unit does not fit, units of its queue and kind that ask for as much are not tried.
+    """
+
+
+@hookspec(firstresult=True)
 def turn(unit: Unit) -> Sequence[PodInfo] | None:
     """Return the pods of a unit that are placed in this cycle; None for all of them.
 

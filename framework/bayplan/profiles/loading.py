@@ -41,6 +41,7 @@ _QUIET = {
     "next_queue",
     "turn",
     "is_strict",
+    "kind_in_queue",
     "overdue",
     "queue_reports",
     "queue_statuses",

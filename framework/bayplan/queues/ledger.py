@@ -115,6 +115,10 @@ class Ledger:
         self._refresh()
         return self._amounts_of(pod)
 
+    def is_fixed(self, pod: PodInfo) -> bool:
+        """Tell whether what a pod has, or is to have, cannot be taken back."""
+        return self._rules.is_fixed(pod)
+
     def sum_of(self, pods: Iterable[PodInfo]) -> AmountRows:
         """Return what several pods take together, as a row of the tree's columns."""
         # Pods of one job mostly are equal, and equal pods have one vector.

@@ -104,7 +104,20 @@ class RequeueRules:
             return queued.key, size
         # Placed pods may keep others off by their labels.
         labels = first.labels_id if self._snapshot.index.holds_terms else None
-        return (spec.scheduler_name, first.facts, first.priority, labels, _network(unit.gang)), size
+        kind = self._kind(unit)
+        network = _network(unit.gang)
+        return (spec.scheduler_name, first.facts, first.priority, labels, kind, network), size
+
+    def _kind(self, unit: Unit) -> Hashable:
+        """Return what the unit's queue tells units apart by, by ``kind_in_queue``."""
+        try:
+            for call in self._runtime_of(unit)["kind_in_queue"]:
+                kind: Hashable = call(unit)
+                if kind is not None:
+                    return kind
+        except PluginError as exc:
+            self._recorder.plugin_failed(unit.pods[0], exc)
+        return None
 
     def actions(self, queued: QueuedUnit) -> int:
         """Return how many actions a unit's profile has, plain placement included."""

@@ -99,6 +99,12 @@ class Queues(Plugin[QueuesArgs]):
         return row is not None and tree.queues[row].order in (Order.STRICT, Order.STRICT_FIFO)
 
     @hookimpl
+    def kind_in_queue(self, unit: Unit) -> bool | None:
+        """Tell apart what stays once it runs: it may be bounded by less than the queue's limit."""
+        found = self._of(unit.pods[0])
+        return None if found is None else found[0].ledger.is_fixed(unit.pods[0])
+
+    @hookimpl
     def turn(self, unit: Unit) -> Sequence[PodInfo] | None:
         """Return the pods of an elastic job that are placed now, by its policy."""
         found = self._of(unit.pods[0])

@@ -144,6 +144,8 @@ class ElasticQuotaPolicy:
         manager = self._tree_of(queue) if queue is not None else None
         if queue is None or manager is None or manager.problem(queue):
             return None
+        if action not in self.actions:
+            return None
         never = any(pod.spec.preemption_policy == "Never" for pod in unit.pods)
         if action == "preempt":
             return None if never else PreemptPlan(self._handle, manager, unit, queue)
