@@ -1,4 +1,4 @@
-"""Rules and the dashboard ask for what the scheduler exports."""
+"""Rules and the dashboards ask for what the scheduler exports."""
 
 from __future__ import annotations
 
@@ -11,18 +11,26 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import yaml
 from deployed import DEPLOY, documents, manifests, only
 from prometheus_client import REGISTRY, CollectorRegistry
 from stage import stage
+from test_queue_page import queue
 
+from bayplan.api.quantity import Quantity
 from bayplan.testing import make_node, make_pod
 
 MONITORING = DEPLOY / "monitoring"
 GROUPS = only("PrometheusRule", documents(*manifests(MONITORING)))["spec"]["groups"]
 RULES: list[dict[str, Any]] = [rule for group in GROUPS for rule in group["rules"]]
 RECORDED = {rule["record"] for rule in RULES if "record" in rule}
-BOARD: dict[str, Any] = json.loads((MONITORING / "grafana-dashboard.json").read_text())
-PANELS = [panel for panel in BOARD["panels"] if panel["type"] != "row"]
+BOARDS: dict[str, Any] = {
+    path.name: json.loads(path.read_text()) for path in sorted(MONITORING.glob("grafana-*.json"))
+}
+PANELS = {
+    name: [panel for panel in board["panels"] if panel["type"] != "row"]
+    for name, board in BOARDS.items()
+}
 # Of NVIDIA's dcgm-exporter.
 ELSEWHERE = {
     name: {"gpu", "modelName", "Hostname", "UUID"}
@@ -30,13 +38,14 @@ ELSEWHERE = {
 }
 # What Prometheus adds to everything that it scrapes.
 ADDED = {"job", "instance"}
-FUNCTIONS = {"absent", "avg_over_time", "histogram_quantile", "rate", "sum", "topk"}
+FUNCTIONS = {"absent", "avg_over_time", "histogram_quantile", "max", "rate", "sum", "topk"}
 WORDS = {"and", "by", "on", "or", "unless"}
 
 
 def queries() -> Iterator[str]:
     yield from (rule["expr"] for rule in RULES)
-    yield from (target["expr"] for panel in PANELS for target in panel["targets"])
+    for panels in PANELS.values():
+        yield from (target["expr"] for panel in panels for target in panel["targets"])
 
 
 def asked_for(query: str) -> Iterator[tuple[str, set[str]]]:
@@ -62,9 +71,13 @@ async def labels_after_a_little_of_each() -> dict[str, set[str]]:
     found: dict[str, set[str]] = {}
     registry = CollectorRegistry()
     labels = {"bayplan.dev/machine": "a100-pcie-bridged"}
-    async with stage([make_node("n", cpu=8, labels=labels, gpu=4)]) as made:
+    mine = {"scheduling.volcano.sh/queue-name": "q"}
+    shares = {name: {"cpu": Quantity(4)} for name in ("deserved", "capability")}
+    objects = [make_node("n", cpu=8, labels=labels, gpu=4), queue("q", **shares)]
+    async with stage(objects) as made:
         await made.start(registry=registry)
-        made.create(make_pod("large", cpu=16), make_pod("low", cpu=6, priority=1))
+        low = make_pod("low", cpu=4, priority=1, annotations=mine)
+        made.create(make_pod("large", cpu=16), low)
         await made.run_out()
         made.create(make_pod("high", cpu=6, priority=9))
         made.create(make_pod("gpus", gpu=2, annotations={"gpu.topology/policy": "nvlink"}))
@@ -94,7 +107,7 @@ def test_what_is_exported_is_shown_or_watched(exported: dict[str, set[str]]) -> 
     own = {
         re.sub("_(bucket|sum|count|created)$", "", name)
         for name in exported
-        if name.startswith(("scheduler_", "gpu_", "rest_client_", "leader_"))
+        if name.startswith(("scheduler_", "gpu_", "rest_client_", "leader_", "bayplan_"))
     }
     own = {name for name in own if f"{name}_total" not in own}
     assert own - asked == set()
@@ -140,9 +153,16 @@ def test_the_alerts_that_operators_count_on_are_there() -> None:
     assert several["for"] == "30m"
 
 
-def test_panels_do_not_overlap_and_each_has_a_title_of_its_own() -> None:
-    places = set()
-    for panel in BOARD["panels"]:
+def test_the_boards_are_deployed_and_differ() -> None:
+    (made,) = yaml.safe_load((MONITORING / "kustomization.yaml").read_text())["configMapGenerator"]
+    assert sorted(made["files"]) == list(BOARDS)
+    assert len({board["uid"] for board in BOARDS.values()}) == len(BOARDS)
+
+
+@pytest.mark.parametrize("name", BOARDS)
+def test_panels_do_not_overlap_and_each_has_a_title_of_its_own(name: str) -> None:
+    places: set[tuple[int, int]] = set()
+    for panel in BOARDS[name]["panels"]:
         at = panel["gridPos"]
         assert at["x"] + at["w"] <= 24
         cells = {
@@ -152,9 +172,9 @@ def test_panels_do_not_overlap_and_each_has_a_title_of_its_own() -> None:
         }
         assert not cells & places, panel["title"]
         places |= cells
-    titles = [panel["title"] for panel in PANELS]
+    titles = [panel["title"] for panel in PANELS[name]]
     assert len(titles) == len(set(titles))
-    assert len({panel["id"] for panel in BOARD["panels"]}) == len(BOARD["panels"])
+    assert len({panel["id"] for panel in BOARDS[name]["panels"]}) == len(BOARDS[name]["panels"])
 
 
 def test_gpu_counters_are_exported_before_the_first_pod() -> None:
