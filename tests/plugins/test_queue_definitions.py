@@ -188,7 +188,9 @@ def test_children_that_have_more_than_their_parent_are_noted_and_held_within_it(
         for index in range(3):
             world.pod(f"{name}{index}", name)
     placed = world.cluster.advance(30)
-    assert any("6 nvidia.com/gpu together, more than its own 4" in one for one in world.notes("top"))
+    assert any(
+        "6 nvidia.com/gpu together, more than its own 4" in one for one in world.notes("top")
+    )
     if world.system.type is not ElasticQuota:
         # Koordinator checks the quotas above only with enableCheckParentQuota.
         assert len(placed) == 4
