@@ -71,7 +71,7 @@ def test_jobs_of_a_trace_arrive_run_and_end_in_virtual_time(tmp_path: Path) -> N
     assert fairness["utilisation"]["cpu"] == pytest.approx(500 / 1600, abs=0.01)
     assert fairness["jain"] == pytest.approx(1.0)
     bound = {e["pod"]: e["at"] for e in content["timeline"] if e["kind"] == "Bound"}
-    assert bound["default/late"] == 300
+    assert [at for pod, at in bound.items() if pod.startswith("default/late-")] == [300]
 
 
 def test_a_trace_runs_to_its_end_unless_until_is_given(tmp_path: Path) -> None:
@@ -109,6 +109,20 @@ def test_manifests_arrive_at_their_creation_timestamps(tmp_path: Path) -> None:
     bound = {e["pod"]: e["at"] for e in content["timeline"] if e["kind"] == "Bound"}
     assert bound == {"default/early": 0, "default/late": 7200}
     assert content["fairness"]["until"] == 7260
+
+
+def test_evicted_jobs_wait_again_and_start_over(tmp_path: Path) -> None:
+    jobs = (
+        "name,queue,arrival,duration,cpu\nlent,c,0,600s,2\nborrowed,c,0,600s,2\nback,a,60,60s,2\n"
+    )
+    content = simulated(tmp_path, "-o", "json", jobs=jobs)
+    queues = content["queues"]
+    assert queues["c"]["evictions"] == queues["b"]["evictions"] == len(content["evicted"]) == 1
+    assert queues["a"]["evictions"] == 0
+    assert queues["c"]["wait"]["started"] == 3
+    assert queues["c"]["wait"]["waiting"] == 0
+    # What was evicted has lost its first minute.
+    assert content["fairness"]["until"] > 660
 
 
 def test_without_queues_nothing_is_said_of_them(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bayplan.api import KaiPodGroup, Pod, VolcanoPodGroup
+from bayplan.api import Job, KaiPodGroup, VolcanoPodGroup
 from bayplan.errors import InputError
 from bayplan.simulation.trace import TraceJob, read_trace
 from bayplan.simulation.trace_objects import arrivals_of_trace
@@ -87,34 +87,41 @@ QUEUES = [
 ]
 
 
-def pods_of(queue: str, pods: int = 2) -> tuple[list[Pod], list[object]]:
-    job = TraceJob(name="j", arrival=5, queue=queue, pods=pods, requests={"cpu": "1"})
+def made_of(queue: str, pods: int = 2) -> tuple[Job, list[object]]:
+    job = TraceJob(name="j", arrival=5, duration=60, queue=queue, pods=pods, requests={"cpu": "1"})
     made = arrivals_of_trace([job], QUEUES)
     assert {at for at, _ in made} == {5}
-    found = [obj for _, obj in made if isinstance(obj, Pod)]
-    return found, [obj for _, obj in made if not isinstance(obj, Pod)]
+    (found,) = [obj for _, obj in made if isinstance(obj, Job)]
+    return found, [obj for _, obj in made if not isinstance(obj, Job)]
 
 
 def test_pods_name_their_queue_as_its_system_does() -> None:
-    pods, (group,) = pods_of("v")
+    job, (group,) = made_of("v")
     assert isinstance(group, VolcanoPodGroup)
     assert (group.spec.queue, group.spec.min_member) == ("v", 2)
-    assert {pod.metadata.annotations["scheduling.k8s.io/group-name"] for pod in pods} == {"j"}
-    pods, (group,) = pods_of("kai/both")
+    assert job.spec.template.metadata.annotations["scheduling.k8s.io/group-name"] == "j"
+    job, (group,) = made_of("kai/both")
     assert isinstance(group, KaiPodGroup)
     assert group.spec.queue == "both"
-    assert [pod.metadata.labels["kai.scheduler/queue"] for pod in pods] == ["both"] * 2
-    pods, groups = pods_of("e")
+    assert job.spec.template.metadata.labels["kai.scheduler/queue"] == "both"
+    job, groups = made_of("e")
     assert groups == []
-    assert pods[0].metadata.labels["quota.scheduling.koordinator.sh/name"] == "e"
-    assert pods[0].metadata.annotations["gang.scheduling.koordinator.sh/min-available"] == "2"
-    pods, groups = pods_of("", 1)
+    meta = job.spec.template.metadata
+    assert meta.labels["quota.scheduling.koordinator.sh/name"] == "e"
+    assert meta.annotations["gang.scheduling.koordinator.sh/min-available"] == "2"
+
+
+def test_a_job_has_as_many_pods_as_the_trace_says_for_as_long() -> None:
+    job, groups = made_of("", 3)
     assert groups == []
-    assert [pod.metadata.name for pod in pods] == ["j"]
+    assert (job.spec.parallelism, job.spec.completions, job.spec.suspend) == (3, 3, False)
+    assert job.spec.template.metadata.annotations["bayplan.dev/duration"] == "60.000s"
+    (container,) = job.spec.template.spec.containers
+    assert container.resources.requests["cpu"].text == "1"
 
 
 def test_a_queue_that_is_unknown_or_not_unique_is_an_error() -> None:
     with pytest.raises(InputError, match='there is no queue "w"'):
-        pods_of("w")
+        made_of("w")
     with pytest.raises(InputError, match='several queues have the name "both": volcano and kai'):
-        pods_of("both")
+        made_of("both")

@@ -1,4 +1,4 @@
-"""Pods and pod groups for the jobs of a trace, as the system of their queue spells them."""
+"""Jobs and pod groups for the jobs of a trace, as the system of their queue spells them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ _SYSTEMS = {
 """The kinds of the objects that jobs name as their queue."""
 _GANG = "gang.scheduling.koordinator.sh/"
 _QUOTA_LABEL = "quota.scheduling.koordinator.sh/name"
-_KUEUE = "kueue.x-k8s.io/"
+_KUEUE_LABEL = "kueue.x-k8s.io/queue-name"
+_NO_LIMIT = 2**31 - 1
+"""A backoffLimit that no job reaches: what is evicted is tried again."""
 
 Plain = dict[str, Any]
 
@@ -77,22 +79,31 @@ def _queue_of(job: TraceJob, queues: Mapping[str, Sequence[ApiObject]]) -> tuple
 
 
 def _job(job: TraceJob, system: str, namespace: str, queue: str) -> list[Plain]:
-    """Return the manifests of a job: a pod group where the system has one, and the pods."""
-    meta: Plain = {"namespace": namespace, "labels": {}, "annotations": {}}
+    """Return the manifests of a job: a pod group where the system has one, and a Job.
+
+    The Job makes pods that were evicted again; they start from the beginning.
+    """
+    meta: Plain = {"labels": {}, "annotations": {}}
     if job.duration is not None:
         meta["annotations"][DURATION_ANNOTATION] = f"{job.duration:.3f}s"
     groups = _MEMBERS.get(system, _plain)(job, meta, queue)
-    spec: Plain = {
+    pods: Plain = {
         "priority": job.priority,
         "restartPolicy": "Never",
         "containers": [{"name": "main", "resources": {"requests": dict(job.requests)}}],
     }
-    names = [job.name] if job.pods == 1 else [f"{job.name}-{at}" for at in range(job.pods)]
-    pods = [
-        {"apiVersion": "v1", "kind": "Pod", "metadata": {**meta, "name": name}, "spec": spec}
-        for name in names
-    ]
-    return [*groups, *pods]
+    spec = {
+        "parallelism": job.pods,
+        "completions": job.pods,
+        "completionMode": "Indexed",
+        "backoffLimit": _NO_LIMIT,
+        # Kueue's admission lets it go on.
+        "suspend": system == "kueue",
+        "template": {"metadata": meta, "spec": pods},
+    }
+    named = {"name": job.name, "namespace": namespace, "labels": meta["labels"]}
+    made = {"apiVersion": "batch/v1", "kind": "Job", "metadata": named, "spec": spec}
+    return [*groups, made]
 
 
 # How a system's pods name their queue and their group; each adds to the pods' metadata and returns
@@ -112,7 +123,7 @@ def _kai(job: TraceJob, meta: Plain, queue: str) -> list[Plain]:
 
 
 def _group(version: str, job: TraceJob, meta: Plain, queue: str) -> Plain:
-    named = {"name": job.name, "namespace": meta["namespace"]}
+    named = {"name": job.name, "namespace": "default"}
     spec = {"minMember": job.pods, "queue": queue}
     return {"apiVersion": version, "kind": "PodGroup", "metadata": named, "spec": spec}
 
@@ -123,10 +134,7 @@ def _koordinator(job: TraceJob, meta: Plain, queue: str) -> list[Plain]:
 
 
 def _kueue(job: TraceJob, meta: Plain, queue: str) -> list[Plain]:
-    meta["labels"][f"{_KUEUE}queue-name"] = queue
-    if job.pods > 1:
-        meta["labels"][f"{_KUEUE}pod-group-name"] = job.name
-        meta["annotations"][f"{_KUEUE}pod-group-total-count"] = str(job.pods)
+    meta["labels"][_KUEUE_LABEL] = queue
     return []
 
 
