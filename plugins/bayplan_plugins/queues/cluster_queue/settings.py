@@ -50,7 +50,6 @@ class PodsReady:
     timeout: float = 1800.0
     recovery_timeout: float | None = None
     block_admission: bool = False
-    order: RequeueOrder = RequeueOrder.EVICTION
     backoff_base: float = 60.0
     backoff_most: float = 3600.0
     backoff_limit: int | None = None

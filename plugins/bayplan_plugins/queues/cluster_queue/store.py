@@ -74,12 +74,12 @@ class Store:
             if known is None or known.spec != obj.spec:
                 self._quotas_changed(self.cluster_queues, now)
         elif isinstance(obj, ResourceFlavor):
+            old = self.flavors.get(obj.metadata.name)
             self.flavors[obj.metadata.name] = obj
-            self._quotas_changed(self.cluster_queues, now)
+            if old is None or old.spec != obj.spec:
+                self._quotas_changed(self.cluster_queues, now)
         else:
-            self._namespaces[obj.metadata.name] = obj.metadata.labels
-            for name in self.cluster_queues:
-                self.flush(name, now)
+            self._set_namespace(obj, now)
 
     def delete(self, obj: KueueObject, now: float) -> None:
         """Remove an object."""
@@ -106,14 +106,23 @@ class Store:
         else:
             self._namespaces.pop(name, None)
 
+    def _set_namespace(self, namespace: Namespace, now: float) -> None:
+        name, labels = namespace.metadata.name, namespace.metadata.labels
+        if self._namespaces.get(name) != labels:
+            self._namespaces[name] = labels
+            for queue in self.cluster_queues:
+                self.flush(queue, now)
+
     # Queues ------------------------------------------------------------------------------
 
     def _set_cluster_queue(self, queue: ClusterQueue, now: float) -> None:
         name = queue.metadata.name
         known = self.cluster_queues.get(name)
+        before = self._cohort_of(name)
         self.cluster_queues[name] = queue
         if known is not None and known.spec == queue.spec:
             return
+        self._forest = None
         self._selectors[name] = compile_selector(queue.spec.namespace_selector)
         waiting = list(self.pending.get(name, ()))
         ledger = self.ledger
@@ -129,7 +138,7 @@ class Store:
         for key, local in self.local_queues.items():
             if local.spec.cluster_queue == name:
                 self._enqueue(self._of_local.get(key, ()), now)
-        self._quotas_changed([name, *self._cohort_of(name)], now)
+        self._quotas_changed({name, *before, *self._cohort_of(name)}, now)
 
     def _set_local_queue(self, queue: LocalQueue, now: float) -> None:
         key = f"{queue.metadata.namespace}/{queue.metadata.name}"

@@ -66,6 +66,11 @@ class UsageLedger:
         account = self._accounts.get(queue)
         return dict(account.consumed) if account is not None else {}
 
+    def sampled(self, queue: str) -> float | None:
+        """Return when the last sample was taken, in seconds since 1970."""
+        account = self._accounts.get(queue)
+        return account.sampled if account is not None else None
+
     def restore(self, queue: str, consumed: Mapping[str, float], sampled: float) -> None:
         """Go on from a status that was written before."""
         account = self._account(queue)
