@@ -22,7 +22,7 @@ from bayplan_plugins.queues.fair_share.min_runtime import (
     preempt_min_runtime,
     reclaim_min_runtime,
 )
-from bayplan_plugins.queues.fair_share.movers import Movers
+from bayplan_plugins.queues.fair_share.movers import Movers, arrive
 from bayplan_plugins.queues.fair_share.reclaim import Reclaimer
 from bayplan_plugins.queues.fair_share.scenarios import ScenarioSearch, Way
 from bayplan_plugins.queues.fair_share.shares import FairShares
@@ -197,8 +197,10 @@ class Actions:
 
     def _frozen(self) -> FairShares:
         """Return the shares with what queues use once pods on the move have arrived."""
-        with self._handle.snapshot.trial():
-            self._movers.arrive()
+        snapshot = self._handle.snapshot
+        leaving, coming = self._movers.leaving(), self._movers.coming()
+        with snapshot.trial():
+            arrive(snapshot, leaving, coming)
             return self._shares().frozen()
 
     # Rules -------------------------------------------------------------------------------

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
 from bayplan import Handle, PodInfo
 from bayplan.dialects.reading import timestamp
+from bayplan.snapshot import Snapshot
 
-__all__ = ["Movers"]
+__all__ = ["Movers", "arrive"]
 
 _STUCK_AFTER = 60.0
 """Seconds beyond its grace period after which a pod that has not ended counts as stuck."""
@@ -41,16 +42,18 @@ class Movers:
         placed = self._handle.snapshot.placed
         return [p for key, p in self._nodes.items() if key in placed and placed[key][0].terminating]
 
-    def arrive(self) -> None:
-        """Take leaving pods off their nodes and put coming ones on theirs, within a trial."""
-        coming = self.coming()
-        for pod in self.leaving():
-            self._handle.snapshot.remove_pod(pod.key)
-        for pod, node in coming:
-            self._handle.snapshot.add_pod(pod, node)
-
     def _is_stuck(self, pod: PodInfo) -> bool:
         meta = pod.pod.metadata
         grace = meta.deletion_grace_period_seconds or 0
         due = timestamp(meta.deletion_timestamp) + grace + _STUCK_AFTER
         return self._handle.unix_time > due
+
+
+def arrive(
+    snapshot: Snapshot, leaving: Iterable[PodInfo], coming: Iterable[tuple[PodInfo, str]]
+) -> None:
+    """Take leaving pods off their nodes and put coming ones on theirs, within a trial."""
+    for pod in leaving:
+        snapshot.remove_pod(pod.key)
+    for pod, node in coming:
+        snapshot.add_pod(pod, node)

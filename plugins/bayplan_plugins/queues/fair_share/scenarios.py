@@ -12,24 +12,21 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
 from bayplan import Handle, Placement, PodInfo, Unit
 from bayplan.queues.ledger import Ledger
+from bayplan_plugins.queues.fair_share.estimate import Estimate, kinds_of, slots
 from bayplan_plugins.queues.fair_share.jobs import Job, Jobs
 from bayplan_plugins.queues.fair_share.lines import Head, Standings
-from bayplan_plugins.queues.fair_share.movers import Movers
+from bayplan_plugins.queues.fair_share.movers import Movers, arrive
 from bayplan_plugins.queues.fair_share.shares import FairShares
 from bayplan_plugins.queues.fair_share.turns import next_pods
 from bayplan_plugins.queues.room import Room
 
 __all__ = ["Scenario", "ScenarioSearch", "Way"]
 
-Rows = npt.NDArray[np.intp]
-
-_MOST_SIMULATED = 500
+_MOST_SIMULATED = 100
 """Scenarios that are simulated for one job."""
-_GPU = "nvidia.com/gpu"
 
 
 @dataclass(frozen=True)
@@ -81,11 +78,12 @@ class ScenarioSearch:
         self._ledger = ledger
         self._jobs = jobs
         self._shares = shares
-        self._movers = movers
-        self._promised = movers.leaving()
+        placed = handle.snapshot.placed
+        self._leaving = movers.leaving()
+        self._coming = movers.coming()
+        leaving = [(pod, placed[pod.key][1]) for pod in self._leaving]
+        self._estimate = Estimate(handle, leaving, self._coming)
         self._simulated = 0
-        table = handle.snapshot.nodes
-        self._used_before = {name: table.used(name).copy() for name in table.used_columns}
 
     def run(self, unit: Unit, queue: str, way: Way) -> Room | None:
         """Return the first room found, for more and more pods of the unit until it has all."""
@@ -100,8 +98,9 @@ class ScenarioSearch:
 
     def without_victims(self, unit: Unit) -> Mapping[str, str] | None:
         """Return the unit's nodes once pods that are about to leave have left; None for none."""
-        with self._handle.snapshot.trial():
-            self._movers.arrive()
+        snapshot = self._handle.snapshot
+        with snapshot.trial():
+            arrive(snapshot, self._leaving, self._coming)
             return self._place(unit)
 
     # Scenarios ---------------------------------------------------------------------------
@@ -112,11 +111,10 @@ class ScenarioSearch:
         failed: set[frozenset[str]] = set()
         for scenarios in (_on_nodes, _growing):
             for scenario in scenarios(self._handle, way, recorded):
-                if (
-                    not scenario.steps
-                    or scenario.mark in failed
-                    or not self._may_do(unit, scenario)
-                ):
+                if not scenario.steps or not self._may_do(unit, scenario):
+                    continue
+                mark = scenario.mark
+                if mark in failed:
                     continue
                 if self._simulated >= _MOST_SIMULATED:
                     return None
@@ -124,23 +122,20 @@ class ScenarioSearch:
                 room = self._simulate(unit, queue, way, scenario)
                 if room is not None:
                     return _kept(scenario, room), room
-                failed.add(scenario.mark)
+                failed.add(mark)
         return None
 
     def _may_do(self, unit: Unit, scenario: Scenario) -> bool:
-        """Tell whether the GPUs that would be free are enough in sum."""
-        needed = sum(pod.requests.get(_GPU, 0) for pod in unit.pods)
-        table = self._handle.snapshot.nodes
-        free = np.maximum(table.allocatable(_GPU) - table.used(_GPU), 0).sum()
-        going = [*scenario.victims, *self._promised]
-        return bool(needed <= free + sum(pod.requests.get(_GPU, 0) for pod in going))
+        """Tell whether the amounts that would be free are enough."""
+        placed = self._handle.snapshot.placed
+        return self._estimate.may_hold(unit.pods, scenario.steps, placed)
 
     def _simulate(self, unit: Unit, queue: str, way: Way, scenario: Scenario) -> Room | None:
         snapshot = self._handle.snapshot
         victims = scenario.victims
         where = {pod.key: snapshot.placed[pod.key][1] for pod in victims}
         with snapshot.trial():
-            self._movers.arrive()
+            arrive(snapshot, self._leaving, self._coming)
             for pod in victims:
                 snapshot.remove_pod(pod.key)
             placed = self._place_all(unit, queue, scenario)
@@ -225,27 +220,50 @@ class ScenarioSearch:
         return None
 
     def _place_each(self, unit: Unit) -> Mapping[str, str] | None:
-        """Place pods one by one: on a node that is free now, or else on one that becomes free."""
+        """Place pods on nodes that were free before the trial, or else on any that is free now."""
         nodes: dict[str, str] = {}
         with self._handle.snapshot.trial() as trial:
-            for pod in unit.pods:
-                alone = Unit(pod.key, (pod,))
-                found = self._handle.place(alone, Placement("", self._free_now(pod)))
-                if found is None:
-                    found = self._handle.place(alone, Placement("", None))
+            for kind in kinds_of(unit.pods):
+                found = self._place_kind(kind)
                 if found is None:
                     return None
                 nodes |= found
             trial.keep()
         return nodes
 
-    def _free_now(self, pod: PodInfo) -> Rows:
-        """Return the rows where a pod fit before the trial began."""
+    def _place_kind(self, pods: Sequence[PodInfo]) -> dict[str, str] | None:
+        """Place equal pods: as many as nodes that were free before take, the others anywhere."""
         table = self._handle.snapshot.nodes
-        free = np.ones(len(table), dtype=np.bool_)
-        for name, need in (*pod.requests.items(), ("pods", 1)):
-            free &= table.allocatable(name) - self._used_before.get(name, 0) >= need
-        return np.flatnonzero(free)
+        first, count = pods[0], len(pods)
+        free = {name: table.allocatable(name) - table.used(name) for name in self._estimate.now}
+        here = slots(free, first, count)
+        if here.sum() < count:
+            return None
+        early = np.where(slots(self._estimate.now, first, 1) > 0, here, 0)
+        rows, most = np.flatnonzero(early), min(count, int(early.sum()))
+        nodes: dict[str, str] = {}
+        for part, where in ((pods[:most], rows), (pods[most:], None)):
+            found = self._handle.place(Unit(first.key, part), Placement("", where)) if part else {}
+            if found is None:
+                return self._place_singly(pods)
+            nodes |= found
+        return nodes
+
+    def _place_singly(self, pods: Sequence[PodInfo]) -> dict[str, str] | None:
+        """Place equal pods one by one, where amounts do not tell what fits."""
+        nodes: dict[str, str] = {}
+        for pod in pods:
+            if pod.key in self._handle.snapshot.placed:
+                self._handle.snapshot.remove_pod(pod.key)
+        for pod in pods:
+            alone = Unit(pod.key, (pod,))
+            rows = np.flatnonzero(slots(self._estimate.now, pod, 1))
+            found = self._handle.place(alone, Placement("", rows)) if len(rows) else None
+            found = found or self._handle.place(alone, Placement("", None))
+            if found is None:
+                return None
+            nodes |= found
+        return nodes
 
 
 def _parts(unit: Unit) -> Iterator[Unit]:
