@@ -256,5 +256,5 @@ def test_a_weight_of_zero(world: World) -> None:
 
 
 def test_a_weight_below_zero_is_refused(world: World) -> None:
-    with pytest.raises(ValueError, match="expected (0 or more|1 to 65535), got -1"):
+    with pytest.raises(ValueError, match=r"expected (0 or more|1 to 65535), got -1"):
         world.queue("a", weight=-1)

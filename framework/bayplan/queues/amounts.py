@@ -14,11 +14,11 @@ _BINARY = ("", "Ki", "Mi", "Gi", "Ti", "Pi")
 def base_resource(name: str) -> str:
     """Return the resource that a column counts: "cpu" for "cpu" and for "FLAVOR/cpu".
 
-    Extended resources have a domain with a dot, and stay as they are.
+    Extended resources have one slash of their own, and stay as they are without a flavor.
     """
-    flavor, slash, resource = name.partition("/")
-    known = resource in _NATIVE or resource.startswith("hugepages-")
-    return resource if slash and "." not in flavor and known else name
+    _, slash, resource = name.partition("/")
+    known = resource in _NATIVE or resource.startswith("hugepages-") or "/" in resource
+    return resource if slash and known else name
 
 
 def amount_text(resource: str, value: float) -> str:

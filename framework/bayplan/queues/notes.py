@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator
 import numpy as np
 
 from bayplan.api.queue import Queue
-from bayplan.queues.amounts import amount_text
+from bayplan.queues.amounts import amount_text, base_resource
 from bayplan.queues.tree import EPSILON, QueueTree
 
 __all__ = ["notes_on"]
@@ -27,7 +27,7 @@ def notes_on(tree: QueueTree, row: int, offered: Collection[str]) -> Iterator[st
     if not any((queue.weight.other, *queue.weight.amounts.values())):
         yield "its weight is 0, so it gets nothing of what is left over"
     for resource in sorted(_named(queue)) if offered else ():
-        if resource not in offered:
+        if base_resource(resource) not in offered:
             yield f"it has a quota of {resource}, which no node offers"
 
 

@@ -34,13 +34,13 @@ class QueueStatusWriter:
             obj = self._snapshot.objects(one.type).get(one.key)
             if obj is None:
                 continue
-            subject = (type(one), one.type, one.key)
+            subject, told = (type(one), one.type, one.key), _without_times(one)
             if subject in self._written:
                 # Several profiles know the same queues.
                 continue
-            self._written[subject] = one
-            if before.get(subject) != one and not _says(obj, one):
-                self._cluster.submit(one, self._forgetting(subject, one))
+            self._written[subject] = told
+            if before.get(subject) != told and not _says(obj, told):
+                self._cluster.submit(one, self._forgetting(subject, told))
 
     def _forgetting(self, subject: _Subject, write: PatchStatus | PatchAnnotations) -> Done:
         """Return what forgets a write that was refused, so that it is tried again."""
@@ -50,6 +50,12 @@ class QueueStatusWriter:
                 del self._written[subject]
 
         return answered
+
+
+def _without_times(write: PatchStatus | PatchAnnotations) -> PatchStatus | PatchAnnotations:
+    if isinstance(write, PatchStatus):
+        return PatchStatus(write.type, write.key, without_times(write.status))
+    return write
 
 
 def _says(obj: ApiObject, write: PatchStatus | PatchAnnotations) -> bool:

@@ -11,6 +11,7 @@ from bayplan.api import DeviceClass
 from bayplan.dialects.reading import timestamp
 from bayplan.inputs.durations import stated_duration
 from bayplan.naming import counted
+from bayplan.queues.amounts import base_resource
 from bayplan.queues.report import LineReport, QueueReport, amount_text, reports_of
 from bayplan_plugins.queues.policy import Policy, QuotaRefusal
 from bayplan_plugins.queues.room import Room, RoomSearch
@@ -40,7 +41,8 @@ def _offered(handle: Handle, resources: Iterable[str]) -> set[str]:
     table = handle.snapshot.nodes
     if not len(table):
         return set()
-    found = {name for name in resources if table.allocatable(name).any()}
+    names = {base_resource(name) for name in resources}
+    found = {name for name in names if table.allocatable(name).any()}
     for name, devices in handle.snapshot.objects(DeviceClass).items():
         extended = devices.spec.extended_resource_name
         found |= {extended} if extended else set()

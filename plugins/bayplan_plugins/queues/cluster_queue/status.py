@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from bayplan.api.kueue import (
     AdmissionFairSharingStatus,
     ClusterQueue,
     ClusterQueueStatus,
+    Cohort,
     CohortStatus,
     FairSharingStatus,
     FlavorUsage,
@@ -19,6 +20,7 @@ from bayplan.api.kueue import (
     ResourceUsage,
 )
 from bayplan.api.times import rfc3339
+from bayplan.cluster.protocol import PatchStatus
 from bayplan_plugins.queues.cluster_queue.amounts import amount_in, column, quantity_of
 from bayplan_plugins.queues.cluster_queue.conditions import is_true, stamped
 from bayplan_plugins.queues.cluster_queue.quotas import cohort_row_name
@@ -32,6 +34,7 @@ __all__ = [
     "cohort_status",
     "local_queue_status",
     "pending_places",
+    "statuses",
 ]
 
 
@@ -54,6 +57,16 @@ def pending_places(store: Store, name: str) -> list[PendingPlace]:
         places.append(PendingPlace(one.key, local, index, before.get(local, 0)))
         before[local] = before.get(local, 0) + 1
     return places
+
+
+def statuses(store: Store, now: float) -> Iterator[PatchStatus]:
+    """Yield the status of each ClusterQueue, Cohort and LocalQueue."""
+    for name in store.cluster_queues:
+        yield PatchStatus(ClusterQueue, name, cluster_queue_status(store, name, now))
+    for name in store.cohorts:
+        yield PatchStatus(Cohort, name, cohort_status(store, name))
+    for key in store.local_queues:
+        yield PatchStatus(LocalQueue, key, local_queue_status(store, key, now))
 
 
 def cluster_queue_status(store: Store, name: str, now: float) -> ClusterQueueStatus:

@@ -12,6 +12,7 @@ from bayplan_plugins.queues.cluster_queue.status import (
     cohort_status,
     local_queue_status,
     pending_places,
+    statuses,
 )
 
 
@@ -117,3 +118,13 @@ def test_places_in_line_count_from_the_next_one() -> None:
     places = pending_places(borrowing().store, "q")
     shown = [(one.workload, one.in_cluster_queue, one.in_local_queue) for one in places]
     assert shown == [("default/high", 0, 0), ("default/low", 1, 0)]
+
+
+def test_every_queue_and_cohort_gets_its_status() -> None:
+    store = borrowing().store
+    keys = {(write.type.__name__, write.key) for write in statuses(store, NOW)}
+    assert keys == {
+        *(("ClusterQueue", name) for name in store.cluster_queues),
+        *(("Cohort", name) for name in store.cohorts),
+        *(("LocalQueue", key) for key in store.local_queues),
+    }
