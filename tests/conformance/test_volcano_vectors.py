@@ -1,4 +1,4 @@
-"""Volcano's cycles of capacity, proportion, reclaim, preempt, enqueue and topology."""
+"""Volcano's cycles, sessions and tables, through the policy for Volcano's queues."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ from pathlib import Path
 import pytest
 from volcano_cycles import Case, differences, run, volcano_cases
 from volcano_exceptions import better_answer, out_of_scope
+from volcano_sessions import RUNNERS
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    metafunc.parametrize("case", volcano_cases(metafunc.config, ("cycle",)))
+    kinds = ("cycle",) if metafunc.function is test_cycle else tuple(RUNNERS)
+    metafunc.parametrize("case", volcano_cases(metafunc.config, kinds))
 
 
 def test_cycle(case: Case, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -22,3 +24,8 @@ def test_cycle(case: Case, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
     if told and reason is not None:
         pytest.skip(f"better answer: {reason}")
     assert told == []
+
+
+def test_votes(case: Case) -> None:
+    found, expected = RUNNERS[case["kind"]](case)
+    assert found == expected

@@ -159,6 +159,7 @@ _EXTRAS = {
     "DeviceClass": "device_classes",
     "ResourceSlice": "resource_slices",
     "ResourceClaim": "resource_claims",
+    "ResourceQuota": "resource_quotas",
 }
 _API = {
     "StorageClass": "storage.k8s.io/v1",
@@ -167,6 +168,7 @@ _API = {
     "DeviceClass": "resource.k8s.io/v1",
     "ResourceSlice": "resource.k8s.io/v1",
     "ResourceClaim": "resource.k8s.io/v1",
+    "ResourceQuota": "v1",
 }
 
 

@@ -33,7 +33,10 @@ __all__ = ["VolcanoArgs", "VolcanoPolicy"]
 
 
 class VolcanoPolicy:
-    """Order, limits and victims as Volcano's plugins decide them."""
+    """Order, limits and victims as Volcano's plugins decide them.
+
+    ``session`` is what the plugins decide on, ``tiers`` counts their votes.
+    """
 
     system = "volcano"
 
@@ -50,10 +53,10 @@ class VolcanoPolicy:
         hierarchical = divides == "capacity" and named["capacity"].enable_hierarchy
         self.ledger = self._ledger(hierarchical)
         jobs = Jobs(handle, self.ledger)
-        self._session = Session(handle, self.ledger, jobs, hierarchical, divides)
-        self._tiers = Tiers(self._session, tiers)
+        self.session = Session(handle, self.ledger, jobs, hierarchical, divides)
+        self.tiers = Tiers(self.session, tiers)
         enqueues = "enqueue" in args.action_names
-        self._admission = Admission(self._session, self._tiers) if enqueues else None
+        self._admission = Admission(self.session, self.tiers) if enqueues else None
 
     def _ledger(self, hierarchical: bool) -> Ledger:
         def define(snapshot: Snapshot) -> list[Queue]:
@@ -91,7 +94,7 @@ class VolcanoPolicy:
 
     def gate(self, pod: PodInfo, queue: str) -> str | None:
         """Hold back pods of queues that do not exist or are not open, and of waiting groups."""
-        closed = gate(self.ledger.tree, "Queue", queue, self._session.hierarchical)
+        closed = gate(self.ledger.tree, "Queue", queue, self.session.hierarchical)
         if closed is not None:
             return closed
         if self._admission is not None and pod.gang is not None:
@@ -106,14 +109,14 @@ class VolcanoPolicy:
 
     def order(self, unit: Unit, added: float) -> tuple[float, ...]:
         """Order as the plugins say, then by age."""
-        jobs = self._session.jobs
-        key = self._tiers.job_order(jobs.of(unit.pods[0]), unit.pods)
+        jobs = self.session.jobs
+        key = self.tiers.job_order(jobs.of(unit.pods[0]), unit.pods)
         return (*key, jobs.created(jobs.key_of(unit)), added)
 
     def next_queue(self, heads: Mapping[str, Unit], action: str) -> str | None:
         """Return the first queue as the plugins order them; those that are overused come last."""
         rows = self.ledger.tree.row_of
-        tiers = self._tiers
+        tiers = self.tiers
         known = [name for name in heads if name in rows]
         if not known:
             return min(heads, default=None)
@@ -121,7 +124,7 @@ class VolcanoPolicy:
 
     def turn(self, unit: Unit) -> Sequence[PodInfo] | None:
         """Place the minimum of a job first, then one pod at a time, so that jobs take turns."""
-        return pods_of_turn(self._handle, self._tiers, unit)
+        return pods_of_turn(self._handle, self.tiers, unit)
 
     # Limits ------------------------------------------------------------------------------
 
@@ -131,7 +134,7 @@ class VolcanoPolicy:
         if row is None:
             return None
         least = sorted(unit.pods, key=self._size)[: max(1, unit.min_placed)]
-        return self._tiers.refusal(row, self.ledger.sum_of(least))
+        return self.tiers.refusal(row, self.ledger.sum_of(least))
 
     def _size(self, pod: PodInfo) -> float:
         """Return how large a pod is of what its queue may have: small ones fit the longest."""
@@ -142,17 +145,17 @@ class VolcanoPolicy:
         row = self.ledger.row_of(pod)
         if row is None:
             return None
-        tree, request = self.ledger.tree, self._session.wide(self.ledger.amounts_of(pod))
+        tree, request = self.ledger.tree, self.session.wide(self.ledger.amounts_of(pod))
         tree.use(row, request, -1)
         try:
-            return self._tiers.beyond(row, request)
+            return self.tiers.beyond(row, request)
         finally:
             tree.use(row, request)
 
     def fair(self) -> AmountRows:
         """Return what each queue deserves by the plugin that divides."""
-        deserved = self._session.deserved()
-        bound = self._session.capacity().real
+        deserved = self.session.deserved()
+        bound = self.session.capacity().real
         found: AmountRows = deserved if self.name == "proportion" else np.minimum(bound, math.inf)
         return found
 
@@ -163,17 +166,17 @@ class VolcanoPolicy:
         row = self.ledger.row_of(unit.pods[0])
         if row is None or action not in self.actions:
             return None
-        jobs = self._session.jobs
+        jobs = self.session.jobs
         job = jobs.of(unit.pods[0])
         pods = list(unit.pods)[: max(1, unit.min_placed)]
         request = self.ledger.sum_of(pods)
         claimant = Claimant(job, pods, row, request, jobs.priority(job, unit.pods))
-        found = plan_for(self._session, self._tiers, claimant, action)
+        found = plan_for(self.session, self.tiers, claimant, action)
         return f"{action}: {found}." if isinstance(found, str) else found
 
     def overdue(self) -> Overdue | None:
-        """Evict nothing that no unit waits for."""
-        return None
+        """Evict what plugins want to leave, such as from nodes whose hours are over."""
+        return self.tiers.overdue()
 
     def statuses(self) -> Iterable[PatchStatus]:
         """Return the status of each Queue."""

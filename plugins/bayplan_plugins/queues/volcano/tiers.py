@@ -12,14 +12,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bayplan import PodInfo
+from bayplan import Overdue, PodInfo
 from bayplan.queues.tree import AmountRows
 from bayplan_plugins.queues.policy import QuotaRefusal
 from bayplan_plugins.queues.volcano.configuration import PluginArgs
 from bayplan_plugins.queues.volcano.inqueue import Inqueue
 from bayplan_plugins.queues.volcano.jobs import Job, task_priority
 from bayplan_plugins.queues.volcano.session import Claimant, Session, Victim
-from bayplan_plugins.queues.volcano.voters.admission import Overcommit, ServiceLevel
+from bayplan_plugins.queues.volcano.voters.admission import NamespaceQuota, Overcommit, ServiceLevel
 from bayplan_plugins.queues.volcano.voters.base import Voter
 from bayplan_plugins.queues.volcano.voters.capacity import Capacity
 from bayplan_plugins.queues.volcano.voters.order import Drf, Gang, Priority
@@ -29,6 +29,7 @@ from bayplan_plugins.queues.volcano.voters.protection import (
     CooldownProtection,
     DisruptionBudgets,
 )
+from bayplan_plugins.queues.volcano.voters.time_division import TimeDivision, merged
 
 __all__ = ["PLUGINS", "Tiers"]
 
@@ -42,7 +43,9 @@ PLUGINS: Mapping[str, type[Voter]] = {
     "pdb": DisruptionBudgets,
     "priority": Priority,
     "proportion": Proportion,
+    "resourcequota": NamespaceQuota,
     "sla": ServiceLevel,
+    "tdm": TimeDivision,
 }
 """Plugins of Volcano that vote, by name. Others choose nodes, which the profile's plugins do."""
 
@@ -70,6 +73,7 @@ _SWITCH_OF = {
     "starving": "enable_job_starving",
     "preemptable": "enable_preemptable",
     "reclaimable": "enable_reclaimable",
+    "victims": "enabled_victim",
 }
 """The switch of each kind of vote."""
 
@@ -81,7 +85,7 @@ class Tiers:
         self._session = session
         self._seats = [
             [
-                _Seat(PLUGINS[one.name](session, one.arguments), one)
+                _Seat(PLUGINS[one.name](session, one.arguments, one.enable_hierarchy), one)
                 for one in tier
                 if one.name in PLUGINS
             ]
@@ -96,7 +100,13 @@ class Tiers:
         self._preemptive = self._flat("preemptive")
         self._enqueueable = self._votes("enqueueable")
         self._starving = self._votes("starving")
+        self._overdue = self._flat("victims")
         self._victims = {name: self._votes(name) for name in ("preemptable", "reclaimable")}
+
+    @property
+    def voters(self) -> Sequence[Voter]:
+        """The plugins that vote, in order."""
+        return [seat.voter for tier in self._seats for seat in tier]
 
     def _votes(self, name: str) -> Votes:
         """Return the functions of the plugins that vote so and whose switch is on, by tier."""
@@ -104,8 +114,7 @@ class Tiers:
         found = []
         for tier in self._seats:
             on = [seat.voter for seat in tier if getattr(seat.switches, switch)]
-            own = [one for one in on if getattr(type(one), name) is not getattr(Voter, name)]
-            found.append([getattr(one, name) for one in own])
+            found.append([getattr(one, name) for one in on if one.has(name)])
         return found
 
     def _flat(self, name: str) -> Sequence[Callable[..., Any]]:
@@ -182,6 +191,10 @@ class Tiers:
             if tier:
                 return all(vote(job, pending) for vote in tier)
         return False
+
+    def overdue(self) -> Overdue | None:
+        """Return what plugins evict though nobody waits for it."""
+        return merged(found for vote in self._overdue if (found := vote()) is not None)
 
     # Victims -----------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""Volcano's plugins that admit jobs: overcommit and sla."""
+"""Volcano's plugins that admit jobs: overcommit, resourcequota and sla."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from bayplan import PodInfo
+from bayplan.api import ResourceQuota
+from bayplan.dialects.reading import share
 from bayplan.inputs.durations import parse_duration
 from bayplan.queues.tree import EPSILON, AmountRows
 from bayplan_plugins.queues.volcano.inqueue import Inqueue
@@ -23,8 +25,8 @@ _ANNOTATIONS = (f"volcano.sh/{_WAITING_TIME}", _WAITING_TIME)
 class Overcommit(Voter):
     """Admits jobs while the cluster, overcommitted by a factor, has room for them."""
 
-    def __init__(self, session: Session, arguments: Mapping[str, Any]) -> None:
-        super().__init__(session, arguments)
+    def __init__(self, session: Session, arguments: Mapping[str, Any], hierarchical: bool) -> None:
+        super().__init__(session, arguments, hierarchical)
         factor = float(arguments.get("overcommit-factor", _FACTOR))
         self._factor = factor if factor >= 1.0 else _FACTOR
 
@@ -55,11 +57,41 @@ class Overcommit(Voter):
         return bool((future[asked] <= deserved[asked] + EPSILON).all())
 
 
+class NamespaceQuota(Voter):
+    """resourcequota: admits jobs that fit the ResourceQuotas of their namespace."""
+
+    def enqueueable(
+        self, job: Job, row: int, least: AmountRows | None, inqueue: Inqueue
+    ) -> Enqueue:
+        """Reject a job whose minimum exceeds a quota beside what its namespace has."""
+        if least is None:
+            return True
+        namespace = job.key.partition("/")[0]
+        asked = self.session.tree.amounts(self.session.wide(least))
+        for quota in self.session.handle.snapshot.objects(ResourceQuota).values():
+            if quota.metadata.namespace != namespace or quota.spec.scopes:
+                continue
+            hard = share(quota.spec.hard).amounts
+            for resource, amount in asked.items():
+                most = hard.get(resource, hard.get(f"requests.{resource}"))
+                if most is not None and self._used(namespace, resource) + amount > most + EPSILON:
+                    name = quota.metadata.name
+                    return f'ResourceQuota "{name}": {resource} is exceeded'
+        return True
+
+    def _used(self, namespace: str, resource: str) -> float:
+        placed = self.session.handle.snapshot.placed.values()
+        own = (pod for pod, _ in placed if pod.namespace == namespace)
+        if resource == "pods":
+            return float(sum(1 for _ in own))
+        return float(sum(pod.requests.get(resource, 0) for pod in own))
+
+
 class ServiceLevel(Voter):
     """sla: jobs that state how long they wait at most come first, and are admitted by then."""
 
-    def __init__(self, session: Session, arguments: Mapping[str, Any]) -> None:
-        super().__init__(session, arguments)
+    def __init__(self, session: Session, arguments: Mapping[str, Any], hierarchical: bool) -> None:
+        super().__init__(session, arguments, hierarchical)
         self._waiting_time = _seconds(arguments.get(_WAITING_TIME))
 
     def job_order(self, job: Job, pods: Iterable[PodInfo]) -> tuple[float, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from bayplan import PodInfo
+from bayplan import Overdue, PodInfo
 from bayplan.queues.tree import AmountRows
 from bayplan_plugins.queues.policy import QuotaRefusal
 from bayplan_plugins.queues.volcano.inqueue import Inqueue
@@ -24,13 +24,19 @@ class Voter:
     ``protects`` says that its refusal of a victim is final, whatever tier it is in.
 
     :param arguments: as in Volcano's configuration.
+    :param hierarchical: whether its ``enableHierarchy`` is on.
     """
 
     protects = False
 
-    def __init__(self, session: Session, arguments: Mapping[str, Any]) -> None:
+    def __init__(self, session: Session, arguments: Mapping[str, Any], hierarchical: bool) -> None:
         self.session = session
         self.arguments = arguments
+        self.hierarchical = hierarchical
+
+    def has(self, vote: str) -> bool:
+        """Tell whether the plugin votes on something, by the name of the method."""
+        return getattr(type(self), vote) is not getattr(Voter, vote)
 
     def job_order(self, job: Job, pods: Iterable[PodInfo]) -> tuple[float, ...]:
         """Return a job's key among the jobs of its queue; ``pods`` are pending ones."""
@@ -72,6 +78,10 @@ class Voter:
 
     def preemptable(self, claimant: Claimant, victim: Victim) -> bool:
         """Tell whether a claimant of the same queue may take a victim's place."""
+        raise NotImplementedError
+
+    def victims(self) -> Overdue | None:
+        """Return pods that have to leave though nobody waits for their nodes."""
         raise NotImplementedError
 
     def reclaimable(self, claimant: Claimant, victim: Victim) -> bool:

@@ -24,8 +24,8 @@ __all__ = ["Capacity"]
 class Capacity(Voter):
     """Votes by what queues deserve, in a tree where ``enableHierarchy`` is on."""
 
-    def __init__(self, session: Session, arguments: Mapping[str, Any]) -> None:
-        super().__init__(session, arguments)
+    def __init__(self, session: Session, arguments: Mapping[str, Any], hierarchical: bool) -> None:
+        super().__init__(session, arguments, hierarchical)
         self._levels = max(0, int(arguments.get("ancestorReclaimLevel", 0)))
 
     @property

@@ -11,6 +11,7 @@ from bayplan.queues.tree import EPSILON, AmountRows
 from bayplan_plugins.queues.volcano.jobs import Job, task_priority
 from bayplan_plugins.queues.volcano.session import Claimant, Victim
 from bayplan_plugins.queues.volcano.voters.base import Voter
+from bayplan_plugins.queues.volcano.voters.hierarchical_shares import HierarchicalShares
 
 __all__ = ["Drf", "Gang", "Priority"]
 
@@ -69,7 +70,37 @@ class Priority(Voter):
 
 
 class Drf(Voter):
-    """Jobs with a small dominant share of the cluster come first."""
+    """Jobs with a small dominant share of the cluster come first.
+
+    With ``enableHierarchy`` queues are ordered by their shares in a tree, too, and reclaim by them.
+    """
+
+    _known: tuple[object, HierarchicalShares] | None = None
+
+    def has(self, vote: str) -> bool:
+        """Vote on queues with a hierarchy only."""
+        if vote in ("queue_order", "reclaimable") and not self.hierarchical:
+            return False
+        return super().has(vote)
+
+    def queue_order(self, row: int) -> tuple[float, ...]:
+        """Order by the shares at every level of the tree."""
+        return self._shares().key(row)
+
+    def reclaimable(self, claimant: Claimant, victim: Victim) -> bool:
+        """Take where the claimant's queue still comes before the victim's afterwards."""
+        session = self.session
+        changes = {claimant.row: session.wide(claimant.request)}
+        changes[victim.row] = -session.wide(victim.takes)
+        shares = HierarchicalShares(session, changes)
+        return shares.key(claimant.row) < shares.key(victim.row)
+
+    def _shares(self) -> HierarchicalShares:
+        tree = self.session.tree
+        stamp = (self.session.ledger.version, tree.used.tobytes())
+        if self._known is None or self._known[0] != stamp:
+            self._known = (stamp, HierarchicalShares(self.session))
+        return self._known[1]
 
     def job_order(self, job: Job, pods: Iterable[PodInfo]) -> tuple[float, ...]:
         """Order by the job's dominant share."""
