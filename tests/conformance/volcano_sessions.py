@@ -105,10 +105,10 @@ def _conformance(case: Case) -> tuple[Any, Any]:
     kept = []
     for one in case["row"]["preemptees"]:
         key = f"{one['Namespace']}/{one['Name']}"
-        pod = placed[key][0]
-        job = _policy(cluster).session.jobs.of(pod)
-        claimant = Claimant(job, [pod], 0, np.zeros(0), 0)
-        if voter.preemptable(claimant, Victim(job, [pod], 0, np.zeros(0), False)):
+        one_pod = placed[key][0]
+        job = _policy(cluster).session.jobs.of(one_pod)
+        claimant = Claimant(job, [one_pod], 0, np.zeros(0), 0)
+        if voter.preemptable(claimant, Victim(job, [one_pod], 0, np.zeros(0), False)):
             kept.append(key)
     return kept, [f"{one['Namespace']}/{one['Name']}" for one in case["row"]["expectVictims"]]
 
