@@ -17,6 +17,7 @@ from bayplan.api import ApiObject, Pod, VolcanoPodGroup
 from bayplan.profiles.loading import load_profiles
 from bayplan.queues.tree import AmountRows
 from bayplan.testing import Cluster, make_object
+from bayplan_plugins.queues.volcano import configuration as configuration_of_volcano
 from bayplan_plugins.queues.volcano.inqueue import Inqueue
 from bayplan_plugins.queues.volcano.jobs import Job
 from bayplan_plugins.queues.volcano.tiers import PLUGINS
@@ -327,6 +328,8 @@ def named(case: Case) -> Case:
 
 def run(case: Case, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Outcome:
     """Run one session of a case and return what it did."""
+    names = frozenset((*configuration_of_volcano.PLUGIN_NAMES, "test-rejecter"))
+    monkeypatch.setattr(configuration_of_volcano, "PLUGIN_NAMES", names)
     monkeypatch.setitem(cast(dict[str, type[Voter]], PLUGINS), "test-rejecter", Rejecter)
     arguments = {"Queues": {"volcano": configuration(case)}, **_packing(case)}
     weights = _weights(case)

@@ -12,6 +12,7 @@ from typing import Any, Literal
 import pydantic
 
 from bayplan import Args
+from bayplan.errors import did_you_mean
 
 __all__ = ["ActionArgs", "PluginArgs", "TierArgs", "VolcanoArgs"]
 
@@ -19,6 +20,15 @@ _ACTIONS = (
     *("enqueue", "allocate", "backfill", "preempt", "reclaim"),
     *("gangpreempt", "gangreclaim", "shuffle"),
 )
+PLUGIN_NAMES = frozenset(
+    (
+        *("binpack", "capacity", "cdp", "conformance", "deviceshare", "drf", "extender", "gang"),
+        *("network-topology-aware", "nodegroup", "nodeorder", "numaaware", "overcommit", "pdb"),
+        *("predicates", "priority", "proportion", "rescheduling", "resource-strategy-fit"),
+        *("resourcequota", "sla", "task-topology", "tdm", "usage"),
+    )
+)
+"""The plugins of Volcano; those that choose nodes have no vote here."""
 _MAKE_ROOM = ("reclaim", "preempt", "gangreclaim", "gangpreempt")
 
 
@@ -55,6 +65,14 @@ class PluginArgs(Args):
     enabled_sub_job_order: bool = True
     enabled_hyper_node_gradient: bool = True
     enable_hierarchy: bool = False
+
+    @pydantic.field_validator("name")
+    @classmethod
+    def _known(cls, value: str) -> str:
+        if value not in PLUGIN_NAMES:
+            near = did_you_mean(value, sorted(PLUGIN_NAMES))
+            raise ValueError(f'Volcano has no plugin "{value}"{near}')
+        return value
 
 
 class TierArgs(Args):

@@ -1,0 +1,260 @@
+"""The policy for Volcano's queues: configuration, votes, trees, victims and turns."""
+
+from __future__ import annotations
+
+import pytest
+from volcano_worlds import cluster_of, evictions, group, phase, pods, queue, settle
+
+from bayplan.api import ApiObject
+from bayplan.errors import InputError
+from bayplan.testing import make_node, make_object
+
+PREEMPT = {
+    "actions": "enqueue, allocate, preempt",
+    "tiers": [
+        {"plugins": [{"name": name} for name in ("conformance", "gang", "priority", "proportion")]}
+    ],
+}
+GANG_PREEMPT = {**PREEMPT, "actions": "enqueue, allocate, gangpreempt"}
+TREE = {
+    "tiers": [{"plugins": [{"name": "gang"}, {"name": "capacity", "enableHierarchy": True}]}],
+}
+HDRF = {
+    "tiers": [{"plugins": [{"name": "drf", "enableHierarchy": True}]}],
+}
+
+
+def priority_class(name: str, value: int) -> ApiObject:
+    return make_object(
+        {
+            "apiVersion": "scheduling.k8s.io/v1",
+            "kind": "PriorityClass",
+            "metadata": {"name": name},
+            "value": value,
+        }
+    )
+
+
+CLASSES = [priority_class("low", 1), priority_class("high", 10)]
+
+
+# Configuration -----------------------------------------------------------------------------
+
+
+def test_an_unknown_action_or_plugin_is_told() -> None:
+    with pytest.raises(InputError, match='"shred" is no action'):
+        cluster_of([], {"actions": "enqueue, shred"})
+    with pytest.raises(InputError, match='Volcano has no plugin "gnag"'):
+        cluster_of([], {"tiers": [{"plugins": [{"name": "gnag"}]}]})
+
+
+def test_two_divisions_of_one_cluster_exclude_each_other() -> None:
+    plugins = [{"name": "drf", "enableHierarchy": True}, {"name": "proportion"}]
+    with pytest.raises(InputError, match="exclude each other"):
+        cluster_of([], {"tiers": [{"plugins": plugins}]})
+
+
+def test_a_stock_configuration_neither_reclaims_nor_preempts() -> None:
+    cluster = cluster_of(
+        [
+            make_node("n0", gpu=8),
+            queue("q1"),
+            queue("q2"),
+            group("a", "q1", 0),
+            *pods("a", 8, ["n0"] * 8, gpu=1),
+            group("b", "q2"),
+            *pods("b", 1, gpu=1),
+        ],
+        {"actions": "", "tiers": []},
+    )
+    cluster.schedule()
+    assert evictions(cluster) == []
+
+
+# Trees -------------------------------------------------------------------------------------
+
+
+def test_a_broken_queue_holds_back_its_own_jobs_only() -> None:
+    cluster = cluster_of(
+        [
+            make_node("n0", cpu=8),
+            queue("x", parent="y"),
+            queue("y", parent="x"),
+            queue("z", parent="nope"),
+            queue("ok"),
+            group("a", "x"),
+            *pods("a", 1, cpu=1),
+            group("b", "z"),
+            *pods("b", 1, cpu=1),
+            group("c", "ok"),
+            *pods("c", 1, cpu=1),
+        ],
+        TREE,
+    )
+    assert cluster.schedule() == {"c-0": "n0"}
+    assert "x -> y -> x" in cluster.message("a-0")
+    assert 'its parent "nope" does not exist' in cluster.message("b-0")
+
+
+def test_an_ancestor_bounds_its_queues_together() -> None:
+    cluster = cluster_of(
+        [
+            make_node("n0", cpu=8),
+            queue("team", capability={"cpu": 3}),
+            queue("a", parent="team"),
+            queue("b", parent="team"),
+            group("ja", "a", 2),
+            *pods("ja", 2, cpu=1),
+            group("jb", "b", 2),
+            *pods("jb", 2, cpu=1),
+        ],
+        TREE,
+    )
+    assert cluster.schedule() == {"ja-0": "n0", "ja-1": "n0"}
+    text = 'queue "b" (ancestor "team"): capability of cpu exceeded: 2 requested, 2 of 3 used'
+    assert text in cluster.message("jb-0")
+
+
+def test_a_queue_with_queues_below_it_takes_no_jobs() -> None:
+    cluster = cluster_of(
+        [
+            make_node("n0", cpu=8),
+            queue("team"),
+            queue("a", parent="team"),
+            group("j", "team"),
+            *pods("j", 1, cpu=1),
+        ],
+        TREE,
+    )
+    assert cluster.schedule() == {}
+    assert "has child queues and takes no jobs itself" in cluster.message("j-0")
+
+
+def test_what_is_guaranteed_to_one_is_no_others() -> None:
+    cluster = cluster_of(
+        [
+            make_node("n0", cpu=8),
+            queue("a", guarantee={"cpu": 5}),
+            queue("b"),
+            group("j", "b", 0),
+            *pods("j", 8, cpu=1),
+        ]
+    )
+    assert len(cluster.schedule()) == 3
+
+
+def test_hierarchical_shares_divide_by_weight_at_every_level() -> None:
+    def org(name: str, path: str, weights: str) -> ApiObject:
+        made = queue(name)
+        content = {"volcano.sh/hierarchy": path, "volcano.sh/hierarchy-weights": weights}
+        made.metadata.annotations.update(content)
+        return made
+
+    cluster = cluster_of(
+        [
+            make_node("n0", cpu=9),
+            org("sci", "root/sci", "100/50"),
+            org("dev", "root/eng/dev", "100/50/50"),
+            org("prod", "root/eng/prod", "100/50/50"),
+            *(group(name, name, 0) for name in ("sci", "dev", "prod")),
+            *(pod for name in ("sci", "dev", "prod") for pod in pods(name, 9, cpu=1)),
+        ],
+        HDRF,
+    )
+    names = [name.partition("-")[0] for name in cluster.schedule()]
+    assert names.count("sci") in (4, 5)
+    assert abs(names.count("dev") - names.count("prod")) <= 1
+
+
+# Victims -----------------------------------------------------------------------------------
+
+
+def test_room_on_another_node_is_made_where_the_queue_allows_it() -> None:
+    """The first node has room without its pod, but the queue does not."""
+    cluster = cluster_of(
+        [
+            *CLASSES,
+            make_node("n1", cpu=3),
+            make_node("n2", cpu=4),
+            queue("q", capability={"cpu": 6}),
+            group("a", "q", 0, priorityClassName="low"),
+            *pods("a", 1, ["n1"], cpu=1),
+            group("b", "q", 0, priorityClassName="low"),
+            *pods("b", 1, ["n2"], cpu=4),
+            group("c", "q", 1, priorityClassName="high"),
+            *pods("c", 1, cpu=3),
+        ],
+        PREEMPT,
+    )
+    cluster.schedule()
+    assert evictions(cluster) == ["b-0"]
+
+
+def test_a_gang_at_its_minimum_is_preempted_as_a_whole_by_gangpreempt_only() -> None:
+    def world() -> list[ApiObject]:
+        return [
+            *CLASSES,
+            make_node("n0", cpu=8),
+            queue("q"),
+            group("a", "q", 4, priorityClassName="low"),
+            *pods("a", 8, ["n0"] * 8, cpu=1),
+            group("c", "q", 6, priorityClassName="high"),
+            *pods("c", 6, cpu=1),
+        ]
+
+    cluster = cluster_of(world(), PREEMPT)
+    cluster.schedule()
+    assert evictions(cluster) == []
+    cluster = cluster_of(world(), GANG_PREEMPT)
+    cluster.schedule()
+    assert sorted(evictions(cluster)) == [f"a-{index}" for index in range(8)]
+
+
+def test_surplus_pods_go_first_and_only_as_many_as_needed() -> None:
+    cluster = cluster_of(
+        [
+            *CLASSES,
+            make_node("n0", cpu=8),
+            queue("q"),
+            group("a", "q", 4, priorityClassName="low"),
+            *pods("a", 8, ["n0"] * 8, cpu=1),
+            group("c", "q", 2, priorityClassName="high"),
+            *pods("c", 6, cpu=1),
+        ],
+        GANG_PREEMPT,
+    )
+    settle(cluster)
+    assert evictions(cluster) == ["a-7", "a-6"]
+    assert {"c-0", "c-1"} <= cluster.placements().keys()
+
+
+# Turns -------------------------------------------------------------------------------------
+
+
+def test_every_job_gets_its_minimum_before_any_gets_more() -> None:
+    cluster = cluster_of(
+        [
+            make_node("n0", cpu=8),
+            queue("q"),
+            group("a", "q", 2),
+            *pods("a", 8, cpu=1),
+            group("b", "q", 2),
+            *pods("b", 8, cpu=1),
+        ]
+    )
+    names = [name[0] for name in cluster.schedule()]
+    assert names.count("a") >= 2
+    assert names.count("b") >= 2
+    assert len(names) == 8
+
+
+def test_groups_are_admitted_while_the_queue_has_room_for_them() -> None:
+    cluster = cluster_of(
+        [
+            make_node("n0", cpu=8),
+            queue("q", capability={"cpu": 5}),
+            *(group(name, "q", 1, {"cpu": 2}, phase="Pending") for name in ("a", "b", "c")),
+        ]
+    )
+    cluster.schedule()
+    assert [phase(cluster, name) for name in ("a", "b", "c")] == ["Inqueue", "Inqueue", "Pending"]
