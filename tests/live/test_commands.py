@@ -165,7 +165,8 @@ def test_run_binds_pods_serves_its_page_and_ends_cleanly(face: Face, run: Any) -
 
 
 def test_a_dry_run_decides_and_writes_nothing(face: Face, run: Any) -> None:
-    create(face, make_node("n0"), make_pod("p"), make_pod("big", cpu=64))
+    queue = VolcanoQueue(ObjectMeta(name="q"))
+    create(face, make_node("n0"), make_pod("p"), make_pod("big", cpu=64), queue)
     running = run("--dry-run")
     assert "pod=default/p node=n0" in running.until("would be bound")
     assert running.end() == 0

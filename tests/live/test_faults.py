@@ -15,7 +15,7 @@ from msgspec import structs
 from paths import ROOT
 from stage import Stage, stage
 
-from bayplan.api import ApiObject, Job, ObjectMeta, Pod, PodGroup, ResourceClaim
+from bayplan.api import ApiObject, Job, ObjectMeta, Pod, PodGroup, ResourceClaim, VolcanoQueue
 from bayplan.cluster.apiserver import ServedCluster, WatchFault, WatchSettings
 from bayplan.cluster.manifests import load_manifests
 from bayplan.profiles.loading import ProfileSet, default_profiles
@@ -242,7 +242,7 @@ async def test_a_leader_that_cannot_renew_its_lease_stops_at_once_and_the_standb
 
 async def test_a_standby_decides_and_writes_nothing() -> None:
     async with ticking(*nodes(2)) as made:
-        made.create(make_pod("p"), make_pod("never", cpu=64))
+        made.create(make_pod("p"), make_pod("never", cpu=64), VolcanoQueue(ObjectMeta(name="q")))
         made.server.faults.fail(None, "create", "leases", code=503)
         options = {"leader_elect": True, **clock_of(made)}
         app = await made.start(electing(), **options)
