@@ -96,23 +96,27 @@ class Ledger:
     @property
     def tree(self) -> QueueTree:
         """The tree, with what its queues use now."""
-        self._refresh()
+        if self._stale or self._restated:
+            self._refresh()
         return self._tree
 
     @property
     def version(self) -> int:
         """Changes whenever shares may have changed: the queues or the demand."""
-        self._refresh()
+        if self._stale or self._restated:
+            self._refresh()
         return self._version
 
     def row_of(self, pod: PodInfo) -> int | None:
         """Return the row of a pod's queue, None for a pod without a queue of this tree."""
-        self._refresh()
+        if self._stale or self._restated:
+            self._refresh()
         return self._row_of(pod)
 
     def amounts_of(self, pod: PodInfo) -> AmountRows:
         """Return what a pod takes of its queue, as a row of the tree's columns."""
-        self._refresh()
+        if self._stale or self._restated:
+            self._refresh()
         return self._amounts_of(pod)
 
     def is_fixed(self, pod: PodInfo) -> bool:
@@ -231,8 +235,6 @@ class Ledger:
 
     def _refresh(self) -> None:
         """Build the tree again, unless only statuses changed that no queue depends on."""
-        if not (self._stale or self._restated):
-            return
         definitions = sound(self._define(self._snapshot))
         stale = self._stale or definitions != self._definitions
         self._stale = self._restated = False
