@@ -11,8 +11,8 @@ from volcano_sessions import RUNNERS
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    kinds = ("cycle",) if metafunc.function is test_cycle else tuple(RUNNERS)
-    metafunc.parametrize("case", volcano_cases(metafunc.config, kinds))
+    cycles = metafunc.function is test_cycle
+    metafunc.parametrize("case", volcano_cases(metafunc.config, cycles))
 
 
 def test_cycle(case: Case, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -27,5 +27,8 @@ def test_cycle(case: Case, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
 
 
 def test_votes(case: Case) -> None:
-    found, expected = RUNNERS[case["kind"]](case)
+    runner = RUNNERS.get(case["kind"])
+    if runner is None:
+        pytest.skip(f"out of scope: nothing models {case['kind']}")
+    found, expected = runner(case)
     assert found == expected

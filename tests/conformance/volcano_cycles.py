@@ -44,8 +44,8 @@ class Rejecter(Voter):
         return "rejected" if job.key.endswith("/pga") else None
 
 
-def volcano_cases(config: pytest.Config, kinds: tuple[str, ...]) -> list[Any]:
-    """Return Volcano's cases of some kinds, as pytest parameters."""
+def volcano_cases(config: pytest.Config, cycles: bool) -> list[Any]:
+    """Return Volcano's cycles, or all its other cases, as pytest parameters."""
     given = config.getoption("--queue-vectors", default=None)
     paths = [Path(path) for path in given] if given else [SHARED / "volcano.jsonl"]
     found = [
@@ -53,7 +53,7 @@ def volcano_cases(config: pytest.Config, kinds: tuple[str, ...]) -> list[Any]:
         for path in paths
         if path.exists()
         for case in map(json.loads, path.read_text(encoding="utf-8").splitlines())
-        if case.get("system") == "volcano" and case.get("kind") in kinds
+        if case.get("system") == "volcano" and (case["kind"] == "cycle") is cycles
     ]
     if found or given:
         return found

@@ -258,3 +258,46 @@ def test_groups_are_admitted_while_the_queue_has_room_for_them() -> None:
     )
     cluster.schedule()
     assert [phase(cluster, name) for name in ("a", "b", "c")] == ["Inqueue", "Inqueue", "Pending"]
+
+
+def test_a_claim_that_pods_share_counts_once() -> None:
+    def device(name: str, kind: str, spec: object, **meta: str) -> ApiObject:
+        api = "resource.k8s.io/v1"
+        return make_object(
+            {"apiVersion": api, "kind": kind, "metadata": {"name": name, **meta}, "spec": spec}
+        )
+
+    def user(name: str, claim: str) -> list[ApiObject]:
+        meta = {
+            "name": name,
+            "namespace": "default",
+            "annotations": {"scheduling.k8s.io/group-name": "g"},
+        }
+        claims = [{"name": "gpu", "resourceClaimName": claim}]
+        container = {"name": "c", "image": "busybox", "resources": {"claims": [{"name": "gpu"}]}}
+        spec = {"containers": [container], "resourceClaims": claims}
+        return [make_object({"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec})]
+
+    wanted = {"devices": {"requests": [{"name": "r", "exactly": {"deviceClassName": "gpu.com"}}]}}
+    pool = {"name": "n0", "generation": 1, "resourceSliceCount": 1}
+    devices = [{"name": f"gpu-{index}"} for index in range(4)]
+    cluster = cluster_of(
+        [
+            make_node("n0", cpu=8),
+            device("gpu.com", "DeviceClass", {"selectors": []}),
+            device(
+                "n0",
+                "ResourceSlice",
+                {"driver": "gpu.com", "nodeName": "n0", "pool": pool, "devices": devices},
+            ),
+            device("shared", "ResourceClaim", wanted, namespace="default"),
+            device("other", "ResourceClaim", wanted, namespace="default"),
+            queue("q", capability={"deviceclass/gpu.com": 1}),
+            group("g", "q", 0),
+            *user("a", "shared"),
+            *user("b", "shared"),
+            *user("c", "other"),
+        ]
+    )
+    assert cluster.schedule().keys() == {"a", "b"}
+    assert "capability of deviceclass/gpu.com exceeded" in cluster.message("c")

@@ -13,7 +13,7 @@ from bayplan.api import ResourceClaim, ResourceClaimTemplate
 from bayplan.api.dra import ExactDeviceRequest, ResourceClaimSpec
 from bayplan.snapshot import Snapshot
 
-__all__ = ["CLASS_PREFIX", "device_amounts", "is_of_devices"]
+__all__ = ["CLASS_PREFIX", "ClaimedDevices", "is_of_devices"]
 
 CLASS_PREFIX = "deviceclass/"
 _SEPARATOR = f".{CLASS_PREFIX}"
@@ -24,19 +24,50 @@ def is_of_devices(resource: str) -> bool:
     return resource.startswith(CLASS_PREFIX) or _SEPARATOR in resource
 
 
-def device_amounts(snapshot: Snapshot, pod: PodInfo) -> Mapping[str, float]:
-    """Return what a pod's claims ask for, by class.
+class ClaimedDevices:
+    """Counts what the claims of pods ask for; a claim that pods share counts for the first one."""
 
-    A claim that pods share counts for the first of those that it is reserved for. Of alternatives
-    the first counts.
-    """
-    found: dict[str, float] = {}
-    for spec in _specs(snapshot, pod):
-        for request in spec.devices.requests:
-            exactly = request.exactly or next(iter(request.first_available), None)
-            if exactly is not None:
-                _count(exactly, found)
-    return found
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._snapshot = snapshot
+        self._users: dict[str, dict[str, None]] = {}
+        snapshot.on_pod(self._moved)
+
+    def of(self, pod: PodInfo) -> Mapping[str, float]:
+        """Return what a pod's claims ask for, by class; of alternatives the first counts."""
+        found: dict[str, float] = {}
+        for spec in self._specs(pod):
+            for request in spec.devices.requests:
+                exactly = request.exactly or next(iter(request.first_available), None)
+                if exactly is not None:
+                    _count(exactly, found)
+        return found
+
+    def _specs(self, pod: PodInfo) -> Iterator[ResourceClaimSpec]:
+        claims = self._snapshot.objects(ResourceClaim)
+        templates = self._snapshot.objects(ResourceClaimTemplate)
+        for wanted in pod.spec.resource_claims:
+            if wanted.resource_claim_name is None:
+                template = templates.get(f"{pod.namespace}/{wanted.resource_claim_template_name}")
+                if template is not None:
+                    yield template.spec.spec
+                continue
+            key = f"{pod.namespace}/{wanted.resource_claim_name}"
+            claim = claims.get(key)
+            if claim is not None and next(iter(self._users.get(key, ())), pod.key) == pod.key:
+                yield claim.spec
+
+    def _moved(self, pod: PodInfo, node: str, placed: bool) -> None:
+        for wanted in pod.spec.resource_claims:
+            if wanted.resource_claim_name is None:
+                continue
+            key = f"{pod.namespace}/{wanted.resource_claim_name}"
+            if placed:
+                self._users.setdefault(key, {})[pod.key] = None
+                continue
+            users = self._users.get(key, {})
+            users.pop(pod.key, None)
+            if not users:
+                self._users.pop(key, None)
 
 
 def _count(request: ExactDeviceRequest, found: dict[str, float]) -> None:
@@ -47,20 +78,3 @@ def _count(request: ExactDeviceRequest, found: dict[str, float]) -> None:
     for part, amount in capacity.items():
         key = f"{part}{_SEPARATOR}{name}"
         found[key] = found.get(key, 0.0) + count * float(amount.amount)
-
-
-def _specs(snapshot: Snapshot, pod: PodInfo) -> Iterator[ResourceClaimSpec]:
-    claims = snapshot.objects(ResourceClaim)
-    templates = snapshot.objects(ResourceClaimTemplate)
-    for wanted in pod.spec.resource_claims:
-        if wanted.resource_claim_name is None:
-            template = templates.get(f"{pod.namespace}/{wanted.resource_claim_template_name}")
-            if template is not None:
-                yield template.spec.spec
-            continue
-        claim = claims.get(f"{pod.namespace}/{wanted.resource_claim_name}")
-        if claim is None:
-            continue
-        users = claim.status.reserved_for
-        if not users or users[0].name == pod.name:
-            yield claim.spec

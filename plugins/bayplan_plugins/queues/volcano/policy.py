@@ -21,7 +21,7 @@ from bayplan_plugins.queues.policy import QuotaRefusal, RoomPlan
 from bayplan_plugins.queues.volcano.admission import Admission
 from bayplan_plugins.queues.volcano.configuration import VolcanoArgs
 from bayplan_plugins.queues.volcano.definitions import queues_of
-from bayplan_plugins.queues.volcano.devices import device_amounts
+from bayplan_plugins.queues.volcano.devices import ClaimedDevices
 from bayplan_plugins.queues.volcano.jobs import Jobs
 from bayplan_plugins.queues.volcano.session import Claimant, Session
 from bayplan_plugins.queues.volcano.status import statuses
@@ -51,6 +51,7 @@ class VolcanoPolicy:
         self.name: str = divides or "drf"
         self.actions: Sequence[str] = tuple(args.room_actions)
         hierarchical = divides == "capacity" and named["capacity"].enable_hierarchy
+        self._devices = ClaimedDevices(handle.snapshot)
         self.ledger = self._ledger(hierarchical)
         jobs = Jobs(handle, self.ledger)
         self.session = Session(handle, self.ledger, jobs, hierarchical, divides)
@@ -74,8 +75,7 @@ class VolcanoPolicy:
         """Return what a pod takes of its queue: itself, its requests, and the devices it claims."""
         if not pod.spec.resource_claims:
             return {**pod.requests, "pods": 1}
-        devices = device_amounts(self._handle.snapshot, pod)
-        return {**pod.requests, "pods": 1, **devices}
+        return {**pod.requests, "pods": 1, **self._devices.of(pod)}
 
     # Queues ------------------------------------------------------------------------------
 
