@@ -437,6 +437,25 @@ def test_queues_come_from_the_scheduler_that_runs_or_else_from_the_cluster(
     assert 'there is no queue "b"' in failure("queue", "show", "b", "--kubeconfig", kubeconfig)
 
 
+def test_watched_queues_are_shown_again_until_interrupted(
+    face: Face, kubeconfig: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create(face, VolcanoQueue(ObjectMeta(name="a")))
+    waits: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        waits.append(seconds)
+        if len(waits) == 3:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("bayplan.cli.queue.sleep", sleep)
+    told = bayplan("queue", "list", "-w", "-o", "json", "--kubeconfig", kubeconfig)
+    assert told.exit_code == 0, told.output
+    shown = [json.loads(line)["queues"] for line in told.stdout.splitlines()]
+    assert [[one["name"] for one in queues] for queues in shown] == [["a"]] * 3
+    assert waits == [2.0] * 3
+
+
 def test_a_placed_pod_is_explained_in_full_and_after_a_restart_as_of_now(
     face: Face, kubeconfig: Path, run: Any
 ) -> None:

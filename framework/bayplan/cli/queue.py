@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from time import sleep, strftime
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -111,9 +112,10 @@ class _Request:
         if self.kubeconfig is None and not self.context and find_kubeconfig() is None:
             raise InputError("give manifests with -f, or a cluster with --kubeconfig")
         self._live(view)
-        while self.watch:
-            time.sleep(_EVERY)
-            self._live_again(view)
+        with contextlib.suppress(KeyboardInterrupt):
+            while self.watch:
+                sleep(_EVERY)
+                self._live_again(view)
 
     # Manifests ---------------------------------------------------------------------------
 
@@ -162,7 +164,7 @@ class _Request:
     def _live_again(self, view: QueueView) -> None:
         """Look again; a cluster that does not answer for a while is asked again, too."""
         if self.output == "table":
-            click.echo(f"\n{time.strftime('%H:%M:%S')}")
+            click.echo(f"\n{strftime('%H:%M:%S')}")
         try:
             self._live(view)
         except NotFound:

@@ -110,10 +110,16 @@ class QueueMetrics(Observer):
         """Return the longest wait so far of the jobs that wait now, by system and queue."""
         found: dict[tuple[str, str], float] = {}
         for pod, seconds in self._waits.waiting() if self._waits is not None else ():
-            queue = self._queue_of(pod)
+            queue = self._lane_of(pod) or self._queue_of(pod)
             if queue is not None:
                 found[queue] = max(found.get(queue, 0.0), seconds)
         return found
+
+    def _lane_of(self, pod: PodInfo) -> tuple[str, str] | None:
+        """Return the queue of a pod that has been tried, without asking plugins again."""
+        assert self._scheduler is not None
+        queued = self._scheduler.queue.units.get(pod.gang or pod.key)
+        return _split(queued.lane) if queued is not None and queued.lane else None
 
     def _queue_of(self, pod: PodInfo) -> tuple[str, str] | None:
         if self._scheduler is None:
@@ -123,10 +129,13 @@ class QueueMetrics(Observer):
         except PluginError:
             # The scheduler reports it when it meets the pod itself.
             return None
-        if queue is None:
-            return None
-        system, _, name = queue.partition("/")
-        return system, name
+        return None if queue is None else _split(queue)
+
+
+def _split(queue: str) -> tuple[str, str]:
+    """Return the system and the name of ``SYSTEM/NAME``."""
+    system, _, name = queue.partition("/")
+    return system, name
 
 
 class _Queues(Collector):
