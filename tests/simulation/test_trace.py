@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bayplan.api import Job, KaiPodGroup, VolcanoPodGroup
+from bayplan.api import ApiObject, Job, KaiPodGroup, VolcanoPodGroup
 from bayplan.errors import InputError
 from bayplan.simulation.trace import TraceJob, read_trace
 from bayplan.simulation.trace_objects import arrivals_of_trace
@@ -75,7 +75,26 @@ def test_what_is_wrong_is_named_with_its_line(tmp_path: Path, text: str, message
     assert message in str(raised.value)
 
 
-QUEUES = [
+QUEUES: list[ApiObject] = [
+    make_object(
+        {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {"name": "queue-m", "labels": {"bayplan.dev/queue": "m"}},
+        }
+    ),
+    *(
+        make_object(
+            {
+                "apiVersion": "v1",
+                "kind": "ResourceQuota",
+                "metadata": {"name": "compute", "namespace": space},
+            }
+        )
+        for space in ("team", "v")
+    ),
+]
+QUEUES += [
     make_object({"apiVersion": version, "kind": kind, "metadata": {"name": name}, "spec": {}})
     for version, kind, name in (
         ("scheduling.volcano.sh/v1beta1", "Queue", "v"),
@@ -111,6 +130,14 @@ def test_pods_name_their_queue_as_its_system_does() -> None:
     assert meta.annotations["gang.scheduling.koordinator.sh/min-available"] == "2"
 
 
+def test_a_config_map_and_a_namespace_are_queues_too() -> None:
+    job, groups = made_of("m")
+    assert groups == []
+    assert job.spec.template.metadata.labels["bayplan.dev/queue"] == "m"
+    job, _ = made_of("team")
+    assert job.metadata.namespace == "team"
+
+
 def test_a_job_has_as_many_pods_as_the_trace_says_for_as_long() -> None:
     job, groups = made_of("", 3)
     assert groups == []
@@ -123,5 +150,7 @@ def test_a_job_has_as_many_pods_as_the_trace_says_for_as_long() -> None:
 def test_a_queue_that_is_unknown_or_not_unique_is_an_error() -> None:
     with pytest.raises(InputError, match='there is no queue "w"'):
         made_of("w")
-    with pytest.raises(InputError, match='several queues have the name "both": volcano and kai'):
+    with pytest.raises(
+        InputError, match=r'several queues have the name "both": volcano .* and kai'
+    ):
         made_of("both")

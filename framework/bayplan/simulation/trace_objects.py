@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from bayplan.api import KINDS, ApiObject, decode_object, kind_of
-from bayplan.dialects import kai, volcano
+from bayplan.api import KINDS, ApiObject, ResourceQuota, decode_object, kind_of
+from bayplan.api.configmap import ConfigMap
+from bayplan.dialects import kai, queue_configmap, resource_quota, volcano
 from bayplan.errors import InputError, did_you_mean
 from bayplan.inputs.durations import DURATION_ANNOTATION
 from bayplan.simulation.trace import TraceJob
@@ -40,45 +42,63 @@ def arrivals_of_trace(
     queues = _queues(objects)
     made: list[tuple[float, ApiObject]] = []
     for job in jobs:
-        for content in _job(job, *_queue_of(job, queues)):
+        for content in _job(job, _queue_of(job, queues)):
             group, _, _ = str(content["apiVersion"]).rpartition("/")
             made.append((job.arrival, decode_object(KINDS[group, content["kind"]], content)))
     return made
 
 
-def _queues(objects: Iterable[ApiObject]) -> dict[str, list[ApiObject]]:
-    """Return the objects that define queues, by ``NAME`` and by ``SYSTEM/NAME``."""
-    found: dict[str, list[ApiObject]] = {}
-    for obj in objects:
-        system = _system(obj)
-        if system:
-            for name in (obj.metadata.name, f"{system}/{obj.metadata.name}"):
-                found.setdefault(name, []).append(obj)
+@dataclass(frozen=True)
+class _Queue:
+    """A queue that jobs can name: its system, its name, and the namespace that its jobs are in."""
+
+    system: str
+    name: str
+    namespace: str = "default"
+
+
+def _queues(objects: Iterable[ApiObject]) -> dict[str, list[_Queue]]:
+    """Return the queues that objects define, by ``NAME`` and by ``SYSTEM/NAME``."""
+    found: dict[str, list[_Queue]] = {}
+    for queue in dict.fromkeys(one for obj in objects if (one := _defined(obj)) is not None):
+        for name in (queue.name, f"{queue.system}/{queue.name}"):
+            found.setdefault(name, []).append(queue)
     return found
 
 
-def _system(obj: ApiObject) -> str:
-    kind = kind_of(obj)
-    return _SYSTEMS.get((kind.group, kind.name), "")
+def _defined(obj: ApiObject) -> _Queue | None:
+    """Return the queue that an object defines, if it does."""
+    meta, kind = obj.metadata, kind_of(obj)
+    if isinstance(obj, ConfigMap):
+        is_queue = queue_configmap.is_queue(obj)
+        return (
+            _Queue(queue_configmap.NAME, meta.labels[queue_configmap.LABEL]) if is_queue else None
+        )
+    if isinstance(obj, ResourceQuota):
+        return _Queue(resource_quota.NAME, meta.namespace, meta.namespace)
+    system = _SYSTEMS.get((kind.group, kind.name))
+    if system == "kueue":
+        return _Queue(system, meta.name, meta.namespace)
+    return _Queue(system, meta.name) if system is not None else None
 
 
-def _queue_of(job: TraceJob, queues: Mapping[str, Sequence[ApiObject]]) -> tuple[str, str, str]:
-    """Return the system, the namespace and the name of a job's queue."""
+def _queue_of(job: TraceJob, queues: Mapping[str, Sequence[_Queue]]) -> _Queue:
+    """Return a job's queue; one without a system for a job that names none."""
     if not job.queue:
-        return "", "default", ""
-    found = queues.get(job.queue, ())
+        return _Queue("", "")
+    named = queues.get(job.queue, ())
+    # A namespace is a queue only where nothing else has its name.
+    found = [one for one in named if one.system != resource_quota.NAME] or named
     if not found:
         near = did_you_mean(job.queue, queues)
         raise InputError(f'there is no queue "{job.queue}"{near}', job.where)
     if len(found) > 1:
-        names = " and ".join(f"{_system(one)} {one.metadata.namespace}".strip() for one in found)
+        names = " and ".join(f"{one.system} (namespace {one.namespace})" for one in found)
         raise InputError(f'several queues have the name "{job.queue}": {names}', job.where)
-    queue, system = found[0], _system(found[0])
-    namespace = queue.metadata.namespace if system == "kueue" else "default"
-    return system, namespace or "default", queue.metadata.name
+    return found[0]
 
 
-def _job(job: TraceJob, system: str, namespace: str, queue: str) -> list[Plain]:
+def _job(job: TraceJob, queue: _Queue) -> list[Plain]:
     """Return the manifests of a job: a pod group where the system has one, and a Job.
 
     The Job makes pods that were evicted again; they start from the beginning.
@@ -86,7 +106,7 @@ def _job(job: TraceJob, system: str, namespace: str, queue: str) -> list[Plain]:
     meta: Plain = {"labels": {}, "annotations": {}}
     if job.duration is not None:
         meta["annotations"][DURATION_ANNOTATION] = f"{job.duration:.3f}s"
-    groups = _MEMBERS.get(system, _plain)(job, meta, queue)
+    groups = _MEMBERS.get(queue.system, _plain)(job, meta, queue.name)
     pods: Plain = {
         "priority": job.priority,
         "restartPolicy": "Never",
@@ -98,10 +118,10 @@ def _job(job: TraceJob, system: str, namespace: str, queue: str) -> list[Plain]:
         "completionMode": "Indexed",
         "backoffLimit": _NO_LIMIT,
         # Kueue's admission lets it go on.
-        "suspend": system == "kueue",
+        "suspend": queue.system == "kueue",
         "template": {"metadata": meta, "spec": pods},
     }
-    named = {"name": job.name, "namespace": namespace, "labels": meta["labels"]}
+    named = {"name": job.name, "namespace": queue.namespace, "labels": meta["labels"]}
     made = {"apiVersion": "batch/v1", "kind": "Job", "metadata": named, "spec": spec}
     return [*groups, made]
 
@@ -133,6 +153,11 @@ def _koordinator(job: TraceJob, meta: Plain, queue: str) -> list[Plain]:
     return _plain(job, meta, queue)
 
 
+def _config_map(job: TraceJob, meta: Plain, queue: str) -> list[Plain]:
+    meta["labels"][queue_configmap.LABEL] = queue
+    return _plain(job, meta, queue)
+
+
 def _kueue(job: TraceJob, meta: Plain, queue: str) -> list[Plain]:
     meta["labels"][_KUEUE_LABEL] = queue
     return []
@@ -149,5 +174,6 @@ _MEMBERS: Mapping[str, Callable[[TraceJob, Plain, str], list[Plain]]] = {
     "volcano": _volcano,
     "kai": _kai,
     "koordinator": _koordinator,
+    queue_configmap.NAME: _config_map,
     "kueue": _kueue,
 }
