@@ -124,6 +124,18 @@ def test_jobs_that_are_held_back_are_told_apart_from_the_line(tmp_path: Path) ->
     assert "held p" in bayplan("queue", "show", "closed", "-f", path).stdout
 
 
+def test_what_is_wrong_or_odd_about_queues_is_said(tmp_path: Path) -> None:
+    path = tmp_path / "all.yaml"
+    odd = QUEUES.replace("parentQueue: research", "parentQueue: gone")
+    more = QUEUES[QUEUES.rindex("---") :].replace("language", "vision")
+    path.write_text(odd + more.replace("quota: 4000", "quota: 4500"))
+    said = bayplan("queue", "list", "-f", path).stdout
+    assert 'queue "language" cannot be used: its parent "gone" does not exist\n' in said
+    note = "its children deserve 4.5 cpu together, more than its own 4"
+    assert f'queue "research": {note}\n' in said
+    assert f"  {note}\n" in bayplan("queue", "show", "research", "-f", path).stdout
+
+
 def test_watched_manifests_print_a_table_at_each_change(manifests: Path) -> None:
     out = bayplan("queue", "list", "-w", "-f", manifests).stdout
     times = [line for line in out.splitlines() if line.startswith("at ")]

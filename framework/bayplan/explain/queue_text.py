@@ -90,6 +90,8 @@ def _print_problems(console: Console, reports: Iterable[QueueReport]) -> None:
         if one.problem:
             text = f'queue "{one.name}" cannot be used: {one.problem}'
             console.print(Text(text, style="red"), soft_wrap=True)
+        for note in one.notes:
+            console.print(Text(f'queue "{one.name}": {note}', style="yellow"), soft_wrap=True)
 
 
 # Tree ------------------------------------------------------------------------------------
@@ -138,6 +140,8 @@ def print_queue(console: Console, detail: QueueDetail) -> None:
     console.print(f"  {facts}, {queue.waiting} waiting, {queue.running} running")
     if queue.problem:
         console.print(Text(f"  cannot be used: {queue.problem}", style="red"), soft_wrap=True)
+    for note in queue.notes:
+        console.print(Text(f"  {note}", style="yellow"), soft_wrap=True)
     for name, found in relevant(queue).items():
         console.print(Text(f"  {name}: {resource_line(name, found)}"), soft_wrap=True)
     for title, reports in (("Ancestors", detail.ancestors), ("Children", detail.children)):
