@@ -7,7 +7,7 @@ from volcano_worlds import cluster_of, evictions, group, phase, pods, queue, set
 
 from bayplan.api import ApiObject
 from bayplan.errors import InputError
-from bayplan.testing import make_node, make_object
+from bayplan.testing import make_node, make_object, make_pod
 
 PREEMPT = {
     "actions": "enqueue, allocate, preempt",
@@ -208,6 +208,38 @@ def test_a_gang_at_its_minimum_is_preempted_as_a_whole_by_gangpreempt_only() -> 
     cluster = cluster_of(world(), GANG_PREEMPT)
     cluster.schedule()
     assert sorted(evictions(cluster)) == [f"a-{index}" for index in range(8)]
+
+
+def test_protected_pods_stay_whatever_tier_decides() -> None:
+    tiers = [["conformance"], ["drf"]]
+    cluster = cluster_of(
+        [
+            make_node("n0", cpu=2),
+            queue("q"),
+            group("a", "q", 0),
+            *(
+                make_pod(
+                    f"a-{index}",
+                    memory=None,
+                    node="n0",
+                    annotations={"scheduling.k8s.io/group-name": "a"},
+                    spec={"priorityClassName": "system-cluster-critical"},
+                )
+                for index in range(2)
+            ),
+            group("b", "q"),
+            *pods("b", 1, cpu=1),
+        ],
+        {
+            "actions": "allocate, preempt",
+            "tiers": [
+                {"plugins": [{"name": "gang", "enablePreemptable": False}]},
+                *({"plugins": [{"name": name} for name in tier]} for tier in tiers),
+            ],
+        },
+    )
+    cluster.schedule()
+    assert evictions(cluster) == []
 
 
 def test_surplus_pods_go_first_and_only_as_many_as_needed() -> None:
