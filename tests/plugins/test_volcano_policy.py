@@ -280,6 +280,23 @@ def test_every_job_gets_its_minimum_before_any_gets_more() -> None:
     assert len(names) == 8
 
 
+@pytest.mark.parametrize(("strategy", "placed"), [("traverse", {"b-0"}), ("fifo", set())])
+def test_the_dequeue_strategy_says_whether_the_first_job_holds_back_the_others(
+    strategy: str, placed: set[str]
+) -> None:
+    cluster = cluster_of(
+        [
+            make_node("n0", cpu=4),
+            queue("q", dequeueStrategy=strategy),
+            group("a", "q", 1),
+            *pods("a", 1, cpu=8),
+            group("b", "q", 1),
+            *pods("b", 1, cpu=1),
+        ]
+    )
+    assert cluster.schedule().keys() == placed
+
+
 def test_groups_are_admitted_while_the_queue_has_room_for_them() -> None:
     cluster = cluster_of(
         [

@@ -13,7 +13,7 @@ from bayplan.api import ApiObject, HyperNode, Pod, VolcanoPodGroup, VolcanoQueue
 from bayplan.api.gang import Gang, Gather, Membership, SubGroup
 from bayplan.api.network import HyperNodeMember
 from bayplan.api.podgroup import NetworkTopologySpec, SubGroupPolicy, VolcanoPodGroupSpec
-from bayplan.api.queue import UNLIMITED, Queue, QueueState, Share
+from bayplan.api.queue import UNLIMITED, Order, Queue, QueueState, Share
 from bayplan.api.selectors import EVERYTHING, compile_selector
 from bayplan.dialects.reading import amounts, is_index, share, timestamp
 from bayplan.topology.network.tree import NodeSet, TopologyError
@@ -84,7 +84,7 @@ def queue_of(queue: VolcanoQueue) -> Queue:
     """Return the queue that a Volcano Queue describes.
 
     Its capability is its limit; CPU and memory that it does not name are unlimited, and so is
-    every other resource.
+    every other resource. With the dequeue strategy "fifo" its first job holds back the others.
     """
     spec, meta = queue.spec, queue.metadata
     guarantee = spec.guarantee.resource if spec.guarantee is not None else {}
@@ -101,6 +101,7 @@ def queue_of(queue: VolcanoQueue) -> Queue:
         created=timestamp(meta.creation_timestamp),
         uid=meta.uid or meta.name,
         reclaimable=spec.reclaimable is not False,
+        order=Order.STRICT if spec.dequeue_strategy == "fifo" else Order.PRIORITY,
         state=states.get(queue.status.state, QueueState.OPEN),
     )
 

@@ -141,7 +141,7 @@ class RoomSearch:
         with self._handle.snapshot.trial():
             for step in steps:
                 self._remove(step)
-            return self._place() is not None
+            return self._may_fit() and self._place() is not None
 
     # The answer --------------------------------------------------------------------------
 
