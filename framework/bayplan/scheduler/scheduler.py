@@ -268,8 +268,6 @@ class Scheduler:
             queued = state.queue.pop(state.now)
         if queued is None:
             self._evict_overdue()
-            if self._tell_untold():
-                return True
             self._report_queues()
             state.recorder.gated(state.queue)
             state.group_status.write(
@@ -277,7 +275,7 @@ class Scheduler:
                 self._why_pending,
                 lambda pod: self.profile_of(pod) is not None,
             )
-            return False
+            return self._tell_untold()
         try:
             self._cycle(queued)
         except BaseException:
