@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from bayplan.api.meta import ApiStruct, ObjectMeta, explicit
 from bayplan.api.quantity import Quantity
+from bayplan.inputs.durations import parse_duration
 
 __all__ = [
     "KaiQueue",
@@ -173,5 +174,13 @@ def kai_queue_problems(queue: KaiQueue) -> Iterator[Problem]:
                 yield f"{path}.{field}", f"expected -1 (unlimited), 0 or more, got {amount:g}"
         if own.over_quota_weight < 0:
             yield f"{path}.overQuotaWeight", f"expected 0 or more, got {own.over_quota_weight:g}"
+    for field, text in (
+        ("preemptMinRuntime", queue.spec.preempt_min_runtime),
+        ("reclaimMinRuntime", queue.spec.reclaim_min_runtime),
+    ):
+        try:
+            parse_duration(text or "0s")
+        except ValueError as exc:
+            yield f"$.spec.{field}", str(exc)
     if queue.spec.parent_queue and queue.spec.parent_queue == queue.metadata.name:
         yield "$.spec.parentQueue", "a queue cannot be its own parent"

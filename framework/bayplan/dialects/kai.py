@@ -9,6 +9,7 @@ from bayplan.api.queue import UNLIMITED, Queue, Share
 from bayplan.api.queue_objects import KaiQueueResources
 from bayplan.api.selectors import Requirement, Selector
 from bayplan.dialects.reading import timestamp
+from bayplan.inputs.durations import parse_duration
 from bayplan.topology.network.tree import HOSTNAME, Layer
 
 __all__ = [
@@ -19,6 +20,7 @@ __all__ = [
     "layers_of",
     "membership_of",
     "queue_of",
+    "seconds_of",
 ]
 
 NAME = "KAI"
@@ -105,7 +107,19 @@ def queue_of(queue: KaiQueue) -> Queue:
         priority=_PRIORITY if spec.priority is None else spec.priority,
         created=timestamp(meta.creation_timestamp),
         uid=meta.uid or meta.name,
+        preempt_min_runtime=seconds_of(spec.preempt_min_runtime),
+        reclaim_min_runtime=seconds_of(spec.reclaim_min_runtime),
     )
+
+
+def seconds_of(text: str | None) -> float | None:
+    """Return a duration in seconds, below 0 for a negative one; None for none or a bad one."""
+    if not text:
+        return None
+    try:
+        return -1.0 if text.startswith("-") else parse_duration(text)
+    except ValueError:
+        return None
 
 
 def _is_cycle(name: str, parents: dict[str, str]) -> bool:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from bayplan import Handle, PodInfo, Unit
+from bayplan.dialects.kai import seconds_of
 from bayplan.dialects.reading import timestamp
 from bayplan.inputs.durations import parse_duration
 from bayplan.queues.ledger import Ledger
@@ -22,7 +23,7 @@ from bayplan_plugins.queues.fair_share.min_runtime import (
     preempt_min_runtime,
     reclaim_min_runtime,
 )
-from bayplan_plugins.queues.fair_share.movers import Movers, arrive
+from bayplan_plugins.queues.fair_share.movers import Movers
 from bayplan_plugins.queues.fair_share.reclaim import Reclaimer
 from bayplan_plugins.queues.fair_share.scenarios import ScenarioSearch, Way
 from bayplan_plugins.queues.fair_share.shares import FairShares
@@ -113,11 +114,12 @@ class Actions:
 
     def _delay_is_over(self, job: Job, pod: PodInfo) -> bool:
         group = self._jobs.group_of(pod)
-        if group is None or not group.spec.preemption_delay:
+        delay = seconds_of(group.spec.preemption_delay) if group is not None else None
+        if group is None or delay is None or delay <= 0:
             return True
         evicted = timestamp(group.metadata.annotations.get("kai.scheduler/last-eviction-timestamp"))
         since = max(job.created, evicted)
-        return self._now >= since + parse_duration(group.spec.preemption_delay)
+        return self._now >= since + delay
 
     @property
     def _now(self) -> float:
@@ -197,11 +199,13 @@ class Actions:
 
     def _frozen(self) -> FairShares:
         """Return the shares with what queues use once pods on the move have arrived."""
-        snapshot = self._handle.snapshot
-        leaving, coming = self._movers.leaving(), self._movers.coming()
-        with snapshot.trial():
-            arrive(snapshot, leaving, coming)
-            return self._shares().frozen()
+        shares = self._shares()
+        frozen = shares.frozen()
+        for pod, _ in self._movers.coming():
+            row = self._ledger.row_of(pod)
+            if row is not None:
+                frozen.used[shares.tree.paths[row]] += self._ledger.amounts_of(pod)
+        return frozen
 
     # Rules -------------------------------------------------------------------------------
 

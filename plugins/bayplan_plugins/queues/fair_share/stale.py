@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from bayplan import Handle, Overdue, PodInfo
 from bayplan.api import KaiPodGroup
+from bayplan.dialects.kai import seconds_of
 from bayplan.dialects.reading import timestamp
 from bayplan.gangs.directory import GangMembers
-from bayplan.inputs.durations import parse_duration
 from bayplan_plugins.queues.fair_share.jobs import whole_of
 
 __all__ = ["StaleGangs"]
@@ -38,8 +38,8 @@ class StaleGangs:
                 continue
             stated = timestamp(group.metadata.annotations.get(_STALE_SINCE))
             since = self._since.setdefault(key, stated or now)
-            own = group.spec.staleness_grace_period
-            grace = parse_duration(own) if own else self._grace
+            own = seconds_of(group.spec.staleness_grace_period)
+            grace = self._grace if own is None else own
             if grace < 0:
                 continue
             if now < since + grace:
