@@ -338,11 +338,13 @@ class Preemption:
 class Overdue:
     """What ``overdue`` wants to evict, each pod with the reason that it is told.
 
-    ``again`` is when to ask again even if nothing changes, in seconds; None for never.
+    ``again`` is when to ask again even if nothing changes, in seconds; None for never. ``waited``
+    says that a time is over that kept units from making room: they are tried again.
     """
 
     victims: Sequence[tuple[PodInfo, str]] = ()
     again: float | None = None
+    waited: bool = False
 
 
 @dataclass(frozen=True)

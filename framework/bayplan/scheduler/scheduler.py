@@ -24,6 +24,7 @@ from bayplan.cycle.scheduling_cycle import Cycle, Result
 from bayplan.errors import PluginError
 from bayplan.plugin.base import Handle, Overdue, Unit
 from bayplan.plugin.decision import Decision, Outcome
+from bayplan.plugin.events import ClusterEvent
 from bayplan.plugin.failures import PLUGIN_RAISES, failure
 from bayplan.profiles.loading import Profile, ProfileSet
 from bayplan.profiles.runtime import Runtime
@@ -352,6 +353,8 @@ class Scheduler:
                     times.append(found.again)
                     for victim, reason in found.victims:
                         self.evictor.evict(victim, reason)
+                    if found.waited:
+                        state.broadcast(ClusterEvent.OBJECT_CHANGED)
         self._overdue_at = min((at for at in times if at is not None), default=None)
 
     def stand_by(self) -> None:

@@ -156,7 +156,8 @@ class Queues(Plugin[QueuesArgs]):
         if not found:
             return None
         victims = [pair for one in found for pair in one.victims]
-        return Overdue(victims, min((o.again for o in found if o.again is not None), default=None))
+        again = min((one.again for one in found if one.again is not None), default=None)
+        return Overdue(victims, again, any(one.waited for one in found))
 
     def _active(self) -> list[Policy]:
         return [policy for policy in self.policies if policy.active]

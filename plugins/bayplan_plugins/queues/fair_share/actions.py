@@ -72,6 +72,7 @@ class Actions:
         self._queue_of = queue_of
         self._movers = Movers(handle)
         self._resolution = ReclaimResolution(args.reclaim_resolve_method)
+        self._waits: set[float] = set()
         self.searching = False
         """Whether a search places units on nodes that are not free yet."""
 
@@ -112,6 +113,17 @@ class Actions:
             self._movers,
         )
 
+    def waits_over(self) -> tuple[bool, float | None]:
+        """Tell whether a time is over that kept a job from evicting others.
+
+        :returns: that, and when the next such time ends, in the scheduler's seconds.
+        """
+        now = self._now
+        over = {at for at in self._waits if at <= now}
+        self._waits -= over
+        left = min(self._waits, default=None)
+        return bool(over), None if left is None else left - now + self._handle.now
+
     def _delay_is_over(self, job: Job, pod: PodInfo) -> bool:
         group = self._jobs.group_of(pod)
         delay = seconds_of(group.spec.preemption_delay) if group is not None else None
@@ -119,6 +131,8 @@ class Actions:
             return True
         evicted = timestamp(group.metadata.annotations.get("kai.scheduler/last-eviction-timestamp"))
         since = max(job.created, evicted)
+        if self._now < since + delay:
+            self._waits.add(since + delay)
         return self._now >= since + delay
 
     @property
@@ -258,7 +272,10 @@ class Actions:
         else:
             default = parse_duration(self._args.default_reclaim_min_runtime)
             seconds = reclaim_min_runtime(tree, row, candidate.row, self._resolution, default)
-        return seconds > 0 and job.started > 0 and self._now < job.started + seconds
+        if seconds <= 0 or self._now >= job.started + seconds:
+            return False
+        self._waits.add(job.started + seconds)
+        return True
 
     def _are_enough(self, unit: Unit) -> bool:
         """Tell whether the cluster has enough GPUs that are free, or become free, for a unit."""

@@ -146,7 +146,7 @@ class Jobs:
         else:
             whole, size = self._whole(first.gang, gone)
             active = [pod for one in whole.sets for pod in one.active]
-        starts = [timestamp(pod.pod.status.start_time) for pod in active]
+        starts = [_start(pod) for pod in active]
         return Job(
             first.gang or first.key,
             queue,
@@ -154,7 +154,7 @@ class Jobs:
             first.priority,
             self.is_preemptible(first),
             self.created(first),
-            self._last_start(first) or max(starts, default=0.0),
+            self._last_start(first) or min(starts, default=0.0),
             whole,
             size,
         )
@@ -217,3 +217,11 @@ def _needed(gang: Gang, parent: str) -> int:
 
 def _members(group: SubGroup, pods: Iterable[PodInfo]) -> list[PodInfo]:
     return [pod for pod in pods if group.selector.matches(pod.labels)]
+
+
+def _start(pod: PodInfo) -> float:
+    """Return when a pod started, or else when it got its node, or when it was created."""
+    status = pod.pod.status
+    bound = next((c for c in status.conditions if c.type == "PodScheduled"), None)
+    since = status.start_time or (bound.last_transition_time if bound is not None else None)
+    return timestamp(since or pod.pod.metadata.creation_timestamp)

@@ -229,10 +229,19 @@ class FairSharePolicy:
         return self._actions.run(unit, queue, action)
 
     def overdue(self) -> Overdue | None:
-        """Return the pods of gangs that have been below their minimum for too long."""
-        if "stalegangeviction" not in self.args.actions:
+        """Return the pods of gangs that have been below their minimum for too long.
+
+        Jobs that had to wait for a time that is over now are tried again.
+        """
+        stale = None
+        if "stalegangeviction" in self.args.actions:
+            stale = self._stale.overdue()
+        waited, next_end = self._actions.waits_over()
+        if stale is None and not waited and next_end is None:
             return None
-        return self._stale.overdue()
+        times = [next_end, stale.again if stale is not None else None]
+        again = min((at for at in times if at is not None), default=None)
+        return Overdue(stale.victims if stale is not None else (), again, waited)
 
     def statuses(self) -> Iterable[PatchStatus]:
         """Return the status of each Queue."""
