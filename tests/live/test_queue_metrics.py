@@ -9,11 +9,14 @@ from prometheus_client.core import GaugeMetricFamily
 from stage import stage
 from test_queue_page import queue
 
+from bayplan.api import KueueWorkload
+from bayplan.live.kueue_metrics import KueueMetrics
 from bayplan.live.metrics import QUEUE_LABELS
 from bayplan.live.peer_metrics import peer_metrics
 from bayplan.queues.report import QueueReport, ResourceReport
 from bayplan.scheduler.queue import Place
-from bayplan.testing import Cluster, make_node, make_pod
+from bayplan.snapshot import Snapshot
+from bayplan.testing import Cluster, make_node, make_object, make_pod
 
 INF = float("inf")
 
@@ -133,6 +136,68 @@ async def test_a_scheduler_exports_its_queues_waits_and_evictions() -> None:
         oldest = value("oldest_wait_seconds")
         assert oldest is not None
         assert oldest > 0
+
+
+def workload(**conditions: str) -> KueueWorkload:
+    """A workload of queue q that came at 0 s; each condition came true at so many seconds."""
+    found = [
+        {"type": kind, "status": "True", "reason": "Why", "lastTransitionTime": stamp(seconds)}
+        for kind, seconds in conditions.items()
+    ]
+    template = {"spec": {"containers": [{"name": "c", "image": "i"}]}}
+    made = make_object(
+        {
+            "apiVersion": "kueue.x-k8s.io/v1beta1",
+            "kind": "Workload",
+            "metadata": {"name": "w", "namespace": "default", "creationTimestamp": stamp("0")},
+            "spec": {"queueName": "l", "podSets": [{"name": "main", "template": template}]},
+            "status": {"conditions": found, "admission": {"clusterQueue": "q"}},
+        }
+    )
+    assert isinstance(made, KueueWorkload)
+    return made
+
+
+def stamp(seconds: str) -> str:
+    return f"2026-01-01T00:00:{int(seconds):02d}Z"
+
+
+def test_kueues_workloads_are_counted_by_their_conditions() -> None:
+    registry, snapshot = CollectorRegistry(), Snapshot()
+    KueueMetrics(registry).follow(snapshot)
+    for one in (
+        workload(),
+        workload(QuotaReserved="5"),
+        workload(QuotaReserved="5", Admitted="7"),
+        workload(Evicted="20"),
+        workload(Evicted="20", QuotaReserved="30", Admitted="30"),
+    ):
+        snapshot.set_object("default/w", one)
+
+    def value(name: str, **more: str) -> float | None:
+        return registry.get_sample_value(f"kueue_{name}", {"cluster_queue": "q", **more})
+
+    assert value("admitted_workloads_total") == 2
+    assert value("quota_reserved_workloads_total") == 2
+    assert value("admission_wait_time_seconds_sum") == 7 + 10
+    assert value("quota_reserved_wait_time_seconds_sum") == 5 + 10
+    assert value("evicted_workloads_total", reason="Why") == 1
+
+
+def test_weighted_shares_are_those_of_the_statuses() -> None:
+    cluster = Cluster()
+    content = {"apiVersion": "kueue.x-k8s.io/v1beta1", "metadata": {"name": "q"}, "spec": {}}
+    status = {"status": {"fairSharing": {"weightedShare": 250}}}
+    for kind in ("ClusterQueue", "Cohort"):
+        made = make_object({**content, "kind": kind, **status})
+        cluster.scheduler.snapshot.set_object("q", made)
+    found = {
+        sample.name: sample.value
+        for family in peer_metrics(cluster.scheduler, [report("kueue", "q", {})])
+        for sample in family.samples
+    }
+    assert found["kueue_cluster_queue_weighted_share"] == 250
+    assert found["kueue_cohort_weighted_share"] == 250
 
 
 def test_every_place_of_a_unit_is_counted() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bayplan.api import ObjectMeta, VolcanoPodGroup
 from bayplan.queues.job_waits import JobWaits
 from bayplan.snapshot import PodInfo, Snapshot
 from bayplan.testing import make_pod
@@ -16,7 +17,7 @@ def followed() -> tuple[Snapshot, JobWaits, Clock, list[tuple[str, float]]]:
     waits = JobWaits(
         snapshot,
         lambda: clock.now,
-        lambda pod: clock.now,
+        lambda: clock.now,
         lambda pod, seconds: waited.append((pod.key, seconds)),
     )
     return snapshot, waits, clock, waited
@@ -65,6 +66,26 @@ def test_what_is_first_seen_on_a_node_has_not_waited() -> None:
     snapshot.set_living(pod("a", "n"))
     assert not waited
     assert not list(waits.waiting())
+
+
+def test_a_job_waits_from_when_its_group_came_and_after_an_eviction_from_then_on() -> None:
+    snapshot, _, clock, waited = followed()
+    group = VolcanoPodGroup(
+        ObjectMeta(name="g", namespace="default", creation_timestamp="1970-01-01T00:00:10Z")
+    )
+    snapshot.set_object("default/g", group)
+    clock.now = 60
+    snapshot.set_living(pod("a", gang="default/g"))
+    clock.now = 70
+    snapshot.set_living(pod("a", "n", gang="default/g"))
+    assert waited == [("default/a", 60)]
+    clock.now = 100
+    snapshot.end_living("default/a")
+    clock.now = 130
+    snapshot.set_living(pod("b", gang="default/g"))
+    clock.now = 140
+    snapshot.set_living(pod("b", "n", gang="default/g"))
+    assert waited[1:] == [("default/b", 40)]
 
 
 def test_what_is_gone_is_forgotten() -> None:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from prometheus_client.core import GaugeMetricFamily
 
-from bayplan.api import VolcanoPodGroup
+from bayplan.api import ClusterQueue, Cohort, VolcanoPodGroup
 from bayplan.api.gpus import GPU_RESOURCES
 from bayplan.queues.report import QueueReport, ResourceReport
 from bayplan.scheduler.scheduler import Scheduler
@@ -54,8 +54,11 @@ def peer_metrics(scheduler: Scheduler, reports: Sequence[QueueReport]) -> list[G
         add = _SYSTEMS.get(report.system)
         if add is not None:
             add(gauges, report)
-    if any(report.system == "volcano" for report in reports):
+    systems = {report.system for report in reports}
+    if "volcano" in systems:
         _volcano_groups(gauges, scheduler.snapshot, reports)
+    if "kueue" in systems:
+        _kueue_shares(gauges, scheduler.snapshot)
     return gauges.families()
 
 
@@ -196,6 +199,19 @@ def _kueue(gauges: Gauges, report: QueueReport) -> None:
         now = "active" if report.state == "Open" and not report.problem else "pending"
         text = "Reports 'cluster_queue' with its 'status'"
         gauges.add("kueue_cluster_queue_status", text, labels, (*key, status), status == now)
+
+
+def _kueue_shares(gauges: Gauges, snapshot: Snapshot) -> None:
+    """Add the weighted shares, as the statuses of ClusterQueues and Cohorts state them."""
+    for kind, found in (
+        ("cluster_queue", snapshot.objects(ClusterQueue).values()),
+        ("cohort", snapshot.objects(Cohort).values()),
+    ):
+        for one in found:
+            shares = one.status.fair_sharing
+            if shares is not None:
+                text, of = f"Weighted share of the {kind}", (one.metadata.name,)
+                gauges.add(f"kueue_{kind}_weighted_share", text, (kind,), of, shares.weighted_share)
 
 
 _SYSTEMS: Mapping[str, Callable[[Gauges, QueueReport], None]] = {

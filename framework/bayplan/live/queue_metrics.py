@@ -9,9 +9,9 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from bayplan.dialects.reading import timestamp
 from bayplan.errors import PluginError
 from bayplan.live.collectors import LabeledCounter, LabeledHistogram
+from bayplan.live.kueue_metrics import WAIT_BUCKETS, KueueMetrics
 from bayplan.live.peer_metrics import Gauges, peer_metrics
 from bayplan.plugin.base import Unit
 from bayplan.queues.amounts import base_resource
@@ -25,8 +25,6 @@ __all__ = ["QueueMetrics"]
 
 _AGE = 1.0
 """Seconds for which the reports of one scrape serve the next."""
-_WAIT_BUCKETS = (1.0, *(2.5 * 2**n for n in range(13)))
-"""Those of Kueue: up to about three hours."""
 _AMOUNTS = {
     "used": "What the pods of a queue that are on nodes take; CPU in cores.",
     "fair": "What a queue may have now, by its policy; CPU in cores.",
@@ -48,7 +46,7 @@ class QueueMetrics(Observer):
             "bayplan_queue_wait_seconds",
             "How long jobs waited in a queue, from their creation or eviction to their first node.",
             ["system", "queue"],
-            _WAIT_BUCKETS,
+            WAIT_BUCKETS,
             registry,
         )
         self._evictions = LabeledCounter(
@@ -57,26 +55,16 @@ class QueueMetrics(Observer):
             ["system", "queue", "reason"],
             registry,
         )
-        self._kueue_admitted = LabeledCounter(
-            "kueue_admitted_workloads",
-            "The total number of admitted workloads per 'cluster_queue'",
-            ["cluster_queue"],
-            registry,
-        )
-        self._kueue_wait_seconds = LabeledHistogram(
-            "kueue_admission_wait_time_seconds",
-            "The time between a workload was created or requeued until admission, per "
-            "'cluster_queue'",
-            ["cluster_queue"],
-            _WAIT_BUCKETS,
-            registry,
-        )
+        self._kueue = KueueMetrics(registry)
         registry.register(_Queues(lambda: self._scheduler, self._oldest))
 
     def watch(self, scheduler: Scheduler) -> None:
         """Export the queues of a scheduler from now on."""
         self._scheduler = scheduler
-        self._waits = JobWaits(scheduler.snapshot, lambda: scheduler.now, self._since, self._waited)
+        self._kueue.follow(scheduler.snapshot)
+        self._waits = JobWaits(
+            scheduler.snapshot, lambda: scheduler.now, lambda: scheduler.unix_time, self._waited
+        )
 
     def bound(self, pod: PodInfo, node: str, cycle: int, attempts: int, seconds: float) -> None:
         """Count how long the pod's job waited, if it starts with this pod."""
@@ -89,22 +77,10 @@ class QueueMetrics(Observer):
         if queue is not None:
             self._evictions.add((*queue, reason))
 
-    def _since(self, pod: PodInfo) -> float:
-        """Return when a pod was created, by the scheduler's clock."""
-        assert self._scheduler is not None
-        now, created = self._scheduler.now, timestamp(pod.pod.metadata.creation_timestamp)
-        age = self._scheduler.unix_time - created if created else 0.0
-        return now - max(0.0, age)
-
     def _waited(self, pod: PodInfo, seconds: float) -> None:
         queue = self._queue_of(pod)
-        if queue is None:
-            return
-        self._wait_seconds.observe(queue, seconds)
-        system, name = queue
-        if system == "kueue":
-            self._kueue_admitted.add((name,))
-            self._kueue_wait_seconds.observe((name,), seconds)
+        if queue is not None:
+            self._wait_seconds.observe(queue, seconds)
 
     def _oldest(self) -> dict[tuple[str, str], float]:
         """Return the longest wait so far of the jobs that wait now, by system and queue."""

@@ -1,17 +1,38 @@
 """How long jobs wait: from when a job is known without a node until its first pod has one.
 
-A job is a pod group, or a pod without one. An evicted job waits again from the moment when none of
-its pods has a node any more.
+A job is a pod group, or a pod without one. It is known from when its group was created: a queue may
+admit groups before their pods are made. An evicted job waits again from the moment when none of its
+pods has a node any more.
 """
 
 from __future__ import annotations
 
+import math
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
+from bayplan.api import (
+    ApiObject,
+    KaiPodGroup,
+    NativePodGroup,
+    PodGroup,
+    SchedulerPluginsPodGroup,
+    VolcanoPodGroup,
+)
+from bayplan.dialects.reading import timestamp
 from bayplan.snapshot import PodInfo, Snapshot
 
 __all__ = ["JobWaits"]
+
+_GROUPS: tuple[type[ApiObject], ...] = (
+    PodGroup,
+    SchedulerPluginsPodGroup,
+    VolcanoPodGroup,
+    KaiPodGroup,
+    NativePodGroup,
+)
+_REMEMBERED = 10_000
 
 
 @dataclass
@@ -27,7 +48,7 @@ class JobWaits:
     """Follows the living pods of a snapshot; its owner tells it of bindings by ``started``.
 
     :param now: returns the time in seconds.
-    :param since: returns since when a pod that is new here has waited, in seconds.
+    :param unix_time: returns the same time in seconds since 1970, as objects state it.
     :param waited: called when a job starts, with its first pod and how many seconds it has waited;
         not for jobs that were first seen on nodes.
     """
@@ -36,14 +57,17 @@ class JobWaits:
         self,
         snapshot: Snapshot,
         now: Callable[[], float],
-        since: Callable[[PodInfo], float],
+        unix_time: Callable[[], float],
         waited: Callable[[PodInfo, float], None],
     ) -> None:
+        self._snapshot = snapshot
         self._living = snapshot.living
         self._now = now
-        self._since = since
+        self._unix_time = unix_time
         self._waited = waited
         self._jobs: dict[str, _Job] = {}
+        self._left: OrderedDict[str, float] = OrderedDict()
+        """When the last pod of a job was gone, of the latest ones; its pods may be made again."""
         snapshot.on_living(self._lives)
 
     def waiting(self) -> Iterator[tuple[PodInfo, float]]:
@@ -73,7 +97,8 @@ class JobWaits:
         key = _job_of(pod)
         job = self._jobs.get(key)
         if job is None:
-            job = self._jobs[key] = _Job(self._since(pod))
+            since = self._now() - self._age(pod)
+            job = self._jobs[key] = _Job(max(since, self._left.pop(key, since)))
         known = pod.key in job.pods
         job.pods[pod.key] = pod
         if not pod.pod.spec.node_name:
@@ -93,8 +118,20 @@ class JobWaits:
         job.running.discard(pod.key)
         if not job.pods:
             del self._jobs[key]
+            self._left[key] = self._now()
+            if len(self._left) > _REMEMBERED:
+                self._left.popitem(last=False)
         elif ran and not job.running:
             job.since = self._now()
+
+    def _age(self, pod: PodInfo) -> float:
+        """Return for how many seconds a pod or its group has existed."""
+        found: list[ApiObject | None] = [pod.pod]
+        if pod.gang is not None:
+            found += (self._snapshot.objects(kind).get(pod.gang) for kind in _GROUPS)
+        stamps = [timestamp(one.metadata.creation_timestamp) for one in found if one is not None]
+        first = min((stamp for stamp in stamps if stamp), default=math.inf)
+        return max(0.0, self._unix_time() - first)
 
 
 def _job_of(pod: PodInfo) -> str:

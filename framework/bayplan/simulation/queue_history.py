@@ -99,7 +99,7 @@ class QueueHistory(Observer):
         self._scheduler = scheduler
         snapshot = scheduler.snapshot
         self._waits = JobWaits(
-            snapshot, lambda: scheduler.now, lambda _: scheduler.now, self._waited
+            snapshot, lambda: scheduler.now, lambda: scheduler.unix_time, self._waited
         )
         snapshot.on_living(lambda pod, added: self._mark())
         snapshot.on_pod(lambda pod, node, placed: self._mark())
