@@ -58,6 +58,7 @@ class ElasticQuotaPolicy:
         kinds = (ElasticQuota, ElasticQuotaProfile)
         self.ledger = Ledger(handle.snapshot, _queues, kinds, (), rules)
         self._monitor = OveruseMonitor(parse_duration(args.delay_evict_time))
+        self._places: dict[str, tuple[Unit, tuple[float, str]]] = {}
 
     @property
     def active(self) -> bool:
@@ -104,7 +105,15 @@ class ElasticQuotaPolicy:
 
     def next_queue(self, heads: Mapping[str, Unit], action: str) -> str | None:
         """Return the queue whose first job comes first of all: by priority, then by age."""
-        return min(heads, key=lambda name: (*_place(heads[name]), name), default=None)
+        return min(heads, key=lambda name: (*self._place(name, heads[name]), name), default=None)
+
+    def _place(self, queue: str, unit: Unit) -> tuple[float, str]:
+        """Return the place of a queue's first unit, made once as long as it stays the first."""
+        known = self._places.get(queue)
+        if known is None or known[0] is not unit:
+            created = min(pod.pod.metadata.creation_timestamp or "~" for pod in unit.pods)
+            known = self._places[queue] = unit, (-float(unit.priority), created)
+        return known[1]
 
     def turn(self, unit: Unit) -> Sequence[PodInfo] | None:
         """Place the whole unit."""
@@ -175,11 +184,6 @@ class ElasticQuotaPolicy:
             manager = self._tree_of(quota.metadata.name)
             if manager is not None:
                 yield from writes_for(quota, status_of(manager, quota.metadata.name))
-
-
-def _place(unit: Unit) -> tuple[float, str]:
-    created = min(pod.pod.metadata.creation_timestamp or "~" for pod in unit.pods)
-    return -float(unit.priority), created
 
 
 def _queues(snapshot: Snapshot) -> list[Queue]:
