@@ -10,12 +10,11 @@ from stage import stage
 from test_queue_page import queue
 
 from bayplan.api import KueueWorkload
-from bayplan.live.kueue_metrics import KueueMetrics
 from bayplan.live.metrics import QUEUE_LABELS
 from bayplan.live.peer_metrics import peer_metrics
+from bayplan.live.queue_metrics import QueueMetrics
 from bayplan.queues.report import QueueReport, ResourceReport
 from bayplan.scheduler.queue import Place
-from bayplan.snapshot import Snapshot
 from bayplan.testing import Cluster, make_node, make_object, make_pod
 
 INF = float("inf")
@@ -163,8 +162,9 @@ def stamp(seconds: str) -> str:
 
 
 def test_kueues_workloads_are_counted_by_their_conditions() -> None:
-    registry, snapshot = CollectorRegistry(), Snapshot()
-    KueueMetrics(registry).follow(snapshot)
+    registry, cluster = CollectorRegistry(), Cluster()
+    QueueMetrics(registry).watch(cluster.scheduler)
+    snapshot = cluster.scheduler.snapshot
     for one in (
         workload(),
         workload(QuotaReserved="5"),
@@ -182,6 +182,10 @@ def test_kueues_workloads_are_counted_by_their_conditions() -> None:
     assert value("admission_wait_time_seconds_sum") == 7 + 10
     assert value("quota_reserved_wait_time_seconds_sum") == 5 + 10
     assert value("evicted_workloads_total", reason="Why") == 1
+    own = {"system": "kueue", "queue": "q"}
+    assert registry.get_sample_value("bayplan_queue_wait_seconds_sum", own) == 7 + 10
+    evictions = {**own, "reason": "Why"}
+    assert registry.get_sample_value("bayplan_queue_evictions_total", evictions) == 1
 
 
 def test_weighted_shares_are_those_of_the_statuses() -> None:

@@ -7,19 +7,14 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry
 
-from bayplan.api import KueueWorkload
-from bayplan.api.kueue import KueueCondition
-from bayplan.dialects.reading import timestamp
 from bayplan.live.collectors import LabeledCounter, LabeledHistogram
-from bayplan.snapshot import Snapshot
+from bayplan.queues.workload_waits import ADMITTED, EVICTED, QUOTA_RESERVED, Reached
 
 __all__ = ["WAIT_BUCKETS", "KueueMetrics"]
 
 WAIT_BUCKETS = (1.0, *(2.5 * 2**n for n in range(13)))
 """Seconds, up to about three hours."""
 _LABELS = ["cluster_queue"]
-_SINCE = ("Evicted", "Requeued")
-"""The conditions from whose last change an evicted workload waits again."""
 
 
 class KueueMetrics:
@@ -27,13 +22,13 @@ class KueueMetrics:
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._totals = {
-            "QuotaReserved": LabeledCounter(
+            QUOTA_RESERVED: LabeledCounter(
                 "kueue_quota_reserved_workloads",
                 "The total number of quota reserved workloads per 'cluster_queue'",
                 _LABELS,
                 registry,
             ),
-            "Admitted": LabeledCounter(
+            ADMITTED: LabeledCounter(
                 "kueue_admitted_workloads",
                 "The total number of admitted workloads per 'cluster_queue'",
                 _LABELS,
@@ -41,7 +36,7 @@ class KueueMetrics:
             ),
         }
         self._waits = {
-            "QuotaReserved": LabeledHistogram(
+            QUOTA_RESERVED: LabeledHistogram(
                 "kueue_quota_reserved_wait_time_seconds",
                 "The time between a workload was created or requeued until it got quota "
                 "reservation, per 'cluster_queue'",
@@ -49,7 +44,7 @@ class KueueMetrics:
                 WAIT_BUCKETS,
                 registry,
             ),
-            "Admitted": LabeledHistogram(
+            ADMITTED: LabeledHistogram(
                 "kueue_admission_wait_time_seconds",
                 "The time between a workload was created or requeued until admission, per "
                 "'cluster_queue'",
@@ -65,35 +60,10 @@ class KueueMetrics:
             registry,
         )
 
-    def follow(self, snapshot: Snapshot) -> None:
-        """Count the changes of a snapshot's workloads from now on."""
-        snapshot.on_object(KueueWorkload, self._changed)
-
-    def _changed(self, old: KueueWorkload | None, new: KueueWorkload | None) -> None:
-        if old is None or new is None:
-            # What a new object says happened before this process saw it.
+    def count(self, one: Reached) -> None:
+        """Count a condition that came true."""
+        if one.condition == EVICTED:
+            self._evicted.add((one.queue, one.reason))
             return
-        before, now = _true(old), _true(new)
-        admission = new.status.admission or old.status.admission
-        if admission is None:
-            return
-        queue = admission.cluster_queue
-        for name in self._totals:
-            if name in now and name not in before:
-                self._totals[name].add((queue,))
-                self._waits[name].observe((queue,), _wait(new, now[name]))
-        if "Evicted" in now and "Evicted" not in before:
-            self._evicted.add((queue, now["Evicted"].reason))
-
-
-def _true(workload: KueueWorkload) -> dict[str, KueueCondition]:
-    """Return the conditions that hold, by type."""
-    return {one.type: one for one in workload.status.conditions if one.status == "True"}
-
-
-def _wait(workload: KueueWorkload, reached: KueueCondition) -> float:
-    """Return for how many seconds a workload waited until a condition came true."""
-    stamps = [workload.metadata.creation_timestamp]
-    stamps += [c.last_transition_time for c in workload.status.conditions if c.type in _SINCE]
-    since = max(map(timestamp, stamps))
-    return max(0.0, timestamp(reached.last_transition_time) - since)
+        self._totals[one.condition].add((one.queue,))
+        self._waits[one.condition].observe((one.queue,), one.waited)

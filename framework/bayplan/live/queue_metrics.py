@@ -9,6 +9,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from bayplan.api import KueueWorkload
 from bayplan.errors import PluginError
 from bayplan.live.collectors import LabeledCounter, LabeledHistogram
 from bayplan.live.kueue_metrics import WAIT_BUCKETS, KueueMetrics
@@ -17,12 +18,14 @@ from bayplan.plugin.base import Unit
 from bayplan.queues.amounts import base_resource
 from bayplan.queues.job_waits import JobWaits
 from bayplan.queues.report import QueueReport
+from bayplan.queues.workload_waits import ADMITTED, EVICTED, reached, waiting_workloads
 from bayplan.scheduler.observer import Observer
 from bayplan.scheduler.scheduler import Scheduler
 from bayplan.snapshot import PodInfo
 
 __all__ = ["QueueMetrics"]
 
+_KUEUE = "kueue"
 _AGE = 1.0
 """Seconds for which the reports of one scrape serve the next."""
 _AMOUNTS = {
@@ -61,7 +64,7 @@ class QueueMetrics(Observer):
     def watch(self, scheduler: Scheduler) -> None:
         """Export the queues of a scheduler from now on."""
         self._scheduler = scheduler
-        self._kueue.follow(scheduler.snapshot)
+        scheduler.snapshot.on_object(KueueWorkload, self._workload_changed)
         self._waits = JobWaits(
             scheduler.snapshot, lambda: scheduler.now, lambda: scheduler.unix_time, self._waited
         )
@@ -79,8 +82,17 @@ class QueueMetrics(Observer):
 
     def _waited(self, pod: PodInfo, seconds: float) -> None:
         queue = self._queue_of(pod)
-        if queue is not None:
+        # Workloads of Kueue tell their own waits: their pods come only after it.
+        if queue is not None and queue[0] != _KUEUE:
             self._wait_seconds.observe(queue, seconds)
+
+    def _workload_changed(self, old: KueueWorkload | None, new: KueueWorkload | None) -> None:
+        for one in reached(old, new):
+            self._kueue.count(one)
+            if one.condition == ADMITTED:
+                self._wait_seconds.observe((_KUEUE, one.queue), one.waited)
+            elif one.condition == EVICTED:
+                self._evictions.add((_KUEUE, one.queue, one.reason))
 
     def _oldest(self) -> dict[tuple[str, str], float]:
         """Return the longest wait so far of the jobs that wait now, by system and queue."""
@@ -89,6 +101,10 @@ class QueueMetrics(Observer):
             queue = self._lane_of(pod) or self._queue_of(pod)
             if queue is not None:
                 found[queue] = max(found.get(queue, 0.0), seconds)
+        if self._scheduler is not None:
+            now = self._scheduler.unix_time
+            for name, seconds in waiting_workloads(self._scheduler.snapshot, now):
+                found[_KUEUE, name] = max(found.get((_KUEUE, name), 0.0), seconds)
         return found
 
     def _lane_of(self, pod: PodInfo) -> tuple[str, str] | None:

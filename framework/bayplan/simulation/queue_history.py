@@ -8,9 +8,11 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from bayplan.api import KueueWorkload
 from bayplan.plugin.base import Unit
 from bayplan.queues.job_waits import JobWaits
 from bayplan.queues.report import QueueReport, ResourceReport
+from bayplan.queues.workload_waits import ADMITTED, EVICTED, reached, waiting_workloads
 from bayplan.scheduler.observer import Observer
 from bayplan.scheduler.scheduler import Scheduler
 from bayplan.simulation.queue_statistics import QueueStatistics, Statistics, Waits, jain
@@ -23,6 +25,7 @@ _Parts = npt.NDArray[np.float64]
 
 _USED, _DESERVED, _ENTITLED, _DEMAND = range(4)
 _NOTHING = 1e-9
+_KUEUE = "kueue"
 
 Key = tuple[str, str]
 """A queue's system and name."""
@@ -101,6 +104,7 @@ class QueueHistory(Observer):
         self._waits = JobWaits(
             snapshot, lambda: scheduler.now, lambda: scheduler.unix_time, self._waited
         )
+        snapshot.on_object(KueueWorkload, self._workload_changed)
         snapshot.on_living(lambda pod, added: self._mark())
         snapshot.on_pod(lambda pod, node, placed: self._mark())
 
@@ -121,7 +125,18 @@ class QueueHistory(Observer):
 
     def _waited(self, pod: PodInfo, seconds: float) -> None:
         for track in self._path(pod):
-            track.waits.append(seconds)
+            # Workloads of Kueue tell their own waits: their pods come only after it.
+            if track.report.system != _KUEUE:
+                track.waits.append(seconds)
+
+    def _workload_changed(self, old: KueueWorkload | None, new: KueueWorkload | None) -> None:
+        self._mark()
+        for one in reached(old, new):
+            for track in self._up_from((_KUEUE, one.queue)):
+                if one.condition == ADMITTED:
+                    track.waits.append(one.waited)
+                elif one.condition == EVICTED:
+                    track.evictions += 1
 
     def _path(self, pod: PodInfo) -> Iterable[_Track]:
         """Yield the tracks of a pod's queue and its ancestors."""
@@ -129,13 +144,17 @@ class QueueHistory(Observer):
         queue = self._scheduler.queue_of(Unit(pod.gang or pod.key, [pod]))
         if queue is None:
             return
+        system, _, name = queue.partition("/")
+        yield from self._up_from((system, name))
+
+    def _up_from(self, key: Key) -> Iterable[_Track]:
+        """Yield the tracks of a queue and its ancestors."""
         if not self._tracks:
             self.look()
-        system, _, name = queue.partition("/")
-        track = self._tracks.get((system, name))
+        track = self._tracks.get(key)
         while track is not None:
             yield track
-            track = self._tracks.get((system, track.report.parent))
+            track = self._tracks.get((key[0], track.report.parent))
 
     def look(self) -> None:
         """Take in what has changed; called at each instant, once nothing is left to do at it."""
@@ -164,7 +183,7 @@ class QueueHistory(Observer):
     def statistics(self) -> Statistics | None:
         """Return the sums up to now; None if there was no queue."""
         self.look()
-        if not self._tracks or self._waits is None:
+        if not self._tracks or self._waits is None or self._scheduler is None:
             return None
         self._pass_time()
         waiting: dict[Key, list[float]] = {}
@@ -172,6 +191,10 @@ class QueueHistory(Observer):
             for track in self._path(pod):
                 key = (track.report.system, track.report.name)
                 waiting.setdefault(key, []).append(seconds)
+        unix_time = self._scheduler.unix_time
+        for name, seconds in waiting_workloads(self._scheduler.snapshot, unix_time):
+            for track in self._up_from((_KUEUE, name)):
+                waiting.setdefault((_KUEUE, track.report.name), []).append(seconds)
         until = self._seen_at
         queues = [
             _statistics(track, waiting.get(key, ()), until) for key, track in self._tracks.items()

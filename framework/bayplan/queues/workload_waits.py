@@ -1,0 +1,76 @@
+"""How long Kueue's workloads wait, and when they are evicted, as their conditions tell.
+
+A workload waits before it has any pods, so that pods cannot tell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from bayplan.api import KueueWorkload, LocalQueue
+from bayplan.api.kueue import KueueCondition
+from bayplan.dialects.reading import timestamp
+from bayplan.snapshot import Snapshot
+
+__all__ = ["ADMITTED", "EVICTED", "QUOTA_RESERVED", "Reached", "reached", "waiting_workloads"]
+
+ADMITTED = "Admitted"
+EVICTED = "Evicted"
+QUOTA_RESERVED = "QuotaReserved"
+_SINCE = (EVICTED, "Requeued")
+"""The conditions from whose last change an evicted workload waits again."""
+
+
+@dataclass(frozen=True)
+class Reached:
+    """A condition that came true, of a workload of a ClusterQueue, with its reason.
+
+    ``waited`` is for how many seconds the workload had waited: since it was created or evicted.
+    """
+
+    condition: str
+    queue: str
+    waited: float
+    reason: str
+
+
+def reached(old: KueueWorkload | None, new: KueueWorkload | None) -> Iterator[Reached]:
+    """Yield the conditions that came true with a change.
+
+    None for an object that is new or gone: what a new one says happened before it was seen.
+    """
+    if old is None or new is None:
+        return
+    admission = new.status.admission or old.status.admission
+    if admission is None:
+        return
+    before = _true(old)
+    for kind, one in _true(new).items():
+        if kind in (QUOTA_RESERVED, ADMITTED, EVICTED) and kind not in before:
+            waited = max(0.0, timestamp(one.last_transition_time) - _waits_since(new))
+            yield Reached(kind, admission.cluster_queue, waited, one.reason)
+
+
+def waiting_workloads(snapshot: Snapshot, unix_time: float) -> Iterator[tuple[str, float]]:
+    """Yield the ClusterQueue of each workload without quota, and for how many seconds it waits."""
+    queues = snapshot.objects(LocalQueue)
+    for one in snapshot.objects(KueueWorkload).values():
+        conditions = _true(one)
+        if one.spec.active is False or conditions.keys() & {QUOTA_RESERVED, "Finished"}:
+            continue
+        queue = queues.get(f"{one.metadata.namespace}/{one.spec.queue_name}")
+        if queue is not None:
+            yield queue.spec.cluster_queue, max(0.0, unix_time - _waits_since(one))
+
+
+def _true(workload: KueueWorkload) -> dict[str, KueueCondition]:
+    """Return the conditions that hold, by type."""
+    return {one.type: one for one in workload.status.conditions if one.status == "True"}
+
+
+def _waits_since(workload: KueueWorkload) -> float:
+    """Return since when a workload waits or waited, in seconds since 1970."""
+    stamps = [workload.metadata.creation_timestamp]
+    stamps += [c.last_transition_time for c in workload.status.conditions if c.type in _SINCE]
+    return max(map(timestamp, stamps))
