@@ -10,7 +10,6 @@ _CLAIMS = "asks the pre-filter alone; no node has the devices of both claims"
 _DRA = "nobody is evicted for a claim that a user made: it keeps its devices"
 
 KNOWN_DIFFERENCES: dict[str, str] = {
-    "actions/allocate/allocateTopology#TestHandleTopologyAllocation-5": _TOPOLOGY,
     "actions/allocate/allocateTopology#TestHandleTopologyAllocation-16": _TOPOLOGY,
     "actions/allocate/allocateTopology#TestHandleTopologyAllocation-18": _TOPOLOGY,
     "actions/allocate/allocateTopology#TestHandleTopologyAllocation-19": _TOPOLOGY,

@@ -46,18 +46,39 @@ def mismatches(case: Case, profiles: ProfileSet) -> list[Mismatch]:
     """Run a case; return what differs from what it expects, in the first round that differs."""
     scenario = Scenario(case)
     if case.get("runner") != "rounds":
-        return list(_compared(case, scenario, session(scenario, profiles).tasks))
+        found = session(scenario, profiles)
+        return [*_compared(case, scenario, found.tasks), *_calls(case, scenario, found)]
     rounds = case.get("rounds") or {}
+    calls: list[Mismatch] = []
     for _ in range(rounds.get("until_match") or 0):
-        scenario = next_round(scenario, session(scenario, profiles))
-    wrong = list(_compared(case, scenario, scenario.tasks))
+        found = session(scenario, profiles)
+        calls += _calls(case, scenario, found)
+        scenario = next_round(scenario, found)
+    wrong = [*_compared(case, scenario, scenario.tasks), *calls]
     for _ in range(rounds.get("after_match") or 0):
         if wrong:
             break
         found = session(scenario, profiles)
-        wrong = list(_compared(case, scenario, found.tasks))
+        wrong = [*_compared(case, scenario, found.tasks), *_calls(case, scenario, found)]
         scenario = next_round(scenario, found)
     return wrong
+
+
+def _calls(case: Case, scenario: Scenario, found: Outcome) -> Iterator[Mismatch]:
+    """Compare how much was done in a cycle with the most that the case allows."""
+    most = case["expected"].get("calls_per_cycle")
+    if most is None:
+        return
+    counts = dict.fromkeys(("binds", "evictions", "pipelines"), 0)
+    for name, state in found.tasks.items():
+        counts["binds"] += state.status == "Binding"
+        counts["pipelines"] += state.status == "Pipelined"
+        stood = scenario.tasks[name].status not in ("Pending", "Releasing", "StuckInReleasing")
+        counts["evictions"] += stood and state.status in ("Releasing", "Pipelined")
+    for kind, count in counts.items():
+        allowed = most.get(f"max_{kind}") or 0
+        if count > allowed:
+            yield Mismatch(kind, f"at most {allowed}", str(count))
 
 
 def session(scenario: Scenario, profiles: ProfileSet) -> Outcome:

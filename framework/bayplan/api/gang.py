@@ -13,9 +13,10 @@ MatchPolicy = Literal["once-satisfied", "waiting-and-running", "only-waiting"]
 """What counts towards the minimum: pending and running pods, only pending pods, or, once the gang
 was complete, no minimum at all."""
 
-Fill = Literal["BestFit", "LargestFirst", "LeastFree", "Balanced"]
+Fill = Literal["BestFit", "LargestFirst", "LeastFree", "Balanced", "ByScore"]
 """The order in which the parts of a domain are filled: see the module
-:mod:`bayplan.topology.network.packing`."""
+:mod:`bayplan.topology.network.packing`. With ``ByScore`` each member takes the node of the domain
+that scores best."""
 
 
 @dataclass(frozen=True)

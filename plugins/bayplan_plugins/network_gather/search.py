@@ -269,6 +269,8 @@ class DomainSearch:
                 found += [row] * min(int(slots[row]), len(pods) - len(found))
             return found
 
+        if self._fill == "ByScore" and not self._multiples:
+            return Placement(domain.label, allowed, offered)
         return Placement(domain.label, allowed, offered, plan, exact=bool(self._multiples))
 
     def _begun(self, domain: Domain, slots: IntColumn, most: int) -> IntColumn:
