@@ -45,3 +45,12 @@ def test_proportion_divides_by_weight_and_takes_surplus_pods_only() -> None:
     ]
     message = answer["pending"]["default/batch-worker-15"]["message"]
     assert 'queue "silver": deserved share of nvidia.com/gpu exceeded' in message
+
+
+def test_fair_share_takes_back_the_surplus_of_an_elastic_job() -> None:
+    answer = simulate("queues-fair-share", "kai.yaml")
+    names = Counter(pod.removeprefix("default/").rpartition("-")[0] for pod in answer["placements"])
+    assert names == {"train": 4, "serve": 4}
+    assert {one["at"] for one in answer["evicted"]} == {600.0}
+    assert all(one["pod"].startswith("default/train-") for one in answer["evicted"])
+    assert len(answer["evicted"]) == 4
