@@ -63,8 +63,9 @@ class ClassicalCandidates:
         self._usage = usage
         self._needing = needing
         own = self._own()
-        hierarchy, others = self._of_others()
+        hierarchy, others = self._of_others() if own or self._others_may_help() else ([], [])
         self._of_hierarchy, self._of_priority = bool(hierarchy), bool(others)
+        self._freed = self._most_freed((*own, *hierarchy, *others))
         lists = [self._sorted(found, now) for found in (hierarchy, others, own)]
         gone: list[_Candidate] = []
         staying: list[_Candidate] = []
@@ -86,10 +87,51 @@ class ClassicalCandidates:
         may_not_borrow = self._borrow_policy() == "Never"
         nobody_else = not self._of_hierarchy and not self._of_priority
         if nobody_else or (may_not_borrow and not self._under_nominal()):
-            return (True,)
-        if may_not_borrow and not self._of_hierarchy:
-            return False, True
-        return True, False
+            found: tuple[bool, ...] = (True,)
+        elif may_not_borrow and not self._of_hierarchy:
+            found = (False, True)
+        else:
+            found = (True, False)
+        return tuple(borrowing for borrowing in found if self._may_suffice(borrowing))
+
+    def _others_may_help(self) -> bool:
+        """Tell whether workloads of other queues can make room, if nobody of its own goes.
+
+        They do if the queue stays within its quota, or the request within that of a cohort below
+        the root, or if the queue may preempt while it borrows.
+        """
+        if self._borrow_policy() != "Never":
+            return True
+        forest, row = self._snapshot.forest, self._queue.row
+        fits, missing = forest.beyond_local(row, self._usage)
+        for cohort in forest.ancestors(row):
+            if fits:
+                return True
+            fits, missing = forest.beyond_local(cohort, missing)
+        return False
+
+    def _most_freed(self, found: Iterable[_Candidate]) -> dict[tuple[_Claim, str], float]:
+        """Return what candidates of each claim use of the columns that are needed."""
+        total: dict[tuple[_Claim, str], float] = {}
+        for one in {one.workload.key: one for one in found}.values():
+            for name in self._needing:
+                key = one.claim, name
+                total[key] = total.get(key, 0) + one.workload.usage.get(name, 0)
+        return total
+
+    def _may_suffice(self, borrowing: bool) -> bool:
+        """Tell whether there is room once all candidates are gone; a bound from above."""
+        forest, row = self._snapshot.forest, self._queue.row
+        for name in self._needing:
+            amount = self._usage.get(name, 0)
+            freed = {claim: self._freed.get((claim, name), 0) for claim in _Claim}
+            own = freed[_Claim.OWN_QUEUE]
+            if not borrowing and forest.borrows_with(row, name, amount - own):
+                return False
+            most = sum(freed.values()) - (freed[_Claim.UNLESS_BORROWING] if borrowing else 0)
+            if amount > forest.available(row, name) + most:
+                return False
+        return True
 
     def _borrow_policy(self) -> str:
         policy = self._queue.preemption.borrow_within_cohort

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 
 from bayplan.api.queue import Amounts
+from bayplan_plugins.queues.cluster_queue.quotas import QuotaForest
 from bayplan_plugins.queues.cluster_queue.settings import FairRule, Settings
 from bayplan_plugins.queues.cluster_queue.shares import DominantShare, dominant_share
 from bayplan_plugins.queues.cluster_queue.snapshot import Snapshot
@@ -164,16 +165,22 @@ def fair_candidates(
 
     Between two yields the usage of the preemptor is counted, because shares include it.
     """
-    candidates = in_order(
-        _candidates(snapshot, settings, preemptor, needing), preemptor.queue, now, settings
-    )
-    search = _FairSearch(snapshot, settings, preemptor, needing)
-    queue = preemptor.queue
-    row = snapshot.queues[queue].row
-    forest = snapshot.forest
+    queue = snapshot.queues[preemptor.queue]
+    row, forest = queue.row, snapshot.forest
+    own = _own(snapshot, settings, preemptor, needing)
     forest.add(row, usage)
     try:
-        for victim in search.run(candidates):
+        if not own and _nobody_has_more(forest, row, needing):
+            return
+    finally:
+        forest.remove(row, usage)
+    found = own + _of_others(snapshot, settings, preemptor, needing)
+    if not _may_suffice(forest, row, found, {name: usage.get(name, 0) for name in needing}):
+        return
+    search = _FairSearch(snapshot, settings, preemptor, needing)
+    forest.add(row, usage)
+    try:
+        for victim in search.run(in_order(found, preemptor.queue, now, settings)):
             forest.remove(row, usage)
             try:
                 yield victim
@@ -183,33 +190,73 @@ def fair_candidates(
         forest.remove(row, usage)
 
 
-def _candidates(
+def _nobody_has_more(forest: QuotaForest, row: int, needing: frozenset[str]) -> bool:
+    """Tell whether all others have a lower share than a queue that borrows: no rule takes them."""
+    if forest.within_nominal(row, needing):
+        return False
+    below = row
+    for common in forest.ancestors(row):
+        mine = dominant_share(forest, below)
+        for child in forest.children[common]:
+            idle = not forest.is_cohort(child) and forest.within_nominal(child, needing)
+            if child == below or idle:
+                continue
+            if dominant_share(forest, child).order >= mine.order:
+                return False
+        below = common
+    return True
+
+
+def _may_suffice(
+    forest: QuotaForest, row: int, found: Sequence[WorkloadInfo], needed: Amounts
+) -> bool:
+    """Tell whether there is room once all candidates are gone; a bound from above."""
+    return all(
+        amount <= forest.available(row, name) + sum(one.usage.get(name, 0) for one in found)
+        for name, amount in needed.items()
+    )
+
+
+def _own(
     snapshot: Snapshot, settings: Settings, preemptor: WorkloadInfo, needing: frozenset[str]
 ) -> list[WorkloadInfo]:
-    """Return the workloads that the queue's policies let it preempt."""
-    queue = snapshot.queues[preemptor.queue]
-    forest = snapshot.forest
-    found = []
-    own, others = queue.preemption.within_cluster_queue, queue.preemption.reclaim_within_cohort
-    if own != "Never":
-        found += [
-            one
-            for one in snapshot.workloads_of(queue.name)
-            if not needing.isdisjoint(one.usage)
-            and may_preempt(preemptor.workload, one.workload, own, settings)
-        ]
-    if forest.parent[queue.row] < 0 or others == "Never":
-        return found
+    """Return the workloads of its own queue that a workload may preempt."""
+    policy = snapshot.queues[preemptor.queue].preemption.within_cluster_queue
+    if policy == "Never":
+        return []
+    return _in_queue(snapshot, settings, preemptor, needing, preemptor.queue, policy)
+
+
+def _of_others(
+    snapshot: Snapshot, settings: Settings, preemptor: WorkloadInfo, needing: frozenset[str]
+) -> list[WorkloadInfo]:
+    """Return the workloads of queues above their quota that a workload may preempt."""
+    queue, forest = snapshot.queues[preemptor.queue], snapshot.forest
+    policy = queue.preemption.reclaim_within_cohort
+    if forest.parent[queue.row] < 0 or policy == "Never":
+        return []
+    found: list[WorkloadInfo] = []
     for row in forest.queues_below(forest.root(queue.row)):
-        if row == queue.row or forest.within_nominal(row, needing):
-            continue
-        found += [
-            one
-            for one in snapshot.workloads_of(forest.name(row))
-            if not needing.isdisjoint(one.usage)
-            and may_preempt(preemptor.workload, one.workload, others, settings)
-        ]
+        if row != queue.row and not forest.within_nominal(row, needing):
+            name = forest.name(row)
+            found += _in_queue(snapshot, settings, preemptor, needing, name, policy)
     return found
+
+
+def _in_queue(
+    snapshot: Snapshot,
+    settings: Settings,
+    preemptor: WorkloadInfo,
+    needing: frozenset[str],
+    queue: str,
+    policy: str,
+) -> list[WorkloadInfo]:
+    mine = preemptor.workload
+    return [
+        one
+        for one in snapshot.workloads_of(queue)
+        if not needing.isdisjoint(one.usage) and may_preempt(mine, one.workload, policy, settings)
+    ]
 
 
 class _FairSearch:
