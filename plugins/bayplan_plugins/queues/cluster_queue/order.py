@@ -12,8 +12,8 @@ from bayplan_plugins.queues.cluster_queue.shares import DominantShare, dominant_
 from bayplan_plugins.queues.cluster_queue.snapshot import Snapshot
 from bayplan_plugins.queues.cluster_queue.workloads import priority_of, queue_time
 
-_Shares = dict[tuple[int, int], DominantShare]
-"""Shares with an entry, by the rows of a cohort and of the entry's queue below it."""
+_Ranks = dict[tuple[int, int], tuple[float, ...]]
+"""What an entry compares by, by the rows of a cohort and of the entry's queue below it."""
 
 __all__ = ["FairOrder", "classical_order", "entry_rank", "fair_rank"]
 
@@ -67,7 +67,7 @@ class FairOrder:
         self._forest = snapshot.forest
         self._settings = settings
         self._left: dict[int, list[Entry]] = {}
-        self._measured: dict[int, tuple[tuple[object, ...], _Shares]] = {}
+        self._measured: dict[int, tuple[tuple[object, ...], _Ranks]] = {}
         for entry in entries:
             row = snapshot.queues[entry.workload.queue].row
             self._left.setdefault(row, []).append(entry)
@@ -81,7 +81,7 @@ class FairOrder:
                 yield self._take(first)
                 continue
             root = self._forest.root(first)
-            winner = self._winner(root, self._shares(root))
+            winner = self._winner(root, self._ranks(root))
             assert winner is not None
             yield self._take(winner)
 
@@ -92,38 +92,39 @@ class FairOrder:
             del self._left[row]
         return entry
 
-    def _shares(self, root: int) -> _Shares:
-        """Return the shares with each queue's entry, by (cohort, queue) of its side below."""
-        found: _Shares = {}
+    def _ranks(self, root: int) -> _Ranks:
+        """Return what the entries of all queues below a root compare by."""
+        found: _Ranks = {}
         for row in self._forest.queues_below(root):
             if row in self._left:
-                found |= self._shares_with(row, self._left[row][0])
+                found |= self._ranks_of(row, self._left[row][0])
         return found
 
-    def _shares_with(self, row: int, entry: Entry) -> _Shares:
-        """Return the shares on a queue's way to the root, measured again after usages changed."""
+    def _ranks_of(self, row: int, entry: Entry) -> _Ranks:
+        """Return a queue's ranks on its way to the root, found again after usages changed."""
         way = [row, *self._forest.ancestors(row)]
         state = (entry.workload.key, *(self._forest.changes[at] for at in way[:-1]))
         known = self._measured.get(row)
         if known is not None and known[0] == state:
             return known[1]
-        found: _Shares = {}
+        found: _Ranks = {}
         more: Mapping[str, float] = entry.usage()
         for below, cohort in itertools.pairwise(way):
-            found[cohort, row] = dominant_share(self._forest, below, more)
+            share = dominant_share(self._forest, below, more)
+            found[cohort, row] = fair_rank(entry, share, self._settings)
             more = self._forest.passed_up(below, more)
         self._measured[row] = state, found
         return found
 
-    def _winner(self, cohort: int, shares: _Shares) -> int | None:
+    def _winner(self, cohort: int, ranks: _Ranks) -> int | None:
         """Return the queue whose entry wins a cohort; None if no entry is left below it."""
         best, best_rank = None, None
         children = self._forest.children[cohort]
-        cohorts = [self._winner(c, shares) for c in children if self._forest.is_cohort(c)]
+        cohorts = [self._winner(c, ranks) for c in children if self._forest.is_cohort(c)]
         for row in (*cohorts, *(child for child in children if child in self._left)):
             if row is None:
                 continue
-            rank = fair_rank(self._left[row][0], shares[cohort, row], self._settings)
+            rank = ranks[cohort, row]
             if best_rank is None or rank < best_rank:
                 best, best_rank = row, rank
         return best

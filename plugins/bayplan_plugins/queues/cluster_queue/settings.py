@@ -15,7 +15,11 @@ class FairRule(Enum):
     FINAL_SHARE = "LessThanOrEqualToFinalShare"
     """The preemptor's share afterwards is at most what the target's is afterwards."""
     INITIAL_SHARE = "LessThanInitialShare"
-    """The preemptor's share afterwards is below what the target's is now."""
+    """The preemptor's share afterwards is below what the target's is now.
+
+    Workloads of several sizes may take turns for ever by it: what one leaves over admits others,
+    which raise the share of its side.
+    """
 
 
 class RequeueOrder(Enum):
@@ -62,7 +66,8 @@ class Settings:
     ``fair_sharing`` divides what is borrowed by share instead of first come first served.
     ``recompute_overlaps`` seeks other victims when an earlier workload of the cycle has taken some
     of a workload's. ``boosted_priorities`` heeds the annotation kueue.x-k8s.io/priority-boost.
-    ``preemptors_first`` puts workloads that wait for their victims before all others of a cycle.
+    ``preemptors_first`` puts workloads that wait for their victims before all others of a cycle;
+    without it a victim may come back first, and be preempted again, without end.
     ``timestamp_buffer`` is by how many seconds a workload of equal priority has to be newer to be
     preempted by age. ``ignore_undeclared`` admits resources that no resource group covers.
     """
@@ -78,7 +83,7 @@ class Settings:
     concurrent_admission: bool = False
     recompute_overlaps: bool = True
     boosted_priorities: bool = False
-    preemptors_first: bool = False
+    preemptors_first: bool = True
     equivalence_hashing: bool = True
     timestamp_buffer: float = 300.0
     ignore_undeclared: bool = False

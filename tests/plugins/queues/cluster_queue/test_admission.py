@@ -15,6 +15,7 @@ from kueue_builders import (
     load,
     local_queue,
     release,
+    settle,
     workload,
 )
 
@@ -237,6 +238,33 @@ def test_reclaim_is_refused_without_a_policy_for_it() -> None:
     load(admission, [workload("owner", "lender", {"cpu": 4}, priority=9)])
     assert not admission.cycle(NOW).evicted
     assert said(admission, "owner")[1] == "WaitingForQuota"
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_a_victim_does_not_come_back_before_its_preemptor(first: bool) -> None:
+    # At the root, d counts 6 with the preemptor, c 7 with the victim; but of d's queues the one of
+    # the large workload has the lower share, and d counts 8 with that.
+    preemption = {"reclaimWithinCohort": "Any"}
+    given: dict[str, Any] = {"flavors": {"a": {"cpu": 0}}, "preemption": preemption}
+    admission = one_queue(
+        cluster_queue("victims", {"a": {"cpu": 0}}, "c"),
+        cluster_queue("preemptors", cohort="d", **given),
+        cluster_queue("large", cohort="d", **given),
+        settings=Settings(fair_sharing=True, preemptors_first=first),
+    )
+    load(admission, [cohort("root", flavors={"a": {"cpu": 12}}), cohort("c", "root")])
+    load(admission, [cohort("d", "root"), workload("before", "preemptors", {"cpu": 3})])
+    load(admission, [workload("victim", "victims", {"cpu": 7})])
+    admission.cycle(NOW)
+    assert set(admitted(admission)) == {"before", "victim"}
+    load(admission, [workload("preemptor", "preemptors", {"cpu": 3}, created=1)])
+    load(admission, [workload("large", "large", {"cpu": 5}, created=2)])
+    if first:
+        settle(admission, 3)
+        assert set(admitted(admission)) == {"before", "preemptor", "large"}
+    else:
+        with pytest.raises(AssertionError, match="not settled"):
+            settle(admission, 50)
 
 
 def test_nodes_decide_too_where_the_quota_fits() -> None:
