@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from bayplan.cluster.apiserver.printer_cells import duration
+from bayplan.inputs.durations import duration_text
 from bayplan.simulation.queue_statistics import QueueStatistics, Statistics
 
 __all__ = ["print_statistics", "sparkline"]
@@ -20,7 +20,7 @@ _MANY = 40
 
 def print_statistics(console: Console, statistics: Statistics) -> None:
     """Print a table of the queues, and the fairness among them."""
-    console.print(f"\n[bold]Queues[/bold]  over {duration(statistics.until)}")
+    console.print(f"\n[bold]Queues[/bold]  over {duration_text(statistics.until)}")
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     table.add_column("  queue")
     table.add_column("share over time")
@@ -48,7 +48,7 @@ def _row(one: QueueStatistics, until: float, most: float) -> list[str]:
         "-" if one.utilisation is None else f"{one.utilisation:.0%}",
         str(waits.started),
         str(waits.waiting),
-        *("-" if wait is None else duration(wait) for wait in figures),
+        *("-" if wait is None else duration_text(wait) for wait in figures),
         str(one.evictions),
     ]
 

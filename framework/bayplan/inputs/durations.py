@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-__all__ = ["DURATION_ANNOTATION", "parse_duration", "stated_duration"]
+__all__ = ["DURATION_ANNOTATION", "duration_text", "parse_duration", "stated_duration"]
 
 DURATION_ANNOTATION = "bayplan.dev/duration"
 """The annotation with the duration, such as "90s", after which a pod succeeds; else it runs on."""
 
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _LONGEST = 100 * 365.0 * 86_400.0
+_MINUTE, _HOUR, _DAY, _YEAR = 60, 3600, 86400, 365 * 86400
 _DURATION = re.compile(r"(?:\d+(?:\.\d+)?(?:ms|s|m|h|d))+")
 
 
@@ -43,3 +44,24 @@ def parse_duration(text: str) -> float:
     if seconds > _LONGEST:
         raise ValueError(f'expected a duration of at most 100 years, got "{text}"')
     return seconds
+
+
+def duration_text(seconds: float) -> str:
+    """Return a duration as kubectl shows it, in one unit or two."""
+    total = max(0, int(seconds))
+    steps = (
+        # (limit, larger unit, its letter, smaller unit, its letter)
+        (2 * _MINUTE, 1, "s", 0, ""),
+        (10 * _MINUTE, _MINUTE, "m", 1, "s"),
+        (3 * _HOUR, _MINUTE, "m", 0, ""),
+        (8 * _HOUR, _HOUR, "h", _MINUTE, "m"),
+        (2 * _DAY, _HOUR, "h", 0, ""),
+        (8 * _DAY, _DAY, "d", _HOUR, "h"),
+        (2 * _YEAR, _DAY, "d", 0, ""),
+        (8 * _YEAR, _YEAR, "y", _DAY, "d"),
+    )
+    for limit, unit, letter, rest, small in steps:
+        if total < limit:
+            more = total % unit // rest if rest else 0
+            return f"{total // unit}{letter}{more}{small}" if more else f"{total // unit}{letter}"
+    return f"{total // _YEAR}y"

@@ -26,9 +26,9 @@ from msgspec.structs import replace
 from bayplan.api import Pod, PodCondition, Toleration
 from bayplan.api.objects import decode_part
 from bayplan.cluster.apiserver import ServedCluster, WatchSettings
-from bayplan.cluster.apiserver.printer_cells import duration
 from bayplan.cluster.apiserver.unknown_fields import overlay, plain
 from bayplan.cluster.protocol import Bind
+from bayplan.inputs.durations import duration_text
 
 SPACE = "/api/v1/namespaces/default"
 PODS = f"{SPACE}/pods"
@@ -509,4 +509,4 @@ def test_bodies_may_be_protobuf_of_what_kubectl_makes(client: Client) -> None:
     ],
 )
 def test_durations_read_as_kubectl_writes_them(seconds: float, text: str) -> None:
-    assert duration(seconds) == text
+    assert duration_text(seconds) == text

@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from bayplan.cluster.apiserver.selectors import at_path
+from bayplan.inputs.durations import duration_text
 
 __all__ = [
     "NONE",
@@ -17,7 +18,6 @@ __all__ = [
     "claim_state",
     "containers",
     "controller",
-    "duration",
     "endpoints",
     "gang_policy",
     "gang_scheduled",
@@ -47,35 +47,13 @@ __all__ = [
 Content = Mapping[str, Any]
 NONE = "<none>"
 _ROLE = "node-role.kubernetes.io/"
-_MINUTE, _HOUR, _DAY, _YEAR = 60, 3600, 86400, 365 * 86400
-
-
-def duration(seconds: float) -> str:
-    """Return a duration as kubectl shows it, in one unit or two."""
-    total = max(0, int(seconds))
-    steps = (
-        # (limit, larger unit, its letter, smaller unit, its letter)
-        (2 * _MINUTE, 1, "s", 0, ""),
-        (10 * _MINUTE, _MINUTE, "m", 1, "s"),
-        (3 * _HOUR, _MINUTE, "m", 0, ""),
-        (8 * _HOUR, _HOUR, "h", _MINUTE, "m"),
-        (2 * _DAY, _HOUR, "h", 0, ""),
-        (8 * _DAY, _DAY, "d", _HOUR, "h"),
-        (2 * _YEAR, _DAY, "d", 0, ""),
-        (8 * _YEAR, _YEAR, "y", _DAY, "d"),
-    )
-    for limit, unit, letter, rest, small in steps:
-        if total < limit:
-            more = total % unit // rest if rest else 0
-            return f"{total // unit}{letter}{more}{small}" if more else f"{total // unit}{letter}"
-    return f"{total // _YEAR}y"
 
 
 def age(stamp: Any, now: datetime) -> str:
     """Return the age of a timestamp, as kubectl shows it."""
     try:
         then = datetime.fromisoformat(str(stamp))
-        return duration((now - then).total_seconds())
+        return duration_text((now - then).total_seconds())
     except (TypeError, ValueError):
         return "<unknown>"
 
