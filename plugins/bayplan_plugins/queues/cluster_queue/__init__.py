@@ -17,6 +17,13 @@ from bayplan_plugins.queues.cluster_queue.settings import (
     UsageSharing,
 )
 from bayplan_plugins.queues.cluster_queue.snapshot import Placement, anywhere
+from bayplan_plugins.queues.cluster_queue.status import (
+    PendingPlace,
+    cluster_queue_status,
+    cohort_status,
+    local_queue_status,
+    pending_places,
+)
 from bayplan_plugins.queues.cluster_queue.workloads import WorkloadInfo
 
 __all__ = [
@@ -25,6 +32,7 @@ __all__ = [
     "CycleResult",
     "FairRule",
     "Mode",
+    "PendingPlace",
     "Placement",
     "PodsReady",
     "RequeueOrder",
@@ -33,4 +41,8 @@ __all__ = [
     "WorkloadEvent",
     "WorkloadInfo",
     "anywhere",
+    "cluster_queue_status",
+    "cohort_status",
+    "local_queue_status",
+    "pending_places",
 ]
