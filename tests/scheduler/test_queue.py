@@ -36,6 +36,9 @@ class Rules:
     def actions(self, queued: QueuedUnit) -> int:
         return 1
 
+    def may_make_room(self, queued: QueuedUnit, action: int) -> bool:
+        return False
+
     def is_strict(self, queued: QueuedUnit) -> bool:
         return False
 

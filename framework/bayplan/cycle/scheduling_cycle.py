@@ -104,7 +104,11 @@ class Cycle:
             decision.domains = tuple(offered.refused)
             decision.message = offered.reason
             decision.of_queue = offered.of_queue
-            self._explain_members(unit, decision)
+            if offered.of_queue:
+                # No node refuses it.
+                decision.refused_by |= {call.name for call in self._runtime["queue_of"]}
+            else:
+                self._explain_members(unit, decision)
             # No eviction helps a unit for which there is no domain at all.
             return self._refused(unit, decision, state, preempt and bool(offered.refused))
         best, tried = self._try_all(unit, offered.candidates, state)

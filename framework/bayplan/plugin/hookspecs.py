@@ -101,6 +101,14 @@ def next_queue(heads: Mapping[str, Unit], action: str) -> str | None:
 
 
 @hookspec(firstresult=True)
+def may_make_room(unit: Unit, action: str) -> bool | None:
+    """Tell whether ``post_filter`` may find room for a unit in one of its ways; None for yes.
+
+    Asked before each of ``Plugin.actions``; a cheap no saves the search.
+    """
+
+
+@hookspec(firstresult=True)
 def is_strict(unit: Unit) -> bool | None:
     """Tell whether a unit that does not fit holds back all after it in its queue; None for no."""
 

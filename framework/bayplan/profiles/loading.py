@@ -41,6 +41,7 @@ _QUIET = {
     "next_queue",
     "turn",
     "is_strict",
+    "may_make_room",
     "kind_in_queue",
     "overdue",
     "queue_reports",

@@ -103,6 +103,9 @@ class QueueRules(Protocol):
     def actions(self, queued: QueuedUnit) -> int:
         """Return how many actions there are for a unit, plain placement included."""
 
+    def may_make_room(self, queued: QueuedUnit, action: int) -> bool:
+        """Tell whether an action may help a unit that did not fit; cheap."""
+
     def is_strict(self, queued: QueuedUnit) -> bool:
         """Tell whether a unit that does not fit holds back all after it in its lane."""
 
@@ -152,6 +155,7 @@ class UnitQueue:
         """For a strict lane, the unit that holds back all after it."""
         self._reopen_at: float | None = None
         self._untold: dict[str, str] = {}
+        self._now = 0.0
 
     @property
     def units(self) -> Mapping[str, QueuedUnit]:
@@ -255,6 +259,7 @@ class UnitQueue:
 
     def pop(self, now: float) -> QueuedUnit | None:
         """Return the unit to try next, or None when nothing is active at this time."""
+        self._now = now
         while self._timed and self._timed[0][0] <= now:
             _, ticket, key = heapq.heappop(self._timed)
             unit = self._units.get(key)
@@ -281,11 +286,9 @@ class UnitQueue:
             return Skip.NO
         if unit.strict:
             self._blocked[lane] = key
-        for later in range(action + 1, unit.actions):
-            if self._refusals.of(later, lane, unit.shape, unit.size) is None:
-                unit.action = later
-                self._push(unit, Place.MAKING_ROOM)
-                return Skip.YES
+        unit.action = action
+        if self.make_room(unit):
+            return Skip.YES
         self._wait_in_line(unit)
         self._offer_next(unit)
         if not unit.told:
@@ -382,11 +385,22 @@ class UnitQueue:
         if unit.strict:
             self._blocked[unit.lane] = unit.key
 
-    def make_room(self, unit: QueuedUnit) -> None:
-        """Put a unit that did not fit back, for the next action once no unit before it is left."""
-        if unit.key in self._units and unit.ready:
-            unit.action += 1
-            self._push(unit, Place.MAKING_ROOM)
+    def make_room(self, unit: QueuedUnit) -> bool:
+        """Put a unit that did not fit back, for its next action once no unit before it is left.
+
+        :returns: False when no action is left that may help it.
+        """
+        if unit.key not in self._units or not unit.ready:
+            return False
+        for later in range(unit.action + 1, unit.actions):
+            if self._refusals.of(later, unit.lane, unit.shape, unit.size) is not None:
+                continue
+            if self._rules.may_make_room(unit, later):
+                unit.action = later
+                self._push(unit, Place.MAKING_ROOM)
+                return True
+            self._refusals.add(later, unit.lane, unit.shape, unit.size, unit.key, self._now)
+        return False
 
     def keep_in_line(self, unit: QueuedUnit, now: float) -> None:
         """Put a unit of a lane back that no action placed, until the cluster changes."""

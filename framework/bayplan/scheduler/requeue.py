@@ -35,7 +35,7 @@ class RequeueRules:
         self._nominator = nominator
         self._recorder = recorder
         self._snapshot = snapshot
-        self._heads: dict[str, tuple[int, Unit]] = {}
+        self._heads: dict[tuple[int, str], tuple[int, Unit]] = {}
 
     def gate(self, pod: PodInfo) -> str | None:
         """Return why ``pre_enqueue`` of a plugin holds a pod back, or None."""
@@ -124,6 +124,22 @@ class RequeueRules:
         profile = self._profiles.of(next(iter(queued.pods.values())).pod)
         return 1 + (len(profile.actions) if profile is not None else 0)
 
+    def may_make_room(self, queued: QueuedUnit, action: int) -> bool:
+        """Tell whether an action may help a unit, by ``may_make_room``; one that raises may."""
+        unit = self._plain_unit(queued)
+        profile = self._profiles.of(unit.pods[0].pod)
+        name = profile.action(action) if profile is not None else None
+        if profile is None or not name:
+            return False
+        try:
+            for call in profile.runtime["may_make_room"]:
+                may: bool | None = call(unit, name)
+                if may is not None:
+                    return may
+        except PluginError as exc:
+            self._recorder.plugin_failed(unit.pods[0], exc)
+        return True
+
     def is_strict(self, queued: QueuedUnit) -> bool:
         """Tell whether a unit that does not fit holds back its queue, by ``is_strict``."""
         unit = self._plain_unit(queued)
@@ -141,7 +157,7 @@ class RequeueRules:
 
         A plugin that raises leaves the choice to the order of the units.
         """
-        units = {queue: self._head(queue, queued) for queue, queued in heads.items()}
+        units = {queue: self._head(action, queue, queued) for queue, queued in heads.items()}
         first = next(iter(units.values()))
         named = self._profiles.of(first.pods[0].pod) or self._profiles.first
         try:
@@ -152,11 +168,11 @@ class RequeueRules:
             self._recorder.plugin_failed(first.pods[0], exc)
         return min(heads, key=lambda queue: (self.sort_key(heads[queue]), queue))
 
-    def _head(self, queue: str, queued: QueuedUnit) -> Unit:
+    def _head(self, action: int, queue: str, queued: QueuedUnit) -> Unit:
         """Return the first unit of a queue, made once as long as it stays the first."""
-        known = self._heads.get(queue)
+        known = self._heads.get((action, queue))
         if known is None or known[0] != queued.ticket:
-            known = self._heads[queue] = (queued.ticket, self._plain_unit(queued))
+            known = self._heads[action, queue] = (queued.ticket, self._plain_unit(queued))
         return known[1]
 
     def _has_queues(self) -> bool:

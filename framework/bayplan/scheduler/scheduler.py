@@ -478,9 +478,8 @@ class Scheduler:
         state, decision = self._state, result.decision
         everywhere = queued.action == 0 and not decision.of_queue
         state.queue.not_placed(queued, everywhere, state.now)
-        if profile.action(queued.action + 1):
+        if state.queue.make_room(queued):
             # What refuses it is told once every way to make room was tried.
-            state.queue.make_room(queued)
             return
         if queued.key in state.queue.units:
             state.recorder.refused(state.unit(queued), decision, "Unschedulable")

@@ -13,8 +13,8 @@ from bayplan.inputs.durations import stated_duration
 from bayplan.naming import counted
 from bayplan.queues.amounts import base_resource
 from bayplan.queues.report import LineReport, QueueReport, amount_text, reports_of
-from bayplan_plugins.queues.policy import Policy, QuotaRefusal
-from bayplan_plugins.queues.room import Room, RoomSearch
+from bayplan_plugins.queues.policy import Policy, QuotaRefusal, Room
+from bayplan_plugins.queues.room import RoomSearch
 
 __all__ = ["line_of", "reports"]
 

@@ -22,8 +22,8 @@ from bayplan.queues.report import LineReport, QueueReport
 from bayplan_plugins.preemption.victims import Evictable
 from bayplan_plugins.queues.line import line_of, reports
 from bayplan_plugins.queues.policies import QueuesArgs, make_policies
-from bayplan_plugins.queues.policy import Policy
-from bayplan_plugins.queues.room import Room, RoomSearch
+from bayplan_plugins.queues.policy import Policy, Room
+from bayplan_plugins.queues.room import RoomSearch
 
 __all__ = ["Queues"]
 
@@ -87,6 +87,14 @@ class Queues(Plugin[QueuesArgs]):
             if queue is not None:
                 chosen.append(f"{prefix}{queue}")
         return min(chosen, key=lambda name: -heads[name].priority, default=None)
+
+    @hookimpl
+    def may_make_room(self, unit: Unit, action: str) -> bool | None:
+        """Tell whether the unit's policy knows this way, and it may find something."""
+        found = self._of(unit.pods[0])
+        if found is None:
+            return None
+        return action in found[0].actions and found[0].may_make_room(unit, action)
 
     @hookimpl
     def is_strict(self, unit: Unit) -> bool | None:

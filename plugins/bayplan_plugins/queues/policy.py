@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from bayplan import Overdue, PodInfo, Unit
 from bayplan.cluster.protocol import PatchAnnotations, PatchStatus
@@ -13,10 +13,7 @@ from bayplan.queues.ledger import Ledger
 from bayplan.queues.report import amount_text
 from bayplan.queues.tree import AmountRows
 
-if TYPE_CHECKING:
-    from bayplan_plugins.queues.room import Room
-
-__all__ = ["Moves", "Policy", "QuotaRefusal", "RoomPlan", "Step"]
+__all__ = ["Moves", "Policy", "QuotaRefusal", "Room", "RoomPlan", "Step"]
 
 Step = Sequence[PodInfo]
 """Pods that are evicted together: one surplus pod of an elastic job, or all that is left of it."""
@@ -56,6 +53,20 @@ class QuotaRefusal:
             f"{where}: {self.bound} of {self.resource} exceeded: {asked} requested, "
             f"{used} of {most} used, {missing} missing"
         )
+
+
+@dataclass(frozen=True)
+class Room:
+    """Room for a unit: the steps that go, the unit's nodes, and where victims fit elsewhere."""
+
+    steps: tuple[Step, ...]
+    nodes: Mapping[str, str]
+    moves: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def victims(self) -> list[PodInfo]:
+        """All pods that go."""
+        return [pod for step in self.steps for pod in step]
 
 
 class Moves(Enum):
@@ -125,6 +136,9 @@ class Policy(Protocol):
 
     def fair(self) -> AmountRows:
         """Return what each queue may have now, in the ledger's rows and columns."""
+
+    def may_make_room(self, unit: Unit, action: str) -> bool:
+        """Tell whether an action may find room for a unit; cheap, and False only if it cannot."""
 
     def plan(self, unit: Unit, action: str) -> RoomPlan | Room | str | None:
         """Return how to make room for a unit; a text says why it may not; None for no way.

@@ -9,33 +9,18 @@ domain, with its devices; then those that are not in its way stay. So nobody is 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 
 from bayplan import Handle, Placement, PodInfo, Unit
 from bayplan_plugins.preemption.victims import Evictable
-from bayplan_plugins.queues.policy import Moves, RoomPlan, Step
+from bayplan_plugins.queues.policy import Moves, Room, RoomPlan, Step
 
-__all__ = ["Room", "RoomSearch"]
+__all__ = ["RoomSearch"]
 
 _EVERYWHERE = Placement("", None)
 _SPARED_ONE_BY_ONE = 16
 """Up to this many steps, each is tried once more to be spared."""
 _MOST_PLACEMENTS = 200
 """Tentative placements of the unit in one search."""
-
-
-@dataclass(frozen=True)
-class Room:
-    """Room for a unit: the steps that go, the unit's nodes, and where victims fit elsewhere."""
-
-    steps: tuple[Step, ...]
-    nodes: Mapping[str, str]
-    moves: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def victims(self) -> list[PodInfo]:
-        """All pods that go."""
-        return [pod for step in self.steps for pod in step]
 
 
 class RoomSearch:

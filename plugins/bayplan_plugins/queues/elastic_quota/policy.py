@@ -147,6 +147,10 @@ class ElasticQuotaPolicy:
 
     # Making room -------------------------------------------------------------------------
 
+    def may_make_room(self, unit: Unit, action: str) -> bool:
+        """Tell nothing: the search itself ends early."""
+        return True
+
     def plan(self, unit: Unit, action: str) -> RoomPlan | str | None:
         """Reclaim what others use of the quota's own, or preempt lesser pods of the quota."""
         queue = self.queue_of(unit.pods[0])

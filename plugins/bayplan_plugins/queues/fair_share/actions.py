@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -15,6 +14,7 @@ from bayplan.dialects.reading import timestamp
 from bayplan.inputs.durations import parse_duration
 from bayplan.queues.ledger import Ledger
 from bayplan.queues.tree import AmountRows
+from bayplan_plugins.queues.fair_share.args import FairShareArgs
 from bayplan_plugins.queues.fair_share.capacity import over_quota
 from bayplan_plugins.queues.fair_share.jobs import Job, Jobs
 from bayplan_plugins.queues.fair_share.lines import victim_line
@@ -27,10 +27,7 @@ from bayplan_plugins.queues.fair_share.movers import Movers
 from bayplan_plugins.queues.fair_share.reclaim import Reclaimer
 from bayplan_plugins.queues.fair_share.scenarios import ScenarioSearch, Way
 from bayplan_plugins.queues.fair_share.shares import FairShares
-from bayplan_plugins.queues.room import Room
-
-if TYPE_CHECKING:
-    from bayplan_plugins.queues.fair_share.policy import FairShareArgs
+from bayplan_plugins.queues.policy import Room
 
 __all__ = ["Actions"]
 
@@ -75,6 +72,10 @@ class Actions:
         self._waits: set[float] = set()
         self.searching = False
         """Whether a search places units on nodes that are not free yet."""
+
+    def anyone_leaves(self) -> bool:
+        """Tell whether pods are leaving their nodes."""
+        return bool(self._movers.leaving())
 
     def run(self, unit: Unit, queue: str, action: str) -> Room | str | None:
         """Return the room that an action finds; a text says why it may not look for any."""

@@ -21,6 +21,8 @@ class Movers:
 
     def __init__(self, handle: Handle) -> None:
         self._handle = handle
+        self._terminating: dict[str, PodInfo] = {}
+        handle.snapshot.on_pod(self._moved)
         self._nodes: dict[str, tuple[PodInfo, str]] = {}
 
     def add(self, moves: Mapping[str, str]) -> None:
@@ -34,8 +36,14 @@ class Movers:
 
     def leaving(self) -> list[PodInfo]:
         """Return the pods that are terminating and not stuck."""
-        placed = self._handle.snapshot.placed.values()
-        return [pod for pod, _ in placed if pod.terminating and not self._is_stuck(pod)]
+        leaving = sorted(self._terminating.items())
+        return [pod for _, pod in leaving if not self._is_stuck(pod)]
+
+    def _moved(self, pod: PodInfo, node: str, placed: bool) -> None:
+        if placed and pod.terminating:
+            self._terminating[pod.key] = pod
+        elif not placed:
+            self._terminating.pop(pod.key, None)
 
     def coming(self) -> list[tuple[PodInfo, str]]:
         """Return stand-ins for moved pods that have not left yet, with their new nodes."""

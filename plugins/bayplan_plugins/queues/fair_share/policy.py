@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Literal
 
 import numpy as np
-from pydantic import AliasChoices, Field, field_validator
 
-from bayplan import Args, Handle, Overdue, PodInfo, Unit
+from bayplan import Handle, Overdue, PodInfo, Unit
 from bayplan.api import KaiPodGroup, KaiQueue
 from bayplan.api.queue import Amounts, Queue
 from bayplan.cluster.protocol import PatchStatus
@@ -16,9 +14,10 @@ from bayplan.dialects import kai
 from bayplan.inputs.durations import parse_duration
 from bayplan.queues.gate import gate
 from bayplan.queues.ledger import Ledger, PodRules
-from bayplan.queues.tree import AmountRows
+from bayplan.queues.tree import EPSILON, AmountRows
 from bayplan.snapshot import Snapshot, SpecFacts
 from bayplan_plugins.queues.fair_share.actions import Actions
+from bayplan_plugins.queues.fair_share.args import FairShareArgs
 from bayplan_plugins.queues.fair_share.capacity import job_over_capacity, overrun
 from bayplan_plugins.queues.fair_share.division import Division
 from bayplan_plugins.queues.fair_share.gpu_requests import (
@@ -32,8 +31,7 @@ from bayplan_plugins.queues.fair_share.shares import FairShares
 from bayplan_plugins.queues.fair_share.stale import StaleGangs
 from bayplan_plugins.queues.fair_share.status import statuses
 from bayplan_plugins.queues.fair_share.turns import next_pods
-from bayplan_plugins.queues.policy import QuotaRefusal, RoomPlan
-from bayplan_plugins.queues.room import Room
+from bayplan_plugins.queues.policy import QuotaRefusal, Room, RoomPlan
 
 __all__ = ["FairShareArgs", "FairSharePolicy"]
 
@@ -42,50 +40,6 @@ _KINDS = ("cpu", "memory", _GPUS)
 """What KAI's queues share; they know nothing of other resources."""
 
 _MOST_SPECS = 20_000
-
-Action = Literal["allocate", "consolidation", "reclaim", "preempt", "stalegangeviction"]
-
-
-class FairShareArgs(Args):
-    """Arguments of ``fair-share``, those of KAI's scheduler and its plugins.
-
-    ``kValue`` says how much past usage counts against a queue. The saturation multiplier, at least
-    1, says how much fuller than a reclaiming queue its siblings have to stay. Times are durations
-    such as "5m". Consolidation looks at ``maxConsolidationPreemptees`` jobs, at all of them with
-    -1, and is off with 0.
-    """
-
-    actions: tuple[Action, ...] = (
-        "allocate",
-        "consolidation",
-        "reclaim",
-        "preempt",
-        "stalegangeviction",
-    )
-    k_value: float = 1.0
-    reclaimer_saturation_multiplier: float = Field(
-        default=1.0,
-        ge=1.0,
-        validation_alias=AliasChoices(
-            "reclaimerSaturationMultiplier", "relcaimerSaturationMultiplier"
-        ),
-    )
-    default_reclaim_min_runtime: str = "0s"
-    default_preempt_min_runtime: str = "0s"
-    reclaim_resolve_method: Literal["lca", "queue"] = "lca"
-    max_consolidation_preemptees: int = Field(default=16, ge=-1)
-    allow_consolidating_reclaim: bool = True
-    default_staleness_grace_period: str = "60s"
-
-    @field_validator(
-        "default_reclaim_min_runtime",
-        "default_preempt_min_runtime",
-        "default_staleness_grace_period",
-    )
-    @classmethod
-    def _durations(cls, text: str) -> str:
-        parse_duration(text)
-        return text
 
 
 class FairSharePolicy:
@@ -220,6 +174,23 @@ class FairSharePolicy:
         return overrun(self.ledger.tree, row, self.ledger.amounts_of(pod), preemptible)
 
     # Making room -------------------------------------------------------------------------
+
+    def may_make_room(self, unit: Unit, action: str) -> bool:
+        """Tell by the unit's queue alone: a no is certain, a yes is not."""
+        row = self.ledger.row_of(unit.pods[0])
+        if row is None:
+            return False
+        tree = self.ledger.tree
+        if action == "allocate":
+            return self._actions.anyone_leaves()
+        if action == "preempt":
+            return bool(tree.used[row].any())
+        if action == "reclaim":
+            asked = self.ledger.sum_of(self.turn(unit) or unit.pods)
+            used = tree.used[row, : len(asked)]
+            fair = self.shares().fair[row, : len(asked)]
+            return bool((used + asked <= fair + EPSILON).all())
+        return True
 
     def plan(self, unit: Unit, action: str) -> RoomPlan | Room | str | None:
         """Return the room that an action finds for a unit."""

@@ -21,7 +21,7 @@ from bayplan_plugins.queues.fair_share.lines import Head, Standings
 from bayplan_plugins.queues.fair_share.movers import Movers, arrive
 from bayplan_plugins.queues.fair_share.shares import FairShares
 from bayplan_plugins.queues.fair_share.turns import next_pods
-from bayplan_plugins.queues.room import Room
+from bayplan_plugins.queues.policy import Room
 
 __all__ = ["Scenario", "ScenarioSearch", "Way"]
 

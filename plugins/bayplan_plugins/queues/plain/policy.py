@@ -210,6 +210,11 @@ class PlainPolicy:
 
     # Making room -------------------------------------------------------------------------
 
+    def may_make_room(self, unit: Unit, action: str) -> bool:
+        """Tell whether the unit's queue may take anything back, or has jobs of lower priority."""
+        plan = self.plan(unit, action)
+        return plan is not None and not isinstance(plan, str)
+
     def plan(self, unit: Unit, action: str) -> RoomPlan | str | None:
         """Return how to take back what the unit's queue may have, or to preempt in the queue."""
         row = self.ledger.row_of(unit.pods[0])

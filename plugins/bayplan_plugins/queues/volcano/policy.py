@@ -161,6 +161,10 @@ class VolcanoPolicy:
 
     # Making room -------------------------------------------------------------------------
 
+    def may_make_room(self, unit: Unit, action: str) -> bool:
+        """Tell nothing: the search itself ends early."""
+        return True
+
     def plan(self, unit: Unit, action: str) -> RoomPlan | str | None:
         """Return how to make room for a unit by one of Volcano's actions."""
         row = self.ledger.row_of(unit.pods[0])
