@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from quota_builders import PREFIX
 
 from bayplan.api import ApiObject, ElasticQuota, KaiQueue, Node, Pod, VolcanoQueue
@@ -231,6 +233,23 @@ def test_a_queue_that_is_deleted_while_it_is_used(world: World) -> None:
 
 
 @pytest.mark.parametrize("name", GATED)
+def test_jobs_that_wait_in_a_queue_do_not_get_through_when_it_goes(name: str) -> None:
+    world = World(SYSTEMS[name])
+    world.queue("other")
+    world.queue("a", gpus=1)
+    for pod in ("p", "waits"):
+        world.pod(pod, "a")
+    assert len(world.cluster.advance(30)) == 1
+    world.drop("a")
+    placed = world.cluster.advance(60)
+    assert len(placed) == 1
+    (waits,) = {"p", "waits"} - placed.keys()
+    assert 'waiting for Queue "a", which does not exist' in world.told(waits)
+    world.queue("a", gpus=2)
+    assert len(world.cluster.advance(60)) == 2
+
+
+@pytest.mark.parametrize("name", GATED)
 def test_a_queue_that_becomes_a_parent_while_it_has_jobs(name: str) -> None:
     world = World(SYSTEMS[name])
     world.queue("a", gpus=4)
@@ -258,3 +277,39 @@ def test_a_weight_of_zero(world: World) -> None:
 def test_a_weight_below_zero_is_refused(world: World) -> None:
     with pytest.raises(ValueError, match=r"expected (0 or more|1 to 65535), got -1"):
         world.queue("a", weight=-1)
+
+
+PARENTS = st.dictionaries(
+    st.sampled_from("abcde"), st.sampled_from(["", "", "a", "b", "c", "d", "gone"]), min_size=1
+)
+
+
+def hangs_on_a_root(name: str, parents: Mapping[str, str]) -> bool:
+    """Tell whether the way up from a queue ends at a root."""
+    for _ in parents:
+        if name not in parents:
+            return False
+        if not parents[name]:
+            return True
+        name = parents[name]
+    return False
+
+
+@pytest.mark.parametrize("name", SYSTEMS)
+@given(parents=PARENTS)
+@settings(max_examples=25, deadline=None)
+def test_whatever_the_tree_only_jobs_of_broken_queues_and_of_parents_wait(
+    name: str, parents: Mapping[str, str]
+) -> None:
+    # That a queue is its own parent is refused when its object is read.
+    defined = {one: parent for one, parent in parents.items() if one != parent}
+    world = World(SYSTEMS[name])
+    for one, parent in defined.items():
+        world.queue(one, parent, gpus=8)
+    for one in defined:
+        world.pod(f"p-{one}", one)
+    placed = world.cluster.advance(30)
+    sound = {one for one in defined if hangs_on_a_root(one, defined)}
+    takes = sound if name not in GATED else sound - set(defined.values())
+    assert placed.keys() == {f"p-{one}" for one in takes}
+    assert world.problems().keys() == defined.keys() - sound

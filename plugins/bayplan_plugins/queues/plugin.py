@@ -83,7 +83,7 @@ class Queues(Plugin[QueuesArgs]):
             own = {
                 name[len(prefix) :]: unit for name, unit in heads.items() if name.startswith(prefix)
             }
-            queue = policy.next_queue(own, action) if own else None
+            queue = _next_of(policy, own, action) if own else None
             if queue is not None:
                 chosen.append(f"{prefix}{queue}")
         return min(chosen, key=lambda name: -heads[name].priority, default=None)
@@ -136,7 +136,11 @@ class Queues(Plugin[QueuesArgs]):
     def reserve(self, pod: PodInfo) -> str | None:
         """Refuse a pod beyond what its queue may have, once the ledger counts it."""
         found = self._of(pod)
-        refusal = found[0].overrun(pod) if found is not None else None
+        if found is None:
+            return None
+        policy, queue = found
+        # The queue may have gone since the pod passed the gate.
+        refusal = policy.gate(pod, queue) or policy.overrun(pod)
         return None if refusal is None else str(refusal)
 
     @hookimpl
@@ -218,3 +222,10 @@ class Queues(Plugin[QueuesArgs]):
         """Return the pod's policy and queue, None without a queue or with two."""
         claims = self._claims(pod)
         return claims[0] if len(claims) == 1 else None
+
+
+def _next_of(policy: Policy, heads: Mapping[str, Unit], action: str) -> str | None:
+    """Choose by the policy; a queue that is gone comes first, so that its jobs learn of it."""
+    known = policy.ledger.tree.row_of
+    gone = next((name for name in heads if name not in known), None)
+    return policy.next_queue(heads, action) if gone is None else gone
