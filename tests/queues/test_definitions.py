@@ -171,6 +171,12 @@ def test_notes_on_children_that_have_more_than_their_parent() -> None:
     ]
 
 
+def test_a_queue_that_pools_may_have_less_than_its_children() -> None:
+    few = Share({GPU: 2.0})
+    tree = QueueTree([Queue("top", pools=True), Queue("a", "top", deserved=few)], [GPU])
+    assert not list(notes_on(tree, 0, {GPU}))
+
+
 def test_notes_on_weights_and_unknown_resources() -> None:
     mistyped = Share({"nvidia.com/gpus": 8.0, "cpu": 1.0, "zero": 0.0})
     tree = QueueTree(

@@ -71,8 +71,9 @@ class Queue:
     ``created`` is in seconds since 1970. Jobs of a queue that is not ``reclaimable`` are never
     evicted for another queue. For ``preempt_min_runtime`` seconds after their start they are safe
     from jobs of their own queue, for ``reclaim_min_runtime`` from those of others; None leaves it
-    to the parent. ``problem`` says what is wrong with the definition; jobs of such a
-    queue stay pending.
+    to the parent. A queue that ``pools`` has what its children deserve on top of its own, as
+    Kueue's cohorts do. ``problem`` says what is wrong with the definition; jobs of such a queue
+    stay pending.
     """
 
     name: str
@@ -93,4 +94,5 @@ class Queue:
     order: Order = Order.PRIORITY
     state: QueueState = QueueState.OPEN
     problem: str | None = None
+    pools: bool = False
     labels: Mapping[str, str] = field(default_factory=dict)

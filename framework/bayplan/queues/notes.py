@@ -23,7 +23,8 @@ def notes_on(tree: QueueTree, row: int, offered: Collection[str]) -> Iterator[st
     queue = tree.queues[row]
     if queue.problem:
         return
-    yield from _promised_twice(tree, row)
+    if not queue.pools:
+        yield from _promised_twice(tree, row)
     if not any((queue.weight.other, *queue.weight.amounts.values())):
         yield "its weight is 0, so it gets nothing of what is left over"
     for resource in sorted(_named(queue)) if offered else ():

@@ -38,7 +38,13 @@ def queues_of(cluster_queues: Iterable[ClusterQueue], cohorts: Iterable[Cohort])
     named |= {queue.spec.cohort_name for queue in cluster_queues if queue.spec.cohort_name}
     found = [_cohort(one, looped) for one in cohorts]
     found += [
-        Queue(name=cohort_row_name(name), source=f"Cohort {name}", deserved=Share(), lent=_ALL)
+        Queue(
+            name=cohort_row_name(name),
+            source=f"Cohort {name}",
+            deserved=Share(),
+            lent=_ALL,
+            pools=True,
+        )
         for name in sorted(named - parents.keys())
     ]
     return found + [_cluster_queue(queue, looped) for queue in cluster_queues]
@@ -73,6 +79,7 @@ def _cohort(cohort: Cohort, looped: set[str]) -> Queue:
         source=f"Cohort {name}",
         weight=Share(other=float(weight.amount) if weight is not None else 1.0),
         problem=_CYCLE if name in looped else None,
+        pools=True,
         uid=cohort.metadata.uid,
         deserved=shares.nominal,
         lent=shares.lent,
