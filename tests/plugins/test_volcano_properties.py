@@ -143,3 +143,39 @@ def test_single_pods_get_what_their_queue_deserves(world: dict[str, Any]) -> Non
 def test_queues_that_divide_two_resources_settle(world: dict[str, Any], policy: str) -> None:
     cluster = made(world, {"policy": policy}, cpu=True)
     check(world, cluster)
+
+
+@settings(max_examples=30, deadline=None)
+@given(worlds(), st.integers(0, 2), st.booleans())
+def test_queues_of_a_tree_settle_within_the_limits_of_their_ancestors(
+    world: dict[str, Any], level: int, whole: bool
+) -> None:
+    teams = ("left", "right")
+    parents = [queue(name, deserved={"gpu": GPUS}, capability={"gpu": GPUS + 4}) for name in teams]
+    leaves = [
+        queue(
+            one["name"],
+            deserved={"gpu": one["deserved"]},
+            parent=teams[index % 2],
+            priority=one["priority"],
+        )
+        for index, one in enumerate(world["queues"])
+    ]
+    capacity = {"name": "capacity", "enableHierarchy": True}
+    capacity["arguments"] = {"ancestorReclaimLevel": level}
+    gang = {"name": "gang", "enableReclaimable": not whole}
+    configuration = {
+        "actions": "enqueue, allocate, reclaim",
+        "tiers": [{"plugins": [gang, capacity]}],
+    }
+    nodes = [make_node(f"n{index}", cpu=CPUS, gpu=GPUS) for index in range(2)]
+    early = objects(world, late=False, cpu=False)
+    cluster = cluster_of([*nodes, queue("root"), *parents, *leaves, *early], configuration)
+    settle(cluster)
+    cluster.add(*objects(world, late=True, cpu=False))
+    settle(cluster)
+    tree = policy_of(cluster).ledger.tree
+    if "nvidia.com/gpu" in tree.column_of:
+        column = tree.column_of["nvidia.com/gpu"]
+        for name in teams:
+            assert tree.used[tree.row_of[name], column] <= GPUS + 4 + EPSILON

@@ -326,7 +326,7 @@ class Cycle:
                 result.preemption = answer
                 answers = [answer.message]
                 break
-            if answer:
+            if answer and answer not in decision.message:
                 answers.append(answer)
         decision.message = f"{decision.message} {', '.join(answers)}".strip()
         return result

@@ -408,7 +408,10 @@ class Scheduler:
         action = profile.action(queued.action)
         nomination = state.nominator.get(unit.key)
         if action and nomination is None:
-            before = state.decisions.get(unit.key) or Decision(unit.key, number, state.now)
+            before = state.decisions.get(unit.key)
+            if before is None or before.outcome is not Outcome.UNSCHEDULABLE:
+                # It was not tried since; what is known of it is from before it lost its nodes.
+                before = Decision(unit.key, number, state.now)
             return profile.cycle.make_room(unit, before, number, state.now, action)
         if nomination is None:
             # Room for a unit of a queue is made once nothing else can be placed.
