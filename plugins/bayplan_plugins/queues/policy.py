@@ -94,20 +94,6 @@ class RoomPlan(Protocol):
         """Tell whether these victims may go; the unit is placed and they are gone in the trial."""
 
 
-@dataclass(frozen=True)
-class Room:
-    """Room for a unit: the steps that go, the unit's nodes, and where victims fit elsewhere."""
-
-    steps: tuple[Step, ...]
-    nodes: Mapping[str, str]
-    moves: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def victims(self) -> list[PodInfo]:
-        """All pods that go."""
-        return [pod for step in self.steps for pod in step]
-
-
 class Policy(Protocol):
     """The rules of one system for one tree of queues.
 
