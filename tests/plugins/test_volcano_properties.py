@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from volcano_worlds import cluster_of, group, pods, queue, settle
 
@@ -145,8 +145,31 @@ def test_queues_that_divide_two_resources_settle(world: dict[str, Any], policy: 
     check(world, cluster)
 
 
+def _queue(name: str, deserved: int, priority: int) -> dict[str, Any]:
+    return {"name": name, "deserved": deserved, "priority": priority}
+
+
+def _job(name: str, queue: str, pods: int, least: int, gpu: int, late: bool) -> dict[str, Any]:
+    job = {"name": name, "queue": queue, "pods": pods, "least": least, "gpu": gpu}
+    return {**job, "cpu": 0, "late": late}
+
+
+LOST_AND_NOT_TRIED = {
+    "queues": [_queue("q0", 5, 0), _queue("q1", 5, 1), _queue("q2", 2, 0)],
+    "jobs": [
+        _job("j0", "q1", 3, 0, 2, late=True),
+        _job("j1", "q1", 2, 2, 1, late=False),
+        _job("j2", "q2", 1, 0, 1, late=True),
+        _job("j3", "q0", 2, 2, 2, late=True),
+        _job("j4", "q2", 3, 2, 2, late=False),
+    ],
+}
+"""A job that lost its nodes and was not tried since was taken for one that is placed."""
+
+
 @settings(max_examples=30, deadline=None)
 @given(worlds(), st.integers(0, 2), st.booleans())
+@example(LOST_AND_NOT_TRIED, 2, True)
 def test_queues_of_a_tree_settle_within_the_limits_of_their_ancestors(
     world: dict[str, Any], level: int, whole: bool
 ) -> None:
