@@ -30,7 +30,16 @@ from deployed import (
 )
 from stage import Stage, stage
 
-from bayplan.api import ApiObject, ResourceClaim, VolcanoPodGroup
+from bayplan.api import ApiObject, ObjectMeta, ResourceClaim, VolcanoPodGroup
+from bayplan.api.kueue import (
+    ClusterQueue,
+    ClusterQueueStatus,
+    Cohort,
+    CohortStatus,
+    LocalQueue,
+    LocalQueueSpec,
+    LocalQueueStatus,
+)
 from bayplan.api.podgroup import ConditionedStatus
 from bayplan.cli.run import command
 from bayplan.cluster.apiserver import Role, ServedCluster
@@ -443,6 +452,20 @@ async def queues_say_what_they_have(audit: Audit) -> None:
         assert len(made.placements()) == 3
 
 
+async def kueue_is_told_of_its_queues(audit: Audit) -> None:
+    kueue = {ClusterQueue: ClusterQueueStatus(pending_workloads=1), Cohort: CohortStatus()}
+    local = LocalQueue(ObjectMeta(name="a", namespace="default"), LocalQueueSpec("a"))
+    queues = [type_(ObjectMeta(name="a")) for type_ in kueue]
+    async with scheduling(audit, [make_node("n"), *queues, local]) as (made, app):
+        answers: list[ClusterError | None] = []
+        for type_, status in kueue.items():
+            app.cluster.submit(PatchStatus(type_, "a", status), answers.append)
+        write = PatchStatus(LocalQueue, "default/a", LocalQueueStatus(pending_workloads=1))
+        app.cluster.submit(write, answers.append)
+        await made.until(lambda: len(answers) == 3)
+        assert answers == [None, None, None]
+
+
 async def nccl_is_told_in_config_maps(audit: Audit) -> None:
     profile = yaml.safe_load(only("ConfigMap")["data"]["config.yaml"])
     arguments = {"name": "GPUTopology", "args": {"nccl": "configMap"}}
@@ -504,6 +527,7 @@ async def do_everything(found: Audit) -> None:
         devices_come_by_resource_name,
         crds_have_no_status_subresource,
         queues_say_what_they_have,
+        kueue_is_told_of_its_queues,
         nccl_is_told_in_config_maps,
         one_leads,
     ):
