@@ -353,9 +353,9 @@ def test_a_wrong_api_version_is_refused_with_the_right_one(
 
 
 def test_kinds_that_mean_nothing_to_scheduling_are_ignored(bayplan: Bayplan) -> None:
-    answer = simulate(bayplan, f"{NODE}---\n{made('v1', 'ConfigMap')}---\n{pod()}")
+    answer = simulate(bayplan, f"{NODE}---\n{made('v1', 'ServiceAccount')}---\n{pod()}")
     assert answer.status == 0
-    assert answer.err == "note: 1 object of kind ConfigMap (v1) ignored\n"
+    assert answer.err == "note: 1 object of kind ServiceAccount (v1) ignored\n"
 
 
 @pytest.mark.parametrize(

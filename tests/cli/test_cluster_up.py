@@ -290,8 +290,8 @@ def test_the_kubeconfig_of_a_running_cluster_is_not_overwritten(folder: Path) ->
 
 
 def test_a_misspelt_field_of_a_kind_that_is_only_served_is_refused(folder: Path) -> None:
-    manifest = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: c}\ndatas: {a: b}\n"
+    manifest = "apiVersion: v1\nkind: Secret\nmetadata: {name: c}\ndatas: {a: Yg==}\n"
     (folder / "bad.yaml").write_text(manifest)
     error = refused(folder, "-f", "bad.yaml")
-    assert error.startswith("bayplan: bad.yaml:1:1 (document 1): ConfigMap: $.datas: unknown field")
+    assert error.startswith("bayplan: bad.yaml:1:1 (document 1): Secret: $.datas: unknown field")
     assert 'did you mean "data"?' in error
