@@ -89,11 +89,13 @@ class ScenarioSearch:
         """Return the first room found, for more and more pods of the unit until it has all."""
         recorded = Scenario()
         room = None
+        held = 0
         for part in _parts(unit):
-            found = self._solve(part, queue, way, recorded)
+            found = self._solve(part, queue, way, recorded, held)
             if found is None:
                 return None
             recorded, room = found
+            held = len(part.pods)
         return room
 
     def without_victims(self, unit: Unit) -> Mapping[str, str] | None:
@@ -106,10 +108,15 @@ class ScenarioSearch:
     # Scenarios ---------------------------------------------------------------------------
 
     def _solve(
-        self, unit: Unit, queue: str, way: Way, recorded: Scenario
+        self, unit: Unit, queue: str, way: Way, recorded: Scenario, held: int
     ) -> tuple[Scenario, Room] | None:
+        """Return the first scenario that makes room.
+
+        :param held: how many pods of the unit the recorded victims make room for.
+        """
         failed: set[frozenset[str]] = set()
-        for scenarios in (_on_nodes, _growing):
+        one_node = len(unit.pods) - held <= self._most_on_a_node(unit)
+        for scenarios in (_on_nodes, _growing) if one_node else (_growing,):
             for scenario in scenarios(self._handle, way, recorded):
                 if not scenario.steps or not self._may_do(unit, scenario):
                     continue
@@ -124,6 +131,17 @@ class ScenarioSearch:
                     return _kept(scenario, room), room
                 failed.add(mark)
         return None
+
+    def _most_on_a_node(self, unit: Unit) -> int:
+        """Return how many pods of a unit an empty node takes at most."""
+        table = self._handle.snapshot.nodes
+        least: dict[str, int] = {}
+        for pod in unit.pods:
+            for name, amount in pod.requests.items():
+                least[name] = min(amount, least.get(name, amount))
+        everywhere = [n for n in least if all(n in pod.requests for pod in unit.pods)]
+        bounds = [int(table.allocatable(n).max(initial=0)) // least[n] for n in everywhere]
+        return min(bounds, default=len(unit.pods))
 
     def _may_do(self, unit: Unit, scenario: Scenario) -> bool:
         """Tell whether the amounts that would be free are enough."""
@@ -285,12 +303,17 @@ def _on_nodes(handle: Handle, way: Way, recorded: Scenario) -> Iterator[Scenario
         yield recorded
     placed = handle.snapshot.placed
     steps: list[tuple[Job, tuple[PodInfo, ...]]] = []
+    steps_of: dict[str, list[int]] = {}
+    jobs_on: dict[str, dict[str, None]] = {}
     for job, pods in _more(way, recorded):
+        steps_of.setdefault(job.key, []).append(len(steps))
         steps.append((job, pods))
-        for node in sorted({placed[pod.key][1] for pod in pods}):
-            here = {one.key for one, own in steps if any(placed[p.key][1] == node for p in own)}
-            chosen = tuple(step for step in steps if step[0].key in here)
-            yield Scenario((*recorded.steps, *chosen))
+        nodes = {placed[pod.key][1] for pod in pods}
+        for node in nodes:
+            jobs_on.setdefault(node, {})[job.key] = None
+        for node in sorted(nodes):
+            here = sorted(index for key in jobs_on[node] for index in steps_of[key])
+            yield Scenario((*recorded.steps, *(steps[index] for index in here)))
 
 
 def _growing(handle: Handle, way: Way, recorded: Scenario) -> Iterator[Scenario]:
