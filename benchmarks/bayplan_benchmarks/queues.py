@@ -20,6 +20,7 @@ from bayplan.api import (
     ApiObject,
     KaiPodGroup,
     KaiQueue,
+    Namespace,
     Node,
     ObjectMeta,
     Pod,
@@ -50,9 +51,9 @@ _IDLE_PASSES = 5
 _ANY = KaiQueueResource(-1, 1, -1)
 
 
-def _node(index: int, gpus: int = _GPUS) -> Node:
+def _node(index: int) -> Node:
     name = f"node-{index}"
-    amounts = {"cpu": "64", "memory": "512Gi", "pods": "110", "nvidia.com/gpu": str(gpus)}
+    amounts = {"cpu": "64", "memory": "512Gi", "pods": "110", "nvidia.com/gpu": str(_GPUS)}
     quantities = {key: Quantity(value) for key, value in amounts.items()}
     meta = ObjectMeta(name=name, labels={"kubernetes.io/hostname": name})
     return Node(meta, status=NodeStatus(quantities, quantities))
@@ -124,10 +125,10 @@ def _settled(cluster: MemoryCluster, scheduler: Scheduler) -> float:
 
 
 def _idle_milliseconds(scheduler: Scheduler, cluster: MemoryCluster) -> float:
-    """Return the time of a pass over all waiting jobs after a node came that helps none."""
+    """Return the time of a pass over all waiting jobs after an object came that helps none."""
     seconds = []
     for index in range(_IDLE_PASSES):
-        cluster.create(_node(1_000_000 + index, gpus=0))
+        cluster.create(Namespace(ObjectMeta(name=f"other-{index}")))
         cluster.clock.advance(cluster.now + 10.0)
         cluster.deliver()
         seconds.append(_settled(cluster, scheduler))

@@ -33,8 +33,8 @@ class Rules:
     def shape(self, queued: QueuedUnit) -> tuple[Hashable, int]:
         return queued.key, 1
 
-    def actions(self, queued: QueuedUnit) -> int:
-        return 1
+    def actions(self, queued: QueuedUnit) -> tuple[int, ...]:
+        return (0,)
 
     def may_make_room(self, queued: QueuedUnit, action: int) -> bool:
         return False

@@ -156,6 +156,10 @@ ANSWERS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "queue_of": (_text, "None or a text"),
     "order_in_queue": (lambda v: v is None or _key(v), "None or a tuple of numbers"),
     "next_queue": (_text, "None or a text"),
+    "actions_of": (
+        lambda v: v is None or (isinstance(v, Sequence) and not isinstance(v, str)),
+        "None or a sequence of texts",
+    ),
     "may_make_room": (lambda v: v is None or isinstance(v, bool), "None, True or False"),
     "is_strict": (lambda v: v is None or isinstance(v, bool), "None, True or False"),
     "kind_in_queue": (lambda v: isinstance(v, Hashable), "None or anything hashable"),

@@ -101,6 +101,11 @@ def next_queue(heads: Mapping[str, Unit], action: str) -> str | None:
 
 
 @hookspec(firstresult=True)
+def actions_of(unit: Unit) -> Sequence[str] | None:
+    """Return which of ``Plugin.actions`` a unit has; None for all of them."""
+
+
+@hookspec(firstresult=True)
 def may_make_room(unit: Unit, action: str) -> bool | None:
     """Tell whether ``post_filter`` may find room for a unit in one of its ways; None for yes.
 

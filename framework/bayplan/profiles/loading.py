@@ -42,6 +42,7 @@ _QUIET = {
     "turn",
     "is_strict",
     "may_make_room",
+    "actions_of",
     "kind_in_queue",
     "overdue",
     "queue_reports",

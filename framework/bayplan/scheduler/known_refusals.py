@@ -8,7 +8,7 @@ their favour. So a pass over ten thousand waiting jobs tries a handful.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 
 __all__ = ["KnownRefusals", "Refusal"]
@@ -64,13 +64,10 @@ class KnownRefusals:
                 return known
         return None
 
-    def least(self, actions: int, queue: str, shape: Hashable) -> float:
-        """Return the size from which on no action places a unit; infinite for none.
-
-        :param actions: how many actions there are.
-        """
+    def least(self, actions: Iterable[int], queue: str, shape: Hashable) -> float:
+        """Return the size from which on none of these actions places a unit; infinite for none."""
         least = 0.0
-        for action in range(actions):
+        for action in actions:
             sizes = [
                 known.size
                 for where in ((action, "", shape), (action, queue, shape))

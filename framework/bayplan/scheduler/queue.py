@@ -74,7 +74,7 @@ class QueuedUnit:
     order: tuple[float, ...] = ()
     shape: Hashable = None
     size: int = 0
-    actions: int = 1
+    actions: tuple[int, ...] = (0,)
     strict: bool = False
     told: bool = False
     ticket: int = 0
@@ -100,8 +100,8 @@ class QueueRules(Protocol):
     def shape(self, queued: QueuedUnit) -> tuple[Hashable, int]:
         """Return a unit's shape, and how many of its pods have to be placed at once."""
 
-    def actions(self, queued: QueuedUnit) -> int:
-        """Return how many actions there are for a unit, plain placement included."""
+    def actions(self, queued: QueuedUnit) -> tuple[int, ...]:
+        """Return the actions for a unit by their places: plain placement, 0, then its others."""
 
     def may_make_room(self, queued: QueuedUnit, action: int) -> bool:
         """Tell whether an action may help a unit that did not fit; cheap."""
@@ -392,7 +392,9 @@ class UnitQueue:
         """
         if unit.key not in self._units or not unit.ready:
             return False
-        for later in range(unit.action + 1, unit.actions):
+        for later in unit.actions:
+            if later <= unit.action:
+                continue
             if self._refusals.of(later, unit.lane, unit.shape, unit.size) is not None:
                 continue
             if self._rules.may_make_room(unit, later):

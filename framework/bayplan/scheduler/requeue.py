@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 
 from bayplan.api.gang import Gang
 from bayplan.errors import PluginError
@@ -119,10 +119,25 @@ class RequeueRules:
             self._recorder.plugin_failed(unit.pods[0], exc)
         return None
 
-    def actions(self, queued: QueuedUnit) -> int:
-        """Return how many actions a unit's profile has, plain placement included."""
-        profile = self._profiles.of(next(iter(queued.pods.values())).pod)
-        return 1 + (len(profile.actions) if profile is not None else 0)
+    def actions(self, queued: QueuedUnit) -> tuple[int, ...]:
+        """Return the actions for a unit by their places: plain placement, then those that it has.
+
+        ``actions_of`` says which of the profile's actions a unit has.
+        """
+        unit = self._plain_unit(queued)
+        profile = self._profiles.of(unit.pods[0].pod)
+        if profile is None:
+            return (0,)
+        known: Sequence[str] = profile.actions
+        try:
+            for call in profile.runtime["actions_of"]:
+                own: Sequence[str] | None = call(unit)
+                if own is not None:
+                    known = own
+                    break
+        except PluginError as exc:
+            self._recorder.plugin_failed(unit.pods[0], exc)
+        return (0, *(place for place, name in enumerate(profile.actions, 1) if name in known))
 
     def may_make_room(self, queued: QueuedUnit, action: int) -> bool:
         """Tell whether an action may help a unit, by ``may_make_room``; one that raises may."""

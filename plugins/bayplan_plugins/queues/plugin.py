@@ -89,12 +89,16 @@ class Queues(Plugin[QueuesArgs]):
         return min(chosen, key=lambda name: -heads[name].priority, default=None)
 
     @hookimpl
-    def may_make_room(self, unit: Unit, action: str) -> bool | None:
-        """Tell whether the unit's policy knows this way, and it may find something."""
+    def actions_of(self, unit: Unit) -> Sequence[str] | None:
+        """Return the actions of the unit's policy."""
         found = self._of(unit.pods[0])
-        if found is None:
-            return None
-        return action in found[0].actions and found[0].may_make_room(unit, action)
+        return None if found is None else found[0].actions
+
+    @hookimpl
+    def may_make_room(self, unit: Unit, action: str) -> bool | None:
+        """Tell whether the unit's policy may find something in this way."""
+        found = self._of(unit.pods[0])
+        return None if found is None else found[0].may_make_room(unit, action)
 
     @hookimpl
     def is_strict(self, unit: Unit) -> bool | None:
