@@ -8,7 +8,10 @@ cases always run.
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
+from _pytest.terminal import TerminalReporter
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -20,3 +23,48 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="append",
         help="cases of queues of Volcano, Koordinator, KAI and Kueue; may be given several times",
     )
+
+
+_SYSTEMS = {
+    "test_kai_queue_vectors.py": "KAI, tables",
+    "test_kai_scenario_vectors.py": "KAI, scenarios",
+    "test_koordinator_quota_vectors.py": "Koordinator",
+    "test_kueue_vectors.py": "Kueue",
+    "test_volcano_vectors.py": "Volcano",
+}
+_OUTCOMES = ("passed", "failed", "xfailed", "skipped")
+
+
+def pytest_terminal_summary(terminalreporter: TerminalReporter, config: pytest.Config) -> None:
+    """Print how many cases of queues pass, and for what reasons the others do not."""
+    named = config.getoption("--queue-vectors") or any("conformance" in one for one in config.args)
+    counts: dict[str, Counter[str]] = {}
+    reasons: Counter[tuple[str, str, str]] = Counter()
+    for outcome in _OUTCOMES:
+        for report in terminalreporter.getreports(outcome):
+            system = _SYSTEMS.get(report.nodeid.partition("::")[0].rpartition("/")[2])
+            if system is not None:
+                counts.setdefault(system, Counter())[outcome] += 1
+                if outcome != "passed":
+                    reasons[system, outcome, _reason(report)] += 1
+    if not named or not counts:
+        return
+    terminalreporter.section("cases of queues")
+    terminalreporter.write_line(f"{'':16}{'passed':>8}{'failed':>8}{'differ':>8}{'not run':>9}")
+    for system in sorted(counts):
+        own = counts[system]
+        terminalreporter.write_line(
+            f"{system:16}{own['passed']:8}{own['failed']:8}{own['xfailed']:8}{own['skipped']:9}"
+        )
+    for (system, outcome, reason), count in sorted(reasons.items()):
+        word = {"failed": "failed", "xfailed": "differs", "skipped": "not run"}[outcome]
+        terminalreporter.write_line(f"{count:4} {system}, {word}: {reason}")
+
+
+def _reason(report: pytest.TestReport) -> str:
+    if report.outcome == "failed":
+        return report.nodeid.partition("::")[2]
+    given = str(getattr(report, "wasxfail", "")).partition(": ")[0]
+    if not given and isinstance(report.longrepr, tuple):
+        given = str(report.longrepr[2]).removeprefix("Skipped: ")
+    return given
