@@ -162,8 +162,8 @@ class VolcanoPolicy:
     # Making room -------------------------------------------------------------------------
 
     def may_make_room(self, unit: Unit, action: str) -> bool:
-        """Tell nothing: the search itself ends early."""
-        return True
+        """Tell whether the action is one of Volcano's that are on; the search ends early."""
+        return action in self.actions
 
     def plan(self, unit: Unit, action: str) -> RoomPlan | str | None:
         """Return how to make room for a unit by one of Volcano's actions."""
