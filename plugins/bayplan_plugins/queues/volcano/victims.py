@@ -169,7 +169,7 @@ class VolcanoPlan:
             for pod in sorted(job.placed.values(), key=self._task_key, reverse=True):
                 if self._may_go(pod):
                     yield Victim(job, [pod], job.row, self.session.ledger.amounts_of(pod), False)
-        elif job.key != self.claimant.job.key:
+        elif job.placed and job.key != self.claimant.job.key:
             pods = list(job.placed.values())
             if all(self._may_go(pod) for pod in pods):
                 yield Victim(job, pods, job.row, self.session.jobs.allocated(job), True)
