@@ -242,6 +242,23 @@ def test_protected_pods_stay_whatever_tier_decides() -> None:
     assert evictions(cluster) == []
 
 
+def test_a_search_for_room_ends_when_nobody_has_anything_left_to_give() -> None:
+    cluster = cluster_of(
+        [
+            *CLASSES,
+            make_node("n0", cpu=2),
+            queue("q"),
+            group("a", "q", 0, priorityClassName="low"),
+            *pods("a", 2, ["n0"] * 2, cpu=1),
+            group("b", "q", 1, priorityClassName="high"),
+            *pods("b", 1, cpu=5),
+        ],
+        {"actions": "allocate, preempt", "tiers": [{"plugins": [{"name": "priority"}]}]},
+    )
+    cluster.schedule()
+    assert evictions(cluster) == []
+
+
 def test_surplus_pods_go_first_and_only_as_many_as_needed() -> None:
     cluster = cluster_of(
         [
