@@ -5,7 +5,6 @@ from __future__ import annotations
 __all__ = ["KNOWN_DIFFERENCES"]
 
 _TOPOLOGY = "the gang gets as good a domain, another one or other nodes of it"
-_NUMA = "where pods stand on NUMA nodes is not read from KAI's annotation"
 _CLAIMS = "asks the pre-filter alone; no node has the devices of both claims"
 _DRA = "nobody is evicted for a claim that a user made: it keeps its devices"
 
@@ -14,9 +13,6 @@ KNOWN_DIFFERENCES: dict[str, str] = {
     "actions/allocate/allocateTopology#TestHandleTopologyAllocation-18": _TOPOLOGY,
     "actions/allocate/allocateTopology#TestHandleTopologyAllocation-19": _TOPOLOGY,
     "actions/allocate/allocateTopology#TestHandleTopologyAllocation-21": _TOPOLOGY,
-    "actions/integration_tests/numa/numa#TestNumaBookkeepingThroughFullPipeline-1": _NUMA,
-    "actions/integration_tests/numa/numa#TestNumaBookkeepingThroughFullPipeline-2": _NUMA,
     "actions/integration_tests/reclaim/reclaim_gpu_dra#TestReclaimGpuDRAIntegrationTest-1": _DRA,
-    "actions/reclaim/reclaim_numa#TestHandleReclaimNuma-1": _NUMA,
     "plugins/dynamicresources/dynamicresources#TestDynamicResourceAllocationPreFilter-2": _CLAIMS,
 }

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from bayplan.api import ApiObject, KaiPodGroup, KaiQueue, KaiTopology, Pod
 from bayplan.api.gang import Gang, Gather, Membership, SubGroup
+from bayplan.api.meta import ApiStruct
+from bayplan.api.objects import DecodeError, decode_part
 from bayplan.api.podgroup import KaiSubGroup, TopologyConstraint
+from bayplan.api.quantity import Quantity
 from bayplan.api.queue import UNLIMITED, Queue, Share
 from bayplan.api.queue_objects import KaiQueueResources
+from bayplan.api.resources import amount_of
 from bayplan.api.selectors import Requirement, Selector
 from bayplan.dialects.reading import timestamp
 from bayplan.inputs.durations import parse_duration
@@ -19,6 +25,7 @@ __all__ = [
     "gang_of",
     "layers_of",
     "membership_of",
+    "numa_placement_of",
     "queue_of",
     "seconds_of",
 ]
@@ -28,6 +35,11 @@ GROUP_ANNOTATION = "pod-group-name"
 """The annotation that names a pod's PodGroup."""
 QUEUE_LABEL = "kai.scheduler/queue"
 """The label that names the queue of a pod without a PodGroup."""
+_NUMA_ANNOTATION = "kai.scheduler/numa-placement-observed"
+_LONGEST = 10_000
+"""Characters of the annotation that are read."""
+_DIGITS = 4
+"""Of the number of a NUMA node."""
 _SUB_GROUP_LABEL = "kai.scheduler/subgroup-name"
 
 
@@ -120,6 +132,34 @@ def seconds_of(text: str | None) -> float | None:
         return -1.0 if text.startswith("-") else parse_duration(text)
     except ValueError:
         return None
+
+
+class _ZonePart(ApiStruct, frozen=True):
+    """One entry of the annotation on NUMA nodes."""
+
+    zone: str = ""
+    amount: dict[str, Quantity] = msgspec.field(default_factory=dict)
+
+
+def numa_placement_of(pod: Pod) -> dict[int, dict[str, int]]:
+    """Return what a pod holds of each NUMA node, by its number, as KAI's node agent saw it.
+
+    Nothing for a pod without the annotation, or with one that cannot be read.
+    """
+    text = pod.metadata.annotations.get(_NUMA_ANNOTATION)
+    if not text or len(text) > _LONGEST:
+        return {}
+    try:
+        parts = decode_part(list[_ZonePart], msgspec.json.decode(text))
+    except (DecodeError, msgspec.DecodeError, RecursionError):
+        return {}
+    found: dict[int, dict[str, int]] = {}
+    for part in parts:
+        number = part.zone.rpartition("-")[2]
+        if number.isascii() and number.isdigit() and len(number) <= _DIGITS:
+            amounts = {name: max(0, amount_of(name, one)) for name, one in part.amount.items()}
+            found[int(number)] = amounts
+    return found
 
 
 def _is_cycle(name: str, parents: dict[str, str]) -> bool:

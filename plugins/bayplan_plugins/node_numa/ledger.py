@@ -12,6 +12,7 @@ from dataclasses import replace
 from bayplan import PodInfo
 from bayplan.api import Node, NodeResourceTopology
 from bayplan.api.gpus import GPU_RESOURCES
+from bayplan.dialects.kai import numa_placement_of
 from bayplan.plugin.hookspecs import IntColumn
 from bayplan.snapshot import Snapshot
 from bayplan.snapshot.pods import SpecFacts
@@ -108,6 +109,8 @@ class NumaLedger:
     # Pods ------------------------------------------------------------------------------------
 
     def _on_pod(self, pod: PodInfo, node: str, placed: bool) -> None:
+        if not placed and node not in self._sources and numa_placement_of(pod.pod):
+            self._read_with(pod, node)
         known = self._nodes.get(node)
         if known is None:
             return
@@ -123,11 +126,20 @@ class NumaLedger:
         if pod.uid in known.returned:
             self._change(node, known.returned, pod.uid, None)
             return
+        if pod.uid in known.reported:
+            # The report counts it.
+            return
         taken = self._remembered.pop((pod.uid, node), None)
         if taken is None and not known.measured:
             taken = self._assumed(pod, node, known)
         if taken:
             self._change(node, known.taken, pod.uid, taken)
+
+    def _read_with(self, pod: PodInfo, name: str) -> None:
+        """Read a node that nobody asked for yet as it was before a pod left it."""
+        node = self.node(name)
+        if node is not None and node.measured and pod.pod.status.phase == "Running":
+            node.reported = {**node.reported, pod.uid: _seen(pod, node)}
 
     def _assumed(self, pod: PodInfo, name: str, node: AlignedNode) -> Mapping[str, Amounts]:
         """Return what a running pod probably has: what the kubelet would give it now."""
@@ -195,7 +207,9 @@ class NumaLedger:
             # The kubelet counts a pod once it has admitted it.
             running = {pod.uid for pod in pods if pod.pod.status.phase == "Running"}
             everybody = {**made.reported, **made.taken}
-            made.reported = {uid: own for uid, own in everybody.items() if uid in running}
+            made.reported = {
+                pod.uid: own for pod in pods if pod.uid in running and (own := _seen(pod, made))
+            } | {uid: own for uid, own in everybody.items() if uid in running}
             made.taken = {uid: own for uid, own in made.taken.items() if uid not in running}
             made.returned = {}
 
@@ -266,6 +280,9 @@ class NumaLedger:
         """Record what a pod takes."""
         node = self._nodes.get(name)
         if node is not None and placement.taken:
+            if pod.uid in node.reported:
+                # A victim that is placed again gives back what the report says that it holds.
+                self._change(name, node.returned, pod.uid, node.reported[pod.uid])
             self._change(name, node.taken, pod.uid, placement.taken)
 
     def release(self, pod: PodInfo, name: str) -> None:
@@ -300,3 +317,10 @@ def _count(cpus: str) -> int:
         first, _, last = part.partition("-")
         total += int(last or first) - int(first) + 1
     return total
+
+
+def _seen(pod: PodInfo, node: AlignedNode) -> dict[str, Amounts]:
+    """Return what a pod holds of each NUMA node as its annotation says; nothing without one."""
+    by_zone = numa_placement_of(pod.pod)
+    names = {name for amounts in by_zone.values() for name in amounts}
+    return {name: tuple(by_zone.get(one, {}).get(name, 0) for one in node.ids) for name in names}
