@@ -443,6 +443,13 @@ class Handle(Protocol):
     def admit(self, gang: str) -> None:
         """Write into its Volcano pod group that a gang, by key, is admitted: phase Inqueue."""
 
+    def recheck_gates(self, pod: PodInfo) -> None:
+        """Ask ``pre_enqueue`` again about the pods of a pod's unit that are held back.
+
+        For gates that open by what a plugin decides, without any change of an object. Only from
+        ``admit``.
+        """
+
     def submit(self, write: Write, done: Done | None = None) -> None:
         """Submit a write to the cluster.
 

@@ -219,6 +219,7 @@ class EventHandlers:
         if info.gang is not None:
             self._gang_timeouts.watch(info.gang, state.now)
         state.recorder.gate_changed(state.gangs.unit_of(info))
+        state.events += 1
 
     # Nodes and other objects -------------------------------------------------------------
 

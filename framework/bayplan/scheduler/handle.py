@@ -94,6 +94,11 @@ class PluginHandle:
     def admit(self, gang: str) -> None:
         self._state.group_status.admit(gang)
 
+    def recheck_gates(self, pod: PodInfo) -> None:
+        unit = self._state.gangs.unit_of(pod)
+        self._state.queue.refresh_gates(unit, self._state.now)
+        self._state.recorder.gate_changed(unit)
+
     def submit(self, write: Write, done: Done | None = None) -> None:
         self._state.cluster.submit(write, self._guarded(done) if done is not None else None)
 
