@@ -27,7 +27,12 @@ from bayplan_plugins.queues.cluster_queue.lifecycle import (
 from bayplan_plugins.queues.cluster_queue.pending import Requeue
 from bayplan_plugins.queues.cluster_queue.settings import Settings
 from bayplan_plugins.queues.cluster_queue.slices import replacement_message
-from bayplan_plugins.queues.cluster_queue.snapshot import Placement, anywhere
+from bayplan_plugins.queues.cluster_queue.snapshot import (
+    Assumed,
+    Placement,
+    anywhere,
+    unnoticed,
+)
 from bayplan_plugins.queues.cluster_queue.store import KueueObject, Store
 from bayplan_plugins.queues.cluster_queue.usage_over_time import pays_on_entry
 from bayplan_plugins.queues.cluster_queue.victims import preemption_message
@@ -78,9 +83,16 @@ class Admission:
     when others change them. Quota of an evicted workload is free after :meth:`release`.
 
     :param placement: whether the pods of an assignment would really get nodes.
+    :param assumed: told of each workload that a cycle admits.
     """
 
-    def __init__(self, settings: Settings | None = None, placement: Placement = anywhere) -> None:
+    def __init__(
+        self,
+        settings: Settings | None = None,
+        placement: Placement = anywhere,
+        assumed: Assumed = unnoticed,
+    ) -> None:
+        self._assumed = assumed
         self.settings = settings if settings is not None else Settings()
         self.store = Store(self.settings)
         self._placement = placement
@@ -152,7 +164,8 @@ class Admission:
         refused: list[Entry] = []
         for entry in self._heads():
             (refused if self._refuse(entry) else entries).append(entry)
-        run = Cycle(snapshot, self.settings, self._placement, now, self._pods_ready())
+        ready = self._pods_ready()
+        run = Cycle(snapshot, self.settings, self._placement, now, ready, self._assumed)
         result.outcome = outcome = run.run(entries)
         for victim, preemptor in outcome.evicted:
             self._evict(victim.workload, preemptor, victim.why, now, result)

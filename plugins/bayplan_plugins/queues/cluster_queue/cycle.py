@@ -20,7 +20,12 @@ from bayplan_plugins.queues.cluster_queue.preemption import Preemptor, can_alway
 from bayplan_plugins.queues.cluster_queue.reduction import largest_counts
 from bayplan_plugins.queues.cluster_queue.settings import Settings
 from bayplan_plugins.queues.cluster_queue.slices import replaced_slice
-from bayplan_plugins.queues.cluster_queue.snapshot import Placement, Snapshot
+from bayplan_plugins.queues.cluster_queue.snapshot import (
+    Assumed,
+    Placement,
+    Snapshot,
+    unnoticed,
+)
 from bayplan_plugins.queues.cluster_queue.variants import (
     flavor_rank,
     less_favorable,
@@ -61,6 +66,7 @@ class Cycle:
 
     :param pods_ready: whether all admitted workloads have their pods ready, where that matters.
     :param now: seconds since 1970.
+    :param assumed: told of each workload that is admitted.
     """
 
     def __init__(
@@ -70,7 +76,9 @@ class Cycle:
         placement: Placement,
         now: float,
         pods_ready: bool = True,
+        assumed: Assumed = unnoticed,
     ) -> None:
+        self._assumed = assumed
         self._snapshot = snapshot
         self._settings = settings
         self._placement = placement
@@ -268,6 +276,7 @@ class Cycle:
         if self._settings.concurrent_admission and self._migrates(entry):
             return
         entry.state = State.ASSUMED
+        self._assumed(entry.workload, entry.assignment)
         key, queue = entry.workload.key, entry.workload.queue
         self._outcome.admitted[key] = QuotaAdmission(queue, entry.assignment.as_status())
         self._outcome.replaced += [

@@ -19,7 +19,7 @@ from bayplan_plugins.queues.cluster_queue.flavor_assignment import Assignment
 from bayplan_plugins.queues.cluster_queue.quotas import QuotaForest
 from bayplan_plugins.queues.cluster_queue.workloads import WorkloadInfo
 
-__all__ = ["Placement", "QueueView", "Snapshot", "anywhere"]
+__all__ = ["Assumed", "Placement", "QueueView", "Snapshot", "anywhere", "unnoticed"]
 
 
 @dataclass(frozen=True)
@@ -66,6 +66,18 @@ class Placement(Protocol):
             admitted count as placed.
         """
         ...
+
+
+class Assumed(Protocol):
+    """Told of each workload that a cycle admits, before the next one is tried."""
+
+    def __call__(self, workload: WorkloadInfo, assignment: Assignment) -> None:
+        """Count a workload as placed."""
+        ...
+
+
+def unnoticed(workload: WorkloadInfo, assignment: Assignment) -> None:
+    """Note nothing."""
 
 
 def anywhere(
