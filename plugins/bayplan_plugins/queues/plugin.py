@@ -2,32 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 
 from bayplan import (
+    SKIP,
     ClusterEvent,
     Handle,
+    NodeView,
     Overdue,
     Placements,
     Plugin,
     PodInfo,
     Preemption,
     Reads,
+    Reject,
     Unit,
     hookimpl,
 )
 from bayplan.api.queue import Order
 from bayplan.cluster.protocol import PatchAnnotations, PatchStatus
+from bayplan.plugin.base import Skip
 from bayplan.queues.report import LineReport, QueueReport
 from bayplan_plugins.preemption.victims import Evictable
 from bayplan_plugins.queues.line import line_of, reports
 from bayplan_plugins.queues.policies import QueuesArgs, make_policies
-from bayplan_plugins.queues.policy import Policy, Room
+from bayplan_plugins.queues.policy import AssignsNodes, Policy, Room
 from bayplan_plugins.queues.room import RoomSearch
+from bayplan_plugins.shared.node_selection import matches_labels
 
 __all__ = ["Queues"]
 
 _MOST_NAMED = 5
+_NOT_ASSIGNED = "node(s) didn't have the labels of the flavor that their queue assigned"
 
 
 class Queues(Plugin[QueuesArgs]):
@@ -40,6 +46,7 @@ class Queues(Plugin[QueuesArgs]):
     def __init__(self, args: QueuesArgs, handle: Handle) -> None:
         super().__init__(args, handle)
         self.policies: Sequence[Policy] = make_policies(args, handle)
+        self._assigning = [one for one in self.policies if isinstance(one, AssignsNodes)]
         self.actions = tuple(dict.fromkeys(a for one in self.policies for a in one.actions))
 
     # In the queue ------------------------------------------------------------------------
@@ -121,6 +128,29 @@ class Queues(Plugin[QueuesArgs]):
         """Return the pods of an elastic job that are placed now, by its policy."""
         found = self._of(unit.pods[0])
         return None if found is None else found[0].turn(unit)
+
+    # Nodes -------------------------------------------------------------------------------
+
+    @hookimpl
+    def sign(self, pod: PodInfo) -> Hashable:
+        """Sign by the nodes that a pod is assigned to."""
+        return frozenset(self._node_labels(pod).items())
+
+    @hookimpl
+    def pre_filter(self, pod: PodInfo) -> Skip | None:
+        """Skip pods that may use any node."""
+        return None if self._node_labels(pod) else SKIP
+
+    @hookimpl
+    def filter(self, pod: PodInfo, nodes: NodeView) -> Iterator[Reject]:
+        """Refuse nodes without the labels that the pod's queue assigned to it."""
+        labels = self._node_labels(pod)
+        yield Reject(~matches_labels(labels, nodes), _NOT_ASSIGNED, resolvable=False)
+
+    def _node_labels(self, pod: PodInfo) -> Mapping[str, str]:
+        return {
+            key: value for one in self._assigning for key, value in one.node_labels(pod).items()
+        }
 
     # Limits ------------------------------------------------------------------------------
 

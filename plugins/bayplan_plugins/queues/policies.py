@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bayplan import Args, Handle
 from bayplan.dialects.elastic_quota import ElasticQuotaArgs
+from bayplan_plugins.queues.cluster_queue.policy import ClusterQueueArgs, ClusterQueuePolicy
 from bayplan_plugins.queues.elastic_quota.policy import ElasticQuotaPolicy
 from bayplan_plugins.queues.fair_share.args import FairShareArgs
 from bayplan_plugins.queues.fair_share.policy import FairSharePolicy
@@ -19,12 +20,14 @@ __all__ = ["QueuesArgs", "make_policies"]
 class QueuesArgs(Args):
     """Arguments of Queues: those of each system's policy.
 
-    Namespaces with a ResourceQuota are queues only where ``namespaces`` is given.
+    Namespaces with a ResourceQuota are queues only where ``namespaces`` is given. With ``kueue:
+    null`` admission is left to Kueue's own controllers.
     """
 
     volcano: VolcanoArgs = VolcanoArgs()
     kai: FairShareArgs = FairShareArgs()
     koordinator: ElasticQuotaArgs = ElasticQuotaArgs()
+    kueue: ClusterQueueArgs | None = ClusterQueueArgs()
     configmap: PlainArgs = PlainArgs()
     namespaces: PlainArgs | None = None
 
@@ -37,6 +40,8 @@ def make_policies(args: QueuesArgs, handle: Handle) -> list[Policy]:
         ElasticQuotaPolicy(args.koordinator, handle),
         config_map_queues(args.configmap, handle),
     ]
+    if args.kueue is not None:
+        policies.append(ClusterQueuePolicy(args.kueue, handle))
     if args.namespaces is not None:
         policies.append(namespace_queues(args.namespaces, handle))
     return policies

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from bayplan import Overdue, PodInfo, Unit
 from bayplan.cluster.protocol import PatchAnnotations, PatchStatus
@@ -13,7 +13,7 @@ from bayplan.queues.ledger import Ledger
 from bayplan.queues.report import amount_text
 from bayplan.queues.tree import AmountRows
 
-__all__ = ["Moves", "Policy", "QuotaRefusal", "Room", "RoomPlan", "Step"]
+__all__ = ["AssignsNodes", "Moves", "Policy", "QuotaRefusal", "Room", "RoomPlan", "Step"]
 
 Step = Sequence[PodInfo]
 """Pods that are evicted together: one surplus pod of an elastic job, or all that is left of it."""
@@ -151,3 +151,11 @@ class Policy(Protocol):
 
     def statuses(self) -> Iterable[PatchStatus | PatchAnnotations]:
         """Return what the objects of the queues should say of them now."""
+
+
+@runtime_checkable
+class AssignsNodes(Protocol):
+    """A policy that assigns jobs to a part of the nodes."""
+
+    def node_labels(self, pod: PodInfo) -> Mapping[str, str]:
+        """Return the labels that a pod's nodes have to have; none for any node."""

@@ -1,0 +1,218 @@
+"""The workloads that pods with a queue's label make: a pod group's together, or one of each pod.
+
+They are kept in memory, because pods alone say all that is in them: after a restart what runs is
+counted by the nodes that it has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from bayplan import Handle, PodInfo
+from bayplan.api import ObjectMeta, WorkloadPriorityClass
+from bayplan.api.kueue import (
+    AssignedPodSet,
+    KueueWorkload,
+    KueueWorkloadSpec,
+    PodSet,
+    QuotaAdmission,
+)
+from bayplan.api.pod import PodTemplate
+from bayplan.api.resources import effective_requests
+from bayplan_plugins.queues.cluster_queue.admission import Admission
+from bayplan_plugins.queues.cluster_queue.amounts import quantity_of
+from bayplan_plugins.queues.cluster_queue.conditions import has_quota, reserved
+from bayplan_plugins.queues.cluster_queue.store import Store
+from bayplan_plugins.queues.cluster_queue.workloads import local_queue_key
+
+__all__ = ["PRIORITY_LABEL", "QUEUE_LABEL", "PodWorkloads"]
+
+QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
+PRIORITY_LABEL = "kueue.x-k8s.io/priority-class"
+_encode = msgspec.json.Encoder(enc_hook=lambda quantity: quantity.text).encode
+
+
+@dataclass(frozen=True)
+class _Made:
+    """A workload, with the pod set of each of its pods."""
+
+    workload: KueueWorkload
+    set_of: Mapping[str, str]
+
+
+class PodWorkloads:
+    """Follows the living pods that name a LocalQueue, and keeps admission in step with them."""
+
+    def __init__(self, handle: Handle) -> None:
+        self._handle = handle
+        self._members: dict[str, dict[str, PodInfo]] = {}
+        self._set_of: dict[str, Mapping[str, str]] = {}
+        self._changed: dict[str, None] = {}
+        handle.snapshot.on_living(self._lives)
+
+    @staticmethod
+    def key_of(pod: PodInfo) -> str:
+        """Return the key of a pod's workload; Kubernetes gives no object such a name."""
+        return f"{pod.namespace}/pod:{pod.name}" if pod.gang is None else _group_key(pod.gang)
+
+    def members(self, key: str) -> Sequence[PodInfo]:
+        """Return the living pods of a workload."""
+        return list(self._members.get(key, {}).values())
+
+    def pod_set_of(self, pod: PodInfo) -> str:
+        """Return the name of the pod set that a pod belongs to; "" before its workload is made."""
+        return self._set_of.get(self.key_of(pod), {}).get(pod.key, "")
+
+    def without_node(self, key: str) -> list[PodInfo]:
+        """Return the pods of a workload that have no node in the snapshot, in rank order."""
+        placed = self._handle.snapshot.placed
+        return [pod for pod in self.members(key) if pod.key not in placed]
+
+    def with_node(self, key: str) -> list[PodInfo]:
+        """Return the pods of a workload that have a node in the snapshot."""
+        placed = self._handle.snapshot.placed
+        return [pod for pod in self.members(key) if pod.key in placed]
+
+    def missing(self, pod: PodInfo) -> str | None:
+        """Return what a pod's group still lacks to be a workload; None for nothing."""
+        if pod.gang is None:
+            return None
+        gang = self._handle.gang(pod.gang).gang
+        present = len(self._members.get(self.key_of(pod), ()))
+        if gang is None or present >= gang.min_member:
+            return None
+        return f"its group has {present} of {gang.min_member} pods"
+
+    # Following ---------------------------------------------------------------------------
+
+    def _lives(self, pod: PodInfo, added: bool) -> None:
+        if not pod.labels.get(QUEUE_LABEL):
+            return
+        key = self.key_of(pod)
+        members = self._members.setdefault(key, {})
+        if added:
+            members[pod.key] = pod
+        else:
+            members.pop(pod.key, None)
+            if not members:
+                del self._members[key]
+        self._changed[key] = None
+
+    def all_changed(self) -> None:
+        """Have every workload compared with its queue again, after queues changed."""
+        self._changed |= dict.fromkeys(self._members)
+
+    def refresh(self, admission: Admission, now: float) -> None:
+        """Bring admission in step with the pods that changed.
+
+        :param now: seconds since 1970.
+        """
+        changed, self._changed = self._changed, {}
+        for key in changed:
+            known = admission.store.workloads.get(key)
+            members = self.members(key)
+            if not members:
+                self._set_of.pop(key, None)
+                if known is not None:
+                    admission.delete(known, now)
+            elif (known is not None and has_quota(known)) or self.missing(members[0]) is None:
+                self._update(admission, key, members, now)
+
+    def _update(
+        self, admission: Admission, key: str, members: Sequence[PodInfo], now: float
+    ) -> None:
+        known = admission.store.workloads.get(key)
+        made = self._made(key, members)
+        self._set_of[key] = made.set_of
+        if known is not None and has_quota(known):
+            # What was admitted stays as it is; pods that are replaced use the same quota.
+            return
+        workload = made.workload
+        if known is not None:
+            workload = msgspec.structs.replace(
+                workload, metadata=known.metadata, status=known.status
+            )
+        running = self.with_node(key)
+        found = _found_running(self._handle, admission.store, workload, running)
+        if found is not None:
+            workload = reserved(workload, found, (), now)
+        if workload != known:
+            admission.set(workload, now)
+
+    # Making ------------------------------------------------------------------------------
+
+    def _made(self, key: str, members: Sequence[PodInfo]) -> _Made:
+        alike: dict[object, list[PodInfo]] = {}
+        for pod in sorted(members, key=lambda one: (one.rank or 0, one.key)):
+            alike.setdefault(_shape(pod), []).append(pod)
+        pod_sets: list[PodSet] = []
+        set_of: dict[str, str] = {}
+        for index, pods in enumerate(alike.values()):
+            name = f"main-{index}" if index else "main"
+            template = PodTemplate(spec=msgspec.structs.replace(pods[0].spec, node_name=""))
+            pod_sets.append(PodSet(name, template, len(pods)))
+            set_of |= {pod.key: name for pod in pods}
+        first = members[0]
+        stamps = [pod.pod.metadata.creation_timestamp for pod in members]
+        namespace, _, name = key.partition("/")
+        meta = ObjectMeta(
+            name=name,
+            namespace=namespace,
+            uid=key,
+            creation_timestamp=min((one for one in stamps if one), default=None),
+        )
+        queue = first.labels[QUEUE_LABEL]
+        spec = KueueWorkloadSpec(tuple(pod_sets), queue, priority=self._priority(members))
+        return _Made(KueueWorkload(meta, spec), set_of)
+
+    def _priority(self, members: Sequence[PodInfo]) -> int:
+        """Return the value of the WorkloadPriorityClass, or else the pods' highest priority."""
+        name = members[0].labels.get(PRIORITY_LABEL, "")
+        chosen = self._handle.snapshot.objects(WorkloadPriorityClass).get(name)
+        return chosen.value if chosen is not None else max(pod.priority for pod in members)
+
+
+def _found_running(
+    handle: Handle, store: Store, workload: KueueWorkload, running: Sequence[PodInfo]
+) -> QuotaAdmission | None:
+    """Return the quota of pods that have nodes already, by the flavors of these nodes."""
+    local = store.local_queues.get(local_queue_key(workload))
+    queue = local.spec.cluster_queue if local is not None else ""
+    if not running or queue not in store.cluster_queues:
+        return None
+    node = handle.snapshot.node(handle.snapshot.placed[running[0].key][1])
+    flavors = _flavors_on(store, queue, node.metadata.labels if node is not None else {})
+    sets = []
+    for one in workload.spec.pod_sets:
+        requests = effective_requests(one.template.spec)
+        known = {name: flavors[name] for name in requests if name in flavors}
+        usage = {name: quantity_of(name, requests[name] * one.count) for name in known}
+        sets.append(AssignedPodSet(one.name, known, usage, one.count))
+    return QuotaAdmission(queue, tuple(sets))
+
+
+def _group_key(gang: str) -> str:
+    namespace, _, name = gang.partition("/")
+    return f"{namespace}/group:{name}"
+
+
+def _shape(pod: PodInfo) -> Hashable:
+    """Return what the pods of one pod set have in common."""
+    spec = pod.spec
+    where = _encode((spec.node_selector, spec.affinity, spec.tolerations))
+    return tuple(sorted(pod.requests.items())), where
+
+
+def _flavors_on(store: Store, queue: str, labels: Mapping[str, str]) -> dict[str, str]:
+    """Return, by resource, the first flavor of a queue that has a node with these labels."""
+    found: dict[str, str] = {}
+    for group in store.cluster_queues[queue].spec.resource_groups:
+        for quotas in group.flavors:
+            flavor = store.flavors.get(quotas.name)
+            if flavor is not None and flavor.spec.node_labels.items() <= labels.items():
+                for resource in group.covered_resources:
+                    found.setdefault(resource, quotas.name)
+    return found

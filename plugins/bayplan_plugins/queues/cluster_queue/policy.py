@@ -1,0 +1,285 @@
+"""Kueue's policy: pods wait until their workload has quota of its ClusterQueue, and nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from bayplan import Handle, Overdue, PodInfo, Unit
+from bayplan.api import (
+    ClusterQueue,
+    Cohort,
+    KueueWorkload,
+    LocalQueue,
+    Namespace,
+    ResourceFlavor,
+    WorkloadPriorityClass,
+)
+from bayplan.api.queue import Amounts, Queue
+from bayplan.cluster.protocol import PatchStatus
+from bayplan.queues.ledger import Ledger, PodRules
+from bayplan.queues.tree import AmountRows
+from bayplan.snapshot import Snapshot
+from bayplan_plugins.queues.cluster_queue.admission import Admission
+from bayplan_plugins.queues.cluster_queue.amounts import column
+from bayplan_plugins.queues.cluster_queue.args import ClusterQueueArgs
+from bayplan_plugins.queues.cluster_queue.conditions import condition, has_quota, is_true, since
+from bayplan_plugins.queues.cluster_queue.pod_workloads import QUEUE_LABEL, PodWorkloads
+from bayplan_plugins.queues.cluster_queue.quotas import queues_of
+from bayplan_plugins.queues.cluster_queue.rehearsal import Rehearsal
+from bayplan_plugins.queues.cluster_queue.status import statuses
+from bayplan_plugins.queues.cluster_queue.store import KueueObject
+from bayplan_plugins.queues.policy import Room, RoomPlan
+
+__all__ = ["ClusterQueueArgs", "ClusterQueuePolicy"]
+
+_LOCAL = "LocalQueue "
+_MANAGED = "kueue.x-k8s.io/managed"
+_MOST_ROUNDS = 8
+"""Rounds of cycles in one go, each of which lets victims go that have no pods on nodes."""
+
+
+class ClusterQueuePolicy:
+    """Admission by quota, in which nothing is admitted that would get no nodes.
+
+    Where Workload objects exist, Kueue's own controllers admit, and this policy leaves it to them.
+    """
+
+    name = "cluster-queue"
+    system = "kueue"
+    actions: Sequence[str] = ()
+
+    def __init__(self, args: ClusterQueueArgs, handle: Handle) -> None:
+        self._handle = handle
+        self._pods = PodWorkloads(handle)
+        self._rehearsal = Rehearsal(handle, self._pods)
+        self._admission = Admission(args.settings(), self._rehearsal.fits, self._rehearsal.assume)
+        self._room: tuple[int, bool] = (-1, False)
+        self._follow(handle.snapshot)
+        rules = PodRules(
+            queue_of=self.queue_of,
+            amounts=self._amounts,
+            is_fixed=lambda pod: False,
+            counts=lambda pod: True,
+        )
+        kinds = (ClusterQueue, Cohort, LocalQueue)
+        self.ledger = Ledger(handle.snapshot, _define, kinds, (), rules)
+
+    def _follow(self, snapshot: Snapshot) -> None:
+        snapshot.on_object(ClusterQueue, self._object_changed)
+        snapshot.on_object(Cohort, self._object_changed)
+        snapshot.on_object(LocalQueue, self._object_changed)
+        snapshot.on_object(ResourceFlavor, self._object_changed)
+        snapshot.on_object(Namespace, self._object_changed)
+        snapshot.on_object(WorkloadPriorityClass, lambda old, new: self._pods.all_changed())
+        snapshot.on_pod(self._pod_moved)
+
+    def _object_changed(self, old: KueueObject | None, new: KueueObject | None) -> None:
+        now = self._handle.unix_time
+        if new is not None:
+            self._admission.set(new, now)
+        elif old is not None:
+            self._admission.delete(old, now)
+        self._pods.all_changed()
+
+    def _pod_moved(self, pod: PodInfo, node: str, placed: bool) -> None:
+        if not placed and not self._handle.snapshot.in_trial:
+            self._room = (self._room[0], True)
+
+    # Queues ------------------------------------------------------------------------------
+
+    @property
+    def active(self) -> bool:
+        """Whether the cluster has any ClusterQueue, and no controllers of Kueue's that admit."""
+        snapshot = self._handle.snapshot
+        return bool(snapshot.objects(ClusterQueue)) and not snapshot.objects(KueueWorkload)
+
+    def queue_of(self, pod: PodInfo) -> str | None:
+        """Return the ClusterQueue of the LocalQueue that a pod's label names."""
+        name = pod.labels.get(QUEUE_LABEL)
+        if not name or _MANAGED in pod.labels:
+            return None
+        local = self._handle.snapshot.objects(LocalQueue).get(f"{pod.namespace}/{name}")
+        return local.spec.cluster_queue if local is not None else f"{_LOCAL}{name}"
+
+    def gate(self, pod: PodInfo, queue: str) -> str | None:
+        """Hold back pods until their workload is admitted."""
+        if queue.startswith(_LOCAL):
+            return f'waiting for LocalQueue "{queue.removeprefix(_LOCAL)}", which does not exist'
+        if queue not in self._admission.store.cluster_queues:
+            return f'waiting for ClusterQueue "{queue}", which does not exist'
+        key = self._pods.key_of(pod)
+        if self._rehearsal.flavors_of(key) is not None:
+            return None
+        found = self._admission.store.workloads.get(key)
+        if found is not None and is_true(found, "Admitted") and not is_true(found, "Evicted"):
+            return None
+        return f'waiting for admission by ClusterQueue "{queue}": {self._why(pod, found, queue)}'
+
+    def _why(self, pod: PodInfo, found: KueueWorkload | None, queue: str) -> str:
+        stopped = self._admission.store.inactive_reason(queue)
+        if stopped is not None:
+            return stopped[1].rstrip(".")
+        missing = self._pods.missing(pod)
+        if missing is not None:
+            return missing
+        if found is not None and has_quota(found):
+            evicted = is_true(found, "Evicted")
+            return "it is being evicted" if evicted else "its admission checks are not ready"
+        stated = condition(found, "QuotaReserved") if found is not None else None
+        if stated is not None and stated.message:
+            return stated.message
+        line = self._admission.store.pending[queue]
+        info = line.get(self._pods.key_of(pod))
+        if info is not None and line.reason_of_shape(info.shape) is not None:
+            return "another one that asks for the same was tried and does not fit"
+        return "its turn has not come"
+
+    # Admission ---------------------------------------------------------------------------
+
+    def admit(self) -> None:
+        """Run cycles of admission until nobody's chances change any more."""
+        now = self._handle.unix_time
+        store = self._admission.store
+        before = dict(store.workloads)
+        self._pods.refresh(self._admission, now)
+        self._admission.tick(now)
+        self._flush(now)
+        for _ in range(_MOST_ROUNDS):
+            self._cycles(now)
+            if not self._release(now):
+                break
+        for key, one in store.workloads.items():
+            if one is not before.get(key):
+                for pod in self._pods.without_node(key)[:1]:
+                    self._handle.recheck_gates(pod)
+
+    def _flush(self, now: float) -> None:
+        """Try all again that wait, if nodes have changed or any pod has left one."""
+        version = self._handle.snapshot.nodes.node_version
+        if self._room != (version, False):
+            self._room = (version, False)
+            for queue in self._admission.store.cluster_queues:
+                self._admission.store.flush(queue, now)
+
+    def _release(self, now: float) -> bool:
+        """Give back the quota of evicted workloads without pods on nodes; tell if any did."""
+        released = False
+        for key, one in list(self._admission.store.workloads.items()):
+            if has_quota(one) and is_true(one, "Evicted") and not self._pods.with_node(key):
+                released |= self._admission.release(key, now) is not None
+        return released
+
+    def _cycles(self, now: float) -> None:
+        store = self._admission.store
+        if not any(queue.active for queue in store.pending.values()):
+            return
+        tried: set[str] = set()
+        with self._rehearsal.running(self._without_nodes()):
+            while True:
+                result = self._admission.cycle(now)
+                if result.admitted or result.evicted:
+                    tried.clear()
+                elif tried.issuperset(result.waiting):
+                    return
+                tried |= set(result.waiting)
+
+    def _without_nodes(self) -> Iterator[str]:
+        """Yield the workloads that are admitted, and have pods without nodes."""
+        for key, one in self._admission.store.workloads.items():
+            if has_quota(one) and not is_true(one, "Evicted") and self._pods.without_node(key):
+                yield key
+
+    def node_labels(self, pod: PodInfo) -> Mapping[str, str]:
+        """Return the labels of the nodes that a pod may use, by the flavors assigned to it."""
+        if QUEUE_LABEL not in pod.labels:
+            return {}
+        labels: dict[str, str] = {}
+        for flavor in self._flavors(pod).values():
+            found = self._admission.store.flavors.get(flavor)
+            labels |= found.spec.node_labels if found is not None else {}
+        return labels
+
+    def _flavors(self, pod: PodInfo) -> Mapping[str, str]:
+        """Return the flavors of a pod's resources; none before its workload has quota."""
+        key, pod_set = self._pods.key_of(pod), self._pods.pod_set_of(pod)
+        tried = self._rehearsal.flavors_of(key)
+        if tried is not None:
+            return tried.get(pod_set, {})
+        found = self._admission.store.workloads.get(key)
+        if found is None or found.status.admission is None:
+            return {}
+        sets = found.status.admission.pod_set_assignments
+        return next((one.flavors for one in sets if one.name == pod_set), {})
+
+    def _amounts(self, pod: PodInfo) -> Amounts:
+        """Return what a pod takes of its queue; before it has flavors, of the first ones."""
+        flavors = self._flavors(pod) or self._first_flavors(pod)
+        asked = {**pod.requests, "pods": 1}
+        return {column(flavors[r], r): amount for r, amount in asked.items() if r in flavors}
+
+    def _first_flavors(self, pod: PodInfo) -> Mapping[str, str]:
+        queue = self._admission.store.cluster_queues.get(self.queue_of(pod) or "")
+        groups = queue.spec.resource_groups if queue is not None else ()
+        return {
+            resource: group.flavors[0].name
+            for group in groups
+            if group.flavors
+            for resource in group.covered_resources
+        }
+
+    # Order and limits --------------------------------------------------------------------
+
+    def order(self, unit: Unit, added: float) -> tuple[float, ...]:
+        """Order by when quota was reserved, then by age."""
+        found = self._admission.store.workloads.get(self._pods.key_of(unit.pods[0]))
+        at = since(found, "QuotaReserved") if found is not None else None
+        return (at if at is not None else float("inf"), added)
+
+    def next_queue(self, heads: Mapping[str, Unit], action: str) -> str | None:
+        """Return the queue whose first unit has quota for the longest."""
+        return min(heads, key=lambda name: self.order(heads[name], 0.0), default=None)
+
+    def turn(self, unit: Unit) -> Sequence[PodInfo] | None:
+        """Place all pods: a workload is admitted as a whole."""
+        return None
+
+    def refusal(self, unit: Unit) -> str | None:
+        """Return why a unit is not admitted; the gate says it, too."""
+        queue = self.queue_of(unit.pods[0])
+        return self.gate(unit.pods[0], queue) if queue is not None else None
+
+    def overrun(self, pod: PodInfo) -> None:
+        """Refuse nothing: quota was reserved before."""
+
+    def fair(self) -> AmountRows:
+        """Return the nominal quotas."""
+        return self.ledger.tree.deserved
+
+    # Making room -------------------------------------------------------------------------
+
+    def may_make_room(self, unit: Unit, action: str) -> bool:
+        """Make no room for single units: admission evicts before it admits."""
+        return False
+
+    def plan(self, unit: Unit, action: str) -> RoomPlan | Room | str | None:
+        """Make no room for single units."""
+        return None
+
+    def overdue(self) -> Overdue | None:
+        """Evict the pods of workloads that were preempted, or whose queue was stopped."""
+        victims: list[tuple[PodInfo, str]] = []
+        for key, one in self._admission.store.workloads.items():
+            if has_quota(one) and is_true(one, "Evicted"):
+                stated = condition(one, "Evicted")
+                text = stated.message if stated is not None else ""
+                victims += [(p, text) for p in self._pods.with_node(key) if not p.terminating]
+        return Overdue(victims) if victims else None
+
+    def statuses(self) -> Iterable[PatchStatus]:
+        """Return the statuses of ClusterQueues, Cohorts and LocalQueues."""
+        return statuses(self._admission.store, self._handle.unix_time)
+
+
+def _define(snapshot: Snapshot) -> list[Queue]:
+    queues = snapshot.objects(ClusterQueue).values()
+    return queues_of(queues, snapshot.objects(Cohort).values())
