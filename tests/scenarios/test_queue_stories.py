@@ -14,9 +14,10 @@ from bayplan.cli import cli
 CONFIGS = ROOT / "configs"
 
 
-def simulate(story: str, profile: str) -> dict[str, Any]:
-    arguments = ["-f", str(CONFIGS / "examples" / story)]
-    arguments += ["--config", str(CONFIGS / "profiles" / profile), "--until", "30m", "-o", "json"]
+def simulate(story: str, profile: str = "") -> dict[str, Any]:
+    arguments = ["-f", str(CONFIGS / "examples" / story), "--until", "30m", "-o", "json"]
+    if profile:
+        arguments += ["--config", str(CONFIGS / "profiles" / profile)]
     result = CliRunner().invoke(cli, ["simulate", *arguments])
     assert result.exit_code == 0, result.output
     answer: dict[str, Any] = json.loads(result.stdout)
@@ -54,3 +55,14 @@ def test_fair_share_takes_back_the_surplus_of_an_elastic_job() -> None:
     assert {one["at"] for one in answer["evicted"]} == {600.0}
     assert all(one["pod"].startswith("default/train-") for one in answer["evicted"])
     assert len(answer["evicted"]) == 4
+
+
+def test_cluster_queue_takes_back_what_it_lent_of_its_flavor() -> None:
+    answer = simulate("queues-kueue")
+    assert answer["placements"]["default/serving"] == "r0"
+    on_spot = [pod for pod, node in answer["placements"].items() if node == "s0"]
+    assert len(on_spot) == 2
+    assert len(answer["placements"]) == 4
+    (evicted,) = answer["evicted"]
+    assert evicted["at"] == 600.0
+    assert evicted["pod"].startswith("default/train-")
