@@ -228,3 +228,21 @@ def again(cluster: Cluster) -> None:
             assert cluster.api.get(KaiPodGroup, f"default/{job}") is not None
             cluster.add(member(job, int(index), gpus_of[name], 50))
             living.add(name)
+
+
+def test_a_disruption_budget_keeps_its_pods_from_being_reclaimed() -> None:
+    cluster = world(1, 2, queue("lent", 0), queue("owner", 2))
+    add_job(cluster, "running", "lent", pods=2, least=1)
+    cluster.schedule()
+    budget = {
+        "apiVersion": "policy/v1",
+        "kind": "PodDisruptionBudget",
+        "metadata": {"name": "keep", "namespace": "default"},
+        "spec": {"minAvailable": 2, "selector": {}},
+        "status": {"disruptionsAllowed": 0},
+    }
+    cluster.add(make_object(budget))
+    add_job(cluster, "asking", "owner", pods=1)
+    cluster.advance(60)
+    assert set(cluster.placements()) == {"running-0", "running-1"}
+    assert not cluster.scheduler.evictor.evicted

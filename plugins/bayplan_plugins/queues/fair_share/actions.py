@@ -14,6 +14,7 @@ from bayplan.dialects.reading import timestamp
 from bayplan.inputs.durations import parse_duration
 from bayplan.queues.ledger import Ledger
 from bayplan.queues.tree import AmountRows
+from bayplan_plugins.preemption.victims import Evictable
 from bayplan_plugins.queues.fair_share.args import FairShareArgs
 from bayplan_plugins.queues.fair_share.capacity import over_quota
 from bayplan_plugins.queues.fair_share.jobs import Job, Jobs
@@ -161,7 +162,7 @@ class Actions:
         victims = [job for job in victims if job.key != candidate.job.key]
         if most > 0:
             victims = victims[: most + 1]
-        return self._way(victims, lambda unit, lost: True, moves_all=True)
+        return self._way(candidate, victims, lambda unit, lost: True, moves_all=True)
 
     def _reclaim(self, candidate: _Candidate) -> Way | None:
         shares = self._frozen()
@@ -182,7 +183,7 @@ class Actions:
                 return False
             return self._reclaimer(candidate, unit, shares).may_take(self._losses(lost))
 
-        return self._way(victims, accepts, shares=shares)
+        return self._way(candidate, victims, accepts, shares=shares)
 
     def _preempt(self, candidate: _Candidate) -> Way | None:
         job = candidate.job
@@ -194,10 +195,11 @@ class Actions:
         victims = [
             other for other in lower if other.is_elastic or not self._is_safe(other, candidate)
         ]
-        return self._way(victims, lambda unit, lost: self._keep_minimum(lost, candidate))
+        return self._way(candidate, victims, lambda unit, lost: self._keep_minimum(lost, candidate))
 
     def _way(
         self,
+        candidate: _Candidate,
         victims: Sequence[Job],
         accepts: Callable[[Unit, Losses], bool],
         moves_all: bool = False,
@@ -208,9 +210,22 @@ class Actions:
         frozen = shares or self._frozen()
 
         def line() -> Iterator[tuple[Job, list[PodInfo]]]:
-            return victim_line(frozen, self._ledger, victims)
+            yield from self._unguarded(candidate.unit, victim_line(frozen, self._ledger, victims))
 
         return Way(line, accepts, moves_all)
+
+    def _unguarded(
+        self, unit: Unit, line: Iterator[tuple[Job, list[PodInfo]]]
+    ) -> Iterator[tuple[Job, list[PodInfo]]]:
+        """Yield the victims that no disruption budget and no refused eviction keeps."""
+        evictable = Evictable(unit, self._handle)
+        taken: list[PodInfo] = []
+        for job, pods in line:
+            if any(self._handle.in_eviction_cooldown(pod) for pod in pods):
+                continue
+            if not evictable.violations((*taken, *pods)):
+                taken += pods
+                yield job, pods
 
     def _frozen(self) -> FairShares:
         """Return the shares with what queues use once pods on the move have arrived."""
