@@ -246,3 +246,15 @@ def test_a_disruption_budget_keeps_its_pods_from_being_reclaimed() -> None:
     cluster.advance(60)
     assert set(cluster.placements()) == {"running-0", "running-1"}
     assert not cluster.scheduler.evictor.evicted
+
+
+def test_a_queue_that_used_more_before_gets_less_of_what_is_left_over() -> None:
+    args = {"kValue": 0.5, "usage": {"window": "1h", "resolution": "1m"}}
+    cluster = world(1, 8, queue("greedy", 0), queue("modest", 0), args=args)
+    add_job(cluster, "first", "greedy", pods=8, least=1)
+    cluster.advance(1800)
+    assert len(cluster.placements()) == 8
+    add_job(cluster, "second", "modest", pods=8, least=1)
+    cluster.advance(60)
+    names = [name.partition("-")[0] for name in cluster.placements()]
+    assert names.count("second") > names.count("first") > 0

@@ -15,6 +15,7 @@ from bayplan.inputs.durations import parse_duration
 from bayplan.queues.gate import gate
 from bayplan.queues.ledger import Ledger, PodRules
 from bayplan.queues.tree import EPSILON, AmountRows
+from bayplan.queues.usage import Sample
 from bayplan.snapshot import Snapshot, SpecFacts
 from bayplan_plugins.queues.fair_share.actions import Actions
 from bayplan_plugins.queues.fair_share.args import FairShareArgs
@@ -64,6 +65,7 @@ class FairSharePolicy:
         )
         snapshot = handle.snapshot
         self.ledger = Ledger(snapshot, _queues, (KaiQueue,), (KaiPodGroup,), rules)
+        self._journal = args.usage.opened() if args.usage is not None else None
         self._heads: dict[str, tuple[Unit, int, AmountRows]] = {}
         self._shares: tuple[object, FairShares] | None = None
         self._standings: tuple[FairShares, Standings] | None = None
@@ -82,11 +84,37 @@ class FairSharePolicy:
         table = self._handle.snapshot.nodes
         total = np.array([float(table.allocatable(name).sum()) for name in tree.resources])
         total[tree.column_of[_GPUS]] += gpus_of_slices(self._handle.snapshot)
-        mark = (self.ledger.version, id(tree), total.tobytes())
+        past = self._journal.version if self._journal is not None else 0
+        mark = (self.ledger.version, id(tree), total.tobytes(), past)
         if self._shares is None or self._shares[0] != mark:
-            fair = Division(tree, self.args.k_value).fair_shares(total)
+            fair = Division(tree, self.args.k_value).fair_shares(total, self._past_usage())
             self._shares = (mark, FairShares(tree, fair, total))
         return self._shares[1]
+
+    def _past_usage(self) -> AmountRows | None:
+        """Return what queues used before, as parts of the cluster; None without a journal."""
+        if self._journal is None:
+            return None
+        tree = self.ledger.tree
+        past = np.zeros_like(tree.used)
+        for name, amounts in self._journal.usage(self._handle.unix_time).items():
+            row = tree.row_of.get(name)
+            for resource, part in amounts.items() if row is not None else ():
+                if resource in tree.column_of:
+                    past[row, tree.column_of[resource]] = part
+        return past
+
+    def _sample(self) -> float | None:
+        """Take a sample of what queues use if one is due; return when the next is, by ``now``."""
+        journal, handle = self._journal, self._handle
+        if journal is None:
+            return None
+        if journal.next_time() <= handle.unix_time:
+            tree = self.ledger.tree
+            held = {queue.name: tree.amounts(tree.used[r]) for r, queue in enumerate(tree.queues)}
+            capacity = tree.amounts(self.shares().total)
+            journal.add(Sample(handle.unix_time, held, capacity))
+        return handle.now + journal.next_time() - handle.unix_time
 
     def fair(self) -> AmountRows:
         """Return the fair share of each queue."""
@@ -208,9 +236,10 @@ class FairSharePolicy:
         if "stalegangeviction" in self.args.actions:
             stale = self._stale.overdue()
         waited, next_end = self._actions.waits_over()
-        if stale is None and not waited and next_end is None:
+        sampled = self._sample()
+        if stale is None and not waited and next_end is None and sampled is None:
             return None
-        times = [next_end, stale.again if stale is not None else None]
+        times = [next_end, sampled, stale.again if stale is not None else None]
         again = min((at for at in times if at is not None), default=None)
         return Overdue(stale.victims if stale is not None else (), again, waited)
 
