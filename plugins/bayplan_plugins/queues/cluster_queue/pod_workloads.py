@@ -6,7 +6,7 @@ counted by the nodes that it has.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence, Set
 from dataclasses import dataclass
 
 import msgspec
@@ -105,8 +105,8 @@ class PodWorkloads:
         """Have every workload compared with its queue again, after queues changed."""
         self._changed |= dict.fromkeys(self._members)
 
-    def refresh(self, admission: Admission, now: float) -> None:
-        """Bring admission in step with the pods that changed.
+    def refresh(self, admission: Admission, now: float) -> Set[str]:
+        """Bring admission in step with the pods that changed; return the keys of their workloads.
 
         :param now: seconds since 1970.
         """
@@ -120,6 +120,7 @@ class PodWorkloads:
                     admission.delete(known, now)
             elif (known is not None and has_quota(known)) or self.missing(members[0]) is None:
                 self._update(admission, key, members, now)
+        return changed.keys()
 
     def _update(
         self, admission: Admission, key: str, members: Sequence[PodInfo], now: float

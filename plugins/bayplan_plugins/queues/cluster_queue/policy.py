@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+import numpy as np
+
 from bayplan import Handle, Overdue, PodInfo, Unit
 from bayplan.api import (
     ClusterQueue,
@@ -16,6 +18,7 @@ from bayplan.api import (
 )
 from bayplan.api.queue import Amounts, Queue
 from bayplan.cluster.protocol import PatchStatus
+from bayplan.naming import counted
 from bayplan.queues.ledger import Ledger, PodRules
 from bayplan.queues.tree import AmountRows
 from bayplan.snapshot import Snapshot
@@ -112,8 +115,22 @@ class ClusterQueuePolicy:
             return None
         found = self._admission.store.workloads.get(key)
         if found is not None and is_true(found, "Admitted") and not is_true(found, "Evicted"):
-            return None
+            return self._surplus(pod, found)
         return f'waiting for admission by ClusterQueue "{queue}": {self._why(pod, found, queue)}'
+
+    def _surplus(self, pod: PodInfo, found: KueueWorkload) -> str | None:
+        """Return why a pod beyond those that were admitted waits; None for one that was."""
+        admission = found.status.admission
+        sets = admission.pod_set_assignments if admission is not None else ()
+        most = sum(one.count or 0 for one in sets)
+        members = self._pods.members(found.key)
+        if len(members) <= most:
+            return None
+        placed = self._handle.snapshot.placed
+        order = sorted(members, key=lambda one: (one.key not in placed, one.rank or 0, one.key))
+        if pod.key in {one.key for one in order[:most]}:
+            return None
+        return f"its workload was admitted with {counted(most, 'pod')}, and has {len(members)}"
 
     def _why(self, pod: PodInfo, found: KueueWorkload | None, queue: str) -> str:
         stopped = self._admission.store.inactive_reason(queue)
@@ -141,7 +158,7 @@ class ClusterQueuePolicy:
         now = self._handle.unix_time
         store = self._admission.store
         before = dict(store.workloads)
-        self._pods.refresh(self._admission, now)
+        changed = self._pods.refresh(self._admission, now)
         self._admission.tick(now)
         self._flush(now)
         for _ in range(_MOST_ROUNDS):
@@ -149,7 +166,7 @@ class ClusterQueuePolicy:
             if not self._release(now):
                 break
         for key, one in store.workloads.items():
-            if one is not before.get(key):
+            if key in changed or one is not before.get(key):
                 for pod in self._pods.without_node(key)[:1]:
                     self._handle.recheck_gates(pod)
 
@@ -252,8 +269,16 @@ class ClusterQueuePolicy:
         """Refuse nothing: quota was reserved before."""
 
     def fair(self) -> AmountRows:
-        """Return the nominal quotas."""
-        return self.ledger.tree.deserved
+        """Return what each queue may have now: what is reserved, and what it could yet reserve."""
+        tree, forest = self.ledger.tree, self._admission.store.forest()
+        found = np.zeros(tree.deserved.shape)
+        for name, row in forest.row_of.items():
+            for resource, index in tree.column_of.items():
+                if name in tree.row_of:
+                    free = max(0.0, forest.available(row, resource))
+                    most = forest.used[row].get(resource, 0.0) + free
+                    found[tree.row_of[name], index] = most
+        return found
 
     # Making room -------------------------------------------------------------------------
 

@@ -140,3 +140,36 @@ def test_kueues_own_controllers_are_left_to_admit() -> None:
     objects = [make_node("n1", gpu=8), *one_queue(2), *pods]
     assert len(run(*objects, args={"kueue": None}).placements()) == 4
     assert len(run(*objects, workload("w", "lq")).placements()) == 4
+
+
+def test_pods_beyond_those_that_were_admitted_wait() -> None:
+    group = [pod(f"g{index}", "lq", gang="g") for index in range(2)]
+    cluster = run(make_node("n1", gpu=8), *one_queue(2), make_gang("g", 2), *group)
+    cluster.add(pod("g2", "lq", gang="g"))
+    cluster.advance(120.0)
+    assert set(cluster.placements()) == {"g0", "g1"}
+    assert "admitted with 2 pods, and has 3" in cluster.message("default/g2")
+    cluster.api.delete(Pod, "default/g0")
+    cluster.advance(120.0)
+    assert set(cluster.placements()) == {"g1", "g2"}
+
+
+def test_a_queue_that_opens_again_admits() -> None:
+    stopped = cluster_queue("cq", {"f": {GPU: 2}}, stopPolicy="Hold")
+    queues = [flavor("f"), stopped, local_queue("lq", "cq")]
+    cluster = run(make_node("n1", gpu=8), *queues, pod("p", "lq"))
+    assert "is stopped" in cluster.message("default/p")
+    cluster.api.update(cluster_queue("cq", {"f": {GPU: 2}}))
+    cluster.advance(120.0)
+    assert set(cluster.placements()) == {"p"}
+
+
+def test_a_queue_tells_what_it_may_have() -> None:
+    queues = [cluster_queue(name, {"f": {GPU: 2}}, "co") for name in "ab"]
+    locals_ = [local_queue(f"l{name}", name) for name in "ab"]
+    pods = [pod(f"p{index}", "la") for index in range(3)]
+    cluster = run(make_node("n1", gpu=8), flavor("f"), *queues, *locals_, *pods)
+    reports = {one.name: one for one in cluster.scheduler.queue_reports()}
+    assert reports["a"].resources["f/" + GPU].used == 3
+    assert reports["a"].resources["f/" + GPU].fair == 4
+    assert reports["b"].resources["f/" + GPU].fair == 1
