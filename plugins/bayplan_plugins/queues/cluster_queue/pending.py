@@ -96,6 +96,11 @@ class PendingQueue:
     # Contents ----------------------------------------------------------------------------
 
     @property
+    def waits(self) -> bool:
+        """Whether there is anything to try."""
+        return bool(self._active)
+
+    @property
     def active(self) -> list[str]:
         """The keys of the workloads to be tried, in order."""
         return [one.key for one in self.in_order(self._active.values())]

@@ -16,6 +16,7 @@ from bayplan.api import (
     ResourceFlavor,
     WorkloadPriorityClass,
 )
+from bayplan.api.definition import same_definition
 from bayplan.api.queue import Amounts, Queue
 from bayplan.cluster.protocol import PatchStatus
 from bayplan.naming import counted
@@ -31,12 +32,14 @@ from bayplan_plugins.queues.cluster_queue.quotas import queues_of
 from bayplan_plugins.queues.cluster_queue.rehearsal import Rehearsal
 from bayplan_plugins.queues.cluster_queue.status import statuses
 from bayplan_plugins.queues.cluster_queue.store import KueueObject
+from bayplan_plugins.queues.cluster_queue.workloads import WorkloadInfo
 from bayplan_plugins.queues.policy import Room, RoomPlan
 
 __all__ = ["ClusterQueueArgs", "ClusterQueuePolicy"]
 
 _LOCAL = "LocalQueue "
 _MANAGED = "kueue.x-k8s.io/managed"
+_TICK_SECONDS = 1.0
 _MOST_ROUNDS = 8
 """Rounds of cycles in one go, each of which lets victims go that have no pods on nodes."""
 
@@ -57,6 +60,8 @@ class ClusterQueuePolicy:
         self._rehearsal = Rehearsal(handle, self._pods)
         self._admission = Admission(args.settings(), self._rehearsal.fits, self._rehearsal.assume)
         self._room: tuple[int, bool] = (-1, False)
+        self._redefined = True
+        self._ticked_at = 0.0
         self._follow(handle.snapshot)
         rules = PodRules(
             queue_of=self.queue_of,
@@ -82,7 +87,9 @@ class ClusterQueuePolicy:
             self._admission.set(new, now)
         elif old is not None:
             self._admission.delete(old, now)
-        self._pods.all_changed()
+        if new is None or not same_definition(old, new):
+            self._redefined = True
+            self._pods.all_changed()
 
     def _pod_moved(self, pod: PodInfo, node: str, placed: bool) -> None:
         if not placed and not self._handle.snapshot.in_trial:
@@ -159,7 +166,9 @@ class ClusterQueuePolicy:
         store = self._admission.store
         before = dict(store.workloads)
         changed = self._pods.refresh(self._admission, now)
-        self._admission.tick(now)
+        if self._redefined or now - self._ticked_at >= _TICK_SECONDS:
+            self._redefined, self._ticked_at = False, now
+            self._admission.tick(now)
         self._flush(now)
         for _ in range(_MOST_ROUNDS):
             self._cycles(now)
@@ -181,14 +190,19 @@ class ClusterQueuePolicy:
     def _release(self, now: float) -> bool:
         """Give back the quota of evicted workloads without pods on nodes; tell if any did."""
         released = False
-        for key, one in list(self._admission.store.workloads.items()):
-            if has_quota(one) and is_true(one, "Evicted") and not self._pods.with_node(key):
-                released |= self._admission.release(key, now) is not None
+        for one in list(self._holders()):
+            if one.evicted and not self._pods.with_node(one.key):
+                released |= self._admission.release(one.key, now) is not None
         return released
+
+    def _holders(self) -> Iterator[WorkloadInfo]:
+        """Yield the workloads that have quota."""
+        for holders in self._admission.store.reserving.values():
+            yield from holders.values()
 
     def _cycles(self, now: float) -> None:
         store = self._admission.store
-        if not any(queue.active for queue in store.pending.values()):
+        if not any(queue.waits for queue in store.pending.values()):
             return
         tried: set[str] = set()
         with self._rehearsal.running(self._without_nodes()):
@@ -202,9 +216,9 @@ class ClusterQueuePolicy:
 
     def _without_nodes(self) -> Iterator[str]:
         """Yield the workloads that are admitted, and have pods without nodes."""
-        for key, one in self._admission.store.workloads.items():
-            if has_quota(one) and not is_true(one, "Evicted") and self._pods.without_node(key):
-                yield key
+        for one in self._holders():
+            if not one.evicted and self._pods.without_node(one.key):
+                yield one.key
 
     def node_labels(self, pod: PodInfo) -> Mapping[str, str]:
         """Return the labels of the nodes that a pod may use, by the flavors assigned to it."""
@@ -293,11 +307,11 @@ class ClusterQueuePolicy:
     def overdue(self) -> Overdue | None:
         """Evict the pods of workloads that were preempted, or whose queue was stopped."""
         victims: list[tuple[PodInfo, str]] = []
-        for key, one in self._admission.store.workloads.items():
-            if has_quota(one) and is_true(one, "Evicted"):
-                stated = condition(one, "Evicted")
-                text = stated.message if stated is not None else ""
-                victims += [(p, text) for p in self._pods.with_node(key) if not p.terminating]
+        for one in self._holders():
+            stated = condition(one.workload, "Evicted") if one.evicted else None
+            if stated is not None:
+                pods = self._pods.with_node(one.key)
+                victims += [(pod, stated.message) for pod in pods if not pod.terminating]
         return Overdue(victims) if victims else None
 
     def statuses(self) -> Iterable[PatchStatus]:
