@@ -108,6 +108,8 @@ def test_what_is_exported_is_shown_or_watched(exported: dict[str, set[str]]) -> 
         re.sub("_(bucket|sum|count|created)$", "", name)
         for name in exported
         if name.startswith(("scheduler_", "gpu_", "rest_client_", "leader_", "bayplan_"))
+        # The node driver has a board of its own; another test may have loaded it.
+        and not name.startswith("bayplan_driver_")
     }
     own = {name for name in own if f"{name}_total" not in own}
     assert own - asked == set()
