@@ -58,6 +58,8 @@ class Snapshot:
         self.nodes = NodeTable()
         self.index = PodIndex()
         self._objects: dict[type, dict[str, ApiObject]] = {}
+        self.objects_version = 0
+        """Changes with every object that is neither a node nor a pod."""
         self._placed: dict[str, tuple[PodInfo, str]] = {}
         self._waiting_nodes: dict[str, Node | None] = {}
         self._undo: list[Callable[[], None]] = []
@@ -81,6 +83,7 @@ class Snapshot:
         objects = self._objects.setdefault(type(obj), {})
         old = objects.get(key)
         objects[key] = obj
+        self.objects_version += 1
         self._namespaces_changed(obj)
         for listener in self._object_listeners.get(type(obj), ()):
             listener(old, obj)
@@ -88,6 +91,7 @@ class Snapshot:
     def delete_object(self, key: str, obj: ApiObject) -> None:
         """Remove an object that is neither a node nor a pod."""
         old = self._objects.get(type(obj), {}).pop(key, None)
+        self.objects_version += 1
         self._namespaces_changed(obj)
         for listener in self._object_listeners.get(type(obj), ()) if old is not None else ():
             listener(old, None)

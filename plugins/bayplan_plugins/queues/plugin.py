@@ -47,6 +47,8 @@ class Queues(Plugin[QueuesArgs]):
         super().__init__(args, handle)
         self.policies: Sequence[Policy] = make_policies(args, handle)
         self._assigning = [one for one in self.policies if isinstance(one, AssignsNodes)]
+        self._seen = -1
+        self._with_queues: Sequence[Policy] = ()
         self.actions = tuple(dict.fromkeys(a for one in self.policies for a in one.actions))
 
     # In the queue ------------------------------------------------------------------------
@@ -134,12 +136,12 @@ class Queues(Plugin[QueuesArgs]):
     @hookimpl
     def sign(self, pod: PodInfo) -> Hashable:
         """Sign by the nodes that a pod is assigned to."""
-        return frozenset(self._node_labels(pod).items())
+        return frozenset(self._node_labels(pod).items()) if self._active else None
 
     @hookimpl
     def pre_filter(self, pod: PodInfo) -> Skip | None:
         """Skip pods that may use any node."""
-        return None if self._node_labels(pod) else SKIP
+        return None if self._active and self._node_labels(pod) else SKIP
 
     @hookimpl
     def filter(self, pod: PodInfo, nodes: NodeView) -> Iterator[Reject]:
@@ -198,15 +200,21 @@ class Queues(Plugin[QueuesArgs]):
     @hookimpl
     def overdue(self) -> Overdue | None:
         """Evict the pods that a system's rules let hold their nodes no longer."""
-        found = [one for one in (policy.overdue() for policy in self._active()) if one is not None]
+        found = [one for one in (policy.overdue() for policy in self._active) if one is not None]
         if not found:
             return None
         victims = [pair for one in found for pair in one.victims]
         again = min((one.again for one in found if one.again is not None), default=None)
         return Overdue(victims, again, any(one.waited for one in found))
 
-    def _active(self) -> list[Policy]:
-        return [policy for policy in self.policies if policy.active]
+    @property
+    def _active(self) -> Sequence[Policy]:
+        """The policies of the systems that have any queue; found again when objects change."""
+        version = self.handle.snapshot.objects_version
+        if version != self._seen:
+            self._seen = version
+            self._with_queues = [policy for policy in self.policies if policy.active]
+        return self._with_queues
 
     def _preemption(self, unit: Unit, room: Room, action: str) -> Preemption:
         victims = room.victims
@@ -226,14 +234,12 @@ class Queues(Plugin[QueuesArgs]):
     @hookimpl
     def queue_reports(self) -> list[QueueReport]:
         """Return the queues of all systems that have any."""
-        return [
-            one for policy in self.policies if policy.active for one in reports(self.handle, policy)
-        ]
+        return [one for policy in self._active for one in reports(self.handle, policy)]
 
     @hookimpl
     def queue_statuses(self) -> list[PatchStatus | PatchAnnotations]:
         """Return the statuses of the queues of all systems that have any."""
-        return [one for policy in self.policies if policy.active for one in policy.statuses()]
+        return [one for policy in self._active for one in policy.statuses()]
 
     @hookimpl
     def queue_line(self, unit: Unit) -> LineReport | None:
@@ -246,14 +252,16 @@ class Queues(Plugin[QueuesArgs]):
     def _claims(self, pod: PodInfo) -> list[tuple[Policy, str]]:
         """Return the policies whose system gives the pod a queue, with the queue."""
         found = []
-        for policy in self.policies:
-            queue = policy.queue_of(pod) if policy.active else None
+        for policy in self._active:
+            queue = policy.queue_of(pod)
             if queue is not None:
                 found.append((policy, queue))
         return found
 
     def _of(self, pod: PodInfo) -> tuple[Policy, str] | None:
         """Return the pod's policy and queue, None without a queue or with two."""
+        if not self._active:
+            return None
         claims = self._claims(pod)
         return claims[0] if len(claims) == 1 else None
 
