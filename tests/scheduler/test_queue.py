@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from one_lane import OneLane
 
 from bayplan.plugin.events import ClusterEvent
 from bayplan.scheduler.queue import FLUSH_AFTER, QueuedUnit, UnitQueue
@@ -14,7 +14,7 @@ def info(name: str, priority: int = 0, gang: str | None = None) -> PodInfo:
     return PodInfo(make_pod(name, priority=priority, gang=gang))
 
 
-class Rules:
+class Rules(OneLane):
     """Order by priority; gates hold back the names in ``closed``; ``helpful`` events help."""
 
     def __init__(self) -> None:
@@ -26,24 +26,6 @@ class Rules:
 
     def sort_key(self, queued: QueuedUnit) -> tuple[float, ...]:
         return (-max(pod.priority for pod in queued.pods.values()), queued.added)
-
-    def lane(self, queued: QueuedUnit) -> str:
-        return ""
-
-    def shape(self, queued: QueuedUnit) -> tuple[Hashable, int]:
-        return queued.key, 1
-
-    def actions(self, queued: QueuedUnit) -> tuple[int, ...]:
-        return (0,)
-
-    def may_make_room(self, queued: QueuedUnit, action: int) -> bool:
-        return False
-
-    def is_strict(self, queued: QueuedUnit) -> bool:
-        return False
-
-    def choose(self, heads: Mapping[str, QueuedUnit], action: int) -> str | None:
-        return next(iter(heads))
 
     def listens(self, plugins: frozenset[str], event: ClusterEvent) -> bool:
         return True

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Hashable, Mapping
 
 import pytest
 from fake_cluster import FakeCluster
+from one_lane import OneLane
 
 from bayplan import Unit
 from bayplan.api import PodCondition
@@ -42,7 +42,7 @@ class Desk:
         return [patch.condition for patch in self.cluster.of(PatchPodStatus)]
 
 
-class Gates(UnitQueue):
+class Gates(OneLane, UnitQueue):
     """A queue in which every pod is held back until it is in ``open``."""
 
     def __init__(self) -> None:
@@ -55,24 +55,6 @@ class Gates(UnitQueue):
 
     def sort_key(self, queued: QueuedUnit) -> tuple[float, ...]:
         return (queued.added,)
-
-    def lane(self, queued: QueuedUnit) -> str:
-        return ""
-
-    def shape(self, queued: QueuedUnit) -> tuple[Hashable, int]:
-        return queued.key, 1
-
-    def actions(self, queued: QueuedUnit) -> tuple[int, ...]:
-        return (0,)
-
-    def may_make_room(self, queued: QueuedUnit, action: int) -> bool:
-        return False
-
-    def is_strict(self, queued: QueuedUnit) -> bool:
-        return False
-
-    def choose(self, heads: Mapping[str, QueuedUnit], action: int) -> str | None:
-        return next(iter(heads))
 
     def listens(self, plugins: frozenset[str], event: ClusterEvent) -> bool:
         return True

@@ -231,8 +231,14 @@ class _About:
             self._fields["domains"] = self.decision.domains
             self._fields["preemption"] = self.decision.preemption
             self._fields["bottleneck"] = _bottleneck(self.decision)
-        self._suggest()
         self._line()
+        line: LineReport | None = self._fields.get("line")
+        if line is None or not line.refusal:
+            # No change of a node helps a pod that its queue holds back.
+            self._suggest()
+        elif line.change:
+            change = Suggestion(f"would be admitted with {line.change}")
+            self._fields["suggestions"] = (change,)
         return self._made("Pending")
 
     def _line(self) -> None:

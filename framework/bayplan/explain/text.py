@@ -112,8 +112,6 @@ def _print_line(console: Console, line: LineReport) -> None:
         _line(console, 2, text)
     for text in line.waits_for:
         _line(console, 2, f"waits for {text}")
-    if line.change:
-        _line(console, 2, f"would be admitted with {line.change}")
 
 
 def resource_line(name: str, one: ResourceReport) -> str:

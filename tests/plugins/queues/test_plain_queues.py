@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from bayplan.api import ApiObject, Pod
+from bayplan.explain.explanation import explain
 from bayplan.testing import Cluster, make_gang, make_node, make_object, make_pod
 
 
@@ -150,3 +151,15 @@ def test_the_queue_with_the_least_of_its_share_goes_first() -> None:
     names = on_nodes(cluster)
     assert sum(name.startswith("a") for name in names) == 2
     assert sum(name.startswith("b") for name in names) == 6
+
+
+def test_what_would_help_a_job_beyond_its_limit_is_a_larger_limit_not_a_larger_node() -> None:
+    limited = queue("lab", maxCapacity="{nvidia.com/gpu: 2}")
+    members = [gpu_pod(f"job-{index}", "lab", gang="job") for index in range(3)]
+    cluster = run(make_node("n1", gpu=2), limited, make_gang("job", 3), *members)
+    pod = cluster.api.get(Pod, "default/job-0")
+    assert pod is not None
+    about = explain(cluster.scheduler, pod)
+    assert [one.text for one in about.suggestions] == [
+        'would be admitted with 1 more nvidia.com/gpu in the limit of queue "lab"'
+    ]

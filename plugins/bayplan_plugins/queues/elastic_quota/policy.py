@@ -163,7 +163,8 @@ class ElasticQuotaPolicy:
         if action == "preempt":
             return None if never else PreemptPlan(self._handle, manager, unit, queue)
         if self.refusal(unit) is not None:
-            return "its quota may not have more now"
+            # It says itself that its quota may not have more now.
+            return None
         return ReclaimPlan(self._handle, manager, unit, queue)
 
     def overdue(self) -> Overdue | None:
