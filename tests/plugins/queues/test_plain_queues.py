@@ -163,3 +163,38 @@ def test_what_would_help_a_job_beyond_its_limit_is_a_larger_limit_not_a_larger_n
     assert [one.text for one in about.suggestions] == [
         'would be admitted with 1 more nvidia.com/gpu in the limit of queue "lab"'
     ]
+
+
+def test_a_pod_that_two_systems_claim_waits_and_names_both() -> None:
+    other = make_object(
+        {
+            "apiVersion": "scheduling.volcano.sh/v1beta1",
+            "kind": "Queue",
+            "metadata": {"name": "theirs"},
+            "spec": {"weight": 1},
+        }
+    )
+    named = {"scheduling.volcano.sh/queue-name": "theirs"}
+    pod = gpu_pod("p", "lab", annotations=named)
+    cluster = run(make_node("n1", gpu=8), queue("lab"), other, pod)
+    message = cluster.message("default/p")
+    assert message == (
+        'two systems claim it for a queue: volcano (queue "theirs") and configmap (queue "lab")'
+    )
+
+
+def test_a_job_is_told_which_running_jobs_end_before_it_can_start() -> None:
+    running = [
+        gpu_pod("short", "lab", annotations={"bayplan.dev/duration": "5m"}),
+        gpu_pod("long", "lab", annotations={"bayplan.dev/duration": "1h"}),
+    ]
+    cluster = Cluster([make_node("n1", gpu=2), queue("lab"), *running])
+    cluster.schedule()
+    cluster.add(gpu_pod("p", "lab"))
+    cluster.schedule()
+    pod = cluster.api.get(Pod, "default/p")
+    assert pod is not None
+    line = explain(cluster.scheduler, pod).line
+    assert line is not None
+    assert (line.place, line.length) == (1, 1)
+    assert [text.partition(" ends")[0] for text in line.waits_for] == ["default/short"]
