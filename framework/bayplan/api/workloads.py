@@ -16,6 +16,8 @@ __all__ = [
     "Deployment",
     "DeploymentStatus",
     "Job",
+    "JobCondition",
+    "JobStatus",
     "PartitionPolicy",
     "ReplicaSet",
     "ReplicaSetSpec",
@@ -42,11 +44,38 @@ class JobSpec(ApiStruct, frozen=True):
     template: PodTemplate = explicit(PodTemplate())
 
 
+class JobCondition(ApiStruct, frozen=True):
+    """status.conditions[] of a job."""
+
+    type: str
+    status: str
+    reason: str = ""
+    message: str = ""
+    last_probe_time: str | None = None
+    last_transition_time: str | None = None
+
+
+class JobStatus(ApiStruct, frozen=True):
+    """status of a job; a count of 0 is None where Kubernetes omits it."""
+
+    conditions: tuple[JobCondition, ...] = ()
+    start_time: str | None = None
+    completion_time: str | None = None
+    active: int | None = None
+    ready: int | None = None
+    terminating: int | None = None
+    succeeded: int | None = None
+    failed: int | None = None
+    completed_indexes: str = ""
+    failed_indexes: str | None = None
+
+
 class Job(ApiStruct, frozen=True):
     """batch/v1 Job."""
 
     metadata: ObjectMeta = ObjectMeta()
     spec: JobSpec = explicit(JobSpec())
+    status: JobStatus = JobStatus()
 
 
 class WorkloadCondition(ApiStruct, frozen=True):
