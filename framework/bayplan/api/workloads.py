@@ -25,6 +25,8 @@ __all__ = [
     "StatefulSet",
     "StatefulSetStatus",
     "VolcanoJob",
+    "VolcanoJobState",
+    "VolcanoJobStatus",
     "VolcanoTask",
     "WorkloadCondition",
 ]
@@ -310,8 +312,32 @@ class VolcanoJobSpec(ApiStruct, frozen=True):
     network_topology: NetworkTopologySpec | None = None
 
 
+class VolcanoJobState(ApiStruct, frozen=True):
+    """status.state of a Volcano job; ``phase`` such as Pending, Running, Completed, Aborted."""
+
+    phase: str = ""
+    reason: str = ""
+    message: str = ""
+    last_transition_time: str | None = None
+
+
+class VolcanoJobStatus(ApiStruct, frozen=True):
+    """status of a Volcano job: its phase and the number of pods in each of theirs."""
+
+    state: VolcanoJobState = VolcanoJobState()
+    min_available: int = 0
+    pending: int = 0
+    running: int = 0
+    succeeded: int = 0
+    failed: int = 0
+    terminating: int = 0
+    unknown: int = 0
+    retry_count: int = 0
+
+
 class VolcanoJob(ApiStruct, frozen=True):
     """batch.volcano.sh/v1alpha1 Job."""
 
     metadata: ObjectMeta = ObjectMeta()
     spec: VolcanoJobSpec = explicit(VolcanoJobSpec())
+    status: VolcanoJobStatus = VolcanoJobStatus()

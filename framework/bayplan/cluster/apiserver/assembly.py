@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from bayplan.cluster.apiserver.garbage_collector import GarbageCollector
-from bayplan.cluster.apiserver.job_status import JobStatus
 from bayplan.cluster.apiserver.namespace_controller import NamespaceController
 from bayplan.cluster.apiserver.store import ServedCluster
 from bayplan.cluster.embedded.assembly import start_controllers
@@ -16,5 +15,4 @@ def start_all(cluster: ServedCluster) -> ServedCluster:
     start_controllers(cluster)
     GarbageCollector(cluster)
     NamespaceController(cluster)
-    JobStatus(cluster)
     return cluster

@@ -139,6 +139,8 @@ class WorkloadControllers:
         """Delete the objects of a deleted workload."""
         self._alarms.pop(owner.metadata.uid, None)
         self._met.discard(owner.metadata.uid)
+        if isinstance(owner, Job):
+            self._jobs.forget(owner)
         owned: list[ApiObject] = [*self._children.revisions(owner), *self._children.pods(owner)]
         if isinstance(owner, Deployment):
             owned = list(self._children.sets(owner))

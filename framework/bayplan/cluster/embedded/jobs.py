@@ -4,45 +4,83 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from msgspec.structs import replace
+
 from bayplan.api import Job, Pod
+from bayplan.api.workloads import JobStatus
 from bayplan.cluster.embedded.children import Children, PodOverrides, alive, template_of
+from bayplan.cluster.embedded.job_status import FinishedPods, is_finished, status_of
 from bayplan.cluster.embedded.store import MemoryCluster
 from bayplan.dialects.reading import is_index
 
 __all__ = ["JobController"]
 
 _INDEX = "batch.kubernetes.io/job-completion-index"
+_EVENTS = {
+    ("Suspended", "True"): ("Suspended", "Job suspended"),
+    ("Suspended", "False"): ("Resumed", "Job resumed"),
+    ("Complete", "True"): ("Completed", "Job completed"),
+    ("Failed", "True"): ("BackoffLimitExceeded", "Job has reached the specified backoff limit"),
+}
 
 
 class JobController:
-    """Creates the pods of Jobs and replaces failed ones."""
+    """Creates the pods of Jobs, replaces failed ones, and writes the status of Jobs."""
 
     def __init__(self, cluster: MemoryCluster, children: Children) -> None:
         self._cluster = cluster
         self._children = children
-        self._finished: dict[str, set[int | str]] = {}
-        self._failures: dict[str, int] = {}
+        self._done: dict[str, set[int | str]] = {}
+        self._failed: dict[str, set[str]] = {}
 
     def reconcile(self, owner: Job) -> None:
-        """Create missing pods of a Job and delete surplus ones."""
-        spec, uid = owner.spec, owner.metadata.uid
+        """Create missing pods of a Job, delete surplus ones, and write its status."""
+        if is_finished(owner.status):
+            return
         pods = self._children.pods(owner)
-        done = self._finished.setdefault(uid, set())
-        failed = 0
-        for pod in pods:
-            if pod.status.phase == "Succeeded":
-                done.add(_completion_index(pod) if _indexed(owner) else pod.metadata.uid)
-            failed += pod.status.phase == "Failed"
-        self._failures[uid] = max(self._failures.get(uid, 0), failed)
+        finished = self._finished(owner, pods)
         active = [pod for pod in pods if alive(pod)]
-        if spec.suspend or self._failures[uid] > spec.backoff_limit:
+        if owner.spec.suspend or finished.failed > owner.spec.backoff_limit:
             for pod in active:
                 self._children.delete(pod)
-            return
-        total = spec.completions if spec.completions is not None else spec.parallelism
-        # A job without completions is done once any pod has succeeded.
-        left = 0 if spec.completions is None and done else total - len(done)
-        room = min(spec.parallelism, left) - len(active)
+        else:
+            self._scale(owner, active, finished.done)
+        left = self._children.pods(owner)
+        status = status_of(owner, left, finished, self._cluster.timestamp())
+        if status != owner.status:
+            self._cluster.update(replace(owner, status=status))
+            self._record_changes(owner, status)
+
+    def forget(self, owner: Job) -> None:
+        """Forget what is known of a Job that is gone."""
+        for known in (self._done, self._failed):
+            known.pop(owner.metadata.uid, None)
+
+    def _finished(self, owner: Job, pods: list[Pod]) -> FinishedPods:
+        """Count the pods that ended, with those that are gone."""
+        done = self._done.setdefault(owner.metadata.uid, set())
+        failed = self._failed.setdefault(owner.metadata.uid, set())
+        if _indexed(owner):
+            # An index that a smaller job does not have runs again when the job grows.
+            done &= set(range(_total(owner)))
+        for pod in pods:
+            if pod.status.phase == "Succeeded" and _counts(owner, pod):
+                done.add(_completion_index(pod) if _indexed(owner) else pod.metadata.uid)
+            elif pod.status.phase == "Failed":
+                failed.add(pod.metadata.uid)
+        return FinishedPods(frozenset(done), len(failed))
+
+    def _scale(self, owner: Job, active: list[Pod], done: frozenset[int | str]) -> None:
+        """Create or delete pods so that as many are active as the Job wants now."""
+        spec, total = owner.spec, _total(owner)
+        for pod in active:
+            if not _counts(owner, pod):
+                self._children.delete(pod)
+        active = [pod for pod in active if _counts(owner, pod)]
+        room = min(spec.parallelism, total - len(done)) - len(active)
+        if spec.completions is None and done:
+            # Once any pod has succeeded, the others only run to their ends.
+            room = 0
         for pod in active[len(active) + room :] if room < 0 else ():
             self._children.delete(pod)
         if not _indexed(owner):
@@ -53,6 +91,14 @@ class JobController:
         free: Iterable[int] = (i for i in range(total) if i not in taken)
         for _, index in zip(range(room), free, strict=False):
             self._make(owner, f"{owner.metadata.name}-{index}-", {_INDEX: str(index)})
+
+    def _record_changes(self, owner: Job, status: JobStatus) -> None:
+        """Record an event for every condition that a Job got, as its controller does."""
+        before = {(c.type, c.status) for c in owner.status.conditions}
+        for condition in status.conditions:
+            event = _EVENTS.get((condition.type, condition.status))
+            if event is not None and (condition.type, condition.status) not in before:
+                self._cluster.record_event(owner, "job-controller", *event)
 
     def _make(self, owner: Job, prefix: str, mark: dict[str, str]) -> None:
         labels = {
@@ -67,6 +113,16 @@ class JobController:
         if pod is not None:
             text = f"Created pod: {pod.metadata.name}"
             self._cluster.record_event(owner, "job-controller", "SuccessfulCreate", text)
+
+
+def _total(job: Job) -> int:
+    spec = job.spec
+    return spec.completions if spec.completions is not None else spec.parallelism
+
+
+def _counts(job: Job, pod: Pod) -> bool:
+    """Return whether a pod is one that the job wants: one with an index in its range."""
+    return not _indexed(job) or 0 <= _completion_index(pod) < _total(job)
 
 
 def _indexed(job: Job) -> bool:

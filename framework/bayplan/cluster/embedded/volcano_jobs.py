@@ -1,4 +1,4 @@
-"""The Volcano job controller of the embedded cluster: a PodGroup and pods for every Job.
+"""The Volcano job controller of the embedded cluster: a PodGroup, pods and a status for every Job.
 
 Names, labels and annotations are those of volcano-sh/volcano's controller, as far as a scheduler
 and its users see them. A pod that is deleted is recreated under its own name.
@@ -12,7 +12,7 @@ from bayplan.api import ObjectMeta, OwnerReference, Pod, VolcanoJob, VolcanoPodG
 from bayplan.api.meta import LabelSelector
 from bayplan.api.object_key import object_key
 from bayplan.api.podgroup import SubGroupPolicy, VolcanoPodGroupSpec
-from bayplan.api.workloads import VolcanoTask
+from bayplan.api.workloads import VolcanoJobState, VolcanoJobStatus, VolcanoTask
 from bayplan.cluster.embedded.store import MemoryCluster
 from bayplan.cluster.protocol import WatchEvent, WatchType
 from bayplan.dialects.volcano import GROUP_ANNOTATION, TASK_ANNOTATION
@@ -23,13 +23,16 @@ __all__ = ["VolcanoJobs"]
 _INDEX = "volcano.sh/task-index"
 _PARTITION = "volcano.sh/partition-id"
 _JOB = "volcano.sh/job-name"
+_ENDED = ("Completed", "Failed", "Terminated", "Aborted")
+"""Phases in which no pod is created."""
 
 
 class VolcanoJobs:
-    """Creates and replaces the pods of Volcano jobs."""
+    """Creates and replaces the pods of Volcano jobs, and writes the status of the jobs."""
 
     def __init__(self, cluster: MemoryCluster) -> None:
         self._cluster = cluster
+        self._pods: dict[str, dict[str, None]] = {}
         self._dirty: dict[str, None] = {}
         cluster.watch(self.handle)
 
@@ -41,10 +44,16 @@ class VolcanoJobs:
                 self._delete(obj)
             else:
                 self._request(object_key(obj))
-        elif isinstance(obj, Pod) and event.type is WatchType.DELETED:
+        elif isinstance(obj, Pod):
             name = obj.metadata.labels.get(_JOB)
             if name:
-                self._request(f"{obj.metadata.namespace}/{name}")
+                job = f"{obj.metadata.namespace}/{name}"
+                pods = self._pods.setdefault(job, {})
+                if event.type is WatchType.DELETED:
+                    pods.pop(obj.key, None)
+                else:
+                    pods[obj.key] = None
+                self._request(job)
 
     def _request(self, key: str) -> None:
         if not self._dirty:
@@ -57,17 +66,36 @@ class VolcanoJobs:
             job = self._cluster.get(VolcanoJob, key)
             if job is not None:
                 self._reconcile(job)
+                self._write_status(job)
+            elif not self._pods.get(key):
+                self._pods.pop(key, None)
 
     def _delete(self, job: VolcanoJob) -> None:
-        for pod in self._cluster.list(Pod):
-            if any(owner.uid == job.metadata.uid for owner in pod.metadata.owner_references):
-                self._cluster.delete(Pod, pod.key)
+        for pod in self._own(job):
+            self._cluster.delete(Pod, pod.key)
         group = f"{job.metadata.namespace}/{_group_name(job)}"
         if self._cluster.get(VolcanoPodGroup, group) is not None:
             self._cluster.delete(VolcanoPodGroup, group)
 
+    def _own(self, job: VolcanoJob) -> list[Pod]:
+        """Return the pods of a job as they are now."""
+        found = (self._cluster.get(Pod, key) for key in self._pods.get(object_key(job), ()))
+        return [
+            pod
+            for pod in found
+            if pod is not None
+            and any(owner.uid == job.metadata.uid for owner in pod.metadata.owner_references)
+        ]
+
+    def _write_status(self, job: VolcanoJob) -> None:
+        status = _status_of(job, self._own(job), self._cluster.timestamp())
+        if status != job.status:
+            self._cluster.update(replace(job, status=status))
+
     def _reconcile(self, job: VolcanoJob) -> None:
         meta = job.metadata
+        if job.status.state.phase in _ENDED:
+            return
         if self._cluster.get(VolcanoPodGroup, f"{meta.namespace}/{_group_name(job)}") is None:
             self._cluster.create(_group_of(job))
         for position, task in enumerate(job.spec.tasks):
@@ -93,6 +121,41 @@ class VolcanoJobs:
         self._cluster.create_from(pod, held, Pod(spec=task.template.spec))
 
 
+def _status_of(job: VolcanoJob, pods: list[Pod], now: str) -> VolcanoJobStatus:
+    """Return a job's status, as the states Pending and Running of Volcano's controller set it."""
+    old = job.status
+    gone = sum(pod.metadata.deletion_timestamp is not None for pod in pods)
+    phases = [pod.status.phase for pod in pods if pod.metadata.deletion_timestamp is None]
+    total = sum(task.replicas for task in job.spec.tasks)
+    status = VolcanoJobStatus(
+        state=old.state,
+        min_available=_least(job),
+        pending=phases.count("Pending"),
+        running=phases.count("Running"),
+        succeeded=phases.count("Succeeded"),
+        failed=phases.count("Failed"),
+        terminating=gone,
+        unknown=phases.count("Unknown"),
+        retry_count=old.retry_count,
+    )
+    phase = old.state.phase or "Pending"
+    ended = status.succeeded + status.failed
+    if phase in _ENDED:
+        return replace(status, state=old.state)
+    if total and ended == total:
+        phase = "Completed" if status.succeeded >= status.min_available else "Failed"
+    elif status.running + ended >= status.min_available:
+        phase = "Running"
+    if phase == old.state.phase:
+        return status
+    return replace(status, state=VolcanoJobState(phase, last_transition_time=now))
+
+
+def _least(job: VolcanoJob) -> int:
+    total = sum(task.replicas for task in job.spec.tasks)
+    return job.spec.min_available if job.spec.min_available is not None else total
+
+
 def _group_name(job: VolcanoJob) -> str:
     return f"{job.metadata.name}-{job.metadata.uid}"
 
@@ -108,7 +171,7 @@ def _task_name(task: VolcanoTask, position: int) -> str:
 
 def _group_of(job: VolcanoJob) -> VolcanoPodGroup:
     spec = job.spec
-    total = sum(task.replicas for task in spec.tasks)
+    total, least = sum(task.replicas for task in spec.tasks), _least(job)
     policies = []
     for position, task in enumerate(spec.tasks):
         partition = task.partition_policy
@@ -124,7 +187,6 @@ def _group_of(job: VolcanoJob) -> VolcanoPodGroup:
                     (_PARTITION,),
                 )
             )
-    least = spec.min_available if spec.min_available is not None else total
     return VolcanoPodGroup(
         ObjectMeta(
             name=_group_name(job),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from bayplan.cluster.apiserver.api_errors import Cause
@@ -93,15 +93,31 @@ def job_problems(after: Content, before: Content | None) -> Iterator[Cause]:
     if pods.get("restartPolicy") not in ("OnFailure", "Never"):
         yield required("spec.template.spec.restartPolicy", 'valid values: "OnFailure", "Never"')
     if before is not None:
-        old = mapping(before.get("spec"))
-        for field in ("completions", "completionMode", "selector"):
-            yield from immutable(old.get(field), spec.get(field), f"spec.{field}")
-        was = mapping(mapping(old.get("template")).get("spec"))
-        if _lasting(was, old) != _lasting(pods, old):
-            yield wrong("spec.template.spec", pods, "field is immutable")
+        yield from _job_changes(spec, before)
 
 
-def _lasting(pods: Content, spec: Content) -> dict[str, Any]:
-    """Return what may not change in the pods of a Job; more may while it is suspended."""
-    changeable = _WHILE_SUSPENDED if spec.get("suspend") else ()
-    return {key: value for key, value in pods.items() if key not in changeable}
+def _job_changes(spec: Content, before: Content) -> Iterator[Cause]:
+    old = mapping(before.get("spec"))
+    fixed = ["completionMode", "selector"]
+    completions = spec.get("completions")
+    if old.get("completionMode") != "Indexed":
+        fixed.append("completions")
+    elif completions not in (None, old.get("completions"), spec.get("parallelism", 1)):
+        why = "can only be modified in tandem with spec.parallelism"
+        yield wrong("spec.completions", completions, why)
+    for field in fixed:
+        yield from immutable(old.get(field), spec.get(field), f"spec.{field}")
+    started = mapping(before.get("status")).get("startTime")
+    changeable = bool(old.get("suspend")) and not started
+    was, template = mapping(old.get("template")), mapping(spec.get("template"))
+    free: tuple[str, ...] = _WHILE_SUSPENDED if changeable else ()
+    if _without(was.get("spec"), free) != _without(template.get("spec"), free):
+        yield wrong("spec.template.spec", mapping(template.get("spec")), "field is immutable")
+    free = ("labels", "annotations") if changeable else ()
+    if _without(was.get("metadata"), free) != _without(template.get("metadata"), free):
+        yield wrong("spec.template", template, "field is immutable")
+
+
+def _without(content: Any, free: Sequence[str]) -> dict[str, Any]:
+    """Return content without the fields that may change."""
+    return {key: value for key, value in mapping(content).items() if key not in free}

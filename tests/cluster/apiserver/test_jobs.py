@@ -1,0 +1,58 @@
+"""Jobs on a served cluster: their status, and what may change in them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from faces import Client, serving
+
+PATH = "/apis/batch/v1/namespaces/default/jobs"
+SPEC = {"containers": [{"name": "c", "image": "i"}], "restartPolicy": "Never"}
+
+
+@pytest.fixture
+def client() -> Iterator[Client]:
+    with serving() as face:
+        yield Client(face.server.url)
+
+
+def create(client: Client, **spec: Any) -> None:
+    content = {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": "j"},
+        "spec": {"template": {"spec": SPEC}, **spec},
+    }
+    assert client.post(PATH, content).code == 201
+
+
+def changed(client: Client, spec: dict[str, Any]) -> str:
+    """Patch the job's spec; return the message of a refusal."""
+    answer = client.patch(f"{PATH}/j", {"spec": spec})
+    return str(answer.json["message"]) if answer.code != 200 else ""
+
+
+def test_where_a_suspended_jobs_pods_may_run_can_change_until_it_starts(client: Client) -> None:
+    create(client, suspend=True)
+    assert client.get(f"{PATH}/j").json["status"]["conditions"][0]["reason"] == "JobSuspended"
+    template = {
+        "metadata": {"labels": {"a": "b"}, "annotations": {"c": "d"}},
+        "spec": {"nodeSelector": {"pool": "x"}, "tolerations": [{"operator": "Exists"}]},
+    }
+    assert changed(client, {"template": template}) == ""
+    assert "spec.template.spec: " in changed(client, {"template": {"spec": {"priority": 1}}})
+    assert changed(client, {"suspend": False}) == ""
+    assert "startTime" in client.get(f"{PATH}/j").json["status"]
+    refused = changed(client, {"template": {"spec": {"nodeSelector": {"pool": "y"}}}})
+    assert refused.endswith("field is immutable")
+    assert changed(client, {"suspend": True}) == ""
+    assert "startTime" not in client.get(f"{PATH}/j").json["status"]
+    assert changed(client, {"template": {"spec": {"nodeSelector": {"pool": "y"}}}}) == ""
+
+
+def test_an_indexed_jobs_completions_change_with_its_parallelism(client: Client) -> None:
+    create(client, completions=4, parallelism=4, completionMode="Indexed")
+    assert changed(client, {"parallelism": 2, "completions": 2}) == ""
+    assert "in tandem with spec.parallelism" in changed(client, {"completions": 3})
