@@ -28,6 +28,7 @@ __all__ = [
     "Forbidden",
     "Gone",
     "InputError",
+    "Invalid",
     "NotFound",
     "PluginError",
     "Stopped",
@@ -88,6 +89,10 @@ class TooManyDisruptions(ClusterError):
 
 class AlreadyExists(ClusterError):
     """An object of this kind and key already exists."""
+
+
+class Invalid(ClusterError):
+    """The cluster refuses the content of a write."""
 
 
 class Unauthorized(ClusterError):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
-from typing import Protocol, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias
 
 import msgspec
 
@@ -23,10 +23,12 @@ __all__ = [
     "BindVolume",
     "Cluster",
     "CreateClaim",
+    "CreateObject",
     "Done",
     "Event",
     "Evict",
     "PatchAnnotations",
+    "PatchFields",
     "PatchPodStatus",
     "PatchStatus",
     "PutConfigMap",
@@ -97,6 +99,28 @@ class PatchAnnotations(msgspec.Struct, frozen=True):
     type: type[ApiObject]
     key: str
     annotations: Mapping[str, str]
+
+
+class CreateObject(msgspec.Struct, frozen=True):
+    """Create an object of a watched kind. One that exists already is left, which counts as done."""
+
+    obj: ApiObject
+
+
+class PatchFields(msgspec.Struct, frozen=True):
+    """Set single fields of an object; all others stay, those that bayplan does not know, too.
+
+    ``fields`` has JSON pointers (RFC 6901), such as ``/spec/suspend`` or
+    ``/spec/replicatedJobs/0/template/spec``, with plain JSON values; None removes a field. What a
+    pointer leads through must exist. ``subresource`` is where the fields are written. NotFound:
+    the object is gone. Conflict: it was recreated (``uid``), or a pointer leads nowhere.
+    """
+
+    type: type[ApiObject]
+    key: str
+    uid: str
+    fields: Mapping[str, Any]
+    subresource: Literal["", "status"] = ""
 
 
 class ReserveClaim(msgspec.Struct, frozen=True):
@@ -196,6 +220,8 @@ Write: TypeAlias = (
     | PatchPodStatus
     | PatchStatus
     | PatchAnnotations
+    | PatchFields
+    | CreateObject
     | PutConfigMap
     | ReserveClaim
     | ReleaseClaim

@@ -30,6 +30,7 @@ from bayplan.cluster.embedded.store import MemoryCluster
 from bayplan.cluster.embedded.taint_eviction import TaintEviction
 from bayplan.cluster.embedded.volcano_jobs import VolcanoJobs
 from bayplan.cluster.embedded.volumes import VolumeController
+from bayplan.cluster.embedded.workload_garbage import WorkloadGarbage
 from bayplan.errors import InputError
 
 __all__ = ["create_in_order", "place_of", "start_controllers"]
@@ -63,6 +64,7 @@ def start_controllers(cluster: MemoryCluster) -> None:
     VolumeController(cluster)
     TaintEviction(cluster)
     PodGarbageCollector(cluster)
+    WorkloadGarbage(cluster)
 
 
 def place_of(type_: type) -> int:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from msgspec.structs import replace
 
 from bayplan.api import (
+    ApiObject,
     Node,
     ObjectMeta,
     PersistentVolume,
@@ -26,14 +29,17 @@ from bayplan.api.volumes import reference_to as volume_reference
 from bayplan.cluster.conditions import stamped
 from bayplan.cluster.embedded.admission import with_condition, with_spec
 from bayplan.cluster.embedded.disruption_budgets import take_disruption
+from bayplan.cluster.embedded.field_patches import with_fields
 from bayplan.cluster.embedded.object_store import ObjectStore
 from bayplan.cluster.embedded.owner_references import reference_to
 from bayplan.cluster.protocol import (
     Bind,
     BindVolume,
     CreateClaim,
+    CreateObject,
     Evict,
     PatchAnnotations,
+    PatchFields,
     PatchPodStatus,
     PatchStatus,
     PutConfigMap,
@@ -41,7 +47,7 @@ from bayplan.cluster.protocol import (
     ReserveClaim,
     SelectNode,
 )
-from bayplan.errors import ClusterError, Conflict, NotFound
+from bayplan.errors import AlreadyExists, ClusterError, Conflict, NotFound
 
 __all__ = ["ObjectWrite", "bind", "carry_out"]
 
@@ -51,7 +57,8 @@ _LONGEST_BASE = 57
 PodWrite = Bind | Evict | PatchPodStatus
 ClaimWrite = ReserveClaim | ReleaseClaim | CreateClaim
 VolumeWrite = BindVolume | SelectNode
-ObjectWrite = PodWrite | ClaimWrite | VolumeWrite | PatchStatus | PatchAnnotations | PutConfigMap
+MetaWrite = PatchStatus | PatchAnnotations | PatchFields | CreateObject | PutConfigMap
+ObjectWrite = PodWrite | ClaimWrite | VolumeWrite | MetaWrite
 """Every write except events."""
 
 
@@ -60,13 +67,8 @@ def carry_out(store: ObjectStore, write: ObjectWrite) -> None:
 
     :raises ClusterError: when the write is refused.
     """
-    if isinstance(write, PatchStatus):
-        _patch_status(store, write)
-    elif isinstance(write, PatchAnnotations):
-        _patch_annotations(store, write)
-    elif isinstance(write, PutConfigMap):
-        exists = store.get(type(write.config_map), write.config_map.key) is not None
-        (store.update if exists else store.create)(write.config_map)
+    if isinstance(write, MetaWrite):
+        _write_object(store, write)
     elif isinstance(write, ReserveClaim):
         _reserve_claim(store, write)
     elif isinstance(write, ReleaseClaim):
@@ -79,20 +81,32 @@ def carry_out(store: ObjectStore, write: ObjectWrite) -> None:
         _write_pod(store, write)
 
 
-def _patch_status(store: ObjectStore, write: PatchStatus) -> None:
-    obj = store.get(write.type, write.key)
-    if obj is None:
-        raise NotFound(f"{write.type.__name__} {write.key} does not exist")
-    before = getattr(obj, "status", None)
-    store.update(replace(obj, status=stamped(write.status, before, store.timestamp())))
+def _write_object(store: ObjectStore, write: MetaWrite) -> None:
+    if isinstance(write, PutConfigMap):
+        exists = store.get(type(write.config_map), write.config_map.key) is not None
+        (store.update if exists else store.create)(write.config_map)
+    elif isinstance(write, CreateObject):
+        with suppress(AlreadyExists):
+            store.create(write.obj)
+    else:
+        obj = store.get(write.type, write.key)
+        if obj is None:
+            raise NotFound(f"{write.type.__name__} {write.key} does not exist")
+        store.update(_patched(store, obj, write))
 
 
-def _patch_annotations(store: ObjectStore, write: PatchAnnotations) -> None:
-    obj = store.get(write.type, write.key)
-    if obj is None:
-        raise NotFound(f"{write.type.__name__} {write.key} does not exist")
-    annotations = {**obj.metadata.annotations, **write.annotations}
-    store.update(replace(obj, metadata=replace(obj.metadata, annotations=annotations)))
+def _patched(
+    store: ObjectStore, obj: ApiObject, write: PatchStatus | PatchAnnotations | PatchFields
+) -> ApiObject:
+    if isinstance(write, PatchFields):
+        if write.uid and obj.metadata.uid != write.uid:
+            raise Conflict(f"{write.type.__name__} {write.key} was recreated meanwhile")
+        return with_fields(obj, write.fields)
+    if isinstance(write, PatchAnnotations):
+        annotations = {**obj.metadata.annotations, **write.annotations}
+        return replace(obj, metadata=replace(obj.metadata, annotations=annotations))
+    status = stamped(write.status, getattr(obj, "status", None), store.timestamp())
+    return replace(obj, status=status)
 
 
 # Pods ----------------------------------------------------------------------------------------

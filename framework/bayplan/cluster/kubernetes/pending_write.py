@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from bayplan.api.object_key import object_key
 from bayplan.cluster.protocol import (
     Bind,
     BindVolume,
+    CreateObject,
     Done,
     Evict,
     PatchAnnotations,
+    PatchFields,
     PatchPodStatus,
     PatchStatus,
     ReleaseClaim,
@@ -42,8 +45,11 @@ def subject_of(write: Write) -> Subject | None:
         return "ResourceClaim", write.claim
     if isinstance(write, BindVolume | SelectNode):
         return "PersistentVolumeClaim", write.claim
-    if isinstance(write, PatchStatus):
+    if isinstance(write, PatchStatus | PatchFields):
         return write.type.__name__, write.key
+    if isinstance(write, CreateObject):
+        # What is written of an object next has to find it.
+        return type(write.obj).__name__, object_key(write.obj)
     if isinstance(write, PatchAnnotations):
         # Apart from the status, which neither replaces them nor has to wait for them.
         return f"{write.type.__name__} metadata", write.key

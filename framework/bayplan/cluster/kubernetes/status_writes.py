@@ -1,26 +1,34 @@
-"""Statuses and annotations of objects that are no pods, and ConfigMaps, as requests."""
+"""Statuses, annotations and single fields of objects, and new objects, as requests."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import msgspec
 
 from bayplan.api import ApiObject
 from bayplan.api.configmap import ConfigMap
+from bayplan.api.object_key import object_key
 from bayplan.cluster.conditions import stamped
 from bayplan.cluster.kubernetes.pod_writes import Lookup, rfc3339
 from bayplan.cluster.kubernetes.resources import WatchedResource
 from bayplan.cluster.kubernetes.transport import JSON_PATCH, MERGE_PATCH, Requests
-from bayplan.cluster.protocol import PatchAnnotations, PatchStatus, PutConfigMap
-from bayplan.errors import AlreadyExists, NotFound
+from bayplan.cluster.protocol import (
+    CreateObject,
+    PatchAnnotations,
+    PatchFields,
+    PatchStatus,
+    PutConfigMap,
+)
+from bayplan.errors import AlreadyExists, Conflict, Invalid, NotFound
 
 __all__ = ["StatusWrites"]
 
 
 class StatusWrites:
-    """Writes of statuses and ConfigMaps; every method raises ClusterError on failure.
+    """Writes that do not place pods; every method raises ClusterError on failure.
 
     :param lookup: returns an object as it was last seen, by type and key, or None.
     :param resource_of: returns where objects of a type are in the API.
@@ -64,6 +72,31 @@ class StatusWrites:
         body = msgspec.json.encode({"metadata": {"annotations": write.annotations}})
         await self._transport.request("PATCH", resource.path(write.key), body, MERGE_PATCH)
 
+    async def patch_fields(self, write: PatchFields, sent: bool) -> None:
+        """Set single fields of an object, if it is still the same one."""
+        resource = self._resource_of(write.type)
+        assert resource is not None, "only watched kinds are written"
+        path = resource.path(write.key)
+        if write.subresource:
+            path = f"{path}/{write.subresource}"
+        same = {"op": "test", "path": "/metadata/uid", "value": write.uid}
+        operations = [_operation(pointer, value) for pointer, value in write.fields.items()]
+        body = msgspec.json.encode([same, *operations])
+        try:
+            await self._transport.request("PATCH", path, body, JSON_PATCH)
+        except Invalid as exc:
+            raise Conflict(str(exc)) from None
+
+    async def create(self, write: CreateObject, sent: bool) -> None:
+        """Create an object, unless there is one of its name."""
+        resource = self._resource_of(type(write.obj))
+        assert resource is not None, "only watched kinds are written"
+        version = resource.root.removeprefix("/apis/").removeprefix("/api/")
+        content = {"apiVersion": version, "kind": resource.kind.name, **_plain(write.obj)}
+        collection = resource.path(object_key(write.obj)).rpartition("/")[0]
+        with suppress(AlreadyExists):
+            await self._transport.request("POST", collection, msgspec.json.encode(content))
+
     async def put_config_map(self, write: PutConfigMap, sent: bool) -> None:
         """Create a ConfigMap, or replace what it holds."""
         content = write.config_map
@@ -76,6 +109,13 @@ class StatusWrites:
         except AlreadyExists:
             patch = msgspec.json.encode(_replacing(content))
             await self._transport.request("PATCH", f"{collection}/{name}", patch, JSON_PATCH)
+
+
+def _operation(pointer: str, value: Any) -> dict[str, Any]:
+    """Return an operation of a JSON patch; "add" replaces what is there."""
+    if value is None:
+        return {"op": "remove", "path": pointer}
+    return {"op": "add", "path": pointer, "value": value}
 
 
 def _replacing(content: ConfigMap) -> list[dict[str, Any]]:

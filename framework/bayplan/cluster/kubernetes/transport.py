@@ -23,6 +23,7 @@ from bayplan.errors import (
     Conflict,
     Forbidden,
     Gone,
+    Invalid,
     NotFound,
     TooManyDisruptions,
     Transient,
@@ -320,6 +321,7 @@ def error_of(what: str, answer: Answer) -> ClusterError:
         404: NotFound,
         409: Conflict,
         410: Gone,
+        422: Invalid,
     }
     return kinds.get(code, ClusterError)(text)
 

@@ -30,10 +30,12 @@ from bayplan.cluster.protocol import (
     Bind,
     BindVolume,
     CreateClaim,
+    CreateObject,
     Done,
     Event,
     Evict,
     PatchAnnotations,
+    PatchFields,
     PatchPodStatus,
     PatchStatus,
     PutConfigMap,
@@ -51,7 +53,14 @@ _LONGEST_WAIT = 5.0
 _EVENT_ATTEMPTS = 5
 _HELD_SECONDS = 1.0
 _PLACING = (Bind, ReserveClaim, CreateClaim)
-_TELLING = (PatchPodStatus, PatchStatus, PatchAnnotations, PutConfigMap)
+_TELLING = (
+    PatchPodStatus,
+    PatchStatus,
+    PatchAnnotations,
+    PatchFields,
+    CreateObject,
+    PutConfigMap,
+)
 _NOT_LEADING = "this process no longer leads"
 
 _log = logging.getLogger("bayplan.cluster")
@@ -143,6 +152,8 @@ class Writer:
             SelectNode: self._volumes.select_node,
             PatchStatus: self._statuses.patch,
             PatchAnnotations: self._statuses.patch_annotations,
+            PatchFields: self._statuses.patch_fields,
+            CreateObject: self._statuses.create,
             PutConfigMap: self._statuses.put_config_map,
             Event: self._event,
         }

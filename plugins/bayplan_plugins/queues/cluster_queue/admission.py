@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from bayplan.api.kueue import KueueWorkload
@@ -14,6 +14,7 @@ from bayplan_plugins.queues.cluster_queue.conditions import (
     is_true,
     pending,
     reserved,
+    with_pods_ready,
 )
 from bayplan_plugins.queues.cluster_queue.cycle import Cycle, Outcome
 from bayplan_plugins.queues.cluster_queue.entry import Entry, State
@@ -21,7 +22,9 @@ from bayplan_plugins.queues.cluster_queue.lifecycle import (
     after_backoff,
     after_checks,
     due_eviction,
+    next_change,
     required_checks,
+    with_checks,
     without_quota,
 )
 from bayplan_plugins.queues.cluster_queue.pending import Requeue
@@ -129,6 +132,37 @@ class Admission:
                 changed.append(new)
         self._sample(now)
         return changed
+
+    def next_change(self) -> float | None:
+        """Return when time alone may change a workload, in seconds since 1970; None for never."""
+        times = (
+            next_change(one, self.settings.pods_ready) for one in self.store.workloads.values()
+        )
+        return min((at for at in times if at is not None), default=None)
+
+    def await_checks(self, now: float) -> None:
+        """Note the admission checks that workloads with quota wait for."""
+        for name, queue in self.store.cluster_queues.items():
+            if not queue.spec.admission_checks_strategy.admission_checks:
+                continue
+            for info in list(self.store.reserving.get(name, {}).values()):
+                waiting = with_checks(info.workload, queue, now)
+                if waiting is not None:
+                    self.store.set(waiting, now)
+
+    def note_pods(self, ready: Callable[[WorkloadInfo], bool], now: float) -> None:
+        """Note which admitted workloads have their pods ready, where that matters.
+
+        :param ready: tells whether all pods of a workload are ready or have succeeded.
+        """
+        if self.settings.pods_ready is None:
+            return
+        for reserving in list(self.store.reserving.values()):
+            for info in list(reserving.values()):
+                if is_true(info.workload, "Admitted") and not info.evicted:
+                    noted = with_pods_ready(info.workload, ready(info), now)
+                    if noted != info.workload:
+                        self.store.set(noted, now)
 
     def _due(self, workload: KueueWorkload, now: float) -> KueueWorkload | None:
         admission = workload.status.admission

@@ -11,12 +11,13 @@ from bayplan import Args
 from bayplan.inputs.durations import parse_duration
 from bayplan_plugins.queues.cluster_queue.settings import (
     FairRule,
+    PodsReady,
     RequeueOrder,
     Settings,
     UsageSharing,
 )
 
-__all__ = ["ClusterQueueArgs", "UsageSharingArgs"]
+__all__ = ["ClusterQueueArgs", "PodsReadyArgs", "UsageSharingArgs"]
 
 
 def _checked(text: str) -> str:
@@ -46,6 +47,43 @@ class UsageSharingArgs(Args):
         )
 
 
+class RequeuingStrategyArgs(Args):
+    """How workloads come back whose pods did not get ready; without a limit they always do.
+
+    The n-th time a workload waits for backoffBaseSeconds * 2^(n-1), at most backoffMaxSeconds.
+    """
+
+    timestamp: RequeueOrder = RequeueOrder.EVICTION
+    backoff_limit_count: Annotated[int, Field(ge=0)] | None = None
+    backoff_base_seconds: Annotated[float, Field(gt=0)] = 60.0
+    backoff_max_seconds: Annotated[float, Field(gt=0)] = 3600.0
+
+
+class PodsReadyArgs(Args):
+    """Kueue's waitForPodsReady: a workload whose pods do not get ready gives its quota back.
+
+    With ``blockAdmission`` nothing else is admitted while a workload waits for its pods.
+    """
+
+    timeout: _Duration = "30m"
+    recovery_timeout: _Duration | None = None
+    block_admission: bool = False
+    requeuing_strategy: RequeuingStrategyArgs = RequeuingStrategyArgs()
+
+    def settings(self) -> PodsReady:
+        """Return the same as the engine reads it, in seconds."""
+        again = self.requeuing_strategy
+        recovery = self.recovery_timeout
+        return PodsReady(
+            parse_duration(self.timeout),
+            parse_duration(recovery) if recovery is not None else None,
+            self.block_admission,
+            again.backoff_base_seconds,
+            again.backoff_max_seconds,
+            again.backoff_limit_count,
+        )
+
+
 class ClusterQueueArgs(Args):
     """Arguments of ``cluster-queue``: what Kueue's configuration and feature gates choose.
 
@@ -57,15 +95,18 @@ class ClusterQueueArgs(Args):
     preemption_strategies: tuple[FairRule, ...] = (FairRule.FINAL_SHARE, FairRule.INITIAL_SHARE)
     admission_fair_sharing: UsageSharingArgs | None = None
     priority_sorting_within_cohort: bool = True
-    requeuing_timestamp: RequeueOrder = RequeueOrder.EVICTION
+    wait_for_pods_ready: PodsReadyArgs | None = None
 
     def settings(self) -> Settings:
         """Return the same as the engine reads it."""
-        usage = self.admission_fair_sharing
+        usage, ready = self.admission_fair_sharing, self.wait_for_pods_ready
         return Settings(
             fair_sharing=self.fair_sharing,
             fair_rules=self.preemption_strategies,
             usage_sharing=usage.settings() if usage is not None else None,
-            requeue_order=self.requeuing_timestamp,
+            pods_ready=ready.settings() if ready is not None else None,
+            requeue_order=(
+                ready.requeuing_strategy.timestamp if ready is not None else RequeueOrder.EVICTION
+            ),
             priority_across_queues=self.priority_sorting_within_cohort,
         )

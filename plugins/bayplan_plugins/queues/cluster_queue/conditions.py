@@ -29,6 +29,7 @@ __all__ = [
     "reserved",
     "since",
     "stamped",
+    "with_pods_ready",
 ]
 
 
@@ -172,6 +173,22 @@ def evicted(
         counts.append(EvictionCount(reason, cause, 1))
     stats = msgspec.structs.replace(stats, evictions=tuple(counts))
     return _with(workload, msgspec.structs.replace(status, scheduling_stats=stats))
+
+
+def with_pods_ready(workload: KueueWorkload, ready: bool, now: float) -> KueueWorkload:
+    """Return an admitted workload that says whether all its pods are ready."""
+    if ready:
+        reason, text = "Started", "All pods reached readiness and the workload is running"
+    elif is_true(workload, "PodsReady") or _recovers(workload):
+        reason, text = "WaitForRecovery", "At least one pod has failed, waiting for recovery"
+    else:
+        reason, text = "WaitForStart", "Not all pods are ready or succeeded"
+    return _with(workload, _set(workload.status, "PodsReady", ready, reason, text, now))
+
+
+def _recovers(workload: KueueWorkload) -> bool:
+    stated = condition(workload, "PodsReady")
+    return stated is not None and stated.reason == "WaitForRecovery"
 
 
 def finished(workload: KueueWorkload, reason: str, message: str, now: float) -> KueueWorkload:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import msgspec
 
 from bayplan.api.kueue import (
+    AdmissionCheckState,
     ClusterQueue,
     KueueCondition,
     KueueWorkload,
@@ -25,7 +26,15 @@ from bayplan_plugins.queues.cluster_queue.conditions import (
 )
 from bayplan_plugins.queues.cluster_queue.settings import PodsReady
 
-__all__ = ["after_backoff", "after_checks", "due_eviction", "required_checks", "without_quota"]
+__all__ = [
+    "after_backoff",
+    "after_checks",
+    "due_eviction",
+    "next_change",
+    "required_checks",
+    "with_checks",
+    "without_quota",
+]
 
 
 def required_checks(queue: ClusterQueue, workload: KueueWorkload) -> list[str]:
@@ -72,6 +81,27 @@ def due_eviction(
     return _not_ready(workload, pods_ready, now) if pods_ready is not None else None
 
 
+def next_change(workload: KueueWorkload, pods_ready: PodsReady | None) -> float | None:
+    """Return when time alone may change a workload, in seconds since 1970; None for never."""
+    if is_true(workload, "Finished"):
+        return None
+    if not has_quota(workload):
+        state = workload.status.requeue_state
+        at = state.requeue_at if state is not None else None
+        return seconds_of(at) if at else None
+    if is_true(workload, "Evicted"):
+        return None
+    times: list[float] = []
+    most, admitted = workload.spec.maximum_execution_time_seconds, since(workload, "Admitted")
+    if most is not None and admitted is not None:
+        past = workload.status.accumulated_past_execution_time_seconds or 0
+        times.append(admitted + most - past)
+    if pods_ready is not None and admitted is not None and not is_true(workload, "PodsReady"):
+        since_when = _waits_for_pods_since(workload, pods_ready, admitted)
+        times += [sum(since_when)] if since_when is not None else []
+    return min(times, default=None)
+
+
 def _deactivated(workload: KueueWorkload) -> KueueWorkload:
     spec = msgspec.structs.replace(workload.spec, active=False)
     return msgspec.structs.replace(workload, spec=spec)
@@ -90,15 +120,11 @@ def _not_ready(workload: KueueWorkload, settings: PodsReady, now: float) -> Kueu
 
     The n-th backoff takes base * 2^(n-1) seconds.
     """
-    admitted, ready = since(workload, "Admitted"), condition(workload, "PodsReady")
-    if admitted is None or (ready is not None and ready.status == "True"):
+    admitted = since(workload, "Admitted")
+    if admitted is None or is_true(workload, "PodsReady"):
         return None
-    start, timeout = admitted, settings.timeout
-    if ready is not None and ready.reason in ("WaitForRecovery", "WorkloadRecovery"):
-        if settings.recovery_timeout is None:
-            return None
-        start, timeout = seconds_of(ready.last_transition_time), settings.recovery_timeout
-    if now - start < timeout:
+    waits = _waits_for_pods_since(workload, settings, admitted)
+    if waits is None or now - waits[0] < waits[1]:
         return None
     text = f"Exceeded the PodsReady timeout {workload.key}"
     state = workload.status.requeue_state or RequeueState()
@@ -112,6 +138,18 @@ def _not_ready(workload: KueueWorkload, settings: PodsReady, now: float) -> Kueu
     status = msgspec.structs.replace(workload.status, requeue_state=state)
     workload = msgspec.structs.replace(workload, status=status)
     return evicted(workload, "PodsReadyTimeout", text, now)
+
+
+def _waits_for_pods_since(
+    workload: KueueWorkload, settings: PodsReady, admitted: float
+) -> tuple[float, float] | None:
+    """Return since when a workload waits for its pods, and for how long it may; None: for ever."""
+    ready = condition(workload, "PodsReady")
+    if ready is None or ready.reason not in ("WaitForRecovery", "WorkloadRecovery"):
+        return admitted, settings.timeout
+    if settings.recovery_timeout is None:
+        return None
+    return seconds_of(ready.last_transition_time), settings.recovery_timeout
 
 
 def without_quota(workload: KueueWorkload, now: float) -> KueueWorkload:
@@ -162,6 +200,22 @@ def after_backoff(workload: KueueWorkload, now: float) -> KueueWorkload | None:
     if state is not None:
         state = msgspec.structs.replace(state, requeue_at=None)
     status = msgspec.structs.replace(workload.status, conditions=conditions, requeue_state=state)
+    return msgspec.structs.replace(workload, status=status)
+
+
+def with_checks(workload: KueueWorkload, queue: ClusterQueue, now: float) -> KueueWorkload | None:
+    """Return a workload with quota with the checks that it still lacks, as pending."""
+    if not has_quota(workload) or is_true(workload, "Evicted"):
+        return None
+    known = {check.name for check in workload.status.admission_checks}
+    missing = [name for name in required_checks(queue, workload) if name not in known]
+    if not missing:
+        return None
+    new = (
+        AdmissionCheckState(name, "Pending", last_transition_time=rfc3339(now)) for name in missing
+    )
+    checks = (*workload.status.admission_checks, *new)
+    status = msgspec.structs.replace(workload.status, admission_checks=checks)
     return msgspec.structs.replace(workload, status=status)
 
 

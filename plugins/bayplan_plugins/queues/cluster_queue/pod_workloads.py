@@ -1,11 +1,12 @@
-"""The workloads that pods with a queue's label make: a pod group's together, or one of each pod.
+"""The workloads of pods: those of a job, of a pod group, or one for each other pod with a queue.
 
-They are kept in memory, because pods alone say all that is in them: after a restart what runs is
-counted by the nodes that it has.
+Those of groups and pods are kept in memory, because pods alone say all that is in them: after a
+restart what runs is counted by the nodes that it has. Those of jobs are objects.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence, Set
 from dataclasses import dataclass
 
@@ -19,19 +20,23 @@ from bayplan.api.kueue import (
     KueueWorkloadSpec,
     PodSet,
     QuotaAdmission,
+    ResourceFlavor,
 )
 from bayplan.api.pod import PodTemplate
 from bayplan.api.resources import effective_requests
 from bayplan_plugins.queues.cluster_queue.admission import Admission
 from bayplan_plugins.queues.cluster_queue.amounts import quantity_of
-from bayplan_plugins.queues.cluster_queue.conditions import has_quota, reserved
+from bayplan_plugins.queues.cluster_queue.conditions import finished, has_quota, reserved
+from bayplan_plugins.queues.cluster_queue.job_workloads import (
+    PRIORITY_LABEL,
+    QUEUE_LABEL,
+    JobWorkloads,
+)
 from bayplan_plugins.queues.cluster_queue.store import Store
 from bayplan_plugins.queues.cluster_queue.workloads import local_queue_key
 
-__all__ = ["PRIORITY_LABEL", "QUEUE_LABEL", "PodWorkloads"]
+__all__ = ["PodWorkloads"]
 
-QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
-PRIORITY_LABEL = "kueue.x-k8s.io/priority-class"
 _encode = msgspec.json.Encoder(enc_hook=lambda quantity: quantity.text).encode
 
 
@@ -44,19 +49,29 @@ class _Made:
 
 
 class PodWorkloads:
-    """Follows the living pods that name a LocalQueue, and keeps admission in step with them."""
+    """Follows the living pods of workloads, and keeps admission in step with them and with jobs."""
 
-    def __init__(self, handle: Handle) -> None:
+    def __init__(self, handle: Handle, jobs: JobWorkloads) -> None:
         self._handle = handle
+        self._jobs = jobs
         self._members: dict[str, dict[str, PodInfo]] = {}
         self._set_of: dict[str, Mapping[str, str]] = {}
         self._changed: dict[str, None] = {}
         handle.snapshot.on_living(self._lives)
 
-    @staticmethod
-    def key_of(pod: PodInfo) -> str:
-        """Return the key of a pod's workload; Kubernetes gives no object such a name."""
+    def key_of(self, pod: PodInfo) -> str:
+        """Return the key of a pod's workload; no object has the name of one that is no job's."""
+        key = self._jobs.key_of(pod)
+        if key is not None:
+            return key
         return f"{pod.namespace}/pod:{pod.name}" if pod.gang is None else _group_key(pod.gang)
+
+    def queue_of(self, pod: PodInfo) -> str | None:
+        """Return the name of the LocalQueue of a pod, or of the job that it belongs to."""
+        key = self._jobs.key_of(pod)
+        job = self._jobs.jobs.get(key) if key is not None else None
+        labels = pod.labels if job is None else job.obj.metadata.labels
+        return labels.get(QUEUE_LABEL) or None
 
     def members(self, key: str) -> Sequence[PodInfo]:
         """Return the living pods of a workload."""
@@ -64,12 +79,33 @@ class PodWorkloads:
 
     def pod_set_of(self, pod: PodInfo) -> str:
         """Return the name of the pod set that a pod belongs to; "" before its workload is made."""
-        return self._set_of.get(self.key_of(pod), {}).get(pod.key, "")
+        key = self.key_of(pod)
+        if key in self._jobs.jobs:
+            return self._jobs.pod_set_of(pod, key)
+        return self._set_of.get(key, {}).get(pod.key, "")
 
     def without_node(self, key: str) -> list[PodInfo]:
         """Return the pods of a workload that have no node in the snapshot, in rank order."""
         placed = self._handle.snapshot.placed
         return [pod for pod in self.members(key) if pod.key not in placed]
+
+    def to_come(
+        self, key: str, counts: Mapping[str, int], flavors: Mapping[str, Sequence[ResourceFlavor]]
+    ) -> list[PodInfo]:
+        """Return the pods that a job does not have yet.
+
+        :param counts: the number of pods of each pod set.
+        :param flavors: the flavors of each pod set.
+        """
+        job = self._jobs.jobs.get(key)
+        if job is None or job.state.end is not None:
+            return []
+        there = Counter(self._jobs.pod_set_of(pod, key) for pod in self.members(key))
+        left = {
+            name: max(0, count - job.state.spare.get(name, 0) - there[name])
+            for name, count in counts.items()
+        }
+        return self._jobs.to_come(key, left, flavors)
 
     def with_node(self, key: str) -> list[PodInfo]:
         """Return the pods of a workload that have a node in the snapshot."""
@@ -78,7 +114,7 @@ class PodWorkloads:
 
     def missing(self, pod: PodInfo) -> str | None:
         """Return what a pod's group still lacks to be a workload; None for nothing."""
-        if pod.gang is None:
+        if pod.gang is None or self._jobs.key_of(pod) is not None:
             return None
         gang = self._handle.gang(pod.gang).gang
         present = len(self._members.get(self.key_of(pod), ()))
@@ -89,9 +125,11 @@ class PodWorkloads:
     # Following ---------------------------------------------------------------------------
 
     def _lives(self, pod: PodInfo, added: bool) -> None:
-        if not pod.labels.get(QUEUE_LABEL):
+        job = self._jobs.key_of(pod)
+        self._jobs.lives(pod, added)
+        if job is None and not pod.labels.get(QUEUE_LABEL):
             return
-        key = self.key_of(pod)
+        key = self.key_of(pod) if job is None else job
         members = self._members.setdefault(key, {})
         if added:
             members[pod.key] = pod
@@ -104,14 +142,18 @@ class PodWorkloads:
     def all_changed(self) -> None:
         """Have every workload compared with its queue again, after queues changed."""
         self._changed |= dict.fromkeys(self._members)
+        self._jobs.all_changed()
 
     def refresh(self, admission: Admission, now: float) -> Set[str]:
         """Bring admission in step with the pods that changed; return the keys of their workloads.
 
         :param now: seconds since 1970.
         """
+        jobs = dict.fromkeys(self._refresh_jobs(admission, now))
         changed, self._changed = self._changed, {}
         for key in changed:
+            if key in jobs:
+                continue
             known = admission.store.workloads.get(key)
             members = self.members(key)
             if not members:
@@ -120,7 +162,31 @@ class PodWorkloads:
                     admission.delete(known, now)
             elif (known is not None and has_quota(known)) or self.missing(members[0]) is None:
                 self._update(admission, key, members, now)
-        return changed.keys()
+        return changed.keys() | jobs.keys()
+
+    def _refresh_jobs(self, admission: Admission, now: float) -> list[str]:
+        """Bring admission in step with the jobs that changed, or whose pods did."""
+        jobs = self._jobs
+        keys = list(jobs.changed | dict.fromkeys(k for k in self._changed if k in jobs.jobs))
+        jobs.changed.clear()
+        for key in keys:
+            known = admission.store.workloads.get(key)
+            job = jobs.jobs.get(key)
+            if job is None:
+                if known is not None:
+                    admission.delete(known, now)
+                continue
+            workload = jobs.workload_of(key, known)
+            if job.state.end is not None:
+                workload = finished(workload, *job.state.end, now)
+            elif not has_quota(workload) and not job.suspended:
+                # It ran before anybody asked: what runs has its quota.
+                found = _found_running(self._handle, admission.store, workload, self.with_node(key))
+                if found is not None:
+                    workload = reserved(workload, found, (), now)
+            if workload != known:
+                admission.set(workload, now)
+        return keys
 
     def _update(
         self, admission: Admission, key: str, members: Sequence[PodInfo], now: float

@@ -27,7 +27,9 @@ from bayplan_plugins.queues.cluster_queue.admission import Admission
 from bayplan_plugins.queues.cluster_queue.amounts import column
 from bayplan_plugins.queues.cluster_queue.args import ClusterQueueArgs
 from bayplan_plugins.queues.cluster_queue.conditions import condition, has_quota, is_true, since
-from bayplan_plugins.queues.cluster_queue.pod_workloads import QUEUE_LABEL, PodWorkloads
+from bayplan_plugins.queues.cluster_queue.job_workloads import MANAGED_BY, JobWorkloads
+from bayplan_plugins.queues.cluster_queue.job_writes import JobWrites
+from bayplan_plugins.queues.cluster_queue.pod_workloads import PodWorkloads
 from bayplan_plugins.queues.cluster_queue.quotas import queues_of
 from bayplan_plugins.queues.cluster_queue.rehearsal import Rehearsal
 from bayplan_plugins.queues.cluster_queue.status import statuses
@@ -47,7 +49,8 @@ _MOST_ROUNDS = 8
 class ClusterQueuePolicy:
     """Admission by quota, in which nothing is admitted that would get no nodes.
 
-    Where Workload objects exist, Kueue's own controllers admit, and this policy leaves it to them.
+    It admits pods, pod groups and suspended jobs. Where other programs make Workload objects,
+    Kueue's own controllers admit, and this policy leaves it to them.
     """
 
     name = "cluster-queue"
@@ -56,12 +59,16 @@ class ClusterQueuePolicy:
 
     def __init__(self, args: ClusterQueueArgs, handle: Handle) -> None:
         self._handle = handle
-        self._pods = PodWorkloads(handle)
-        self._rehearsal = Rehearsal(handle, self._pods)
+        self._jobs = JobWorkloads(handle)
+        self._writes = JobWrites(handle, self._jobs)
+        self._pods = PodWorkloads(handle, self._jobs)
+        self._rehearsal = Rehearsal(handle, self._pods, lambda: self._admission.store)
         self._admission = Admission(args.settings(), self._rehearsal.fits, self._rehearsal.assume)
         self._room: tuple[int, bool] = (-1, False)
         self._redefined = True
         self._ticked_at = 0.0
+        self._next_change: float | None = None
+        self._foreign: set[str] = set()
         self._follow(handle.snapshot)
         rules = PodRules(
             queue_of=self.queue_of,
@@ -79,6 +86,7 @@ class ClusterQueuePolicy:
         snapshot.on_object(ResourceFlavor, self._object_changed)
         snapshot.on_object(Namespace, self._object_changed)
         snapshot.on_object(WorkloadPriorityClass, lambda old, new: self._pods.all_changed())
+        snapshot.on_object(KueueWorkload, self._workload_changed)
         snapshot.on_pod(self._pod_moved)
 
     def _object_changed(self, old: KueueObject | None, new: KueueObject | None) -> None:
@@ -91,6 +99,13 @@ class ClusterQueuePolicy:
             self._redefined = True
             self._pods.all_changed()
 
+    def _workload_changed(self, old: KueueWorkload | None, new: KueueWorkload | None) -> None:
+        name, value = MANAGED_BY
+        if new is not None and new.metadata.labels.get(name) != value:
+            self._foreign.add(new.key)
+        elif old is not None:
+            self._foreign.discard(old.key)
+
     def _pod_moved(self, pod: PodInfo, node: str, placed: bool) -> None:
         if not placed and not self._handle.snapshot.in_trial:
             self._room = (self._room[0], True)
@@ -100,12 +115,11 @@ class ClusterQueuePolicy:
     @property
     def active(self) -> bool:
         """Whether the cluster has any ClusterQueue, and no controllers of Kueue's that admit."""
-        snapshot = self._handle.snapshot
-        return bool(snapshot.objects(ClusterQueue)) and not snapshot.objects(KueueWorkload)
+        return bool(self._handle.snapshot.objects(ClusterQueue)) and not self._foreign
 
     def queue_of(self, pod: PodInfo) -> str | None:
-        """Return the ClusterQueue of the LocalQueue that a pod's label names."""
-        name = pod.labels.get(QUEUE_LABEL)
+        """Return the ClusterQueue of the LocalQueue that a pod's label, or its job's, names."""
+        name = self._pods.queue_of(pod)
         if not name or _MANAGED in pod.labels:
             return None
         local = self._handle.snapshot.objects(LocalQueue).get(f"{pod.namespace}/{name}")
@@ -166,18 +180,48 @@ class ClusterQueuePolicy:
         store = self._admission.store
         before = dict(store.workloads)
         changed = self._pods.refresh(self._admission, now)
-        if self._redefined or now - self._ticked_at >= _TICK_SECONDS:
-            self._redefined, self._ticked_at = False, now
-            self._admission.tick(now)
+        self._tick(now)
         self._flush(now)
         for _ in range(_MOST_ROUNDS):
             self._cycles(now)
             if not self._release(now):
                 break
-        for key, one in store.workloads.items():
-            if key in changed or one is not before.get(key):
-                for pod in self._pods.without_node(key)[:1]:
-                    self._handle.recheck_gates(pod)
+        self._admission.await_checks(now)
+        found = (key for key, one in store.workloads.items() if one is not before.get(key))
+        altered = dict.fromkeys((*changed, *found))
+        for key in altered:
+            units = {pod.gang or pod.key: pod for pod in self._pods.without_node(key)}
+            for pod in units.values():
+                self._handle.recheck_gates(pod)
+        self._writes.write(store, altered)
+        self._next_change = self._time_of_next_change(now)
+
+    def _tick(self, now: float) -> None:
+        """Apply what time, admission checks and pods that get ready change."""
+        due = self._next_change is not None and self._next_change <= now
+        late = now >= self._ticked_at + _TICK_SECONDS
+        if due or late or self._redefined or self._jobs.told:
+            self._redefined, self._jobs.told, self._ticked_at = False, False, now
+            self._admission.note_pods(self._ready, now)
+            self._admission.tick(now)
+
+    def _time_of_next_change(self, now: float) -> float | None:
+        """Return when to look again though nothing happens, in seconds since 1970."""
+        found = self._admission.next_change()
+        if self._admission.settings.pods_ready is not None and any(
+            not is_true(one.workload, "PodsReady") for one in self._holders()
+        ):
+            # No event tells of a pod that has become ready.
+            soon = now + _TICK_SECONDS
+            return soon if found is None else min(soon, found)
+        return found
+
+    def _ready(self, one: WorkloadInfo) -> bool:
+        job = self._jobs.jobs.get(one.key)
+        wanted = sum(pod_set.count for pod_set in one.pod_sets)
+        if job is not None:
+            return job.state.ready >= wanted
+        return sum(_is_ready(pod) for pod in self._pods.members(one.key)) >= wanted
 
     def _flush(self, now: float) -> None:
         """Try all again that wait, if nodes have changed or any pod has left one."""
@@ -191,9 +235,15 @@ class ClusterQueuePolicy:
         """Give back the quota of evicted workloads without pods on nodes; tell if any did."""
         released = False
         for one in list(self._holders()):
-            if one.evicted and not self._pods.with_node(one.key):
+            if one.evicted and self._has_stopped(one):
                 released |= self._admission.release(one.key, now) is not None
         return released
+
+    def _has_stopped(self, one: WorkloadInfo) -> bool:
+        """Tell whether an evicted workload has no pods on nodes, and a job is suspended again."""
+        if self._pods.with_node(one.key):
+            return False
+        return self._writes.has_stopped(one.key, one.workload)
 
     def _holders(self) -> Iterator[WorkloadInfo]:
         """Yield the workloads that have quota."""
@@ -217,12 +267,12 @@ class ClusterQueuePolicy:
     def _without_nodes(self) -> Iterator[str]:
         """Yield the workloads that are admitted, and have pods without nodes."""
         for one in self._holders():
-            if not one.evicted and self._pods.without_node(one.key):
+            if not one.evicted and (one.key in self._jobs.jobs or self._pods.without_node(one.key)):
                 yield one.key
 
     def node_labels(self, pod: PodInfo) -> Mapping[str, str]:
         """Return the labels of the nodes that a pod may use, by the flavors assigned to it."""
-        if QUEUE_LABEL not in pod.labels:
+        if self._pods.queue_of(pod) is None:
             return {}
         labels: dict[str, str] = {}
         for flavor in self._flavors(pod).values():
@@ -310,13 +360,25 @@ class ClusterQueuePolicy:
         for one in self._holders():
             stated = condition(one.workload, "Evicted") if one.evicted else None
             if stated is not None:
-                pods = self._pods.with_node(one.key)
+                # Of a suspended job its own controller deletes the pods.
+                pods = self._pods.with_node(one.key) if one.key not in self._jobs.jobs else []
                 victims += [(pod, stated.message) for pod in pods if not pod.terminating]
-        return Overdue(victims) if victims else None
+        due, again = self._next_change, None
+        if due is not None:
+            again = self._handle.now + max(0.0, due - self._handle.unix_time)
+            due = None if due > self._handle.unix_time else due
+        if not victims and again is None:
+            return None
+        return Overdue(victims, again, waited=due is not None)
 
     def statuses(self) -> Iterable[PatchStatus]:
         """Return the statuses of ClusterQueues, Cohorts and LocalQueues."""
         return statuses(self._admission.store, self._handle.unix_time)
+
+
+def _is_ready(pod: PodInfo) -> bool:
+    stated = pod.pod.status.conditions
+    return any(one.type == "Ready" and one.status == "True" for one in stated)
 
 
 def _define(snapshot: Snapshot) -> list[Queue]:

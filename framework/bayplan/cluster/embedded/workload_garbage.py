@@ -1,0 +1,35 @@
+"""The garbage collector of the embedded cluster, for Kueue's Workloads: they end with their job."""
+
+from __future__ import annotations
+
+from bayplan.api import KueueWorkload
+from bayplan.api.object_key import object_key
+from bayplan.cluster.embedded.owner_references import controller_of
+from bayplan.cluster.embedded.store import MemoryCluster
+from bayplan.cluster.protocol import WatchEvent, WatchType
+
+__all__ = ["WorkloadGarbage"]
+
+
+class WorkloadGarbage:
+    """Deletes a Workload when the job that controls it is gone."""
+
+    def __init__(self, cluster: MemoryCluster) -> None:
+        self._cluster = cluster
+        self._of_owner: dict[str, str] = {}
+        cluster.watch(self.handle)
+
+    def handle(self, event: WatchEvent) -> None:
+        """Note a Workload, or delete that of an object that was deleted."""
+        obj = event.obj
+        gone = event.type is WatchType.DELETED
+        if isinstance(obj, KueueWorkload):
+            owner = controller_of(obj.metadata)
+            if owner is not None and not gone:
+                self._of_owner[owner.uid] = object_key(obj)
+            elif owner is not None:
+                self._of_owner.pop(owner.uid, None)
+        elif obj is not None and gone:
+            key = self._of_owner.pop(obj.metadata.uid, None)
+            if key is not None and self._cluster.get(KueueWorkload, key) is not None:
+                self._cluster.delete(KueueWorkload, key)

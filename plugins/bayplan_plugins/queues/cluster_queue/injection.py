@@ -1,0 +1,73 @@
+"""What the flavors of a workload add to its pods: labels of nodes to select, and tolerations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from bayplan.api.kueue import AssignedPodSet, KueueWorkload, ResourceFlavor
+from bayplan.api.pod import PodSpec
+from bayplan.dialects.queued_jobs import JobPods, QueuedJob
+
+__all__ = ["admitted_fields", "admitted_spec", "restored_fields"]
+
+
+def admitted_spec(spec: PodSpec, flavors: Iterable[ResourceFlavor]) -> PodSpec:
+    """Return a pod's spec with what its flavors add."""
+    selector, tolerations = dict(spec.node_selector), list(spec.tolerations)
+    for flavor in flavors:
+        selector |= flavor.spec.node_labels
+        tolerations += [one for one in flavor.spec.tolerations if one not in tolerations]
+    return msgspec.structs.replace(spec, node_selector=selector, tolerations=tuple(tolerations))
+
+
+def admitted_fields(
+    job: QueuedJob, workload: KueueWorkload, known: Mapping[str, ResourceFlavor]
+) -> dict[str, Any]:
+    """Return the fields of a job that let it run where its workload was admitted.
+
+    :param known: the flavors by name.
+    """
+    admission = workload.status.admission
+    assigned = admission.pod_set_assignments if admission is not None else ()
+    of_set = {one.name: one for one in assigned}
+    fields: dict[str, Any] = {}
+    for pods, given in _with_templates(job, workload):
+        one = of_set.get(pods.name, AssignedPodSet(pods.name))
+        flavors = [known[name] for name in dict.fromkeys(one.flavors.values()) if name in known]
+        fields |= _template_fields(pods, admitted_spec(given, flavors))
+        if one.count is not None and one.count < pods.count:
+            fields |= dict.fromkeys(pods.count_pointers, one.count)
+    return {**fields, **job.resume}
+
+
+def restored_fields(job: QueuedJob, workload: KueueWorkload) -> dict[str, Any]:
+    """Return the fields of a job that differ from those that it came with; none of its suspension.
+
+    A job may only get them back once it is suspended.
+    """
+    counts = {one.name: one.count for one in workload.spec.pod_sets}
+    fields: dict[str, Any] = {}
+    for pods, given in _with_templates(job, workload):
+        fields |= _template_fields(pods, given)
+        if counts[pods.name] != pods.count:
+            fields |= dict.fromkeys(pods.count_pointers, counts[pods.name])
+    return fields
+
+
+def _with_templates(job: QueuedJob, workload: KueueWorkload) -> list[tuple[JobPods, PodSpec]]:
+    """Return the templates of a job, each with the spec that it came with."""
+    given = {one.name: one.template.spec for one in workload.spec.pod_sets}
+    return [(pods, given[pods.name]) for pods in job.pods if pods.name in given]
+
+
+def _template_fields(pods: JobPods, wanted: PodSpec) -> dict[str, Any]:
+    """Return the fields of a template that differ from what is wanted."""
+    now, fields = pods.template.spec, {}
+    if now.node_selector != wanted.node_selector:
+        fields[f"{pods.pointer}/spec/nodeSelector"] = dict(wanted.node_selector)
+    if now.tolerations != wanted.tolerations:
+        fields[f"{pods.pointer}/spec/tolerations"] = msgspec.to_builtins(list(wanted.tolerations))
+    return fields

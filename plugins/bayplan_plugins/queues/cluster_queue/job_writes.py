@@ -1,0 +1,139 @@
+"""What is written of suspended jobs: their Workloads, and whether they may run.
+
+A job runs only once the API server has its admission, so that a restart in between finds out what
+it was admitted with. A job that is suspended again gets its templates back, and only then its
+quota is free.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from bayplan import Handle
+from bayplan.api.kueue import KueueWorkload, KueueWorkloadStatus
+from bayplan.api.object_key import object_key
+from bayplan.cluster.protocol import CreateObject, Done, PatchFields, PatchStatus, Write
+from bayplan.dialects.queued_jobs import QueuedJob
+from bayplan.errors import ClusterError
+from bayplan_plugins.queues.cluster_queue.conditions import has_quota, is_true
+from bayplan_plugins.queues.cluster_queue.injection import admitted_fields, restored_fields
+from bayplan_plugins.queues.cluster_queue.job_workloads import JobWorkloads
+from bayplan_plugins.queues.cluster_queue.store import Store
+
+__all__ = ["JobWrites"]
+
+_Sent = tuple[str, object]
+"""What was written, and for what."""
+
+
+class JobWrites:
+    """Writes what follows from admission; nothing twice for one version of an object."""
+
+    def __init__(self, handle: Handle, jobs: JobWorkloads) -> None:
+        self._handle = handle
+        self._jobs = jobs
+        self._sent: dict[tuple[str, str], object] = {}
+
+    def write(self, store: Store, keys: Iterable[str]) -> None:
+        """Write what the workloads with these keys, and their jobs, do not say yet."""
+        for key in keys:
+            job, workload = self._jobs.jobs.get(key), store.workloads.get(key)
+            if job is None or workload is None:
+                self._forget(key)
+                continue
+            seen = self._handle.snapshot.objects(KueueWorkload).get(key)
+            if seen is None:
+                unsaid = msgspec.structs.replace(workload, status=KueueWorkloadStatus())
+                self._submit(key, "create", job.obj.metadata.uid, CreateObject(unsaid))
+                continue
+            self._write_workload(key, workload, seen)
+            self._write_job(key, job, workload, seen, store)
+
+    def has_stopped(self, key: str, workload: KueueWorkload) -> bool:
+        """Tell whether a job is suspended, and as it came."""
+        job = self._jobs.jobs.get(key)
+        return job is None or (job.suspended and not restored_fields(job, workload))
+
+    def _write_workload(self, key: str, workload: KueueWorkload, seen: KueueWorkload) -> None:
+        uid, fields = seen.metadata.uid, _spec_fields(workload, seen)
+        if fields:
+            write = PatchFields(KueueWorkload, key, uid, fields)
+            self._submit(key, "spec", workload.spec, write)
+        if workload.status != seen.status:
+            self._submit(
+                key, "status", workload.status, PatchStatus(KueueWorkload, key, workload.status)
+            )
+
+    def _write_job(
+        self,
+        key: str,
+        job: QueuedJob,
+        workload: KueueWorkload,
+        seen: KueueWorkload,
+        store: Store,
+    ) -> None:
+        if job.state.end is not None:
+            return
+        runs = is_true(workload, "Admitted") and not is_true(workload, "Evicted")
+        if runs and job.suspended:
+            if seen.status.admission == workload.status.admission and is_true(seen, "Admitted"):
+                self._change(key, job, admitted_fields(job, workload, store.flavors))
+        elif not runs and not job.suspended:
+            self._patch(key, job, dict(job.suspend))
+        elif not runs and has_quota(workload):
+            self._change(key, job, restored_fields(job, workload))
+
+    def _change(self, key: str, job: QueuedJob, fields: dict[str, Any]) -> None:
+        """Change a suspended job; its templates are fixed as long as it counts as started."""
+        if not fields:
+            return
+        if job.state.started:
+            removed: dict[str, Any] = dict.fromkeys(job.state.started)
+            self._patch(key, job, removed, "status")
+        self._patch(key, job, fields)
+
+    def _patch(
+        self, key: str, job: QueuedJob, fields: dict[str, Any], subresource: Any = ""
+    ) -> None:
+        meta = job.obj.metadata
+        where = object_key(job.obj)
+        write = PatchFields(type(job.obj), where, meta.uid, fields, subresource)
+        self._submit(key, f"job {subresource}", (meta.resource_version, fields), write)
+
+    def _submit(self, key: str, what: str, why: object, write: Write) -> None:
+        if self._sent.get((key, what)) != why:
+            self._sent[key, what] = why
+            self._handle.submit(write, self._answered(key, what, why))
+
+    def _answered(self, key: str, what: str, why: object) -> Done:
+        """Return what has a refused write tried again."""
+
+        def answered(error: ClusterError | None) -> None:
+            if error is not None and self._sent.get((key, what)) is why:
+                del self._sent[key, what]
+                self._jobs.changed[key] = None
+
+        return answered
+
+    def _forget(self, key: str) -> None:
+        for what in ("create", "spec", "status", "job ", "job status"):
+            self._sent.pop((key, what), None)
+
+
+def _spec_fields(workload: KueueWorkload, seen: KueueWorkload) -> dict[str, Any]:
+    """Return the fields of a Workload's spec that have changed."""
+    new, old = workload.spec, seen.spec
+    fields: dict[str, Any] = {}
+    if new.pod_sets != old.pod_sets:
+        sets = msgspec.to_builtins(new.pod_sets, enc_hook=lambda quantity: quantity.text)
+        fields["/spec/podSets"] = sets
+    if new.queue_name != old.queue_name:
+        fields["/spec/queueName"] = new.queue_name
+    if new.priority != old.priority:
+        fields["/spec/priority"] = new.priority
+    if new.active is False and old.active is not False:
+        fields["/spec/active"] = False
+    return fields

@@ -1,0 +1,282 @@
+"""Suspended jobs that wait for Kueue's quota: admitted whole, and suspended again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kueue_builders import cluster_queue, cohort, flavor, local_queue
+from msgspec.structs import replace
+
+from bayplan.api import KINDS, ApiObject, Job, KueueWorkload, Node, Pod
+from bayplan.api.kueue import AdmissionCheckState
+from bayplan.api.objects import decode_part
+from bayplan.cluster.embedded.assembly import start_controllers
+from bayplan.cluster.embedded.controllers import WorkloadControllers
+from bayplan.cluster.protocol import PatchFields
+from bayplan.testing import Cluster, make_node
+
+GPU = "nvidia.com/gpu"
+LABEL = "kueue.x-k8s.io/queue-name"
+
+
+def job(
+    name: str,
+    pods: int = 2,
+    queue: str = "lq",
+    gpu: int = 1,
+    annotations: dict[str, str] | None = None,
+    priority: int = 0,
+    **spec: Any,
+) -> Job:
+    container = {"name": "c", "resources": {"limits": {GPU: gpu}}}
+    template = {"spec": {"containers": [container], "priority": priority}}
+    metadata = {
+        "name": name,
+        "namespace": "default",
+        "labels": {LABEL: queue},
+        "annotations": annotations or {},
+    }
+    given = {
+        "parallelism": pods,
+        "completions": pods,
+        "suspend": True,
+        "template": template,
+        **spec,
+    }
+    return decode_part(Job, {"metadata": metadata, "spec": given})
+
+
+def started(*objects: ApiObject, args: dict[str, Any] | None = None) -> Cluster:
+    cluster = Cluster((), plugins={"Queues": args or {}})
+    start_controllers(cluster.api)
+    cluster.add(*objects)
+    cluster.schedule()
+    cluster.advance(5.0)
+    return cluster
+
+
+def one_queue(quota: int, **spec: Any) -> list[ApiObject]:
+    return [flavor("f", **spec), cluster_queue("cq", {"f": {GPU: quota}}), local_queue("lq", "cq")]
+
+
+def running(cluster: Cluster) -> set[str]:
+    """Return the names of the jobs that are not suspended."""
+    return {one.metadata.name for one in cluster.api.list(Job) if not one.spec.suspend}
+
+
+def on_nodes(cluster: Cluster) -> dict[str, int]:
+    """Return the number of pods that each job has on nodes."""
+    found: dict[str, int] = {}
+    for pod in cluster.api.list(Pod):
+        if pod.spec.node_name:
+            name = pod.metadata.labels["job-name"]
+            found[name] = found.get(name, 0) + 1
+    return found
+
+
+def workload_of(cluster: Cluster, name: str) -> KueueWorkload:
+    (found,) = [
+        one
+        for one in cluster.api.list(KueueWorkload)
+        if one.metadata.owner_references[0].name == name
+    ]
+    return found
+
+
+def conditions(cluster: Cluster, name: str) -> dict[str, str]:
+    return {one.type: one.status for one in workload_of(cluster, name).status.conditions}
+
+
+def test_a_job_runs_once_its_queue_has_quota() -> None:
+    cluster = started(make_node("n1", gpu=8), *one_queue(3), job("a"), job("b"))
+    assert running(cluster) == {"a"}
+    assert on_nodes(cluster) == {"a": 2}
+    assert conditions(cluster, "a") == {"QuotaReserved": "True", "Admitted": "True"}
+    assert conditions(cluster, "b") == {"QuotaReserved": "False", "Admitted": "False"}
+    (refusal, _) = workload_of(cluster, "b").status.conditions
+    assert refusal.message.endswith("quota for nvidia.com/gpu in flavor f, 1 more needed")
+    cluster.api.delete(Job, "default/a")
+    cluster.advance(60.0)
+    assert running(cluster) == {"b"}
+    assert on_nodes(cluster) == {"b": 2}
+    assert len(cluster.api.list(KueueWorkload)) == 1
+
+
+def test_a_workload_is_named_as_kueue_names_it() -> None:
+    cluster = started(make_node("n1", gpu=8), *one_queue(3), job("a"))
+    found = workload_of(cluster, "a")
+    assert found.metadata.name.startswith("job-a-")
+    assert len(found.metadata.name) == len("job-a-") + 5
+    owner = found.metadata.owner_references[0]
+    assert (owner.kind, owner.api_version, owner.controller) == ("Job", "batch/v1", True)
+    assert found.metadata.labels["kueue.x-k8s.io/job-uid"] == owner.uid
+
+
+def test_a_job_is_admitted_only_where_all_its_pods_fit() -> None:
+    nodes = [make_node("n1", gpu=1), make_node("n2", gpu=1)]
+    cluster = started(*nodes, *one_queue(100), job("wide", pods=3), job("small", pods=1))
+    assert running(cluster) == {"small"}
+    assert "would not get nodes" in workload_of(cluster, "wide").status.conditions[0].message
+    cluster.add(make_node("n3", gpu=4))
+    cluster.advance(60.0)
+    assert running(cluster) == {"small", "wide"}
+    assert on_nodes(cluster) == {"small": 1, "wide": 3}
+
+
+def test_pods_that_are_still_to_come_keep_their_room() -> None:
+    nodes = [make_node("n1", gpu=4), make_node("n2", gpu=4)]
+    jobs = [job(name, pods=4) for name in "abc"]
+    cluster = started(*nodes, *one_queue(100), *jobs)
+    assert running(cluster) == {"a", "b"}
+    assert on_nodes(cluster) == {"a": 4, "b": 4}
+
+
+def test_templates_get_what_the_flavor_adds() -> None:
+    taint = {"key": "spot", "value": "true", "effect": "NoSchedule"}
+    toleration = {"key": "spot", "operator": "Exists"}
+    extra = {"nodeLabels": {"kind": "b"}, "nodeTaints": [taint], "tolerations": [toleration]}
+    spot = make_node("n2", gpu=4, labels={"kind": "b"})
+    spot = replace(spot, spec=decode_part(type(spot.spec), {"taints": [taint]}))
+    nodes = [make_node("n1", gpu=4, labels={"kind": "a"}), spot]
+    cluster = started(*nodes, *one_queue(4, **extra), job("a"))
+    assert set(cluster.placements().values()) == {"n2"}
+    (found,) = cluster.api.list(Job)
+    assert found.spec.template.spec.node_selector == {"kind": "b"}
+    assert [one.key for one in found.spec.template.spec.tolerations] == ["spot"]
+
+
+def test_a_preempted_job_is_suspended_and_gets_its_template_back() -> None:
+    preemption = {"withinClusterQueue": "LowerPriority"}
+    queues = [
+        flavor("f", nodeLabels={"kind": "a"}),
+        cluster_queue("cq", {"f": {GPU: 2}}, preemption=preemption),
+        local_queue("lq", "cq"),
+    ]
+    node = make_node("n1", gpu=4, labels={"kind": "a"})
+    cluster = started(node, *queues, job("low"))
+    assert on_nodes(cluster) == {"low": 2}
+    cluster.add(job("high", priority=10))
+    cluster.advance(120.0)
+    assert running(cluster) == {"high"}
+    assert on_nodes(cluster) == {"high": 2}
+    low = cluster.api.get(Job, "default/low")
+    assert low is not None
+    assert low.spec.template.spec.node_selector == {}
+    said = {one.type: one for one in workload_of(cluster, "low").status.conditions}
+    assert said["Evicted"].reason == "Preempted"
+    assert said["QuotaReserved"].status == "False"
+    cluster.api.delete(Job, "default/high")
+    cluster.advance(120.0)
+    assert on_nodes(cluster) == {"low": 2}
+
+
+def test_a_queue_takes_back_what_it_lent_to_a_job() -> None:
+    lender = cluster_queue("a", {"f": {GPU: 2}}, "co", preemption={"reclaimWithinCohort": "Any"})
+    queues = [lender, cluster_queue("b", {"f": {GPU: 2}}, "co"), cohort("co"), flavor("f")]
+    locals_ = [local_queue("la", "a"), local_queue("lb", "b")]
+    cluster = started(make_node("n1", gpu=4), *queues, *locals_, job("x", 4, "lb"))
+    assert on_nodes(cluster) == {"x": 4}
+    cluster.add(job("y", 2, "la"))
+    cluster.advance(120.0)
+    assert running(cluster) == {"y"}
+    assert on_nodes(cluster) == {"y": 2}
+
+
+def test_a_job_that_was_not_suspended_is_until_it_has_quota() -> None:
+    cluster = started(make_node("n1", gpu=8), *one_queue(2), job("a"), job("b", suspend=False))
+    assert running(cluster) == {"a"}
+    assert on_nodes(cluster) == {"a": 2}
+
+
+def test_what_ran_before_anybody_asked_goes_on() -> None:
+    cluster = started(make_node("n1", gpu=8), job("a", suspend=False), job("b", suspend=False))
+    assert on_nodes(cluster) == {"a": 2, "b": 2}
+    cluster.add(*one_queue(4), job("c"))
+    cluster.advance(60.0)
+    assert running(cluster) == {"a", "b"}
+    assert conditions(cluster, "b")["Admitted"] == "True"
+    assert conditions(cluster, "c")["QuotaReserved"] == "False"
+
+
+def test_a_job_runs_with_fewer_pods_where_it_says_so() -> None:
+    least = {"kueue.x-k8s.io/job-min-parallelism": "2"}
+    shrinks = job("a", 5, annotations=least, completions=10)
+    cluster = started(make_node("n1", gpu=8), *one_queue(3), shrinks)
+    assert on_nodes(cluster) == {"a": 3}
+    (found,) = cluster.api.list(Job)
+    assert found.spec.parallelism == 3
+
+
+def test_a_deactivated_workload_stops_its_job() -> None:
+    cluster = started(make_node("n1", gpu=8), *one_queue(3), job("a"))
+    found = workload_of(cluster, "a")
+    key, uid = found.key, found.metadata.uid
+    cluster.api.submit(PatchFields(KueueWorkload, key, uid, {"/spec/active": False}))
+    cluster.advance(60.0)
+    assert running(cluster) == set()
+    assert on_nodes(cluster) == {}
+    assert conditions(cluster, "a")["QuotaReserved"] == "False"
+    cluster.api.submit(PatchFields(KueueWorkload, key, uid, {"/spec/active": True}))
+    cluster.advance(60.0)
+    assert on_nodes(cluster) == {"a": 2}
+
+
+def test_a_job_waits_for_its_admission_checks() -> None:
+    checks = {"admissionChecks": [{"name": "budget"}]}
+    queue = cluster_queue("cq", {"f": {GPU: 3}}, admissionChecksStrategy=checks)
+    cluster = started(make_node("n1", gpu=8), flavor("f"), queue, local_queue("lq", "cq"), job("a"))
+    found = workload_of(cluster, "a")
+    assert running(cluster) == set()
+    assert [(c.name, c.state) for c in found.status.admission_checks] == [("budget", "Pending")]
+    ready = AdmissionCheckState("budget", "Ready", last_transition_time="2000-01-01T00:00:05Z")
+    cluster.api.update(replace(found, status=replace(found.status, admission_checks=(ready,))))
+    cluster.advance(60.0)
+    assert on_nodes(cluster) == {"a": 2}
+
+
+def test_a_scheduler_that_starts_anew_admits_nothing_twice() -> None:
+    cluster = started(make_node("n1", gpu=8), *one_queue(3), job("a"), job("b"))
+    types = (Node, *(kind.type for kind in KINDS.values() if kind.type not in (Node, Pod)), Pod)
+    again = started(*(one for type_ in types for one in cluster.api.list(type_)))
+    assert running(again) == {"a"}
+    assert on_nodes(again) == {"a": 2}
+    again.api.delete(Job, "default/a")
+    again.advance(60.0)
+    assert on_nodes(again) == {"b": 2}
+
+
+def test_a_job_whose_pods_do_not_get_ready_gives_its_quota_back() -> None:
+    policy = {"timeout": "60s", "requeuingStrategy": {"backoffBaseSeconds": 600}}
+    cluster = Cluster((), plugins={"Queues": {"kueue": {"waitForPodsReady": policy}}})
+    # Without a kubelet no pod gets ready.
+    WorkloadControllers(cluster.api)
+    cluster.add(make_node("n1", gpu=2), *one_queue(2), job("a"), job("b"))
+    cluster.advance(50.0)
+    assert running(cluster) == {"a"}
+    said = {one.type: one for one in workload_of(cluster, "a").status.conditions}
+    assert (said["PodsReady"].status, said["PodsReady"].reason) == ("False", "WaitForStart")
+    cluster.advance(50.0)
+    assert running(cluster) == {"b"}
+    said = {one.type: one for one in workload_of(cluster, "a").status.conditions}
+    assert (said["Evicted"].reason, said["Requeued"].status) == ("PodsReadyTimeout", "False")
+    cluster.api.delete(Job, "default/b")
+    cluster.advance(500.0)
+    assert running(cluster) == set()
+    cluster.advance(100.0)
+    assert running(cluster) == {"a"}
+
+
+def test_a_job_whose_pods_are_ready_stays() -> None:
+    args = {"kueue": {"waitForPodsReady": {"timeout": "60s"}}}
+    cluster = started(make_node("n1", gpu=2), *one_queue(2), job("a"), args=args)
+    cluster.advance(600.0)
+    assert conditions(cluster, "a")["PodsReady"] == "True"
+    assert running(cluster) == {"a"}
+
+
+def test_kueues_own_controllers_keep_their_workloads() -> None:
+    objects = [make_node("n1", gpu=8), *one_queue(3), job("a")]
+    foreign = KueueWorkload(replace(job("w").metadata, labels={}))
+    cluster = started(foreign, *objects)
+    assert running(cluster) == set()
+    assert len(cluster.api.list(KueueWorkload)) == 1
