@@ -20,7 +20,8 @@ class GangMembers:
     ``ended`` holds the phases of members that have ended, by key. ``was_complete`` is set once
     enough members were bound. ``overdue`` is set when members are missing for longer than
     ``timeout`` seconds, the time that the gang allows. ``by_objects`` and ``by_pods`` are the
-    definitions given by PodGroups (by kind) and by the annotations of pods (by key).
+    definitions given by PodGroups (by kind) and by the annotations of pods (by key). ``version``
+    counts the changes of members and definition.
     """
 
     gang: Gang | None = None
@@ -33,6 +34,7 @@ class GangMembers:
     by_pods: dict[str, Gang] = field(default_factory=dict)
     ended: dict[str, str] = field(default_factory=dict)
     owners: dict[tuple[str, str], int] = field(default_factory=dict)
+    version: int = 0
 
     @property
     def present(self) -> int:
@@ -129,6 +131,7 @@ class GangDirectory:
             self._on_change(other)
             members = self._gangs.get(other)
             if members is not None:
+                members.version += 1
                 members.gang, old = self._agreed(self._merged(other)), members.gang
                 if members.gang != old:
                     changed.add(other)
@@ -185,6 +188,7 @@ class GangDirectory:
             return set()
         self._on_change(pod.gang)
         members = self[pod.gang]
+        members.version += 1
         _count_owner(members, pod)
         members.bound.pop(pod.key, None)
         members.pending[pod.key] = pod
@@ -196,6 +200,7 @@ class GangDirectory:
             return set()
         self._on_change(pod.gang)
         members = self[pod.gang]
+        members.version += 1
         _count_owner(members, pod)
         members.pending.pop(pod.key, None)
         members.bound[pod.key] = (pod, node)
@@ -224,6 +229,7 @@ class GangDirectory:
             return set()
         self._on_change(pod.gang)
         members = self._gangs[pod.gang]
+        members.version += 1
         if pod.key in members.pending or pod.key in members.bound:
             members.owners[owner_of(pod)] -= 1
         members.pending.pop(pod.key, None)

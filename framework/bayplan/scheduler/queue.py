@@ -20,6 +20,7 @@ from typing import Protocol
 from bayplan.plugin.events import ClusterEvent
 from bayplan.scheduler.known_refusals import KnownRefusals
 from bayplan.scheduler.lanes import Lanes, Skip
+from bayplan.scheduler.lines import Line
 from bayplan.snapshot.pods import PodInfo
 
 __all__ = ["FLUSH_AFTER", "Place", "QueueRules", "QueuedUnit", "UnitQueue"]
@@ -57,7 +58,8 @@ class QueuedUnit:
     and ``order`` are those of its last try, ``shape`` and ``size`` say how hard it is to place (see
     :mod:`bayplan.scheduler.known_refusals`). ``actions`` counts those of its
     profile, ``strict`` says that it holds back its lane. ``told`` says that its pods know why they
-    wait.
+    wait. ``arrival`` counts the units that came before it, ``version`` the changes of its pods and
+    their gates.
     Entries of the queue's heaps with another ``ticket`` are stale.
     """
 
@@ -77,6 +79,8 @@ class QueuedUnit:
     actions: tuple[int, ...] = (0,)
     strict: bool = False
     told: bool = False
+    arrival: int = 0
+    version: int = 0
     ticket: int = 0
 
     @property
@@ -146,8 +150,9 @@ class UnitQueue:
         self._unschedulable: dict[frozenset[str], dict[str, QueuedUnit]] = {}
         """Units by the plugins that refused them, so that an event skips those it cannot help."""
         self._tickets = 0
+        self._arrivals = 0
         self._refusals = KnownRefusals(self._delay_after)
-        self._in_line: dict[_Group, dict[str, QueuedUnit]] = {}
+        self._in_line: dict[_Group, Line] = {}
         """The units in line, by lane and shape."""
         self._offered: dict[_Group, str] = {}
         """The one of each group that is tried on behalf of the others."""
@@ -179,8 +184,10 @@ class UnitQueue:
         key = self._unit_key(pod)
         unit = self._units.get(key)
         if unit is None:
-            unit = self._units[key] = QueuedUnit(key, now)
+            self._arrivals += 1
+            unit = self._units[key] = QueuedUnit(key, now, arrival=self._arrivals)
         self._unit_of[pod.key] = key
+        unit.version += 1
         unit.ready.pop(pod.key, None)
         unit.gated.pop(pod.key, None)
         refusal = self._rules.gate(pod)
@@ -199,6 +206,7 @@ class UnitQueue:
         if key is None:
             return
         unit = self._units[key]
+        unit.version += 1
         unit.ready.pop(pod_key, None)
         unit.gated.pop(pod_key, None)
         if not unit.ready and not unit.gated:
@@ -209,6 +217,7 @@ class UnitQueue:
         unit = self._units.get(unit_key)
         if unit is None:
             return
+        unit.version += 1
         for pod_key, pod in list(unit.ready.items()):
             refusal = self._rules.gate(pod)
             if refusal is not None:
@@ -226,6 +235,7 @@ class UnitQueue:
         unit = self._units[key] if key is not None else None
         if unit is None:
             return
+        unit.version += 1
         pod = unit.pods[pod_key]
         refusal = self._rules.gate(pod)
         unit.ready.pop(pod_key, None)
@@ -306,7 +316,8 @@ class UnitQueue:
 
     def _wait_in_line(self, unit: QueuedUnit) -> None:
         self._move(unit, Place.IN_LINE)
-        self._in_line.setdefault((unit.lane, unit.shape), {})[unit.key] = unit
+        line = self._in_line.setdefault((unit.lane, unit.shape), Line(unit.actions))
+        line.add(unit.key, unit.order, unit.size)
 
     def _reopen_lines(self, now: float) -> None:
         """Let the units in line be tried again whose shapes may be tried again."""
@@ -321,15 +332,13 @@ class UnitQueue:
 
         The others are no easier, or come after it: one at a time is tried on behalf of them all.
         """
-        units = self._in_line.get(group)
-        if not units or group in self._offered:
+        line = self._in_line.get(group)
+        if line is None or group in self._offered:
             return
-        first = next(iter(units.values()))
-        least = self._refusals.least(first.actions, *group)
-        easier = [unit for unit in units.values() if unit.size < least]
-        if easier:
-            chosen = min(easier, key=lambda unit: (unit.order, unit.ticket))
-            self._offered[group] = chosen.key
+        key = line.first_below(self._refusals.least(line.actions, *group))
+        if key is not None:
+            self._offered[group] = key
+            chosen = self._units[key]
             chosen.action = 0
             ticket = chosen.ticket
             self._move(chosen, Place.ACTIVE)
@@ -480,6 +489,7 @@ class UnitQueue:
             if refusal is None:
                 del unit.gated[pod_key]
                 unit.ready[pod_key] = pod
+                unit.version += 1
             else:
                 unit.gated[pod_key] = (pod, refusal)
 
@@ -508,6 +518,7 @@ class UnitQueue:
         unit.order = self._rules.sort_key(unit)
         unit.lane = self._rules.lane(unit)
         if unit.lane:
+            unit.order += (unit.arrival,)
             unit.shape, unit.size = self._rules.shape(unit)
             unit.actions, unit.strict = self._rules.actions(unit), self._rules.is_strict(unit)
         self._lanes[unit.action].push(unit.lane, unit.order, unit.ticket, unit.key)
@@ -523,9 +534,9 @@ class UnitQueue:
         """Remove a unit from those that wait for an event, if it is one of them."""
         if unit.place is Place.IN_LINE:
             group = (unit.lane, unit.shape)
-            waiting = self._in_line[group]
-            del waiting[unit.key]
-            if not waiting:
+            line = self._in_line[group]
+            line.remove(unit.key)
+            if not line:
                 del self._in_line[group]
         units = self._unschedulable.get(unit.refused_by)
         if units is not None and units.pop(unit.key, None) is not None and not units:

@@ -3,20 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from weakref import WeakKeyDictionary
 
 from bayplan.api.gang import Gang
 from bayplan.errors import PluginError
-from bayplan.gangs.directory import GangDirectory
+from bayplan.gangs.directory import GangDirectory, GangMembers
 from bayplan.plugin.base import Unit
 from bayplan.plugin.events import ClusterEvent
 from bayplan.profiles.runtime import HookCall, Runtime
 from bayplan.scheduler.active_profiles import ActiveProfiles
-from bayplan.scheduler.nominator import Nominator
+from bayplan.scheduler.nominator import Nomination, Nominator
 from bayplan.scheduler.queue import QueuedUnit
 from bayplan.scheduler.recorder import Recorder
 from bayplan.snapshot import PodInfo, Snapshot
 
 __all__ = ["RequeueRules"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Known:
+    """A queued unit, and what it was made of: ``changes`` counts those of the unit and its gang."""
+
+    unit: Unit
+    members: GangMembers | None
+    nomination: Nomination | None
+    changes: tuple[int, int]
 
 
 class RequeueRules:
@@ -35,7 +47,7 @@ class RequeueRules:
         self._nominator = nominator
         self._recorder = recorder
         self._snapshot = snapshot
-        self._heads: dict[tuple[int, str], tuple[int, Unit]] = {}
+        self._units: WeakKeyDictionary[QueuedUnit, _Known] = WeakKeyDictionary()
 
     def gate(self, pod: PodInfo) -> str | None:
         """Return why ``pre_enqueue`` of a plugin holds a pod back, or None."""
@@ -172,7 +184,7 @@ class RequeueRules:
 
         A plugin that raises leaves the choice to the order of the units.
         """
-        units = {queue: self._head(action, queue, queued) for queue, queued in heads.items()}
+        units = {queue: self._plain_unit(queued) for queue, queued in heads.items()}
         first = next(iter(units.values()))
         named = self._profiles.of(first.pods[0].pod) or self._profiles.first
         try:
@@ -183,13 +195,6 @@ class RequeueRules:
             self._recorder.plugin_failed(first.pods[0], exc)
         return min(heads, key=lambda queue: (self.sort_key(heads[queue]), queue))
 
-    def _head(self, action: int, queue: str, queued: QueuedUnit) -> Unit:
-        """Return the first unit of a queue, made once as long as it stays the first."""
-        known = self._heads.get((action, queue))
-        if known is None or known[0] != queued.ticket:
-            known = self._heads[action, queue] = (queued.ticket, self._plain_unit(queued))
-        return known[1]
-
     def _has_queues(self) -> bool:
         return any(one.runtime["queue_of"] for one in self._profiles.by_name.values())
 
@@ -197,12 +202,27 @@ class RequeueRules:
         return (self._profiles.of(unit.pods[0].pod) or self._profiles.first).runtime
 
     def _plain_unit(self, queued: QueuedUnit) -> Unit:
+        """Return a queued unit without its parts, the same one as long as nothing of it changes."""
+        pod = next(iter(queued.ready.values()), None) or next(iter(queued.pods.values()))
+        members = self._gangs[pod.gang] if pod.gang is not None else None
+        changes = members.version if members is not None else 0
+        nomination = self._nominator.get(queued.key)
+        known = self._units.get(queued)
+        if (
+            known is not None
+            and known.members is members
+            and known.nomination is nomination
+            and known.changes == (queued.version, changes)
+        ):
+            return known.unit
         pods = list(queued.ready.values()) or list(queued.pods.values())
-        members = self._gangs[pods[0].gang] if pods[0].gang is not None else None
         # The order follows from the pods; the parts of a unit matter to a cycle only.
         if members is None:
-            return Unit(queued.key, pods)
-        return Unit(queued.key, pods, members.gang, tuple(members.bound.values()))
+            unit = Unit(queued.key, pods)
+        else:
+            unit = Unit(queued.key, pods, members.gang, tuple(members.bound.values()))
+        self._units[queued] = _Known(unit, members, nomination, (queued.version, changes))
+        return unit
 
     def listens(self, plugins: frozenset[str], event: ClusterEvent) -> bool:
         """Tell whether an event can undo a refusal by any of these plugins, in any profile."""

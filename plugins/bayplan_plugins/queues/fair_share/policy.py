@@ -41,6 +41,7 @@ _KINDS = ("cpu", "memory", _GPUS)
 """What KAI's queues share; they know nothing of other resources."""
 
 _MOST_SPECS = 20_000
+_MOST_HEADS = 20_000
 
 
 class FairSharePolicy:
@@ -66,7 +67,7 @@ class FairSharePolicy:
         snapshot = handle.snapshot
         self.ledger = Ledger(snapshot, _queues, (KaiQueue,), (KaiPodGroup,), rules)
         self._journal = args.usage.opened() if args.usage is not None else None
-        self._heads: dict[str, tuple[Unit, int, AmountRows]] = {}
+        self._heads: dict[str, tuple[Unit, AmountRows]] = {}
         self._shares: tuple[object, FairShares] | None = None
         self._standings: tuple[FairShares, Standings] | None = None
         self._actions = Actions(args, handle, self.ledger, self._jobs, self.shares, self.queue_of)
@@ -161,17 +162,19 @@ class FairSharePolicy:
             self._standings = (shares, Standings(shares))
         rows = {shares.tree.row_of[name]: unit for name, unit in heads.items()}
         found = {row: Head(self._asked(unit)) for row, unit in rows.items()}
-        self._heads = {u.key: self._heads[u.key] for u in heads.values() if u.key in self._heads}
         return shares.tree.name(self._standings[1].first(found))
 
     def _asked(self, unit: Unit) -> AmountRows:
-        """Return what a head asks for, as long as it stays the head and its members do."""
-        have = len(self._handle.gang(unit.gang.key).bound) if unit.gang is not None else 0
+        """Return what a head asks for, found once for a unit that asks for no claims' devices."""
         known = self._heads.get(unit.key)
-        if known is None or known[0] is not unit or known[1] != have:
-            asked = self.ledger.sum_of(self.turn(unit) or unit.pods)
-            known = self._heads[unit.key] = (unit, have, asked)
-        return known[2]
+        if known is not None and known[0] is unit:
+            return known[1]
+        asked = self.ledger.sum_of(self.turn(unit) or unit.pods)
+        if not any(pod.spec.resource_claims for pod in unit.pods):
+            if len(self._heads) >= _MOST_HEADS:
+                self._heads.clear()
+            self._heads[unit.key] = (unit, asked)
+        return asked
 
     def turn(self, unit: Unit) -> Sequence[PodInfo] | None:
         """Place what the minimum lacks together, then one pod at a time."""

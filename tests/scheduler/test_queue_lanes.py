@@ -1,0 +1,149 @@
+"""Lanes, shapes and known refusals decide as a queue does that tries every unit in every pass."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field
+
+import pytest
+from one_lane import OneLane
+
+from bayplan.plugin.events import ClusterEvent
+from bayplan.scheduler.queue import QueuedUnit, UnitQueue
+from bayplan.snapshot import PodInfo
+from bayplan.testing import make_pod
+
+
+@dataclass
+class World:
+    """Slots of the cluster by shape, and how many each queue may use and uses."""
+
+    free: dict[str, int]
+    limit: dict[str, int]
+    used: dict[str, int] = field(default_factory=dict)
+
+    def place(self, lane: str, shape: str, size: int) -> str | None:
+        """Place a unit; return what is short, if anything."""
+        used = self.used.get(lane, 0)
+        if used + size > self.limit[lane]:
+            return "queue"
+        if size > self.free[shape]:
+            return "cluster"
+        self.used[lane] = used + size
+        self.free[shape] -= size
+        return None
+
+
+class Rules(OneLane):
+    """Units are named ``LANE-SHAPE-SIZE-PRIORITY-NUMBER``; the queue that uses least goes first."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+
+    def gate(self, pod: PodInfo) -> str | None:
+        return None
+
+    def listens(self, plugins: frozenset[str], event: ClusterEvent) -> bool:
+        return True
+
+    def helps(self, queued: QueuedUnit, event: ClusterEvent, subject: PodInfo | None) -> bool:
+        return True
+
+    def sort_key(self, queued: QueuedUnit) -> tuple[float, ...]:
+        return (-float(parts(queued.key)[3]), queued.added)
+
+    def lane(self, queued: QueuedUnit) -> str:
+        return parts(queued.key)[0]
+
+    def shape(self, queued: QueuedUnit) -> tuple[Hashable, int]:
+        _, shape, size, *_ = parts(queued.key)
+        return shape, int(size)
+
+    def actions(self, queued: QueuedUnit) -> tuple[int, ...]:
+        return (0, 1, 2)
+
+    def may_make_room(self, queued: QueuedUnit, action: int) -> bool:
+        return False
+
+    def choose(self, heads: Mapping[str, QueuedUnit], action: int) -> str | None:
+        return min(heads, key=lambda lane: (self.world.used.get(lane, 0), lane))
+
+
+def parts(key: str) -> list[str]:
+    return key.removeprefix("default/").split("-")
+
+
+def job(name: str) -> tuple[str, str, int]:
+    lane, shape, size, *_ = parts(name)
+    return lane, shape, int(size)
+
+
+def run_pass(queue: UnitQueue, world: World, now: float) -> list[str]:
+    """Try what the queue offers until it offers nothing; return what was placed, in order."""
+    placed = []
+    while (unit := queue.pop(now)) is not None:
+        lane, shape, size = job(unit.key)
+        short = world.place(lane, shape, size) if unit.action == 0 else "room"
+        if short is None:
+            placed.append(unit.key)
+            for key in list(unit.ready):
+                queue.remove(key)
+            queue.settle(unit, now)
+            continue
+        queue.not_placed(unit, everywhere=short == "cluster", now=now)
+        if not queue.make_room(unit):
+            queue.keep_in_line(unit, now)
+    return placed
+
+
+def plain_pass(waiting: list[str], world: World) -> list[str]:
+    """Try every unit, in the same order, without anything that is known of others."""
+    lines: dict[str, list[str]] = {}
+    for key in sorted(waiting, key=lambda one: (-int(parts(one)[3]), int(parts(one)[4]))):
+        lines.setdefault(job(key)[0], []).append(key)
+    placed = []
+    while lines:
+        lane = min(lines, key=lambda one: (world.used.get(one, 0), one))
+        key = lines[lane].pop(0)
+        if not lines[lane]:
+            del lines[lane]
+        if world.place(*job(key)) is None:
+            placed.append(key)
+    return placed
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_passes_place_what_a_try_of_every_unit_places(seed: int) -> None:
+    chance = random.Random(seed)
+    lanes, shapes = ["a", "b", "c"], ["x", "y"]
+
+    def fresh() -> World:
+        chance = random.Random(seed)
+        limit = {lane: chance.randint(10, 60) for lane in lanes}
+        return World({shape: chance.randint(0, 30) for shape in shapes}, limit)
+
+    mine, plain = fresh(), fresh()
+    queue = UnitQueue(Rules(mine), lambda pod: pod.key)
+    waiting: list[str] = []
+    now, count = 0.0, 0
+    for _ in range(12):
+        for _ in range(chance.randint(0, 12)):
+            size, priority = chance.randint(1, 12), chance.randint(0, 1)
+            name = f"{chance.choice(lanes)}-{chance.choice(shapes)}-{size}-{priority}-{count}"
+            count += 1
+            waiting.append(f"default/{name}")
+            queue.add(PodInfo(make_pod(name)), 0.0)
+        for world_shape in shapes:
+            more = chance.randint(0, 15)
+            mine.free[world_shape] += more
+            plain.free[world_shape] += more
+        if waiting and chance.random() < 0.5:
+            gone = waiting.pop(chance.randrange(len(waiting)))
+            queue.remove(gone)
+        queue.on_event(ClusterEvent.POD_REMOVED, None, now)
+        now += 20.0
+        placed = run_pass(queue, mine, now)
+        assert placed == plain_pass(waiting, plain)
+        waiting = [key for key in waiting if key not in placed]
+        assert run_pass(queue, mine, now) == []
