@@ -15,39 +15,36 @@ import msgspec
 from bayplan import Handle
 from bayplan.api.kueue import KueueWorkload, KueueWorkloadStatus
 from bayplan.api.object_key import object_key
-from bayplan.cluster.protocol import CreateObject, Done, PatchFields, PatchStatus, Write
+from bayplan.cluster.protocol import CreateObject, PatchFields, PatchStatus
 from bayplan.dialects.queued_jobs import QueuedJob
-from bayplan.errors import ClusterError
 from bayplan_plugins.queues.cluster_queue.conditions import has_quota, is_true
 from bayplan_plugins.queues.cluster_queue.injection import admitted_fields, restored_fields
 from bayplan_plugins.queues.cluster_queue.job_workloads import JobWorkloads
 from bayplan_plugins.queues.cluster_queue.store import Store
+from bayplan_plugins.queues.cluster_queue.written import Written
 
 __all__ = ["JobWrites"]
-
-_Sent = tuple[str, object]
-"""What was written, and for what."""
 
 
 class JobWrites:
     """Writes what follows from admission; nothing twice for one version of an object."""
 
-    def __init__(self, handle: Handle, jobs: JobWorkloads) -> None:
+    def __init__(self, handle: Handle, jobs: JobWorkloads, written: Written) -> None:
         self._handle = handle
         self._jobs = jobs
-        self._sent: dict[tuple[str, str], object] = {}
+        self._written = written
 
     def write(self, store: Store, keys: Iterable[str]) -> None:
         """Write what the workloads with these keys, and their jobs, do not say yet."""
         for key in keys:
             job, workload = self._jobs.jobs.get(key), store.workloads.get(key)
             if job is None or workload is None:
-                self._forget(key)
+                self._written.forget(key)
                 continue
             seen = self._handle.snapshot.objects(KueueWorkload).get(key)
             if seen is None:
                 unsaid = msgspec.structs.replace(workload, status=KueueWorkloadStatus())
-                self._submit(key, "create", job.obj.metadata.uid, CreateObject(unsaid))
+                self._written.once(key, "create", job.obj.metadata.uid, CreateObject(unsaid))
                 continue
             self._write_workload(key, workload, seen)
             self._write_job(key, job, workload, seen, store)
@@ -61,9 +58,9 @@ class JobWrites:
         uid, fields = seen.metadata.uid, _spec_fields(workload, seen)
         if fields:
             write = PatchFields(KueueWorkload, key, uid, fields)
-            self._submit(key, "spec", workload.spec, write)
+            self._written.once(key, "spec", workload.spec, write)
         if workload.status != seen.status:
-            self._submit(
+            self._written.once(
                 key, "status", workload.status, PatchStatus(KueueWorkload, key, workload.status)
             )
 
@@ -101,26 +98,7 @@ class JobWrites:
         meta = job.obj.metadata
         where = object_key(job.obj)
         write = PatchFields(type(job.obj), where, meta.uid, fields, subresource)
-        self._submit(key, f"job {subresource}", (meta.resource_version, fields), write)
-
-    def _submit(self, key: str, what: str, why: object, write: Write) -> None:
-        if self._sent.get((key, what)) != why:
-            self._sent[key, what] = why
-            self._handle.submit(write, self._answered(key, what, why))
-
-    def _answered(self, key: str, what: str, why: object) -> Done:
-        """Return what has a refused write tried again."""
-
-        def answered(error: ClusterError | None) -> None:
-            if error is not None and self._sent.get((key, what)) is why:
-                del self._sent[key, what]
-                self._jobs.changed[key] = None
-
-        return answered
-
-    def _forget(self, key: str) -> None:
-        for what in ("create", "spec", "status", "job ", "job status"):
-            self._sent.pop((key, what), None)
+        self._written.once(key, f"job {subresource}", (meta.resource_version, fields), write)
 
 
 def _spec_fields(workload: KueueWorkload, seen: KueueWorkload) -> dict[str, Any]:

@@ -139,6 +139,10 @@ class PodWorkloads:
                 del self._members[key]
         self._changed[key] = None
 
+    def changed(self, key: str) -> None:
+        """Have a workload looked at again."""
+        (self._jobs.changed if key in self._jobs.jobs else self._changed)[key] = None
+
     def all_changed(self) -> None:
         """Have every workload compared with its queue again, after queues changed."""
         self._changed |= dict.fromkeys(self._members)

@@ -27,6 +27,7 @@ from bayplan_plugins.queues.cluster_queue.admission import Admission
 from bayplan_plugins.queues.cluster_queue.amounts import column
 from bayplan_plugins.queues.cluster_queue.args import ClusterQueueArgs
 from bayplan_plugins.queues.cluster_queue.conditions import condition, has_quota, is_true, since
+from bayplan_plugins.queues.cluster_queue.gates import is_gated, open_gate
 from bayplan_plugins.queues.cluster_queue.job_workloads import MANAGED_BY, JobWorkloads
 from bayplan_plugins.queues.cluster_queue.job_writes import JobWrites
 from bayplan_plugins.queues.cluster_queue.pod_workloads import PodWorkloads
@@ -35,6 +36,7 @@ from bayplan_plugins.queues.cluster_queue.rehearsal import Rehearsal
 from bayplan_plugins.queues.cluster_queue.status import statuses
 from bayplan_plugins.queues.cluster_queue.store import KueueObject
 from bayplan_plugins.queues.cluster_queue.workloads import WorkloadInfo
+from bayplan_plugins.queues.cluster_queue.written import Written
 from bayplan_plugins.queues.policy import Room, RoomPlan
 
 __all__ = ["ClusterQueueArgs", "ClusterQueuePolicy"]
@@ -60,8 +62,9 @@ class ClusterQueuePolicy:
     def __init__(self, args: ClusterQueueArgs, handle: Handle) -> None:
         self._handle = handle
         self._jobs = JobWorkloads(handle)
-        self._writes = JobWrites(handle, self._jobs)
         self._pods = PodWorkloads(handle, self._jobs)
+        self._written = Written(handle, self._pods.changed)
+        self._writes = JobWrites(handle, self._jobs, self._written)
         self._rehearsal = Rehearsal(handle, self._pods, lambda: self._admission.store)
         self._admission = Admission(args.settings(), self._rehearsal.fits, self._rehearsal.assume)
         self._room: tuple[int, bool] = (-1, False)
@@ -193,8 +196,20 @@ class ClusterQueuePolicy:
             units = {pod.gang or pod.key: pod for pod in self._pods.without_node(key)}
             for pod in units.values():
                 self._handle.recheck_gates(pod)
-        self._writes.write(store, altered)
+            if key not in self._jobs.jobs:
+                self._open_gates(key)
+        self._writes.write(store, (key for key in altered if key in self._jobs.jobs))
         self._next_change = self._time_of_next_change(now)
+
+    def _open_gates(self, key: str) -> None:
+        """Open Kueue's gate of a workload's pods once it is admitted."""
+        found = self._admission.store.workloads.get(key)
+        if found is None:
+            self._written.forget(key)
+        elif is_true(found, "Admitted") and not is_true(found, "Evicted"):
+            for pod in self._pods.without_node(key):
+                if is_gated(pod) and self._surplus(pod, found) is None:
+                    open_gate(self._written, key, pod, self._rehearsal.flavors_for(pod))
 
     def _tick(self, now: float) -> None:
         """Apply what time, admission checks and pods that get ready change."""

@@ -6,7 +6,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from bayplan import Handle, PodInfo
+from bayplan.api.kueue import AssignedPodSet, ResourceFlavor
 from bayplan_plugins.queues.cluster_queue.flavor_assignment import Assignment
+from bayplan_plugins.queues.cluster_queue.gates import as_admitted, is_gated
 from bayplan_plugins.queues.cluster_queue.pod_workloads import PodWorkloads
 from bayplan_plugins.queues.cluster_queue.store import Store
 from bayplan_plugins.queues.cluster_queue.workloads import WorkloadInfo
@@ -70,28 +72,37 @@ class Rehearsal:
     def _place(self, key: str) -> bool:
         """Place the pods of a workload that have no nodes; tell whether that worked."""
         units: dict[str, list[PodInfo]] = {}
-        for pod in (*self._pods.without_node(key), *self._to_come(key)):
+        for pod in (*map(self._as_admitted, self._pods.without_node(key)), *self._to_come(key)):
             units.setdefault(pod.gang or pod.key, []).append(pod)
         return all(self._place_unit(pods) for pods in units.values())
 
+    def _as_admitted(self, pod: PodInfo) -> PodInfo:
+        return as_admitted(pod, self.flavors_for(pod)) if is_gated(pod) else pod
+
+    def flavors_for(self, pod: PodInfo) -> list[ResourceFlavor]:
+        """Return the flavors of a pod's pod set, as it is tried now or was admitted."""
+        name = self._pods.pod_set_of(pod)
+        sets = self._assigned(self._pods.key_of(pod))
+        return next((self._flavors(one) for one in sets if one.name == name), [])
+
     def _to_come(self, key: str) -> list[PodInfo]:
         """Return the pods that a job will have, as it is tried now or was admitted."""
+        sets = self._assigned(key)
+        counts = {one.name: one.count or 0 for one in sets}
+        return self._pods.to_come(key, counts, {one.name: self._flavors(one) for one in sets})
+
+    def _assigned(self, key: str) -> Sequence[AssignedPodSet]:
         given = self._tried.get(key)
         if given is not None:
-            sets = given.as_status()
-        else:
-            known = self._store().workloads.get(key)
-            admission = known.status.admission if known is not None else None
-            sets = admission.pod_set_assignments if admission is not None else ()
-        flavors = self._store().flavors
-        return self._pods.to_come(
-            key,
-            {one.name: one.count or 0 for one in sets},
-            {
-                one.name: [flavors[name] for name in dict.fromkeys(one.flavors.values())]
-                for one in sets
-            },
-        )
+            return given.as_status()
+        known = self._store().workloads.get(key)
+        admission = known.status.admission if known is not None else None
+        return admission.pod_set_assignments if admission is not None else ()
+
+    def _flavors(self, assigned: AssignedPodSet) -> list[ResourceFlavor]:
+        known = self._store().flavors
+        names = dict.fromkeys(assigned.flavors.values())
+        return [known[name] for name in names if name in known]
 
     def _place_unit(self, pods: Sequence[PodInfo]) -> bool:
         unit = self._handle.unit(pods)

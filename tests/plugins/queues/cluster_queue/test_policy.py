@@ -6,10 +6,12 @@ from typing import Any
 
 import pytest
 from kueue_builders import cluster_queue, cohort, flavor, local_queue, workload
+from msgspec.structs import replace
 
 from bayplan.api import ApiObject, Pod
 from bayplan.api.kueue import WorkloadPriorityClass
 from bayplan.api.meta import ObjectMeta
+from bayplan.api.objects import decode_part
 from bayplan.testing import Cluster, make_gang, make_node, make_pod
 
 GPU = "nvidia.com/gpu"
@@ -173,3 +175,20 @@ def test_a_queue_tells_what_it_may_have() -> None:
     assert reports["a"].resources["f/" + GPU].used == 3
     assert reports["a"].resources["f/" + GPU].fair == 4
     assert reports["b"].resources["f/" + GPU].fair == 1
+
+
+def test_a_gated_group_is_let_go_once_it_is_admitted() -> None:
+    taint = {"key": "spot", "value": "true", "effect": "NoSchedule"}
+    spec = {"nodeLabels": {"kind": "b"}, "tolerations": [{"key": "spot", "operator": "Exists"}]}
+    spot = make_node("n2", gpu=4, labels={"kind": "b"})
+    spot = replace(spot, spec=decode_part(type(spot.spec), {"taints": [taint]}))
+    queues = [flavor("f", **spec), cluster_queue("cq", {"f": {GPU: 3}}), local_queue("lq", "cq")]
+    gate = {"schedulingGates": [{"name": "kueue.x-k8s.io/admission"}]}
+    pods = [
+        pod(f"{group}{index}", "lq", gang=group, spec=gate) for group in "gh" for index in range(2)
+    ]
+    groups = [make_gang("g", 2), make_gang("h", 2)]
+    cluster = run(make_node("n1", gpu=4), spot, *queues, *groups, *pods)
+    assert cluster.placements() == {"g0": "n2", "g1": "n2"}
+    gates = {one.metadata.name: bool(one.spec.scheduling_gates) for one in cluster.api.list(Pod)}
+    assert gates == {"g0": False, "g1": False, "h0": True, "h1": True}
