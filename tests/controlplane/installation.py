@@ -22,6 +22,7 @@ BUILT_IN = (
     "storage.k8s.io",
 )
 """Groups of kinds that every API server serves."""
+_RIGHTS = ("namespace.yaml", "rbac.yaml", "kueue-jobs.yaml")
 _OWN_STATUS = ("scheduling.sigs.k8s.io", "scheduling.volcano.sh")
 """Groups whose PodGroup has no status subresource in the CRD of its own system."""
 _PLAIN = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
@@ -45,7 +46,7 @@ def install(client: Client) -> None:
     own = documents(*manifests(CRDS))
     named = {one["metadata"]["name"] for one in own}
     others = [one for one in _definitions() if one["metadata"]["name"] not in named]
-    rights = documents(DEPLOY / "namespace.yaml", DEPLOY / "rbac.yaml")
+    rights = documents(*(DEPLOY / name for name in _RIGHTS))
     for content in (*own, *others, *rights):
         answer = client.post(path_of(content, name=False), content)
         assert answer.code == 201, answer

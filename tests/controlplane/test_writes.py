@@ -26,6 +26,7 @@ from bayplan.api import (
     ApiObject,
     ClusterNetworkTopology,
     ElasticQuota,
+    Job,
     KaiPodGroup,
     KaiQueue,
     NativePodGroup,
@@ -59,18 +60,30 @@ from bayplan.api.dra import (
 )
 from bayplan.api.elastic_quota import ElasticQuotaStatus
 from bayplan.api.kueue import (
+    AdmissionCheckState,
     AdmissionFairSharingStatus,
+    AssignedPodSet,
     ClusterQueue,
     ClusterQueueStatus,
     Cohort,
     CohortStatus,
+    EvictionCount,
     FairSharingStatus,
     FlavorUsage,
     KueueCondition,
+    KueueWorkload,
+    KueueWorkloadSpec,
+    KueueWorkloadStatus,
     LocalQueue,
     LocalQueueFairSharingStatus,
     LocalQueueStatus,
+    PodSet,
+    PodSetRequest,
+    QuotaAdmission,
+    ReclaimablePods,
+    RequeueState,
     ResourceUsage,
+    SchedulingStats,
 )
 from bayplan.api.network import ClusterNetworkTopologyStatus, TopologyDetail, TopologyInfo
 from bayplan.api.objects import KINDS
@@ -98,9 +111,11 @@ from bayplan.cluster.protocol import (
     Bind,
     BindVolume,
     CreateClaim,
+    CreateObject,
     Event,
     Evict,
     PatchAnnotations,
+    PatchFields,
     PatchPodStatus,
     PatchStatus,
     PutConfigMap,
@@ -109,7 +124,7 @@ from bayplan.cluster.protocol import (
     SelectNode,
     Write,
 )
-from bayplan.errors import ClusterError
+from bayplan.errors import ClusterError, Conflict
 from bayplan.live.election import Election
 from bayplan.live.token_reviews import TokenReviews
 from bayplan.profiles.settings import LeaderElection
@@ -124,7 +139,7 @@ Result = TypeVar("Result")
 Test = TypeVar("Test", bound=Callable[..., object])
 
 DRA = "resource.k8s.io"
-ROLES = ("rbac.yaml", "dra-driver.yaml", "nccl-configmaps.yaml")
+ROLES = ("rbac.yaml", "dra-driver.yaml", "nccl-configmaps.yaml", "kueue-jobs.yaml")
 NOT_SENT = {
     ("patch", "scheduling.sigs.k8s.io", "podgroups"): "the CRD of configs/crds has a /status",
     ("patch", DRA, "resourceclaims/binding"): "asked for with resourceclaims/status",
@@ -458,6 +473,111 @@ def test_annotations_that_tell_of_a_quota(wire: Wire, real: LiveCluster) -> None
         wire.carry_out(PatchAnnotations(ElasticQuota, key, said))
     found = wire.get(ElasticQuota, key).metadata.annotations
     assert found == {"example.com/a": "3", "example.com/b": "2"}
+
+
+# Suspended jobs --------------------------------------------------------------------------------
+
+WORKLOAD_STATUSES = (
+    KueueWorkloadStatus(
+        (KueueCondition("QuotaReserved", "False", "Pending", "no room"),),
+        resource_requests=(PodSetRequest("main", {"cpu": Quantity("2")}),),
+    ),
+    KueueWorkloadStatus(
+        (KueueCondition("QuotaReserved", "True", "QuotaReserved", "now"),),
+        QuotaAdmission("q", (AssignedPodSet("main", {"cpu": "f"}, {"cpu": Quantity("2")}, 2),)),
+        RequeueState(1, "2026-01-01T00:00:00Z"),
+        (ReclaimablePods("main", 1),),
+        (AdmissionCheckState("c", "Pending", last_transition_time="2026-01-01T00:00:00Z"),),
+        scheduling_stats=SchedulingStats((EvictionCount("Preempted", "", 1),)),
+    ),
+)
+
+
+def suspended_job(real: LiveCluster) -> None:
+    template = pod("p")["spec"] | {"restartPolicy": "Never"}
+    spec = {"suspend": True, "template": {"spec": template}}
+    meta = {"name": "j", "namespace": "default"}
+    real.apply([{"apiVersion": "batch/v1", "kind": "Job", "metadata": meta, "spec": spec}])
+
+
+@needs(
+    "create workloads.kueue.x-k8s.io",
+    "patch workloads.kueue.x-k8s.io",
+    "patch workloads.kueue.x-k8s.io/status",
+)
+def test_a_workload_and_its_status(wire: Wire, real: LiveCluster) -> None:
+    suspended_job(real)
+    job = wire.get(Job, "default/j")
+    owner = OwnerReference("Job", "j", job.metadata.uid, "batch/v1", controller=True)
+    meta = ObjectMeta(
+        name="job-j", namespace="default", labels={"a": "b"}, owner_references=(owner,)
+    )
+    sets = (PodSet("main", job.spec.template, 2, 1),)
+    for _ in range(2):
+        # The answer to the first one may have been lost.
+        made = KueueWorkload(meta, KueueWorkloadSpec(sets, "q", priority=3))
+        wire.carry_out(CreateObject(made))
+    found = wire.get(KueueWorkload, "default/job-j")
+    real.used(head_of(KueueWorkload, "job-j"))
+    assert found.spec == made.spec
+    assert found.metadata.owner_references == (owner,)
+    for status in (*WORKLOAD_STATUSES, *reversed(WORKLOAD_STATUSES)):
+        wire.carry_out(PatchStatus(KueueWorkload, found.key, status))
+        assert without_times(wire.get(KueueWorkload, found.key).status) == status
+    fields = {"/spec/queueName": "other", "/spec/active": False, "/spec/priority": None}
+    wire.carry_out(PatchFields(KueueWorkload, found.key, found.metadata.uid, fields))
+    spec = wire.get(KueueWorkload, found.key).spec
+    assert (spec.queue_name, spec.active, spec.priority) == ("other", False, None)
+
+
+@needs("patch jobs.batch", "patch jobs.batch/status")
+def test_a_job_that_runs_is_suspended_and_gets_its_template_back(
+    wire: Wire, real: LiveCluster
+) -> None:
+    suspended_job(real)
+    uid = wire.get(Job, "default/j").metadata.uid
+    template = "/spec/template/spec"
+    toleration = {"key": "spot", "operator": "Exists"}
+    chosen = {f"{template}/nodeSelector": {"kind": "b"}, f"{template}/tolerations": [toleration]}
+    wire.carry_out(PatchFields(Job, "default/j", uid, {**chosen, "/spec/suspend": False}))
+    wait_until(lambda: wire.get(Job, "default/j").status.start_time, "the job has started")
+    wire.carry_out(PatchFields(Job, "default/j", uid, {"/spec/suspend": True}))
+    if wire.get(Job, "default/j").status.start_time is not None:
+        removed = {"/status/startTime": None}
+        wire.carry_out(PatchFields(Job, "default/j", uid, removed, "status"))
+    restored = {f"{template}/nodeSelector": {}, f"{template}/tolerations": []}
+    wire.carry_out(PatchFields(Job, "default/j", uid, restored))
+    found = wire.get(Job, "default/j").spec
+    assert found.suspend
+    assert not found.template.spec.node_selector
+    assert not found.template.spec.tolerations
+
+
+@needs("patch pods")
+def test_a_gate_is_opened(wire: Wire, real: LiveCluster) -> None:
+    gates = [{"name": "kueue.x-k8s.io/admission"}, {"name": "example.com/other"}]
+    uid = made_pod(wire, real, pod("p", schedulingGates=gates)).metadata.uid
+    fields = {
+        "/spec/schedulingGates": gates[1:],
+        "/spec/nodeSelector": {"kind": "b"},
+    }
+    wire.carry_out(PatchFields(Pod, "default/p", uid, fields))
+    spec = wire.get(Pod, "default/p").spec
+    assert [one.name for one in spec.scheduling_gates] == ["example.com/other"]
+    assert spec.node_selector == {"kind": "b"}
+    with pytest.raises(Conflict):
+        wire.carry_out(PatchFields(Pod, "default/p", "another", fields))
+
+
+def head_of(type_: type[ApiObject], name: str) -> Content:
+    """Return what names an object of the namespace default."""
+    kind = next(kind for kind in KINDS.values() if kind.type is type_)
+    version = f"{kind.group}/{kind.versions[0]}"
+    return {
+        "apiVersion": version,
+        "kind": kind.name,
+        "metadata": {"name": name, "namespace": "default"},
+    }
 
 
 @needs("create configmaps", "patch configmaps")

@@ -28,14 +28,16 @@ from deployed import (
     manifests,
     only,
 )
+from msgspec import structs
 from stage import Stage, stage
 
-from bayplan.api import ApiObject, ObjectMeta, ResourceClaim, VolcanoPodGroup
+from bayplan.api import ApiObject, Job, ObjectMeta, ResourceClaim, VolcanoPodGroup
 from bayplan.api.kueue import (
     ClusterQueue,
     ClusterQueueStatus,
     Cohort,
     CohortStatus,
+    KueueWorkload,
     LocalQueue,
     LocalQueueSpec,
     LocalQueueStatus,
@@ -79,7 +81,8 @@ def options() -> dict[str, Any]:
         return dict(context.params)
 
 
-APART = {DEPLOY: {"dra-driver.yaml", "nccl-configmaps.yaml"}, CRDS: set(), MONITORING: set()}
+MORE_ROLES = ("nccl-configmaps.yaml", "kueue-jobs.yaml")
+APART = {DEPLOY: {"dra-driver.yaml", *MORE_ROLES}, CRDS: set(), MONITORING: set()}
 """Manifests that only some clusters want; the kustomization beside them says so."""
 
 
@@ -117,8 +120,9 @@ def test_roles_are_bound_to_the_service_account_of_the_deployment() -> None:
         (only("ClusterRoleBinding"), only("ClusterRole")),
         (only("RoleBinding"), only("Role")),
     ]
-    nccl = documents(DEPLOY / "nccl-configmaps.yaml")
-    bindings.append((only("ClusterRoleBinding", nccl), only("ClusterRole", nccl)))
+    for name in MORE_ROLES:
+        more = documents(DEPLOY / name)
+        bindings.append((only("ClusterRoleBinding", more), only("ClusterRole", more)))
     for binding, role in bindings:
         assert binding["roleRef"]["kind"] == role["kind"]
         assert binding["roleRef"]["name"] == role["metadata"]["name"]
@@ -299,6 +303,8 @@ NOT_EXERCISED: set[Permission] = {
     # API servers from 1.36 on ask for it themselves, while they serve resourceclaims/status; the
     # embedded one does not.
     ("patch", "resource.k8s.io", "resourceclaims/binding"),
+    # Job controllers before 1.36 leave the start time of a job that is suspended.
+    ("patch", "batch", "jobs/status"),
 }
 
 
@@ -311,14 +317,16 @@ def test_what_may_be_listed_is_what_is_followed() -> None:
 
 def test_nothing_is_allowed_in_general() -> None:
     rules = [*only("ClusterRole")["rules"], *only("Role")["rules"]]
-    rules += only("ClusterRole", documents(DEPLOY / "nccl-configmaps.yaml"))["rules"]
+    own = permissions(*rules)
+    for name in MORE_ROLES:
+        rules += only("ClusterRole", documents(DEPLOY / name))["rules"]
     for verb, group, resource in permissions(*rules):
         assert "*" not in (verb, group, resource)
         assert verb in ("create", "get", "list", "patch", "watch")
     # With these a token of the scheduler's would be worth a cluster.
     secret = {"secrets", "serviceaccounts/token", "pods/exec", "clusterroles", "nodes/proxy"}
     assert not secret & {resource for _, _, resource in permissions(*rules)}
-    written = {r for verb, _, r in permissions(*rules) if verb in ("create", "patch")}
+    written = {r for verb, _, r in own if verb in ("create", "patch")}
     assert "pods" not in written
 
 
@@ -331,7 +339,7 @@ async def scheduling(
     **options: Any,
 ) -> AsyncIterator[tuple[Stage, LiveApp]]:
     """A scheduler with the deployed role."""
-    tokens = {"admin": None, "scheduler": audit.deployed("nccl-configmaps.yaml")}
+    tokens = {"admin": None, "scheduler": audit.deployed(*MORE_ROLES)}
     async with stage(objects, cluster=cluster, tokens=tokens) as made:
         made.server.write_kubeconfig(made.folder / "kubeconfig", "scheduler")
         yield made, await made.start(profiles, **options)
@@ -466,6 +474,57 @@ async def kueue_is_told_of_its_queues(audit: Audit) -> None:
         assert answers == [None, None, None]
 
 
+async def suspended_jobs_get_quota(audit: Audit) -> None:
+    """One runs and is suspended again for another, and a gated pod takes its place."""
+    label = {"kueue.x-k8s.io/queue-name": "lq"}
+    kueue = "kueue.x-k8s.io/v1beta2"
+    quota = {"name": "f", "resources": [{"name": "cpu", "nominalQuota": 1}]}
+    spec = {
+        "namespaceSelector": {},
+        "preemption": {"withinClusterQueue": "LowerPriority"},
+        "resourceGroups": [{"coveredResources": ["cpu"], "flavors": [quota]}],
+    }
+    queues: list[dict[str, Any]] = [
+        {"kind": "ResourceFlavor", "metadata": {"name": "f"}, "spec": {"nodeLabels": {"a": "b"}}},
+        {"kind": "ClusterQueue", "metadata": {"name": "cq"}, "spec": spec},
+        {"kind": "LocalQueue", "metadata": {"name": "lq"}, "spec": {"clusterQueue": "cq"}},
+    ]
+    objects = [make_object({"apiVersion": kueue, **one}) for one in queues]
+    container = {"name": "c", "resources": {"requests": {"cpu": 1}}}
+
+    def job(name: str, priority: int) -> ApiObject:
+        template = {"spec": {"containers": [container], "priority": priority}}
+        meta = {"name": name, "labels": label}
+        content = {"suspend": True, "template": template}
+        return make_object(
+            {"apiVersion": "batch/v1", "kind": "Job", "metadata": meta, "spec": content}
+        )
+
+    async with scheduling(audit, [make_node("n", cpu=4, labels={"a": "b"}), *objects]) as (made, _):
+        made.create(job("low", 0))
+        await made.run_out()
+        assert len(made.placements()) == 1
+        made.create(job("high", 10))
+        await made.run_out()
+        assert {one.metadata.name: one.spec.suspend for one in made.cluster.list(Job)} == {
+            "low": True,
+            "high": False,
+        }
+        low = made.cluster.get(Job, "default/low")
+        assert low is not None
+        spec = structs.replace(low.spec, parallelism=2)
+        made.cluster.update(structs.replace(low, spec=spec))
+        await made.run_out()
+        counts = [one.spec.pod_sets[0].count for one in made.cluster.list(KueueWorkload)]
+        assert sorted(counts) == [1, 2]
+        for name in ("low", "high"):
+            made.cluster.delete(Job, f"default/{name}")
+        gate = {"schedulingGates": [{"name": "kueue.x-k8s.io/admission"}]}
+        made.create(make_pod("gated", cpu=1, memory=None, labels=label, spec=gate))
+        await made.run_out()
+        assert made.placements() == {"default/gated": "n"}
+
+
 async def nccl_is_told_in_config_maps(audit: Audit) -> None:
     profile = yaml.safe_load(only("ConfigMap")["data"]["config.yaml"])
     arguments = {"name": "GPUTopology", "args": {"nccl": "configMap"}}
@@ -528,6 +587,7 @@ async def do_everything(found: Audit) -> None:
         crds_have_no_status_subresource,
         queues_say_what_they_have,
         kueue_is_told_of_its_queues,
+        suspended_jobs_get_quota,
         nccl_is_told_in_config_maps,
         one_leads,
     ):
@@ -541,7 +601,8 @@ def test_nothing_that_the_scheduler_asks_for_is_refused(audit: Audit) -> None:
 
 def test_every_permission_is_used(audit: Audit) -> None:
     rules = [*only("ClusterRole")["rules"], *only("Role")["rules"]]
-    rules += only("ClusterRole", documents(DEPLOY / "nccl-configmaps.yaml"))["rules"]
+    for name in MORE_ROLES:
+        rules += only("ClusterRole", documents(DEPLOY / name))["rules"]
     granted = permissions(*rules)
     assert granted - audit.used - NOT_EXERCISED == set()
     assert granted >= NOT_EXERCISED

@@ -57,10 +57,11 @@ POINTS = tuple(
 """Extension points by their names in YAML."""
 
 DEFAULT_PLUGINS: tuple[tuple[str, int], ...] = (
-    ("SchedulingGates", 1),
     ("PrioritySort", 1),
     ("Gang", 1),
+    # Before the gates, as it knows what the gate of a queue's controller waits for.
     ("Queues", 1),
+    ("SchedulingGates", 1),
     ("NodeUnschedulable", 1),
     ("NodeName", 1),
     ("TaintToleration", 3),

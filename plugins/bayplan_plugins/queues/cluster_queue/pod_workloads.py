@@ -164,6 +164,8 @@ class PodWorkloads:
                 self._set_of.pop(key, None)
                 if known is not None:
                     admission.delete(known, now)
+            elif known is not None and known.metadata.owner_references:
+                continue
             elif (known is not None and has_quota(known)) or self.missing(members[0]) is None:
                 self._update(admission, key, members, now)
         return changed.keys() | jobs.keys()
@@ -177,7 +179,8 @@ class PodWorkloads:
             known = admission.store.workloads.get(key)
             job = jobs.jobs.get(key)
             if job is None:
-                if known is not None:
+                # Pods that still end keep the quota: others would have to share it with them.
+                if known is not None and not self.members(key):
                     admission.delete(known, now)
                 continue
             workload = jobs.workload_of(key, known)
