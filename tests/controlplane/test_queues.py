@@ -22,11 +22,12 @@ from test_stories import asking, nodes
 
 QUEUES = [f"q{number}" for number in range(10)]
 JOBS = 20
-"""Jobs of a queue: half of them are gangs of two pods, the others single pods; a core each."""
+"""Jobs of a queue: half of them have two pods, the others a single one; a core each."""
 PODS_OF_QUEUE = JOBS // 2 * 3
 MOST = 6
 """Cores that a queue may have: it never has all that it asks for."""
 NODES = 8
+KUEUE = "kueue.x-k8s.io/v1beta2"
 QUOTA = "quota.scheduling.koordinator.sh/"
 SECONDS = 120.0
 
@@ -35,14 +36,26 @@ SECONDS = 120.0
 class System:
     """How one system spells queues and jobs, and what it is told of a queue in the end.
 
-    ``said`` returns what an object says: cores in use, cores asked for, both as text; None for
-    what it does not say.
+    ``queue`` returns the objects of a queue; the last one is told. ``job`` returns the objects of
+    a job, by its name, its queue and its number of pods. ``said`` returns what an object says:
+    cores in use, cores asked for, both as text; None for what it does not say.
     """
 
-    queue: Callable[[str], Content]
-    group: Callable[[str, str], Content]
-    marks: Callable[[str, str], dict[str, dict[str, str]]]
+    queue: Callable[[str], list[Content]]
+    job: Callable[[str, str, int], list[Content]]
     said: Callable[[Content], tuple[str | None, str | None]]
+
+
+def pods_of(
+    name: str, count: int, marks: dict[str, dict[str, str]], group: Content
+) -> list[Content]:
+    """Return the pods of a job, with a group if there are several."""
+    made = [group] if count > 1 else []
+    for index in range(count):
+        member = asking(f"{name}-{index}", schedulerName="bayplan")
+        member["metadata"].update(marks)
+        made.append(member)
+    return made
 
 
 def head(version: str, kind: str, name: str, namespaced: bool = True) -> Content:
@@ -53,19 +66,17 @@ def head(version: str, kind: str, name: str, namespaced: bool = True) -> Content
 # Volcano ---------------------------------------------------------------------------------------
 
 
-def volcano_queue(name: str) -> Content:
+def volcano_queue(name: str) -> list[Content]:
     spec = {"weight": 1, "capability": {"cpu": MOST}, "deserved": {"cpu": MOST}}
-    return {**head("scheduling.volcano.sh/v1beta1", "Queue", name, False), "spec": spec}
+    return [{**head("scheduling.volcano.sh/v1beta1", "Queue", name, False), "spec": spec}]
 
 
-def volcano_group(name: str, queue: str) -> Content:
-    made = head("scheduling.volcano.sh/v1beta1", "PodGroup", name)
-    return {**made, "spec": {"minMember": 2, "queue": queue}}
-
-
-def volcano_marks(queue: str, group: str) -> dict[str, dict[str, str]]:
-    named = {"scheduling.k8s.io/group-name": group} if group else {}
-    return {"annotations": named or {"scheduling.volcano.sh/queue-name": queue}}
+def volcano_job(name: str, queue: str, count: int) -> list[Content]:
+    group = head("scheduling.volcano.sh/v1beta1", "PodGroup", name)
+    group["spec"] = {"minMember": 2, "queue": queue}
+    named = {"scheduling.k8s.io/group-name": name}
+    own = {"scheduling.volcano.sh/queue-name": queue}
+    return pods_of(name, count, {"annotations": named if count > 1 else own}, group)
 
 
 def volcano_said(queue: Content) -> tuple[str | None, str | None]:
@@ -78,22 +89,20 @@ def volcano_said(queue: Content) -> tuple[str | None, str | None]:
 # KAI -------------------------------------------------------------------------------------------
 
 
-def kai_queue(name: str) -> Content:
+def kai_queue(name: str) -> list[Content]:
     free = {"quota": -1, "limit": -1, "overQuotaWeight": 1}
     cores = {"quota": MOST * 1000, "limit": MOST * 1000, "overQuotaWeight": 1}
     resources = {"cpu": cores, "memory": free, "gpu": free}
     made = head("scheduling.run.ai/v2", "Queue", name, False)
-    return {**made, "spec": {"resources": resources}}
+    return [{**made, "spec": {"resources": resources}}]
 
 
-def kai_group(name: str, queue: str) -> Content:
-    made = head("scheduling.run.ai/v2alpha2", "PodGroup", name)
-    return {**made, "spec": {"minMember": 2, "queue": queue}}
-
-
-def kai_marks(queue: str, group: str) -> dict[str, dict[str, str]]:
-    annotations = {"pod-group-name": group} if group else {}
-    return {"labels": {"kai.scheduler/queue": queue}, "annotations": annotations}
+def kai_job(name: str, queue: str, count: int) -> list[Content]:
+    group = head("scheduling.run.ai/v2alpha2", "PodGroup", name)
+    group["spec"] = {"minMember": 2, "queue": queue}
+    annotations = {"pod-group-name": name} if count > 1 else {}
+    marks = {"labels": {"kai.scheduler/queue": queue}, "annotations": annotations}
+    return pods_of(name, count, marks, group)
 
 
 def kai_said(queue: Content) -> tuple[str | None, str | None]:
@@ -104,19 +113,16 @@ def kai_said(queue: Content) -> tuple[str | None, str | None]:
 # Koordinator -----------------------------------------------------------------------------------
 
 
-def elastic_quota(name: str) -> Content:
+def elastic_quota(name: str) -> list[Content]:
     made = head("scheduling.sigs.k8s.io/v1alpha1", "ElasticQuota", name)
-    return {**made, "spec": {"min": {"cpu": MOST}, "max": {"cpu": MOST}}}
+    return [{**made, "spec": {"min": {"cpu": MOST}, "max": {"cpu": MOST}}}]
 
 
-def koordinator_group(name: str, queue: str) -> Content:
-    made = head("scheduling.sigs.k8s.io/v1alpha1", "PodGroup", name)
-    return {**made, "spec": {"minMember": 2}}
-
-
-def koordinator_marks(queue: str, group: str) -> dict[str, dict[str, str]]:
-    named = {"pod-group.scheduling.sigs.k8s.io": group} if group else {}
-    return {"labels": {f"{QUOTA}name": queue, **named}}
+def koordinator_job(name: str, queue: str, count: int) -> list[Content]:
+    group = head("scheduling.sigs.k8s.io/v1alpha1", "PodGroup", name)
+    group["spec"] = {"minMember": 2}
+    named = {"pod-group.scheduling.sigs.k8s.io": name} if count > 1 else {}
+    return pods_of(name, count, {"labels": {f"{QUOTA}name": queue, **named}}, group)
 
 
 def koordinator_said(queue: Content) -> tuple[str | None, str | None]:
@@ -124,10 +130,46 @@ def koordinator_said(queue: Content) -> tuple[str | None, str | None]:
     return queue.get("status", {}).get("used", {}).get("cpu"), asked.get("cpu")
 
 
+# Kueue -----------------------------------------------------------------------------------------
+
+
+def cluster_queue(name: str) -> list[Content]:
+    flavor = head(KUEUE, "ResourceFlavor", name, False)
+    quota = {"name": name, "resources": [{"name": "cpu", "nominalQuota": MOST}]}
+    groups = [{"coveredResources": ["cpu"], "flavors": [quota]}]
+    local = head(KUEUE, "LocalQueue", name)
+    local["spec"] = {"clusterQueue": name}
+    queue = head(KUEUE, "ClusterQueue", name, False)
+    queue["spec"] = {"namespaceSelector": {}, "resourceGroups": groups}
+    return [flavor, local, queue]
+
+
+def suspended_job(name: str, queue: str, count: int) -> list[Content]:
+    job = head("batch/v1", "Job", name)
+    job["metadata"]["labels"] = {"kueue.x-k8s.io/queue-name": queue}
+    spec = {**asking(name, schedulerName="bayplan")["spec"], "restartPolicy": "Never"}
+    job["spec"] = {
+        "suspend": True,
+        "parallelism": count,
+        "completions": count,
+        "template": {"spec": spec},
+    }
+    return [job]
+
+
+def kueue_said(queue: Content) -> tuple[str | None, str | None]:
+    status = queue.get("status", {})
+    if not status.get("flavorsUsage"):
+        return None, None
+    # Jobs instead of cores.
+    jobs = status.get("pendingWorkloads", 0) + status.get("admittedWorkloads", 0)
+    return status["flavorsUsage"][0]["resources"][0]["total"], str(jobs)
+
+
 SYSTEMS = {
-    "volcano": System(volcano_queue, volcano_group, volcano_marks, volcano_said),
-    "kai": System(kai_queue, kai_group, kai_marks, kai_said),
-    "koordinator": System(elastic_quota, koordinator_group, koordinator_marks, koordinator_said),
+    "volcano": System(volcano_queue, volcano_job, volcano_said),
+    "kai": System(kai_queue, kai_job, kai_said),
+    "koordinator": System(elastic_quota, koordinator_job, koordinator_said),
 }
 
 
@@ -159,13 +201,7 @@ def jobs(system: System) -> Iterator[list[Content]]:
     for number in range(JOBS):
         for queue in QUEUES:
             name = f"{queue}-{number}"
-            gang = number % 2 == 0
-            made = [system.group(name, queue)] if gang else []
-            for index in range(2 if gang else 1):
-                member = asking(f"{name}-{index}", schedulerName="bayplan")
-                member["metadata"].update(system.marks(queue, name if gang else ""))
-                made.append(member)
-            yield made
+            yield system.job(name, queue, 2 if number % 2 == 0 else 1)
 
 
 @contextmanager
@@ -193,7 +229,7 @@ def test_jobs_in_queues_survive_a_scheduler_that_is_killed(
     name: str, real: LiveCluster, tmp_path: Path
 ) -> None:
     system = SYSTEMS[name]
-    real.apply([*nodes(NODES), *(system.queue(queue) for queue in QUEUES)])
+    real.apply([*nodes(NODES), *(one for queue in QUEUES for one in system.queue(queue))])
     scheduler = Scheduler(real.kubeconfig, tmp_path)
     full = dict.fromkeys(QUEUES, MOST)
     with QueueHistory(real.client) as history:
@@ -223,9 +259,69 @@ def test_jobs_in_queues_survive_a_scheduler_that_is_killed(
         assert set(bindings_told(real).values()) <= {1}
 
 
+def test_suspended_jobs_survive_a_scheduler_that_is_killed(
+    real: LiveCluster, tmp_path: Path
+) -> None:
+    system = System(cluster_queue, suspended_job, kueue_said)
+    real.apply([*nodes(NODES), *(one for queue in QUEUES for one in system.queue(queue))])
+    real.used(head(KUEUE, "Workload", "any"))
+    scheduler = Scheduler(real.kubeconfig, tmp_path)
+    full = dict.fromkeys(QUEUES, MOST)
+    with QueueHistory(real.client) as history:
+        scheduler.start()
+        try:
+            with creating(real, list(jobs(system))):
+                wait_until(lambda: sum(by_queue(real).values()) >= 15, "some are bound", SECONDS)
+                scheduler.kill()
+                scheduler.start()
+            wait_until(lambda: by_queue(real) == full, "the queues are full", SECONDS)
+            statuses_say(real, system, JOBS)
+            assert_admitted_as_they_run(real)
+            done = jobs_that_run(real, "q0-")
+            for job in done:
+                real.client.delete(f"{BATCH_JOBS}/{job}", propagationPolicy="Background")
+            scheduler.kill()
+            scheduler.start()
+            wait_until(
+                lambda: by_queue(real) == full and not done & jobs_that_run(real, "q0-"),
+                "others have taken their places",
+                SECONDS,
+            )
+            statuses_say(real, system, JOBS, q0=JOBS - len(done))
+            assert_admitted_as_they_run(real)
+        finally:
+            scheduler.stop()
+        assert history.problems == []
+        assert scheduler.problems() == []
+        assert set(bindings_told(real).values()) <= {1}
+
+
+BATCH_JOBS = "/apis/batch/v1/namespaces/default/jobs"
+
+
+def jobs_that_run(cluster: LiveCluster, prefix: str = "") -> set[str]:
+    """Return the names of the jobs that are not suspended."""
+    names = {job["metadata"]["name"]: job["spec"] for job in cluster.items(BATCH_JOBS)}
+    return {name for name, spec in names.items() if name.startswith(prefix) and not spec["suspend"]}
+
+
+def assert_admitted_as_they_run(cluster: LiveCluster) -> None:
+    """Every job that runs has a Workload that is admitted, and no other job has."""
+
+    def is_so() -> bool:
+        admitted = set()
+        for workload in cluster.items(f"/apis/{KUEUE}/namespaces/default/workloads"):
+            stated = workload.get("status", {}).get("conditions", ())
+            if any(one["type"] == "Admitted" and one["status"] == "True" for one in stated):
+                admitted.add(workload["metadata"]["ownerReferences"][0]["name"])
+        return admitted == jobs_that_run(cluster)
+
+    wait_until(is_so, "workloads are as their jobs", 30)
+
+
 def statuses_say(cluster: LiveCluster, system: System, asked: int, **others: int) -> None:
     """Wait until every queue says what it has and what its jobs ask for."""
-    path = path_of(system.queue("q0"), name=False)
+    path = path_of(system.queue("q0")[-1], name=False)
 
     def is_said() -> bool:
         for queue in cluster.items(path):
