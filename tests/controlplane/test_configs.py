@@ -32,7 +32,13 @@ NOT_INSTALLED = ("monitoring.coreos.com/v1",)
 EXAMPLES = CONFIGS / "examples"
 NO_CLUSTER = ("driver-gpu-nic", "koordinator-profile", "workloads")
 """Examples without nodes, or whose pods have no names of their own."""
-OVER_TIME = ("queues-capacity", "queues-fair-share", "queues-kueue", "queues-proportion")
+OVER_TIME = (
+    "queues-capacity",
+    "queues-fair-share",
+    "queues-kueue",
+    "queues-proportion",
+    "queues-suspended-jobs",
+)
 """Examples whose jobs arrive over time, and whose queues need a profile of theirs."""
 WITH_UIDS = "evict-for-gpus"
 """Its claims are in use by pods whose UIDs it says; an API server makes them."""

@@ -66,3 +66,40 @@ def test_cluster_queue_takes_back_what_it_lent_of_its_flavor() -> None:
     (evicted,) = answer["evicted"]
     assert evicted["at"] == 600.0
     assert evicted["pod"].startswith("default/train-")
+
+
+def test_suspended_jobs_wait_for_their_queue_and_are_suspended_again() -> None:
+    answer = simulate("queues-suspended-jobs")
+    names = Counter(pod.removeprefix("default/").split("-")[0] for pod in answer["placements"])
+    # "train" has ended, and "tune", which made way for "release", runs again.
+    assert names == {"train": 4, "release": 4, "tune": 4}
+    assert answer["queues"]["vision"]["evictions"] == 1
+    assert answer["queues"]["vision"]["wait"]["max"] == 1680.0
+
+
+def explain(target: str, until: str) -> str:
+    story = str(CONFIGS / "examples" / "queues-suspended-jobs")
+    result = CliRunner().invoke(cli, ["explain", target, "-f", story, "--until", until])
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def test_a_suspended_job_learns_what_it_waits_for() -> None:
+    answer = explain("job/distill", "5m")
+    assert "Job default/distill is suspended: it has no pods yet" in answer
+    assert "place 1 of 1 in the line" in answer
+    assert "waits for default/train, which ends in about 1680 s" in answer
+    assert 'with 4 more h100/nvidia.com/gpu in the quota of queue "vision"' in answer
+
+
+def test_the_line_of_a_queue_has_its_suspended_jobs() -> None:
+    story = str(CONFIGS / "examples" / "queues-suspended-jobs")
+    arguments = ["queue", "show", "vision", "-f", story, "--until", "15m", "-o", "json"]
+    result = CliRunner().invoke(cli, arguments)
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)
+    assert [(one["job"], one["place"], one["pods"]) for one in found["line"]] == [
+        ("default/tune", 1, 4),
+        ("default/distill", 2, 4),
+    ]
+    assert (found["queue"]["waiting"], found["queue"]["running"]) == (2, 2)

@@ -112,15 +112,22 @@ def _explain_live(
 def _print(simulation: Simulation, wanted: Target, output: str, head: str = "") -> None:
     from bayplan.api import Pod
     from bayplan.cli import render
-    from bayplan.explain.explanation import explain
+    from bayplan.explain.explanation import explain, explain_job
     from bayplan.explain.target import nearest, pods_of
-    from bayplan.explain.text import print_explanation
+    from bayplan.explain.text import print_explanation, print_job
 
     def get(of: str) -> Pod | None:
         return simulation.cluster.get(Pod, of)
 
     scheduler = simulation.scheduler
     found = pods_of(scheduler, simulation.pods(), get, wanted)
+    job = None if found else explain_job(scheduler, wanted.kind, wanted.key)
+    if job is not None:
+        if output == "json":
+            click.echo(json.dumps(job.as_json(), indent=2))
+        else:
+            print_job(render.stdout(), job)
+        return
     if not found:
         near = nearest(wanted, simulation.pods(), scheduler.gangs.all())
         what = "pods of" if wanted.makes_pods else ""

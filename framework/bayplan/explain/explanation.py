@@ -24,9 +24,11 @@ from bayplan.snapshot import PodInfo
 __all__ = [
     "Explanation",
     "Filtered",
+    "JobExplanation",
     "counted",
     "domain_lines",
     "explain",
+    "explain_job",
     "short_key",
     "why_pending",
 ]
@@ -185,6 +187,32 @@ def explain(scheduler: Scheduler, pod: Pod, of: int = 1) -> Explanation:
     if pod.spec.node_name:
         return about.placed()
     return about.pending()
+
+
+@dataclass(frozen=True)
+class JobExplanation:
+    """Why a job has no pods yet: it waits in a queue, suspended.
+
+    ``kind`` and ``job`` (``namespace/name``) name it; ``line`` is its place in the queue.
+    """
+
+    kind: str
+    job: str
+    line: LineReport
+
+    def as_json(self) -> dict[str, Any]:
+        """Return a JSON object."""
+        line = self.line.as_json()
+        return {"kind": self.kind, "job": self.job, "state": "Suspended", "queue": line}
+
+
+def explain_job(scheduler: Scheduler, kind: str, key: str) -> JobExplanation | None:
+    """Return why a job has no pods yet; None for one that waits in no queue.
+
+    :raises PluginError: when a plugin raises.
+    """
+    line = scheduler.queue_line_of(kind, key)
+    return None if line is None else JobExplanation(kind, key, line)
 
 
 @dataclass

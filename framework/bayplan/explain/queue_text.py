@@ -11,10 +11,10 @@ from rich.text import Text
 from rich.tree import Tree
 
 from bayplan.api.queue import UNLIMITED
-from bayplan.explain.queues import JobInLine, QueueDetail
+from bayplan.explain.queues import QueueDetail
 from bayplan.explain.text import resource_line
 from bayplan.naming import counted, short_key
-from bayplan.queues.report import QueueReport, ResourceReport, amount_text
+from bayplan.queues.report import JobInLine, QueueReport, ResourceReport, amount_text
 
 __all__ = ["print_queue", "print_queues", "print_tree"]
 

@@ -7,27 +7,11 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from bayplan.errors import InputError, did_you_mean
-from bayplan.queues.report import QueueReport
+from bayplan.queues.report import JobInLine, QueueReport
 from bayplan.scheduler.queue import QueuedUnit
 from bayplan.scheduler.scheduler import Scheduler
 
-__all__ = ["JobInLine", "QueueDetail", "find_queue", "queue_detail", "queues_json", "some_queues"]
-
-
-@dataclass(frozen=True)
-class JobInLine:
-    """A job that waits in a queue: a pod group, or a pod without one.
-
-    ``place`` counts from 1; it is 0 for a job that is held back and not in the line. ``waits`` is
-    for how many seconds it has been known. ``why`` is why it has no nodes, "" if not tried yet.
-    """
-
-    job: str
-    place: int
-    pods: int
-    priority: int
-    waits: float
-    why: str
+__all__ = ["QueueDetail", "find_queue", "queue_detail", "queues_json", "some_queues"]
 
 
 @dataclass(frozen=True)
@@ -103,6 +87,9 @@ def queue_detail(scheduler: Scheduler, name: str) -> QueueDetail:
 def _line(scheduler: Scheduler, queue: QueueReport) -> list[JobInLine]:
     """Return the jobs of a queue: those in the line in order, then those that are held back."""
     lane = f"{queue.system}/{queue.name}"
+    admitted = scheduler.queue_jobs(lane)
+    if admitted is not None:
+        return list(admitted)
     waiting = [_job(scheduler, one, at) for at, one in enumerate(scheduler.queue.line(lane), 1)]
     return waiting + [_job(scheduler, one, 0) for one in scheduler.held_back(lane)]
 

@@ -11,12 +11,18 @@ from rich.table import Table
 from rich.text import Text
 
 from bayplan.api.queue import UNLIMITED
-from bayplan.explain.explanation import Explanation, counted, domain_lines, short_key
+from bayplan.explain.explanation import (
+    Explanation,
+    JobExplanation,
+    counted,
+    domain_lines,
+    short_key,
+)
 from bayplan.explain.options import Suggestion
 from bayplan.plugin.base import PreemptionTrial
 from bayplan.queues.report import LineReport, ResourceReport, amount_text
 
-__all__ = ["print_explanation", "resource_line"]
+__all__ = ["print_explanation", "print_job", "resource_line"]
 
 _MANY_PODS = 8
 _MANY_DOMAINS = 12
@@ -53,6 +59,16 @@ def print_explanation(console: Console, about: Explanation) -> None:
     else:
         _print_refusals(console, about)
         _print_finalists(console, about)
+
+
+def print_job(console: Console, about: JobExplanation) -> None:
+    """Print why a job has no pods yet, and what would admit it."""
+    state = "[yellow]suspended[/yellow]"
+    console.print(f"{about.kind} [bold]{escape(about.job)}[/bold] is {state}: it has no pods yet")
+    _print_line(console, about.line)
+    if about.line.change:
+        _heading(console, "What would help")
+        _line(console, 2, f"it would be admitted with {about.line.change}")
 
 
 def _line(console: Console, indent: int, text: str, style: str = "") -> None:

@@ -24,10 +24,10 @@ from rich.console import Console
 
 from bayplan.api import Pod
 from bayplan.errors import InputError
-from bayplan.explain.explanation import explain
+from bayplan.explain.explanation import explain, explain_job
 from bayplan.explain.queue_view import QueueView, ViewKind
 from bayplan.explain.target import pods_of, target_of
-from bayplan.explain.text import print_explanation
+from bayplan.explain.text import print_explanation, print_job
 from bayplan.inputs.httpserver import SHUTDOWN_SECONDS, request_log
 from bayplan.live.loop import LiveScheduler
 from bayplan.plugin.decision import Decision
@@ -240,6 +240,13 @@ class WebPage:
         found: list[Pod] = []
         if live is not None:
             found = pods_of(live.scheduler, live.scheduler.known_pods(), self._find, target)
+        job = None
+        if live is not None and not found and target.makes_pods:
+            job = explain_job(live.scheduler, target.kind, target.key)
+        if job is not None:
+            if request.query.get("output") == "json":
+                return web.json_response(job.as_json())
+            return _printed(request, lambda console: print_job(console, job))
         if live is None or not found:
             return web.Response(status=404, text=f"there is no {target}\n")
         of = len(found) if target.makes_pods else 1

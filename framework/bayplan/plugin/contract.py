@@ -31,7 +31,7 @@ from bayplan.plugin.base import (
     Wait,
 )
 from bayplan.plugin.events import ClusterEvent
-from bayplan.queues.report import LineReport, QueueReport
+from bayplan.queues.report import JobInLine, LineReport, QueueReport
 
 __all__ = ["ANSWERS", "check_class", "hook_names", "hooks_of"]
 
@@ -197,6 +197,13 @@ ANSWERS: dict[str, tuple[Callable[[Any], bool], str]] = {
         "a sequence of QueueReports",
     ),
     "queue_line": (lambda v: v is None or isinstance(v, LineReport), "None or a LineReport"),
+    "queue_line_of": (lambda v: v is None or isinstance(v, LineReport), "None or a LineReport"),
+    "queue_jobs": (
+        lambda v: (
+            v is None or (isinstance(v, Sequence) and all(isinstance(one, JobInLine) for one in v))
+        ),
+        "None or a sequence of JobsInLine",
+    ),
     "pre_bind": (
         lambda v: isinstance(v, Preparation) or _text(v),
         "None, a text or a Preparation",

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     )
     from bayplan.plugin.decision import Decision
     from bayplan.plugin.events import ClusterEvent
-    from bayplan.queues.report import LineReport, QueueReport
+    from bayplan.queues.report import JobInLine, LineReport, QueueReport
     from bayplan.snapshot import NodeRow, NodeView, PodInfo
 
 __all__ = ["BoolColumn", "FloatColumn", "IntColumn", "hookimpl", "hookspec"]
@@ -341,6 +341,23 @@ def queue_line(unit: Unit) -> LineReport | None:
     """Return where a pending unit stands in its queue and what would admit it; None for no queue.
 
     May search and try, within trials: it is asked for explanations only.
+    """
+
+
+@hookspec(firstresult=True)
+def queue_line_of(kind: str, key: str) -> LineReport | None:
+    """Return where a job without pods stands in its queue; None for one that waits in none.
+
+    ``kind`` and ``key`` (``namespace/name``) name the object whose pods are still to come. As
+    ``queue_line`` it may search and try.
+    """
+
+
+@hookspec(firstresult=True)
+def queue_jobs(queue: str) -> Sequence[JobInLine] | None:
+    """Return the jobs that wait in a queue (``SYSTEM/NAME``), the next one first.
+
+    None where they wait in the scheduler's own line.
     """
 
 

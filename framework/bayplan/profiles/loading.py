@@ -48,6 +48,8 @@ _QUIET = {
     "queue_reports",
     "queue_statuses",
     "queue_line",
+    "queue_line_of",
+    "queue_jobs",
 }
 """Hooks that are not extension points of their own: they follow the plugin."""
 

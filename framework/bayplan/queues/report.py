@@ -14,6 +14,7 @@ from bayplan.queues.notes import notes_on
 from bayplan.queues.tree import EPSILON, AmountRows, QueueTree
 
 __all__ = [
+    "JobInLine",
     "LineReport",
     "QueueReport",
     "ResourceReport",
@@ -82,6 +83,22 @@ class QueueReport:
         plain["share"] = _finite(self.share)
         plain["weight"] = _finite(self.weight)
         return plain
+
+
+@dataclass(frozen=True)
+class JobInLine:
+    """A job that waits in a queue: a pod group, a pod without one, or a suspended job.
+
+    ``place`` counts from 1; it is 0 for a job that is held back and not in the line. ``waits`` is
+    for how many seconds it has been known. ``why`` is why it has no nodes, "" if not tried yet.
+    """
+
+    job: str
+    place: int
+    pods: int
+    priority: int
+    waits: float
+    why: str
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ from bayplan.plugin.events import ClusterEvent
 from bayplan.plugin.failures import PLUGIN_RAISES, failure
 from bayplan.profiles.loading import Profile, ProfileSet
 from bayplan.profiles.runtime import Runtime
-from bayplan.queues.report import LineReport, QueueReport
+from bayplan.queues.report import JobInLine, LineReport, QueueReport
 from bayplan.scheduler.active_profiles import ActiveProfile, actions_of
 from bayplan.scheduler.binding import BindingCycle
 from bayplan.scheduler.event_handlers import EventHandlers
@@ -213,6 +213,32 @@ class Scheduler:
             line: LineReport | None = call(unit)
             if line is not None:
                 return line
+        return None
+
+    def queue_line_of(self, kind: str, key: str) -> LineReport | None:
+        """Return where a job without pods stands in its queue; None for one that waits in none.
+
+        :raises PluginError: when a plugin raises.
+        """
+        for profile in self._state.profiles.by_name.values():
+            for call in profile.runtime["queue_line_of"]:
+                line: LineReport | None = call(kind, key)
+                if line is not None:
+                    return line
+        return None
+
+    def queue_jobs(self, queue: str) -> Sequence[JobInLine] | None:
+        """Return the jobs that wait in a queue (``SYSTEM/NAME``) to be admitted, the next first.
+
+        None where jobs wait in the scheduler's own line.
+
+        :raises PluginError: when a plugin raises.
+        """
+        for profile in self._state.profiles.by_name.values():
+            for call in profile.runtime["queue_jobs"]:
+                jobs: Sequence[JobInLine] | None = call(queue)
+                if jobs is not None:
+                    return jobs
         return None
 
     def waiting(self, key: str) -> PermitWait | None:

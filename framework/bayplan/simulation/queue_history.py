@@ -124,9 +124,11 @@ class QueueHistory(Observer):
             track.evictions += 1
 
     def _waited(self, pod: PodInfo, seconds: float) -> None:
+        assert self._scheduler is not None
+        # Workloads of Kueue tell their own waits: their pods come only after it.
+        told = bool(self._scheduler.snapshot.objects(KueueWorkload))
         for track in self._path(pod):
-            # Workloads of Kueue tell their own waits: their pods come only after it.
-            if track.report.system != _KUEUE:
+            if track.report.system != _KUEUE or not told:
                 track.waits.append(seconds)
 
     def _workload_changed(self, old: KueueWorkload | None, new: KueueWorkload | None) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from bayplan import Handle, PodInfo, Unit
@@ -13,7 +14,7 @@ from bayplan.inputs.durations import stated_duration
 from bayplan.naming import counted
 from bayplan.queues.amounts import base_resource
 from bayplan.queues.report import LineReport, QueueReport, amount_text, reports_of
-from bayplan_plugins.queues.policy import Policy, QuotaRefusal, Room
+from bayplan_plugins.queues.policy import AdmitsJobs, Policy, QuotaRefusal, Room
 from bayplan_plugins.queues.room import RoomSearch
 
 __all__ = ["line_of", "reports"]
@@ -27,13 +28,27 @@ def reports(handle: Handle, policy: Policy) -> list[QueueReport]:
     """Return the reports of a policy's queues, with the number of their jobs."""
     ledger = policy.ledger
     tree = ledger.tree
-    waiting, running = ledger.jobs()
+    waiting, running = _job_counts(policy)
     fair = policy.fair()
     found = reports_of(tree, fair, policy.system, policy.name, _offered(handle, tree.resources))
     return [
         replace(one, waiting=waiting.get(row, 0), running=running.get(row, 0))
         for row, one in enumerate(found)
     ]
+
+
+def _job_counts(policy: Policy) -> tuple[Mapping[int, int], Mapping[int, int]]:
+    """Return how many jobs wait and run in each row of the ledger's tree, those below included."""
+    if not isinstance(policy, AdmitsJobs):
+        return policy.ledger.jobs()
+    tree = policy.ledger.tree
+    waiting: Counter[int] = Counter()
+    running: Counter[int] = Counter()
+    for name, (waits, runs) in policy.job_counts().items():
+        for row in tree.path(tree.row_of[name]) if name in tree.row_of else ():
+            waiting[row] += waits
+            running[row] += runs
+    return waiting, running
 
 
 def _offered(handle: Handle, resources: Iterable[str]) -> set[str]:
@@ -54,9 +69,10 @@ def line_of(handle: Handle, policy: Policy, queue: str, unit: Unit) -> LineRepor
     """Return where a unit stands in the line of its queue."""
     row = policy.ledger.tree.row_of.get(queue)
     own = reports(handle, policy)[row] if row is not None else _unknown(policy, queue)
-    keys = [other.key for other in handle.line(f"{policy.system}/{queue}")]
-    place = keys.index(unit.key) + 1 if unit.key in keys else 0
+    keys, name = _line(handle, policy, queue, unit)
+    place = keys.index(name) + 1 if name in keys else 0
     refusal = policy.refusal(unit) if row is not None else None
+    lacks = policy.shortfall(unit) if row is not None and isinstance(policy, AdmitsJobs) else None
     return LineReport(
         own,
         place,
@@ -64,9 +80,16 @@ def line_of(handle: Handle, policy: Policy, queue: str, unit: Unit) -> LineRepor
         tuple(keys[: max(0, place - 1)][-_MOST_NAMED:]),
         str(refusal or ""),
         tuple(_reclaims(handle, policy, unit)) if row is not None else (),
-        tuple(_waits_for(handle, unit)),
-        _change(refusal),
+        tuple(_waits_for(handle, policy, unit)),
+        _change(lacks or refusal),
     )
+
+
+def _line(handle: Handle, policy: Policy, queue: str, unit: Unit) -> tuple[list[str], str]:
+    """Return the jobs in line, and the name of the unit there."""
+    if isinstance(policy, AdmitsJobs):
+        return [one.job for one in policy.jobs_in_line(queue)], policy.name_in_line(unit.pods[0])
+    return [other.key for other in handle.line(f"{policy.system}/{queue}")], unit.key
 
 
 def _unknown(policy: Policy, queue: str) -> QueueReport:
@@ -104,17 +127,27 @@ def _evictions(policy: Policy, room: Room) -> str:
     return f"would evict {' and '.join(parts)}{moved if room.moves else ''}"
 
 
-def _waits_for(handle: Handle, unit: Unit) -> Iterable[str]:
+def _waits_for(handle: Handle, policy: Policy, unit: Unit) -> Iterable[str]:
     """Yield the running jobs whose end makes room, the soonest first, if they say when it is."""
     jobs: dict[str, list[PodInfo]] = {}
     for pod, _ in handle.snapshot.placed.values():
-        jobs.setdefault(pod.gang or pod.key, []).append(pod)
+        jobs.setdefault(_job_of(policy, pod), []).append(pod)
     own = unit.key
     ending = sorted((_end(handle, pods), key) for key, pods in jobs.items() if key != own)
     ending = [(end, key) for end, key in ending if not math.isinf(end)][:_MOST_TRIED]
-    waited = _until_placed(handle, unit, [jobs[key] for _, key in ending])
+    running = [jobs[key] for _, key in ending]
+    if isinstance(policy, AdmitsJobs):
+        waited = policy.until_admitted(unit, running)
+    else:
+        waited = _until_placed(handle, unit, running)
     for end, key in ending[:waited]:
-        yield f"{key} ends in about {max(0.0, end - handle.now):.0f} s"
+        yield f"{key}, which ends in about {max(0.0, end - handle.now):.0f} s"
+
+
+def _job_of(policy: Policy, pod: PodInfo) -> str:
+    if isinstance(policy, AdmitsJobs):
+        return policy.name_in_line(pod)
+    return pod.gang or pod.key
 
 
 def _until_placed(handle: Handle, unit: Unit, jobs: Sequence[Sequence[PodInfo]]) -> int:

@@ -22,11 +22,11 @@ from bayplan import (
 from bayplan.api.queue import Order
 from bayplan.cluster.protocol import PatchAnnotations, PatchStatus
 from bayplan.plugin.base import Skip
-from bayplan.queues.report import LineReport, QueueReport
+from bayplan.queues.report import JobInLine, LineReport, QueueReport
 from bayplan_plugins.preemption.victims import Evictable
 from bayplan_plugins.queues.line import line_of, reports
 from bayplan_plugins.queues.policies import QueuesArgs, make_policies
-from bayplan_plugins.queues.policy import AssignsNodes, Policy, Room
+from bayplan_plugins.queues.policy import AdmitsJobs, AssignsNodes, Policy, Room
 from bayplan_plugins.queues.room import RoomSearch
 from bayplan_plugins.shared.node_selection import matches_labels
 
@@ -246,6 +246,25 @@ class Queues(Plugin[QueuesArgs]):
         """Return the unit's place in its queue, and what would admit it."""
         found = self._of(unit.pods[0])
         return None if found is None else line_of(self.handle, *found, unit)
+
+    @hookimpl
+    def queue_line_of(self, kind: str, key: str) -> LineReport | None:
+        """Return the place of a job that waits for admission before it has pods."""
+        for policy in self._active:
+            unit = policy.unit_of_job(kind, key) if isinstance(policy, AdmitsJobs) else None
+            if unit is not None:
+                queue = policy.queue_of(unit.pods[0])
+                return None if queue is None else line_of(self.handle, policy, queue, unit)
+        return None
+
+    @hookimpl
+    def queue_jobs(self, queue: str) -> Sequence[JobInLine] | None:
+        """Return the jobs that wait for admission by policies that keep their line themselves."""
+        system, _, name = queue.partition("/")
+        for policy in self._active:
+            if policy.system == system and isinstance(policy, AdmitsJobs):
+                return policy.jobs_in_line(name)
+        return None
 
     # Which queue -------------------------------------------------------------------------
 

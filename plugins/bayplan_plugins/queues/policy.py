@@ -10,10 +10,19 @@ from typing import Protocol, runtime_checkable
 from bayplan import Overdue, PodInfo, Unit
 from bayplan.cluster.protocol import PatchAnnotations, PatchStatus
 from bayplan.queues.ledger import Ledger
-from bayplan.queues.report import amount_text
+from bayplan.queues.report import JobInLine, amount_text
 from bayplan.queues.tree import AmountRows
 
-__all__ = ["AssignsNodes", "Moves", "Policy", "QuotaRefusal", "Room", "RoomPlan", "Step"]
+__all__ = [
+    "AdmitsJobs",
+    "AssignsNodes",
+    "Moves",
+    "Policy",
+    "QuotaRefusal",
+    "Room",
+    "RoomPlan",
+    "Step",
+]
 
 Step = Sequence[PodInfo]
 """Pods that are evicted together: one surplus pod of an elastic job, or all that is left of it."""
@@ -151,6 +160,29 @@ class Policy(Protocol):
 
     def statuses(self) -> Iterable[PatchStatus | PatchAnnotations]:
         """Return what the objects of the queues should say of them now."""
+
+
+@runtime_checkable
+class AdmitsJobs(Protocol):
+    """A policy that admits jobs, also before they have pods, and keeps their line itself."""
+
+    def unit_of_job(self, kind: str, key: str) -> Unit | None:
+        """Return the pods that a job would have, if it waits for a queue; None if not."""
+
+    def jobs_in_line(self, queue: str) -> Sequence[JobInLine]:
+        """Return the jobs that wait for admission to a queue, the next one first."""
+
+    def name_in_line(self, pod: PodInfo) -> str:
+        """Return what a pod's job is called in the line."""
+
+    def job_counts(self) -> Mapping[str, tuple[int, int]]:
+        """Return how many jobs wait, and how many are admitted, by queue."""
+
+    def shortfall(self, unit: Unit) -> QuotaRefusal | None:
+        """Return what its queue lacks most for a unit; None if no quota is missing."""
+
+    def until_admitted(self, unit: Unit, jobs: Sequence[Sequence[PodInfo]]) -> int:
+        """Return how many running jobs have to end, in order, for it to be admitted; 0 if never."""
 
 
 @runtime_checkable

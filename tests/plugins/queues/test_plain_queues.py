@@ -197,4 +197,4 @@ def test_a_job_is_told_which_running_jobs_end_before_it_can_start() -> None:
     line = explain(cluster.scheduler, pod).line
     assert line is not None
     assert (line.place, line.length) == (1, 1)
-    assert [text.partition(" ends")[0] for text in line.waits_for] == ["default/short"]
+    assert [text.partition(",")[0] for text in line.waits_for] == ["default/short"]

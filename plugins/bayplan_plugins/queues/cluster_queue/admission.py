@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from copy import copy
 from dataclasses import dataclass, field
 
 from bayplan.api.kueue import KueueWorkload
@@ -18,6 +19,8 @@ from bayplan_plugins.queues.cluster_queue.conditions import (
 )
 from bayplan_plugins.queues.cluster_queue.cycle import Cycle, Outcome
 from bayplan_plugins.queues.cluster_queue.entry import Entry, State
+from bayplan_plugins.queues.cluster_queue.flavor_assignment import Mode
+from bayplan_plugins.queues.cluster_queue.flavor_search import FlavorSearch
 from bayplan_plugins.queues.cluster_queue.lifecycle import (
     after_backoff,
     after_checks,
@@ -28,6 +31,7 @@ from bayplan_plugins.queues.cluster_queue.lifecycle import (
     without_quota,
 )
 from bayplan_plugins.queues.cluster_queue.pending import Requeue
+from bayplan_plugins.queues.cluster_queue.preemption import Preemptor
 from bayplan_plugins.queues.cluster_queue.settings import Settings
 from bayplan_plugins.queues.cluster_queue.slices import replacement_message
 from bayplan_plugins.queues.cluster_queue.snapshot import (
@@ -187,6 +191,20 @@ class Admission:
                     total[name] = total.get(name, 0) + amount
         for key, amounts in usage.items():
             ledger.sample(key, amounts, now)
+
+    def would_fit(self, info: WorkloadInfo, gone: Iterable[str], now: float) -> bool:
+        """Tell whether a workload would be admitted if others ended.
+
+        :param gone: the keys of workloads that have quota; their pods are gone already.
+        """
+        snapshot = self.store.snapshot()
+        held = {one.key: one for by in self.store.reserving.values() for one in by.values()}
+        tried = copy(info)
+        tried.last_tried = None
+        with snapshot.without([held[key] for key in gone if key in held]):
+            preemptor = Preemptor(snapshot, self.settings, self._placement, now)
+            found = FlavorSearch(tried, snapshot, self.settings, preemptor.way, None).assign()
+            return found.mode is Mode.FIT and self._placement(tried, found, ()) is None
 
     # Cycle -------------------------------------------------------------------------------
 

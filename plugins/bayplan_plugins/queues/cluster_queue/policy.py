@@ -21,9 +21,11 @@ from bayplan.api.queue import Amounts, Queue
 from bayplan.cluster.protocol import PatchStatus
 from bayplan.naming import counted
 from bayplan.queues.ledger import Ledger, PodRules
+from bayplan.queues.report import JobInLine
 from bayplan.queues.tree import AmountRows
 from bayplan.snapshot import Snapshot
 from bayplan_plugins.queues.cluster_queue.admission import Admission
+from bayplan_plugins.queues.cluster_queue.admission_line import AdmissionLine
 from bayplan_plugins.queues.cluster_queue.amounts import column
 from bayplan_plugins.queues.cluster_queue.args import ClusterQueueArgs
 from bayplan_plugins.queues.cluster_queue.conditions import condition, has_quota, is_true, since
@@ -37,7 +39,7 @@ from bayplan_plugins.queues.cluster_queue.status import statuses
 from bayplan_plugins.queues.cluster_queue.store import KueueObject
 from bayplan_plugins.queues.cluster_queue.workloads import WorkloadInfo
 from bayplan_plugins.queues.cluster_queue.written import Written
-from bayplan_plugins.queues.policy import Room, RoomPlan
+from bayplan_plugins.queues.policy import QuotaRefusal, Room, RoomPlan
 
 __all__ = ["ClusterQueueArgs", "ClusterQueuePolicy"]
 
@@ -67,6 +69,7 @@ class ClusterQueuePolicy:
         self._writes = JobWrites(handle, self._jobs, self._written)
         self._rehearsal = Rehearsal(handle, self._pods, lambda: self._admission.store)
         self._admission = Admission(args.settings(), self._rehearsal.fits, self._rehearsal.assume)
+        self._line = AdmissionLine(handle, self._admission, self._pods, self._jobs, self._rehearsal)
         self._room: tuple[int, bool] = (-1, False)
         self._redefined = True
         self._ticked_at = 0.0
@@ -166,14 +169,11 @@ class ClusterQueuePolicy:
         if found is not None and has_quota(found):
             evicted = is_true(found, "Evicted")
             return "it is being evicted" if evicted else "its admission checks are not ready"
+        info = self._admission.store.pending[queue].get(self._pods.key_of(pod))
+        if info is not None:
+            return self._line.reason(info, queue)
         stated = condition(found, "QuotaReserved") if found is not None else None
-        if stated is not None and stated.message:
-            return stated.message
-        line = self._admission.store.pending[queue]
-        info = line.get(self._pods.key_of(pod))
-        if info is not None and line.reason_of_shape(info.shape) is not None:
-            return "another one that asks for the same was tried and does not fit"
-        return "its turn has not come"
+        return stated.message if stated is not None else "its turn has not come"
 
     # Admission ---------------------------------------------------------------------------
 
@@ -358,6 +358,32 @@ class ClusterQueuePolicy:
                     most = forest.used[row].get(resource, 0.0) + free
                     found[tree.row_of[name], index] = most
         return found
+
+    # The line for people -----------------------------------------------------------------
+
+    def unit_of_job(self, kind: str, key: str) -> Unit | None:
+        """Return the pods that a suspended job would have, if it waits for a queue."""
+        return self._line.unit_of_job(kind, key)
+
+    def jobs_in_line(self, queue: str) -> Sequence[JobInLine]:
+        """Return the workloads that wait for a ClusterQueue's quota."""
+        return self._line.jobs(queue)
+
+    def name_in_line(self, pod: PodInfo) -> str:
+        """Return what a pod's workload is called in the line."""
+        return self._line.name_of(pod)
+
+    def job_counts(self) -> Mapping[str, tuple[int, int]]:
+        """Return how many workloads wait for each ClusterQueue, and how many have its quota."""
+        return self._line.counts()
+
+    def shortfall(self, unit: Unit) -> QuotaRefusal | None:
+        """Return what of the queue's quota is missing most for a workload."""
+        return self._line.shortfall(unit)
+
+    def until_admitted(self, unit: Unit, jobs: Sequence[Sequence[PodInfo]]) -> int:
+        """Return how many running jobs have to end, in order, for a workload to be admitted."""
+        return self._line.until_admitted(unit, jobs)
 
     # Making room -------------------------------------------------------------------------
 

@@ -1,0 +1,159 @@
+"""The line of a ClusterQueue for people: who waits, why, what is missing, and for whose end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from bayplan import Handle, PodInfo, Unit
+from bayplan.queues.report import JobInLine
+from bayplan_plugins.queues.cluster_queue.admission import Admission
+from bayplan_plugins.queues.cluster_queue.amounts import column
+from bayplan_plugins.queues.cluster_queue.conditions import condition, has_quota, is_true
+from bayplan_plugins.queues.cluster_queue.job_workloads import JobWorkloads
+from bayplan_plugins.queues.cluster_queue.pod_workloads import PodWorkloads
+from bayplan_plugins.queues.cluster_queue.quotas import QuotaForest
+from bayplan_plugins.queues.cluster_queue.rehearsal import Rehearsal
+from bayplan_plugins.queues.cluster_queue.workloads import WorkloadInfo, creation, priority_of
+from bayplan_plugins.queues.policy import QuotaRefusal
+
+__all__ = ["AdmissionLine"]
+
+
+class AdmissionLine:
+    """What is known of those that wait, and whether they would be admitted without others."""
+
+    def __init__(
+        self,
+        handle: Handle,
+        admission: Admission,
+        pods: PodWorkloads,
+        jobs: JobWorkloads,
+        rehearsal: Rehearsal,
+    ) -> None:
+        self._handle = handle
+        self._admission = admission
+        self._pods = pods
+        self._jobs = jobs
+        self._rehearsal = rehearsal
+
+    # Who waits ---------------------------------------------------------------------------
+
+    def unit_of_job(self, kind: str, key: str) -> Unit | None:
+        """Return the pods that a job would have, if it waits; None if not."""
+        for name, job in self._jobs.jobs.items():
+            found = self._admission.store.workloads.get(name)
+            if job.kind == kind and job.key == key and found is not None:
+                if is_true(found, "Admitted") or job.state.end is not None:
+                    return None
+                counts = {one.name: one.count for one in found.spec.pod_sets}
+                pods = self._pods.to_come(name, counts, {})
+                return self._handle.unit(pods) if pods else None
+        return None
+
+    def jobs(self, queue: str) -> list[JobInLine]:
+        """Return the workloads that wait for a queue's quota, the next one first."""
+        return [
+            JobInLine(
+                self._name(one.key),
+                place,
+                sum(pod_set.count for pod_set in one.pod_sets),
+                priority_of(one.workload, self._admission.settings),
+                max(0.0, self._handle.unix_time - creation(one.workload)),
+                self.reason(one, queue),
+            )
+            for place, one in enumerate(self._admission.store.pending.get(queue, ()), 1)
+        ]
+
+    def name_of(self, pod: PodInfo) -> str:
+        """Return what a pod's workload is called in the line."""
+        return self._name(self._pods.key_of(pod))
+
+    def counts(self) -> dict[str, tuple[int, int]]:
+        """Return how many workloads wait for each ClusterQueue, and how many have its quota."""
+        store = self._admission.store
+        return {
+            name: (len(store.pending[name]), len(store.reserving.get(name, ())))
+            for name in store.cluster_queues
+        }
+
+    def _name(self, key: str) -> str:
+        job = self._jobs.jobs.get(key)
+        if job is not None:
+            return job.key
+        namespace, _, name = key.partition("/")
+        return f"{namespace}/{name.partition(':')[2]}"
+
+    def reason(self, one: WorkloadInfo, queue: str) -> str:
+        """Return why a workload waits."""
+        stated = condition(one.workload, "QuotaReserved")
+        if stated is not None and stated.message:
+            return stated.message
+        line = self._admission.store.pending[queue]
+        if line.reason_of_shape(one.shape) is not None:
+            return "another one that asks for the same was tried and does not fit"
+        return "its turn has not come"
+
+    # What would admit one ----------------------------------------------------------------
+
+    def _waiting(self, unit: Unit) -> WorkloadInfo | None:
+        store = self._admission.store
+        key = self._pods.key_of(unit.pods[0])
+        found = store.workloads.get(key)
+        if found is None or has_quota(found):
+            return None
+        lines = (line.get(key) for line in store.pending.values())
+        return next((one for one in lines if one is not None), None)
+
+    def shortfall(self, unit: Unit) -> QuotaRefusal | None:
+        """Return what of its queue's quota is missing most, in the flavor that lacks least."""
+        one = self._waiting(unit)
+        if one is None:
+            return None
+        store = self._admission.store
+        forest, row = store.forest(), store.forest().row_of.get(one.queue)
+        if row is None:
+            return None
+        asked = one.total_requests()
+        found: list[QuotaRefusal] = []
+        for group in store.cluster_queues[one.queue].spec.resource_groups:
+            lacks = [
+                max(
+                    (
+                        _lack(forest, row, one.queue, column(flavor.name, resource), amount)
+                        for resource, amount in asked.items()
+                        if resource in group.covered_resources
+                    ),
+                    key=lambda lack: lack.missing,
+                    default=None,
+                )
+                for flavor in group.flavors
+            ]
+            found += sorted((one for one in lacks if one), key=lambda lack: lack.missing)[:1]
+        most = max(found, key=lambda lack: lack.missing, default=None)
+        return most if most is not None and most.missing > 0 else None
+
+    def until_admitted(self, unit: Unit, jobs: Sequence[Sequence[PodInfo]]) -> int:
+        """Return how many running jobs have to end, in order, for a unit to be admitted."""
+        one = self._waiting(unit)
+        if one is None:
+            return 0
+        ended: dict[str, int] = {}
+        with self._rehearsal.running(()):
+            for count, pods in enumerate(jobs, 1):
+                for pod in pods:
+                    self._handle.snapshot.remove_pod(pod.key)
+                    key = self._pods.key_of(pod)
+                    ended[key] = ended.get(key, 0) + 1
+                gone = [key for key, number in ended.items() if number >= self._living(key)]
+                if self._admission.would_fit(one, gone, self._handle.unix_time):
+                    return count
+        return 0
+
+    def _living(self, key: str) -> int:
+        return len(self._pods.members(key))
+
+
+def _lack(forest: QuotaForest, row: int, queue: str, resource: str, asked: float) -> QuotaRefusal:
+    used = forest.used[row].get(resource, 0.0)
+    most = used + max(0.0, forest.available(row, resource))
+    return QuotaRefusal(queue, queue, resource, "quota", most, used, asked)
