@@ -181,6 +181,12 @@ def test_each_kind_knows_its_type(kind: str) -> None:
         }
     if kind == "ElasticQuotaProfile":
         content["spec"] = {"quotaName": "root", "nodeSelector": {}}
+    if kind == "PyTorchJob":
+        content["spec"] = {"pytorchReplicaSpecs": {"Master": {"template": TEMPLATE}}}
+    if kind == "RayCluster":
+        content["spec"] = {"headGroupSpec": {"template": TEMPLATE}}
+    if kind == "RayJob":
+        content["spec"] = {"clusterSelector": {"ray.io/cluster": "c"}}
     if kind == "DeviceTaintRule":
         content["spec"] = {"taint": {"key": "k", "effect": "NoSchedule"}}
     assert kind_of(decode(kind, content)) is _BY_NAME[kind]

@@ -12,6 +12,8 @@ from bayplan.api.dra import (
     ResourceSlice,
 )
 from bayplan.api.elastic_quota import ElasticQuota, ElasticQuotaProfile
+from bayplan.api.jobset import JobSet
+from bayplan.api.kubeflow import PyTorchJob
 from bayplan.api.kueue import (
     ClusterQueue,
     Cohort,
@@ -43,6 +45,7 @@ from bayplan.api.policy import (
 )
 from bayplan.api.quantity import Quantity
 from bayplan.api.queue_objects import KaiQueue, VolcanoQueue
+from bayplan.api.ray import RayCluster, RayJob
 from bayplan.api.resources import pod_requests
 from bayplan.api.storage import (
     CSIDriver,
@@ -81,6 +84,7 @@ __all__ = [
     "ElasticQuotaProfile",
     "HyperNode",
     "Job",
+    "JobSet",
     "KaiPodGroup",
     "KaiQueue",
     "KaiTopology",
@@ -102,7 +106,10 @@ __all__ = [
     "PodGroup",
     "PodSpec",
     "PriorityClass",
+    "PyTorchJob",
     "Quantity",
+    "RayCluster",
+    "RayJob",
     "ReplicaSet",
     "ResourceClaim",
     "ResourceClaimTemplate",

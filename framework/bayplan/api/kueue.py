@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from bayplan.api.meta import ApiStruct, LabelSelector, ObjectMeta, explicit
+from bayplan.api.meta import ApiStruct, Condition, LabelSelector, ObjectMeta, explicit
 from bayplan.api.node import Taint
 from bayplan.api.pod import PodTemplate, Toleration
 from bayplan.api.quantity import Quantity
@@ -49,15 +49,7 @@ StopPolicy = Literal["", "None", "Hold", "HoldAndDrain"]
 PreemptionPolicy = Literal["Never", "LowerPriority", "LowerOrNewerEqualPriority", "Any"]
 
 
-class KueueCondition(ApiStruct, frozen=True):
-    """status.conditions[]."""
-
-    type: str
-    status: str
-    reason: str = ""
-    message: str = ""
-    last_transition_time: str | None = None
-    observed_generation: int | None = None
+KueueCondition = Condition
 
 
 # Quotas ------------------------------------------------------------------------------------

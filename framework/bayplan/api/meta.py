@@ -8,6 +8,7 @@ import msgspec
 
 __all__ = [
     "ApiStruct",
+    "Condition",
     "LabelSelector",
     "ObjectMeta",
     "OwnerReference",
@@ -65,6 +66,17 @@ class SelectorRequirement(ApiStruct, frozen=True):
     key: str
     operator: Literal["In", "NotIn", "Exists", "DoesNotExist"]
     values: tuple[str, ...] = ()
+
+
+class Condition(ApiStruct, frozen=True):
+    """metav1.Condition: status.conditions[] of most custom resources."""
+
+    type: str
+    status: str
+    reason: str = ""
+    message: str = ""
+    last_transition_time: str | None = None
+    observed_generation: int | None = None
 
 
 class LabelSelector(ApiStruct, frozen=True):

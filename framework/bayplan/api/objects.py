@@ -21,6 +21,8 @@ from bayplan.api.dra import (
 )
 from bayplan.api.dra_versions import as_v1
 from bayplan.api.elastic_quota import ElasticQuota, ElasticQuotaProfile
+from bayplan.api.jobset import JobSet
+from bayplan.api.kubeflow import PyTorchJob
 from bayplan.api.kueue import (
     ClusterQueue,
     Cohort,
@@ -51,6 +53,7 @@ from bayplan.api.policy import (
 )
 from bayplan.api.quantity import Quantity, is_quantity
 from bayplan.api.queue_objects import KaiQueue, VolcanoQueue
+from bayplan.api.ray import RayCluster, RayJob
 from bayplan.api.storage import (
     CSIDriver,
     CSINode,
@@ -109,6 +112,10 @@ ApiObject: TypeAlias = (
     | DaemonSet
     | ControllerRevision
     | VolcanoJob
+    | JobSet
+    | PyTorchJob
+    | RayJob
+    | RayCluster
     | ResourceSlice
     | ResourceClaim
     | ResourceClaimTemplate
@@ -184,6 +191,10 @@ _KINDS = (
     Kind("apps", "DaemonSet", ("v1",), DaemonSet),
     Kind("batch", "Job", ("v1",), Job),
     Kind("batch.volcano.sh", "Job", ("v1alpha1",), VolcanoJob),
+    Kind("jobset.x-k8s.io", "JobSet", ("v1alpha2",), JobSet),
+    Kind("kubeflow.org", "PyTorchJob", ("v1",), PyTorchJob),
+    Kind("ray.io", "RayJob", ("v1",), RayJob),
+    Kind("ray.io", "RayCluster", ("v1",), RayCluster),
     Kind("policy", "PodDisruptionBudget", ("v1",), PodDisruptionBudget),
     Kind("scheduling.k8s.io", "PriorityClass", ("v1",), PriorityClass, namespaced=False),
     Kind("scheduling.sigs.k8s.io", "PodGroup", ("v1alpha1",), PodGroup),

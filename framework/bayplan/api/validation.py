@@ -26,6 +26,8 @@ from bayplan.api.elastic_quota import (
     elastic_quota_problems,
     quota_profile_problems,
 )
+from bayplan.api.jobset import JobSet
+from bayplan.api.kubeflow import PyTorchJob
 from bayplan.api.kueue import (
     ClusterQueue,
     Cohort,
@@ -58,6 +60,7 @@ from bayplan.api.queue_objects import (
     kai_queue_problems,
     volcano_queue_problems,
 )
+from bayplan.api.ray import RayCluster, RayClusterSpec, RayJob
 from bayplan.api.resources import (
     DEFAULT_MEMORY,
     DEFAULT_MILLI_CPU,
@@ -204,6 +207,75 @@ def _(obj: VolcanoJob) -> Iterator[Problem]:
                 f"{task.replicas} replicas",
             )
         yield from _pod_spec(task.template.spec, f"{path}.template.spec")
+
+
+@_spec.register
+def _(obj: JobSet) -> Iterator[Problem]:
+    names = [one.name for one in obj.spec.replicated_jobs]
+    for index, one in enumerate(obj.spec.replicated_jobs):
+        path = f"$.spec.replicatedJobs[{index}]"
+        if names.index(one.name) < index:
+            yield f"{path}.name", f'two replicated jobs are named "{one.name}"'
+        yield from _count(one.replicas, f"{path}.replicas")
+        for number, wanted in enumerate(one.depends_on):
+            if wanted.name not in names[:index]:
+                yield f"{path}.dependsOn[{number}].name", "expected an earlier replicated job"
+        job = Job(spec=one.template.spec)
+        for where, problem in _spec(job):
+            yield where.replace("$", f"{path}.template", 1), problem
+
+
+@_spec.register
+def _(obj: PyTorchJob) -> Iterator[Problem]:
+    specs = obj.spec.pytorch_replica_specs
+    if not specs:
+        yield "$.spec.pytorchReplicaSpecs", "a job needs a Master or Workers"
+    for kind, one in specs.items():
+        path = f"$.spec.pytorchReplicaSpecs.{kind}"
+        if kind not in ("Master", "Worker"):
+            yield path, "expected Master or Worker"
+        elif kind == "Master" and one.replicas != 1:
+            yield f"{path}.replicas", f"expected 1 master, got {one.replicas}"
+        yield from _count(one.replicas, f"{path}.replicas")
+        yield from _pod_spec(one.template.spec, f"{path}.template.spec")
+    elastic = obj.spec.elastic_policy
+    if elastic is not None and elastic.min_replicas is not None:
+        least, most = elastic.min_replicas, elastic.max_replicas
+        if least < 1 or (most is not None and most < least):
+            yield "$.spec.elasticPolicy.minReplicas", "expected 1 to maxReplicas"
+
+
+@_spec.register
+def _(obj: RayCluster) -> Iterator[Problem]:
+    yield from _ray_cluster(obj.spec, "$.spec")
+
+
+@_spec.register
+def _(obj: RayJob) -> Iterator[Problem]:
+    spec = obj.spec
+    if spec.ray_cluster_spec is not None:
+        yield from _ray_cluster(spec.ray_cluster_spec, "$.spec.rayClusterSpec")
+    elif not spec.cluster_selector:
+        yield "$.spec.rayClusterSpec", "is required without a clusterSelector"
+    if spec.suspend and spec.cluster_selector:
+        yield "$.spec.suspend", "a job that selects a cluster cannot be suspended"
+    elif spec.suspend and not spec.shutdown_after_job_finishes:
+        yield "$.spec.suspend", "needs shutdownAfterJobFinishes"
+
+
+def _ray_cluster(spec: RayClusterSpec, path: str) -> Iterator[Problem]:
+    yield from _pod_spec(spec.head_group_spec.template.spec, f"{path}.headGroupSpec.template.spec")
+    names = [group.group_name for group in spec.worker_group_specs]
+    for index, group in enumerate(spec.worker_group_specs):
+        where = f"{path}.workerGroupSpecs[{index}]"
+        if names.index(group.group_name) < index:
+            yield f"{where}.groupName", f'two groups are named "{group.group_name}"'
+        yield from _count(group.replicas or 0, f"{where}.replicas")
+        if not 0 <= group.min_replicas <= group.max_replicas:
+            yield f"{where}.minReplicas", f"expected 0 to maxReplicas ({group.max_replicas})"
+        if group.num_of_hosts < 1:
+            yield f"{where}.numOfHosts", f"expected 1 or more, got {group.num_of_hosts}"
+        yield from _pod_spec(group.template.spec, f"{where}.template.spec")
 
 
 @_spec.register

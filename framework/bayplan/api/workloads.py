@@ -17,6 +17,7 @@ __all__ = [
     "DeploymentStatus",
     "Job",
     "JobCondition",
+    "JobSpec",
     "JobStatus",
     "PartitionPolicy",
     "ReplicaSet",

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from bayplan.api import Pod, ReplicaSet
+from bayplan.api import ApiObject, Job, ObjectMeta, Pod, RayCluster, ReplicaSet
 from bayplan.errors import InputError, did_you_mean
 from bayplan.gangs.completeness import rank_order
 from bayplan.naming import natural_key
@@ -22,9 +22,19 @@ _KINDS: Mapping[str, str] = {
     **dict.fromkeys(("ds", "daemonset", "daemonsets", "daemonset.apps"), "DaemonSet"),
     **dict.fromkeys(("job", "jobs", "job.batch"), "Job"),
     **dict.fromkeys(("vj", "vcjob", "vcjobs", "job.batch.volcano.sh"), "Job"),
+    **dict.fromkeys(("js", "jobset", "jobsets", "jobset.jobset.x-k8s.io"), "JobSet"),
+    **dict.fromkeys(("pytorchjob", "pytorchjobs", "pytorchjob.kubeflow.org"), "PyTorchJob"),
+    **dict.fromkeys(("rayjob", "rayjobs", "rayjob.ray.io"), "RayJob"),
+    **dict.fromkeys(("raycluster", "rayclusters", "raycluster.ray.io"), "RayCluster"),
     **dict.fromkeys(("pg", "podgroup", "podgroups", "gang"), "PodGroup"),
 }
 _ANY = ""
+_OWNED: Mapping[str, type[ApiObject]] = {
+    "ReplicaSet": ReplicaSet,
+    "Job": Job,
+    "RayCluster": RayCluster,
+}
+"""Owners of pods that may have an owner themselves."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +86,8 @@ def pods_of(
             return [found] if found is not None else []
     if target.kind in ("PodGroup", _ANY):
         return _members(scheduler, get, target.key)
-    owned = [pod for pod in pods if _owner(scheduler, pod) == (target.kind, target.key)]
+    wanted = (target.kind, target.key)
+    owned = [pod for pod in pods if wanted in _owners(scheduler, pod)]
     return sorted(owned, key=lambda pod: (bool(pod.spec.node_name), natural_key(pod.key)))
 
 
@@ -91,17 +102,18 @@ def _members(scheduler: Scheduler, get: Callable[[str], Pod | None], key: str) -
     return [pod for info in infos if (pod := get(info.key)) is not None]
 
 
-def _owner(scheduler: Scheduler, pod: Pod) -> tuple[str, str] | None:
-    """Return kind and key of a pod's owner; for a ReplicaSet of a Deployment, the Deployment."""
-    owner = next((one for one in pod.metadata.owner_references if one.controller), None)
-    if owner is None:
-        return None
-    space = pod.metadata.namespace
-    if owner.kind == "ReplicaSet":
-        found = scheduler.snapshot.objects(ReplicaSet).get(f"{space}/{owner.name}")
-        above = found.metadata.owner_references if found is not None else ()
-        owner = next((one for one in above if one.controller), owner)
-    return owner.kind, f"{space}/{owner.name}"
+def _owners(scheduler: Scheduler, pod: Pod) -> Iterator[tuple[str, str]]:
+    """Yield kind and key of a pod's owner, of that one's owner, and so on."""
+    meta: ObjectMeta | None = pod.metadata
+    while meta is not None:
+        owner = next((one for one in meta.owner_references if one.controller), None)
+        if owner is None:
+            return
+        key = f"{pod.metadata.namespace}/{owner.name}"
+        yield owner.kind, key
+        type_ = _OWNED.get(owner.kind)
+        found = scheduler.snapshot.objects(type_).get(key) if type_ is not None else None
+        meta = found.metadata if found is not None else None
 
 
 def nearest(target: Target, pods: Iterable[Pod], gangs: Iterable[str]) -> str:

@@ -163,6 +163,9 @@ _WITHOUT_STATUS = {
 }
 _CUSTOM = (
     "batch.volcano.sh",
+    "jobset.x-k8s.io",
+    "kubeflow.org",
+    "ray.io",
     "scheduling.sigs.k8s.io",
     "scheduling.x-k8s.io",
     "scheduling.volcano.sh",
