@@ -15,16 +15,31 @@ __all__ = [
     "JobSetStatus",
     "JobTemplate",
     "ReplicatedJob",
+    "ReplicatedJobSpec",
     "ReplicatedJobStatus",
     "SuccessPolicy",
 ]
+
+
+class ReplicatedJobSpec(JobSpec, frozen=True):
+    """template.spec of a replicated job, whose Jobs are indexed unless it says otherwise."""
+
+    completion_mode: Literal["NonIndexed", "Indexed"] = explicit("Indexed")
+
+    @property
+    def job_spec(self) -> JobSpec:
+        """The spec of its Jobs; a lone pod needs no number of completions."""
+        fields = {name: getattr(self, name) for name in JobSpec.__struct_fields__}
+        if self.completions is None and self.parallelism == 1:
+            fields["completions"] = 1
+        return JobSpec(**fields)
 
 
 class JobTemplate(ApiStruct, frozen=True):
     """template of a replicated job."""
 
     metadata: ObjectMeta = ObjectMeta()
-    spec: JobSpec = explicit(JobSpec())
+    spec: ReplicatedJobSpec = explicit(ReplicatedJobSpec())
 
 
 class DependsOn(ApiStruct, frozen=True):

@@ -220,7 +220,7 @@ def _(obj: JobSet) -> Iterator[Problem]:
         for number, wanted in enumerate(one.depends_on):
             if wanted.name not in names[:index]:
                 yield f"{path}.dependsOn[{number}].name", "expected an earlier replicated job"
-        job = Job(spec=one.template.spec)
+        job = Job(spec=one.template.spec.job_spec)
         for where, problem in _spec(job):
             yield where.replace("$", f"{path}.template", 1), problem
 

@@ -22,7 +22,7 @@ _KINDS: Mapping[str, str] = {
     **dict.fromkeys(("ds", "daemonset", "daemonsets", "daemonset.apps"), "DaemonSet"),
     **dict.fromkeys(("job", "jobs", "job.batch"), "Job"),
     **dict.fromkeys(("vj", "vcjob", "vcjobs", "job.batch.volcano.sh"), "Job"),
-    **dict.fromkeys(("js", "jobset", "jobsets", "jobset.jobset.x-k8s.io"), "JobSet"),
+    **dict.fromkeys(("jobset", "jobsets", "jobset.jobset.x-k8s.io"), "JobSet"),
     **dict.fromkeys(("pytorchjob", "pytorchjobs", "pytorchjob.kubeflow.org"), "PyTorchJob"),
     **dict.fromkeys(("rayjob", "rayjobs", "rayjob.ray.io"), "RayJob"),
     **dict.fromkeys(("raycluster", "rayclusters", "raycluster.ray.io"), "RayCluster"),

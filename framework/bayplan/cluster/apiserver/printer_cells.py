@@ -221,6 +221,11 @@ def job_state(content: Content) -> str:
     return "Suspended" if at_path(content, "spec.suspend") else "Running"
 
 
+def newest_condition(content: Content) -> str:
+    """Return the STATE of a PyTorchJob: the type of its newest condition."""
+    return next((str(c.get("type")) for c in reversed(_items(content, "status.conditions"))), "")
+
+
 def job_time(content: Content, now: datetime) -> str:
     """Return the DURATION of a Job."""
     start, end = at_path(content, "status.startTime"), at_path(content, "status.completionTime")

@@ -299,6 +299,30 @@ _GROUPED: Mapping[str, tuple[TableColumn, ...]] = {
         _AGE,
         TableColumn("Queue", _at("spec.queue", "default"), wide=True),
     ),
+    "jobsets.jobset.x-k8s.io": (
+        TableColumn("TerminalState", _at("status.terminalState", "")),
+        _count("Restarts", "status.restarts"),
+        TableColumn("Suspended", _at("spec.suspend", "")),
+        _AGE,
+    ),
+    "pytorchjobs.kubeflow.org": (
+        TableColumn("State", _of(cells.newest_condition)),
+        _AGE,
+    ),
+    "rayclusters.ray.io": (
+        _count("desired workers", "status.desiredWorkerReplicas"),
+        _count("available workers", "status.availableWorkerReplicas"),
+        TableColumn("status", _at("status.state", "")),
+        _AGE,
+    ),
+    "rayjobs.ray.io": (
+        TableColumn("job status", _at("status.jobStatus", "")),
+        TableColumn("deployment status", _at("status.jobDeploymentStatus", "")),
+        TableColumn("ray cluster name", _at("status.rayClusterName", "")),
+        TableColumn("start time", _at("status.startTime", "")),
+        TableColumn("end time", _at("status.endTime", "")),
+        _AGE,
+    ),
     "podgroups.scheduling.volcano.sh": (
         TableColumn("Status", _at("status.phase", "")),
         _count("minMember", "spec.minMember", 1),

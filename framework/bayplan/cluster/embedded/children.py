@@ -9,19 +9,24 @@ import msgspec
 from msgspec.structs import replace
 
 from bayplan.api import (
+    ApiObject,
     ControllerRevision,
     DaemonSet,
     Deployment,
     Job,
+    JobSet,
     ObjectMeta,
     OwnerReference,
     Pod,
     PodCondition,
+    PyTorchJob,
+    RayCluster,
+    RayJob,
     ReplicaSet,
     StatefulSet,
 )
 from bayplan.api.pod import PodSpec, PodTemplate
-from bayplan.api.selectors import NOTHING, compile_selector
+from bayplan.api.selectors import compile_selector
 from bayplan.cluster.embedded.owner_references import controller_of, reference_to
 from bayplan.cluster.embedded.store import MemoryCluster
 from bayplan.dialects.reading import is_index
@@ -29,17 +34,23 @@ from bayplan.errors import AlreadyExists, InputError
 
 __all__ = [
     "Children",
+    "Operated",
     "Owner",
     "Template",
     "alive",
     "available_at",
     "is_available",
     "is_ready",
+    "part_of",
+    "reference_of",
+    "template_at",
     "template_of",
 ]
 
 Owner = Job | ReplicaSet | StatefulSet | Deployment | DaemonSet
-Child = Pod | ReplicaSet | ControllerRevision
+Operated = JobSet | PyTorchJob | RayJob | RayCluster
+"""Owners whose controllers are not Kubernetes' own."""
+Child = Pod | ReplicaSet | ControllerRevision | Job | RayCluster
 Content = dict[str, Any]
 
 
@@ -70,10 +81,31 @@ class PodOverrides:
 
 def template_of(cluster: MemoryCluster, owner: Owner) -> Template:
     """Return the template of a workload."""
-    content = cluster.content_of(owner)
+    return template_at(cluster, owner, owner.spec.template, "template")
+
+
+def template_at(
+    cluster: MemoryCluster, owner: ApiObject, typed: PodTemplate, *path: str | int
+) -> Template:
+    """Return a pod template of an object.
+
+    :param path: where the template is in the object's spec.
+    """
+    return Template(typed, part_of(cluster, owner, *path))
+
+
+def part_of(cluster: MemoryCluster, owner: ApiObject, *path: str | int) -> Content | None:
+    """Return the JSON at a path in an object's spec, None when only its typed fields are known."""
+    content: Any = cluster.content_of(owner)
     if content is None:
-        return Template(owner.spec.template)
-    return Template(owner.spec.template, content.get("spec", {}).get("template", {}))
+        return None
+    content = content.get("spec", {})
+    for step in path:
+        if isinstance(step, int):
+            content = content[step]
+        else:
+            content = content.get(step) or {}
+    return dict(content)
 
 
 def alive(pod: Pod) -> bool:
@@ -123,7 +155,7 @@ class Children:
         orphans = self._orphans.setdefault(child.metadata.namespace, {})
         orphans.pop(key, None)
         if owner is None:
-            if not gone:
+            if not gone and isinstance(child, Pod | ReplicaSet | ControllerRevision):
                 orphans[key] = child
             return None
         owned = self._owned.setdefault(owner.uid, {})
@@ -135,7 +167,7 @@ class Children:
             owned[key] = child
         return owner
 
-    def pods(self, owner: Owner) -> list[Pod]:
+    def pods(self, owner: Owner | Operated) -> list[Pod]:
         """Return the pods of a workload as they are now."""
         return [child for child in self._current(owner) if isinstance(child, Pod)]
 
@@ -143,12 +175,25 @@ class Children:
         """Return the ReplicaSets of a Deployment as they are now."""
         return [child for child in self._current(owner) if isinstance(child, ReplicaSet)]
 
+    def jobs(self, owner: JobSet | RayJob) -> list[Job]:
+        """Return the Jobs of an object as they are now."""
+        return [child for child in self._current(owner) if isinstance(child, Job)]
+
+    def ray_clusters(self, owner: RayJob) -> list[RayCluster]:
+        """Return the Ray clusters of a Ray job as they are now."""
+        return [child for child in self._current(owner) if isinstance(child, RayCluster)]
+
+    def all(self, owner: Owner | Operated) -> list[Child]:
+        """Return all that an object owns, revisions first."""
+        found = self._current(owner)
+        return sorted(found, key=lambda child: not isinstance(child, ControllerRevision))
+
     def revisions(self, owner: Owner) -> list[ControllerRevision]:
         """Return the ControllerRevisions of a workload, the oldest revision first."""
         found = [c for c in self._current(owner) if isinstance(c, ControllerRevision)]
         return sorted(found, key=lambda one: (one.revision, one.metadata.name))
 
-    def _current(self, owner: Owner) -> list[Child]:
+    def _current(self, owner: Owner | Operated) -> list[Child]:
         found: list[Child] = []
         for (type_, key), child in self._owned.get(owner.metadata.uid, {}).items():
             current = self._cluster.get(type_, key)
@@ -164,8 +209,10 @@ class Children:
 
         A workload recreated after ``--cascade=orphan`` gets its objects back.
         """
-        selector = compile_selector(owner.spec.selector) if not isinstance(owner, Job) else NOTHING
-        types = _ADOPTED.get(type(owner), ())
+        if isinstance(owner, Job):
+            return
+        selector = compile_selector(owner.spec.selector)
+        types = _ADOPTED[type(owner)]
         orphans = self._orphans.get(owner.metadata.namespace, {})
         for (type_, key), orphan in list(orphans.items()):
             if type_ not in types or not selector.matches(orphan.metadata.labels):
@@ -175,8 +222,7 @@ class Children:
                 continue
             if child.metadata.deletion_timestamp is None and _may_be_of(owner, child):
                 meta = child.metadata
-                reference = reference_to(owner, _API_VERSIONS[type(owner)])
-                owners = (*meta.owner_references, reference)
+                owners = (*meta.owner_references, reference_of(owner))
                 meta = replace(meta, owner_references=owners, resource_version="")
                 self.keep(self._cluster.update(replace(child, metadata=meta)))
 
@@ -186,7 +232,7 @@ class Children:
 
     def make(
         self,
-        owner: Owner,
+        owner: Owner | Operated,
         template: Template,
         marks: PodOverrides,
         spec: PodSpec | None = None,
@@ -204,7 +250,7 @@ class Children:
             namespace=owner.metadata.namespace,
             labels={**typed.metadata.labels, **marks.labels},
             annotations={**typed.metadata.annotations, **marks.annotations},
-            owner_references=(reference_to(owner, _API_VERSIONS[type(owner)]),),
+            owner_references=(reference_of(owner),),
         )
         wanted = Pod(meta, spec if spec is not None else typed.spec)
         try:
@@ -231,6 +277,11 @@ class Children:
             self._cluster.delete(Pod, pod.key)
 
 
+def reference_of(owner: Owner | Operated) -> OwnerReference:
+    """Return the reference that names the controller of what an object owns."""
+    return reference_to(owner, _API_VERSIONS[type(owner)])
+
+
 def _may_be_of(owner: Owner, child: Child) -> bool:
     """Return whether a workload may adopt a child; StatefulSets decide by its name."""
     if not isinstance(owner, StatefulSet) or not isinstance(child, Pod):
@@ -251,4 +302,8 @@ _API_VERSIONS: dict[type, str] = {
     ReplicaSet: "apps/v1",
     StatefulSet: "apps/v1",
     DaemonSet: "apps/v1",
+    JobSet: "jobset.x-k8s.io/v1alpha2",
+    PyTorchJob: "kubeflow.org/v1",
+    RayJob: "ray.io/v1",
+    RayCluster: "ray.io/v1",
 }

@@ -7,22 +7,29 @@ and its users can see.
 from __future__ import annotations
 
 from bayplan.api import (
-    ApiObject,
     ControllerRevision,
     DaemonSet,
     Deployment,
     Job,
+    JobSet,
     Node,
     ObjectMeta,
     OwnerReference,
     Pod,
+    PyTorchJob,
+    RayCluster,
+    RayJob,
     ReplicaSet,
     StatefulSet,
 )
-from bayplan.cluster.embedded.children import Children, Owner
+from bayplan.cluster.embedded.children import Children, Operated, Owner
 from bayplan.cluster.embedded.daemonsets import DaemonSetController
 from bayplan.cluster.embedded.deployments import DeploymentController
 from bayplan.cluster.embedded.jobs import JobController
+from bayplan.cluster.embedded.jobsets import JobSetController
+from bayplan.cluster.embedded.pytorch_jobs import PyTorchJobController
+from bayplan.cluster.embedded.ray_clusters import RayClusterController
+from bayplan.cluster.embedded.ray_jobs import RayJobController
 from bayplan.cluster.embedded.replicasets import ReplicaSetController
 from bayplan.cluster.embedded.statefulsets import StatefulSetController
 from bayplan.cluster.embedded.store import MemoryCluster
@@ -30,14 +37,18 @@ from bayplan.cluster.protocol import WatchEvent, WatchType
 
 __all__ = ["WorkloadControllers"]
 
-_KINDS: dict[str, type[Owner]] = {
+_KINDS: dict[str, type[Owner | Operated]] = {
     "Job": Job,
     "ReplicaSet": ReplicaSet,
     "StatefulSet": StatefulSet,
     "Deployment": Deployment,
     "DaemonSet": DaemonSet,
+    "JobSet": JobSet,
+    "PyTorchJob": PyTorchJob,
+    "RayJob": RayJob,
+    "RayCluster": RayCluster,
 }
-_GROUPS = ("apps", "batch")
+_GROUPS = ("apps", "batch", "jobset.x-k8s.io", "kubeflow.org", "ray.io")
 
 
 class WorkloadControllers:
@@ -51,7 +62,11 @@ class WorkloadControllers:
         self._stateful_sets = StatefulSetController(cluster, self._children)
         self._daemon_sets = DaemonSetController(cluster, self._children)
         self._deployments = DeploymentController(cluster, self._children)
-        self._dirty: dict[str, tuple[type[Owner], str]] = {}
+        self._job_sets = JobSetController(cluster, self._children)
+        self._pytorch_jobs = PyTorchJobController(cluster, self._children)
+        self._ray_jobs = RayJobController(cluster, self._children)
+        self._ray_clusters = RayClusterController(cluster, self._children)
+        self._dirty: dict[str, tuple[type[Owner | Operated], str]] = {}
         self._alarms: dict[str, float] = {}
         self._met: set[str] = set()
         self._nodes: dict[str, object] = {}
@@ -62,11 +77,11 @@ class WorkloadControllers:
         obj, gone = event.obj, event.type is WatchType.DELETED
         if isinstance(obj, Node):
             self._node_changed(obj, gone)
-        if isinstance(obj, Pod | ReplicaSet | ControllerRevision):
+        if isinstance(obj, Pod | ReplicaSet | ControllerRevision | Job | RayCluster):
             owner = self._children.changed(obj, gone)
             if owner is not None:
                 self._request_owner(owner, obj.metadata)
-        if isinstance(obj, Job | ReplicaSet | StatefulSet | Deployment | DaemonSet):
+        if isinstance(obj, Owner | Operated):
             if gone:
                 self._delete_children(obj)
             else:
@@ -87,7 +102,7 @@ class WorkloadControllers:
         if kind is not None and (not group or group in _GROUPS):
             self._request(kind, f"{meta.namespace}/{owner.name}", owner.uid)
 
-    def _request(self, kind: type[Owner], key: str, uid: str) -> None:
+    def _request(self, kind: type[Owner | Operated], key: str, uid: str) -> None:
         """Reconcile a workload after all events of this instant."""
         if not self._dirty:
             self._cluster.clock.call_later(0, self._reconcile_all)
@@ -99,7 +114,23 @@ class WorkloadControllers:
             owner = self._cluster.get(kind, key)
             if owner is not None and owner.metadata.uid == uid:
                 if owner.metadata.deletion_timestamp is None:
-                    self._reconcile(owner, key)
+                    if isinstance(owner, Operated):
+                        self._operate(owner, key)
+                    else:
+                        self._reconcile(owner, key)
+
+    def _operate(self, owner: Operated, key: str) -> None:
+        """Reconcile an object of a kind that an operator brings."""
+        if isinstance(owner, JobSet):
+            self._job_sets.reconcile(owner)
+        elif isinstance(owner, PyTorchJob):
+            self._pytorch_jobs.reconcile(owner)
+        elif isinstance(owner, RayCluster):
+            self._ray_clusters.reconcile(owner)
+        else:
+            again = self._ray_jobs.reconcile(owner)
+            if again is not None:
+                self._look_at(owner, key, again, False)
 
     def _reconcile(self, owner: Owner, key: str) -> None:
         if owner.metadata.uid not in self._met:
@@ -121,7 +152,7 @@ class WorkloadControllers:
         if again is not None:
             self._look_at(owner, key, again, idle)
 
-    def _look_at(self, owner: Owner, key: str, at: float, idle: bool) -> None:
+    def _look_at(self, owner: Owner | Operated, key: str, at: float, idle: bool) -> None:
         """Reconcile a workload again at a time; equal requests are merged."""
         kind, uid = type(owner), owner.metadata.uid
         if self._alarms.get(uid) == at:
@@ -135,15 +166,12 @@ class WorkloadControllers:
 
         self._cluster.clock.call_at(at, look, idle)
 
-    def _delete_children(self, owner: Owner) -> None:
+    def _delete_children(self, owner: Owner | Operated) -> None:
         """Delete the objects of a deleted workload."""
         self._alarms.pop(owner.metadata.uid, None)
         self._met.discard(owner.metadata.uid)
         if isinstance(owner, Job):
             self._jobs.forget(owner)
-        owned: list[ApiObject] = [*self._children.revisions(owner), *self._children.pods(owner)]
-        if isinstance(owner, Deployment):
-            owned = list(self._children.sets(owner))
-        for child in owned:
+        for child in self._children.all(owner):
             if child.metadata.deletion_timestamp is None:
                 self._cluster.delete(type(child), self._cluster.key_of(child))
