@@ -97,7 +97,7 @@ class RequeueRules:
         """Return a unit's shape, and how many of its pods have to be placed at once.
 
         Units whose pods differ, or that depend on anything but resources and their gang's network,
-        have a shape of their own.
+        have a shape of their own; so has a unit with nominated nodes, which are free for it alone.
         """
         unit = self._plain_unit(queued)
         size = unit.min_placed
@@ -105,6 +105,7 @@ class RequeueRules:
         spec = first.spec
         alone = (
             unit.bound
+            or self._nominator.get(queued.key) is not None
             or first.terms
             or first.facts.uses_claims
             or spec.resource_claims
