@@ -182,6 +182,18 @@ def test_overuse_is_revoked_where_it_is_monitored(monitored: bool, revoked: list
     assert sorted({*due, *evicted(cluster)}) == revoked
 
 
+def test_limits_of_parents_count_what_their_quotas_use_once() -> None:
+    parents = {"labels": {"is-parent": "true"}}
+    quotas = [quota("dept", 4, 4, **parents), quota("a", 4, 4, "dept"), quota("b", 0, 4, "dept")]
+    args = {"Queues": {"koordinator": {"enableCheckParentQuota": True}}}
+    cluster = Cluster([make_node("n", gpu=8), *quotas], plugins=args)
+    cluster.add(*(member(f"b{index}", "b") for index in range(4)))
+    assert len(cluster.schedule()) == 4
+    # What its sibling borrowed comes back, though the parent of both is full.
+    cluster.add(*(member(f"a{index}", "a") for index in range(4)))
+    assert set(cluster.advance(60)) == {f"a{index}" for index in range(4)}
+
+
 # Followed and counted ------------------------------------------------------------------------
 
 STEPS = st.one_of(

@@ -60,12 +60,15 @@ class QuotaGate:
         self.used = self._quota.used.every
         self.non_preemptible_used = self._quota.used.non_preemptible
         self.limit = self._limit(self._quota)
+        self._gone: ResourceList = {}
+        """What the trial has taken off the quotas above: negative for what came on top."""
 
     def add(self, pod: Pod) -> None:
         """Count a pod of the quota again; pods of others change nothing."""
         if pod.key in self._quota.pods:
             request = self._requests(pod)
             self.used = added(self.used, request)
+            self._gone = subtracted(self._gone, request)
             if not is_preemptible(pod):
                 self.non_preemptible_used = added(self.non_preemptible_used, request)
 
@@ -74,6 +77,7 @@ class QuotaGate:
         if pod.key in self._quota.pods:
             request = self._requests(pod)
             self.used = without_negatives(subtracted(self.used, request))
+            self._gone = added(self._gone, request)
             if not is_preemptible(pod):
                 left = subtracted(self.non_preemptible_used, request)
                 self.non_preemptible_used = without_negatives(left)
@@ -124,7 +128,8 @@ class QuotaGate:
             if quota.name == ROOT_QUOTA:
                 break
             names.insert(0, quota.name)
-            limit, used = self._limit(quota), quota.used.every
+            limit = self._limit(quota)
+            used = without_negatives(subtracted(quota.used.every, self._gone))
             over = _over(masked(added(request, used), request.keys()), limit)
             if over:
                 return QuotaRefusal(

@@ -22,6 +22,7 @@ from bayplan.queues.tree import AmountRows
 from bayplan.snapshot import Snapshot
 from bayplan_plugins.queues.elastic_quota.features import QuotaFeatures
 from bayplan_plugins.queues.elastic_quota.following import FollowedQuotas, quota_objects
+from bayplan_plugins.queues.elastic_quota.gate import QuotaGate
 from bayplan_plugins.queues.elastic_quota.manager import QuotaManager
 from bayplan_plugins.queues.elastic_quota.overuse import OveruseMonitor, pods_to_revoke
 from bayplan_plugins.queues.elastic_quota.resource_lists import added, printed
@@ -123,18 +124,8 @@ class ElasticQuotaPolicy:
 
     def refusal(self, unit: Unit) -> str | None:
         """Refuse a unit whose minimum would exceed what its quota, or one above, may have."""
-        pods = unit.pods[: unit.min_placed]
         gate = self.followed.quotas.gate_of(unit.pods[0].pod)
-        if gate is None:
-            return None
-        every: Mapping[str, int] = {}
-        fixed: Mapping[str, int] = {}
-        for pod in pods:
-            every = added(every, pod.requests)
-            if not is_preemptible(pod.pod):
-                fixed = added(fixed, pod.requests)
-        refused = gate.refused(every, fixed)
-        return refused.message if refused is not None else None
+        return None if gate is None else _refused(gate, unit)
 
     def overrun(self, pod: PodInfo) -> str | None:
         """Refuse a pod that took its quota, or one above, beyond what it may have."""
@@ -162,8 +153,9 @@ class ElasticQuotaPolicy:
         never = any(pod.spec.preemption_policy == "Never" for pod in unit.pods)
         if action == "preempt":
             return None if never else PreemptPlan(self._handle, manager, unit, queue)
-        if self.refusal(unit) is not None:
-            # It says itself that its quota may not have more now.
+        own = self.followed.quotas.gate_of(unit.pods[0].pod, check_parents=False)
+        if own is not None and _refused(own, unit) is not None:
+            # The quota has its own already; those above it may be full of what others borrowed.
             return None
         return ReclaimPlan(self._handle, manager, unit, queue)
 
@@ -194,3 +186,15 @@ class ElasticQuotaPolicy:
 def _queues(snapshot: Snapshot) -> list[Queue]:
     objects = quota_objects(snapshot).items()
     return [queue_of(one) for name, one in objects if name not in BUILTIN_QUOTAS]
+
+
+def _refused(gate: QuotaGate, unit: Unit) -> str | None:
+    """Return why a gate does not let the minimum of a unit through; None if it does."""
+    every: Mapping[str, int] = {}
+    fixed: Mapping[str, int] = {}
+    for pod in unit.pods[: unit.min_placed]:
+        every = added(every, pod.requests)
+        if not is_preemptible(pod.pod):
+            fixed = added(fixed, pod.requests)
+    refused = gate.refused(every, fixed)
+    return refused.message if refused is not None else None

@@ -200,8 +200,11 @@ class Quotas:
 
     # Decisions ---------------------------------------------------------------------------
 
-    def gate_of(self, pod: Pod) -> QuotaGate | None:
-        """Return the limits of a pod's quota, for a trial; None for a pod without a quota."""
+    def gate_of(self, pod: Pod, check_parents: bool = True) -> QuotaGate | None:
+        """Return the limits of a pod's quota, for a trial; None for a pod without a quota.
+
+        :param check_parents: whether the limits above it count, where the arguments say so.
+        """
         home = self.home_of(pod)
         if home is None:
             return None
@@ -209,7 +212,7 @@ class Quotas:
             self.trees[home[0]],
             home[1],
             self.args.enable_runtime_quota,
-            self.args.enable_check_parent_quota,
+            check_parents and self.args.enable_check_parent_quota,
         )
 
     def refusal(self, pod: Pod) -> QuotaRefusal | None:
