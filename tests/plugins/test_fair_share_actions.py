@@ -151,6 +151,15 @@ def test_an_elastic_job_loses_its_surplus_first_and_the_youngest_pod_first() -> 
     assert evicted(cluster) == {"grows-2", "grows-3"}
 
 
+def test_an_elastic_job_gets_the_nodes_that_were_freed_for_its_minimum() -> None:
+    cluster = world(1, 4, queue("a", 4, limit=4))
+    add_job(cluster, "low", "a", pods=4)
+    cluster.advance(1)
+    add_job(cluster, "high", "a", pods=4, least=2, priority=75)
+    placed = cluster.advance(120)
+    assert set(placed) == {f"high-{index}" for index in range(4)}
+
+
 def test_a_young_job_is_safe_until_its_minimum_runtime_is_over() -> None:
     cluster = world(1, 2, queue("a", 0, reclaimMinRuntime="5m"), queue("b", 2))
     add_job(cluster, "a0", "a", gpus=2)

@@ -180,6 +180,9 @@ class FairSharePolicy:
         """Place what the minimum lacks together, then one pod at a time."""
         if unit.gang is None:
             return None
+        if unit.nominated:
+            # They count as placed, and yet it is they that are placed now.
+            return [pod for pod in unit.pods if pod.key in unit.nominated]
         ready = {pod.key for pod in unit.pods}
         return [pod for pod in next_pods(self._jobs.of_unit(unit, "")) if pod.key in ready]
 
