@@ -198,3 +198,29 @@ def test_a_job_is_told_which_running_jobs_end_before_it_can_start() -> None:
     assert line is not None
     assert (line.place, line.length) == (1, 1)
     assert [text.partition(",")[0] for text in line.waits_for] == ["default/short"]
+
+
+def test_what_preempted_in_a_full_queue_takes_the_place_though_others_like_it_were_refused() -> None:
+    limited = queue("lab", maxCapacity="{nvidia.com/gpu: 1}")
+    cluster = run(make_node("n1", gpu=2), limited, gpu_pod("low", "lab"))
+    urgent = [gpu_pod(f"urgent-{index}", "lab", priority=1) for index in range(2)]
+    cluster.add(*urgent)
+    cluster.schedule()
+    cluster.remove("low")
+    cluster.advance(60.0)
+    assert on_nodes(cluster) == {"urgent-0"}
+
+
+def test_a_queue_takes_back_what_a_sibling_borrowed_in_a_parent_that_is_full() -> None:
+    share = {"guaranteedCapacity": "{nvidia.com/gpu: 4}"}
+    queues = [
+        queue("team", **share, maxCapacity="{nvidia.com/gpu: 4}"),
+        queue("owner", **share, parent="team"),
+        queue("guest", parent="team"),
+    ]
+    running = [gpu_pod(f"g{index}", "guest", node="n1") for index in range(4)]
+    asking = [gpu_pod(f"p{index}", "owner") for index in range(4)]
+    for policy in ("fair_share", "capacity"):
+        args = {"configmap": {"policy": policy}}
+        cluster = run(make_node("n1", gpu=8), *queues, *running, *asking, args=args)
+        assert on_nodes(cluster) == {pod.metadata.name for pod in asking}, policy

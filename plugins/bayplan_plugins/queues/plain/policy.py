@@ -225,18 +225,24 @@ class PlainPolicy:
         if action != "reclaim" or not self._args.reclaim or self.name not in _SHARING:
             return None
         request = self.ledger.sum_of(unit.pods[: max(1, unit.min_placed)])
-        entitled = self.entitled()
-        tree = self.ledger.tree
-        for ancestor in tree.path(row):
-            after = tree.used[ancestor, : len(request)] + request
-            if ((request > 0) & (after > entitled[ancestor, : len(request)] + EPSILON)).any():
-                return f'reclaim: queue "{tree.name(ancestor)}" has what it may take back'
+        if self.has_enough(row, request):
+            return f'reclaim: queue "{self.ledger.tree.name(row)}" has what it may take back'
         return _Reclaim(self, self._handle, row, request)
 
-    def entitled(self) -> AmountRows:
-        """Return what each queue may take back from others."""
-        tree = self.ledger.tree
-        return np.minimum(tree.deserved, tree.demand) if self.name == "capacity" else self.fair()
+    def has_enough(self, row: int, request: AmountRows) -> bool:
+        """Tell whether a request would take a queue beyond what it may take back from others.
+
+        With ``capacity`` that is what it is guaranteed, of the resources that it names; a queue
+        that is guaranteed nothing of what is requested has enough.
+        """
+        tree, width = self.ledger.tree, len(request)
+        asked = request > 0
+        most = self.fair()[row, :width]
+        if self.name == "capacity":
+            most = tree.deserved[row, :width]
+            asked &= most > 0
+        after = tree.used[row, :width] + request
+        return not asked.any() or bool((asked & (after > most + EPSILON)).any())
 
 
 class _Reclaim:
@@ -265,10 +271,18 @@ class _Reclaim:
             yield jobs[max(over, key=self._policy._share)].pop()
 
     def _is_beyond(self, row: int) -> bool:
-        """Whether a queue, and its ancestor beside the unit's, have more than their share."""
+        """Whether a queue, and its ancestor beside the unit's, have more than their share.
+
+        The unit's side, up to that ancestor's sibling, has to stay within its own: what is above
+        both has what it had.
+        """
         tree, fair = self._policy.ledger.tree, self._policy.fair()
         branches = tree.branches(self._row, row)
         if branches is None:
+            return False
+        path = tree.path(self._row)
+        own = path[: path.index(branches[0]) + 1]
+        if any(self._policy.has_enough(ancestor, self._request) for ancestor in own):
             return False
         width = len(self._request)
         asked = self._request > 0
