@@ -75,6 +75,9 @@ class ClusterQueuePolicy:
         self._ticked_at = 0.0
         self._next_change: float | None = None
         self._foreign: set[str] = set()
+        self._admitted = 0
+        self._places: dict[str, int] = {}
+        """The order in which workloads were admitted; they get their nodes in the same one."""
         self._follow(handle.snapshot)
         rules = PodRules(
             queue_of=self.queue_of,
@@ -273,6 +276,9 @@ class ClusterQueuePolicy:
         with self._rehearsal.running(self._without_nodes()):
             while True:
                 result = self._admission.cycle(now)
+                for key in result.admitted:
+                    self._admitted += 1
+                    self._places[key] = self._admitted
                 if result.admitted or result.evicted:
                     tried.clear()
                 elif tried.issuperset(result.waiting):
@@ -280,10 +286,12 @@ class ClusterQueuePolicy:
                 tried |= set(result.waiting)
 
     def _without_nodes(self) -> Iterator[str]:
-        """Yield the workloads that are admitted, and have pods without nodes."""
-        for one in self._holders():
-            if not one.evicted and (one.key in self._jobs.jobs or self._pods.without_node(one.key)):
-                yield one.key
+        """Yield the workloads that are admitted, and have pods without nodes, in their order."""
+        holders = {one.key: one for one in self._holders()}
+        self._places = {key: place for key, place in self._places.items() if key in holders}
+        for key, one in sorted(holders.items(), key=lambda pair: self._places.get(pair[0], 0)):
+            if not one.evicted and (key in self._jobs.jobs or self._pods.without_node(key)):
+                yield key
 
     def node_labels(self, pod: PodInfo) -> Mapping[str, str]:
         """Return the labels of the nodes that a pod may use, by the flavors assigned to it."""
@@ -326,10 +334,11 @@ class ClusterQueuePolicy:
     # Order and limits --------------------------------------------------------------------
 
     def order(self, unit: Unit, added: float) -> tuple[float, ...]:
-        """Order by when quota was reserved, then by age."""
-        found = self._admission.store.workloads.get(self._pods.key_of(unit.pods[0]))
+        """Order by when quota was reserved, as admission tried whether they fit; then by age."""
+        key = self._pods.key_of(unit.pods[0])
+        found = self._admission.store.workloads.get(key)
         at = since(found, "QuotaReserved") if found is not None else None
-        return (at if at is not None else float("inf"), added)
+        return (at if at is not None else float("inf"), self._places.get(key, 0), added)
 
     def next_queue(self, heads: Mapping[str, Unit], action: str) -> str | None:
         """Return the queue whose first unit has quota for the longest."""
