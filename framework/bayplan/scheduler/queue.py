@@ -59,7 +59,8 @@ class QueuedUnit:
     :mod:`bayplan.scheduler.known_refusals`). ``actions`` counts those of its
     profile, ``strict`` says that it holds back its lane. ``told`` says that its pods know why they
     wait. ``arrival`` counts the units that came before it, ``version`` the changes of its pods and
-    their gates.
+    their gates. ``offered_for`` is the lane and shape of the units on whose behalf it is tried; its
+    own shape may change meanwhile.
     Entries of the queue's heaps with another ``ticket`` are stale.
     """
 
@@ -81,6 +82,7 @@ class QueuedUnit:
     told: bool = False
     arrival: int = 0
     version: int = 0
+    offered_for: _Group | None = None
     ticket: int = 0
 
     @property
@@ -339,6 +341,7 @@ class UnitQueue:
         if key is not None:
             self._offered[group] = key
             chosen = self._units[key]
+            chosen.offered_for = group
             chosen.action = 0
             ticket = chosen.ticket
             self._move(chosen, Place.ACTIVE)
@@ -347,8 +350,8 @@ class UnitQueue:
 
     def _offer_next(self, unit: QueuedUnit) -> None:
         """After an offered unit was tried, let the next of its group be tried."""
-        group = (unit.lane, unit.shape)
-        if self._offered.get(group) == unit.key:
+        group, unit.offered_for = unit.offered_for, None
+        if group is not None and self._offered.get(group) == unit.key:
             del self._offered[group]
             self._offer(group)
 
@@ -383,6 +386,7 @@ class UnitQueue:
         unit.refused_by = frozenset(refused_by)
         self._unschedulable.setdefault(unit.refused_by, {})[unit.key] = unit
         heapq.heappush(self._timed, (now + FLUSH_AFTER, unit.ticket, unit.key))
+        self._offer_next(unit)
 
     def not_placed(self, unit: QueuedUnit, everywhere: bool, now: float) -> None:
         """Record that an action did not place a unit of a lane.
