@@ -130,6 +130,8 @@ class Cycle:
     def _placements(self, unit: Unit, state: CycleState) -> Placements:
         """Return the placements to try, the unit's nominated nodes first."""
         offered = self._placer.offers(unit, EVERYWHERE, state)
+        if offered.of_queue:
+            return offered
         rows = self._snapshot.nodes.row_of
         held = {key: rows[node] for key, node in unit.nominated.items() if node in rows}
         if len(held) >= unit.min_placed and held.keys() == unit.nominated.keys():

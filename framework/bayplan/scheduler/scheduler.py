@@ -35,6 +35,7 @@ from bayplan.scheduler.event_handlers import EventHandlers
 from bayplan.scheduler.evictor import Evictor
 from bayplan.scheduler.gang_timeouts import GangTimeouts
 from bayplan.scheduler.handle import PluginHandle
+from bayplan.scheduler.nominator import Nomination
 from bayplan.scheduler.observer import Observer
 from bayplan.scheduler.permits import PermitWait
 from bayplan.scheduler.queue import Place, QueuedUnit
@@ -446,6 +447,8 @@ class Scheduler:
         result = run(unit, number, state.now, preempt=not nomination.victims and not queued.lane)
         if result.reserved or result.preemption is not None:
             state.nominator.forget(unit.key)
+        elif _is_useless(nomination, unit, result.decision):
+            self.evictor.give_up(nomination)
         else:
             state.nominator.resume(unit.key)
             if nomination.victims:
@@ -544,3 +547,14 @@ class Scheduler:
             # It has its nodes; an autoscaler need not add any.
             return ""
         return decision.message
+
+
+def _is_useless(nomination: Nomination, unit: Unit, decision: Decision) -> bool:
+    """Tell whether freed nodes cannot serve the unit any more.
+
+    Its queue does not take it now, or its gang has lost members since and needs more nodes than
+    were freed. What refuses it on its nodes may pass, such as devices that are still given back.
+    """
+    if nomination.victims or not nomination.action:
+        return False
+    return decision.of_queue or len(nomination.pods) < unit.min_placed
