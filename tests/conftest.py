@@ -9,13 +9,19 @@ from pathlib import Path
 
 import pytest
 from fastloop import FastLoop
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 from installation import install
 from plane import SCRIPT, ControlPlane, control_plane
 from xdist.scheduler import LoadScopeScheduling
 
 # The same examples each time, however slow the machine is.
 settings.register_profile("bayplan", deadline=None, derandomize=True)
+settings.register_profile(
+    "thorough",
+    deadline=None,
+    max_examples=int(os.environ.get("BAYPLAN_EXAMPLES", "2000")),
+    suppress_health_check=list(HealthCheck),
+)
 settings.load_profile("bayplan")
 
 _LIVE = Path(__file__).parent / "live"

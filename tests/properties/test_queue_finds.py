@@ -1,0 +1,85 @@
+"""Worlds of queues that once came to rest with idle nodes and jobs that fit on them."""
+
+from __future__ import annotations
+
+import pytest
+from queue_stories import Story
+from queue_worlds import DIALECTS, Job, Team, World
+
+LOST_MEMBERS_AFTER_NOMINATION = World(
+    (4, 4, 2),
+    (Team("q0", 5, 9, kept=2), Team("q1", 4, kept=1), Team("q2", 1), Team("q3", 0)),
+    (
+        Job("j0", "q0", 3, priority=1, late=True),
+        Job("j1", "q1", 2, 1, priority=1, late=True),
+        Job("j2", "q2", 4, gpu=4, priority=1),
+        Job("j3", "q3", 1, 1),
+        Job("j4", "q3", 4, priority=1),
+        Job("j5", "q2", 4, 2),
+        Job("j6", "q3", 4, late=True),
+        Job("j7", "q3", 4, gpu=2, late=True),
+    ),
+)
+"""A gang lost the members that it had, and kept one node, which is not enough for it."""
+
+SHARE_FELL_AFTER_NOMINATION = World(
+    (4, 2),
+    (Team("q0", 3, weight=3, priority=1, kept=1), Team("q1", 2, priority=1)),
+    (
+        Job("j0", "q0", 2, 2, priority=1, late=True),
+        Job("j1", "q0", 4, 1, 2, priority=1, late=True),
+        Job("j2", "q1", 1, 1),
+        Job("j3", "q1", 1, priority=1, late=True),
+        Job("j4", "q0", 3, priority=1),
+        Job("j5", "q0", 3, late=True),
+    ),
+)
+"""A job kept nodes that its queue did not let it use any more."""
+
+SHAPE_CHANGED_WHILE_TRIED = World(
+    (8,),
+    (
+        Team("left", 1, 1, has_children=True),
+        Team("right", 3, has_children=True),
+        Team("q0", 1, 7, "left", 3),
+        Team("q1", 3, None, "right", priority=1),
+    ),
+    (
+        Job("j0", "q1", 3, 2, 4, priority=1),
+        Job("j1", "q1", 4, 1, priority=1, late=True),
+        Job("j2", "q0", 3, 3, late=True),
+        Job("j3", "q1", 4, priority=1, late=True),
+        Job("j4", "q0", 1, 1, late=True),
+        Job("j5", "q0", 4, gpu=4, priority=1, late=True),
+    ),
+)
+"""Jobs waited for one like them that was tried first, and that was like them no more."""
+
+ADMITTED_IN_ANOTHER_ORDER = World(
+    (2, 4),
+    (Team("q0", 5), Team("q1", 0), Team("q2", 1), Team("q3", 0, 6)),
+    (
+        Job("j0", "q2", 2, 2, priority=1),
+        Job("j1", "q0", 2, gpu=4, priority=1),
+        Job("j2", "q1", 4, 3, priority=1, late=True),
+    ),
+)
+"""A workload was admitted beside another one, which then took its nodes."""
+
+
+@pytest.mark.parametrize(
+    ("dialect", "world"),
+    [
+        ("volcano capacity", LOST_MEMBERS_AFTER_NOMINATION),
+        ("volcano proportion", SHARE_FELL_AFTER_NOMINATION),
+        ("kai fair-share", SHAPE_CHANGED_WHILE_TRIED),
+        ("kueue cluster-queue", ADMITTED_IN_ANOTHER_ORDER),
+    ],
+)
+def test_no_room_is_left_idle(dialect: str, world: World) -> None:
+    story = Story(DIALECTS[dialect], world)
+    for late in (False, True):
+        story.come(job for job in world.jobs if job.late is late)
+        story.settle()
+    story.check_limits()
+    story.check_conservation()
