@@ -200,7 +200,9 @@ def test_a_job_is_told_which_running_jobs_end_before_it_can_start() -> None:
     assert [text.partition(",")[0] for text in line.waits_for] == ["default/short"]
 
 
-def test_what_preempted_in_a_full_queue_takes_the_place_though_others_like_it_were_refused() -> None:
+def test_what_preempted_in_a_full_queue_takes_the_place_though_others_like_it_were_refused() -> (
+    None
+):
     limited = queue("lab", maxCapacity="{nvidia.com/gpu: 1}")
     cluster = run(make_node("n1", gpu=2), limited, gpu_pod("low", "lab"))
     urgent = [gpu_pod(f"urgent-{index}", "lab", priority=1) for index in range(2)]
