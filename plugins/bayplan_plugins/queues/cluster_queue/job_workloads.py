@@ -69,6 +69,9 @@ class JobWorkloads:
         """The jobs that changed since they were last looked at; some may be gone."""
         self._key_of: dict[tuple[type, str], str] = {}
         self._of_pod: dict[str, str] = {}
+        self._of_owner: dict[str, str] = {}
+        """The keys by the uids of jobs and what is between them and their pods, which may outlive
+        them."""
         self._virtual: dict[str, tuple[object, list[PodInfo]]] = {}
         self._told: dict[str, _Told] = {}
         self.told = False
@@ -91,6 +94,7 @@ class JobWorkloads:
             self.changed[before] = None
         if after is not None:
             self._key_of[place] = after
+            self._of_owner[obj.metadata.uid] = after
             self.jobs[after] = queued_job(obj)
             self.changed[after] = None
 
@@ -124,9 +128,13 @@ class JobWorkloads:
     def key_of(self, pod: PodInfo) -> str | None:
         """Return the key of the workload of the job that a pod belongs to; None without one."""
         known = self._of_pod.get(pod.key)
-        if known is not None or not self._key_of:
+        if known is not None or not self._of_owner:
             return known
         return self._owner_key(pod.pod.metadata)
+
+    def forget(self, key: str) -> None:
+        """Forget a job that is gone with all its pods."""
+        self._of_owner = {uid: one for uid, one in self._of_owner.items() if one != key}
 
     def lives(self, pod: PodInfo, added: bool) -> None:
         """Note a pod that has become known, or has ended."""
@@ -136,10 +144,16 @@ class JobWorkloads:
             self._of_pod[pod.key] = key
 
     def _owner_key(self, metadata: ObjectMeta) -> str | None:
+        uids: list[str] = []
         for _ in range(_OWNERS_DEEP):
             owner = next((one for one in metadata.owner_references if one.controller), None)
             if owner is None:
                 return None
+            uids.append(owner.uid)
+            known = self._of_owner.get(owner.uid)
+            if known is not None:
+                self._of_owner |= dict.fromkeys(uids, known)
+                return known
             group = owner.api_version.rpartition("/")[0]
             kind = KINDS.get((group, owner.kind))
             if kind is None or kind.type not in QUEUED_KINDS:
@@ -148,8 +162,6 @@ class JobWorkloads:
             found = self._handle.snapshot.objects(kind.type).get(key)
             if found is None or found.metadata.uid != owner.uid:
                 return None
-            if (kind.type, key) in self._key_of:
-                return self._key_of[kind.type, key]
             metadata = found.metadata
         return None
 

@@ -162,13 +162,21 @@ class PodWorkloads:
             members = self.members(key)
             if not members:
                 self._set_of.pop(key, None)
-                if known is not None:
-                    admission.delete(known, now)
+                self._drop(admission, key, known, now)
             elif known is not None and known.metadata.owner_references:
                 continue
             elif (known is not None and has_quota(known)) or self.missing(members[0]) is None:
                 self._update(admission, key, members, now)
         return changed.keys() | jobs.keys()
+
+    def _drop(
+        self, admission: Admission, key: str, known: KueueWorkload | None, now: float
+    ) -> None:
+        """Give back the quota of a workload that is gone with its pods."""
+        if known is not None:
+            admission.delete(known, now)
+            if known.metadata.owner_references:
+                self._jobs.forget(key)
 
     def _refresh_jobs(self, admission: Admission, now: float) -> list[str]:
         """Bring admission in step with the jobs that changed, or whose pods did."""
@@ -180,8 +188,8 @@ class PodWorkloads:
             job = jobs.jobs.get(key)
             if job is None:
                 # Pods that still end keep the quota: others would have to share it with them.
-                if known is not None and not self.members(key):
-                    admission.delete(known, now)
+                if not self.members(key):
+                    self._drop(admission, key, known, now)
                 continue
             workload = jobs.workload_of(key, known)
             if job.state.end is not None:

@@ -2,89 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from kueue_builders import cluster_queue, cohort, flavor, local_queue
 from msgspec.structs import replace
+from queued_job_builders import (
+    GPU,
+    conditions,
+    job,
+    on_nodes,
+    one_queue,
+    running,
+    started,
+    workload_of,
+)
 
-from bayplan.api import KINDS, ApiObject, Job, KueueWorkload, Node, Pod
+from bayplan.api import KINDS, Job, KueueWorkload, Node, Pod
 from bayplan.api.kueue import AdmissionCheckState
 from bayplan.api.objects import decode_part
-from bayplan.cluster.embedded.assembly import start_controllers
 from bayplan.cluster.embedded.controllers import WorkloadControllers
 from bayplan.cluster.protocol import PatchFields
 from bayplan.testing import Cluster, make_node
-
-GPU = "nvidia.com/gpu"
-LABEL = "kueue.x-k8s.io/queue-name"
-
-
-def job(
-    name: str,
-    pods: int = 2,
-    queue: str = "lq",
-    gpu: int = 1,
-    annotations: dict[str, str] | None = None,
-    priority: int = 0,
-    **spec: Any,
-) -> Job:
-    container = {"name": "c", "resources": {"limits": {GPU: gpu}}}
-    template = {"spec": {"containers": [container], "priority": priority}}
-    metadata = {
-        "name": name,
-        "namespace": "default",
-        "labels": {LABEL: queue},
-        "annotations": annotations or {},
-    }
-    given = {
-        "parallelism": pods,
-        "completions": pods,
-        "suspend": True,
-        "template": template,
-        **spec,
-    }
-    return decode_part(Job, {"metadata": metadata, "spec": given})
-
-
-def started(*objects: ApiObject, args: dict[str, Any] | None = None) -> Cluster:
-    cluster = Cluster((), plugins={"Queues": args or {}})
-    start_controllers(cluster.api)
-    cluster.add(*objects)
-    cluster.schedule()
-    cluster.advance(5.0)
-    return cluster
-
-
-def one_queue(quota: int, **spec: Any) -> list[ApiObject]:
-    return [flavor("f", **spec), cluster_queue("cq", {"f": {GPU: quota}}), local_queue("lq", "cq")]
-
-
-def running(cluster: Cluster) -> set[str]:
-    """Return the names of the jobs that are not suspended."""
-    return {one.metadata.name for one in cluster.api.list(Job) if not one.spec.suspend}
-
-
-def on_nodes(cluster: Cluster) -> dict[str, int]:
-    """Return the number of pods that each job has on nodes."""
-    found: dict[str, int] = {}
-    for pod in cluster.api.list(Pod):
-        if pod.spec.node_name:
-            name = pod.metadata.labels["job-name"]
-            found[name] = found.get(name, 0) + 1
-    return found
-
-
-def workload_of(cluster: Cluster, name: str) -> KueueWorkload:
-    (found,) = [
-        one
-        for one in cluster.api.list(KueueWorkload)
-        if one.metadata.owner_references[0].name == name
-    ]
-    return found
-
-
-def conditions(cluster: Cluster, name: str) -> dict[str, str]:
-    return {one.type: one.status for one in workload_of(cluster, name).status.conditions}
 
 
 def test_a_job_runs_once_its_queue_has_quota() -> None:
@@ -280,3 +216,12 @@ def test_kueues_own_controllers_keep_their_workloads() -> None:
     cluster = started(foreign, *objects)
     assert running(cluster) == set()
     assert len(cluster.api.list(KueueWorkload)) == 1
+
+
+def test_pods_of_a_deleted_job_keep_its_quota_until_they_end() -> None:
+    cluster = started(make_node("n1", gpu=8), *one_queue(2), job("a"), job("b"))
+    cluster.api.delete(Job, "default/a")
+    cluster.advance(1.0)
+    assert on_nodes(cluster) == {"a": 2}
+    cluster.advance(60.0)
+    assert on_nodes(cluster) == {"b": 2}
