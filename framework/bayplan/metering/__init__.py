@@ -1,0 +1,1 @@
+"""What was used: every allocation and every capacity as a record, kept across restarts."""

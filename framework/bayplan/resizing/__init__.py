@@ -1,0 +1,1 @@
+"""Grows and shrinks elastic jobs, whatever kind they are."""
