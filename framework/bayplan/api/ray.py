@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Literal
 
 from bayplan.api.meta import ApiStruct, Condition, ObjectMeta, explicit
-from bayplan.api.pod import PodTemplate
+from bayplan.api.pod import Container, PodSpec, PodTemplate, ResourceRequirements
+from bayplan.api.quantity import Quantity
 
 __all__ = [
     "HeadGroup",
@@ -102,6 +103,18 @@ class RayJobSpec(ApiStruct, frozen=True):
     shutdown_after_job_finishes: bool = False
     ttl_seconds_after_finished: int = 0
     managed_by: str | None = None
+
+    def submitter_of(self, cluster: RayClusterSpec) -> PodTemplate:
+        """Return the template of the pod that submits the work; by default as KubeRay makes it."""
+        if self.submitter_pod_template is not None:
+            return self.submitter_pod_template
+        head = cluster.head_group_spec.template.spec.containers
+        amounts = {"cpu": Quantity("500m"), "memory": Quantity("200Mi")}
+        limits = {"cpu": Quantity("1"), "memory": Quantity("1Gi")}
+        resources = ResourceRequirements(requests=amounts, limits=limits)
+        image = head[0].image if head else ""
+        container = Container(name="ray-job-submitter", image=image, resources=resources)
+        return PodTemplate(spec=PodSpec(containers=(container,), restart_policy="Never"))
 
 
 class RayJobStatus(ApiStruct, frozen=True):

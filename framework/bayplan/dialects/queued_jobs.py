@@ -6,13 +6,15 @@ pod templates. Each kind has its own fields for it; this is what they have in co
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from bayplan.api import ApiObject, Job
+from bayplan.api import ApiObject, Job, JobSet, PyTorchJob, RayCluster, RayJob
+from bayplan.api.kubeflow import RunPolicy
 from bayplan.api.objects import kind_of
 from bayplan.api.pod import PodTemplate
+from bayplan.api.ray import RayClusterSpec, RayClusterStatus
 
 __all__ = ["QUEUED_KINDS", "JobPods", "JobState", "QueuedJob", "queued_job"]
 
@@ -21,7 +23,7 @@ __all__ = ["QUEUED_KINDS", "JobPods", "JobState", "QueuedJob", "queued_job"]
 class JobPods:
     """The pods of one template.
 
-    :param pointer: the JSON pointer of the template in the job.
+    :param pointer: the JSON pointer of the template in the job, "" where it is not in it.
     :param labels: labels that its pods have, beyond the template's.
     :param count_pointers: where the number of pods stands, if the job may run with fewer.
     :param least: the number of pods that it can run with.
@@ -81,6 +83,8 @@ class QueuedJob:
         return f"{self.obj.metadata.namespace}/{self.obj.metadata.name}"
 
 
+_SUSPEND: Mapping[str, Any] = {"/spec/suspend": True}
+_RESUME: Mapping[str, Any] = {"/spec/suspend": False}
 _LEAST = "kueue.x-k8s.io/job-min-parallelism"
 
 
@@ -100,24 +104,147 @@ def _batch_job(obj: ApiObject) -> QueuedJob:
         count_pointers=("/spec/parallelism",) if least is not None else (),
         least=least,
     )
-    ended = next(
-        (c for c in status.conditions if c.type in ("Complete", "Failed") and c.status == "True"),
-        None,
-    )
+    end = _end(status.conditions, "Complete", "Failed")
     succeeded = status.succeeded or 0
     left = max(0, (spec.completions if spec.completions is not None else wanted) - succeeded)
     state = JobState(
-        end=(ended.reason or f"Job{ended.type}", ended.message) if ended is not None else None,
-        succeeded=ended is not None and ended.type == "Complete",
+        end=end,
+        succeeded=_end(status.conditions, "Complete") is not None,
         started=("/status/startTime",) if status.start_time is not None else (),
         ready=(status.ready or 0) + succeeded,
         spare={"main": wanted - left} if left < wanted else {},
     )
-    suspend, resume = {"/spec/suspend": True}, {"/spec/suspend": False}
-    return QueuedJob(obj, (pods,), spec.suspend, suspend, resume, state)
+    return QueuedJob(obj, (pods,), spec.suspend, _SUSPEND, _RESUME, state)
 
 
-_READERS: dict[type, Callable[[ApiObject], QueuedJob]] = {Job: _batch_job}
+def _job_set(obj: ApiObject) -> QueuedJob:
+    assert isinstance(obj, JobSet), "read by its type"
+    states = {one.name: one for one in obj.status.replicated_jobs_status}
+    pods: list[JobPods] = []
+    ready, spare = 0, {}
+    for index, one in enumerate(obj.spec.replicated_jobs):
+        spec = one.template.spec
+        each = spec.parallelism
+        if spec.completions is not None:
+            each = min(each, spec.completions)
+        pods.append(
+            JobPods(
+                one.name,
+                spec.template,
+                one.replicas * each,
+                f"/spec/replicatedJobs/{index}/template/spec/template",
+                {"jobset.sigs.k8s.io/replicatedjob-name": one.name},
+            )
+        )
+        state = states.get(one.name)
+        if state is not None:
+            ready += (state.ready + state.succeeded) * each
+            if state.succeeded:
+                spare[one.name] = state.succeeded * each
+    end = _end(obj.status.conditions, "Completed", "Failed")
+    state_of = JobState(end, obj.status.terminal_state == "Completed", (), ready, spare)
+    return QueuedJob(obj, tuple(pods), obj.spec.suspend, _SUSPEND, _RESUME, state_of)
+
+
+def _pytorch_job(obj: ApiObject) -> QueuedJob:
+    assert isinstance(obj, PyTorchJob), "read by its type"
+    spec, status = obj.spec, obj.status
+    pods = [
+        JobPods(
+            kind.lower(),
+            one.template,
+            one.replicas,
+            f"/spec/pytorchReplicaSpecs/{kind}/template",
+            {"training.kubeflow.org/replica-type": kind.lower()},
+        )
+        for kind, one in sorted(spec.pytorch_replica_specs.items())
+    ]
+    counts = status.replica_statuses
+    end = _end(status.conditions, "Succeeded", "Failed")
+    state = JobState(
+        end,
+        any(c.type == "Succeeded" and c.status == "True" for c in status.conditions),
+        (),
+        sum(one.active + one.succeeded for one in counts.values()),
+        {kind.lower(): one.succeeded for kind, one in counts.items() if one.succeeded},
+    )
+    field = "/spec/runPolicy/suspend"
+    # A policy that says nothing may not be there at all.
+    absent = spec.run_policy == RunPolicy()
+    suspend: dict[str, Any] = {"/spec/runPolicy": {"suspend": True}} if absent else {field: True}
+    return QueuedJob(obj, tuple(pods), spec.run_policy.suspend, suspend, {field: False}, state)
+
+
+def _ray_cluster(obj: ApiObject) -> QueuedJob:
+    assert isinstance(obj, RayCluster), "read by its type"
+    pods = _ray_pods(obj.spec, "/spec")
+    state = JobState(ready=_ray_ready(obj.status))
+    return QueuedJob(obj, pods, obj.spec.suspend, _SUSPEND, _RESUME, state)
+
+
+def _ray_job(obj: ApiObject) -> QueuedJob:
+    assert isinstance(obj, RayJob), "read by its type"
+    spec, status = obj.spec, obj.status
+    pods: tuple[JobPods, ...] = ()
+    if spec.ray_cluster_spec is not None:
+        pods = _ray_pods(spec.ray_cluster_spec, "/spec/rayClusterSpec")
+    ready = _ray_ready(status.ray_cluster_status)
+    if spec.submission_mode == "K8sJobMode" and spec.ray_cluster_spec is not None:
+        own = "/spec/submitterPodTemplate" if spec.submitter_pod_template is not None else ""
+        name = {"job-name": obj.metadata.name}
+        pods = (*pods, JobPods("submitter", spec.submitter_of(spec.ray_cluster_spec), 1, own, name))
+        ready += status.job_status not in ("", "PENDING")
+    ended = status.job_deployment_status in ("Complete", "Failed")
+    state = JobState(
+        (status.reason or status.job_deployment_status, status.message) if ended else None,
+        status.job_status == "SUCCEEDED",
+        ready=ready,
+    )
+    return QueuedJob(obj, pods, spec.suspend, _SUSPEND, _RESUME, state)
+
+
+def _ray_pods(spec: RayClusterSpec, pointer: str) -> tuple[JobPods, ...]:
+    head = JobPods(
+        "head",
+        spec.head_group_spec.template,
+        1,
+        f"{pointer}/headGroupSpec/template",
+        {"ray.io/node-type": "head"},
+    )
+    workers = (
+        JobPods(
+            group.group_name.lower(),
+            group.template,
+            group.wanted * group.num_of_hosts,
+            f"{pointer}/workerGroupSpecs/{index}/template",
+            {"ray.io/node-type": "worker", "ray.io/group": group.group_name},
+        )
+        for index, group in enumerate(spec.worker_group_specs)
+    )
+    return head, *workers
+
+
+def _ray_ready(status: RayClusterStatus) -> int:
+    """Return how many pods of a Ray cluster are ready, its head included."""
+    head = any(one.type == "HeadPodReady" and one.status == "True" for one in status.conditions)
+    return status.ready_worker_replicas + head
+
+
+def _end(conditions: Iterable[Any], *kinds: str) -> tuple[str, str] | None:
+    """Return reason and message of the first of some conditions that is true."""
+    for one in conditions:
+        if one.type in kinds and one.status == "True":
+            return one.reason or f"Job{one.type}", one.message
+    return None
+
+
+_READERS: dict[type, Callable[[ApiObject], QueuedJob]] = {
+    Job: _batch_job,
+    JobSet: _job_set,
+    PyTorchJob: _pytorch_job,
+    RayJob: _ray_job,
+    RayCluster: _ray_cluster,
+}
 QUEUED_KINDS: tuple[type[ApiObject], ...] = tuple(_READERS)
 """The kinds of jobs that can be suspended."""
 

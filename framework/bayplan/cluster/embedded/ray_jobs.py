@@ -11,8 +11,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from bayplan.api import Job, ObjectMeta, Quantity, RayCluster, RayJob
-from bayplan.api.pod import Container, PodSpec, PodTemplate, ResourceRequirements
+from bayplan.api import Job, ObjectMeta, RayCluster, RayJob
 from bayplan.api.ray import RayClusterSpec, RayClusterStatus, RayJobStatus
 from bayplan.api.workloads import JobSpec
 from bayplan.cluster.embedded.children import Children, part_of, reference_of
@@ -116,8 +115,7 @@ class RayJobController:
         return self._with_cluster(status, found)
 
     def _make_submitter(self, owner: RayJob, found: RayCluster) -> None:
-        head = found.spec.head_group_spec.template
-        template = owner.spec.submitter_pod_template or _submitter(head)
+        template = owner.spec.submitter_of(found.spec)
         annotations = dict(template.metadata.annotations)
         duration = owner.metadata.annotations.get(DURATION_ANNOTATION)
         if duration is not None:
@@ -189,13 +187,3 @@ def _origin(owner: RayJob) -> dict[str, str]:
         "ray.io/originated-from-cr-name": owner.metadata.name,
         "ray.io/originated-from-crd": "RayJob",
     }
-
-
-def _submitter(head: PodTemplate) -> PodTemplate:
-    """Return the template of a submitter, which has the image of the cluster's head."""
-    amounts = {"cpu": Quantity("500m"), "memory": Quantity("200Mi")}
-    limits = {"cpu": Quantity("1"), "memory": Quantity("1Gi")}
-    image = head.spec.containers[0].image if head.spec.containers else ""
-    resources = ResourceRequirements(requests=amounts, limits=limits)
-    container = Container(name="ray-job-submitter", image=image, resources=resources)
-    return PodTemplate(spec=PodSpec(containers=(container,), restart_policy="Never"))

@@ -60,7 +60,8 @@ def restored_fields(job: QueuedJob, workload: KueueWorkload) -> dict[str, Any]:
 def _with_templates(job: QueuedJob, workload: KueueWorkload) -> list[tuple[JobPods, PodSpec]]:
     """Return the templates of a job, each with the spec that it came with."""
     given = {one.name: one.template.spec for one in workload.spec.pod_sets}
-    return [(pods, given[pods.name]) for pods in job.pods if pods.name in given]
+    own = (pods for pods in job.pods if pods.pointer)
+    return [(pods, given[pods.name]) for pods in own if pods.name in given]
 
 
 def _template_fields(pods: JobPods, wanted: PodSpec) -> dict[str, Any]:

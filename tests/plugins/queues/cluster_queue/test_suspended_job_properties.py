@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from hypothesis import given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from kueue_builders import cluster_queue, cohort, flavor, local_queue
 from queued_job_builders import GPU, conditions, job, started
@@ -84,7 +85,7 @@ def state(cluster: Cluster) -> dict[str, bool]:
     return {one.metadata.name: one.spec.suspend for one in cluster.api.list(Job)}
 
 
-@settings(max_examples=1500, deadline=None)
+@examples(40)
 @given(policies, changes)
 def test_jobs_run_as_they_are_admitted_and_it_settles(
     preemption: dict[str, Any], events: list[Change]

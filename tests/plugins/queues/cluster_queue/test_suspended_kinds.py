@@ -1,0 +1,152 @@
+"""Kueue's quota for every kind of job that can be suspended."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from kueue_builders import cluster_queue, flavor, local_queue
+from queued_job_builders import LABEL, started, workload_of
+
+from bayplan.api import ApiObject, Pod
+from bayplan.dialects.queued_jobs import QUEUED_KINDS, queued_job
+from bayplan.testing import Cluster, make_node, make_object
+
+GPU = "nvidia.com/gpu"
+
+
+def template(gpu: int) -> dict[str, Any]:
+    container = {"name": "c", "image": "i", "resources": {"limits": {GPU: gpu}}}
+    return {"spec": {"containers": [container], "restartPolicy": "Never"}}
+
+
+def job(name: str) -> dict[str, Any]:
+    spec = {"parallelism": 3, "completions": 3, "template": template(1), "suspend": True}
+    return {"apiVersion": "batch/v1", "kind": "Job", "spec": spec}
+
+
+def job_set(name: str) -> dict[str, Any]:
+    groups = [
+        {"name": kind, "replicas": count, "template": {"spec": {"template": template(gpu)}}}
+        for kind, count, gpu in (("driver", 1, 0), ("workers", 3, 1))
+    ]
+    spec = {"replicatedJobs": groups, "suspend": True}
+    return {"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "spec": spec}
+
+
+def pytorch_job(name: str) -> dict[str, Any]:
+    replicas = {
+        "Master": {"replicas": 1, "template": template(1)},
+        "Worker": {"replicas": 2, "template": template(1)},
+    }
+    spec = {"pytorchReplicaSpecs": replicas, "runPolicy": {"suspend": True}}
+    return {"apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "spec": spec}
+
+
+def ray_cluster(name: str) -> dict[str, Any]:
+    workers = {"groupName": "w", "replicas": 3, "maxReplicas": 3, "template": template(1)}
+    spec = {"headGroupSpec": {"template": template(0)}, "workerGroupSpecs": [workers]}
+    return {"apiVersion": "ray.io/v1", "kind": "RayCluster", "spec": {**spec, "suspend": True}}
+
+
+def ray_job(name: str) -> dict[str, Any]:
+    cluster = ray_cluster(name)["spec"]
+    del cluster["suspend"]
+    spec = {"rayClusterSpec": cluster, "suspend": True, "shutdownAfterJobFinishes": True}
+    return {"apiVersion": "ray.io/v1", "kind": "RayJob", "spec": spec}
+
+
+KINDS = {
+    "Job": job,
+    "JobSet": job_set,
+    "PyTorchJob": pytorch_job,
+    "RayCluster": ray_cluster,
+    "RayJob": ray_job,
+}
+
+
+def make(kind: str, name: str, priority: int = 0) -> ApiObject:
+    content = KINDS[kind](name)
+    labels = {LABEL: "lq", "kueue.x-k8s.io/priority-class": f"p{priority}"}
+    content["metadata"] = {"name": name, "labels": labels}
+    return make_object(content)
+
+
+def world() -> list[ApiObject]:
+    """Return a queue for one of two jobs, whose flavor has a label."""
+    preemption = {"withinClusterQueue": "LowerPriority"}
+    version = "kueue.x-k8s.io/v1beta2"
+    classes = [
+        make_object(
+            {
+                "apiVersion": version,
+                "kind": "WorkloadPriorityClass",
+                "metadata": {"name": f"p{value}"},
+                "value": value,
+            }
+        )
+        for value in (0, 10)
+    ]
+    quota = {GPU: 4, "cpu": 100, "memory": 2**40}
+    queue = cluster_queue("cq", {"f": quota}, preemption=preemption)
+    nodes = [make_node("n1", cpu=64, gpu=8, labels={"k": "f"}), make_node("n2", cpu=64, gpu=8)]
+    return [*nodes, *classes, flavor("f", nodeLabels={"k": "f"}), queue, local_queue("lq", "cq")]
+
+
+def suspended(cluster: Cluster, kind: str) -> dict[str, bool]:
+    (type_,) = (one for one in QUEUED_KINDS if one.__name__ == kind)
+    return {one.metadata.name: queued_job(one).suspended for one in cluster.api.list(type_)}
+
+
+def gpus(cluster: Cluster) -> int:
+    return sum(
+        int(one.amount)
+        for pod in cluster.api.list(Pod)
+        if pod.spec.node_name == "n1"
+        for container in pod.spec.containers
+        if (one := container.resources.limits.get(GPU)) is not None
+    )
+
+
+def test_every_kind_is_tried() -> None:
+    assert {one.__name__ for one in QUEUED_KINDS} == KINDS.keys()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_job_waits_runs_where_its_flavor_is_and_makes_way(kind: str) -> None:
+    cluster = started(*world(), make(kind, "a"))
+    cluster.advance(30.0)
+    assert suspended(cluster, kind) == {"a": False}
+    assert gpus(cluster) == 3
+    cluster.add(make(kind, "b"))
+    cluster.advance(30.0)
+    assert suspended(cluster, kind) == {"a": False, "b": True}
+    cluster.add(make(kind, "c", 10))
+    cluster.advance(120.0)
+    assert suspended(cluster, kind) == {"a": True, "b": True, "c": False}
+    assert gpus(cluster) == 3
+    (type_,) = (one for one in QUEUED_KINDS if one.__name__ == kind)
+    first = cluster.api.get(type_, "default/a")
+    assert first is not None
+    assert not any(pods.template.spec.node_selector for pods in queued_job(first).pods)
+    cluster.api.delete(type_, "default/c")
+    cluster.advance(120.0)
+    assert list(suspended(cluster, kind).values()).count(False) == 1
+    assert gpus(cluster) == 3
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_workload_has_a_pod_set_for_each_template(kind: str) -> None:
+    cluster = started(*world(), make(kind, "a"))
+    sets = {one.name: one.count for one in workload_of(cluster, "a").spec.pod_sets}
+    ray = {"head": 1, "w": 3}
+    assert (
+        sets
+        == {
+            "Job": {"main": 3},
+            "JobSet": {"driver": 1, "workers": 3},
+            "PyTorchJob": {"master": 1, "worker": 2},
+            "RayCluster": ray,
+            "RayJob": {**ray, "submitter": 1},
+        }[kind]
+    )
