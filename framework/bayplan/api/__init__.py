@@ -62,6 +62,7 @@ from bayplan.api.workloads import (
     Job,
     ReplicaSet,
     StatefulSet,
+    VolcanoCommand,
     VolcanoJob,
 )
 
@@ -124,6 +125,7 @@ __all__ = [
     "Taint",
     "Toleration",
     "Topology",
+    "VolcanoCommand",
     "VolcanoJob",
     "VolcanoPodGroup",
     "VolcanoQueue",

@@ -70,6 +70,7 @@ from bayplan.api.workloads import (
     Job,
     ReplicaSet,
     StatefulSet,
+    VolcanoCommand,
     VolcanoJob,
 )
 
@@ -112,6 +113,7 @@ ApiObject: TypeAlias = (
     | DaemonSet
     | ControllerRevision
     | VolcanoJob
+    | VolcanoCommand
     | JobSet
     | PyTorchJob
     | RayJob
@@ -191,6 +193,7 @@ _KINDS = (
     Kind("apps", "DaemonSet", ("v1",), DaemonSet),
     Kind("batch", "Job", ("v1",), Job),
     Kind("batch.volcano.sh", "Job", ("v1alpha1",), VolcanoJob),
+    Kind("bus.volcano.sh", "Command", ("v1alpha1",), VolcanoCommand),
     Kind("jobset.x-k8s.io", "JobSet", ("v1alpha2",), JobSet),
     Kind("kubeflow.org", "PyTorchJob", ("v1",), PyTorchJob),
     Kind("ray.io", "RayJob", ("v1",), RayJob),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from bayplan.api.meta import ApiStruct, LabelSelector, ObjectMeta, explicit
+from bayplan.api.meta import ApiStruct, LabelSelector, ObjectMeta, OwnerReference, explicit
 from bayplan.api.pod import PodTemplate
 from bayplan.api.podgroup import NetworkTopologySpec
 from bayplan.api.volume_claim import PersistentVolumeClaimTemplate
@@ -25,6 +25,7 @@ __all__ = [
     "ReplicaSetStatus",
     "StatefulSet",
     "StatefulSetStatus",
+    "VolcanoCommand",
     "VolcanoJob",
     "VolcanoJobState",
     "VolcanoJobStatus",
@@ -311,6 +312,7 @@ class VolcanoJobSpec(ApiStruct, frozen=True):
     scheduler_name: str = explicit("volcano")
     priority_class_name: str = ""
     network_topology: NetworkTopologySpec | None = None
+    max_retry: int = explicit(3)
 
 
 class VolcanoJobState(ApiStruct, frozen=True):
@@ -342,3 +344,16 @@ class VolcanoJob(ApiStruct, frozen=True):
     metadata: ObjectMeta = ObjectMeta()
     spec: VolcanoJobSpec = explicit(VolcanoJobSpec())
     status: VolcanoJobStatus = VolcanoJobStatus()
+
+
+class VolcanoCommand(ApiStruct, frozen=True):
+    """bus.volcano.sh/v1alpha1 Command: what Volcano's controller is to do to a job, once.
+
+    ``action`` is AbortJob, ResumeJob, RestartJob, TerminateJob or CompleteJob.
+    """
+
+    metadata: ObjectMeta = ObjectMeta()
+    action: str = ""
+    target: OwnerReference | None = None
+    reason: str = ""
+    message: str = ""

@@ -6,7 +6,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from bayplan.api import Job, Pod, VolcanoJob
+from bayplan.api import Job, Pod, VolcanoCommand, VolcanoJob, VolcanoPodGroup
 from bayplan.profiles.loading import default_profiles
 from bayplan.simulation import Simulation
 from bayplan.testing import make_node, make_object
@@ -134,7 +134,7 @@ def test_completed_indexes_are_written_as_ranges() -> None:
     assert job_of(simulation(spec, duration="1s")).status.completed_indexes == "0-4"
 
 
-def volcano(duration: str, until: float) -> VolcanoJob:
+def volcano_simulation(duration: str, until: float) -> Simulation:
     job = make_object(
         {
             "apiVersion": "batch.volcano.sh/v1alpha1",
@@ -146,7 +146,11 @@ def volcano(duration: str, until: float) -> VolcanoJob:
     made = Simulation(default_profiles(), until=until)
     made.create([make_node("n", cpu=8), job])
     made.run()
-    found = made.cluster.get(VolcanoJob, KEY)
+    return made
+
+
+def volcano(duration: str, until: float) -> VolcanoJob:
+    found = volcano_simulation(duration, until).cluster.get(VolcanoJob, KEY)
     assert found is not None
     return found
 
@@ -157,3 +161,50 @@ def test_a_volcano_job_has_the_phase_of_its_pods() -> None:
     done = volcano("10s", until=60).status
     assert (done.state.phase, done.running, done.succeeded) == ("Completed", 0, 2)
     assert done.state.last_transition_time == "2000-01-01T00:00:10Z"
+
+
+def commanded(made: Simulation, action: str) -> VolcanoJob:
+    target = {"apiVersion": "batch.volcano.sh/v1alpha1", "kind": "Job", "name": "x", "uid": "u"}
+    command = make_object(
+        {
+            "apiVersion": "bus.volcano.sh/v1alpha1",
+            "kind": "Command",
+            "metadata": {"name": action.lower()},
+            "action": action,
+            "target": target,
+        }
+    )
+    made.create([command])
+    made.run()
+    assert made.cluster.list(VolcanoCommand) == []
+    job = made.cluster.get(VolcanoJob, KEY)
+    assert job is not None
+    return job
+
+
+def test_a_volcano_job_is_aborted_and_resumed_by_commands() -> None:
+    made = volcano_simulation("", until=600)
+    job = commanded(made, "AbortJob")
+    assert (job.status.state.phase, made.pods(), made.cluster.list(VolcanoPodGroup)) == (
+        *("Aborted", [], []),
+    )
+    job = commanded(made, "ResumeJob")
+    assert (job.status.state.phase, job.status.running, job.status.retry_count) == ("Running", 2, 1)
+    assert len(made.cluster.list(VolcanoPodGroup)) == 1
+
+
+def test_a_volcano_job_fails_when_it_is_resumed_too_often() -> None:
+    made = volcano_simulation("", until=600)
+    for _ in range(2):
+        commanded(made, "AbortJob")
+        assert commanded(made, "ResumeJob").status.state.phase == "Running"
+    commanded(made, "AbortJob")
+    job = commanded(made, "ResumeJob")
+    assert (job.status.state.phase, made.pods()) == ("Failed", [])
+
+
+def test_a_command_that_a_phase_forbids_changes_nothing() -> None:
+    made = volcano_simulation("", until=600)
+    assert commanded(made, "ResumeJob").status.state.phase == "Running"
+    assert commanded(made, "TerminateJob").status.state.phase == "Terminated"
+    assert commanded(made, "ResumeJob").status.state.phase == "Terminated"

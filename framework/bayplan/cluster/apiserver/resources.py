@@ -160,9 +160,11 @@ _WITHOUT_STATUS = {
     "workloads",
     "configmaps",
     "controllerrevisions",
+    "commands",
 }
 _CUSTOM = (
     "batch.volcano.sh",
+    "bus.volcano.sh",
     "jobset.x-k8s.io",
     "kubeflow.org",
     "ray.io",

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from bayplan.api import ObjectMeta, OwnerReference, Pod, VolcanoJob, VolcanoPodGroup
+from bayplan.api import ObjectMeta, OwnerReference, Pod, VolcanoCommand, VolcanoJob, VolcanoPodGroup
 from bayplan.api.meta import LabelSelector
 from bayplan.api.object_key import object_key
 from bayplan.api.podgroup import SubGroupPolicy, VolcanoPodGroupSpec
-from bayplan.api.workloads import VolcanoJobState, VolcanoJobStatus, VolcanoTask
+from bayplan.api.workloads import VolcanoTask
 from bayplan.cluster.embedded.store import MemoryCluster
+from bayplan.cluster.embedded.volcano_status import commanded, least_of, makes_pods, status_of
 from bayplan.cluster.protocol import WatchEvent, WatchType
 from bayplan.dialects.volcano import GROUP_ANNOTATION, TASK_ANNOTATION
 from bayplan.errors import AlreadyExists, InputError
@@ -23,8 +24,6 @@ __all__ = ["VolcanoJobs"]
 _INDEX = "volcano.sh/task-index"
 _PARTITION = "volcano.sh/partition-id"
 _JOB = "volcano.sh/job-name"
-_ENDED = ("Completed", "Failed", "Terminated", "Aborted")
-"""Phases in which no pod is created."""
 
 
 class VolcanoJobs:
@@ -44,6 +43,9 @@ class VolcanoJobs:
                 self._delete(obj)
             else:
                 self._request(object_key(obj))
+        elif isinstance(obj, VolcanoCommand):
+            if event.type is WatchType.ADDED:
+                self._cluster.clock.call_later(0, lambda: self._carry_out(obj))
         elif isinstance(obj, Pod):
             name = obj.metadata.labels.get(_JOB)
             if name:
@@ -54,6 +56,23 @@ class VolcanoJobs:
                 else:
                     pods[obj.key] = None
                 self._request(job)
+
+    def _carry_out(self, command: VolcanoCommand) -> None:
+        """Do once what a command says; a job whose phase forbids it stays as it is."""
+        key = object_key(command)
+        if self._cluster.get(VolcanoCommand, key) is None:
+            return
+        self._cluster.delete(VolcanoCommand, key)
+        name = command.target.name if command.target is not None else ""
+        job = self._cluster.get(VolcanoJob, f"{command.metadata.namespace}/{name}")
+        if job is None:
+            return
+        now = self._cluster.timestamp()
+        status = commanded(job.status, command.action, now)
+        if status is None:
+            return
+        self._delete(job, keep_ended=command.action != "RestartJob")
+        self._cluster.update(replace(job, status=status))
 
     def _request(self, key: str) -> None:
         if not self._dirty:
@@ -70,9 +89,14 @@ class VolcanoJobs:
             elif not self._pods.get(key):
                 self._pods.pop(key, None)
 
-    def _delete(self, job: VolcanoJob) -> None:
+    def _delete(self, job: VolcanoJob, keep_ended: bool = False) -> None:
+        """Delete the pods of a job and its group.
+
+        :param keep_ended: whether pods that succeeded or failed stay.
+        """
         for pod in self._own(job):
-            self._cluster.delete(Pod, pod.key)
+            if not keep_ended or pod.status.phase not in ("Succeeded", "Failed"):
+                self._cluster.delete(Pod, pod.key)
         group = f"{job.metadata.namespace}/{_group_name(job)}"
         if self._cluster.get(VolcanoPodGroup, group) is not None:
             self._cluster.delete(VolcanoPodGroup, group)
@@ -88,13 +112,13 @@ class VolcanoJobs:
         ]
 
     def _write_status(self, job: VolcanoJob) -> None:
-        status = _status_of(job, self._own(job), self._cluster.timestamp())
+        status = status_of(job, self._own(job), self._cluster.timestamp())
         if status != job.status:
             self._cluster.update(replace(job, status=status))
 
     def _reconcile(self, job: VolcanoJob) -> None:
         meta = job.metadata
-        if job.status.state.phase in _ENDED:
+        if not makes_pods(job.status):
             return
         if self._cluster.get(VolcanoPodGroup, f"{meta.namespace}/{_group_name(job)}") is None:
             self._cluster.create(_group_of(job))
@@ -121,41 +145,6 @@ class VolcanoJobs:
         self._cluster.create_from(pod, held, Pod(spec=task.template.spec))
 
 
-def _status_of(job: VolcanoJob, pods: list[Pod], now: str) -> VolcanoJobStatus:
-    """Return a job's status, as the states Pending and Running of Volcano's controller set it."""
-    old = job.status
-    gone = sum(pod.metadata.deletion_timestamp is not None for pod in pods)
-    phases = [pod.status.phase for pod in pods if pod.metadata.deletion_timestamp is None]
-    total = sum(task.replicas for task in job.spec.tasks)
-    status = VolcanoJobStatus(
-        state=old.state,
-        min_available=_least(job),
-        pending=phases.count("Pending"),
-        running=phases.count("Running"),
-        succeeded=phases.count("Succeeded"),
-        failed=phases.count("Failed"),
-        terminating=gone,
-        unknown=phases.count("Unknown"),
-        retry_count=old.retry_count,
-    )
-    phase = old.state.phase or "Pending"
-    ended = status.succeeded + status.failed
-    if phase in _ENDED:
-        return replace(status, state=old.state)
-    if total and ended == total:
-        phase = "Completed" if status.succeeded >= status.min_available else "Failed"
-    elif status.running + ended >= status.min_available:
-        phase = "Running"
-    if phase == old.state.phase:
-        return status
-    return replace(status, state=VolcanoJobState(phase, last_transition_time=now))
-
-
-def _least(job: VolcanoJob) -> int:
-    total = sum(task.replicas for task in job.spec.tasks)
-    return job.spec.min_available if job.spec.min_available is not None else total
-
-
 def _group_name(job: VolcanoJob) -> str:
     return f"{job.metadata.name}-{job.metadata.uid}"
 
@@ -171,7 +160,7 @@ def _task_name(task: VolcanoTask, position: int) -> str:
 
 def _group_of(job: VolcanoJob) -> VolcanoPodGroup:
     spec = job.spec
-    total, least = sum(task.replicas for task in spec.tasks), _least(job)
+    total, least = sum(task.replicas for task in spec.tasks), least_of(job)
     policies = []
     for position, task in enumerate(spec.tasks):
         partition = task.partition_policy

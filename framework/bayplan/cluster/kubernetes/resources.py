@@ -7,7 +7,17 @@ from typing import Any
 
 import msgspec
 
-from bayplan.api import KINDS, ApiObject, DaemonSet, Deployment, Kind, Node, ObjectMeta, Pod
+from bayplan.api import (
+    KINDS,
+    ApiObject,
+    DaemonSet,
+    Deployment,
+    Kind,
+    Node,
+    ObjectMeta,
+    Pod,
+    VolcanoCommand,
+)
 from bayplan.api.configmap import ConfigMap
 from bayplan.api.objects import DecodeError, decode_json
 
@@ -15,7 +25,7 @@ __all__ = ["SNAPSHOT", "WATCHED", "WatchedResource", "is_required", "what_is_use
 
 _FIRST = (Node,)
 _LAST = (Pod,)
-_UNREAD = (DaemonSet, Deployment, ConfigMap)
+_UNREAD = (DaemonSet, Deployment, ConfigMap, VolcanoCommand)
 _POD = KINDS["", "Pod"]
 _USES = ("containers", "initContainers", "overhead", "nodeName", "priority", "schedulerName")
 
