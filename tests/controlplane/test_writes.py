@@ -21,6 +21,7 @@ from installation import path_of
 from live_cluster import EVENTS, Content, LiveCluster
 from msgspec.structs import replace
 from plane import SECONDS, ControlPlane, wait_until
+from queued_job_builders import suspended_content
 
 from bayplan.api import (
     ApiObject,
@@ -124,6 +125,7 @@ from bayplan.cluster.protocol import (
     SelectNode,
     Write,
 )
+from bayplan.dialects.queued_jobs import QUEUED_KINDS, queued_job
 from bayplan.errors import ClusterError, Conflict
 from bayplan.live.election import Election
 from bayplan.live.token_reviews import TokenReviews
@@ -551,6 +553,30 @@ def test_a_job_that_runs_is_suspended_and_gets_its_template_back(
     assert found.suspend
     assert not found.template.spec.node_selector
     assert not found.template.spec.tolerations
+
+
+@needs(
+    "patch jobsets.jobset.x-k8s.io",
+    "patch pytorchjobs.kubeflow.org",
+    "patch rayclusters.ray.io",
+    "patch rayjobs.ray.io",
+)
+def test_every_kind_of_job_is_resumed(wire: Wire, real: LiveCluster) -> None:
+    for type_ in QUEUED_KINDS:
+        kind = type_.__name__
+        if kind == "Job":
+            continue
+        real.apply([suspended_content(kind, "x")])
+        found = queued_job(wire.get(type_, "default/x"))
+        chosen = {
+            f"{one.pointer}/spec/nodeSelector": {"kind": "b"} for one in found.pods if one.pointer
+        }
+        fields = {**chosen, **found.resume}
+        wire.carry_out(PatchFields(type_, "default/x", found.obj.metadata.uid, fields))
+        after = queued_job(wire.get(type_, "default/x"))
+        assert not after.suspended
+        selectors = [one.template.spec.node_selector for one in after.pods if one.pointer]
+        assert selectors == [{"kind": "b"}] * len(chosen)
 
 
 @needs("patch pods")

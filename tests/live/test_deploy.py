@@ -29,6 +29,7 @@ from deployed import (
     only,
 )
 from msgspec import structs
+from queued_job_builders import KINDS, suspended_content
 from stage import Stage, stage
 
 from bayplan.api import ApiObject, Job, ObjectMeta, ResourceClaim, VolcanoPodGroup
@@ -48,6 +49,7 @@ from bayplan.cluster.apiserver import Role, ServedCluster
 from bayplan.cluster.kubernetes.resources import WATCHED
 from bayplan.cluster.manifests import load_manifests
 from bayplan.cluster.protocol import Event, PatchStatus
+from bayplan.dialects.queued_jobs import QUEUED_KINDS, queued_job
 from bayplan.errors import ClusterError
 from bayplan.live.app import DRAIN_SECONDS, RELEASE_SECONDS, LiveApp
 from bayplan.live.token_reviews import TokenReviews
@@ -478,11 +480,13 @@ async def suspended_jobs_get_quota(audit: Audit) -> None:
     """One runs and is suspended again for another, and a gated pod takes its place."""
     label = {"kueue.x-k8s.io/queue-name": "lq"}
     kueue = "kueue.x-k8s.io/v1beta2"
-    quota = {"name": "f", "resources": [{"name": "cpu", "nominalQuota": 1}]}
+    amounts = {"cpu": 1, "memory": "1Gi", "nvidia.com/gpu": 3}
+    resources = [{"name": name, "nominalQuota": most} for name, most in amounts.items()]
+    quota = {"name": "f", "resources": resources}
     spec = {
         "namespaceSelector": {},
         "preemption": {"withinClusterQueue": "LowerPriority"},
-        "resourceGroups": [{"coveredResources": ["cpu"], "flavors": [quota]}],
+        "resourceGroups": [{"coveredResources": list(amounts), "flavors": [quota]}],
     }
     queues: list[dict[str, Any]] = [
         {"kind": "ResourceFlavor", "metadata": {"name": "f"}, "spec": {"nodeLabels": {"a": "b"}}},
@@ -500,7 +504,10 @@ async def suspended_jobs_get_quota(audit: Audit) -> None:
             {"apiVersion": "batch/v1", "kind": "Job", "metadata": meta, "spec": content}
         )
 
-    async with scheduling(audit, [make_node("n", cpu=4, labels={"a": "b"}), *objects]) as (made, _):
+    async with scheduling(audit, [make_node("n", cpu=4, gpu=4, labels={"a": "b"}), *objects]) as (
+        made,
+        _,
+    ):
         made.create(job("low", 0))
         await made.run_out()
         assert len(made.placements()) == 1
@@ -519,6 +526,18 @@ async def suspended_jobs_get_quota(audit: Audit) -> None:
         assert sorted(counts) == [1, 2]
         for name in ("low", "high"):
             made.cluster.delete(Job, f"default/{name}")
+        for kind in sorted(KINDS.keys() - {"Job"}):
+            made.create(make_object(suspended_content(kind, "x")))
+            await made.run_out()
+            running = next(
+                found
+                for type_ in QUEUED_KINDS
+                for found in made.cluster.list(type_)
+                if type_.__name__ == kind
+            )
+            assert not queued_job(running).suspended, kind
+            made.cluster.delete(type(running), "default/x")
+            await made.run_out()
         gate = {"schedulingGates": [{"name": "kueue.x-k8s.io/admission"}]}
         made.create(make_pod("gated", cpu=1, memory=None, labels=label, spec=gate))
         await made.run_out()

@@ -81,3 +81,66 @@ def workload_of(cluster: Cluster, name: str) -> KueueWorkload:
 
 def conditions(cluster: Cluster, name: str) -> dict[str, str]:
     return {one.type: one.status for one in workload_of(cluster, name).status.conditions}
+
+
+# Every kind ------------------------------------------------------------------------------------
+
+
+def _template(gpu: int) -> dict[str, Any]:
+    container = {"name": "c", "image": "i", "resources": {"limits": {GPU: gpu}}}
+    return {"spec": {"containers": [container], "restartPolicy": "Never"}}
+
+
+def _job(name: str) -> dict[str, Any]:
+    spec = {"parallelism": 3, "completions": 3, "template": _template(1), "suspend": True}
+    return {"apiVersion": "batch/v1", "kind": "Job", "spec": spec}
+
+
+def _job_set(name: str) -> dict[str, Any]:
+    groups = [
+        {"name": kind, "replicas": count, "template": {"spec": {"template": _template(gpu)}}}
+        for kind, count, gpu in (("driver", 1, 0), ("workers", 3, 1))
+    ]
+    spec = {"replicatedJobs": groups, "suspend": True}
+    return {"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "spec": spec}
+
+
+def _pytorch_job(name: str) -> dict[str, Any]:
+    replicas = {
+        "Master": {"replicas": 1, "template": _template(1)},
+        "Worker": {"replicas": 2, "template": _template(1)},
+    }
+    spec = {"pytorchReplicaSpecs": replicas, "runPolicy": {"suspend": True}}
+    return {"apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "spec": spec}
+
+
+def _ray_cluster(name: str) -> dict[str, Any]:
+    workers = {"groupName": "w", "replicas": 3, "maxReplicas": 3, "template": _template(1)}
+    spec = {"headGroupSpec": {"template": _template(0)}, "workerGroupSpecs": [workers]}
+    return {"apiVersion": "ray.io/v1", "kind": "RayCluster", "spec": {**spec, "suspend": True}}
+
+
+def _ray_job(name: str) -> dict[str, Any]:
+    cluster = _ray_cluster(name)["spec"]
+    del cluster["suspend"]
+    spec = {"rayClusterSpec": cluster, "suspend": True, "shutdownAfterJobFinishes": True}
+    return {"apiVersion": "ray.io/v1", "kind": "RayJob", "spec": spec}
+
+
+KINDS = {
+    "Job": _job,
+    "JobSet": _job_set,
+    "PyTorchJob": _pytorch_job,
+    "RayCluster": _ray_cluster,
+    "RayJob": _ray_job,
+}
+
+
+def suspended_content(kind: str, name: str, priority_class: str = "") -> dict[str, Any]:
+    """Return a job of a kind that asks for three GPUs, suspended in the queue ``lq``."""
+    content = KINDS[kind](name)
+    labels = {LABEL: "lq"}
+    if priority_class:
+        labels["kueue.x-k8s.io/priority-class"] = priority_class
+    content["metadata"] = {"name": name, "namespace": "default", "labels": labels}
+    return content

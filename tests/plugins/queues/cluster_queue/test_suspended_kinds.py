@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from kueue_builders import cluster_queue, flavor, local_queue
-from queued_job_builders import LABEL, started, workload_of
+from queued_job_builders import KINDS, started, suspended_content, workload_of
 
 from bayplan.api import ApiObject, Pod
 from bayplan.dialects.queued_jobs import QUEUED_KINDS, queued_job
@@ -15,61 +13,8 @@ from bayplan.testing import Cluster, make_node, make_object
 GPU = "nvidia.com/gpu"
 
 
-def template(gpu: int) -> dict[str, Any]:
-    container = {"name": "c", "image": "i", "resources": {"limits": {GPU: gpu}}}
-    return {"spec": {"containers": [container], "restartPolicy": "Never"}}
-
-
-def job(name: str) -> dict[str, Any]:
-    spec = {"parallelism": 3, "completions": 3, "template": template(1), "suspend": True}
-    return {"apiVersion": "batch/v1", "kind": "Job", "spec": spec}
-
-
-def job_set(name: str) -> dict[str, Any]:
-    groups = [
-        {"name": kind, "replicas": count, "template": {"spec": {"template": template(gpu)}}}
-        for kind, count, gpu in (("driver", 1, 0), ("workers", 3, 1))
-    ]
-    spec = {"replicatedJobs": groups, "suspend": True}
-    return {"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "spec": spec}
-
-
-def pytorch_job(name: str) -> dict[str, Any]:
-    replicas = {
-        "Master": {"replicas": 1, "template": template(1)},
-        "Worker": {"replicas": 2, "template": template(1)},
-    }
-    spec = {"pytorchReplicaSpecs": replicas, "runPolicy": {"suspend": True}}
-    return {"apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "spec": spec}
-
-
-def ray_cluster(name: str) -> dict[str, Any]:
-    workers = {"groupName": "w", "replicas": 3, "maxReplicas": 3, "template": template(1)}
-    spec = {"headGroupSpec": {"template": template(0)}, "workerGroupSpecs": [workers]}
-    return {"apiVersion": "ray.io/v1", "kind": "RayCluster", "spec": {**spec, "suspend": True}}
-
-
-def ray_job(name: str) -> dict[str, Any]:
-    cluster = ray_cluster(name)["spec"]
-    del cluster["suspend"]
-    spec = {"rayClusterSpec": cluster, "suspend": True, "shutdownAfterJobFinishes": True}
-    return {"apiVersion": "ray.io/v1", "kind": "RayJob", "spec": spec}
-
-
-KINDS = {
-    "Job": job,
-    "JobSet": job_set,
-    "PyTorchJob": pytorch_job,
-    "RayCluster": ray_cluster,
-    "RayJob": ray_job,
-}
-
-
 def make(kind: str, name: str, priority: int = 0) -> ApiObject:
-    content = KINDS[kind](name)
-    labels = {LABEL: "lq", "kueue.x-k8s.io/priority-class": f"p{priority}"}
-    content["metadata"] = {"name": name, "labels": labels}
-    return make_object(content)
+    return make_object(suspended_content(kind, name, f"p{priority}"))
 
 
 def world() -> list[ApiObject]:
