@@ -72,7 +72,10 @@ class GangDirectory:
         self._groups: dict[str, tuple[str, ...]] = {}
 
     def __getitem__(self, key: str) -> GangMembers:
-        return self._gangs.setdefault(key, GangMembers())
+        members = self._gangs.get(key)
+        if members is None:
+            members = self._gangs[key] = GangMembers()
+        return members
 
     def all(self) -> Mapping[str, GangMembers]:
         """Return every gang that is defined or has members."""

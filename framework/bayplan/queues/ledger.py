@@ -63,7 +63,8 @@ class Ledger:
     :param kinds: the types of the objects that define queues or say which queue a pod belongs to;
         a change of one of them builds the tree again, a change of its status only where that
         changes a queue.
-    :param group_kinds: the types of the objects that name the queue of a pod group.
+    :param group_kinds: the types of the objects that name the queue of a pod group; their status
+        says nothing of it.
     """
 
     def __init__(
@@ -147,7 +148,7 @@ class Ledger:
 
     def _group_changed(self, old: ApiObject | None, new: ApiObject | None) -> None:
         group = new or old
-        if self._stale or group is None:
+        if self._stale or group is None or (new is not None and same_definition(old, new)):
             return
         meta = group.metadata
         for key in list(self._by_group.get(f"{meta.namespace}/{meta.name}", ())):

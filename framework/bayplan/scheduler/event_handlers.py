@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from bayplan.api import (
     KINDS,
@@ -15,6 +16,7 @@ from bayplan.api import (
     ResourceClaim,
 )
 from bayplan.api.definition import same_definition
+from bayplan.api.gang import Gang
 from bayplan.api.object_key import object_key
 from bayplan.cluster.protocol import WatchEvent, WatchType
 from bayplan.gangs.definitions import GangDefinitions
@@ -242,7 +244,12 @@ class EventHandlers:
             # Only its status changed, which matters if it says that a gang is admitted or complete.
             state.snapshot.set_object(key, obj)
             state.events += 1
-            if changed := self._definitions.update(obj, deleted):
+            members = state.gangs.all().get(key)
+            before = members.gang if members is not None else None
+            changed = self._definitions.update(obj, deleted)
+            if changed == {key} and self._opens(key, before):
+                self._recheck_opened(key)
+            elif changed:
                 self._requeue_gangs(changed)
             return
         self._store(key, obj, deleted)
@@ -255,6 +262,18 @@ class EventHandlers:
         else:
             self._objects_changed = True
             state.broadcast(ClusterEvent.OBJECT_CHANGED)
+
+    def _opens(self, key: str, before: Gang | None) -> bool:
+        """Tell whether a gang's status changed only so that its members are held back less."""
+        after = self._state.gangs[key].gang
+        if before is None or after is None:
+            return False
+        known = replace(before, satisfied=after.satisfied, admitted=after.admitted)
+        return (
+            known == after
+            and before.satisfied <= after.satisfied
+            and before.admitted <= after.admitted
+        )
 
     def _store(self, key: str, obj: ApiObject, deleted: bool) -> None:
         if deleted:
@@ -338,6 +357,15 @@ class EventHandlers:
         for key in self._gang_timeouts.overdue(self._state.now):
             self._state.group_status.changed(key)
             self._requeue_gangs((key,))
+
+    def _recheck_opened(self, gang: str) -> None:
+        """Bring the queue in step with a gang whose members are held back less than before."""
+        state = self._state
+        self._gang_timeouts.watch(gang, state.now)
+        pod = next(iter(state.gangs[gang].pending.values()), None)
+        unit = state.gangs.unit_of(pod) if pod is not None else gang
+        state.queue.recheck(unit, state.now, opens=True)
+        state.recorder.gate_changed(unit)
 
     def _requeue_gangs(self, gangs: Iterable[str]) -> None:
         """Bring the queue in step with gangs, by key, whose definition changed."""

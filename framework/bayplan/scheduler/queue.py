@@ -214,13 +214,16 @@ class UnitQueue:
         if not unit.ready and not unit.gated:
             self._forget(unit)
 
-    def recheck(self, unit_key: str, now: float) -> None:
-        """Check the gates of all pods of a unit again, because its gang changed."""
+    def recheck(self, unit_key: str, now: float, opens: bool = False) -> None:
+        """Check the gates of all pods of a unit again, because its gang changed.
+
+        :param opens: whether no gate that is open can have closed.
+        """
         unit = self._units.get(unit_key)
         if unit is None:
             return
         unit.version += 1
-        for pod_key, pod in list(unit.ready.items()):
+        for pod_key, pod in [] if opens else list(unit.ready.items()):
             refusal = self._rules.gate(pod)
             if refusal is not None:
                 del unit.ready[pod_key]

@@ -55,7 +55,7 @@ class RequeueRules:
         assert profile is not None, "only pods of a profile are queued"
         for call in profile.runtime["pre_enqueue"]:
             try:
-                refusal: str | None = call(pod)
+                refusal: str | None = call.call(pod)
             except PluginError as exc:
                 self._recorder.log_failure(exc)
                 refusal = str(exc)

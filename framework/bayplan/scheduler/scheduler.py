@@ -284,10 +284,10 @@ class Scheduler:
         """End waits at Permit or, without any, run one cycle; return whether there was either."""
         state = self._state
         state.snapshot.sync()
+        self._admit()
         self._events.recheck_stale_gates()
         if self._binding.settle_permits():
             return True
-        self._admit()
         queued = state.queue.pop(state.now)
         if queued is None:
             # A gate may answer differently now than when its pod came.

@@ -216,9 +216,11 @@ class Tiers:
             votes = [vote for vote in tier if not (whole and isinstance(vote.__self__, Gang))]
             if not votes:
                 continue
+            # Those that protect look at every pod of a victim, so they are asked last.
+            asked = [*(vote for vote in votes if vote not in guards), *guards]
 
-            def accepts(victim: Victim, votes: Sequence[Any] = votes) -> bool:
-                return all(vote(claimant, victim) for vote in (*guards, *votes))
+            def accepts(victim: Victim, votes: Sequence[Any] = asked) -> bool:
+                return all(vote(claimant, victim) for vote in votes)
 
             if any(accepts(victim) for victim in victims()):
                 return accepts
