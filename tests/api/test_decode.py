@@ -181,6 +181,8 @@ def test_each_kind_knows_its_type(kind: str) -> None:
         }
     if kind == "ElasticQuotaProfile":
         content["spec"] = {"quotaName": "root", "nodeSelector": {}}
+    if kind == "ElasticJob":
+        content["spec"] = {"template": TEMPLATE}
     if kind == "PyTorchJob":
         content["spec"] = {"pytorchReplicaSpecs": {"Master": {"template": TEMPLATE}}}
     if kind == "RayCluster":

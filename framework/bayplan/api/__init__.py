@@ -43,6 +43,7 @@ from bayplan.api.policy import (
     ResourceQuota,
     Service,
 )
+from bayplan.api.pools import AiComputePool, AiElasticJob, ComputePool, ElasticJob
 from bayplan.api.quantity import Quantity
 from bayplan.api.queue_objects import KaiQueue, VolcanoQueue
 from bayplan.api.ray import RayCluster, RayJob
@@ -68,6 +69,8 @@ from bayplan.api.workloads import (
 
 __all__ = [
     "KINDS",
+    "AiComputePool",
+    "AiElasticJob",
     "ApiObject",
     "CSIDriver",
     "CSINode",
@@ -75,12 +78,14 @@ __all__ = [
     "ClusterNetworkTopology",
     "ClusterQueue",
     "Cohort",
+    "ComputePool",
     "Container",
     "ControllerRevision",
     "DaemonSet",
     "Deployment",
     "DeviceClass",
     "DeviceTaintRule",
+    "ElasticJob",
     "ElasticQuota",
     "ElasticQuotaProfile",
     "HyperNode",

@@ -51,6 +51,7 @@ from bayplan.api.policy import (
     ResourceQuota,
     Service,
 )
+from bayplan.api.pools import AiComputePool, AiElasticJob, ComputePool, ElasticJob
 from bayplan.api.quantity import Quantity, is_quantity
 from bayplan.api.queue_objects import KaiQueue, VolcanoQueue
 from bayplan.api.ray import RayCluster, RayJob
@@ -141,6 +142,10 @@ ApiObject: TypeAlias = (
     | KueueWorkload
     | WorkloadPriorityClass
     | ConfigMap
+    | ComputePool
+    | AiComputePool
+    | ElasticJob
+    | AiElasticJob
 )
 
 
@@ -218,6 +223,10 @@ _KINDS = (
         Topology,
         namespaced=False,
     ),
+    Kind("bayplan.dev", "ComputePool", ("v1alpha1",), ComputePool, namespaced=False),
+    Kind("ai.example.com", "ComputePool", ("v1",), AiComputePool, namespaced=False),
+    Kind("bayplan.dev", "ElasticJob", ("v1alpha1",), ElasticJob),
+    Kind("ai.example.com", "ElasticJob", ("v1",), AiElasticJob),
     Kind(_KUEUE, "ClusterQueue", _KUEUE_VERSIONS, ClusterQueue, namespaced=False),
     Kind(_KUEUE, "Cohort", (*_KUEUE_VERSIONS, "v1alpha1"), Cohort, namespaced=False),
     Kind(_KUEUE, "LocalQueue", _KUEUE_VERSIONS, LocalQueue),

@@ -53,6 +53,7 @@ from bayplan.api.pod import (
     PodSpec,
 )
 from bayplan.api.policy import PodDisruptionBudget
+from bayplan.api.pools import ComputePool, ElasticJob, reserved_part
 from bayplan.api.quantity import Quantity
 from bayplan.api.queue_objects import (
     KaiQueue,
@@ -243,6 +244,49 @@ def _(obj: PyTorchJob) -> Iterator[Problem]:
         least, most = elastic.min_replicas, elastic.max_replicas
         if least < 1 or (most is not None and most < least):
             yield "$.spec.elasticPolicy.minReplicas", "expected 1 to maxReplicas"
+
+
+@_spec.register
+def _(obj: ElasticJob) -> Iterator[Problem]:
+    scaling = obj.spec.scaling
+    yield from _count(scaling.gpu_per_replica, "$.spec.scaling.gpuPerReplica")
+    yield from _count(obj.spec.backoff_limit, "$.spec.backoffLimit")
+    if scaling.min_replicas < 1:
+        text = f"expected at least 1 replica, got {scaling.min_replicas}"
+        yield "$.spec.scaling.minReplicas", text
+    elif scaling.max_replicas < scaling.min_replicas:
+        text = f"expected at least minReplicas ({scaling.min_replicas}), got {scaling.max_replicas}"
+        yield "$.spec.scaling.maxReplicas", text
+    elif obj.spec.replicas is not None and not (
+        scaling.min_replicas <= obj.spec.replicas <= scaling.max_replicas
+    ):
+        bounds = f"{scaling.min_replicas} to {scaling.max_replicas}"
+        yield "$.spec.replicas", f"expected {bounds}, its bounds, got {obj.spec.replicas}"
+    yield from _pod_spec(obj.spec.template.spec, "$.spec.template.spec")
+
+
+@_spec.register
+def _(obj: ComputePool) -> Iterator[Problem]:
+    spec = obj.spec
+    if reserved_part(spec.capacity) is None:
+        text = f'expected 0 to 100 percent, such as "10%", got {str(spec.capacity.reserved)[:40]!r}'
+        yield "$.spec.capacity.reserved", text
+    seen: set[str] = set()
+    for index, quota in enumerate(spec.quotas):
+        path = f"$.spec.quotas[{index}]"
+        if quota.tenant in seen or not quota.tenant:
+            problem = f'tenant "{quota.tenant}" has two quotas' if quota.tenant else "is required"
+            yield f"{path}.tenant", problem
+        seen.add(quota.tenant)
+        for field, amounts in (("limit", quota.limit), ("guaranteed", quota.guaranteed)):
+            for name, amount in amounts.items():
+                if amount.amount < 0:
+                    yield f"{path}.{field}.{name}", f"expected 0 or more, got {amount.text}"
+        for name, amount in quota.guaranteed.items():
+            most = quota.limit.get(name)
+            if most is not None and most.amount < amount.amount:
+                text = f"{amount.text} is more than the limit, {most.text}"
+                yield f"{path}.guaranteed.{name}", text
 
 
 @_spec.register

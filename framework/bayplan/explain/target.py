@@ -26,6 +26,7 @@ _KINDS: Mapping[str, str] = {
     **dict.fromkeys(("pytorchjob", "pytorchjobs", "pytorchjob.kubeflow.org"), "PyTorchJob"),
     **dict.fromkeys(("rayjob", "rayjobs", "rayjob.ray.io"), "RayJob"),
     **dict.fromkeys(("raycluster", "rayclusters", "raycluster.ray.io"), "RayCluster"),
+    **dict.fromkeys(("elasticjob", "elasticjobs", "ej"), "ElasticJob"),
     **dict.fromkeys(("pg", "podgroup", "podgroups", "gang"), "PodGroup"),
 }
 _ANY = ""

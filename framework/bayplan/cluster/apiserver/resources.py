@@ -163,7 +163,9 @@ _WITHOUT_STATUS = {
     "commands",
 }
 _CUSTOM = (
+    "ai.example.com",
     "batch.volcano.sh",
+    "bayplan.dev",
     "bus.volcano.sh",
     "jobset.x-k8s.io",
     "kubeflow.org",
