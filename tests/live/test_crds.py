@@ -185,7 +185,10 @@ def unlike(type_: Any, schema: Content | None, path: str) -> Iterator[str]:
         return
     origin = typing.get_origin(type_)
     arguments = [one for one in typing.get_args(type_) if one is not type(None)]
-    if origin in (types.UnionType, typing.Union):
+    if origin in (types.UnionType, typing.Union) and set(arguments) == {int, str}:
+        if not schema.get("x-kubernetes-int-or-string"):
+            yield f"{path}: it is a number or a string"
+    elif origin in (types.UnionType, typing.Union):
         yield from unlike(arguments[0], schema, path)
     elif type_ is Quantity:
         if not schema.get("x-kubernetes-int-or-string"):
