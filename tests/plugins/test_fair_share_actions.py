@@ -226,6 +226,39 @@ def test_a_stable_demand_comes_to_rest(seed: int) -> None:
     raise AssertionError(f"{before} evictions, and no end")
 
 
+@pytest.mark.parametrize("seed", range(60))
+def test_nothing_is_left_to_do_at_rest(seed: int) -> None:
+    """Gangs larger than quotas come to rest, and then a node that helps nobody changes nothing."""
+    rng = random.Random(seed)
+    cluster = world(4, 8, *(queue(f"q{i}", rng.randrange(9), rng.randrange(3)) for i in range(4)))
+    for index in range(16):
+        pods = rng.choice([1, 2, 3, 5, 7, 9])
+        least = rng.choice([pods, pods, rng.randint(1, pods)])
+        add_job(cluster, f"j{index}", f"q{rng.randrange(4)}", pods, rng.choice([1, 1, 1, 2]), least)
+        cluster.advance(rng.choice([0, 5]))
+        again(cluster)
+    # Less than the time after which everybody is tried again without an event.
+    for _ in range(4):
+        cluster.advance(60)
+        again(cluster)
+    evicted, bound = len(cluster.scheduler.evictor.evicted), cluster.scheduler.statistics.bound
+    cluster.add(make_node("without", cpu=64, memory="256Gi"))
+    for _ in range(2):
+        cluster.advance(30)
+        again(cluster)
+    assert len(cluster.scheduler.evictor.evicted) == evicted
+    assert cluster.scheduler.statistics.bound == bound
+
+
+def test_an_elastic_gang_takes_the_nodes_that_it_made_free() -> None:
+    """Its surplus pod needs no node for it to start."""
+    cluster = world(1, 4, queue("lent", 0), queue("owner", 4))
+    add_job(cluster, "running", "lent", pods=4)
+    cluster.advance(1)
+    add_job(cluster, "elastic", "owner", pods=5, least=4)
+    assert sorted(cluster.advance(10)) == [f"elastic-{index}" for index in range(4)]
+
+
 def again(cluster: Cluster) -> None:
     """Create evicted pods again, as their controllers would."""
     cluster.advance(2)
