@@ -12,7 +12,7 @@ import logging
 import math
 import os
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -98,6 +98,11 @@ class UsageJournal:
     def next_time(self) -> float:
         """Return when the next sample is due, in seconds since 1970; in the past for none yet."""
         return self._samples[-1].at + self._every if self._samples else -math.inf
+
+    @property
+    def samples(self) -> Sequence[Sample]:
+        """The samples of the window, oldest first."""
+        return tuple(self._samples)
 
     def add(self, sample: Sample) -> None:
         """Append a sample; drop those that have left the window.

@@ -191,6 +191,7 @@ class Admission:
                     total[name] = total.get(name, 0) + amount
         for key, amounts in usage.items():
             ledger.sample(key, amounts, now)
+        ledger.keep(now)
 
     def would_fit(self, info: WorkloadInfo, gone: Iterable[str], now: float) -> bool:
         """Tell whether a workload would be admitted if others ended.

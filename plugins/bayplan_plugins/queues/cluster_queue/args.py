@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated
 
 from pydantic import AfterValidator, Field
@@ -31,12 +32,14 @@ _Duration = Annotated[str, AfterValidator(_checked)]
 class UsageSharingArgs(Args):
     """Kueue's admissionFairSharing: LocalQueues come by what they have used over time.
 
-    With a half-life of "0s" usage does not decay.
+    With a half-life of "0s" usage does not decay. A restart goes on from the status of the
+    LocalQueues, or from ``journal``, a file to which each sample is appended.
     """
 
     usage_half_life_time: _Duration = "0s"
     usage_sampling_interval: _Duration = "5m"
     resource_weights: Mapping[str, float] = Field(default_factory=dict)
+    journal: Path | None = None
 
     def settings(self) -> UsageSharing:
         """Return the same as the engine reads it, in seconds."""
@@ -44,6 +47,7 @@ class UsageSharingArgs(Args):
             parse_duration(self.usage_half_life_time),
             parse_duration(self.usage_sampling_interval),
             self.resource_weights,
+            self.journal,
         )
 
 

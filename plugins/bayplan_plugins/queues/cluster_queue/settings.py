@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from pathlib import Path
 
 __all__ = ["FairRule", "PodsReady", "RequeueOrder", "Settings", "UsageSharing"]
 
@@ -36,11 +37,13 @@ class UsageSharing:
     :param half_life: seconds after which usage counts half; 0 turns decay off.
     :param sampling: seconds between two samples.
     :param weights: what an amount of each resource counts; 1 for others.
+    :param journal: the file that keeps what was sampled; None for the status of LocalQueues alone.
     """
 
     half_life: float = 0.0
     sampling: float = 300.0
     weights: Mapping[str, float] = field(default_factory=dict)
+    journal: Path | None = None
 
 
 @dataclass(frozen=True)

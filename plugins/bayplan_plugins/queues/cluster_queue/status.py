@@ -19,6 +19,7 @@ from bayplan.api.kueue import (
     LocalQueueStatus,
     ResourceUsage,
 )
+from bayplan.api.quantity import Quantity
 from bayplan.api.times import rfc3339
 from bayplan.cluster.protocol import PatchStatus
 from bayplan_plugins.queues.cluster_queue.amounts import amount_in, column, quantity_of
@@ -172,9 +173,16 @@ def _usage_share(store: Store, key: str) -> LocalQueueFairSharingStatus | None:
     ledger = store.ledger
     if ledger is None:
         return None
-    consumed = {name: quantity_of(name, one) for name, one in ledger.consumed(key).items()}
+    consumed = {name: _decayed(name, one) for name, one in ledger.consumed(key).items()}
     sampled = ledger.sampled(key)
     at = rfc3339(sampled) if sampled is not None else None
     share = store.usage_share(key)
     rounded = MOST_SHARE if share > MOST_SHARE else round(share)
     return LocalQueueFairSharingStatus(rounded, AdmissionFairSharingStatus(consumed, at))
+
+
+def _decayed(resource: str, amount: float) -> Quantity:
+    """Return decayed usage as a quantity, to the thousandth, so that a restart goes on from it."""
+    if resource == "cpu" or amount == int(amount):
+        return quantity_of(resource, amount)
+    return Quantity(f"{round(amount * 1000)}m")

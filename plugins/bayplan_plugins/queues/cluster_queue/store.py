@@ -20,7 +20,7 @@ from bayplan_plugins.queues.cluster_queue.pending import PendingQueue
 from bayplan_plugins.queues.cluster_queue.quotas import QuotaForest, queues_of
 from bayplan_plugins.queues.cluster_queue.settings import Settings
 from bayplan_plugins.queues.cluster_queue.snapshot import QueueView, Snapshot
-from bayplan_plugins.queues.cluster_queue.usage_over_time import UsageLedger, counts_usage
+from bayplan_plugins.queues.cluster_queue.usage_over_time import UsageLedger, counts_usage, go_on
 from bayplan_plugins.queues.cluster_queue.workloads import WorkloadInfo, local_queue_key
 
 __all__ = ["KueueObject", "Store"]
@@ -95,6 +95,8 @@ class Store:
         elif isinstance(obj, LocalQueue):
             key = f"{obj.metadata.namespace}/{name}"
             self.local_queues.pop(key, None)
+            if self.ledger is not None:
+                self.ledger.forget(key)
             for workload in self._of_local.get(key, ()):
                 self._unqueue(workload)
         elif isinstance(obj, Cohort):
@@ -146,6 +148,7 @@ class Store:
         self.local_queues[key] = queue
         if self.ledger is not None:
             self.ledger.version += 1
+            go_on(self.ledger, key, queue.status)
         if known is not None and known.spec == queue.spec:
             return
         for workload in self._of_local.get(key, ()):

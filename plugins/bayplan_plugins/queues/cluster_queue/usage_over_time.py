@@ -10,13 +10,19 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from bayplan.api.kueue import ClusterQueue
-from bayplan_plugins.queues.cluster_queue.amounts import added
+from bayplan.api.kueue import ClusterQueue, LocalQueueStatus
+from bayplan.dialects.reading import timestamp
+from bayplan.queues.usage import Sample, UsageJournal
+from bayplan_plugins.queues.cluster_queue.amounts import added, amount_in
 from bayplan_plugins.queues.cluster_queue.conditions import has_quota
 from bayplan_plugins.queues.cluster_queue.settings import UsageSharing
 from bayplan_plugins.queues.cluster_queue.workloads import WorkloadInfo
 
-__all__ = ["UsageLedger", "alpha", "counts_usage", "pays_on_entry"]
+__all__ = ["UsageLedger", "alpha", "counts_usage", "go_on", "pays_on_entry"]
+
+
+_KEPT_SAMPLES = 3
+"""Each queue is in one of so many samples, unless it was not sampled for long."""
 
 
 def alpha(elapsed: float, half_life: float) -> float:
@@ -38,6 +44,19 @@ def pays_on_entry(
     return counts_usage(queue, sharing) and not has_quota(workload.workload)
 
 
+def go_on(ledger: UsageLedger, queue: str, status: LocalQueueStatus) -> None:
+    """Take over the usage in a LocalQueue's status, unless it is known from then or later."""
+    sharing = status.fair_sharing
+    written = sharing.admission_fair_sharing_status if sharing is not None else None
+    if written is None or not written.last_update:
+        return
+    # A status tells whole seconds.
+    at, known = timestamp(written.last_update), ledger.sampled(queue)
+    if known is None or at >= known + 1.0:
+        consumed = written.consumed_resources.items()
+        ledger.restore(queue, {name: amount_in(name, one) for name, one in consumed}, at)
+
+
 @dataclass
 class _Account:
     """One LocalQueue; ``entries`` are penalties by workload that no sample has settled."""
@@ -57,6 +76,13 @@ class UsageLedger:
         self._sharing = sharing
         self._accounts: dict[str, _Account] = {}
         self.version = 0
+        self._journal: UsageJournal | None = None
+        if sharing.journal is not None:
+            window = _KEPT_SAMPLES * sharing.sampling
+            self._journal = UsageJournal(sharing.journal, window, sharing.sampling, None)
+            for sample in self._journal.samples:
+                for queue, consumed in sample.held.items():
+                    self.restore(queue, consumed, sample.at)
 
     def _account(self, queue: str) -> _Account:
         return self._accounts.setdefault(queue, _Account())
@@ -81,6 +107,13 @@ class UsageLedger:
         """Drop a LocalQueue that is gone."""
         self._accounts.pop(queue, None)
         self.version += 1
+
+    def keep(self, now: float) -> None:
+        """Write what was sampled at this time into the journal."""
+        accounts = self._accounts.items()
+        held = {queue: own.consumed for queue, own in accounts if own.sampled == now}
+        if self._journal is not None and held:
+            self._journal.add(Sample(now, held, {}))
 
     def sample(self, queue: str, current: Mapping[str, float], now: float) -> bool:
         """Take a sample of what a LocalQueue uses, if the last one is old enough.

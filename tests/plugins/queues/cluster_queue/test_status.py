@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import msgspec
+import pytest
 from kueue_builders import NOW, cluster_queue, cohort, flavor, load, local_queue, workload
 
-from bayplan.api.kueue import FlavorUsage
+from bayplan.api.kueue import FlavorUsage, LocalQueue, LocalQueueStatus
 from bayplan_plugins.queues.cluster_queue import Admission, Settings
 from bayplan_plugins.queues.cluster_queue.settings import UsageSharing
 from bayplan_plugins.queues.cluster_queue.status import (
@@ -14,6 +18,10 @@ from bayplan_plugins.queues.cluster_queue.status import (
     pending_places,
     statuses,
 )
+
+
+def replace(queue: LocalQueue, status: LocalQueueStatus) -> LocalQueue:
+    return msgspec.structs.replace(queue, status=status)
 
 
 def borrowing(settings: Settings | None = None) -> Admission:
@@ -112,6 +120,47 @@ def test_a_local_queue_shows_its_usage_over_time() -> None:
     assert taken is not None
     assert taken.consumed_resources["cpu"].text == "1500m"
     assert taken.last_update == "2025-06-15T15:07:40Z"
+
+
+@pytest.mark.parametrize("journal", [False, True])
+def test_usage_over_time_survives_a_restart(tmp_path: Path, journal: bool) -> None:
+    path = tmp_path / "usage.jsonl" if journal else None
+    settings = Settings(usage_sharing=UsageSharing(half_life=60, sampling=60, journal=path))
+    before = borrowing(settings)
+    before.tick(NOW)
+    before.tick(NOW + 90)
+    assert before.store.ledger is not None
+    used = before.store.ledger.consumed("default/q")
+    status = local_queue_status(before.store, "default/q", NOW + 90)
+    after = load(Admission(settings), [flavor("a"), cluster_queue("q", {"a": {"cpu": 2}})])
+    load(after, [local_queue("q", "q") if journal else replace(local_queue("q", "q"), status)])
+    assert after.store.ledger is not None
+    assert used["cpu"] > 0
+    assert after.store.ledger.consumed("default/q") == pytest.approx(used, abs=1)
+    assert after.store.ledger.sampled("default/q") == NOW + 90
+
+
+def test_a_status_of_an_older_sample_changes_nothing() -> None:
+    admission = borrowing(Settings(usage_sharing=UsageSharing(half_life=60, sampling=60)))
+    admission.tick(NOW)
+    status = local_queue_status(admission.store, "default/q", NOW)
+    admission.tick(NOW + 60)
+    assert admission.store.ledger is not None
+    used = admission.store.ledger.consumed("default/q")
+    load(admission, [replace(local_queue("q", "q"), status)], NOW + 61)
+    assert admission.store.ledger.consumed("default/q") == used
+
+
+def test_decayed_usage_is_shown_to_the_thousandth() -> None:
+    sharing = UsageSharing(half_life=60, sampling=60)
+    admission = Admission(Settings(usage_sharing=sharing))
+    load(admission, [cluster_queue("q", {}), local_queue("q", "q")])
+    assert admission.store.ledger is not None
+    admission.store.ledger.restore("default/q", {"nvidia.com/gpu": 0.375}, NOW)
+    shown = local_queue_status(admission.store, "default/q", NOW).fair_sharing
+    assert shown is not None
+    assert shown.admission_fair_sharing_status is not None
+    assert shown.admission_fair_sharing_status.consumed_resources["nvidia.com/gpu"].text == "375m"
 
 
 def test_places_in_line_count_from_the_next_one() -> None:
