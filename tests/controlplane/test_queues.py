@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from deployed import DEPLOY
 from faces import Client
 from history import History
 from installation import path_of
@@ -294,6 +295,36 @@ def test_suspended_jobs_survive_a_scheduler_that_is_killed(
         assert history.problems == []
         assert scheduler.problems() == []
         assert set(bindings_told(real).values()) <= {1}
+
+
+CONFIG_MAPS = "/api/v1/namespaces/bayplan-system/configmaps"
+"""Those of the namespace of the scheduler's Lease."""
+
+
+def test_config_maps_of_queues_are_followed(real: LiveCluster, tmp_path: Path) -> None:
+    label = {"bayplan.dev/queue": "a"}
+    queue = {"metadata": {"name": "queue-a", "labels": label}, "data": {"maxCapacity": "{cpu: 1}"}}
+    pods = [asking(f"p{number}", schedulerName="bayplan") for number in range(4)]
+    for one in pods:
+        one["metadata"]["labels"] = label
+    real.apply(nodes(2))
+    scheduler = Scheduler(real.kubeconfig, tmp_path, DEPLOY / "scheduler-config.yaml")
+    assert real.client.post(CONFIG_MAPS, queue).code == 201
+    scheduler.start()
+    try:
+        real.apply(pods)
+        wait_until(lambda: len(real.placements()) == 1, "one is bound", SECONDS)
+        for most in (2, 3):
+            change = {"data": {"maxCapacity": f"{{cpu: {most}}}"}}
+            real.client.patch(f"{CONFIG_MAPS}/queue-a", change)
+            wait_until(lambda most=most: len(real.placements()) == most, "more are bound", SECONDS)
+        unlabelled = {"metadata": {"labels": {"bayplan.dev/queue": None}}}
+        real.client.patch(f"{CONFIG_MAPS}/queue-a", unlabelled)
+        wait_until(lambda: len(real.placements()) == 4, "all are bound", SECONDS)
+    finally:
+        scheduler.stop()
+        real.client.delete(f"{CONFIG_MAPS}/queue-a")
+    assert scheduler.problems() == []
 
 
 BATCH_JOBS = "/apis/batch/v1/namespaces/default/jobs"

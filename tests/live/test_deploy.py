@@ -32,7 +32,8 @@ from msgspec import structs
 from queued_job_builders import KINDS, suspended_content
 from stage import Stage, stage
 
-from bayplan.api import ApiObject, Job, ObjectMeta, ResourceClaim, VolcanoPodGroup
+from bayplan.api import KINDS, ApiObject, Job, ObjectMeta, ResourceClaim, VolcanoPodGroup
+from bayplan.api.configmap import ConfigMap
 from bayplan.api.kueue import (
     ClusterQueue,
     ClusterQueueStatus,
@@ -282,7 +283,7 @@ async def test_probes_are_open_with_the_deployed_certificate_and_metrics_are_for
 
     async with stage([make_node("n")], tokens=tokens) as made:
         made.server.write_kubeconfig(made.folder / "kubeconfig", "scheduler")
-        app = await made.start(address=Address("0.0.0.0", 0, *files))
+        app = await made.start(PROFILES, address=Address("0.0.0.0", 0, *files))
         found = {}
         async with aiohttp.ClientSession() as session:
             for path in ("/healthz", "/readyz", "/metrics", "/debug/decisions"):
@@ -313,8 +314,10 @@ NOT_EXERCISED: set[Permission] = {
 def test_what_may_be_listed_is_what_is_followed() -> None:
     granted = permissions(*only("ClusterRole")["rules"])
     followed = {(kind.group, kind.plural) for kind in WATCHED}
+    own = permissions(*only("Role")["rules"])
     for verb in ("list", "watch"):
         assert {(group, resource) for one, group, resource in granted if one == verb} == followed
+        assert {(group, name) for one, group, name in own if one == verb} == {("", "configmaps")}
 
 
 def test_nothing_is_allowed_in_general() -> None:
@@ -344,7 +347,9 @@ async def scheduling(
     tokens = {"admin": None, "scheduler": audit.deployed(*MORE_ROLES)}
     async with stage(objects, cluster=cluster, tokens=tokens) as made:
         made.server.write_kubeconfig(made.folder / "kubeconfig", "scheduler")
-        yield made, await made.start(profiles, **options)
+        profiles = profiles or default_profiles()
+        deployed = replace(profiles, leader_election=PROFILES.leader_election)
+        yield made, await made.start(deployed, **options)
 
 
 async def ends(audit: Audit, path: Path, bound: int) -> None:
@@ -458,6 +463,32 @@ async def queues_say_what_they_have(audit: Audit) -> None:
             make_pod("k", labels={"kai.scheduler/queue": "a"}),
             make_pod("q", labels={"quota.scheduling.koordinator.sh/name": "a"}),
         )
+        await made.run_out()
+        assert len(made.placements()) == 3
+
+
+async def queues_come_from_config_maps(audit: Audit) -> None:
+    """Those of the scheduler's namespace that have the label; they may change and go."""
+    label, namespace = {"bayplan.dev/queue": "a"}, PROFILES.leader_election.resource_namespace
+
+    def queue(most: int, labels: dict[str, str] = label, place: str = namespace) -> ConfigMap:
+        return ConfigMap(
+            ObjectMeta("a", namespace=place, labels=labels), {"maxCapacity": f"{{cpu: {most}}}"}
+        )
+
+    async with scheduling(audit, [make_node("n", cpu=8)]) as (made, app):
+        made.create(queue(0, {}, namespace), queue(0, label, "default"))
+        await made.run_out()
+        assert not app.cache.objects()[KINDS["", "ConfigMap"]]
+        made.cluster.delete(ConfigMap, f"{namespace}/a")
+        made.create(queue(1), *(make_pod(name, cpu=1, labels=label) for name in ("p", "q")))
+        await made.run_out()
+        assert len(made.placements()) == 1
+        made.cluster.update(queue(2))
+        await made.run_out()
+        assert len(made.placements()) == 2
+        made.create(make_pod("r", cpu=1, labels=label))
+        made.cluster.update(queue(2, {}))
         await made.run_out()
         assert len(made.placements()) == 3
 
@@ -605,6 +636,7 @@ async def do_everything(found: Audit) -> None:
         devices_come_by_resource_name,
         crds_have_no_status_subresource,
         queues_say_what_they_have,
+        queues_come_from_config_maps,
         kueue_is_told_of_its_queues,
         suspended_jobs_get_quota,
         nccl_is_told_in_config_maps,

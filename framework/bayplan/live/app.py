@@ -10,21 +10,23 @@ import signal
 import socket
 import uuid
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from prometheus_client import REGISTRY, CollectorRegistry
 
-from bayplan.api import Kind, Pod
+from bayplan.api import KINDS, Kind, Pod
 from bayplan.cluster.kubernetes.backend import KubernetesCluster
 from bayplan.cluster.kubernetes.credentials import Credentials
 from bayplan.cluster.kubernetes.events import EventRecorder
 from bayplan.cluster.kubernetes.object_cache import ObjectCache
 from bayplan.cluster.kubernetes.rate_limiter import RateLimiter
+from bayplan.cluster.kubernetes.resources import Part
 from bayplan.cluster.kubernetes.transport import Transport
 from bayplan.cluster.kubernetes.writer import Writer
 from bayplan.cluster.protocol import Event
+from bayplan.dialects import queue_configmap
 from bayplan.errors import BayplanError
 from bayplan.inputs.httpserver import allow_many_connections
 from bayplan.live.election import Election
@@ -95,7 +97,9 @@ class LiveApp:
         self.live: LiveScheduler | None = None
         self._lost = False
         self._stopping = asyncio.Event()
-        self.cache = ObjectCache(self.transport, on_unreadable=self._unreadable)
+        self.cache = ObjectCache(
+            self.transport, on_unreadable=self._unreadable, parts=self._queue_config_maps()
+        )
         self.page = WebPage(
             options.address,
             options.registry,
@@ -110,6 +114,14 @@ class LiveApp:
         if writer is not None:
             self._metrics.dropped_events = lambda: writer.dropped_events
         self.cluster = KubernetesCluster(self.cache, self.writer, options.clock)
+
+    def _queue_config_maps(self) -> Mapping[Kind, Part]:
+        """Return which ConfigMaps define queues: those of the leader's namespace with the label.
+
+        So the scheduler needs no right to read the ConfigMaps of other namespaces.
+        """
+        namespace = self._profiles.leader_election.resource_namespace
+        return {KINDS["", "ConfigMap"]: Part(namespace, queue_configmap.LABEL)}
 
     def _make_election(self) -> Election | None:
         """Return this process's candidacy, None when it schedules without leader election."""

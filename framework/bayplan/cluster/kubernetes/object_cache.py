@@ -12,12 +12,14 @@ from bayplan.api import ApiObject, Kind
 from bayplan.api.object_key import object_key
 from bayplan.cluster.kubernetes.outages import Outages
 from bayplan.cluster.kubernetes.reflector import Reader, Reflector, ReflectorHealth
-from bayplan.cluster.kubernetes.resources import WATCHED, WatchedResource, is_required
+from bayplan.cluster.kubernetes.resources import WATCHED, Part, WatchedResource, is_required
 from bayplan.cluster.protocol import WatchEvent, WatchHandler, WatchType
 
 __all__ = ["ObjectCache"]
 
 Obj = TypeVar("Obj", bound=ApiObject)
+
+_NONE: Mapping[Kind, Part] = {}
 
 _log = logging.getLogger("bayplan.cluster")
 
@@ -30,6 +32,7 @@ class ObjectCache:
 
     :param kinds: the kinds to watch.
     :param on_unreadable: called with (kind, key, problem) of an object that cannot be decoded.
+    :param parts: more kinds to watch, of which only some objects matter.
 
     ``changed`` is set when there are watch events to deliver.
     """
@@ -39,6 +42,7 @@ class ObjectCache:
         reader: Reader,
         kinds: Iterable[Kind] = WATCHED,
         on_unreadable: Callable[[Kind, str, str], None] | None = None,
+        parts: Mapping[Kind, Part] = _NONE,
     ) -> None:
         self._handler: WatchHandler | None = None
         self._events: deque[WatchEvent] = deque()
@@ -46,7 +50,8 @@ class ObjectCache:
         self.changed = asyncio.Event()
         self._outages = Outages()
         self.reflectors = tuple(
-            Reflector(reader, kind, self._received, on_unreadable, self._outages) for kind in kinds
+            Reflector(reader, kind, self._received, on_unreadable, self._outages, part)
+            for kind, part in {**parts, **dict.fromkeys(kinds, Part())}.items()
         )
         self._by_type: dict[type, Reflector] = {r.kind.type: r for r in self.reflectors}
 
@@ -100,11 +105,11 @@ class ObjectCache:
 
     @property
     def refused(self) -> list[str]:
-        """The problems of kinds that the credentials may not read."""
+        """The problems of kinds that the credentials may not read, but should."""
         return [
             reflector.problem
             for reflector in self.reflectors
-            if reflector.health is ReflectorHealth.REFUSED
+            if reflector.health is ReflectorHealth.REFUSED and not reflector.is_partial
         ]
 
     @property

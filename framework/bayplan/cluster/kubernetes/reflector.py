@@ -10,6 +10,7 @@ import asyncio
 import logging
 import random
 from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import replace
 from enum import Enum
 from typing import Protocol
 
@@ -20,7 +21,12 @@ from bayplan.api.object_key import object_key
 from bayplan.api.objects import DecodeError
 from bayplan.cluster.kubernetes.curl import Answer
 from bayplan.cluster.kubernetes.outages import Outages
-from bayplan.cluster.kubernetes.resources import WatchedResource, is_required, what_is_used
+from bayplan.cluster.kubernetes.resources import (
+    Part,
+    WatchedResource,
+    is_required,
+    what_is_used,
+)
 from bayplan.cluster.kubernetes.transport import error_of
 from bayplan.cluster.protocol import WatchEvent, WatchType
 from bayplan.errors import (
@@ -41,6 +47,7 @@ _LONGEST_WAIT = 10.0
 _ABSENT_WAIT = 30.0
 """Seconds until a kind that is not installed is looked up again."""
 _WATCH_SECONDS = (240, 480)
+_WHOLE = Part()
 
 _log = logging.getLogger("bayplan.cluster")
 
@@ -101,6 +108,7 @@ class Reflector:
     :param deliver: called with every change, in order.
     :param on_unreadable: called with (kind, key, problem) of an object that cannot be decoded.
     :param outages: logs outages of the server for all kinds together.
+    :param part: which objects of the kind to follow.
     """
 
     def __init__(
@@ -110,6 +118,7 @@ class Reflector:
         deliver: Callable[[WatchEvent], None],
         on_unreadable: Callable[[Kind, str, str], None] | None,
         outages: Outages,
+        part: Part = _WHOLE,
     ) -> None:
         self.kind = kind
         self.objects: dict[str, ApiObject] = {}
@@ -123,7 +132,7 @@ class Reflector:
         self._deliver = deliver
         self._on_unreadable = on_unreadable
         self._outages = outages
-        self._resource = WatchedResource(kind, kind.versions[0])
+        self._resource = WatchedResource(kind, kind.versions[0], part)
         self._wait = _FIRST_WAIT
         self._random = random.Random()  # noqa: S311 - spreads retries, guards nothing
 
@@ -131,6 +140,11 @@ class Reflector:
     def resource(self) -> WatchedResource:
         """The kind in the version that the server serves."""
         return self._resource
+
+    @property
+    def is_partial(self) -> bool:
+        """Whether only a part of the kind is followed; the scheduler works without it."""
+        return self._resource.part != _WHOLE
 
     async def run(self) -> None:
         """Follow until cancelled."""
@@ -173,7 +187,7 @@ class Reflector:
     async def _all_pages(self) -> tuple[dict[str, ApiObject], str]:
         versions = self.kind.versions
         for position, version in enumerate(versions):
-            self._resource = WatchedResource(self.kind, version)
+            self._resource = replace(self._resource, version=version)
             try:
                 return await self._pages(_PAGE)
             except NotFound:
@@ -187,9 +201,9 @@ class Reflector:
     async def _pages(self, size: int | None) -> tuple[dict[str, ApiObject], str]:
         self.unreadable.clear()
         found: dict[str, ApiObject] = {}
-        query = {} if size is None else {"limit": str(size)}
+        query = self._resource.query | ({} if size is None else {"limit": str(size)})
         while True:
-            content = await self._reader.request("GET", self._resource.collection, query=query)
+            content = await self._reader.request("GET", self._resource.watched, query=query)
             try:
                 page = _read_list.decode(content)
             except msgspec.DecodeError as exc:
@@ -206,6 +220,7 @@ class Reflector:
 
     async def _watch(self) -> None:
         query = {
+            **self._resource.query,
             "watch": "1",
             "allowWatchBookmarks": "true",
             "resourceVersion": self.version,
@@ -213,7 +228,7 @@ class Reflector:
         }
         began = asyncio.get_running_loop().time()
         seen = False
-        async for line in self._reader.lines(self._resource.collection, query, self._followed):
+        async for line in self._reader.lines(self._resource.watched, query, self._followed):
             if not seen:
                 seen, self._wait = True, _FIRST_WAIT
             try:
@@ -317,8 +332,12 @@ class Reflector:
         else:
             self._outages.ended(self._resource.name)
             if self.health is not health or str(exc) != self.problem:
-                _log.log(logging.ERROR if refused else logging.WARNING, "%s", exc)
+                level = logging.ERROR if refused else logging.WARNING
+                # What only some clusters use need not be allowed everywhere.
+                _log.log(logging.INFO if refused and self.is_partial else level, "%s", exc)
         self.health, self.problem = health, str(exc)
+        if refused and self.is_partial:
+            self.settled.set()
         pause = self._wait * (1 + self._random.random())
         after = exc.retry_after if isinstance(exc, Transient) else None
         self._wait = min(self._wait * 2, _LONGEST_WAIT)

@@ -21,7 +21,7 @@ from bayplan.api import (
 from bayplan.api.configmap import ConfigMap
 from bayplan.api.objects import DecodeError, decode_json
 
-__all__ = ["SNAPSHOT", "WATCHED", "WatchedResource", "is_required", "what_is_used"]
+__all__ = ["SNAPSHOT", "WATCHED", "Part", "WatchedResource", "is_required", "what_is_used"]
 
 _FIRST = (Node,)
 _LAST = (Pod,)
@@ -51,11 +51,20 @@ def is_required(kind: Kind) -> bool:
 
 
 @dataclass(frozen=True)
+class Part:
+    """Those objects of a kind that are watched: of a namespace, and with labels; "" for all."""
+
+    namespace: str = ""
+    selector: str = ""
+
+
+@dataclass(frozen=True)
 class WatchedResource:
-    """A kind in one of its versions."""
+    """A kind in one of its versions, or a part of it."""
 
     kind: Kind
     version: str
+    part: Part = Part()
 
     @property
     def root(self) -> str:
@@ -67,6 +76,18 @@ class WatchedResource:
     def collection(self) -> str:
         """The path of all objects, of all namespaces."""
         return f"{self.root}/{self.kind.plural}"
+
+    @property
+    def watched(self) -> str:
+        """The path of the objects that are watched."""
+        if self.part.namespace:
+            return f"{self.root}/namespaces/{self.part.namespace}/{self.kind.plural}"
+        return self.collection
+
+    @property
+    def query(self) -> dict[str, str]:
+        """What a list or a watch of them asks for."""
+        return {"labelSelector": self.part.selector} if self.part.selector else {}
 
     @property
     def name(self) -> str:
