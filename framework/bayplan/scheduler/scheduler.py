@@ -295,7 +295,7 @@ class Scheduler:
                 state.queue.refresh_gates(key, state.now)
             queued = state.queue.pop(state.now)
         if queued is None:
-            self._evict_overdue()
+            waited = self._evict_overdue()
             self._report_queues()
             state.recorder.gated(state.queue)
             state.group_status.write(
@@ -303,7 +303,7 @@ class Scheduler:
                 self._why_pending,
                 lambda pod: self.profile_of(pod) is not None,
             )
-            return self._tell_untold()
+            return self._tell_untold() or waited
         try:
             self._cycle(queued)
         except BaseException:
@@ -361,12 +361,16 @@ class Scheduler:
                     state.recorder.log_failure(exc)
         state.queue_status.write(wanted)
 
-    def _evict_overdue(self) -> None:
-        """Evict what plugins find overdue, after changes and when they asked to be asked again."""
+    def _evict_overdue(self) -> bool:
+        """Evict what plugins find overdue, after changes and when they asked to be asked again.
+
+        :returns: whether the time of any that waited is over, so that there is more to try.
+        """
         state = self._state
         due = self._overdue_at is not None and self._overdue_at <= state.now
         if state.events == self._overdue_seen and not due:
-            return
+            return False
+        waited = False
         self._overdue_seen, self._overdue_at = state.events, None
         times = []
         for profile in state.profiles.by_name.values():
@@ -380,9 +384,11 @@ class Scheduler:
                     times.append(found.again)
                     for victim, reason in found.victims:
                         self.evictor.evict(victim, reason)
-                    if found.waited:
-                        state.broadcast(ClusterEvent.OBJECT_CHANGED)
+                    waited |= found.waited
         self._overdue_at = min((at for at in times if at is not None), default=None)
+        if waited:
+            state.broadcast(ClusterEvent.OBJECT_CHANGED)
+        return waited
 
     def stand_by(self) -> None:
         """Follow the cluster without deciding anything, while another process leads."""

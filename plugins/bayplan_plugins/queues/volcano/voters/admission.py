@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from bayplan import PodInfo
+from bayplan import Overdue, PodInfo
 from bayplan.api import ResourceQuota
 from bayplan.dialects.reading import share
 from bayplan.inputs.durations import parse_duration
@@ -18,6 +19,7 @@ from bayplan_plugins.queues.volcano.voters.base import Enqueue, Voter
 __all__ = ["Overcommit", "ServiceLevel"]
 
 _FACTOR = 1.2
+_WAITING = ("", "Pending")
 _WAITING_TIME = "sla-waiting-time"
 _ANNOTATIONS = (f"volcano.sh/{_WAITING_TIME}", _WAITING_TIME)
 
@@ -93,6 +95,21 @@ class ServiceLevel(Voter):
     def __init__(self, session: Session, arguments: Mapping[str, Any], hierarchical: bool) -> None:
         super().__init__(session, arguments, hierarchical)
         self._waiting_time = _seconds(arguments.get(_WAITING_TIME))
+        self._asked = -math.inf
+
+    def victims(self) -> Overdue | None:
+        """Evict nobody, but tell when jobs that wait for admission have waited for long enough."""
+        handle, jobs = self.session.handle, self.session.jobs
+        waiting = (key for key, one in jobs.groups().items() if one.status.phase in _WAITING)
+        found = [self._deadline(jobs.named(key)) for key in waiting]
+        before, self._asked = self._asked, handle.unix_time
+        times = [at for at in found if at is not None and at > before]
+        later = min((at for at in times if at > self._asked), default=None)
+        over = any(at <= self._asked for at in times)
+        if later is None and not over:
+            return None
+        again = None if later is None else later - self._asked + handle.now
+        return Overdue(again=again, waited=over)
 
     def job_order(self, job: Job, pods: Iterable[PodInfo]) -> tuple[float, ...]:
         """Order by when a job should have started, jobs without such a time last."""

@@ -57,7 +57,8 @@ class TimeDivision(Voter):
             return Overdue(again=self._last + self._period)
         found = [pod for job in self._jobs() for pod in self._of(job)]
         if not found:
-            return None
+            at = self._next_end()
+            return None if at is None else Overdue(again=at)
         self._last = handle.now
         reason = "its node is revocable, and the hours of its zone are over"
         return Overdue([(pod, reason) for pod in found], handle.now + self._period)
@@ -77,8 +78,7 @@ class TimeDivision(Voter):
         return leaving[: self._budget(job)] if leaving else []
 
     def _revoked(self, node: str) -> bool:
-        found = self.session.handle.snapshot.node(node)
-        zone = found.metadata.labels.get(_ZONE_LABEL, "") if found is not None else ""
+        zone = self._zone(node)
         return zone in self._zones and not self._is_open(zone)
 
     def _is_open(self, zone: str) -> bool:
@@ -89,6 +89,21 @@ class TimeDivision(Voter):
         at = datetime.fromtimestamp(self.session.handle.unix_time, UTC)
         minute = at.hour * 60 + at.minute + at.second / 60
         return start <= minute < end or start <= minute + _DAY < end
+
+    def _next_end(self) -> float | None:
+        """Return when the first zone closes that has such pods now, in the scheduler's seconds."""
+        handle = self.session.handle
+        placed = handle.snapshot.placed
+        running = (pod for job in self._jobs() for pod in job.placed.values() if _opted_in(pod))
+        zones = {self._zone(placed[pod.key][1]) for pod in running}
+        hours = [self._zones[zone] for zone in zones if zone in self._zones and self._is_open(zone)]
+        minute = handle.unix_time / 60 % _DAY
+        left = [(one[1] - minute) % _DAY for one in hours if one is not None]
+        return handle.now + 60 * min(left) if left else None
+
+    def _zone(self, node: str) -> str:
+        found = self.session.handle.snapshot.node(node)
+        return found.metadata.labels.get(_ZONE_LABEL, "") if found is not None else ""
 
     def _budget(self, job: Job) -> int:
         """Return how many pods of a job may go at once: by its disruption budget, else one."""
@@ -133,4 +148,4 @@ def merged(found: Iterator[Overdue]) -> Overdue | None:
         return None
     victims = [pair for one in all_found for pair in one.victims]
     times = [one.again for one in all_found if one.again is not None]
-    return Overdue(victims, min(times, default=None))
+    return Overdue(victims, min(times, default=None), any(one.waited for one in all_found))
