@@ -29,7 +29,8 @@ from deployed import (
     only,
 )
 from msgspec import structs
-from queued_job_builders import KINDS, suspended_content
+from queued_job_builders import KINDS as SUSPENDED
+from queued_job_builders import suspended_content
 from stage import Stage, stage
 
 from bayplan.api import KINDS, ApiObject, Job, ObjectMeta, ResourceClaim, VolcanoPodGroup
@@ -557,7 +558,7 @@ async def suspended_jobs_get_quota(audit: Audit) -> None:
         assert sorted(counts) == [1, 2]
         for name in ("low", "high"):
             made.cluster.delete(Job, f"default/{name}")
-        for kind in sorted(KINDS.keys() - {"Job"}):
+        for kind in sorted(SUSPENDED.keys() - {"Job"}):
             made.create(make_object(suspended_content(kind, "x")))
             await made.run_out()
             running = next(

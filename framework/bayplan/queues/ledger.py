@@ -138,6 +138,10 @@ class Ledger:
             total[: len(own)] += own * count
         return total
 
+    def restate(self) -> None:
+        """Look at the definitions again, because what they follow from has changed."""
+        self._restated = True
+
     # Following ---------------------------------------------------------------------------
 
     def _queue_changed(self, old: ApiObject | None, new: ApiObject | None) -> None:

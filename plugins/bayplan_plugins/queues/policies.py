@@ -9,6 +9,7 @@ from bayplan_plugins.queues.elastic_quota.policy import ElasticQuotaPolicy
 from bayplan_plugins.queues.fair_share.args import FairShareArgs
 from bayplan_plugins.queues.fair_share.policy import FairSharePolicy
 from bayplan_plugins.queues.plain.policy import PlainArgs
+from bayplan_plugins.queues.plain.pools import PoolPolicy
 from bayplan_plugins.queues.plain.sources import config_map_queues, namespace_queues
 from bayplan_plugins.queues.policy import Policy
 from bayplan_plugins.queues.volcano.configuration import VolcanoArgs
@@ -29,6 +30,7 @@ class QueuesArgs(Args):
     koordinator: ElasticQuotaArgs = ElasticQuotaArgs()
     kueue: ClusterQueueArgs | None = ClusterQueueArgs()
     configmap: PlainArgs = PlainArgs()
+    pools: PlainArgs = PlainArgs(policy="capacity")
     namespaces: PlainArgs | None = None
 
 
@@ -39,6 +41,7 @@ def make_policies(args: QueuesArgs, handle: Handle) -> list[Policy]:
         FairSharePolicy(args.kai, handle),
         ElasticQuotaPolicy(args.koordinator, handle),
         config_map_queues(args.configmap, handle),
+        PoolPolicy(args.pools, handle),
     ]
     if args.kueue is not None:
         policies.append(ClusterQueuePolicy(args.kueue, handle))

@@ -46,7 +46,7 @@ class PlainPolicy:
     """The policy of one kind of plain queues.
 
     :param system: the name of that kind.
-    :param kind: the objects that define the queues.
+    :param kinds: the types of the objects that define the queues.
     :param define: returns the queues of the snapshot.
     :param queue_of: returns the name of a pod's queue, None for none.
     """
@@ -58,7 +58,7 @@ class PlainPolicy:
         system: str,
         args: PlainArgs,
         handle: Handle,
-        kind: type[ApiObject],
+        kinds: Sequence[type[ApiObject]],
         define: Callable[[Snapshot], Iterable[Queue]],
         queue_of: Callable[[PodInfo], str | None],
     ) -> None:
@@ -66,7 +66,7 @@ class PlainPolicy:
         self.system = system
         self._args = args
         self._handle = handle
-        self._kind = kind
+        self._kinds = kinds
         self._queue_of = queue_of
         rules = PodRules(
             queue_of=self.queue_of,
@@ -74,13 +74,13 @@ class PlainPolicy:
             is_fixed=lambda pod: False,
             counts=lambda pod: not pod.terminating,
         )
-        self.ledger = Ledger(handle.snapshot, define, (kind,), (), rules)
+        self.ledger = Ledger(handle.snapshot, define, kinds, (), rules)
         self._fair: tuple[object, AmountRows] | None = None
 
     @property
     def active(self) -> bool:
         """Whether the cluster has any queue of this kind."""
-        return bool(self._handle.snapshot.objects(self._kind)) and len(self.ledger.tree) > 0
+        return any(map(self._handle.snapshot.objects, self._kinds)) and len(self.ledger.tree) > 0
 
     def queue_of(self, pod: PodInfo) -> str | None:
         """Return the name of a pod's queue."""

@@ -21,7 +21,9 @@ def config_map_queues(args: PlainArgs, handle: Handle) -> PlainPolicy:
         named = pod.labels.get(queue_configmap.LABEL) or pod.annotations.get(queue_configmap.LABEL)
         return named or tenants.queue_of(pod.namespace)
 
-    return PlainPolicy(queue_configmap.NAME, args, handle, ConfigMap, _config_map_queues, queue_of)
+    return PlainPolicy(
+        queue_configmap.NAME, args, handle, (ConfigMap,), _config_map_queues, queue_of
+    )
 
 
 def _config_map_queues(snapshot: Snapshot) -> list[Queue]:
@@ -70,7 +72,7 @@ def namespace_queues(args: PlainArgs, handle: Handle) -> PlainPolicy:
         quotas = handle.snapshot.objects(ResourceQuota)
         return {quota.metadata.namespace for quota in quotas.values()}
 
-    return PlainPolicy(resource_quota.NAME, args, handle, ResourceQuota, _quotas, queue_of)
+    return PlainPolicy(resource_quota.NAME, args, handle, (ResourceQuota,), _quotas, queue_of)
 
 
 def _quotas(snapshot: Snapshot) -> list[Queue]:

@@ -1,0 +1,136 @@
+"""The policy of compute pools: the tenants of a pool share its nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from bayplan import Handle, PodInfo
+from bayplan.api import AiComputePool, ComputePool, Quantity
+from bayplan.api.meta import Condition
+from bayplan.api.pools import ComputePoolStatus, ModelCapacity
+from bayplan.api.queue import Queue
+from bayplan.cluster.protocol import PatchStatus
+from bayplan.dialects import compute_pool
+from bayplan.queues.pools import PoolAccount, PoolAmounts, account_of, shared_nodes
+from bayplan.snapshot import Snapshot
+from bayplan_plugins.queues.plain.policy import PlainArgs, PlainPolicy
+
+__all__ = ["PoolPolicy"]
+
+_KINDS: tuple[type[ComputePool], ...] = (ComputePool, AiComputePool)
+
+
+class PoolPolicy(PlainPolicy):
+    """Pools as roots over their nodes, tenants as queues; pods use the nodes of their pool only."""
+
+    def __init__(self, args: PlainArgs, handle: Handle) -> None:
+        super().__init__(compute_pool.NAME, args, handle, _KINDS, self._define, self._queue_of_pod)
+        self._nodes_seen = -1
+
+    # Which pool --------------------------------------------------------------------------
+
+    def _pools(self) -> dict[str, ComputePool]:
+        """Return the pools by name; one of bayplan.dev hides one of the same name."""
+        snapshot = self._handle.snapshot
+        found: dict[str, ComputePool] = {}
+        for kind in reversed(_KINDS):
+            found |= snapshot.objects(kind)
+        return found
+
+    def _queue_of_pod(self, pod: PodInfo) -> str | None:
+        pools = self._pools()
+        name = compute_pool.pool_of(pod.labels, pod.namespace, pools.values())
+        if name is None:
+            return None
+        pool = pools.get(name)
+        if pool is None:
+            return name
+        tenant = compute_pool.tenant_of(pod.labels, pod.namespace, pool)
+        known = any(quota.tenant == tenant for quota in pool.spec.quotas)
+        return f"{name}/{tenant if known else compute_pool.OTHERS}"
+
+    def node_labels(self, pod: PodInfo) -> Mapping[str, str]:
+        """Return the labels of the nodes of a pod's pool."""
+        pools = self._pools()
+        name = compute_pool.pool_of(pod.labels, pod.namespace, pools.values())
+        pool = pools.get(name) if name is not None else None
+        return pool.spec.node_selector if pool is not None else {}
+
+    # Capacity ----------------------------------------------------------------------------
+
+    def _define(self, snapshot: Snapshot) -> list[Queue]:
+        pools = self._pools()
+        shared = shared_nodes(pools.values(), snapshot)
+        found: list[Queue] = []
+        for name, pool in pools.items():
+            problem = shared.get(name)
+            if not pool.spec.node_selector:
+                problem = "spec.nodeSelector is empty, so it has no nodes"
+            found += compute_pool.queues_of(pool, account_of(pool, snapshot).usable, problem)
+        return found
+
+    def admit(self) -> None:
+        """Take in nodes that came, went, or changed what they offer."""
+        version = self._handle.snapshot.nodes.node_version
+        if version != self._nodes_seen:
+            self._nodes_seen = version
+            self.ledger.restate()
+
+    # Status ------------------------------------------------------------------------------
+
+    def statuses(self) -> Sequence[PatchStatus]:
+        """Return what each pool has, by resource and model."""
+        return list(self._statuses())
+
+    def _statuses(self) -> Iterator[PatchStatus]:
+        snapshot = self._handle.snapshot
+        for kind in _KINDS:
+            for name, pool in snapshot.objects(kind).items():
+                account = account_of(pool, snapshot)
+                yield PatchStatus(kind, name, self._status(name, account))
+
+    def _status(self, name: str, account: PoolAccount) -> ComputePoolStatus:
+        tree = self.ledger.tree
+        row = tree.row_of.get(name)
+        problem = tree.queues[row].problem if row is not None else None
+        ready = Condition("Ready", "True", "NodesInService", "pods may use the pool")
+        if problem is not None:
+            ready = Condition("Ready", "False", "Invalid", problem)
+        elif not any(account.usable.values()):
+            ready = Condition("Ready", "False", "NoNodes", "no node of the pool is in service")
+
+        def by(field: str) -> dict[str, Quantity]:
+            found = ((n, getattr(one, field)) for n, one in account.amounts.items())
+            return {name: _quantity(name, amount) for name, amount in found}
+
+        return ComputePoolStatus(
+            phase="Ready" if ready.status == "True" else ready.reason,
+            total=by("total"),
+            allocated=by("allocated"),
+            available=by("available"),
+            reserved=by("reserved"),
+            maintenance=by("maintenance"),
+            failed=by("failed"),
+            models=tuple(_model(*key, one) for key, one in sorted(account.models.items())),
+            nodes=len(account.nodes),
+            conditions=(ready,),
+        )
+
+
+def _model(resource: str, model: str, amounts: PoolAmounts) -> ModelCapacity:
+    def of(amount: int) -> Quantity:
+        return _quantity(resource, amount)
+
+    return ModelCapacity(
+        model, resource, of(amounts.total), of(amounts.allocated), of(amounts.available)
+    )
+
+
+def _quantity(resource: str, amount: int) -> Quantity:
+    return Quantity(
+        f"{amount}m" if resource == "cpu" and amount % 1000 else _plain(resource, amount)
+    )
+
+
+def _plain(resource: str, amount: int) -> int:
+    return amount // 1000 if resource == "cpu" else amount
