@@ -107,6 +107,10 @@ class PodWorkloads:
         }
         return self._jobs.to_come(key, left, flavors)
 
+    def is_of_job(self, key: str) -> bool:
+        """Tell whether a workload is a job's, which may have pods to come."""
+        return key in self._jobs.jobs
+
     def with_node(self, key: str) -> list[PodInfo]:
         """Return the pods of a workload that have a node in the snapshot."""
         placed = self._handle.snapshot.placed

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from bayplan import Handle, PodInfo
 from bayplan.api.kueue import AssignedPodSet, ResourceFlavor
+from bayplan.snapshot import Trial
 from bayplan_plugins.queues.cluster_queue.flavor_assignment import Assignment
 from bayplan_plugins.queues.cluster_queue.gates import as_admitted, is_gated
 from bayplan_plugins.queues.cluster_queue.pod_workloads import PodWorkloads
 from bayplan_plugins.queues.cluster_queue.store import Store
+from bayplan_plugins.queues.cluster_queue.tried_sizes import TriedSizes, kind_of
 from bayplan_plugins.queues.cluster_queue.workloads import WorkloadInfo
 
 __all__ = ["Rehearsal"]
@@ -26,6 +28,10 @@ class Rehearsal:
         self._pods = pods
         self._store = store
         self._tried: dict[str, Assignment] = {}
+        self._trial: Trial | None = None
+        self._held: tuple[str, Assignment, int] | None = None
+        """What fitted last is left in place until something else is asked, with its mark."""
+        self._sizes = TriedSizes()
 
     def flavors_of(self, key: str) -> Mapping[str, Mapping[str, str]] | None:
         """Return the flavors, by pod set and resource, that a workload is tried with now."""
@@ -39,27 +45,69 @@ class Rehearsal:
         :param admitted: the keys of workloads that are admitted; their pods without nodes are
             placed first.
         """
-        with self._handle.snapshot.trial():
+        with self._handle.snapshot.trial() as trial:
             for key in admitted:
                 self._place(key)
+            self._trial = trial
+            self._sizes = TriedSizes()
             try:
                 yield
             finally:
+                self._trial = self._held = None
                 self._tried.clear()
 
     def fits(
         self, workload: WorkloadInfo, assignment: Assignment, removed: Iterable[WorkloadInfo]
     ) -> str | None:
         """Return why a workload gets no nodes, as a Placement of the admission does."""
+        self._let_go()
+        gone = list(removed)
+        if not gone:
+            return None if self._fits_beside(workload.key, assignment) else _NO_NODES
         with self._handle.snapshot.trial():
-            for one in removed:
+            for one in gone:
                 for pod in self._pods.with_node(one.key):
                     self._handle.snapshot.remove_pod(pod.key)
             return None if self._try(workload.key, assignment) else _NO_NODES
 
+    def _fits_beside(self, key: str, assignment: Assignment) -> bool:
+        """Tell whether a workload gets nodes while nobody goes; leave it on them."""
+        assert self._trial is not None, "asked while the context is open"
+        mark = self._trial.mark()
+        kind, count = self._kind(key, assignment)
+        known = self._sizes.answer(kind, count, mark) if kind is not None else None
+        if known is not None:
+            return known
+        fits = self._try(key, assignment)
+        if fits:
+            self._held = (key, assignment, mark)
+        else:
+            self._trial.back_to(mark)
+        if kind is not None:
+            self._sizes.add(kind, count, fits)
+        return fits
+
+    def _kind(self, key: str, assignment: Assignment) -> tuple[Hashable | None, int]:
+        """Return the kind and the number of a workload's pods; None if they differ."""
+        pods, flavors = self._pods.without_node(key), list(assignment.flavors().values())
+        if len(flavors) != 1 or not pods or self._pods.is_of_job(key):
+            return None, 0
+        return kind_of(self._handle, pods, flavors[0]), len(pods)
+
+    def _let_go(self) -> None:
+        """Take what fitted last off its nodes."""
+        if self._held is not None and self._trial is not None:
+            self._trial.back_to(self._held[2])
+        self._held = None
+
     def assume(self, workload: WorkloadInfo, assignment: Assignment) -> None:
         """Keep a workload placed, as it is admitted."""
         self._tried[workload.key] = assignment
+        held = self._held
+        if held is not None and held[0] == workload.key and held[1] is assignment:
+            self._held = None
+            return
+        self._let_go()
         self._place(workload.key)
 
     def _try(self, key: str, assignment: Assignment) -> bool:
