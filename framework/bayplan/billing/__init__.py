@@ -1,1 +1,1 @@
-"""What usage costs: price lists, invoices, budgets, and the shapes in which others read them."""
+"""What usage costs: price lists, invoices, budgets and cost allocation. Money is never a float."""

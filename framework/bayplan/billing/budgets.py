@@ -1,0 +1,137 @@
+"""Budgets: what a tenant has spent of its month, what it will have spent, and who is told.
+
+The forecast bills what holds resources now until the end of the month, and nothing that begins
+later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from decimal import Decimal
+
+from bayplan.billing.accounts import Accounts, Budget
+from bayplan.billing.invoice import invoice
+from bayplan.billing.month import Month
+from bayplan.billing.prices import PriceList
+from bayplan.billing.usage_source import UsageSource
+from bayplan.metering.record import CapacityRecord, UsageRecord
+
+__all__ = ["BudgetStatus", "Budgets"]
+
+_LASTS = 60_000
+"""Milliseconds for which a status is kept, as it reads a month of records."""
+
+
+@dataclass(frozen=True)
+class BudgetStatus:
+    """A tenant's month so far.
+
+    :param alerts: the percentages of the budget that are reached.
+    :param expected: those that the forecast reaches.
+    """
+
+    tenant: str
+    month: Month
+    currency: str
+    budget: Budget
+    spent: Decimal
+    forecast: Decimal
+    alerts: tuple[int, ...]
+    expected: tuple[int, ...]
+
+    @property
+    def share(self) -> float:
+        """The part of the budget that is spent, for a gauge."""
+        return float(self.spent / self.budget.per_month)
+
+    @property
+    def admits(self) -> bool:
+        """Whether the tenant may start more."""
+        return not self.budget.stop_admitting or self.spent < self.budget.per_month
+
+    def __str__(self) -> str:
+        return (
+            f"{self.tenant} has spent {self.spent} of {self.budget.per_month} {self.currency} "
+            f"in {self.month}"
+        )
+
+
+class Budgets:
+    """The budgets of all tenants; a status is read again after a minute.
+
+    :raises InputError: when prices and accounts are in two currencies.
+    """
+
+    def __init__(self, prices: PriceList, accounts: Accounts, source: UsageSource) -> None:
+        accounts.check_currency(prices)
+        self._prices = prices
+        self._accounts = accounts
+        self._source = source
+        self._known: dict[str, tuple[int, BudgetStatus]] = {}
+
+    def status(self, tenant: str, now: int) -> BudgetStatus | None:
+        """Return a tenant's month so far, None when it has no budget.
+
+        :param now: milliseconds since 1970.
+        :raises InputError: for usage at a time without prices.
+        """
+        account = self._accounts.by_tenant.get(tenant)
+        if account is None or account.budget is None:
+            return None
+        known = self._known.get(tenant)
+        if known is not None and 0 <= now - known[0] < _LASTS and known[1].month == Month.at(now):
+            return known[1]
+        status = self._status(tenant, account.budget, now)
+        self._known[tenant] = (now, status)
+        return status
+
+    def all(self, now: int) -> Iterator[BudgetStatus]:
+        """Yield the status of every tenant that has a budget; see ``status``."""
+        for tenant in self._accounts.by_tenant:
+            status = self.status(tenant, now)
+            if status is not None:
+                yield status
+
+    def may_admit(self, tenant: str, now: int) -> bool:
+        """Return whether a tenant may start more work; without a budget it may; see ``status``."""
+        status = self.status(tenant, now)
+        return status is None or status.admits
+
+    def _status(self, tenant: str, budget: Budget, now: int) -> BudgetStatus:
+        month = Month.at(now)
+        spent = invoice(tenant, month, self._prices, self._source, now).total
+        to_come = _Continued(self._source, now)
+        forecast = invoice(tenant, month, self._prices, to_come, month.until).total
+        return BudgetStatus(
+            tenant,
+            month,
+            self._prices.currency,
+            budget,
+            spent,
+            forecast,
+            _reached(budget, spent),
+            _reached(budget, forecast),
+        )
+
+
+def _reached(budget: Budget, amount: Decimal) -> tuple[int, ...]:
+    return tuple(one for one in budget.alerts if amount * 100 >= budget.per_month * one)
+
+
+@dataclass(frozen=True)
+class _Continued:
+    """Records as if nothing began after now, and what is open then went on."""
+
+    source: UsageSource
+    now: int
+
+    def records(self, since: int, until: int, tenant: str | None = None) -> Iterator[UsageRecord]:
+        """Yield the usage that began until now; see ``UsageSource``."""
+        del until
+        yield from self.source.records(since, self.now, tenant)
+
+    def capacity(self, since: int, until: int) -> Iterator[CapacityRecord]:
+        """Yield the capacity that there is until now; see ``UsageSource``."""
+        del until
+        yield from self.source.capacity(since, self.now)

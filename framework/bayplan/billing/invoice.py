@@ -1,0 +1,330 @@
+"""A tenant's invoice for a month: what it used, at which price, and what it owes.
+
+An amount is exact until the end of its line, where it is rounded once, a half to the even digit;
+the sum adds rounded lines. A pod that holds a resource for less than the minimum period pays as if
+it had held it for the whole period. Reserved and idle capacity is billed to the pool's owner,
+without minimum and without discounts.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from datetime import date
+from decimal import Decimal
+from fractions import Fraction
+
+from bayplan.billing.accounts import Account, Credit
+from bayplan.billing.idle import Unused, unused
+from bayplan.billing.money import decimal_text, rounded
+from bayplan.billing.month import Month
+from bayplan.billing.prices import PriceList, thousandths_of, unit_of
+from bayplan.billing.tariff import Rate, Tariff, Time, discounted, pieces
+from bayplan.billing.usage_source import UsageSource
+from bayplan.metering.record import UsageRecord
+
+__all__ = ["Invoice", "LineItem", "invoice", "make_invoice"]
+
+_HOUR = 3_600_000
+
+
+@dataclass(frozen=True)
+class LineItem:
+    """What was used of one thing at one price.
+
+    :param what: "used", "idle" or "reserved".
+    :param version: the first day of the version of the price list.
+    :param exact_hours: unit hours: those of devices, of cores, of GiB.
+    :param share: the part of the price that idle or reserved capacity costs; 1 for use.
+    :param factor: the discount's factor, 1 without discount.
+    """
+
+    what: str
+    resource: str
+    model: str
+    pool: str
+    version: date
+    band: str
+    exact_hours: Fraction
+    per_hour: Decimal
+    share: Decimal
+    factor: Decimal
+    amount: Decimal
+
+    @property
+    def exact_amount(self) -> Fraction:
+        """The amount before it is rounded."""
+        price = Fraction(self.per_hour) * Fraction(self.share) * Fraction(self.factor)
+        return self.exact_hours * price
+
+    @property
+    def hours(self) -> str:
+        """The hours with at most six decimal places."""
+        return decimal_text(self.exact_hours, 6)
+
+    @property
+    def unit(self) -> str:
+        """What is counted for an hour: "GiB h" or "h"."""
+        return f"{unit_of(self.resource)} h".lstrip()
+
+
+@dataclass(frozen=True)
+class Invoice:
+    """The lines of a month and the balances around it; a negative balance is owed.
+
+    :param as_of: milliseconds since 1970; usage after it is not in the invoice.
+    """
+
+    tenant: str
+    month: Month
+    currency: str
+    as_of: int
+    lines: tuple[LineItem, ...]
+    credits: tuple[Credit, ...] = ()
+    opening: Decimal = Decimal(0)
+
+    @property
+    def total(self) -> Decimal:
+        """The sum of the lines."""
+        return sum((line.amount for line in self.lines), rounded(Decimal(0), self.currency))
+
+    @property
+    def credited(self) -> Decimal:
+        """The sum of the month's credits."""
+        none = rounded(Decimal(0), self.currency)
+        return sum((credit.amount for credit in self.credits), none)
+
+    @property
+    def closing(self) -> Decimal:
+        """The balance after the month."""
+        return self.opening + self.credited - self.total
+
+    @property
+    def final(self) -> bool:
+        """Whether the month was over."""
+        return self.as_of >= self.month.until
+
+
+def make_invoice(
+    tenant: str,
+    month: Month,
+    prices: PriceList,
+    source: UsageSource,
+    as_of: int,
+    account: Account | None = None,
+) -> Invoice:
+    """Return a tenant's invoice, with its balance from the account's opening month on.
+
+    :param as_of: now, in milliseconds since 1970.
+    :raises InputError: for usage at a time without prices.
+    """
+    if account is None:
+        return invoice(tenant, month, prices, source, as_of)
+    balance, at = account.opening, account.since
+    while at < month:
+        credited = sum((credit.amount for credit in account.credits_of(at)), Decimal(0))
+        balance += credited - invoice(tenant, at, prices, source, as_of).total
+        at = at.next
+    if month < account.since:
+        return invoice(tenant, month, prices, source, as_of)
+    found = invoice(tenant, month, prices, source, as_of)
+    return Invoice(
+        tenant,
+        month,
+        prices.currency,
+        found.as_of,
+        found.lines,
+        account.credits_of(month),
+        rounded(balance, prices.currency),
+    )
+
+
+def invoice(
+    tenant: str, month: Month, prices: PriceList, source: UsageSource, as_of: int
+) -> Invoice:
+    """Return the lines of a tenant's month; see ``make_invoice``.
+
+    :raises InputError: for usage at a time without prices.
+    """
+    end = min(max(as_of, month.since), month.until)
+    lines = _Lines(Tariff(prices, month.since, month.until), prices.currency)
+    lookback = max(0, month.since - prices.longest_minimum)
+    records = source.records(lookback, end, tenant)
+    lines.add_usage(_billed(records, prices, month, end))
+    owned = {
+        pool
+        for version in prices.versions
+        for pool, price in version.capacity.items()
+        if price.owner == tenant
+    }
+    if owned:
+        lines.add_unused(tenant, owned, source, month.since, end)
+    return Invoice(tenant, month, prices.currency, end, lines.items())
+
+
+# Usage --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Span:
+    """What a line counts: an amount in thousandths from a time to a time."""
+
+    resource: str
+    model: str
+    pool: str
+    amount: int
+    since: int
+    until: int
+
+
+def _billed(
+    records: Iterable[UsageRecord], prices: PriceList, month: Month, end: int
+) -> Iterator[_Span]:
+    """Yield what is billed for records in a month: their time, and the rest of the minimum."""
+    if not prices.longest_minimum:
+        for record in records:
+            yield from _clipped(record, record.until, month, end)
+        return
+    holds: dict[tuple[str, str, str], list[UsageRecord]] = defaultdict(list)
+    for record in records:
+        holds[record.pod_uid, record.resource, record.model].append(record)
+    for hold in holds.values():
+        began = min(record.since for record in hold)
+        ended = _last_end(hold)
+        least = began
+        if ended is not None and ended <= end:
+            least += prices.version_at(max(began, prices.versions[0].since)).minimum
+        for record in hold:
+            short = record.until is not None and record.until == ended and ended < least
+            yield from _clipped(record, least if short else record.until, month, end, short)
+
+
+def _last_end(hold: list[UsageRecord]) -> int | None:
+    """Return when the last of a pod's records ends, None while one is open."""
+    ends = [record.until for record in hold if record.until is not None]
+    return max(ends) if len(ends) == len(hold) else None
+
+
+def _clipped(
+    record: UsageRecord, until: int | None, month: Month, end: int, extended: bool = False
+) -> Iterator[_Span]:
+    last = month.until if extended else end
+    since = max(record.since, month.since)
+    until = last if until is None else min(until, last)
+    if since < until:
+        yield _Span(record.resource, record.model, record.pool, record.amount, since, until)
+
+
+def _crossings(spans: list[_Span], thresholds: set[Fraction]) -> dict[Fraction, Time]:
+    """Return when the use of all spans together reached each threshold, as far as it did."""
+    changes: dict[int, int] = defaultdict(int)
+    for span in spans:
+        changes[span.since] += span.amount
+        changes[span.until] -= span.amount
+    found: dict[Fraction, Time] = {}
+    left = sorted(thresholds)
+    used, level, last = 0, 0, 0
+    for moment in sorted(changes):
+        then = used + level * (moment - last)
+        while left and left[0] <= then:
+            found[left[0]] = last + (left[0] - used) / level
+            del left[0]
+        used, level, last = then, level + changes[moment], moment
+    return found
+
+
+# Lines --------------------------------------------------------------------------------------
+
+_LineKey = tuple[str, str, str, str, date, str, Decimal, Decimal, Decimal]
+"""What a line is about, in the order of its fields, without what it adds up."""
+
+
+@dataclass
+class _Lines:
+    """Adds spans up by what they are and what they cost."""
+
+    tariff: Tariff
+    currency: str
+    _found: dict[_LineKey, Time] = field(default_factory=lambda: defaultdict(int))
+
+    def add_usage(self, billed: Iterable[_Span]) -> None:
+        """Add a tenant's use of a month, all of it at once, as discounts follow its sum."""
+        by_resource: dict[str, list[_Span]] = defaultdict(list)
+        for span in billed:
+            by_resource[span.resource].append(span)
+        for resource, spans in by_resource.items():
+            begin, end = min(one.since for one in spans), max(one.until for one in spans)
+            self.tariff.prices.check(begin, end)
+            thresholds = {
+                tier.threshold(resource)
+                for version in self.tariff.prices.versions
+                for tier in version.discounts.get(resource, ())
+            }
+            crossings = _crossings(spans, thresholds) if thresholds else {}
+            known: dict[tuple[str, str], tuple[Rate, ...]] = {}
+            for span in spans:
+                key = (span.model, span.pool)
+                if key not in known:
+                    known[key] = discounted(self.tariff.rates(resource, *key), resource, crossings)
+                for rate, length in pieces(known[key], span.since, span.until):
+                    self._add("used", span, rate, Decimal(1), span.amount * length)
+
+    def add_unused(
+        self, tenant: str, pools: set[str], source: UsageSource, since: int, until: int
+    ) -> None:
+        """Add what a tenant pays for unused capacity of its pools."""
+        usage, capacity = source.records(since, until), source.capacity(since, until)
+        for record in unused(usage, capacity, since, until):
+            if record.pool not in pools:
+                continue
+            span = _Span(
+                record.resource,
+                record.model,
+                record.pool,
+                record.amount,
+                record.since,
+                record.until,
+            )
+            self.tariff.prices.check(span.since, span.until)
+            rates = self.tariff.rates(span.resource, span.model, span.pool)
+            for rate, length in pieces(rates, span.since, span.until):
+                price = rate.version.capacity.get(record.pool)
+                if price is None or price.owner != tenant:
+                    continue
+                share = price.idle if record.kind is Unused.IDLE else price.reserved
+                if share:
+                    self._add(record.kind.value, span, rate, share, span.amount * length)
+
+    def _add(self, what: str, span: _Span, rate: Rate, share: Decimal, more: Time) -> None:
+        thing = (what, span.resource, span.model, span.pool)
+        price = (rate.version.start, rate.band, rate.per_hour, share, rate.factor)
+        self._found[(*thing, *price)] += more
+
+    def items(self) -> tuple[LineItem, ...]:
+        """Return the lines, in a lasting order."""
+        return tuple(sorted((self._item(*found) for found in self._found.items()), key=_order))
+
+    def _item(self, key: _LineKey, quantity: Time) -> LineItem:
+        what, resource, model, pool, start, band, per_hour, share, factor = key
+        hours = Fraction(quantity) / (_HOUR * thousandths_of(resource))
+        exact = hours * Fraction(per_hour) * Fraction(share) * Fraction(factor)
+        return LineItem(
+            what,
+            resource,
+            model,
+            pool,
+            start,
+            band,
+            hours,
+            per_hour,
+            share,
+            factor,
+            rounded(exact, self.currency),
+        )
+
+
+def _order(line: LineItem) -> tuple[object, ...]:
+    kind = ("used", "reserved", "idle").index(line.what)
+    place = (line.resource, line.model, line.pool, kind)
+    return (*place, line.version, line.band, -line.factor, line.per_hour)

@@ -1,0 +1,22 @@
+"""Where bills read what was used: a journal, or the records of a simulation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Protocol
+
+from bayplan.metering.record import CapacityRecord, UsageRecord
+
+__all__ = ["UsageSource"]
+
+
+class UsageSource(Protocol):
+    """Returns records whole, with their own times; times are milliseconds since 1970."""
+
+    def records(self, since: int, until: int, tenant: str | None = None) -> Iterable[UsageRecord]:
+        """Return the usage that overlaps a span of time, of one tenant or of all."""
+        ...
+
+    def capacity(self, since: int, until: int) -> Iterable[CapacityRecord]:
+        """Return the capacity that overlaps a span of time."""
+        ...

@@ -1,0 +1,126 @@
+"""Invoices against a count of seconds."""
+
+from __future__ import annotations
+
+import tempfile
+from collections import defaultdict
+from datetime import datetime
+from fractions import Fraction
+from functools import cache
+from pathlib import Path
+from typing import Any
+from zoneinfo import ZoneInfo
+
+from bills import GPU, SECOND, Records, at, prices, used, version
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bayplan.billing.invoice import Invoice, make_invoice
+from bayplan.billing.month import Month
+from bayplan.metering.record import UsageRecord
+
+BEGIN = at("2026-03-28 23:30")
+"""Half an hour before a Sunday, two and a half before clocks change in Berlin."""
+SPAN = 4 * 3600
+ZONE = "Europe/Berlin"
+NIGHT = {"name": "night", "from": "22:00", "to": "02:15", "perHour": "0.77"}
+SUNDAY = {"name": "sunday", "days": ["Sun"], "from": "03:00", "to": "04:30", "perHour": "5.01"}
+ENTRIES = [
+    {"resource": GPU, "perHour": "2.03", "bands": [NIGHT, SUNDAY]},
+    {"resource": GPU, "model": "b", "perHour": "1.11"},
+    {"resource": GPU, "pool": "p", "perHour": "3"},
+]
+DEARER = [{"resource": GPU, "perHour": "4.44"}]
+TIERS = [{"above": "0.5", "factor": "0.9"}, {"above": "2.25", "factor": "0.7"}]
+DISCOUNTS = [{"resource": GPU, "tiers": TIERS}]
+
+records = st.builds(
+    lambda start, length, amount, model, pool: used(
+        BEGIN + start * SECOND,
+        BEGIN + (start + length) * SECOND,
+        amount,
+        model=model,
+        pool=pool,
+    ),
+    st.integers(0, SPAN - 1),
+    st.integers(1, SPAN),
+    st.sampled_from((0.5, 1, 4)),
+    st.sampled_from(("", "a", "b")),
+    st.sampled_from(("", "p")),
+)
+
+
+def price_at(moment: int, model: str, pool: str) -> Fraction:
+    if moment >= at("2026-03-29"):
+        return Fraction("4.44")
+    if pool == "p":
+        return Fraction(3)
+    if model == "b":
+        return Fraction("1.11")
+    return band_price(moment)
+
+
+@cache
+def band_price(moment: int) -> Fraction:
+    local = datetime.fromtimestamp(moment / 1000, ZoneInfo(ZONE))
+    clock = (local.hour, local.minute)
+    if clock >= (22, 0) or clock < (2, 15):
+        return Fraction("0.77")
+    if local.weekday() == 6 and (3, 0) <= clock < (4, 30):
+        return Fraction("5.01")
+    return Fraction("2.03")
+
+
+def exact(usage: list[UsageRecord], price: Any, discounts: bool) -> Fraction:
+    """Add up second by second; a second in which a threshold is reached is cut there."""
+    cost, hours = Fraction(0), Fraction(0)
+    thresholds = [(Fraction("0.5"), Fraction("0.9")), (Fraction("2.25"), Fraction("0.7"))]
+    starts: dict[int, list[UsageRecord]] = defaultdict(list)
+    for one in usage:
+        assert one.until is not None
+        for moment in range(one.since, one.until, SECOND):
+            starts[moment].append(one)
+    for moment in sorted(starts):
+        running = starts[moment]
+        used_hours = sum(Fraction(one.amount, 1000 * 3600) for one in running)
+        value = sum(Fraction(one.amount, 1000 * 3600) * price(moment, one) for one in running)
+        left = Fraction(1)
+        factor = Fraction(1)
+        for threshold, then in thresholds if discounts else ():
+            full = (threshold - hours) / used_hours
+            part = min(left, max(Fraction(0), full - (1 - left)))
+            cost += value * part * factor
+            left -= part
+            factor = then
+        cost += value * left * factor
+        hours += used_hours
+    return cost
+
+
+def check(invoice: Invoice, cost: Fraction) -> None:
+    assert sum((one.exact_amount for one in invoice.lines), Fraction(0)) == cost
+    half = Fraction(1, 200)
+    assert all(abs(one.exact_amount - Fraction(one.amount)) <= half for one in invoice.lines)
+    assert abs(Fraction(invoice.total) - cost) <= half * len(invoice.lines)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(records, max_size=4), st.booleans())
+def test_an_invoice_is_the_sum_of_its_seconds(usage: list[UsageRecord], discounts: bool) -> None:
+    more = {"discounts": DISCOUNTS} if discounts else {}
+    with tempfile.TemporaryDirectory() as folder:
+        price_list = prices(
+            Path(folder),
+            version("2026-01-01", prices=ENTRIES, **more),
+            version("2026-03-29", prices=DEARER, **more),
+            timeZone=ZONE,
+        )
+        one_version = prices(
+            Path(folder), version("2026-01-01", prices=ENTRIES[:1], **more), timeZone=ZONE
+        )
+    end = BEGIN + 3 * SPAN * SECOND
+    found = make_invoice("lab", Month(2026, 3), price_list, Records(usage), end)
+    cost = exact(usage, lambda moment, one: price_at(moment, one.model, one.pool), discounts)
+    check(found, cost)
+    found = make_invoice("lab", Month(2026, 3), one_version, Records(usage), end)
+    check(found, exact(usage, lambda moment, _: band_price(moment), discounts))
