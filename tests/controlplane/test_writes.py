@@ -24,8 +24,10 @@ from plane import SECONDS, ControlPlane, wait_until
 from queued_job_builders import suspended_content
 
 from bayplan.api import (
+    AiComputePool,
     ApiObject,
     ClusterNetworkTopology,
+    ComputePool,
     ElasticQuota,
     Job,
     KaiPodGroup,
@@ -86,6 +88,7 @@ from bayplan.api.kueue import (
     ResourceUsage,
     SchedulingStats,
 )
+from bayplan.api.meta import Condition
 from bayplan.api.network import ClusterNetworkTopologyStatus, TopologyDetail, TopologyInfo
 from bayplan.api.objects import KINDS
 from bayplan.api.pod import (
@@ -100,6 +103,7 @@ from bayplan.api.podgroup import (
     NativePodGroupStatus,
     PodGroupStatus,
 )
+from bayplan.api.pools import ComputePoolStatus, ModelCapacity
 from bayplan.api.queue_objects import KaiQueueStatus, VolcanoQueueStatus
 from bayplan.api.volumes import SELECTED_NODE, reference_to
 from bayplan.cluster.conditions import without_times
@@ -429,6 +433,23 @@ QUEUES: dict[type[ApiObject], tuple[Content, list[msgspec.Struct]]] = {
         ],
     ),
     Cohort: ({}, [CohortStatus(), CohortStatus(FairSharingStatus(5))]),
+    **{
+        type_: (
+            {"poolType": "gpu", "nodeSelector": {"a": "b"}},
+            [
+                ComputePoolStatus(),
+                ComputePoolStatus(
+                    "Ready",
+                    *[{name: Quantity("2") for name in ("cpu", "nvidia.com/gpu")}] * 6,
+                    (ModelCapacity("H100", "nvidia.com/gpu", *[Quantity("2")] * 3),),
+                    3,
+                    (Condition("Ready", "True", "NodesInService", "pods may use the pool"),),
+                ),
+                ComputePoolStatus("NoNodes", {"cpu": Quantity("1")}),
+            ],
+        )
+        for type_ in (ComputePool, AiComputePool)
+    },
     LocalQueue: (
         {"clusterQueue": "a"},
         [
@@ -458,6 +479,8 @@ def made_queue(real: LiveCluster, type_: type[ApiObject]) -> str:
     "patch clusterqueues.kueue.x-k8s.io/status",
     "patch cohorts.kueue.x-k8s.io/status",
     "patch localqueues.kueue.x-k8s.io/status",
+    "patch computepools.bayplan.dev/status",
+    "patch computepools.ai.example.com/status",
 )
 @pytest.mark.parametrize("type_", QUEUES, ids=lambda type_: str(type_.__name__))
 def test_the_status_of_a_queue(wire: Wire, real: LiveCluster, type_: type[ApiObject]) -> None:

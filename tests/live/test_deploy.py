@@ -452,6 +452,8 @@ async def queues_say_what_they_have(audit: Audit) -> None:
             {"resources": dict.fromkeys(("cpu", "memory", "gpu"), amounts)},
         ),
         "scheduling.sigs.k8s.io/v1alpha1": ("ElasticQuota", {"max": {"cpu": 4}}),
+        "bayplan.dev/v1alpha1": ("ComputePool", {"nodeSelector": {"a": "b"}}),
+        "ai.example.com/v1": ("ComputePool", {"nodeSelector": {"c": "d"}}),
     }
     made_of = (
         {"apiVersion": version, "kind": kind, "metadata": {"name": "a"}, "spec": spec}
