@@ -1,0 +1,353 @@
+"""The journal of usage and capacity: records that are appended, closed once, and never rewritten.
+
+One process writes at a time. Each batch is one transaction that also moves the heartbeat, checks
+that nobody else has claimed the journal, and counts itself, so that a batch whose answer was lost
+can be written again without harm.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from sqlalchemy import (
+    Connection,
+    Row,
+    Select,
+    Table,
+    bindparam,
+    func,
+    insert,
+    or_,
+    select,
+    update,
+)
+from sqlalchemy.exc import SQLAlchemyError
+
+from bayplan.errors import InputError, Stopped
+from bayplan.metering import tables
+from bayplan.metering.database import IN_MEMORY, open_database, problem_of
+from bayplan.metering.record import CapacityRecord, CapacityState, UsageRecord
+from bayplan.metering.rollups import Rollups
+from bayplan.metering.tables import SERIES_FIELDS, capacity, journal, series, usage
+
+__all__ = ["Batch", "Entry", "Journal", "Record"]
+
+Record = UsageRecord | CapacityRecord
+_VERSION = 1
+_ROWS = 10_000
+_USAGE_FIELDS = [name for name in UsageRecord.__struct_fields__ if name != "labels"]
+
+
+@dataclass(slots=True)
+class Entry:
+    """A record in the journal, by its number there; usage and capacity are numbered apart."""
+
+    number: int
+    record: Record
+
+
+@dataclass
+class Batch:
+    """What one transaction writes: new entries, and (entry, until) of those that end.
+
+    A new entry may end in the same batch. ``heartbeat`` is until when all is known, in ms.
+    """
+
+    opened: Sequence[Entry] = ()
+    closed: Sequence[tuple[Entry, int]] = ()
+    heartbeat: int = 0
+
+
+@dataclass
+class _Known:
+    """What the writer keeps in memory: its place, and the numbers of the series."""
+
+    writer: str = ""
+    batch: int = 0
+    usage: int = 0
+    capacity: int = 0
+    series: dict[tuple[str, ...], int] = field(default_factory=dict)
+
+
+class Journal:
+    """A journal in SQLite (a path, or ``:memory:``) or PostgreSQL (a URL).
+
+    Safe to use from several threads. All times are in milliseconds since 1970.
+
+    :param create: whether to create what is missing.
+    :raises InputError: when the place cannot be used, or holds another version of the schema.
+    """
+
+    def __init__(self, place: str = IN_MEMORY, create: bool = True) -> None:
+        self.engine = open_database(place, create)
+        self._known = _Known()
+        self._lock = threading.Lock()
+        try:
+            self._check(create)
+        except SQLAlchemyError as exc:
+            raise problem_of(self.engine, exc) from None
+
+    def _check(self, create: bool) -> None:
+        if create:
+            tables.metadata.create_all(self.engine)
+        with self.engine.begin() as connection:
+            found = connection.execute(select(journal.c.version)).scalar()
+            if found is None and create:
+                first = {"id": 1, "version": _VERSION, "writer": "", "batch": 0, "heartbeat": 0}
+                connection.execute(insert(journal), first)
+                found = _VERSION
+        if found != _VERSION:
+            text = f"expected a journal of version {_VERSION}, got {found}"
+            raise InputError(text, self.engine.url.database or "")
+
+    def close(self) -> None:
+        """Close the connections; a journal in memory is gone."""
+        self.engine.dispose()
+
+    # Writing -------------------------------------------------------------------------------
+
+    def claim(self) -> None:
+        """Become the one who writes; what another process writes from now on is refused."""
+        writer = str(uuid.uuid4())
+        with self._lock, self.transaction() as connection:
+            connection.execute(update(journal).values(writer=writer))
+            batch = connection.execute(select(journal.c.batch)).scalar_one()
+            known = _Known(writer, batch)
+            known.usage = connection.execute(select(func.max(usage.c.id))).scalar() or 0
+            known.capacity = connection.execute(select(func.max(capacity.c.id))).scalar() or 0
+            columns = [series.c[name] for name in SERIES_FIELDS]
+            for row in connection.execute(select(series.c.id, *columns)):
+                known.series[tuple(row[1:])] = row[0]
+            self._known = known
+
+    def entry(self, record: Record) -> Entry:
+        """Give a new record its number; only the process that has claimed the journal may."""
+        known = self._known
+        if isinstance(record, UsageRecord):
+            known.usage += 1
+            return Entry(known.usage, record)
+        known.capacity += 1
+        return Entry(known.capacity, record)
+
+    def write(self, batch: Batch) -> None:
+        """Write a batch; one that was written before is not written twice.
+
+        After an error the same batch has to be written again before any other.
+
+        :raises Stopped: when another process has claimed the journal.
+        :raises InputError: when the database fails.
+        """
+        with self._lock:
+            try:
+                with self.transaction() as connection:
+                    if self._begin(connection, batch):
+                        self._append(connection, batch)
+            except BaseException:
+                # What it numbered may not be there.
+                self._known.series.clear()
+                raise
+            self._known.batch += 1
+
+    def append(self, records: Sequence[Record]) -> None:
+        """Write records as they are, as one batch; the heartbeat moves to their last time."""
+        entries = [self.entry(record) for record in records]
+        self.write(Batch(entries, heartbeat=max((_last(one) for one in records), default=0)))
+
+    def _begin(self, connection: Connection, batch: Batch) -> bool:
+        """Take the journal for a batch; return False if it has been written already."""
+        known = self._known
+        # The first statement writes, so that SQLite takes its lock before it reads anything.
+        mine = (journal.c.writer == known.writer) & (journal.c.batch == known.batch)
+        taken = connection.execute(update(journal).where(mine).values(batch=known.batch + 1))
+        if taken.rowcount == 1:
+            later = batch.heartbeat
+            moved = update(journal).where(journal.c.heartbeat < later).values(heartbeat=later)
+            connection.execute(moved)
+            return True
+        row = connection.execute(select(journal.c.writer, journal.c.batch)).one()
+        if row.writer == known.writer and row.batch == known.batch + 1:
+            return False
+        raise Stopped("another process writes the journal of usage")
+
+    def _append(self, connection: Connection, batch: Batch) -> None:
+        rollups = Rollups()
+        ends = {id(entry): until for entry, until in batch.closed}
+        rows: dict[str, list[dict[str, Any]]] = {usage.name: [], capacity.name: []}
+        for entry in batch.opened:
+            record = entry.record
+            number = self._series_of(connection, record)
+            until = ends.pop(id(entry), record.until)
+            rows[_table_of(record).name].append(_row_of(entry, number, until))
+            rollups.add(number, record.since, record.amount)
+            if until is not None:
+                rollups.add(number, until, -record.amount)
+        for table in (usage, capacity):
+            if rows[table.name]:
+                connection.execute(insert(table), rows[table.name])
+        late = [(entry, until) for entry, until in batch.closed if id(entry) in ends]
+        for entry, until in late:
+            rollups.add(self._series_of(connection, entry.record), until, -entry.record.amount)
+        self._end(connection, late)
+        rollups.write(connection)
+
+    def _end(self, connection: Connection, late: Sequence[tuple[Entry, int]]) -> None:
+        for table in (usage, capacity):
+            ends = [
+                {"number": entry.number, "end": until}
+                for entry, until in late
+                if _table_of(entry.record) is table
+            ]
+            if ends:
+                open_one = (table.c.id == bindparam("number")) & table.c.until.is_(None)
+                done = connection.execute(
+                    update(table).where(open_one).values(until=bindparam("end")), ends
+                )
+                assert done.rowcount == len(ends), "a record is closed once"
+
+    def _series_of(self, connection: Connection, record: Record) -> int:
+        key = _series_key(record)
+        known = self._known.series
+        if key not in known:
+            values = dict(zip(SERIES_FIELDS, key, strict=True))
+            found = connection.execute(select(series.c.id).filter_by(**values)).scalar()
+            if found is None:
+                made = insert(series).values(values).returning(series.c.id)
+                found = connection.execute(made).scalar_one()
+            known[key] = found
+        return known[key]
+
+    # Reading -------------------------------------------------------------------------------
+
+    @property
+    def heartbeat(self) -> int:
+        """Until when all is known; open records are known to hold until then."""
+        with self.transaction() as connection:
+            found: int = connection.execute(select(journal.c.heartbeat)).scalar_one()
+            return found
+
+    def open_entries(self) -> list[Entry]:
+        """Return the entries that have not ended, usage and capacity."""
+        with self.transaction() as connection:
+            return [
+                Entry(row.id, _record_of(table, row))
+                for table in (usage, capacity)
+                for row in connection.execute(_joined(table).where(table.c.until.is_(None)))
+            ]
+
+    def ended_after(self, since: int) -> dict[tuple[str, str, str], int]:
+        """Return when records that ended after a time did, by (pod uid, resource, model)."""
+        columns = (usage.c.pod_uid, series.c.resource, series.c.model)
+        last = func.max(usage.c.until)
+        found = select(*columns, last).join(series, series.c.id == usage.c.series)
+        found = found.where(usage.c.until > since).group_by(*columns)
+        with self.transaction() as connection:
+            return {(row[0], row[1], row[2]): row[3] for row in connection.execute(found)}
+
+    def records(self, since: int, until: int, tenant: str | None = None) -> Iterator[UsageRecord]:
+        """Yield the records that hold anything between two times, whole, in no given order."""
+        found = _overlapping(usage, since, until)
+        if tenant is not None:
+            found = found.where(series.c.tenant == tenant)
+        for record in self._stream(usage, found):
+            assert isinstance(record, UsageRecord)
+            yield record
+
+    def capacity(self, since: int, until: int) -> Iterator[CapacityRecord]:
+        """Yield the records of capacity between two times, whole, in no given order."""
+        for record in self._stream(capacity, _overlapping(capacity, since, until)):
+            assert isinstance(record, CapacityRecord)
+            yield record
+
+    def _stream(self, table: Table, found: Select[Any]) -> Iterator[Record]:
+        with self.transaction() as connection:
+            for row in connection.execution_options(yield_per=_ROWS).execute(found):
+                yield _record_of(table, row)
+
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[Connection]:
+        """Run statements in a transaction.
+
+        :raises InputError: when the database fails.
+        """
+        try:
+            with self.engine.begin() as connection:
+                yield connection
+        except SQLAlchemyError as exc:
+            raise problem_of(self.engine, exc) from None
+
+
+def _table_of(record: Record) -> Table:
+    return usage if isinstance(record, UsageRecord) else capacity
+
+
+def _last(record: Record) -> int:
+    return record.since if record.until is None else record.until
+
+
+def _series_key(record: Record) -> tuple[str, ...]:
+    if isinstance(record, UsageRecord):
+        return (
+            record.tenant,
+            record.queue,
+            record.pool,
+            record.namespace,
+            record.resource,
+            record.model,
+            "",
+        )
+    return ("", "", record.pool, "", record.resource, record.model, record.state.value)
+
+
+def _row_of(entry: Entry, number: int, until: int | None) -> dict[str, Any]:
+    record = entry.record
+    row = {
+        "id": entry.number,
+        "series": number,
+        "node": record.node,
+        "amount": record.amount,
+        "since": record.since,
+        "until": until,
+    }
+    if isinstance(record, UsageRecord):
+        row |= {"job": record.job, "pod": record.pod, "pod_uid": record.pod_uid}
+        row["labels"] = _text(record.labels)
+    return row
+
+
+def _text(labels: Mapping[str, str]) -> str:
+    return json.dumps(dict(labels), separators=(",", ":")) if labels else ""
+
+
+def _joined(table: Table) -> Select[Any]:
+    columns = [series.c[name] for name in SERIES_FIELDS]
+    return select(table, *columns).join(series, series.c.id == table.c.series)
+
+
+def _overlapping(table: Table, since: int, until: int) -> Select[Any]:
+    lasts = or_(table.c.until.is_(None), table.c.until > since)
+    return _joined(table).where(table.c.since < until, lasts)
+
+
+def _record_of(table: Table, row: Row[Any]) -> Record:
+    found = row._mapping
+    if table is usage:
+        text = found["labels"]
+        return UsageRecord(
+            labels=json.loads(text) if text else {}, **{name: found[name] for name in _USAGE_FIELDS}
+        )
+    return CapacityRecord(
+        found["pool"],
+        found["node"],
+        found["resource"],
+        found["model"],
+        CapacityState(found["state"]),
+        found["amount"],
+        found["since"],
+        found["until"],
+    )

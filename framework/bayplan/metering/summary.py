@@ -1,0 +1,241 @@
+"""What a journal adds up to between two times, to the millisecond.
+
+With the level L at the start of a window (all that has begun and not ended), the sum over the
+window is ``L * length``, plus, for each change by an amount A inside it, ``A`` times what is left
+of the window. Hours and days hold the sums of such changes, so that only the ragged ends of a
+window are read record by record.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Column, Connection, Select, Table, case, func, or_, select
+
+from bayplan.metering.journal import Journal
+from bayplan.metering.tables import (
+    DAY,
+    HOUR,
+    capacity,
+    days,
+    hours,
+    join_parts,
+    series,
+    usage,
+)
+
+__all__ = ["RECORD_FIELDS", "Hour", "Summary"]
+
+Key = tuple[str, ...]
+RECORD_FIELDS = ("job", "pod", "node")
+"""What only single records tell: sums by these read every record of the window."""
+_ROLLUPS = ((DAY, days), (HOUR, hours))
+
+
+@dataclass(frozen=True)
+class Hour:
+    """What was in use in the hour that begins at ``start``, in amount times milliseconds."""
+
+    key: Key
+    start: int
+    total: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Change:
+    """What begins and ends between ``start`` and ``end``: by how much the level is higher at
+    ``end``, and what that used until ``end``."""
+
+    key: Key
+    start: int
+    end: int
+    level: int
+    moment: int = 0
+
+    def until(self, end: int) -> int:
+        """Return what the change uses until a later time."""
+        return self.moment + self.level * (end - self.end)
+
+
+class Summary:
+    """Sums of a journal between two times, in amount times milliseconds.
+
+    Records that are open count until the journal's heartbeat: nothing is known beyond it.
+
+    :param since: the start of the window, in ms since 1970.
+    :param until: its end.
+    :param equal: only what has these values, such as ``{"tenant": "red"}``.
+    """
+
+    def __init__(
+        self, journal: Journal, since: int, until: int, equal: Mapping[str, str] | None = None
+    ) -> None:
+        self._journal = journal
+        self.since = since
+        self.until = max(since, min(until, journal.heartbeat))
+        self._equal = dict(equal or {})
+
+    def usage(self, by: Sequence[str]) -> dict[Key, int]:
+        """Return what was used, by fields of usage records.
+
+        :param by: of tenant, queue, pool, namespace, resource, model; and job, pod, node, which
+            take longer.
+        """
+        return self._totals(usage, by)
+
+    def capacity(self, by: Sequence[str]) -> dict[Key, int]:
+        """Return what was offered, by pool, resource, model and state; and node, as ``usage``."""
+        return self._totals(capacity, by)
+
+    def hourly(self, by: Sequence[str]) -> Iterator[Hour]:
+        """Yield what was used in each hour in which anything was, by key and time.
+
+        :raises ValueError: for a window that does not begin with an hour.
+        """
+        if self.since % HOUR:
+            raise ValueError("expected the start of an hour")
+        found = _Query(usage, by, self._equal)
+        with self._journal.transaction() as connection:
+            levels = self._levels(connection, found)
+            changes: dict[Key, dict[int, list[_Change]]] = defaultdict(lambda: defaultdict(list))
+            for one in found.changes(connection, self.since, self.until, _ROLLUPS[1:]):
+                changes[one.key][one.start - one.start % HOUR].append(one)
+        for key in sorted({*levels, *changes}):
+            yield from self._hours_of(key, levels.get(key, 0), changes.get(key, {}))
+
+    def _hours_of(
+        self, key: Key, level: int, changes: Mapping[int, Sequence[_Change]]
+    ) -> Iterator[Hour]:
+        for start in range(self.since, self.until, HOUR):
+            end = min(start + HOUR, self.until)
+            own = changes.get(start, ())
+            total = level * (end - start) + sum(one.until(end) for one in own)
+            level += sum(one.level for one in own)
+            if total:
+                yield Hour(key, start, total)
+
+    def _totals(self, table: Table, by: Sequence[str]) -> dict[Key, int]:
+        found = _Query(table, by, self._equal)
+        total: dict[Key, int] = defaultdict(int)
+        with self._journal.transaction() as connection:
+            if any(name in RECORD_FIELDS for name in (*by, *self._equal)):
+                parts: Iterable[tuple[Key, int]] = found.by_record(
+                    connection, self.since, self.until
+                )
+                for key, part in parts:
+                    total[key] += part
+            else:
+                for key, level in self._levels(connection, found).items():
+                    total[key] += level * (self.until - self.since)
+                for one in found.changes(connection, self.since, self.until, _ROLLUPS):
+                    total[one.key] += one.until(self.until)
+        return {key: value for key, value in total.items() if value}
+
+    def _levels(self, connection: Connection, found: _Query) -> dict[Key, int]:
+        """Return what is in use at the start of the window."""
+        levels: dict[Key, int] = defaultdict(int)
+        for one in found.changes(connection, 0, self.since, _ROLLUPS, dated=False):
+            levels[one.key] += one.level
+        return levels
+
+
+class _Query:
+    """Reads the changes of one kind of record, grouped by fields.
+
+    :param table: ``usage`` or ``capacity``.
+    """
+
+    def __init__(self, table: Table, by: Sequence[str], equal: Mapping[str, str]) -> None:
+        self._table = table
+        self._by = [self._column(name).label(f"by_{name}") for name in by]
+        # A series is of usage or of capacity; its state tells which.
+        self._matching = [series.c.state == "" if table is usage else series.c.state != ""]
+        self._matching += [self._column(name) == value for name, value in equal.items()]
+
+    def _column(self, name: str) -> Column[Any]:
+        if name in series.c and name != "id":
+            return series.c[name]
+        if name in RECORD_FIELDS and name in self._table.c:
+            return self._table.c[name]
+        raise ValueError(f'records are not summed by "{name}"')
+
+    def _key(self, row: Sequence[Any]) -> Key:
+        return tuple(row[: len(self._by)])
+
+    def changes(
+        self,
+        connection: Connection,
+        since: int,
+        until: int,
+        rollups: Sequence[tuple[int, Table]],
+        dated: bool = True,
+    ) -> Iterator[_Change]:
+        """Yield what changes in a window, from the coarsest sums that fit into it.
+
+        :param dated: without it, only the keys and levels of the changes mean anything.
+        """
+        if since >= until:
+            return
+        if not rollups:
+            yield from self._single(connection, since, until, dated)
+            return
+        width, table = rollups[0]
+        first, last = -(-since // width) * width, until // width * width
+        if first >= last:
+            yield from self.changes(connection, since, until, rollups[1:], dated)
+            return
+        yield from self.changes(connection, since, first, rollups[1:], dated)
+        yield from self._summed(connection, table, width, first, last, dated)
+        yield from self.changes(connection, last, until, rollups[1:], dated)
+
+    def _summed(
+        self, connection: Connection, table: Table, width: int, first: int, last: int, dated: bool
+    ) -> Iterator[_Change]:
+        """Yield the sums of whole hours or days."""
+        parts = ("level_high", "level_low", "moment_high", "moment_low")
+        group = [*self._by, table.c.start] if dated else self._by
+        sums = [func.sum(table.c[part]) for part in parts]
+        found = self._select([*group, *sums], table).where(
+            table.c.start >= first, table.c.start < last
+        )
+        for row in connection.execute(found.group_by(*group)):
+            if row[-1] is None:
+                continue
+            start = row[len(self._by)] if dated else first
+            level, moment = join_parts(*row[-4:-2]), join_parts(*row[-2:])
+            yield _Change(self._key(row), start, start + width, level, moment)
+
+    def _single(
+        self, connection: Connection, since: int, until: int, dated: bool
+    ) -> Iterator[_Change]:
+        """Yield the changes by single records; equal amounts are counted, which is exact."""
+        table = self._table
+        for time, sign in ((table.c.since, 1), (table.c.until, -1)):
+            group = [*self._by, time, table.c.amount] if dated else [*self._by, table.c.amount]
+            found = self._select([*group, func.count()], table)
+            found = found.where(time >= since, time < until).group_by(*group)
+            for row in connection.execute(found):
+                at = row[len(self._by)] if dated else since
+                yield _Change(self._key(row), at, at, sign * row[-2] * row[-1])
+
+    def by_record(
+        self, connection: Connection, since: int, until: int
+    ) -> Iterator[tuple[Key, int]]:
+        """Yield (key, sum) from all records of a window."""
+        table = self._table
+        open_end = table.c.until.is_(None) | (table.c.until > until)
+        begin = case((table.c.since < since, since), else_=table.c.since)
+        end = case((open_end, until), else_=table.c.until)
+        group = [*self._by, table.c.amount]
+        lasts = or_(table.c.until.is_(None), table.c.until > since)
+        found = self._select([*group, func.sum(end - begin)], table)
+        found = found.where(table.c.since < until, lasts).group_by(*group)
+        for row in connection.execute(found):
+            yield self._key(row), row[-2] * int(row[-1])
+
+    def _select(self, columns: Sequence[Any], table: Table) -> Select[Any]:
+        joined = series.join(table, table.c.series == series.c.id)
+        return select(*columns).select_from(joined).where(*self._matching)
