@@ -5,13 +5,14 @@ At 1,000 nodes of 8 GPUs: 10,000 pending jobs of 1 to 64 pods in 100 queues of K
 all waiting jobs that admits nothing, ``divisionMilliseconds`` the division of a cluster over 1,000
 queues in 4 levels and 5 resources, ``reclaimSeconds`` a gang of 128 pods that takes its share back
 from 20 queues, ``consolidationSeconds`` a pod for which another one has to move.
+``volcanoPodsPerSecond`` counts the same jobs in queues of Volcano, their admission included.
 """
 
 from __future__ import annotations
 
 import random
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -36,6 +37,7 @@ from bayplan.cluster.embedded.store import MemoryCluster
 from bayplan.profiles.loading import default_profiles
 from bayplan.queues.tree import QueueTree
 from bayplan.scheduler.scheduler import Scheduler
+from bayplan_benchmarks.volcano_queues import jobs_in_queues
 from bayplan_benchmarks.workloads import container, make_pod
 from bayplan_plugins.queues.fair_share.division import Division
 from bayplan_plugins.queues.policies import QueuesArgs
@@ -94,21 +96,37 @@ def _full(nodes: int, jobs: int) -> tuple[Scheduler, MemoryCluster, float]:
     objects += [_queue(f"queue-{index}", quota) for index in range(_QUEUES)]
     for index in range(jobs):
         objects += _job(f"job-{index}", f"queue-{index % _QUEUES}", sizes.randint(1, _SIZES))
-    cluster, scheduler = _started(objects, actions=("allocate",))
+    cluster, scheduler = _started(objects, {"kai": {"actions": ("allocate",)}})
+    return scheduler, cluster, _seconds_until_full(scheduler, cluster, nodes)
+
+
+def _seconds_until_full(scheduler: Scheduler, cluster: MemoryCluster, nodes: int) -> float:
     started = time.perf_counter()
     while scheduler.statistics.bound < nodes * _GPUS and scheduler.step():
         cluster.deliver()
-    return scheduler, cluster, time.perf_counter() - started
+    return time.perf_counter() - started
+
+
+def _volcano_pods_per_second(nodes: int, jobs: int) -> float:
+    """Return how fast the same jobs are admitted and placed in queues of Volcano."""
+    objects = [*map(_node, range(nodes)), *jobs_in_queues(jobs, _QUEUES, _SIZES, nodes * _GPUS)]
+    cluster, scheduler = _started(objects, {"volcano": {"policy": "capacity"}})
+    seconds = _seconds_until_full(scheduler, cluster, nodes)
+    return scheduler.statistics.bound / seconds
 
 
 def _started(
-    objects: Iterable[ApiObject], actions: Sequence[str] = _ACTIONS
+    objects: Iterable[ApiObject], settings: Mapping[str, object] | None = None
 ) -> tuple[MemoryCluster, Scheduler]:
-    """Return a cluster of these objects, and a scheduler that has decided nothing yet."""
+    """Return a cluster of these objects, and a scheduler that has decided nothing yet.
+
+    :param settings: the arguments of Queues; None for all actions of KAI.
+    """
+    given = settings if settings is not None else {"kai": {"actions": _ACTIONS}}
     cluster = MemoryCluster()
     profiles = default_profiles()
     first = profiles.profiles[0]
-    args = {**first.args, "Queues": QueuesArgs.model_validate({"kai": {"actions": actions}})}
+    args = {**first.args, "Queues": QueuesArgs.model_validate(given)}
     scheduler = Scheduler(cluster, replace(profiles, profiles=(replace(first, args=args),)))
     for obj in objects:
         cluster.create(obj)
@@ -205,6 +223,7 @@ def _measure(nodes: int, jobs: int) -> BenchmarkResult:
     figures = {
         "podsPerSecond": round(bound / seconds, 1),
         "bound": float(bound),
+        "volcanoPodsPerSecond": round(_volcano_pods_per_second(nodes, jobs), 1),
         "idleCycleMilliseconds": round(_idle_milliseconds(scheduler, cluster), 2),
         "divisionMilliseconds": round(_division_milliseconds(), 2),
         "reclaimSeconds": round(_reclaim_seconds(nodes), 3),
