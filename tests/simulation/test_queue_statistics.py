@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from examples import examples
+from hypothesis import given
+from hypothesis import strategies as st
 
+from bayplan.api import ApiObject
 from bayplan.cli import cli
 from bayplan.cli.queue_statistics import sparkline
+from bayplan.inputs.limits import ANNOTATION
+from bayplan.inputs.yamltext import parse_yaml
+from bayplan.profiles.loading import default_profiles
+from bayplan.queues.report import KnownReports, ResourceReport
+from bayplan.simulation import Simulation
 from bayplan.simulation.queue_statistics import Waits, jain
+from bayplan.testing import make_object
+from bayplan_plugins.queues.line import reports
 
 CLUSTER = """
 apiVersion: v1
@@ -160,3 +172,78 @@ def test_percentiles_of_waits() -> None:
     waits = Waits.of([0, 10], [20])
     assert (waits.p50, waits.longest, waits.started, waits.waiting) == (10, 20, 2, 1)
     assert Waits.of([], []) == Waits(None, None, None, 0, 0)
+
+
+class PlainHistory:
+    """Adds up all queues at each instant, from reports made from nothing: the oracle."""
+
+    def __init__(self, simulation: Simulation) -> None:
+        self.sums: dict[str, Counter[str]] = {}
+        self._holds: dict[str, dict[str, float]] = {}
+        self._since = 0.0
+        simulation.on_settled(self.look)
+
+    def look(self, simulation: Simulation) -> None:
+        """Count what held until now, and take in what holds from now on."""
+        scheduler = simulation.scheduler
+        for name, held in self._holds.items():
+            sums = self.sums.setdefault(name, Counter())
+            for key, amount in held.items():
+                sums[key] += amount * (scheduler.now - self._since)
+        self._since = scheduler.now
+        (plugin,) = [call.plugin for call in profile_of(scheduler)["queue_reports"]]
+        for policy in plugin.policies:
+            if policy.active:
+                fresh = KnownReports(policy.system, policy.name)
+                found = reports(plugin.handle, policy, fresh)
+                assert [*found] == scheduler.queue_reports(), "what is kept is what is made"
+                self._holds |= {one.name: amounts(one.resources["cpu"]) for one in found}
+
+
+def objects_of(text: str) -> list[ApiObject]:
+    return [make_object(content) for content in parse_yaml(text, ANNOTATION)]
+
+
+def profile_of(scheduler: Any) -> Any:
+    return next(iter(scheduler.profiles.values())).runtime
+
+
+def amounts(cpu: ResourceReport) -> dict[str, float]:
+    entitled = min(cpu.fair, cpu.demand)
+    return {"used": cpu.used, "deserved": cpu.deserved, "entitled": entitled}
+
+
+ARRIVALS = st.lists(
+    st.tuples(st.sampled_from("ac"), st.integers(0, 300), st.integers(1, 300), st.integers(1, 3)),
+    min_size=1,
+    max_size=8,
+)
+
+
+@examples(15)
+@given(ARRIVALS)
+def test_what_is_added_up_by_changes_is_what_is_added_up_at_each_instant(
+    jobs: list[tuple[str, int, int, int]],
+) -> None:
+    simulation = Simulation(default_profiles())
+    simulation.create(objects_of(CLUSTER))
+    plain = PlainHistory(simulation)
+    pod = "{kind: Pod, apiVersion: v1, metadata: {name: p%d, labels: {kai.scheduler/queue: %s}, "
+    pod += 'annotations: {bayplan.dev/duration: "%ds"}}, '
+    pod += "spec: {containers: [{name: c, resources: {requests: {cpu: %d}}}]}}"
+    simulation.arrive(
+        (float(at), one)
+        for index, (queue, at, seconds, cpu) in enumerate(jobs)
+        for one in objects_of(pod % (index, queue, seconds, cpu))
+    )
+    simulation.run()
+    found = simulation.queue_statistics()
+    assert found is not None
+    plain.look(simulation)
+    for one in found.queues:
+        sums = plain.sums.get(one.name, Counter())
+        assert one.mean_share * found.until == pytest.approx(sums["used"] / 4000, abs=1e-6)
+        if one.utilisation is not None:
+            assert one.utilisation == pytest.approx(sums["used"] / sums["deserved"])
+        if one.satisfaction is not None:
+            assert one.satisfaction == pytest.approx(min(1, sums["used"] / sums["entitled"]))

@@ -15,12 +15,12 @@ from bayplan.queues.tree import EPSILON, AmountRows, QueueTree
 
 __all__ = [
     "JobInLine",
+    "KnownReports",
     "LineReport",
     "QueueReport",
     "ResourceReport",
     "amount_text",
     "lent_of",
-    "reports_of",
 ]
 
 
@@ -160,22 +160,60 @@ def lent_of(tree: QueueTree) -> AmountRows:
     return lent
 
 
-def reports_of(
-    tree: QueueTree, fair: AmountRows, system: str, policy: str, offered: Collection[str] = ()
-) -> list[QueueReport]:
-    """Return the reports of all queues of a tree, parents before children.
+class KnownReports:
+    """The reports of one policy's queues: those that have not changed stay the same objects.
 
-    :param fair: what each queue may have now by its policy, in the columns of the tree.
-    :param offered: the resources that some node offers; empty where there are no nodes.
+    :param system: the ecosystem that defines the queues.
+    :param policy: what decides on them.
     """
-    lent = lent_of(tree)
-    return [
-        replace(
-            _report(tree, row, fair, lent, system, policy),
-            notes=tuple(notes_on(tree, row, offered)),
-        )
-        for row in range(len(tree))
-    ]
+
+    def __init__(self, system: str, policy: str) -> None:
+        self._system = system
+        self._policy = policy
+        self._tree: QueueTree | None = None
+        self._offered: frozenset[str] = frozenset()
+        self._columns: AmountRows = np.zeros((0, 0))
+        self._jobs: tuple[Mapping[int, int], Mapping[int, int]] = ({}, {})
+        self._reports: list[QueueReport] = []
+
+    def of(
+        self,
+        tree: QueueTree,
+        fair: AmountRows,
+        offered: Collection[str],
+        jobs: tuple[Mapping[int, int], Mapping[int, int]],
+    ) -> Sequence[QueueReport]:
+        """Return the reports of all queues of a tree, parents before children.
+
+        :param fair: what each queue may have now by its policy, in the columns of the tree.
+        :param offered: the resources that some node offers; empty where there are no nodes.
+        :param jobs: how many jobs wait and run in each row.
+        """
+        lent = lent_of(tree)
+        columns = np.hstack((tree.used, tree.fixed, tree.demand, fair, lent))
+        known = self._tree is tree and self._columns.shape == columns.shape
+        if known and self._offered == offered:
+            changed = (columns != self._columns).any(axis=1)
+            rows = set(np.flatnonzero(changed).tolist())
+            for now, before in zip(jobs, self._jobs, strict=True):
+                rows |= {row for row, _ in now.items() ^ before.items()}
+        else:
+            rows = set(range(len(tree)))
+            self._reports = [_NONE] * len(tree)
+        for row in rows:
+            self._reports[row] = replace(
+                _report(tree, row, fair, lent, self._system, self._policy),
+                notes=tuple(notes_on(tree, row, offered)),
+                waiting=jobs[0].get(row, 0),
+                running=jobs[1].get(row, 0),
+            )
+        self._tree, self._offered = tree, frozenset(offered)
+        self._columns, self._jobs = columns, jobs
+        return tuple(self._reports)
+
+
+_NONE = QueueReport("", "", "", "", "", 0, 0.0, 0.0, {})
+"""Where a report is about to be made."""
 
 
 def _report(

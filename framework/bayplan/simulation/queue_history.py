@@ -33,22 +33,28 @@ Key = tuple[str, str]
 
 @dataclass
 class _Track:
-    """One queue: what it has now, and its sums over time in parts times seconds, by resource."""
+    """One queue: what it has now, and its sums over time in parts times seconds, by resource.
+
+    ``since`` is when what it has now began, in seconds; the sums are those up to then.
+    """
 
     report: QueueReport
+    since: float = 0.0
     now: dict[str, _Parts] = field(default_factory=dict)
     sums: dict[str, _Parts] = field(default_factory=dict)
     series: list[tuple[float, float]] = field(default_factory=list)
     waits: list[float] = field(default_factory=list)
     evictions: int = 0
 
-    def pass_time(self, seconds: float) -> None:
-        """Add what holds now for some seconds."""
+    def pass_time(self, until: float) -> None:
+        """Add what holds now up to a time in seconds."""
         for name, parts in self.now.items():
-            self.sums[name] = self.sums.get(name, 0.0) + seconds * parts
+            self.sums[name] = self.sums.get(name, 0.0) + (until - self.since) * parts
+        self.since = until
 
     def see(self, report: QueueReport, capacity: Mapping[str, float], at: float) -> None:
         """Take in the queue as it is from a time on."""
+        self.pass_time(at)
         self.report = report
         self.now = {}
         for column, found in report.resources.items():
@@ -94,7 +100,8 @@ class QueueHistory(Observer):
         self._waits: JobWaits | None = None
         self._tracks: dict[Key, _Track] = {}
         self._capacity: Mapping[str, float] = {}
-        self._seen_at = 0.0
+        self._columns: set[str] = set()
+        self._nodes = -1
         self._changed = True
 
     def follow(self, scheduler: Scheduler) -> None:
@@ -163,22 +170,46 @@ class QueueHistory(Observer):
         if not self._changed or self._scheduler is None:
             return
         self._changed = False
-        self._pass_time()
+        now = self._scheduler.now
         reports = self._scheduler.queue_reports()
-        self._capacity = _capacity(self._scheduler.snapshot, reports)
-        for report in reports:
+        changed = [one for one in reports if not self._is_known(one)]
+        if self._offers_more_or_less(changed):
+            changed = reports
+        for report in changed:
             key = (report.system, report.name)
             track = self._tracks.get(key)
             if track is None:
-                track = self._tracks[key] = _Track(report)
-            track.see(report, self._capacity, self._seen_at)
+                track = self._tracks[key] = _Track(report, now)
+            track.see(report, self._capacity, now)
 
-    def _pass_time(self) -> None:
+    def _is_known(self, report: QueueReport) -> bool:
+        """Tell whether a queue is as it was: what has not changed is reported by the same object.
+
+        So an instant costs what changes at it, however many queues there are.
+        """
+        track = self._tracks.get((report.system, report.name))
+        return track is not None and track.report is report
+
+    def _offers_more_or_less(self, changed: Iterable[QueueReport]) -> bool:
+        """Update what all nodes offer; tell whether it has changed."""
+        assert self._scheduler is not None
+        nodes = self._scheduler.snapshot.nodes
+        columns = {name for report in changed for name in report.resources}
+        if columns <= self._columns and nodes.node_version == self._nodes:
+            return False
+        self._columns |= columns
+        self._nodes = nodes.node_version
+        before = self._capacity
+        self._capacity = _capacity(self._scheduler.snapshot, self._columns)
+        return before != self._capacity
+
+    def _pass_time(self) -> float:
+        """Count all queues up to now; return the time."""
         assert self._scheduler is not None
         now = self._scheduler.now
         for track in self._tracks.values():
-            track.pass_time(now - self._seen_at)
-        self._seen_at = now
+            track.pass_time(now)
+        return now
 
     # At the end --------------------------------------------------------------------------
 
@@ -187,7 +218,7 @@ class QueueHistory(Observer):
         self.look()
         if not self._tracks or self._waits is None or self._scheduler is None:
             return None
-        self._pass_time()
+        until = self._pass_time()
         waiting: dict[Key, list[float]] = {}
         for pod, seconds in self._waits.waiting():
             for track in self._path(pod):
@@ -197,7 +228,6 @@ class QueueHistory(Observer):
         for name, seconds in waiting_workloads(self._scheduler.snapshot, unix_time):
             for track in self._up_from((_KUEUE, name)):
                 waiting.setdefault((_KUEUE, track.report.name), []).append(seconds)
-        until = self._seen_at
         queues = [
             _statistics(track, waiting.get(key, ()), until) for key, track in self._tracks.items()
         ]
@@ -231,10 +261,9 @@ def _statistics(track: _Track, waiting: Sequence[float], until: float) -> QueueS
     )
 
 
-def _capacity(snapshot: Snapshot, reports: Sequence[QueueReport]) -> dict[str, float]:
+def _capacity(snapshot: Snapshot, columns: Iterable[str]) -> dict[str, float]:
     """Return what all nodes offer of the resources that queues count, where it is anything."""
     nodes = snapshot.nodes
-    columns = dict.fromkeys(name for report in reports for name in report.resources)
-    names = dict.fromkeys(part for name in columns for part in (name, name.partition("/")[2]))
-    found = {name: float(nodes.allocatable(name).sum()) for name in names if name}
+    names = {part for name in columns for part in (name, name.partition("/")[2])}
+    found = {name: float(nodes.allocatable(name).sum()) for name in sorted(names) if name}
     return {name: total for name, total in found.items() if total > 0}

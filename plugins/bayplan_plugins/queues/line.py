@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 
 from bayplan import Handle, PodInfo, Unit
 from bayplan.api import DeviceClass
@@ -13,7 +12,7 @@ from bayplan.dialects.reading import timestamp
 from bayplan.inputs.durations import stated_duration
 from bayplan.naming import counted
 from bayplan.queues.amounts import base_resource
-from bayplan.queues.report import LineReport, QueueReport, amount_text, reports_of
+from bayplan.queues.report import KnownReports, LineReport, QueueReport, amount_text
 from bayplan_plugins.queues.policy import AdmitsJobs, Policy, QuotaRefusal, Room
 from bayplan_plugins.queues.room import RoomSearch
 
@@ -24,17 +23,14 @@ _MOST_TRIED = 64
 """Running jobs whose end is tried, the soonest first."""
 
 
-def reports(handle: Handle, policy: Policy) -> list[QueueReport]:
-    """Return the reports of a policy's queues, with the number of their jobs."""
-    ledger = policy.ledger
-    tree = ledger.tree
-    waiting, running = _job_counts(policy)
+def reports(handle: Handle, policy: Policy, known: KnownReports) -> Sequence[QueueReport]:
+    """Return the reports of a policy's queues, with the number of their jobs.
+
+    :param known: what was reported before; queues that have not changed keep their reports.
+    """
+    tree = policy.ledger.tree
     fair = policy.fair()
-    found = reports_of(tree, fair, policy.system, policy.name, _offered(handle, tree.resources))
-    return [
-        replace(one, waiting=waiting.get(row, 0), running=running.get(row, 0))
-        for row, one in enumerate(found)
-    ]
+    return known.of(tree, fair, _offered(handle, tree.resources), _job_counts(policy))
 
 
 def _job_counts(policy: Policy) -> tuple[Mapping[int, int], Mapping[int, int]]:
@@ -68,7 +64,7 @@ def _offered(handle: Handle, resources: Iterable[str]) -> set[str]:
 def line_of(handle: Handle, policy: Policy, queue: str, unit: Unit) -> LineReport:
     """Return where a unit stands in the line of its queue."""
     row = policy.ledger.tree.row_of.get(queue)
-    own = reports(handle, policy)[row] if row is not None else _unknown(policy, queue)
+    own = _own_report(handle, policy, row) if row is not None else _unknown(policy, queue)
     keys, name = _line(handle, policy, queue, unit)
     place = keys.index(name) + 1 if name in keys else 0
     refusal = policy.refusal(unit) if row is not None else None
@@ -90,6 +86,10 @@ def _line(handle: Handle, policy: Policy, queue: str, unit: Unit) -> tuple[list[
     if isinstance(policy, AdmitsJobs):
         return [one.job for one in policy.jobs_in_line(queue)], policy.name_in_line(unit.pods[0])
     return [other.key for other in handle.line(f"{policy.system}/{queue}")], unit.key
+
+
+def _own_report(handle: Handle, policy: Policy, row: int) -> QueueReport:
+    return reports(handle, policy, KnownReports(policy.system, policy.name))[row]
 
 
 def _unknown(policy: Policy, queue: str) -> QueueReport:

@@ -22,7 +22,7 @@ from bayplan import (
 from bayplan.api.queue import Order
 from bayplan.cluster.protocol import PatchAnnotations, PatchStatus
 from bayplan.plugin.base import Skip
-from bayplan.queues.report import JobInLine, LineReport, QueueReport
+from bayplan.queues.report import JobInLine, KnownReports, LineReport, QueueReport
 from bayplan_plugins.preemption.victims import Evictable
 from bayplan_plugins.queues.line import line_of, reports
 from bayplan_plugins.queues.policies import QueuesArgs, make_policies
@@ -47,6 +47,7 @@ class Queues(Plugin[QueuesArgs]):
         super().__init__(args, handle)
         self.policies: Sequence[Policy] = make_policies(args, handle)
         self._assigning = [one for one in self.policies if isinstance(one, AssignsNodes)]
+        self._reports = {one.system: KnownReports(one.system, one.name) for one in self.policies}
         self._seen = -1
         self._with_queues: Sequence[Policy] = ()
         self.actions = tuple(dict.fromkeys(a for one in self.policies for a in one.actions))
@@ -234,7 +235,12 @@ class Queues(Plugin[QueuesArgs]):
     @hookimpl
     def queue_reports(self) -> list[QueueReport]:
         """Return the queues of all systems that have any."""
-        return [one for policy in self._active for one in reports(self.handle, policy)]
+        known = self._reports
+        return [
+            one
+            for policy in self._active
+            for one in reports(self.handle, policy, known[policy.system])
+        ]
 
     @hookimpl
     def queue_statuses(self) -> list[PatchStatus | PatchAnnotations]:
