@@ -247,3 +247,18 @@ def test_what_is_added_up_by_changes_is_what_is_added_up_at_each_instant(
             assert one.utilisation == pytest.approx(sums["used"] / sums["deserved"])
         if one.satisfaction is not None:
             assert one.satisfaction == pytest.approx(min(1, sums["used"] / sums["entitled"]))
+
+
+def test_the_report_shows_shares_over_time_waits_and_fairness(tmp_path: Path) -> None:
+    page = tmp_path / "report.html"
+    simulated(tmp_path, "--report", page)
+    section = page.read_text().partition("<h2>Queues</h2>")[2].partition("<h2>")[0]
+    # Half of the cluster, the highest share of all, for the first 200 of 400 seconds.
+    assert "<path d='M0 100L0.0 100.0L0.0 0.0L500.0 0.0L500.0 100.0" in section
+    assert "<td>25%</td><td>50%</td><td>2</td><td>0</td><td>50s</td>" in section
+    assert "fairness 1.00 (Jain)" in section
+    assert "Cluster used: cpu 31%" in section
+    # Without queues, nothing is said of them.
+    nodes = CLUSTER.partition("---")[0]
+    simulated(tmp_path, "--report", page, cluster=nodes, jobs="")
+    assert "<h2>Queues</h2>" not in page.read_text()

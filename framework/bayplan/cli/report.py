@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 
 from bayplan.errors import InputError
+from bayplan.inputs.durations import duration_text
 from bayplan.plugin.base import DomainState, DomainTrial
 from bayplan.plugin.decision import Decision
 from bayplan.simulation import Simulation, resource_use
+from bayplan.simulation.queue_statistics import QueueStatistics, Statistics
 
 __all__ = ["report_page", "write_report"]
 
@@ -23,6 +26,8 @@ th, td { text-align: left; padding: .25rem .75rem .25rem 0; vertical-align: top;
 .bar i { background: #2f7d5b; display: block; height: 100%; border-radius: 3px }
 .pod { background: #e4f2ea; border-radius: 3px; padding: 0 .4rem; margin-right: .3rem;
   display: inline-block }
+.share { background: #f3f6f9; width: 16rem; height: 1.6rem; display: block }
+.share path { fill: #2f7d5b }
 td:first-child { white-space: nowrap }
 .no { color: #8a5a00 } .dim { color: #6b7785 }
 """
@@ -52,6 +57,7 @@ def report_page(simulation: Simulation) -> str:
         "<!doctype html><html lang=en><meta charset=utf-8><title>bayplan</title>",
         f"<style>{_STYLE}</style><h1>bayplan simulate</h1><p>{summary}</p>",
         _nodes(simulation),
+        _queues(simulation.queue_statistics()),
         _gangs(simulation),
         _pending(pending),
         _refused(simulation.refused()),
@@ -72,6 +78,55 @@ def _nodes(simulation: Simulation) -> str:
         amounts = ", ".join(f"{r} {u}/{o}" for r, u, o in resource_use(table, row))
         rows.append(_row(escape(name), bar, escape(amounts), pods))
     return _table("Nodes", ("node", "cpu", "used", "pods"), rows, len(table))
+
+
+def _queues(statistics: Statistics | None) -> str:
+    """Return the queues with their shares over time, waits and evictions; "" without queues."""
+    if statistics is None:
+        return ""
+    queues = statistics.queues
+    most = max((share for one in queues for _, share in one.share), default=0.0)
+    rows = [_queue(one, statistics.until, most) for one in queues[:_MOST_ROWS]]
+    heads = ("queue", "share over time", "mean", "of deserved", "started", "waiting")
+    waits = ("wait p50", "p95", "max", "evicted")
+    table = _table("Queues", (*heads, *waits), rows, len(queues))
+    used = ", ".join(f"{name} {part:.0%}" for name, part in statistics.utilisation.items())
+    fair = "" if statistics.jain is None else f"; fairness {statistics.jain:.2f} (Jain)"
+    text = (
+        f"Over {duration_text(statistics.until)}; the highest share is {most:.0%} of the cluster. "
+        f"Cluster used: {used}{fair}."
+    )
+    return f"{table}<p class=dim>{escape(text)}</p>"
+
+
+def _queue(one: QueueStatistics, until: float, most: float) -> str:
+    waits = one.waits
+    times = (waits.p50, waits.p95, waits.longest)
+    return _row(
+        escape(one.name),
+        _share(one.share, until, most),
+        f"{one.mean_share:.0%}",
+        "-" if one.utilisation is None else f"{one.utilisation:.0%}",
+        str(waits.started),
+        str(waits.waiting),
+        *("-" if wait is None else duration_text(wait) for wait in times),
+        str(one.evictions),
+    )
+
+
+def _share(series: Sequence[tuple[float, float]], until: float, most: float) -> str:
+    """Return a picture of a share over time, from 0 to ``until`` and up to ``most``."""
+    if until <= 0 or most <= 0:
+        return ""
+    path, last = "M0 100", 0.0
+    for at, share in series:
+        x = 1000 * at / until
+        path += f"L{x:.1f} {100 - last:.1f}L{x:.1f} {100 - 100 * share / most:.1f}"
+        last = 100 * share / most
+    path += f"L1000 {100 - last:.1f}L1000 100Z"
+    return (
+        f"<svg class=share viewBox='0 0 1000 100' preserveAspectRatio=none><path d='{path}'/></svg>"
+    )
 
 
 def _gangs(simulation: Simulation) -> str:
