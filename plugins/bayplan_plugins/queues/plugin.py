@@ -219,13 +219,16 @@ class Queues(Plugin[QueuesArgs]):
 
     def _preemption(self, unit: Unit, room: Room, action: str) -> Preemption:
         victims = room.victims
-        names = ", ".join(pod.key for pod in victims[:_MOST_NAMED])
-        if len(victims) > _MOST_NAMED:
-            names += f" and {len(victims) - _MOST_NAMED} more"
+        evicted = [pod for pod in victims if not pod.terminating]
+        names = ", ".join(pod.key for pod in evicted[:_MOST_NAMED])
+        if len(evicted) > _MOST_NAMED:
+            names += f" and {len(evicted) - _MOST_NAMED} more"
         moved = len(room.moves)
         then = f", of which {moved} fit elsewhere," if moved else ""
-        count = len(victims)
+        count = len(evicted)
         message = f"{action}: evicting {count} pod{'s'[: count != 1]} ({names}){then} makes room."
+        if not evicted:
+            message = f"{action}: pods that are leaving make room."
         evictable = Evictable(unit, self.handle)
         guarded = frozenset(pod.key for pod in victims if evictable.budgets_of(pod))
         return Preemption(victims, room.nodes, message, guarded=guarded, moves=room.moves)

@@ -9,9 +9,11 @@ domain, with its devices; then those that are not in its way stay. So nobody is 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from bayplan import Handle, Placement, PodInfo, Unit
 from bayplan_plugins.preemption.victims import Evictable
+from bayplan_plugins.queues.leaving import leaving_pods
 from bayplan_plugins.queues.policy import Moves, Room, RoomPlan, Step
 
 __all__ = ["RoomSearch"]
@@ -34,7 +36,22 @@ class RoomSearch:
         self._placements = 0
 
     def run(self) -> Room | None:
-        """Return the first room found in the plan's order, None for none."""
+        """Return the first room found in the plan's order, None for none.
+
+        Pods that are leaving count as gone; those on the unit's nodes are the first step of the
+        room, for which it waits.
+        """
+        leaving = leaving_pods(self._handle)
+        with self._handle.snapshot.trial():
+            self._remove([pod for pod, _ in leaving])
+            room = self._found()
+        if room is None:
+            return None
+        used = set(room.nodes.values())
+        waited_for = [pod for pod, node in leaving if node in used]
+        return replace(room, steps=(waited_for, *room.steps)) if waited_for else room
+
+    def _found(self) -> Room | None:
         taken = self._first_enough()
         if taken is None:
             return None

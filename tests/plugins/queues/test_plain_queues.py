@@ -226,3 +226,14 @@ def test_a_queue_takes_back_what_a_sibling_borrowed_in_a_parent_that_is_full() -
         args = {"configmap": {"policy": policy}}
         cluster = run(make_node("n1", gpu=8), *queues, *running, *asking, args=args)
         assert on_nodes(cluster) == {pod.metadata.name for pod in asking}, policy
+
+
+def test_what_leaves_makes_room_for_one_and_counts_as_gone_for_the_next() -> None:
+    share = {"guaranteedCapacity": "{nvidia.com/gpu: 2}"}
+    running = [gpu_pod(f"r{index}", "guest", node="n1") for index in range(4)]
+    cluster = Cluster([make_node("n1", gpu=4), queue("owner", **share), queue("guest"), *running])
+    cluster.schedule()
+    for index in range(2):
+        cluster.add(gpu_pod(f"p{index}", "owner"))
+        cluster.schedule()
+    assert len(cluster.scheduler.evictor.evicted) == 2

@@ -7,13 +7,10 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from bayplan import Handle, PodInfo
-from bayplan.dialects.reading import timestamp
 from bayplan.snapshot import Snapshot
+from bayplan_plugins.queues.leaving import is_stuck
 
 __all__ = ["Movers", "arrive"]
-
-_STUCK_AFTER = 60.0
-"""Seconds beyond its grace period after which a pod that has not ended counts as stuck."""
 
 
 class Movers:
@@ -37,7 +34,7 @@ class Movers:
     def leaving(self) -> list[PodInfo]:
         """Return the pods that are terminating and not stuck."""
         leaving = sorted(self._terminating.items())
-        return [pod for _, pod in leaving if not self._is_stuck(pod)]
+        return [pod for _, pod in leaving if not is_stuck(self._handle, pod)]
 
     def _moved(self, pod: PodInfo, node: str, placed: bool) -> None:
         if placed and pod.terminating:
@@ -49,12 +46,6 @@ class Movers:
         """Return stand-ins for moved pods that have not left yet, with their new nodes."""
         placed = self._handle.snapshot.placed
         return [p for key, p in self._nodes.items() if key in placed and placed[key][0].terminating]
-
-    def _is_stuck(self, pod: PodInfo) -> bool:
-        meta = pod.pod.metadata
-        grace = meta.deletion_grace_period_seconds or 0
-        due = timestamp(meta.deletion_timestamp) + grace + _STUCK_AFTER
-        return self._handle.unix_time > due
 
 
 def arrive(
