@@ -34,8 +34,13 @@ NO_CLUSTER = ("driver-gpu-nic", "koordinator-profile", "workloads")
 """Examples without nodes, or whose pods have no names of their own."""
 OVER_TIME = (
     "queues-capacity",
+    "queues-drf",
     "queues-fair-share",
     "queues-kueue",
+    "queues-plain-capacity",
+    "queues-plain-fair-share",
+    "queues-plain-fifo",
+    "queues-plain-priority",
     "queues-proportion",
     "queues-suspended-jobs",
 )

@@ -48,6 +48,44 @@ def test_proportion_divides_by_weight_and_takes_surplus_pods_only() -> None:
     assert 'queue "silver": deserved share of nvidia.com/gpu exceeded' in message
 
 
+def test_drf_gives_each_job_as_much_of_what_it_needs_most() -> None:
+    answer = simulate("queues-drf", "volcano-drf.yaml")
+    assert jobs(answer["placements"]) == {"index": 3, "encode": 2}
+
+
+def batch(pods: Any) -> Counter[str]:
+    """Return how many pods each batch Job has, by the Job's name."""
+    return Counter(pod.removeprefix("default/").rpartition("-")[0] for pod in pods)
+
+
+def test_fifo_starts_the_older_job_though_another_is_more_important() -> None:
+    answer = simulate("queues-plain-fifo", "plain-fifo.yaml")
+    assert batch(answer["placements"]) == {"first": 4, "older": 4}
+    assert not answer["evicted"]
+    message = next(iter(answer["pending"].values()))["message"]
+    assert 'queue "lab": limit of nvidia.com/gpu exceeded' in message
+
+
+def test_priority_lets_the_important_job_take_the_place_of_another_of_its_queue() -> None:
+    answer = simulate("queues-plain-priority", "plain-priority.yaml")
+    assert batch(answer["placements"]) == {"urgent": 4}
+    assert batch(one["pod"] for one in answer["evicted"]) == {"first": 4}
+    assert {one["at"] for one in answer["evicted"]} == {120.0}
+
+
+def test_a_fair_share_of_plain_queues_goes_by_weight() -> None:
+    answer = simulate("queues-plain-fair-share")
+    assert batch(answer["placements"]) == {"batch": 2, "train": 6}
+    assert {one["at"] for one in answer["evicted"]} == {600.0}
+    assert len(answer["evicted"]) == 6
+
+
+def test_capacity_of_plain_queues_returns_what_is_guaranteed_and_no_more() -> None:
+    answer = simulate("queues-plain-capacity", "plain-capacity.yaml")
+    assert batch(answer["placements"]) == {"sweep": 6, "serving": 2}
+    assert batch(one["pod"] for one in answer["evicted"]) == {"sweep": 2}
+
+
 def test_fair_share_takes_back_the_surplus_of_an_elastic_job() -> None:
     answer = simulate("queues-fair-share", "kai.yaml")
     names = Counter(pod.removeprefix("default/").rpartition("-")[0] for pod in answer["placements"])

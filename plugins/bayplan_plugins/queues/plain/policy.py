@@ -190,9 +190,16 @@ class PlainPolicy:
         return self._fair[1]
 
     def _total(self, tree: QueueTree) -> AmountRows:
-        """Return what the nodes offer, without what pods outside of the queues use."""
+        """Return what the nodes offer, without what pods outside of the queues use.
+
+        Pods of the queues that are leaving are not outside: what they hold is divided already.
+        """
         nodes = self._handle.snapshot.nodes
+        placed = self._handle.snapshot.placed.values()
+        leaving = [pod for pod, _ in placed if pod.terminating and self._queue_of(pod)]
         inside = tree.used[tree.roots].sum(axis=0)
+        going = self.ledger.sum_of(leaving)
+        inside[: len(going)] += going
         total = np.zeros(len(tree.resources))
         for name, column in tree.column_of.items():
             offered = float(nodes.allocatable(name).sum())
