@@ -196,7 +196,8 @@ class Story:
             most = max(self._most[team.name], limit)
             assert used <= most, f"{team.name} has {used} of {most}"
             if not self._blind:
-                self._most[team.name] = max(limit, min(most, used))
+                held = max(used, self.fair(team.name)) if self.dialect.reserves else used
+                self._most[team.name] = max(limit, min(most, held))
 
     def check_ledger(self) -> None:
         """What is followed is what is counted from nothing."""

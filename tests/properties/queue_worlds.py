@@ -142,6 +142,7 @@ class Dialect:
     whole: bool = False
     bounded_by_fair: bool = False
     keeps: bool = False
+    reserves: bool = False
     limited_by: str = "limit"
 
     def most(self, team: Team) -> int | None:
@@ -382,6 +383,7 @@ DIALECTS: Mapping[str, Dialect] = {
         "deserved",
         trees=True,
         whole=True,
+        reserves=True,
     ),
     "plain fifo": _plain("fifo", "nothing"),
     "plain priority": _plain("priority", "nothing"),
