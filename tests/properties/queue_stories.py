@@ -183,9 +183,10 @@ class Story:
         """Return what the policy lets a queue have now."""
         policy = self.policy
         fair, tree = policy.fair(), policy.ledger.tree
-        if GPU not in tree.column_of:
-            return 0.0
-        return float(fair[tree.row_of[team], tree.column_of[GPU]])
+        # Kueue's columns are those of flavors, and its cohorts have names of their own.
+        row = tree.row_of[team] if team in tree.row_of else tree.row_of[f"cohort/{team}"]
+        columns = [at for name, at in tree.column_of.items() if name.endswith(GPU)]
+        return float(fair[row, columns].sum())
 
     # What has to hold --------------------------------------------------------------------
 

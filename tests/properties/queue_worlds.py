@@ -128,8 +128,11 @@ Owes = str
 class Dialect:
     """How one system spells a world, and what its policy promises.
 
-    ``whole`` says that a gang is placed with all of its pods or not at all. ``bounded_by_fair``
-    says that a queue may never have more than its policy divides it.
+    ``owes`` is what a queue gets back whenever it asks. ``whole`` says that a gang is placed with
+    all of its pods or not at all. ``bounded_by_fair`` says that a queue may never have more than
+    its policy divides it, ``limited_by`` what bounds it else: its "limit", what it is "owed", or
+    "nothing". ``keeps`` says that nobody borrows what is kept, ``reserves`` that what was admitted
+    stays so, whatever its pods use.
     """
 
     system: str
