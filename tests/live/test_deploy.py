@@ -33,7 +33,7 @@ from queued_job_builders import KINDS as SUSPENDED
 from queued_job_builders import suspended_content
 from stage import Stage, stage
 
-from bayplan.api import KINDS, ApiObject, Job, ObjectMeta, ResourceClaim, VolcanoPodGroup
+from bayplan.api import ApiObject, Job, ObjectMeta, ResourceClaim, VolcanoPodGroup
 from bayplan.api.configmap import ConfigMap
 from bayplan.api.kueue import (
     ClusterQueue,
@@ -482,7 +482,7 @@ async def queues_come_from_config_maps(audit: Audit) -> None:
     async with scheduling(audit, [make_node("n", cpu=8)]) as (made, app):
         made.create(queue(0, {}, namespace), queue(0, label, "default"))
         await made.run_out()
-        assert not app.cache.objects()[KINDS["", "ConfigMap"]]
+        assert [app.cache.get(ConfigMap, f"{n}/a") for n in (namespace, "default")] == [None, None]
         made.cluster.delete(ConfigMap, f"{namespace}/a")
         made.create(queue(1), *(make_pod(name, cpu=1, labels=label) for name in ("p", "q")))
         await made.run_out()
