@@ -34,6 +34,17 @@ class QueueView:
     kind: ViewKind
     name: str = ""
 
+    page = "/debug/queues"
+
+    @property
+    def asked(self) -> dict[str, str]:
+        """The query of the page."""
+        return {"view": self.kind.value, "name": self.name}
+
+    def exists(self, scheduler: Scheduler) -> bool:
+        """Tell whether there is any queue yet."""
+        return bool(scheduler.queue_reports())
+
     def as_json(self, scheduler: Scheduler) -> dict[str, Any]:
         """Return it as one JSON object, with the cluster's time in seconds as ``at``."""
         if self.kind is ViewKind.SHOW:

@@ -25,12 +25,14 @@ from rich.console import Console
 from bayplan.api import Pod
 from bayplan.errors import InputError
 from bayplan.explain.explanation import explain, explain_job
+from bayplan.explain.pools import PoolView
 from bayplan.explain.queue_view import QueueView, ViewKind
 from bayplan.explain.target import pods_of, target_of
 from bayplan.explain.text import print_explanation, print_job
 from bayplan.inputs.httpserver import SHUTDOWN_SECONDS, request_log
 from bayplan.live.loop import LiveScheduler
 from bayplan.plugin.decision import Decision
+from bayplan.scheduler.scheduler import Scheduler
 
 __all__ = ["Address", "WebPage", "parse_address"]
 
@@ -129,6 +131,7 @@ class WebPage:
         app.router.add_get("/metrics", self._metrics)
         app.router.add_get("/debug/decisions", self._decisions)
         app.router.add_get("/debug/explain", self._explain)
+        app.router.add_get("/debug/pools", self._pools)
         app.router.add_get("/debug/queues", self._queues)
         self._runner = web.AppRunner(
             app, access_log=None, logger=request_log(), shutdown_timeout=SHUTDOWN_SECONDS
@@ -263,13 +266,23 @@ class WebPage:
         live = self._live()
         if live is None:
             return web.Response(status=404, text="there is no queue yet\n")
-        view, scheduler = QueueView(kind, request.query.get("name", "")), live.scheduler
-        try:
-            if request.query.get("output") == "json":
-                return web.json_response(view.as_json(scheduler))
-            return _printed(request, lambda console: view.print(console, scheduler))
-        except InputError as exc:
-            return web.Response(status=404, text=f"{exc}\n")
+        return _shown(request, QueueView(kind, request.query.get("name", "")), live.scheduler)
+
+    async def _pools(self, request: web.Request) -> web.Response:
+        live = self._live()
+        if live is None:
+            return web.Response(status=404, text="there is no pool yet\n")
+        return _shown(request, PoolView(request.query.get("name", "")), live.scheduler)
+
+
+def _shown(request: web.Request, view: QueueView | PoolView, scheduler: Scheduler) -> web.Response:
+    """Return a view, as JSON or for people."""
+    try:
+        if request.query.get("output") == "json":
+            return web.json_response(view.as_json(scheduler))
+        return _printed(request, lambda console: view.print(console, scheduler))
+    except InputError as exc:
+        return web.Response(status=404, text=f"{exc}\n")
 
 
 def _printed(request: web.Request, show: Callable[[Console], None]) -> web.Response:
