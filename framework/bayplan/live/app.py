@@ -29,6 +29,7 @@ from bayplan.cluster.protocol import Event
 from bayplan.dialects import queue_configmap
 from bayplan.errors import BayplanError
 from bayplan.inputs.httpserver import allow_many_connections
+from bayplan.live.bill_pages import Bills
 from bayplan.live.election import Election
 from bayplan.live.loop import LiveScheduler
 from bayplan.live.metrics import LiveMetrics
@@ -63,6 +64,7 @@ class Options:
     :param registry: where the metrics are registered.
     :param clock: returns the scheduler's time in seconds; None for the event loop's.
     :param hold: seconds for which what tells only a state of the moment is held.
+    :param bills: what the pages of costs are computed from, None to show none.
     """
 
     load: Callable[[], ProfileSet]
@@ -74,6 +76,7 @@ class Options:
     registry: CollectorRegistry = REGISTRY
     clock: Callable[[], float] | None = None
     hold: float = 1.0
+    bills: Bills | None = None
 
 
 class LiveApp:
@@ -100,13 +103,16 @@ class LiveApp:
         self.cache = ObjectCache(
             self.transport, on_unreadable=self._unreadable, parts=self._queue_config_maps()
         )
+        reviews = TokenReviews(self.transport)
         self.page = WebPage(
             options.address,
             options.registry,
             self.not_ready,
             lambda: self.live,
             lambda key: self.cache.get(Pod, key),
-            TokenReviews(self.transport).allows,
+            reviews.allows,
+            reviews.allows_tenant,
+            options.bills,
         )
         self._election = self._make_election()
         self.writer = None if options.dry_run else self._make_writer()

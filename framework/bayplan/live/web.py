@@ -2,7 +2,8 @@
 
 Probes are open. Everything else is open only on loopback; on other addresses it needs TLS and a
 bearer token: either the one in a file, or one that the API server accepts for the path
-(TokenReview and SubjectAccessReview, as kube-scheduler delegates it).
+(TokenReview and SubjectAccessReview, as kube-scheduler delegates it). The pages of costs ask for
+themselves.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from bayplan.explain.queue_view import QueueView, ViewKind
 from bayplan.explain.target import pods_of, target_of
 from bayplan.explain.text import print_explanation, print_job
 from bayplan.inputs.httpserver import SHUTDOWN_SECONDS, request_log
+from bayplan.live.bill_pages import BillPages, Bills, bearer_token
 from bayplan.live.loop import LiveScheduler
 from bayplan.plugin.decision import Decision
 from bayplan.scheduler.scheduler import Scheduler
@@ -96,6 +98,8 @@ class WebPage:
     :param live: returns the scheduler's loop, None before there is one.
     :param find: returns a pod by its key, as it was last seen.
     :param authorize: returns whether a token may get a path.
+    :param authorize_tenant: returns whether a token may see a tenant's costs.
+    :param bills: what costs are computed from, None to show none.
     """
 
     def __init__(
@@ -106,6 +110,8 @@ class WebPage:
         live: Callable[[], LiveScheduler | None],
         find: Callable[[str], Pod | None],
         authorize: Authorize,
+        authorize_tenant: Authorize,
+        bills: Bills | None = None,
     ) -> None:
         self._address = address
         self._registry = registry
@@ -113,6 +119,7 @@ class WebPage:
         self._live = live
         self._find = find
         self._authorize = authorize
+        self._bills = None if bills is None else BillPages(bills, self._accepts, authorize_tenant)
         self._runner: web.AppRunner | None = None
         self.port = address.port
 
@@ -133,6 +140,8 @@ class WebPage:
         app.router.add_get("/debug/explain", self._explain)
         app.router.add_get("/debug/pools", self._pools)
         app.router.add_get("/debug/queues", self._queues)
+        if self._bills is not None:
+            app.router.add_routes(self._bills.routes())
         self._runner = web.AppRunner(
             app, access_log=None, logger=request_log(), shutdown_timeout=SHUTDOWN_SECONDS
         )
@@ -196,9 +205,9 @@ class WebPage:
             name = request.host.rpartition(":")[0] or request.host
             if not _is_loopback(name.removeprefix("[").removesuffix("]")):
                 return web.Response(status=403, text="ask for localhost or 127.0.0.1\n")
-        else:
-            kind, _, token = request.headers.get("Authorization", "").partition(" ")
-            if kind.lower() != "bearer" or not token:
+        elif request.path not in BillPages.PATHS:
+            token = bearer_token(request)
+            if not token:
                 return web.Response(status=401, text="a bearer token is needed\n")
             if not await self._accepts(token, request.path):
                 return web.Response(status=403, text=f"this token may not get {request.path}\n")

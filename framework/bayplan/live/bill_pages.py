@@ -1,0 +1,169 @@
+"""The pages of costs: /allocation in OpenCost's shape, /invoice and /usage.
+
+They always want a bearer token, on loopback as well. A token that may get the path sees all
+tenants. Any other sees one tenant, which it has to name, and only if it may get that tenant (see
+``TokenReviews.allows_tenant``); whether there is such a tenant, it does not learn otherwise.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from aiohttp import web
+
+from bayplan.billing.accounts import Accounts
+from bayplan.billing.allocation import allocations
+from bayplan.billing.allocation_query import parse_query
+from bayplan.billing.exports import invoice_csv, invoice_html, invoice_json
+from bayplan.billing.invoice import Invoice, make_invoice
+from bayplan.billing.month import Month
+from bayplan.billing.prices import PriceList
+from bayplan.billing.usage_source import UsageSource
+from bayplan.billing.usage_totals import usage_totals
+from bayplan.errors import BayplanError
+
+__all__ = ["BillPages", "Bills", "bearer_token"]
+
+_AT_ONCE = 2
+"""How many answers are computed at a time, beside the scheduler."""
+_LONGEST_NAME = 253
+_HEADERS = {
+    "Cache-Control": "no-store",
+    "X-Content-Type-Options": "nosniff",
+    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'",
+}
+
+T = TypeVar("T")
+Allows = Callable[[str, str], Awaitable[bool]]
+
+
+def _now() -> int:
+    return int(time.time() * 1000)
+
+
+@dataclass(frozen=True)
+class Bills:
+    """What costs are computed from.
+
+    :param now: returns milliseconds since 1970.
+    """
+
+    prices: PriceList
+    accounts: Accounts | None
+    source: UsageSource
+    now: Callable[[], int] = _now
+
+
+def bearer_token(request: web.Request) -> str:
+    """Return the bearer token of a request, "" when it has none."""
+    kind, _, token = request.headers.get("Authorization", "").partition(" ")
+    return token if kind.lower() == "bearer" else ""
+
+
+class BillPages:
+    """Serves the pages of costs.
+
+    :param allows_path: whether a token may get a path, and so see all tenants.
+    :param allows_tenant: whether a token may see a tenant.
+    """
+
+    PATHS = ("/allocation", "/allocation/compute", "/invoice", "/usage")
+
+    def __init__(self, bills: Bills, allows_path: Allows, allows_tenant: Allows) -> None:
+        self._bills = bills
+        self._allows_path = allows_path
+        self._allows_tenant = allows_tenant
+        self._turns = asyncio.Semaphore(_AT_ONCE)
+
+    def routes(self) -> list[web.RouteDef]:
+        """Return the routes of all pages."""
+        allocation, compute, invoice, usage = self.PATHS
+        return [
+            web.get(allocation, self._allocation),
+            web.get(compute, self._allocation),
+            web.get(invoice, self._invoice),
+            web.get(usage, self._usage),
+        ]
+
+    async def _tenant(self, request: web.Request) -> str | None:
+        """Return the tenant that an answer is limited to, None for all.
+
+        :raises web.HTTPException: when the caller may not see it.
+        """
+        token = bearer_token(request)
+        if not token:
+            raise web.HTTPUnauthorized(text="a bearer token is needed\n")
+        tenant = request.query.get("tenant", "")
+        if len(tenant) > _LONGEST_NAME:
+            raise web.HTTPBadRequest(text=f"expected a tenant of at most {_LONGEST_NAME} letters\n")
+        if await self._allows_path(token, request.path):
+            return tenant or None
+        if tenant and await self._allows_tenant(token, tenant):
+            return tenant
+        raise web.HTTPForbidden(
+            text=f"this token may not get {request.path}; "
+            "name a tenant that it may see with ?tenant=NAME\n"
+        )
+
+    async def _computed(self, compute: Callable[[], T]) -> T:
+        """Compute an answer beside the event loop, which schedules.
+
+        :raises web.HTTPException: when it cannot be computed.
+        """
+        async with self._turns:
+            try:
+                return await asyncio.to_thread(compute)
+            except ValueError as exc:
+                raise web.HTTPBadRequest(text=f"{exc}\n") from None
+            except BayplanError as exc:
+                # Without the place: a tenant is not told paths of this machine.
+                message = getattr(exc, "message", str(exc))
+                raise web.HTTPInternalServerError(text=f"{message}\n") from None
+
+    async def _allocation(self, request: web.Request) -> web.Response:
+        tenant = await self._tenant(request)
+        bills = self._bills
+        query = await self._computed(lambda: parse_query(request.query, bills.now(), tenant))
+        data = await self._computed(lambda: allocations(query, bills.prices, bills.source))
+        body = {"code": 200, "status": "success", "data": data}
+        return web.json_response(body, headers=_HEADERS)
+
+    async def _usage(self, request: web.Request) -> web.Response:
+        tenant = await self._tenant(request)
+        bills = self._bills
+        asked = {"aggregate": "tenant"} | dict(request.query)
+        query = await self._computed(lambda: parse_query(asked, bills.now(), tenant))
+        found = await self._computed(lambda: usage_totals(query, bills.source))
+        return web.json_response({"usage": found}, headers=_HEADERS)
+
+    async def _invoice(self, request: web.Request) -> web.Response:
+        tenant = await self._tenant(request)
+        if tenant is None:
+            raise web.HTTPBadRequest(text="give ?tenant=NAME\n")
+        bills = self._bills
+
+        def compute() -> Invoice:
+            now = bills.now()
+            text = request.query.get("month")
+            month = Month.at(now) if text is None else Month.parse(text)
+            account = bills.accounts.by_tenant.get(tenant) if bills.accounts else None
+            return make_invoice(tenant, month, bills.prices, bills.source, now, account)
+
+        return _response(await self._computed(compute), request.query.get("output", "json"))
+
+
+def _response(invoice: Invoice, output: str) -> web.Response:
+    if output == "html":
+        page = invoice_html(invoice)
+        return web.Response(text=page, content_type="text/html", headers=_HEADERS)
+    if output == "csv":
+        name = f'attachment; filename="invoice-{invoice.month}.csv"'
+        headers = _HEADERS | {"Content-Disposition": name}
+        return web.Response(text=invoice_csv(invoice), content_type="text/csv", headers=headers)
+    if output == "json":
+        return web.json_response(invoice_json(invoice), headers=_HEADERS)
+    raise web.HTTPBadRequest(text="give ?output=json|csv|html\n")
