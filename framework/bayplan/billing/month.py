@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 
-__all__ = ["Month"]
+__all__ = ["Month", "day_of"]
 
 _TEXT = re.compile(r"([0-9]{4})-(0[1-9]|1[0-2])")
 
@@ -56,3 +56,8 @@ class Month:
 
     def __str__(self) -> str:
         return f"{self.year:04}-{self.number:02}"
+
+
+def day_of(moment: int) -> date:
+    """Return the day (UTC) of a time in milliseconds since 1970."""
+    return datetime.fromtimestamp(moment // 1000, UTC).date()

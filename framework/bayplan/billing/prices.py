@@ -20,6 +20,7 @@ from fractions import Fraction
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
+from bayplan.billing.month import day_of
 from bayplan.billing.pricelist_file import (
     DAYS,
     QUARTERS_OF_A_DAY,
@@ -249,12 +250,14 @@ def _check_order(versions: Sequence[PriceVersion], document: Document) -> None:
         if one.until is not None and then.since != one.until:
             what = "an overlap" if then.since < one.until else "a gap"
             raise InputError(
-                f"versions.{index}: {what}: the version before it ends on {_date(one.until)}", where
+                f"versions.{index}: {what}: the version before it ends on {day_of(one.until)}",
+                where,
             )
 
 
-def _date(moment: int) -> str:
-    return datetime.fromtimestamp(moment / 1000, UTC).strftime("%Y-%m-%d")
+def _plain(value: Decimal | date) -> str:
+    """Return one text for all ways of writing a number."""
+    return f"{value.normalize():f}" if isinstance(value, Decimal) else str(value)
 
 
 def _version(fields: VersionFields, document: Document, at: _Path) -> PriceVersion:
@@ -267,7 +270,7 @@ def _version(fields: VersionFields, document: Document, at: _Path) -> PriceVersi
         )
     prices = _prices(fields.prices, document, (*at, "prices"))
     resources = {resource for resource, _, _ in prices}
-    content = json.dumps(fields.model_dump(mode="json", exclude={"until"}), sort_keys=True)
+    content = json.dumps(fields.model_dump(exclude={"until"}), sort_keys=True, default=_plain)
     return PriceVersion(
         fields.start,
         since,

@@ -17,6 +17,8 @@ _COMMANDS = {
     "explain": ("explain", "Explain why a pod is where it is, or why it is pending."),
     "pool": ("pool", "Show pools of accelerators: what is free, and who has the rest."),
     "queue": ("queue", "Show queues: who has what, who borrows, who waits."),
+    "invoice": ("invoice", "Bill a tenant for a month."),
+    "price": ("price", "Check price lists."),
     "run": ("run", "Schedule a Kubernetes cluster."),
     "snapshot": ("snapshot", "Save a cluster, as a scheduler sees it, to a file."),
     "topology": ("topology", "Show a machine: GPUs, NICs, NVLink, PCIe and NUMA."),
