@@ -17,6 +17,8 @@ from prometheus_client import REGISTRY, CollectorRegistry
 from stage import stage
 from test_queue_page import queue
 
+from bayplan.api import ComputePool, ObjectMeta
+from bayplan.api.pools import ComputePoolSpec
 from bayplan.api.quantity import Quantity
 from bayplan.testing import make_node, make_pod
 
@@ -73,7 +75,9 @@ async def labels_after_a_little_of_each() -> dict[str, set[str]]:
     labels = {"bayplan.dev/machine": "a100-pcie-bridged"}
     mine = {"scheduling.volcano.sh/queue-name": "q"}
     shares = {name: {"cpu": Quantity(4)} for name in ("deserved", "capability")}
-    objects = [make_node("n", cpu=8, labels=labels, gpu=4), queue("q", **shares)]
+    pooled = {**labels, "pool": "p", "nvidia.com/gpu.product": "A100"}
+    pool = ComputePool(ObjectMeta(name="p"), ComputePoolSpec(node_selector={"pool": "p"}))
+    objects = [make_node("n", cpu=8, labels=pooled, gpu=4), queue("q", **shares), pool]
     async with stage(objects) as made:
         await made.start(registry=registry)
         low = make_pod("low", cpu=4, priority=1, annotations=mine)
@@ -81,7 +85,8 @@ async def labels_after_a_little_of_each() -> dict[str, set[str]]:
         await made.run_out()
         made.create(make_pod("high", cpu=6, priority=9))
         made.create(make_pod("gpus", gpu=2, annotations={"gpu.topology/policy": "nvlink"}))
-        made.create(*(make_pod(f"p{index}", cpu="10m") for index in range(12)))
+        of_pool = {"bayplan.dev/pool": "p"}
+        made.create(*(make_pod(f"p{index}", cpu="10m", labels=of_pool) for index in range(12)))
         await made.run_out(until=1200)
         assert len(made.placements()) == 14
         for one in (registry, REGISTRY):

@@ -19,9 +19,10 @@ from bayplan.queues.pools import PoolAccount, PoolAmounts, account_of
 from bayplan.queues.report import QueueReport, amount_text
 from bayplan.scheduler.scheduler import Scheduler
 
-__all__ = ["PoolReport", "PoolView"]
+__all__ = ["FIELDS", "PoolReport", "PoolView", "pool_reports"]
 
-_FIELDS = ("total", "allocated", "available", "reserved", "maintenance", "failed")
+FIELDS = ("total", "allocated", "available", "reserved", "maintenance", "failed")
+"""What becomes of a pool's capacity; the first is the sum of the others."""
 
 
 @dataclass(frozen=True)
@@ -59,10 +60,14 @@ class PoolReport:
 
 
 def _plain(amounts: PoolAmounts) -> dict[str, int]:
-    return {name: getattr(amounts, name) for name in _FIELDS}
+    return {name: getattr(amounts, name) for name in FIELDS}
 
 
-def _reports(scheduler: Scheduler) -> list[PoolReport]:
+def pool_reports(scheduler: Scheduler) -> list[PoolReport]:
+    """Return all pools by name.
+
+    :raises PluginError: when a plugin raises.
+    """
     snapshot = scheduler.snapshot
     pools: dict[str, ComputePool] = {}
     for kind in (AiComputePool, ComputePool):
@@ -97,7 +102,7 @@ class PoolView:
         return any(map(scheduler.snapshot.objects, (ComputePool, AiComputePool)))
 
     def _found(self, scheduler: Scheduler) -> list[PoolReport]:
-        reports = _reports(scheduler)
+        reports = pool_reports(scheduler)
         if not reports:
             raise InputError("there is no ComputePool")
         if not self.name:
@@ -126,7 +131,7 @@ def _print_pools(console: Console, reports: Sequence[PoolReport]) -> None:
     table = _table("pool", "type", "nodes", "resource")
     for one in reports:
         rows = _rows(one)
-        for index, row in enumerate(rows or [("-", *("-" for _ in _FIELDS))]):
+        for index, row in enumerate(rows or [("-", *("-" for _ in FIELDS))]):
             head = (escape(one.name), one.pool.spec.pool_type, str(len(one.account.nodes)))
             table.add_row(*(head if not index else ("", "", "")), *row)
     console.print(table)
@@ -140,7 +145,7 @@ def _table(*names: str) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for name in names:
         table.add_column(name)
-    for name in _FIELDS:
+    for name in FIELDS:
         table.add_column(name, justify="right")
     return table
 
@@ -154,7 +159,7 @@ def _rows(one: PoolReport) -> list[tuple[str, ...]]:
 
 
 def _texts(resource: str, amounts: PoolAmounts) -> list[str]:
-    values = (getattr(amounts, name) for name in _FIELDS)
+    values = (getattr(amounts, name) for name in FIELDS)
     return [amount_text(resource, value) if value else "-" for value in values]
 
 

@@ -14,6 +14,7 @@ from bayplan.errors import PluginError
 from bayplan.live.collectors import LabeledCounter, LabeledHistogram
 from bayplan.live.kueue_metrics import WAIT_BUCKETS, KueueMetrics
 from bayplan.live.peer_metrics import Gauges, peer_metrics
+from bayplan.live.pool_metrics import PoolMetrics
 from bayplan.plugin.base import Unit
 from bayplan.queues.amounts import base_resource
 from bayplan.queues.job_waits import JobWaits
@@ -60,6 +61,7 @@ class QueueMetrics(Observer):
         )
         self._kueue = KueueMetrics(registry)
         registry.register(_Queues(lambda: self._scheduler, self._oldest))
+        PoolMetrics(registry, lambda: self._scheduler)
 
     def watch(self, scheduler: Scheduler) -> None:
         """Export the queues of a scheduler from now on."""
