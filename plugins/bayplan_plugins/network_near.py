@@ -17,6 +17,7 @@ from bayplan.dialects.koordinator import SELECTOR_ANNOTATION
 from bayplan.plugin.hookspecs import FloatColumn, IntColumn
 from bayplan.snapshot.networks import Networks
 from bayplan.topology.network.tree import NetworkTree
+from bayplan_plugins.shared.network_sums import sums_around
 
 __all__ = ["NetworkNear"]
 
@@ -53,8 +54,8 @@ class NetworkNear(Plugin[Args]):
         rows = np.arange(len(nodes.table)) if nodes.rows is None else nodes.rows
         existing, candidates = self._existing(pod), np.zeros(len(nodes.table), dtype=np.int64)
         candidates[rows] = 1
-        near = [existing, *_around(tree, existing)]
-        tight = _around(tree, candidates)
+        near = [existing, *sums_around(tree, existing)]
+        tight = sums_around(tree, candidates)
         # lexsort sorts by its last key first.
         keys = [rows, *(column[rows] for column in reversed(tight))]
         keys += [-column[rows] for column in reversed(near)]
@@ -79,16 +80,3 @@ class NetworkNear(Plugin[Args]):
                 if row is not None and other.key != pod.key:
                     counts[row] += 1
         return counts
-
-
-def _around(tree: NetworkTree, column: IntColumn) -> list[IntColumn]:
-    """Return, per layer from the innermost outwards, each row's sum over its domain."""
-    found = []
-    sums = np.concatenate([[0], np.cumsum(column[tree.order])])
-    for layer in reversed(tree.layers):
-        summed = np.zeros(len(column), dtype=np.int64)
-        starts, ends = tree.bounds(layer)
-        for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
-            summed[tree.order[start:end]] = sums[end] - sums[start]
-        found.append(summed)
-    return found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from bayplan.api.meta import ApiStruct, LabelSelector, ObjectMeta, explicit
 from bayplan.api.pod import PodTemplate
@@ -35,6 +35,8 @@ class ElasticPolicy(ApiStruct, frozen=True):
     min_replicas: int | None = None
     max_replicas: int | None = None
     max_restarts: int | None = None
+    metrics: tuple[dict[str, Any], ...] = ()
+    """What an autoscaler follows; with any, it sets the number of workers."""
 
 
 class SchedulingPolicy(ApiStruct, frozen=True):

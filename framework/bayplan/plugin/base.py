@@ -332,6 +332,7 @@ class Preemption:
     guarded: frozenset[str] = frozenset()
     moves: Mapping[str, str] = field(default_factory=dict)
     reason: str = ""
+    leaving: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -509,7 +510,7 @@ class Plugin(Generic[ArgsT]):
     """Ways to make room for units of queues, in order. Such a unit that does not fit waits until no
     other unit can be placed; then ``post_filter`` is called for each of them with the first action,
     then with the second, and so on. Without actions ``post_filter`` is called as soon as a unit
-    without a queue does not fit."""
+    without a queue does not fit; the action "" stands for that."""
 
     def __init__(self, args: ArgsT, handle: Handle) -> None:
         self.args = args

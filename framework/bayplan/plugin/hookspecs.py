@@ -100,16 +100,16 @@ def next_queue(heads: Mapping[str, Unit], action: str) -> str | None:
     """
 
 
-@hookspec(firstresult=True)
+@hookspec
 def actions_of(unit: Unit) -> Sequence[str] | None:
-    """Return which of ``Plugin.actions`` a unit has; None for all of them."""
+    """Return which of the plugin's own ``actions`` a unit has; None for all of them."""
 
 
-@hookspec(firstresult=True)
+@hookspec
 def may_make_room(unit: Unit, action: str) -> bool | None:
     """Tell whether ``post_filter`` may find room for a unit in one of its ways; None for yes.
 
-    Asked before each of ``Plugin.actions``; a cheap no saves the search.
+    Asked before each of the plugin's own ``actions``; a cheap no saves the search.
     """
 
 
@@ -186,7 +186,7 @@ def post_filter(
     """Preempt pods when no node was found; a text is added to the unit's message.
 
     The first Preemption is carried out: its nodes are nominated for the unit, its victims evicted.
-    ``action`` is one of ``Plugin.actions``; "" for a plugin without any, which is asked at once.
+    ``action`` is one of ``Plugin.actions``; "" for a plugin that is asked at once.
     """
 
 

@@ -61,6 +61,8 @@ POINTS = tuple(
 DEFAULT_PLUGINS: tuple[tuple[str, int], ...] = (
     ("PrioritySort", 1),
     ("Gang", 1),
+    # Before those that evict: what jobs have beyond their minimum goes first.
+    ("Resizer", 20),
     # Before the gates, as it knows what the gate of a queue's controller waits for.
     ("Queues", 1),
     ("SchedulingGates", 1),

@@ -38,7 +38,8 @@ class ActiveProfile:
 
 def actions_of(runtime: Runtime) -> tuple[str, ...]:
     """Return the ways to make room of a profile's plugins, in the order of ``post_filter``."""
-    return tuple(dict.fromkeys(a for call in runtime["post_filter"] for a in call.plugin.actions))
+    found = (name for call in runtime["post_filter"] for name in call.plugin.actions if name)
+    return tuple(dict.fromkeys(found))
 
 
 class ActiveProfiles:

@@ -122,7 +122,7 @@ class Evictor:
         for victim in preemption.victims:
             nominated_unit = self._nominator.unit_of(victim.key)
             other = self._nominator.get(nominated_unit) if nominated_unit is not None else None
-            if victim.terminating:
+            if victim.terminating or victim.key in preemption.leaving:
                 waited_for.add(victim.key)
             elif other is not None:
                 self.give_up(other, f"its nodes were taken by {unit.key}, of higher priority")

@@ -135,22 +135,22 @@ class RequeueRules:
     def actions(self, queued: QueuedUnit) -> tuple[int, ...]:
         """Return the actions for a unit by their places: plain placement, then those that it has.
 
-        ``actions_of`` says which of the profile's actions a unit has.
+        ``actions_of`` says which of its plugin's actions a unit has; it has all of other plugins.
         """
         unit = self._plain_unit(queued)
         profile = self._profiles.of(unit.pods[0].pod)
         if profile is None:
             return (0,)
-        known: Sequence[str] = profile.actions
+        without: set[str] = set()
         try:
             for call in profile.runtime["actions_of"]:
                 own: Sequence[str] | None = call(unit)
                 if own is not None:
-                    known = own
-                    break
+                    without |= set(call.plugin.actions) - set(own)
         except PluginError as exc:
             self._recorder.plugin_failed(unit.pods[0], exc)
-        return (0, *(place for place, name in enumerate(profile.actions, 1) if name in known))
+        names = enumerate(profile.actions, 1)
+        return (0, *(place for place, name in names if name not in without))
 
     def may_make_room(self, queued: QueuedUnit, action: int) -> bool:
         """Tell whether an action may help a unit, by ``may_make_room``; one that raises may."""
@@ -161,7 +161,7 @@ class RequeueRules:
             return False
         try:
             for call in profile.runtime["may_make_room"]:
-                may: bool | None = call(unit, name)
+                may: bool | None = call(unit, name) if name in call.plugin.actions else None
                 if may is not None:
                     return may
         except PluginError as exc:

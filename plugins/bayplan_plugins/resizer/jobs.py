@@ -1,0 +1,182 @@
+"""The elastic jobs of the cluster, with their pods, replica by replica."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from bayplan import Handle, PodInfo
+from bayplan.api import ApiObject
+from bayplan.api.object_key import object_key
+from bayplan.api.times import seconds_of
+from bayplan.dialects.elastic import (
+    ELASTIC_KINDS,
+    GOING_ANNOTATION,
+    RESIZED_ANNOTATION,
+    Mark,
+    Replicas,
+    elastic_parts,
+    index_of,
+    part_marks,
+)
+
+__all__ = ["ElasticJobs", "Replica", "State"]
+
+
+@dataclass(frozen=True)
+class Replica:
+    """The pods of one replica; the removal of any makes it useless."""
+
+    index: int
+    pods: Sequence[PodInfo]
+
+
+@dataclass(frozen=True)
+class State:
+    """A part of a job as it is now.
+
+    :param replicas: those that have pods, in the order in which they stay: the last goes first.
+    :param going_at: when the last of them go that were told so, in seconds since 1970.
+    :param placed: how many have a node for every pod.
+    :param changed: when the size was set last, in seconds since 1970; None for never.
+    """
+
+    part: Replicas
+    replicas: Sequence[Replica]
+    going_at: Sequence[float]
+    placed: int
+    changed: float | None
+
+    @property
+    def going(self) -> int:
+        """How many of the replicas, the last ones, are about to be removed."""
+        return len(self.going_at)
+
+    def due(self, now: float) -> Sequence[Replica]:
+        """Return the replicas whose time is over; ``now`` is in seconds since 1970."""
+        count = 0
+        while count < self.going and self.going_at[-1 - count] <= now:
+            count += 1
+        return self.replicas[len(self.replicas) - count :]
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether every replica that there should be has its nodes, and none goes."""
+        return not self.going and self.placed == len(self.replicas) == self.part.size.now
+
+    @property
+    def surplus(self) -> Sequence[Replica]:
+        """The replicas beyond the minimum that have nodes and stay so far."""
+        return self.replicas[self.part.size.least : len(self.replicas) - self.going]
+
+    @property
+    def priority(self) -> int:
+        """The highest priority of its pods, or else the one that its template states."""
+        pods = [pod.priority for one in self.replicas for pod in one.pods]
+        return max(pods, default=self.part.template.spec.priority or 0)
+
+
+class ElasticJobs:
+    """Follows the jobs that want to be resized, and their pods."""
+
+    def __init__(self, handle: Handle) -> None:
+        self._handle = handle
+        self._parts: dict[tuple[type, str], list[Replicas]] = {}
+        self._by_mark: dict[Mark, Replicas] = {}
+        self._pods: dict[Mark, dict[str, PodInfo]] = {}
+        for type_ in ELASTIC_KINDS:
+            handle.snapshot.on_object(type_, self._job_changed)
+        handle.snapshot.on_living(self._lives)
+
+    def __bool__(self) -> bool:
+        return bool(self._by_mark)
+
+    def _job_changed(self, old: ApiObject | None, new: ApiObject | None) -> None:
+        obj = new if new is not None else old
+        assert obj is not None, "a change is of something"
+        place = type(obj), object_key(obj)
+        for part in self._parts.pop(place, ()):
+            self._by_mark.pop(part.mark, None)
+        parts = elastic_parts(obj) if new is not None else []
+        if parts:
+            self._parts[place] = parts
+            self._by_mark |= {part.mark: part for part in parts}
+
+    def _lives(self, pod: PodInfo, added: bool) -> None:
+        for mark in part_marks(pod.pod.metadata):
+            pods = self._pods.setdefault(mark, {})
+            if added:
+                pods[pod.key] = pod
+            else:
+                pods.pop(pod.key, None)
+                if not pods:
+                    del self._pods[mark]
+
+    def all(self) -> list[Replicas]:
+        """Return all parts of jobs that want to be resized, in a stable order."""
+        return sorted(self._by_mark.values(), key=lambda one: (one.kind, one.key, one.part))
+
+    def part_of(self, pod: PodInfo) -> Replicas | None:
+        """Return the part of an elastic job that a pod belongs to; None for other pods."""
+        if not self._by_mark:
+            return None
+        marks = part_marks(pod.pod.metadata)
+        return next((self._by_mark[mark] for mark in marks if mark in self._by_mark), None)
+
+    def pods_of(self, part: Replicas) -> list[PodInfo]:
+        """Return the living pods of a part that are not being deleted."""
+        return [pod for pod in self._pods.get(part.mark, {}).values() if not pod.terminating]
+
+    def state(self, part: Replicas) -> State:
+        """Return a part as it is now, without pods beyond its size, which its controller removes."""
+        replicas = [one for one in self._replicas(part) if one.index < part.size.now]
+        placed = self._handle.snapshot.placed
+        complete = [
+            len(one.pods) >= part.pods_each and all(pod.key in placed for pod in one.pods)
+            for one in replicas
+        ]
+        times: list[float] = []
+        for one in reversed(replicas):
+            at = _going_at(one)
+            if at is None:
+                break
+            times.append(at)
+        stamp = part.obj.metadata.annotations.get(RESIZED_ANNOTATION)
+        return State(
+            part,
+            replicas,
+            times[::-1],
+            sum(complete),
+            seconds_of(stamp) if stamp is not None else None,
+        )
+
+    def _replicas(self, part: Replicas) -> Iterator[Replica]:
+        pods = self.pods_of(part)
+        if part.indexed:
+            by_index: dict[int, list[PodInfo]] = {}
+            for pod in pods:
+                index = index_of(pod.pod.metadata)
+                if index is not None:
+                    by_index.setdefault(index, []).append(pod)
+            for index in sorted(by_index):
+                yield Replica(index, sorted(by_index[index], key=lambda pod: pod.key))
+            return
+        placed = self._handle.snapshot.placed
+        pods.sort(key=lambda pod: (pod.key not in placed, _is_going(pod), _born(pod), pod.key))
+        step = max(1, part.pods_each)
+        for index, first in enumerate(range(0, len(pods), step)):
+            yield Replica(index, pods[first : first + step])
+
+
+def _born(pod: PodInfo) -> str:
+    return pod.pod.metadata.creation_timestamp or "~"
+
+
+def _is_going(pod: PodInfo) -> bool:
+    return GOING_ANNOTATION in pod.pod.metadata.annotations
+
+
+def _going_at(replica: Replica) -> float | None:
+    """Return when a replica goes, in seconds since 1970; None for one that stays."""
+    stamps = [pod.pod.metadata.annotations.get(GOING_ANNOTATION) for pod in replica.pods]
+    return next((seconds_of(stamp) for stamp in stamps if stamp is not None), None)

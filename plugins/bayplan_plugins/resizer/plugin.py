@@ -1,0 +1,257 @@
+"""Resizer: elastic jobs grow into idle capacity, and shrink before anybody is evicted.
+
+A job with the annotation ``bayplan.dev/resize: "true"`` starts at its minimum. Once nothing that
+waits can be placed, jobs whose replicas all run get more, as many as would really be placed. When
+a unit does not fit, replicas beyond the minimum go, the last ones first; their pods are told
+``notice`` seconds before. A job grows at most every ``growAfter`` seconds, and shrinks no sooner
+than ``shrinkAfter`` seconds after its last change.
+
+All that has to survive a restart is in annotations: when a job was resized, when a pod goes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+
+from pydantic import Field
+
+from bayplan import (
+    SKIP,
+    Args,
+    ClusterEvent,
+    Handle,
+    NodeView,
+    Overdue,
+    Plugin,
+    PodInfo,
+    Preemption,
+    Reads,
+    Unit,
+    hookimpl,
+)
+from bayplan.api.times import seconds_of
+from bayplan.dialects.elastic import RESIZED_ANNOTATION, Replicas, index_of
+from bayplan.naming import counted
+from bayplan.plugin.hookspecs import FloatColumn
+from bayplan_plugins.resizer.growth import Growing, grow
+from bayplan_plugins.resizer.jobs import ElasticJobs, State
+from bayplan_plugins.resizer.nearness import Nearness
+from bayplan_plugins.resizer.shrinking import Shrinking, shrink_for
+from bayplan_plugins.resizer.writes import Writes
+
+__all__ = ["SHRINK", "Resizer", "ResizerArgs"]
+
+SHRINK = "shrink"
+"""The action of this plugin: make room from what jobs have beyond their minimum."""
+_MOST_SHRUNK = 32
+"""Jobs that are considered to shrink for one unit."""
+_NAMED = 3
+
+
+class ResizerArgs(Args):
+    """Arguments of Resizer, in seconds."""
+
+    grow_after: float = Field(default=60.0, ge=0)
+    shrink_after: float = Field(default=10.0, ge=0)
+    notice: float = Field(default=30.0, ge=0)
+
+
+@dataclass
+class _Round:
+    """What one look at all jobs found: those that may grow, and when to look again."""
+
+    growing: list[Growing] = field(default_factory=list)
+    times: list[float] = field(default_factory=list)
+
+
+class Resizer(Plugin[ResizerArgs]):
+    """Grow elastic jobs into idle capacity, and shrink them before anybody is evicted."""
+
+    Args = ResizerArgs
+    reads = Reads.CLUSTER
+    requeue_on = ClusterEvent.ANY
+    actions = ("", SHRINK)
+
+    def __init__(self, args: ResizerArgs, handle: Handle) -> None:
+        super().__init__(args, handle)
+        self._jobs = ElasticJobs(handle)
+        self._writes = Writes(handle)
+        self._nearness = Nearness(handle, self._jobs)
+
+    # The start ---------------------------------------------------------------------------
+
+    @hookimpl
+    def admit(self) -> None:
+        """Set jobs that have not started to their minimum."""
+        for part in self._jobs.all() if self._jobs else ():
+            if self._starts_smaller(part) and not self._writes.is_pending(part):
+                self._writes.resize(part, part.size.least, "it starts at its minimum")
+
+    @hookimpl
+    def pre_enqueue(self, pod: PodInfo) -> str | None:
+        """Hold back the pods of a job that has to be set to its minimum first."""
+        part = self._jobs.part_of(pod)
+        if part is None or not self._starts_smaller(part) or self._writes.is_refused(part):
+            return None
+        return f"its job is set to its minimum of {counted(part.size.least, 'replica')} first"
+
+    def _starts_smaller(self, part: Replicas) -> bool:
+        if part.problem or not part.active or part.size.now <= part.size.least:
+            return False
+        if RESIZED_ANNOTATION in part.obj.metadata.annotations:
+            return False
+        placed = self.handle.snapshot.placed
+        return not any(pod.key in placed for pod in self._jobs.pods_of(part))
+
+    # Growing -----------------------------------------------------------------------------
+
+    @hookimpl
+    def overdue(self) -> Overdue | None:
+        """Remove replicas whose notice is over, and grow jobs, now that nothing else is placed."""
+        if not self._jobs:
+            return None
+        now, found = self.handle.unix_time, _Round()
+        for part in self._jobs.all():
+            if part.problem:
+                self._writes.tell(part, "Warning", "NotResized", part.problem)
+            elif part.active and not self._writes.is_pending(part):
+                self._look_at(self._jobs.state(part), now, found)
+        for job in grow(self.handle, found.growing) if found.growing else ():
+            part = job.state.part
+            self._writes.resize(part, part.size.now + job.added, "there is idle capacity")
+        soonest = min((at for at in found.times if at > now), default=None)
+        return Overdue(again=None if soonest is None else self.handle.now + soonest - now)
+
+    def _look_at(self, state: State, now: float, found: _Round) -> None:
+        """Do what is due for one job; note whether it may grow, and when it is looked at again."""
+        part, size = state.part, state.part.size
+        due = state.due(now)
+        if due and size.now > size.least:
+            left = max(size.least, due[0].index)
+            self._writes.resize(part, left, "others wait for its nodes", due)
+            return
+        found.times += state.going_at
+        if state.going:
+            return
+        if size.now > size.most:
+            self._writes.resize(part, size.most, "it is at its maximum", state.replicas[size.most :])
+        elif state.placed < len(state.replicas) and size.now > size.least:
+            self._give_up_unplaced(state, now, found)
+        elif state.is_settled and size.now < size.most:
+            ready = 0.0 if state.changed is None else state.changed + self.args.grow_after
+            if ready <= now:
+                found.growing.append(Growing(state, size.most - size.now))
+            else:
+                found.times.append(ready)
+
+    def _give_up_unplaced(self, state: State, now: float, found: _Round) -> None:
+        """Take back the last replicas when they got no nodes: what is idle is others' by now."""
+        part, size = state.part, state.part.size
+        left = max(size.least, state.placed)
+        gone = state.replicas[left:]
+        stamps = [pod.pod.metadata.creation_timestamp for one in gone for pod in one.pods]
+        born = max((seconds_of(stamp) for stamp in stamps), default=now)
+        ready = max(born, state.changed or 0.0) + self.args.shrink_after
+        if not gone:
+            return
+        if ready > now:
+            found.times.append(ready)
+        else:
+            self._writes.resize(part, left, "the others have no nodes", gone)
+
+    # Shrinking ---------------------------------------------------------------------------
+
+    @hookimpl
+    def may_make_room(self, unit: Unit, action: str) -> bool | None:
+        """Tell whether there is any job to shrink; what is beyond a minimum itself waits."""
+        return bool(self._jobs) and not self._is_surplus(unit)
+
+    @hookimpl
+    def post_filter(self, unit: Unit) -> Preemption | None:
+        """Let jobs give up replicas beyond their minimum, if the unit then really fits."""
+        if not self._jobs or self._is_surplus(unit):
+            return None
+        own = {id(part) for part in map(self._jobs.part_of, unit.pods) if part is not None}
+        states = [
+            self._jobs.state(part)
+            for part in self._jobs.all()
+            if part.active
+            and not part.problem
+            and id(part) not in own
+            and not self._writes.is_pending(part)
+        ]
+        may_shrink = sorted(filter(self._may_shrink, states), key=_last_to_keep)[:_MOST_SHRUNK]
+        found = shrink_for(self.handle, unit, may_shrink) if may_shrink else None
+        if found is None or not found.gone:
+            return None
+        return self._carry_out(unit, found)
+
+    def _may_shrink(self, state: State) -> bool:
+        snapshot, handle = self.handle.snapshot, self.handle
+        pods = [pod for one in state.surplus for pod in one.pods]
+        return bool(pods) and all(
+            pod.spec.node_name
+            and pod.key in snapshot.placed
+            and not handle.is_nominated(pod)
+            and self._writes.noticed_at(pod) is None
+            for pod in pods
+        )
+
+    def _carry_out(self, unit: Unit, found: Shrinking) -> Preemption:
+        now = self.handle.unix_time
+        for state, replicas in found.gone:
+            at = max(now + self.args.notice, (state.changed or 0.0) + self.args.shrink_after)
+            pods = [pod for one in replicas for pod in one.pods]
+            self._writes.give_notice(pods, at)
+            text = f"{counted(len(replicas), 'replica')} will go for {unit.key}"
+            self._writes.tell(state.part, "Normal", "Shrinking", text)
+        jobs = [f"{state.part.key} by {len(replicas)}" for state, replicas in found.gone]
+        names = ", ".join(jobs[:_NAMED])
+        if len(jobs) > _NAMED:
+            names += f" and {len(jobs) - _NAMED} more"
+        message = f"{SHRINK}: shrinking {names} makes room."
+        pods = found.pods
+        leaving = frozenset(pod.key for pod in pods)
+        reason = f"its job gives up replicas beyond its minimum for {unit.key}"
+        return Preemption(pods, found.nodes, message, leaving=leaving, reason=reason)
+
+    def _is_surplus(self, unit: Unit) -> bool:
+        """Tell whether all pods of a unit are beyond the minimum of their jobs."""
+        return all(self._is_beyond(pod) for pod in unit.pods)
+
+    def _is_beyond(self, pod: PodInfo) -> bool:
+        part = self._jobs.part_of(pod)
+        if part is None:
+            return False
+        if part.indexed:
+            index = index_of(pod.pod.metadata)
+            return index is not None and index >= part.size.least
+        placed = self.handle.snapshot.placed
+        running = sum(one.key in placed for one in self._jobs.pods_of(part))
+        return running >= part.size.least * max(1, part.pods_each)
+
+    # Topology ----------------------------------------------------------------------------
+
+    @hookimpl
+    def sign(self, pod: PodInfo) -> Hashable:
+        """Sign by the job."""
+        part = self._jobs.part_of(pod)
+        return None if part is None else part.mark
+
+    @hookimpl
+    def pre_score(self, pod: PodInfo) -> object:
+        """Skip pods of other jobs, and clusters without a network."""
+        return None if self._nearness.applies(pod) else SKIP
+
+    @hookimpl
+    def score(self, pod: PodInfo, nodes: NodeView) -> FloatColumn:
+        """Score nodes by how near they are, in the network, to the other pods of the job."""
+        return nodes.pick(self._nearness.scores(pod))
+
+
+def _last_to_keep(state: State) -> tuple[object, ...]:
+    """Order jobs that shrink: the lowest priority, then the largest part of its growth first."""
+    size = state.part.size
+    share = (size.now - size.least) / max(1, size.most - size.least)
+    return (state.priority, -share, state.part.key, state.part.part)

@@ -1,0 +1,123 @@
+"""What the resizer writes: sizes of jobs, notices on pods, and what it tells of both."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from bayplan import Handle, PodInfo
+from bayplan.api import Pod
+from bayplan.api.times import rfc3339
+from bayplan.cluster.protocol import Done, Event, PatchFields
+from bayplan.dialects.elastic import GOING_ANNOTATION, RESIZED_ANNOTATION, Replicas
+from bayplan.errors import ClusterError
+from bayplan.naming import counted
+from bayplan_plugins.resizer.jobs import Replica
+
+__all__ = ["Writes"]
+
+COMPONENT = "bayplan-resizer"
+_ANNOTATIONS = "/metadata/annotations"
+_REFUSED_SECONDS = 60.0
+
+
+@dataclass
+class _Pending:
+    """A size that was written and that the watch has not shown yet."""
+
+    version: str
+    size: int
+
+
+class Writes:
+    """Sets sizes, once for each decision, and gives notice to pods that go."""
+
+    def __init__(self, handle: Handle) -> None:
+        self._handle = handle
+        self._pending: dict[tuple[str, str], _Pending] = {}
+        self._refused: dict[tuple[str, str], float] = {}
+        self._noticed: dict[str, float] = {}
+        self._told: dict[tuple[str, str], str] = {}
+
+    def is_pending(self, part: Replicas) -> bool:
+        """Tell whether a size was written that the job does not show yet, or was refused lately."""
+        place = _place(part)
+        if self.is_refused(part):
+            return True
+        pending = self._pending.get(place)
+        if pending is None:
+            return False
+        if part.obj.metadata.resource_version != pending.version:
+            del self._pending[place]
+            return False
+        return True
+
+    def is_refused(self, part: Replicas) -> bool:
+        """Tell whether the cluster refused a size lately; a while later it is tried again."""
+        return self._refused.get(_place(part), 0.0) > self._handle.now
+
+    def resize(self, part: Replicas, size: int, why: str, gone: Sequence[Replica] = ()) -> None:
+        """Set the number of replicas.
+
+        :param why: continues "4 to 6 replicas: ".
+        :param gone: the replicas that go.
+        """
+        meta = part.obj.metadata
+        names = [pod.name for one in gone for pod in one.pods]
+        fields: dict[str, Any] = dict(part.fields(size, names))
+        now = rfc3339(self._handle.unix_time)
+        fields |= _annotation(meta.annotations, RESIZED_ANNOTATION, now)
+        place = _place(part)
+        self._pending[place] = _Pending(meta.resource_version, size)
+        text = f"{part.size.now} to {counted(size, 'replica')}: {why}"
+        write = PatchFields(type(part.obj), part.key, meta.uid, fields)
+        self._handle.submit(write, self._answered(part, text))
+
+    def _answered(self, part: Replicas, text: str) -> Done:
+        def answered(error: ClusterError | None) -> None:
+            if error is None:
+                self.tell(part, "Normal", "Resized", text)
+                return
+            self._pending.pop(_place(part), None)
+            self._refused[_place(part)] = self._handle.now + _REFUSED_SECONDS
+            self.tell(part, "Warning", "ResizeRefused", f"{text}: {error}")
+
+        return answered
+
+    def tell(self, part: Replicas, type_: str, reason: str, text: str) -> None:
+        """Record an event on a job; what was told last is not told again."""
+        place = _place(part)
+        if self._told.get(place) != text:
+            self._told[place] = text
+            event = Event(part.key, type_, reason, text, about=part.kind, component=COMPONENT)
+            self._handle.submit(event)
+
+    # Notices -----------------------------------------------------------------------------
+
+    def give_notice(self, pods: Sequence[PodInfo], at: float) -> None:
+        """Tell pods when they go, in seconds since 1970."""
+        for pod in pods:
+            self._noticed[pod.uid] = at
+            annotations = pod.pod.metadata.annotations
+            fields = _annotation(annotations, GOING_ANNOTATION, rfc3339(at))
+            self._handle.submit(PatchFields(Pod, pod.key, pod.pod.metadata.uid, fields))
+
+    def noticed_at(self, pod: PodInfo) -> float | None:
+        """Return when a pod goes, if notice was given by this process."""
+        return self._noticed.get(pod.uid)
+
+    def forget(self, pod: PodInfo) -> None:
+        """Forget a pod that is gone."""
+        self._noticed.pop(pod.uid, None)
+
+
+def _annotation(annotations: dict[str, str], name: str, value: str) -> dict[str, Any]:
+    """Return the field that sets an annotation; an object without any has no map to add it to."""
+    if not annotations:
+        return {_ANNOTATIONS: {name: value}}
+    return {f"{_ANNOTATIONS}/{name.replace('~', '~0').replace('/', '~1')}": value}
+
+
+def _place(part: Replicas) -> tuple[str, str]:
+    return part.obj.metadata.uid, part.part
