@@ -14,7 +14,8 @@ OPT_IN = {"bayplan.dev/resize": "true"}
 
 
 def template(gpus: int = 1, **spec: Any) -> dict[str, Any]:
-    container = {"name": "main", "image": "trainer", "resources": {"limits": {GPU: str(gpus)}}}
+    limits = {GPU: str(gpus)} if gpus else {}
+    container = {"name": "main", "image": "trainer", "resources": {"limits": limits}}
     return {"spec": {"containers": [container], "terminationGracePeriodSeconds": 0, **spec}}
 
 

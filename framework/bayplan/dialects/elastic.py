@@ -11,13 +11,23 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from bayplan.api import ApiObject, Job, JobSet, PyTorchJob, RayCluster, VolcanoJob
+from bayplan.api import (
+    AiElasticJob,
+    ApiObject,
+    ElasticJob,
+    Job,
+    JobSet,
+    PyTorchJob,
+    RayCluster,
+    VolcanoJob,
+)
 from bayplan.api.meta import ObjectMeta
 from bayplan.api.object_key import object_key
 from bayplan.api.objects import kind_of
 from bayplan.api.pod import PodTemplate
 from bayplan.api.ray import NO_MAXIMUM
 from bayplan.api.workloads import JobSpec
+from bayplan.dialects import elastic_job
 from bayplan.dialects.reading import is_index
 from bayplan.dialects.volcano import TASK_ANNOTATION
 
@@ -131,7 +141,9 @@ def _bounds(meta: ObjectMeta) -> _Bounds:
     for name in (MIN_ANNOTATION, MAX_ANNOTATION):
         text = meta.annotations.get(name)
         if text is not None and not (text.isdecimal() and 0 < int(text) < NO_MAXIMUM):
-            return _Bounds(None, None, f'annotation "{name}": expected 1 or more, got {text[:20]!r}')
+            return _Bounds(
+                None, None, f'annotation "{name}": expected 1 or more, got {text[:20]!r}'
+            )
         found.append(int(text) if text is not None else None)
     return _Bounds(found[0], found[1])
 
@@ -180,8 +192,7 @@ def _job_set(obj: ApiObject) -> Iterator[Replicas]:
     groups = [
         (at, one)
         for at, one in enumerate(obj.spec.replicated_jobs)
-        if not _job_problem(one.template.spec)
-        and one.template.spec.completion_mode == "Indexed"
+        if not _job_problem(one.template.spec) and one.template.spec.completion_mode == "Indexed"
     ]
     for at, group in groups[:1]:
         spec, pointer = group.template.spec, f"/spec/replicatedJobs/{at}/template/spec"
@@ -289,12 +300,29 @@ def _volcano_job(obj: ApiObject) -> Iterator[Replicas]:
     )
 
 
+def _elastic_job(obj: ApiObject) -> Iterator[Replicas]:
+    assert isinstance(obj, ElasticJob), "read by its type"
+    scaling, bounds = obj.spec.scaling, _bounds(obj.metadata)
+    yield Replicas(
+        obj,
+        "",
+        ("ElasticJob", obj.metadata.uid, ""),
+        bounds.size(elastic_job.wanted(obj), scaling.min_replicas, scaling.max_replicas),
+        obj.spec.template,
+        lambda replicas, gone: {"/spec/replicas": replicas},
+        active=obj.status.phase not in ("Succeeded", "Failed"),
+        problem=bounds.missing(scaling.min_replicas, scaling.max_replicas),
+    )
+
+
 _READERS: dict[type, Callable[[ApiObject], Iterator[Replicas]]] = {
     Job: _batch_job,
     JobSet: _job_set,
     PyTorchJob: _pytorch_job,
     RayCluster: _ray_cluster,
     VolcanoJob: _volcano_job,
+    ElasticJob: _elastic_job,
+    AiElasticJob: _elastic_job,
 }
 ELASTIC_KINDS: tuple[type[ApiObject], ...] = tuple(_READERS)
 """The kinds of jobs that can be resized."""
@@ -306,7 +334,8 @@ def elastic_parts(obj: ApiObject) -> list[Replicas]:
     :param obj: a job of one of ``ELASTIC_KINDS``.
     """
     meta = obj.metadata
-    if meta.annotations.get(RESIZE_ANNOTATION) != "true":
+    asked = "true" if isinstance(obj, ElasticJob) else "false"
+    if meta.annotations.get(RESIZE_ANNOTATION, asked) != "true":
         return []
     if _QUEUED_BY_KUEUE in meta.labels and meta.annotations.get(_KUEUE_ELASTIC) != "true":
         text = f'its size is what Kueue admitted; annotation "{_KUEUE_ELASTIC}" would let it change'
@@ -325,6 +354,8 @@ def part_marks(meta: ObjectMeta) -> list[Mark]:
         return found
     if uid := labels.get(_JOB_UID):
         found.append(("Job", uid, ""))
+    if uid := labels.get(elastic_job.UID_LABEL):
+        found.append(("ElasticJob", uid, ""))
     if name := labels.get(_JOBSET):
         found.append(("JobSet", f"{namespace}/{name}", labels.get(_JOBSET_GROUP, "")))
     if name := labels.get(f"{_TRAINING}job-name"):
@@ -340,7 +371,7 @@ def part_marks(meta: ObjectMeta) -> list[Mark]:
 
 def index_of(meta: ObjectMeta) -> int | None:
     """Return the index of a pod among those of its part; None where its kind gives none."""
-    for name in (_JOB_INDEX, f"{_TRAINING}replica-index", _VOLCANO_INDEX):
+    for name in (elastic_job.INDEX_LABEL, _JOB_INDEX, f"{_TRAINING}replica-index", _VOLCANO_INDEX):
         text = meta.labels.get(name) or meta.annotations.get(name, "")
         if is_index(text):
             return int(text)

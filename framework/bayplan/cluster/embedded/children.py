@@ -9,10 +9,12 @@ import msgspec
 from msgspec.structs import replace
 
 from bayplan.api import (
+    AiElasticJob,
     ApiObject,
     ControllerRevision,
     DaemonSet,
     Deployment,
+    ElasticJob,
     Job,
     JobSet,
     ObjectMeta,
@@ -48,7 +50,7 @@ __all__ = [
 ]
 
 Owner = Job | ReplicaSet | StatefulSet | Deployment | DaemonSet
-Operated = JobSet | PyTorchJob | RayJob | RayCluster
+Operated = JobSet | PyTorchJob | RayJob | RayCluster | ElasticJob
 """Owners whose controllers are not Kubernetes' own."""
 Child = Pod | ReplicaSet | ControllerRevision | Job | RayCluster
 Content = dict[str, Any]
@@ -306,4 +308,6 @@ _API_VERSIONS: dict[type, str] = {
     PyTorchJob: "kubeflow.org/v1",
     RayJob: "ray.io/v1",
     RayCluster: "ray.io/v1",
+    ElasticJob: "bayplan.dev/v1alpha1",
+    AiElasticJob: "ai.example.com/v1",
 }

@@ -7,9 +7,11 @@ and its users can see.
 from __future__ import annotations
 
 from bayplan.api import (
+    AiElasticJob,
     ControllerRevision,
     DaemonSet,
     Deployment,
+    ElasticJob,
     Job,
     JobSet,
     Node,
@@ -25,6 +27,7 @@ from bayplan.api import (
 from bayplan.cluster.embedded.children import Children, Operated, Owner
 from bayplan.cluster.embedded.daemonsets import DaemonSetController
 from bayplan.cluster.embedded.deployments import DeploymentController
+from bayplan.cluster.embedded.elastic_jobs import ElasticJobController
 from bayplan.cluster.embedded.jobs import JobController
 from bayplan.cluster.embedded.jobsets import JobSetController
 from bayplan.cluster.embedded.pytorch_jobs import PyTorchJobController
@@ -47,8 +50,9 @@ _KINDS: dict[str, type[Owner | Operated]] = {
     "PyTorchJob": PyTorchJob,
     "RayJob": RayJob,
     "RayCluster": RayCluster,
+    "ElasticJob": ElasticJob,
 }
-_GROUPS = ("apps", "batch", "jobset.x-k8s.io", "kubeflow.org", "ray.io")
+_GROUPS = ("apps", "batch", "bayplan.dev", "jobset.x-k8s.io", "kubeflow.org", "ray.io")
 
 
 class WorkloadControllers:
@@ -66,6 +70,7 @@ class WorkloadControllers:
         self._pytorch_jobs = PyTorchJobController(cluster, self._children)
         self._ray_jobs = RayJobController(cluster, self._children)
         self._ray_clusters = RayClusterController(cluster, self._children)
+        self._elastic_jobs = ElasticJobController(cluster, self._children)
         self._dirty: dict[str, tuple[type[Owner | Operated], str]] = {}
         self._alarms: dict[str, float] = {}
         self._met: set[str] = set()
@@ -99,7 +104,11 @@ class WorkloadControllers:
     def _request_owner(self, owner: OwnerReference, meta: ObjectMeta) -> None:
         kind = _KINDS.get(owner.kind)
         group = owner.api_version.partition("/")[0]
-        if kind is not None and (not group or group in _GROUPS):
+        if group == "ai.example.com" and kind is ElasticJob:
+            kind = AiElasticJob
+        elif group and group not in _GROUPS:
+            kind = None
+        if kind is not None:
             self._request(kind, f"{meta.namespace}/{owner.name}", owner.uid)
 
     def _request(self, kind: type[Owner | Operated], key: str, uid: str) -> None:
@@ -127,6 +136,8 @@ class WorkloadControllers:
             self._pytorch_jobs.reconcile(owner)
         elif isinstance(owner, RayCluster):
             self._ray_clusters.reconcile(owner)
+        elif isinstance(owner, ElasticJob):
+            self._elastic_jobs.reconcile(owner)
         else:
             again = self._ray_jobs.reconcile(owner)
             if again is not None:
@@ -172,6 +183,8 @@ class WorkloadControllers:
         self._met.discard(owner.metadata.uid)
         if isinstance(owner, Job):
             self._jobs.forget(owner)
+        elif isinstance(owner, ElasticJob):
+            self._elastic_jobs.forget(owner)
         for child in self._children.all(owner):
             if child.metadata.deletion_timestamp is None:
                 self._cluster.delete(type(child), self._cluster.key_of(child))

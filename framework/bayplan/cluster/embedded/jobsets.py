@@ -131,8 +131,11 @@ class JobSetController:
 
     def _start(self, owner: JobSet, group: ReplicatedJob, jobs: _Jobs) -> None:
         """Create the missing Jobs of a group, and suspend or resume those that there are."""
-        suspend = owner.spec.suspend
+        suspend, size = owner.spec.suspend, group.template.spec
         for job in jobs.active:
+            if job.metadata.labels.get(_GROUP) == group.name and not _same_size(job.spec, size):
+                spec = replace(job.spec, parallelism=size.parallelism, completions=size.completions)
+                job = self._cluster.update(replace(job, spec=spec))
             if job.metadata.labels.get(_GROUP) == group.name and job.spec.suspend != suspend:
                 template = job.spec.template
                 if not suspend:
@@ -188,6 +191,13 @@ class JobSetController:
             if other in known:
                 known[other] = replace(known[other], status="False")
         return replace(status, conditions=tuple(known.values()))
+
+
+def _same_size(job: JobSpec, wanted: JobSpec) -> bool:
+    """Tell whether a Job is as large as its template says; indexed ones can be resized."""
+    if wanted.completion_mode != "Indexed" or wanted.parallelism != wanted.completions:
+        return True
+    return job.parallelism == wanted.parallelism and job.completions == wanted.completions
 
 
 def _sorted_out(owner: JobSet, jobs: list[Job]) -> _Jobs:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bayplan.api import ApiObject, ObjectMeta, OwnerReference
+from bayplan.api.objects import kind_of
 
 __all__ = ["controller_of", "reference_to"]
 
@@ -10,7 +11,7 @@ __all__ = ["controller_of", "reference_to"]
 def reference_to(owner: ApiObject, api_version: str) -> OwnerReference:
     """Return the owner reference that names the controller of an object."""
     meta = owner.metadata
-    return OwnerReference(type(owner).__name__, meta.name, meta.uid, api_version, controller=True)
+    return OwnerReference(kind_of(owner).name, meta.name, meta.uid, api_version, controller=True)
 
 
 def controller_of(meta: ObjectMeta) -> OwnerReference | None:

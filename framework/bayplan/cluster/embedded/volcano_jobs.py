@@ -16,6 +16,7 @@ from bayplan.api.workloads import VolcanoTask
 from bayplan.cluster.embedded.store import MemoryCluster
 from bayplan.cluster.embedded.volcano_status import commanded, least_of, makes_pods, status_of
 from bayplan.cluster.protocol import WatchEvent, WatchType
+from bayplan.dialects.reading import is_index
 from bayplan.dialects.volcano import GROUP_ANNOTATION, TASK_ANNOTATION
 from bayplan.errors import AlreadyExists, InputError
 
@@ -117,11 +118,10 @@ class VolcanoJobs:
             self._cluster.update(replace(job, status=status))
 
     def _reconcile(self, job: VolcanoJob) -> None:
-        meta = job.metadata
         if not makes_pods(job.status):
             return
-        if self._cluster.get(VolcanoPodGroup, f"{meta.namespace}/{_group_name(job)}") is None:
-            self._cluster.create(_group_of(job))
+        self._make_group(job)
+        self._remove_surplus(job)
         for position, task in enumerate(job.spec.tasks):
             for index in range(task.replicas):
                 pod = _pod_of(job, task, position, index)
@@ -133,6 +133,33 @@ class VolcanoJobs:
                     except InputError as exc:
                         self._cluster.report(job, exc)
                         return
+
+    def _make_group(self, job: VolcanoJob) -> None:
+        """Create the pod group, or let its minimum follow that of the job."""
+        known = self._cluster.get(VolcanoPodGroup, f"{job.metadata.namespace}/{_group_name(job)}")
+        made = _group_of(job)
+        if known is None:
+            self._cluster.create(made)
+            return
+        spec = replace(
+            known.spec,
+            min_member=made.spec.min_member,
+            min_task_member=made.spec.min_task_member,
+        )
+        if spec != known.spec:
+            self._cluster.update(replace(known, spec=spec))
+
+    def _remove_surplus(self, job: VolcanoJob) -> None:
+        """Delete the pods with the highest indexes when a task has fewer replicas than before."""
+        counts = {
+            _task_name(task, place): task.replicas for place, task in enumerate(job.spec.tasks)
+        }
+        for pod in self._own(job):
+            count = counts.get(pod.metadata.annotations.get(TASK_ANNOTATION, ""))
+            index = pod.metadata.annotations.get(_INDEX, "")
+            surplus = count is not None and is_index(index) and int(index) >= count
+            if surplus and pod.metadata.deletion_timestamp is None:
+                self._cluster.delete(Pod, pod.key)
 
     def _create(self, job: VolcanoJob, task: VolcanoTask, position: int, pod: Pod) -> None:
         """Create a pod, with the untyped fields of its template."""

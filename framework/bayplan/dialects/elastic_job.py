@@ -1,0 +1,104 @@
+"""The pods of an ElasticJob: their names, labels, GPUs, and what torchrun reads from them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec.structs import replace
+
+from bayplan.api import ElasticJob, Quantity
+from bayplan.api.meta import ObjectMeta
+from bayplan.api.pod import Container, PodSpec
+
+__all__ = [
+    "INDEX_LABEL",
+    "JOB_LABEL",
+    "POOL_LABEL",
+    "UID_LABEL",
+    "labels_of",
+    "pod_name",
+    "spec_content",
+    "spec_of",
+    "wanted",
+]
+
+JOB_LABEL = "bayplan.dev/elastic-job"
+UID_LABEL = "bayplan.dev/elastic-job-uid"
+INDEX_LABEL = "bayplan.dev/replica-index"
+POOL_LABEL = "bayplan.dev/pool"
+_GPU = "nvidia.com/gpu"
+_PORT = "29500"
+
+
+def wanted(job: ElasticJob) -> int:
+    """Return how many replicas a job should have now, within its bounds."""
+    scaling, replicas = job.spec.scaling, job.spec.replicas
+    if replicas is None:
+        return scaling.min_replicas
+    return min(max(replicas, scaling.min_replicas), scaling.max_replicas)
+
+
+def pod_name(job: ElasticJob, index: int) -> str:
+    """Return the name of a replica's pod, which is its host name, too."""
+    return f"{job.metadata.name}-{index}"
+
+
+def labels_of(meta: ObjectMeta, pool: str, index: int) -> dict[str, str]:
+    """Return the labels of a replica's pod, beyond those of its template."""
+    labels = {JOB_LABEL: meta.name, UID_LABEL: meta.uid, INDEX_LABEL: str(index)}
+    return {**labels, POOL_LABEL: pool} if pool else labels
+
+
+def spec_of(job: ElasticJob) -> PodSpec:
+    """Return the spec of a replica's pod as far as a scheduler reads it."""
+    spec, gpus = job.spec.template.spec, job.spec.scaling.gpu_per_replica
+    if gpus and spec.containers:
+        first, *rest = spec.containers
+        spec = replace(spec, containers=(_with_gpus(first, gpus), *rest))
+    if job.spec.priority and spec.priority is None and not spec.priority_class_name:
+        spec = replace(spec, priority=job.spec.priority)
+    # A replica that fails is replaced, and counted, by the job.
+    return replace(spec, restart_policy="Never")
+
+
+def _with_gpus(container: Container, gpus: int) -> Container:
+    resources = container.resources
+    if _GPU in resources.limits or _GPU in resources.requests:
+        return container
+    limits = {**resources.limits, _GPU: Quantity(gpus)}
+    return replace(container, resources=replace(resources, limits=limits))
+
+
+def spec_content(job: ElasticJob, content: dict[str, Any], index: int) -> dict[str, Any]:
+    """Return the JSON of a replica's spec: as its template's, with all that ``spec_of`` changes.
+
+    Its environment lets torchrun find the others: PET_NNODES is the range of replicas, RANK and
+    WORLD_SIZE are those of the moment, and the first replica is the master, by its stable name in
+    the job's headless service.
+    """
+    meta, scaling, typed = job.metadata, job.spec.scaling, spec_of(job)
+    master = f"{pod_name(job, 0)}.{meta.name}"
+    environment = {
+        "PET_NNODES": f"{scaling.min_replicas}:{scaling.max_replicas}",
+        "PET_RDZV_BACKEND": "c10d",
+        "PET_RDZV_ENDPOINT": f"{master}:{_PORT}",
+        "PET_RDZV_ID": meta.uid,
+        "WORLD_SIZE": str(wanted(job)),
+        "RANK": str(index),
+        "MASTER_ADDR": master,
+        "MASTER_PORT": _PORT,
+    }
+    containers = []
+    for plain, container in zip(content.get("containers", ()), typed.containers, strict=True):
+        known = plain.get("env", [])
+        names = {one.get("name") for one in known}
+        added = [{"name": k, "value": v} for k, v in environment.items() if k not in names]
+        resources = dict(plain.get("resources") or {})
+        if container.resources.limits:
+            limits = {name: one.text for name, one in container.resources.limits.items()}
+            resources["limits"] = {**resources.get("limits", {}), **limits}
+        containers.append({**plain, "env": [*known, *added], "resources": resources})
+    own = {"hostname": pod_name(job, index), "subdomain": meta.name, "restartPolicy": "Never"}
+    if typed.priority is not None:
+        own |= {"priority": typed.priority}  # type: ignore[dict-item]
+    return {**content, **own, "containers": containers}
