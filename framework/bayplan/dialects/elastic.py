@@ -140,10 +140,9 @@ def _bounds(meta: ObjectMeta) -> _Bounds:
     found: list[int | None] = []
     for name in (MIN_ANNOTATION, MAX_ANNOTATION):
         text = meta.annotations.get(name)
-        if text is not None and not (text.isdecimal() and 0 < int(text) < NO_MAXIMUM):
-            return _Bounds(
-                None, None, f'annotation "{name}": expected 1 or more, got {text[:20]!r}'
-            )
+        if text is not None and not (is_index(text) and int(text)):
+            problem = f'annotation "{name}": expected 1 or more, got {text[:20]!r}'
+            return _Bounds(None, None, problem)
         found.append(int(text) if text is not None else None)
     return _Bounds(found[0], found[1])
 

@@ -128,7 +128,7 @@ class ElasticJobs:
         return [pod for pod in self._pods.get(part.mark, {}).values() if not pod.terminating]
 
     def state(self, part: Replicas) -> State:
-        """Return a part as it is now, without pods beyond its size, which its controller removes."""
+        """Return a part as it is now, without pods beyond its size: its controller removes them."""
         replicas = [one for one in self._replicas(part) if one.index < part.size.now]
         placed = self._handle.snapshot.placed
         complete = [

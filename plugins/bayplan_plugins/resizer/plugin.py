@@ -135,9 +135,8 @@ class Resizer(Plugin[ResizerArgs]):
         if state.going:
             return
         if size.now > size.most:
-            self._writes.resize(
-                part, size.most, "it is at its maximum", state.replicas[size.most :]
-            )
+            gone = state.replicas[size.most :]
+            self._writes.resize(part, size.most, "it has more than its maximum", gone)
         elif state.placed < len(state.replicas) and size.now > size.least:
             self._give_up_unplaced(state, now, found)
         elif state.is_settled and size.now < size.most:
