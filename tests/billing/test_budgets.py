@@ -75,12 +75,15 @@ def test_an_estimate_follows_the_bands(tmp_path: Path) -> None:
         {"resource": "memory", "perHour": "0.5"},
     ]
     price_list = prices(tmp_path, version(prices=entries))
-    asked = {GPU: 4000, "cpu": 64_000}
     day, evening = at("2026-01-05 08:00"), at("2026-01-05 20:00")
-    assert str(estimate(asked, H100, "", Fraction(6), price_list, day)) == "96.00 EUR"
-    assert str(estimate(asked, H100, "", Fraction(6), price_list, evening)) == "48.00 EUR"
-    assert str(estimate(asked, "other", "", Fraction(6), price_list, day)) == "48.00 EUR"
-    memory = {"memory": 2 * 2**30 * 1000}
-    assert str(estimate(memory, H100, "", Fraction(1, 2), price_list, day)) == "0.50 EUR"
+
+    def cost(start: int, resource: str, model: str, amount: int, hours: Fraction) -> str:
+        asked = {(resource, model): amount, ("cpu", ""): 64_000}
+        return str(estimate(asked, "", hours, price_list, start))
+
+    assert cost(day, GPU, H100, 4000, Fraction(6)) == "96.00 EUR"
+    assert cost(evening, GPU, H100, 4000, Fraction(6)) == "48.00 EUR"
+    assert cost(day, GPU, "other", 4000, Fraction(6)) == "48.00 EUR"
+    assert cost(day, "memory", "", 2 * 2**30 * 1000, Fraction(1, 2)) == "0.50 EUR"
     with pytest.raises(InputError, match="begins on"):
-        estimate(asked, H100, "", Fraction(6), price_list, at("2025-12-31 23:00"))
+        cost(at("2025-12-31 23:00"), GPU, H100, 4000, Fraction(6))

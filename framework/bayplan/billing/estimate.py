@@ -15,8 +15,7 @@ _HOUR = 3_600_000
 
 
 def estimate(
-    requests: Mapping[str, int],
-    model: str,
+    amounts: Mapping[tuple[str, str], int],
     pool: str,
     hours: Fraction,
     prices: PriceList,
@@ -24,26 +23,16 @@ def estimate(
 ) -> Money:
     """Return what resources cost for some hours from a time on, at list price.
 
-    :param requests: thousandths of a unit by resource, as in ``UsageRecord``, of all pods together.
-    :param model: the model of the devices; what has no price of its own for it has the default's.
+    :param amounts: thousandths of a unit, as in ``UsageRecord``, by resource and model.
     :param start: milliseconds since 1970.
     :raises InputError: when there are no prices for that time.
     """
-    length = round(hours * _HOUR)
-    if length <= 0:
-        return Money(rounded(Fraction(0), prices.currency), prices.currency)
-    prices.check(start, start + length)
-    tariff = Tariff(prices, start, start + length)
+    end = start + max(1, round(hours * _HOUR))
+    prices.check(start, end)
+    tariff = Tariff(prices, start, end)
     total = Fraction(0)
-    for resource, amount in requests.items():
-        cost = sum(
-            (
-                Fraction(rate.per_hour) * during
-                for rate, during in pieces(
-                    tariff.rates(resource, model, pool), start, start + length
-                )
-            ),
-            Fraction(0),
-        )
+    for (resource, model), amount in amounts.items():
+        found = pieces(tariff.rates(resource, model, pool), start, end)
+        cost = sum((Fraction(rate.per_hour) * length for rate, length in found), Fraction(0))
         total += cost * amount / (_HOUR * thousandths_of(resource))
     return Money(rounded(total, prices.currency), prices.currency)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,7 @@ from bayplan.cli.options import (
 from bayplan.errors import InputError
 
 if TYPE_CHECKING:
+    from bayplan.billing.prices import PriceList
     from bayplan.explain.target import Target
     from bayplan.simulation import Simulation
 
@@ -38,6 +40,13 @@ __all__ = ["command"]
 )
 @optional_input_options
 @cluster_options
+@click.option(
+    "--prices",
+    "price_file",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="A price list: show what the pods cost. On a cluster, the answer is then simulated.",
+)
 @output_option
 def command(
     target: str,
@@ -49,6 +58,7 @@ def command(
     seed: int,
     kubeconfig: Path | None,
     context: str,
+    price_file: Path | None,
     output: str,
 ) -> None:
     """Explain why a pod or gang is where it is, or why it is pending and what would help.
@@ -61,6 +71,7 @@ def command(
     from bayplan.explain.target import target_of
 
     wanted = target_of(target, namespace)
+    prices = _prices(price_file)
     if paths and (kubeconfig is not None or context):
         raise InputError("-f and --kubeconfig exclude each other")
     if paths:
@@ -68,16 +79,50 @@ def command(
         simulation, manifests = simulate(paths, config, plugins_dir, until, seed, record)
         for note in manifests.notes():
             click.echo(f"note: {note}", err=True)
-        _print(simulation, wanted, output)
+        _print(simulation, wanted, output, prices=prices)
         return
     from bayplan.cluster.kubernetes.credentials import find_kubeconfig
 
     if kubeconfig is None and not context and find_kubeconfig() is None:
         raise InputError("give manifests with -f, or a cluster with --kubeconfig")
-    _explain_live(wanted, config, plugins_dir, until, kubeconfig, context, output)
+    if prices is None and _ask(wanted, config, plugins_dir, kubeconfig, context, output):
+        return
+    _explain_simulated(wanted, config, plugins_dir, until, kubeconfig, context, output, prices)
 
 
-def _explain_live(
+def _prices(path: Path | None) -> PriceList | None:
+    if path is None:
+        return None
+    from bayplan.billing.prices import load_prices
+
+    return load_prices(path)
+
+
+def _ask(
+    wanted: Target,
+    config: Path | None,
+    plugins_dir: Path | None,
+    kubeconfig: Path | None,
+    context: str,
+    output: str,
+) -> bool:
+    """Print the answer of the running scheduler; return False when it has none."""
+    from bayplan.live.client import Question, ask_scheduler
+
+    lease = profiles(config, plugins_dir).leader_election
+    pod = f"{wanted.kind.lower()}/{wanted.key}" if wanted.kind else wanted.key
+    question = Question("/debug/explain", {"pod": pod}, output)
+    answer, why = asyncio.run(ask_scheduler(kubeconfig, context, question, lease))
+    if answer is None:
+        click.echo(f"note: {why}", err=True)
+        return False
+    if output == "json":
+        answer = json.dumps(json.loads(answer), indent=2)
+    click.echo(answer.rstrip("\n"))
+    return True
+
+
+def _explain_simulated(
     wanted: Target,
     config: Path | None,
     plugins_dir: Path | None,
@@ -85,19 +130,10 @@ def _explain_live(
     kubeconfig: Path | None,
     context: str,
     output: str,
+    prices: PriceList | None,
 ) -> None:
-    from bayplan.live.client import Question, ask_scheduler, read_cluster
+    from bayplan.live.client import read_cluster
 
-    lease = profiles(config, plugins_dir).leader_election
-    pod = f"{wanted.kind.lower()}/{wanted.key}" if wanted.kind else wanted.key
-    question = Question("/debug/explain", {"pod": pod}, output)
-    answer, why = asyncio.run(ask_scheduler(kubeconfig, context, question, lease))
-    if answer is not None:
-        if output == "json":
-            answer = json.dumps(json.loads(answer), indent=2)
-        click.echo(answer.rstrip("\n"))
-        return
-    click.echo(f"note: {why}", err=True)
     view = asyncio.run(read_cluster(kubeconfig, context))
     for note in view.left_out:
         click.echo(f"note: left out: {note}", err=True)
@@ -106,11 +142,17 @@ def _explain_live(
     head = f"Simulated: what bayplan would do with the cluster as it is now{whose}:"
     record = frozenset((wanted.key,))
     simulation = simulate_objects(objects, config, plugins_dir, until, record)
-    _print(simulation, wanted, output, head)
+    _print(simulation, wanted, output, head, prices)
 
 
-def _print(simulation: Simulation, wanted: Target, output: str, head: str = "") -> None:
-    from bayplan.api import Pod
+def _print(
+    simulation: Simulation,
+    wanted: Target,
+    output: str,
+    head: str = "",
+    prices: PriceList | None = None,
+) -> None:
+    from bayplan.api import ComputePool, Pod
     from bayplan.cli import render
     from bayplan.explain.explanation import explain, explain_job
     from bayplan.explain.target import nearest, pods_of
@@ -134,6 +176,11 @@ def _print(simulation: Simulation, wanted: Target, output: str, head: str = "") 
         verb = "are no" if what else "is no"
         raise InputError(f"there {verb} {what} {wanted} at the end{near}".replace("  ", " "))
     about = explain(scheduler, found[0], len(found) if wanted.makes_pods else 1)
+    if prices is not None:
+        from bayplan.explain.cost import cost_text
+
+        nodes, pools = scheduler.snapshot.nodes.nodes, simulation.cluster.list(ComputePool)
+        about = replace(about, cost=cost_text(found, nodes, pools, prices, scheduler.unix_time))
     for note in simulation.problems():
         click.echo(f"note: {note}", err=True)
     if output == "json":

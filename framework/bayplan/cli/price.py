@@ -95,7 +95,7 @@ def _rows(price: Price) -> list[tuple[str, ...]]:
     from bayplan.billing.money import decimal_text
     from bayplan.billing.prices import unit_of
 
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for band in price.bands:
         rest = "other times" if len(price.bands) > 1 else "always"
         rows.append(

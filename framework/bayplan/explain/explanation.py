@@ -53,7 +53,7 @@ class Explanation:
     ``of`` is how many pods this one stands for. ``state`` is Running (it has a node), Waiting
     (placed and held back at Permit), Pending or Ended. ``decided`` is None when this process did
     not decide. ``now`` says that filters and finalists are those of a decision made now. Times are
-    in seconds of the cluster's clock.
+    in seconds of the cluster's clock. ``cost`` is what all the pods cost.
     """
 
     pod: str
@@ -86,6 +86,7 @@ class Explanation:
     waits_for: Sequence[str] = ()
     waits_until: float | None = None
     line: LineReport | None = None
+    cost: str = ""
 
     def as_json(self) -> dict[str, Any]:
         """Return a JSON object without empty fields."""
@@ -130,6 +131,7 @@ class Explanation:
             "waitsFor": list(self.waits_for),
             "waitsUntil": self.waits_until,
             "line": self.line.as_json() if self.line is not None else None,
+            "cost": self.cost,
         }
         return _filled(plain)
 

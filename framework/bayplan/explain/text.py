@@ -33,6 +33,8 @@ def print_explanation(console: Console, about: Explanation) -> None:
     if about.of > 1:
         console.print(f"the first of {counted(about.of, 'pod')}, those without a node first:")
     _print_head(console, about)
+    if about.cost:
+        _line(console, 2, f"costs at list price: {about.cost}")
     if about.state in ("Running", "Ended") and not about.node:
         return
     if about.now:

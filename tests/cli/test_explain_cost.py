@@ -1,0 +1,83 @@
+"""What explain says of costs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from bills import GPU, H100, price_file, version
+from click.testing import CliRunner, Result
+
+from bayplan.cli import cli
+from bayplan.errors import InputError
+
+NODE = """
+apiVersion: v1
+kind: Node
+metadata: {name: %s, labels: {nvidia.com/gpu.product: %s}}
+status: {allocatable: {cpu: 64, memory: 512Gi, pods: 110, nvidia.com/gpu: 2}}
+---
+"""
+JOB = """
+apiVersion: batch/v1
+kind: Job
+metadata: {name: train}
+spec:
+  parallelism: 4
+  completions: 4
+  template:
+    metadata: {annotations: {%s}}
+    spec:
+      restartPolicy: Never
+      containers:
+      - {name: main, image: i, resources: {limits: {nvidia.com/gpu: 1}, requests: {cpu: 8}}}
+"""
+ENTRIES = [
+    {"resource": GPU, "perHour": 1},
+    {"resource": GPU, "model": H100, "perHour": 4},
+    {"resource": GPU, "pool": "cheap", "perHour": "0.5"},
+]
+
+
+def explained(folder: Path, manifests: str, *more: str) -> Result:
+    (folder / "cluster.yaml").write_text(manifests)
+    prices = price_file(folder, version("2000-01-01", prices=ENTRIES))
+    given = ["explain", "job/train", "-f", str(folder / "cluster.yaml"), "--prices", str(prices)]
+    return CliRunner().invoke(cli, [*given, *more], catch_exceptions=False)
+
+
+def test_a_pending_job_says_what_it_will_cost(tmp_path: Path) -> None:
+    manifests = NODE % ("n", H100) + JOB % 'bayplan.dev/duration: "6h"'
+    shown = explained(tmp_path, manifests)
+    assert f"costs at list price: 4 x {H100} for 6h: 96.00 EUR" in shown.stdout
+    found = json.loads(explained(tmp_path, manifests, "-o", "json").stdout)
+    assert found["cost"] == f"4 x {H100} for 6h: 96.00 EUR"
+
+
+@pytest.mark.parametrize(
+    ("nodes", "expected"),
+    [
+        (NODE % ("n", H100), f"4 x {H100}: 16.00 EUR per hour"),
+        (NODE % ("n", "other"), "4 x other: 4.00 EUR per hour"),
+    ],
+)
+def test_without_a_duration_it_is_the_cost_of_an_hour(
+    tmp_path: Path, nodes: str, expected: str
+) -> None:
+    assert expected in explained(tmp_path, nodes + JOB % "").stdout
+
+
+def test_of_several_models_a_pending_pod_costs_the_default(tmp_path: Path) -> None:
+    full = "status: {allocatable: {cpu: 64, memory: 512Gi, pods: 110, nvidia.com/gpu: 2}}"
+    none = full.replace("cpu: 64", "cpu: 1")
+    nodes = (NODE % ("a", H100) + NODE % ("b", "other")).replace(full, none)
+    assert f"4 x {GPU}: 4.00 EUR per hour" in explained(tmp_path, nodes + JOB % "").stdout
+
+
+def test_prices_that_begin_later_are_an_error(tmp_path: Path) -> None:
+    (tmp_path / "cluster.yaml").write_text(NODE % ("n", H100) + JOB % "")
+    prices = str(price_file(tmp_path, version("2026-01-01")))
+    given = ["explain", "job/train", "-f", str(tmp_path / "cluster.yaml"), "--prices", prices]
+    with pytest.raises(InputError, match="begins on 2026-01-01"):
+        CliRunner().invoke(cli, given, catch_exceptions=False)
