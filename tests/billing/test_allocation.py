@@ -61,7 +61,7 @@ def source() -> Records:
 
 def asked(folder: Path, tenant: str | None = None, **query: str) -> list[dict[str, Any]]:
     parsed = parse_query({"window": DAY} | query, NOW, tenant)
-    return allocations(parsed, price_list(folder), source())
+    return allocations(parsed, price_list(folder), source(), NOW)
 
 
 def costs(found: dict[str, Any]) -> dict[str, float]:
@@ -163,6 +163,15 @@ def test_a_tenant_sees_its_own_and_no_idle_capacity(tmp_path: Path) -> None:
         asked(tmp_path, tenant="other", includeIdle="true")
     with pytest.raises(ValueError, match="idle capacity"):
         asked(tmp_path, tenant="other", shareIdle="true")
+
+
+def test_what_is_open_counts_until_it_is_known(tmp_path: Path) -> None:
+    open_usage = Records([used("2026-01-05 10:00", None)], [offered("2026-01-05", None, 3)])
+    query = parse_query({"window": DAY, "aggregate": "tenant", "includeIdle": "true"}, NOW, None)
+    [found] = allocations(query, price_list(tmp_path), open_usage, at("2026-01-05 12:00"))
+    assert costs(found) == {"lab": 4.0, "__idle__": 2.0 * (36 - 2)}
+    [found] = allocations(query, price_list(tmp_path), open_usage, at("2026-01-04"))
+    assert found == {}
 
 
 @pytest.mark.parametrize(

@@ -80,6 +80,21 @@ def test_mistakes_are_named(tmp_path: Path, journal: Path) -> None:
             run("invoice", "lab", *arguments)
 
 
+def test_the_live_scheduler_names_what_bills_need(tmp_path: Path, journal: Path) -> None:
+    config = tmp_path / "profile.yaml"
+    config.write_text("kind: KubeSchedulerConfiguration")
+    prices = price_file(tmp_path)
+    (tmp_path / "accounts.yaml").write_text(ACCOUNTS.replace("EUR", "USD"))
+    accounts = tmp_path / "accounts.yaml"
+    for arguments, problem in (
+        (("--prices", prices), "--prices: needs --usage-journal"),
+        (("--accounts", accounts), "--accounts: needs --prices"),
+        (("--prices", prices, "--accounts", accounts, "--usage-journal", journal), "is in USD"),
+    ):
+        with pytest.raises(InputError, match=problem):
+            run("run", "--config", config, *arguments)
+
+
 def test_a_price_list_is_shown_and_its_past_kept(tmp_path: Path) -> None:
     band = {"name": "night", "from": "22:00", "to": "06:00", "perHour": 1}
     entries = [{"resource": GPU, "perHour": 2, "bands": [band]}]

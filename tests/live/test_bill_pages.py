@@ -40,7 +40,11 @@ def bills(price_list: PriceList) -> Bills:
         [used(*HOURS, 2), used(*HOURS, 3, tenant="rival", namespace="secret")],
         [offered("2026-01-01", None, 8)],
     )
-    return Bills(price_list, None, source, lambda: at("2026-02-01"))
+
+    def now() -> int:
+        return at("2026-02-01")
+
+    return Bills(price_list, None, source, now, now)
 
 
 async def get(url: str, token: str = "") -> tuple[int, str]:

@@ -83,14 +83,15 @@ def _shared(one: Mapping[str, str], other: Mapping[str, str]) -> dict[str, str]:
 
 
 def allocations(
-    query: AllocationQuery, prices: PriceList, source: UsageSource
+    query: AllocationQuery, prices: PriceList, source: UsageSource, known: int
 ) -> list[dict[str, Any]]:
     """Return one map of allocations by name for each step, as OpenCost's JSON has them.
 
+    :param known: until when usage is known, in milliseconds since 1970; later times cost nothing.
     :raises InputError: for usage at a time without prices.
     """
-    since, until = query.window.since, query.window.until
-    costs = _Costs(query, Tariff(prices, since, until))
+    since, until = query.window.since, min(query.window.until, known)
+    costs = _Costs(query, Tariff(prices, since, max(since, until)), until)
     usage = source.records(since, until, query.tenant)
     if query.include_idle:
         usage = list(usage)
@@ -105,8 +106,9 @@ def allocations(
 class _Costs:
     """The rows of each step. Where idle cost is spread node by node, a row is one node's."""
 
-    def __init__(self, query: AllocationQuery, tariff: Tariff) -> None:
+    def __init__(self, query: AllocationQuery, tariff: Tariff, until: int) -> None:
         self._query = query
+        self._until = until
         self._tariff = tariff
         self._windows = query.window.steps(query.step)
         self._rows: list[dict[tuple[str, str], _Row]] = [{} for _ in self._windows]
@@ -157,7 +159,7 @@ class _Costs:
         window = self._query.window
         step = self._query.step or window.until - window.since
         begin = max(record.since, window.since)
-        end = window.until if record.until is None else min(record.until, window.until)
+        end = self._until if record.until is None else min(record.until, self._until)
         while begin < end:
             index = (begin - window.since) // step
             until = min(end, window.since + (index + 1) * step)

@@ -16,12 +16,14 @@ __all__ = ["usage_totals"]
 _HOUR = 3_600_000
 
 
-def usage_totals(query: AllocationQuery, source: UsageSource) -> list[dict[str, Any]]:
+def usage_totals(query: AllocationQuery, source: UsageSource, known: int) -> list[dict[str, Any]]:
     """Return what was used in a window by what the query aggregates by, resource and model.
 
     Hours are those of devices, of cores or of GiB, as decimals in text.
+
+    :param known: until when usage is known, in milliseconds since 1970.
     """
-    since, until = query.window.since, query.window.until
+    since, until = query.window.since, min(query.window.until, known)
     found: dict[tuple[str, str, str], int] = defaultdict(int)
     for record in source.records(since, until, query.tenant):
         end = until if record.until is None else min(record.until, until)

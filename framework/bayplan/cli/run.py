@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from bayplan.errors import InputError
+
+if TYPE_CHECKING:
+    from bayplan.live.bill_pages import Bills
 
 __all__ = ["command"]
 
@@ -69,6 +73,25 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
     "reviews the caller's token.",
 )
 @click.option(
+    "--usage-journal",
+    metavar="URL",
+    help="The journal of usage: a file, or a PostgreSQL URL.",
+)
+@click.option(
+    "--prices",
+    "price_file",
+    type=_FILE,
+    metavar="FILE",
+    help="The price list: serve /allocation, /invoice and /usage from the journal.",
+)
+@click.option(
+    "--accounts",
+    "accounts_file",
+    type=_FILE,
+    metavar="FILE",
+    help="The accounts file: credits, opening balances and budgets.",
+)
+@click.option(
     "--log-format",
     type=click.Choice(["console", "json"]),
     default="console",
@@ -86,6 +109,9 @@ def command(
     tls_cert_file: Path | None,
     tls_private_key_file: Path | None,
     token_file: Path | None,
+    usage_journal: str | None,
+    price_file: Path | None,
+    accounts_file: Path | None,
     log_format: str,
 ) -> None:
     """Schedule the pods of a Kubernetes cluster that name one of the profiles.
@@ -113,8 +139,31 @@ def command(
         dry_run,
         leader_elect,
         Address(host, port, tls_cert_file, tls_private_key_file, token_file),
+        bills=_bills(usage_journal, price_file, accounts_file),
     )
     set_up_logging(log_format)
     status = asyncio.run(run(options))
     if status:
         raise SystemExit(status)
+
+
+def _bills(
+    journal: str | None, price_file: Path | None, accounts_file: Path | None
+) -> Bills | None:
+    """Return what the pages of costs are computed from, None where no prices are given."""
+    if price_file is None:
+        if accounts_file is not None:
+            raise InputError("needs --prices", "--accounts")
+        return None
+    if journal is None:
+        raise InputError("needs --usage-journal", "--prices")
+    from bayplan.billing.accounts import load_accounts
+    from bayplan.billing.prices import load_prices
+    from bayplan.live.bill_pages import Bills
+    from bayplan.metering.journal import Journal
+
+    prices = load_prices(price_file)
+    accounts = None if accounts_file is None else load_accounts(accounts_file)
+    if accounts is not None:
+        accounts.check_currency(prices)
+    return Bills.of_journal(prices, accounts, Journal(journal))

@@ -11,7 +11,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from aiohttp import web
 
@@ -25,6 +25,9 @@ from bayplan.billing.prices import PriceList
 from bayplan.billing.usage_source import UsageSource
 from bayplan.billing.usage_totals import usage_totals
 from bayplan.errors import BayplanError
+
+if TYPE_CHECKING:
+    from bayplan.metering.journal import Journal
 
 __all__ = ["BillPages", "Bills", "bearer_token"]
 
@@ -50,12 +53,23 @@ class Bills:
     """What costs are computed from.
 
     :param now: returns milliseconds since 1970.
+    :param known: returns until when usage is known, which may be before now.
     """
 
     prices: PriceList
     accounts: Accounts | None
     source: UsageSource
-    now: Callable[[], int] = _now
+    now: Callable[[], int]
+    known: Callable[[], int]
+
+    @classmethod
+    def of_journal(cls, prices: PriceList, accounts: Accounts | None, journal: Journal) -> Bills:
+        """Return what bills of a journal are computed from."""
+
+        def known() -> int:
+            return min(journal.heartbeat, _now())
+
+        return cls(prices, accounts, journal, _now, known)
 
 
 def bearer_token(request: web.Request) -> str:
@@ -128,7 +142,9 @@ class BillPages:
         tenant = await self._tenant(request)
         bills = self._bills
         query = await self._computed(lambda: parse_query(request.query, bills.now(), tenant))
-        data = await self._computed(lambda: allocations(query, bills.prices, bills.source))
+        data = await self._computed(
+            lambda: allocations(query, bills.prices, bills.source, bills.known())
+        )
         body = {"code": 200, "status": "success", "data": data}
         return web.json_response(body, headers=_HEADERS)
 
@@ -137,7 +153,7 @@ class BillPages:
         bills = self._bills
         asked = {"aggregate": "tenant"} | dict(request.query)
         query = await self._computed(lambda: parse_query(asked, bills.now(), tenant))
-        found = await self._computed(lambda: usage_totals(query, bills.source))
+        found = await self._computed(lambda: usage_totals(query, bills.source, bills.known()))
         return web.json_response({"usage": found}, headers=_HEADERS)
 
     async def _invoice(self, request: web.Request) -> web.Response:
@@ -151,7 +167,7 @@ class BillPages:
             text = request.query.get("month")
             month = Month.at(now) if text is None else Month.parse(text)
             account = bills.accounts.by_tenant.get(tenant) if bills.accounts else None
-            return make_invoice(tenant, month, bills.prices, bills.source, now, account)
+            return make_invoice(tenant, month, bills.prices, bills.source, bills.known(), account)
 
         return _response(await self._computed(compute), request.query.get("output", "json"))
 
