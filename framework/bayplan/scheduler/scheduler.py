@@ -531,7 +531,7 @@ class Scheduler:
             unit = state.unit(state.queue.units[key])
             decision = Decision(key, state.statistics.cycles, state.now)
             known = state.decisions.get(refused)
-            why = f": {known.message}" if known is not None else "."
+            why = f": {known.message}" if known is not None and known.message else "."
             decision.message = f"not tried, as {refused}, which needs no more, did not fit{why}"
             decision.refused_by = set(known.refused_by) if known is not None else set()
             state.remember(decision)

@@ -9,7 +9,17 @@ from bayplan.dialects.reading import timestamp
 
 __all__ = ["split_by_arrival"]
 
-_WORK = ("Job", "Pod", "PodGroup", "Workload")
+_WORK = (
+    "ElasticJob",
+    "Job",
+    "JobSet",
+    "Pod",
+    "PodGroup",
+    "PyTorchJob",
+    "RayCluster",
+    "RayJob",
+    "Workload",
+)
 
 
 def split_by_arrival(

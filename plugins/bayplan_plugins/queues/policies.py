@@ -9,7 +9,7 @@ from bayplan_plugins.queues.elastic_quota.policy import ElasticQuotaPolicy
 from bayplan_plugins.queues.fair_share.args import FairShareArgs
 from bayplan_plugins.queues.fair_share.policy import FairSharePolicy
 from bayplan_plugins.queues.plain.policy import PlainArgs
-from bayplan_plugins.queues.plain.pools import PoolPolicy
+from bayplan_plugins.queues.plain.pools import PoolArgs, PoolPolicy
 from bayplan_plugins.queues.plain.sources import config_map_queues, namespace_queues
 from bayplan_plugins.queues.policy import Policy
 from bayplan_plugins.queues.volcano.configuration import VolcanoArgs
@@ -30,7 +30,7 @@ class QueuesArgs(Args):
     koordinator: ElasticQuotaArgs = ElasticQuotaArgs()
     kueue: ClusterQueueArgs | None = ClusterQueueArgs()
     configmap: PlainArgs = PlainArgs()
-    pools: PlainArgs = PlainArgs(policy="capacity")
+    pools: PoolArgs = PoolArgs()
     namespaces: PlainArgs | None = None
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from bayplan import Handle, PodInfo
+from bayplan import Handle, Overdue, PodInfo
 from bayplan.api import AiComputePool, ComputePool, Quantity
 from bayplan.api.meta import Condition
 from bayplan.api.pools import ComputePoolStatus, ModelCapacity
@@ -13,19 +13,30 @@ from bayplan.cluster.protocol import PatchStatus
 from bayplan.dialects import compute_pool
 from bayplan.queues.pools import PoolAccount, PoolAmounts, account_of, shared_nodes
 from bayplan.snapshot import Snapshot
-from bayplan_plugins.queues.plain.policy import PlainArgs, PlainPolicy
+from bayplan_plugins.queues.plain.budgets import BudgetArgs, BudgetGate
+from bayplan_plugins.queues.plain.policy import Flavour, PlainArgs, PlainPolicy
 
-__all__ = ["PoolPolicy"]
+__all__ = ["PoolArgs", "PoolPolicy"]
 
 _KINDS: tuple[type[ComputePool], ...] = (ComputePool, AiComputePool)
+
+
+class PoolArgs(PlainArgs):
+    """Arguments of compute pools; with ``budgets`` tenants that have spent theirs are held back."""
+
+    policy: Flavour = "capacity"
+    budgets: BudgetArgs | None = None
 
 
 class PoolPolicy(PlainPolicy):
     """Pools as roots over their nodes, tenants as queues; pods use the nodes of their pool only."""
 
-    def __init__(self, args: PlainArgs, handle: Handle) -> None:
+    def __init__(self, args: PoolArgs, handle: Handle) -> None:
         super().__init__(compute_pool.NAME, args, handle, _KINDS, self._define, self._queue_of_pod)
         self._nodes_seen = -1
+        self._budgets = BudgetGate(args.budgets) if args.budgets is not None else None
+        self._held: dict[str, PodInfo] = {}
+        """Pods whose tenants have spent their budget; that may change with time alone."""
 
     # Which pool --------------------------------------------------------------------------
 
@@ -55,6 +66,37 @@ class PoolPolicy(PlainPolicy):
         name = compute_pool.pool_of(pod.labels, pod.namespace, pools.values())
         pool = pools.get(name) if name is not None else None
         return pool.spec.node_selector if pool is not None else {}
+
+    # Budgets -----------------------------------------------------------------------------
+
+    def gate(self, pod: PodInfo, queue: str) -> str | None:
+        """Hold back pods of pools that take none, and of tenants that have spent their budget."""
+        refusal = super().gate(pod, queue)
+        if refusal is not None or self._budgets is None or pod.key in self._placed:
+            return refusal
+        pool = self._pools().get(queue.partition("/")[0])
+        tenant = compute_pool.tenant_of(pod.labels, pod.namespace, pool)
+        spent = self._budgets.refusal(tenant, self._handle.unix_time)
+        if spent is None:
+            self._held.pop(pod.key, None)
+            return None
+        self._held[pod.key] = pod
+        return f'tenant "{tenant}": {spent}'
+
+    @property
+    def _placed(self) -> Mapping[str, object]:
+        return self._handle.snapshot.placed
+
+    def overdue(self) -> Overdue | None:
+        """Evict nobody; ask again for pods that a budget holds back."""
+        if self._budgets is None or not self._held:
+            return None
+        living = self._handle.snapshot.living
+        for pod in [living[key] for key in self._held if key in living]:
+            self._handle.recheck_gates(pod)
+        self._held = {key: pod for key, pod in self._held.items() if key in living}
+        now = self._handle.unix_time
+        return Overdue(again=self._handle.now + self._budgets.again(now) - now)
 
     # Capacity ----------------------------------------------------------------------------
 
