@@ -35,8 +35,12 @@ PANELS = {
 }
 # Of NVIDIA's dcgm-exporter.
 ELSEWHERE = {
-    name: {"gpu", "modelName", "Hostname", "UUID"}
-    for name in ("DCGM_FI_PROF_NVLINK_TX_BYTES", "DCGM_FI_PROF_NVLINK_RX_BYTES")
+    **{
+        name: {"gpu", "modelName", "Hostname", "UUID"}
+        for name in ("DCGM_FI_PROF_NVLINK_TX_BYTES", "DCGM_FI_PROF_NVLINK_RX_BYTES")
+    },
+    # Of schedulers that have a journal of usage, prices and accounts.
+    **{f"bayplan_budget_{name}_ratio": {"tenant"} for name in ("spent", "forecast")},
 }
 # What Prometheus adds to everything that it scrapes.
 ADDED = {"job", "instance"}

@@ -17,6 +17,7 @@ from pathlib import Path
 from prometheus_client import REGISTRY, CollectorRegistry
 
 from bayplan.api import KINDS, Kind, Pod
+from bayplan.billing.budgets import Budgets
 from bayplan.cluster.kubernetes.backend import KubernetesCluster
 from bayplan.cluster.kubernetes.credentials import Credentials
 from bayplan.cluster.kubernetes.events import EventRecorder
@@ -30,6 +31,7 @@ from bayplan.dialects import queue_configmap
 from bayplan.errors import BayplanError
 from bayplan.inputs.httpserver import allow_many_connections
 from bayplan.live.bill_pages import Bills
+from bayplan.live.budget_metrics import BudgetMetrics
 from bayplan.live.election import Election
 from bayplan.live.loop import LiveScheduler
 from bayplan.live.metrics import LiveMetrics
@@ -95,6 +97,10 @@ class LiveApp:
         self.identity = f"{socket.gethostname()}_{uuid.uuid4()}"
         self._metrics = LiveMetrics(options.registry)
         self._queue_metrics = QueueMetrics(options.registry)
+        bills = options.bills
+        if bills is not None and bills.accounts is not None:
+            budgets = Budgets(bills.prices, bills.accounts, bills.source)
+            BudgetMetrics(options.registry, budgets, bills.now)
         self._credentials = Credentials(kubeconfig, options.context)
         self.transport = Transport(self._credentials, self._observe, patience=_NEW_ROLE_SECONDS)
         self.live: LiveScheduler | None = None
