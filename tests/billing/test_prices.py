@@ -48,6 +48,8 @@ def priced(**fields: Any) -> dict[str, Any]:
         (priced(perHour="NaN"), "expected a number such as 2.50"),
         (priced(perHour="1,000"), "expected a number such as 2.50"),
         (priced(perHour=True), "expected a number"),
+        (priced(perHour=1e300), "at most 1,000,000 per hour"),
+        (priced(perHour=1.5e-13), "at most 12 decimal places"),
         (priced(perHour=0.12345678901234567), "write it in quotes"),
         (version(prices=[{"resource": GPU, "perhour": 2}]), 'did you mean "perHour"'),
         (priced(perHour=None), 'the required field "perHour" is missing'),

@@ -16,6 +16,7 @@ from typing import Any
 
 from bayplan.billing.allocation_query import FIELDS, AllocationQuery, aggregate_key
 from bayplan.billing.idle import UnusedRecord, unused
+from bayplan.billing.pricelist_file import PRICE_PLACES
 from bayplan.billing.prices import PriceList, thousandths_of
 from bayplan.billing.tariff import Tariff, pieces
 from bayplan.billing.usage_source import UsageSource
@@ -26,6 +27,9 @@ __all__ = ["allocations"]
 
 IDLE = "__idle__"
 _HOUR = 3_600_000
+_GIB = 2**30
+_PARTS = 10**PRICE_PLACES
+_COST = _PARTS * _HOUR * 1000 * _GIB
 _PLACES = 100_000
 _STORAGE = ("ephemeral-storage", "storage")
 _PROPERTIES = ("cluster", "node", "namespace", "controller", "pod")
@@ -36,10 +40,13 @@ _PROPERTIES = ("cluster", "node", "namespace", "controller", "pod")
 
 @dataclass
 class _Kind:
-    """What one kind of resource adds up to: an amount over time, and its cost."""
+    """What one kind of resource adds up to, in thousandths times milliseconds, and its cost.
 
-    quantity: Fraction = Fraction(0)
-    cost: Fraction = Fraction(0)
+    Costs are in ``_COST`` parts of the currency, so that sums stay whole numbers.
+    """
+
+    quantity: int = 0
+    cost: int | Fraction = 0
 
 
 @dataclass
@@ -55,10 +62,10 @@ class _Row:
     kinds: dict[str, _Kind] = field(default_factory=dict)
 
     @property
-    def cost(self) -> Fraction:
-        return sum((kind.cost for kind in self.kinds.values()), Fraction(0))
+    def cost(self) -> int | Fraction:
+        return sum(kind.cost for kind in self.kinds.values())
 
-    def add(self, kind: str, quantity: Fraction, cost: Fraction) -> None:
+    def add(self, kind: str, quantity: int, cost: int | Fraction) -> None:
         found = self.kinds.setdefault(kind, _Kind())
         found.quantity += quantity
         found.cost += cost
@@ -68,8 +75,8 @@ class _Row:
     ) -> None:
         """Reach over another time, and keep what the row's parts have in common."""
         self.since, self.until = min(self.since, since), max(self.until, until)
-        self.properties = _shared(self.properties, properties)
-        self.labels = _shared(self.labels, labels)
+        _keep_shared(self.properties, properties)
+        _keep_shared(self.labels, labels)
 
     def take(self, other: _Row) -> None:
         """Add a row of the same name."""
@@ -78,8 +85,9 @@ class _Row:
             self.add(name, kind.quantity, kind.cost)
 
 
-def _shared(one: Mapping[str, str], other: Mapping[str, str]) -> dict[str, str]:
-    return {key: value for key, value in one.items() if other.get(key) == value}
+def _keep_shared(own: dict[str, str], other: Mapping[str, str]) -> None:
+    for key in [key for key, value in own.items() if other.get(key) != value]:
+        del own[key]
 
 
 def allocations(
@@ -125,7 +133,8 @@ class _Costs:
                 row = self._rows[index].get(place)
                 if row is None:
                     labels = dict(record.labels)
-                    row = _Row(name, self._windows[index], since, until, properties, labels)
+                    step = self._windows[index]
+                    row = _Row(name, step, since, until, dict(properties), labels)
                     self._rows[index][place] = row
                 row.cover(since, until, properties, record.labels)
                 self._charge(row, record, since, until)
@@ -171,13 +180,10 @@ class _Costs:
     ) -> None:
         self._tariff.prices.check(since, until)
         rates = self._tariff.rates(record.resource, record.model, record.pool)
-        cost = sum(
-            (Fraction(rate.per_hour) * length for rate, length in pieces(rates, since, until)),
-            Fraction(0),
-        )
-        unit = _HOUR * thousandths_of(record.resource)
-        quantity = Fraction(record.amount * (until - since), 1000)
-        row.add(_kind(record), quantity, cost * record.amount / unit)
+        cost = sum(int(rate.per_hour * _PARTS) * of for rate, of in pieces(rates, since, until))
+        # Priced by the GiB, an amount is of bytes.
+        cost *= record.amount * (_GIB // (thousandths_of(record.resource) // 1000))
+        row.add(_kind(record), record.amount * (until - since), cost)
 
 
 def _kind(record: UsageRecord | UnusedRecord) -> str:
@@ -200,7 +206,7 @@ def _spread(rows: Mapping[tuple[str, str], _Row], idle: Mapping[str, _Row]) -> N
         place = [one for (_, at), one in rows.items() if not node or at == node]
         for name, kind in list(row.kinds.items()):
             sharing = [one.kinds[name] for one in place if name in one.kinds]
-            total = sum((one.cost for one in sharing), Fraction(0))
+            total = Fraction(sum(one.cost for one in sharing))
             if not total:
                 continue
             for one in sharing:
@@ -239,11 +245,11 @@ def _as_json(row: _Row) -> dict[str, Any]:
     }
     for kind, average, total in _SHAPE:
         of_kind = row.kinds.get(kind, _Kind())
-        amount_hours = of_kind.quantity / _HOUR
+        amount_hours = Fraction(of_kind.quantity, 1000 * _HOUR)
         mean = _number(amount_hours / hours) if hours else None
         found[average] = mean
         found[total] = _number(amount_hours)
-        found[f"{kind}Cost"] = _number(of_kind.cost)
+        found[f"{kind}Cost"] = _number(Fraction(of_kind.cost) / _COST)
         found[f"{kind}CostAdjustment"] = 0.0
         if kind != "pv":
             found[f"{kind}CostIdle"] = 0.0
@@ -255,8 +261,8 @@ def _as_json(row: _Row) -> dict[str, Any]:
     for name in ("ramByteLimitAverage", "ramByteUsageAverage"):
         found[name] = None
     found |= dict.fromkeys(_NOT_CHARGED, 0.0)
-    found["externalCost"] = _number(row.kinds.get("external", _Kind()).cost)
-    found["totalCost"] = _number(row.cost)
+    found["externalCost"] = _number(Fraction(row.kinds.get("external", _Kind()).cost) / _COST)
+    found["totalCost"] = _number(Fraction(row.cost) / _COST)
     found["totalEfficiency"] = None
     found |= dict.fromkeys(("pvs", "lbAllocations", "gpuAllocation"))
     return found

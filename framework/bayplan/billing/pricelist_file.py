@@ -18,6 +18,7 @@ from bayplan.inputs.durations import parse_duration
 
 __all__ = [
     "DAYS",
+    "PRICE_PLACES",
     "BandFields",
     "CapacityFields",
     "CurrencyCode",
@@ -33,6 +34,8 @@ __all__ = [
 Weekday = Literal["Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun"]
 DAYS: tuple[Weekday, ...] = get_args(Weekday)
 QUARTERS_OF_A_DAY = 96
+PRICE_PLACES = 12
+"""The most decimal places of a price."""
 _MOST_PER_HOUR = 1_000_000
 _LONGEST_MINIMUM = 86_400.0
 _NUMBER = re.compile(r"-?[0-9]{1,15}(?:\.[0-9]{1,12})?")
@@ -69,6 +72,8 @@ def _price(value: Any) -> Decimal:
         raise ValueError("expected a price of 0 or more")
     if number > _MOST_PER_HOUR:
         raise ValueError(f"expected a price of at most {_MOST_PER_HOUR:,} per hour")
+    if number != round(number, PRICE_PLACES):
+        raise ValueError(f"expected a price with at most {PRICE_PLACES} decimal places")
     return number
 
 
