@@ -20,6 +20,7 @@ currency: EUR
 accounts:
 - tenant: lab
   opening: {month: 2026-01, amount: 20}
+  budget: {perMonth: 80}
   credits:
   - {date: 2026-01-02, amount: "30.50", note: "=HYPERLINK(1)"}
 """
@@ -57,7 +58,9 @@ def test_an_invoice_has_balances_and_four_forms(tmp_path: Path, journal: Path) -
     )
     found = json.loads(run(*given, "-o", "json").stdout)
     assert (found["openingBalance"], found["closingBalance"]) == ("20.00", "-25.50")
-    assert "-25.50" in run(*given).stdout
+    shown = run(*given).stdout
+    assert "-25.50" in shown
+    assert "95 % of the budget of 80 is spent; the alert at 80 % is reached" in shown
     assert run(*given, "-o", "csv").stdout.startswith("tenant,month,currency")
     assert run(*given, "-o", "html").stdout.startswith("<!DOCTYPE html>")
 

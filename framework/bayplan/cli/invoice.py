@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from bayplan.billing.money import decimal_text
 from bayplan.cli.options import optional_input_options
 from bayplan.errors import InputError
 
 if TYPE_CHECKING:
+    from bayplan.billing.accounts import Budget
     from bayplan.billing.invoice import Invoice, LineItem
     from bayplan.billing.month import Month
     from bayplan.billing.usage_source import UsageSource
@@ -85,6 +87,8 @@ def command(
     if not invoice.lines and account is None:
         _note_nobody(tenant, wanted, source)
     _OUTPUTS[output](invoice)
+    if output == "table" and account is not None and account.budget is not None:
+        _print_budget(account.budget, invoice)
 
 
 def _of_journal(place: str) -> tuple[UsageSource, int]:
@@ -159,9 +163,14 @@ def _print_table(invoice: Invoice) -> None:
         console.print(f"{name:<20} {amount:>14}")
 
 
-def _cells(line: LineItem) -> tuple[str, ...]:
-    from bayplan.billing.money import decimal_text
+def _print_budget(budget: Budget, invoice: Invoice) -> None:
+    share = decimal_text(invoice.total * 100 / budget.per_month, 1)
+    reached = [one for one in budget.alerts if invoice.total * 100 >= budget.per_month * one]
+    alert = f"; the alert at {max(reached)} % is reached" if reached else ""
+    click.echo(f"\n{share} % of the budget of {budget.per_month} is spent{alert}")
 
+
+def _cells(line: LineItem) -> tuple[str, ...]:
     discount = (1 - line.factor) * 100
     price = line.per_hour * line.share
     return (
