@@ -33,6 +33,7 @@ EXAMPLES = CONFIGS / "examples"
 NO_CLUSTER = ("driver-gpu-nic", "koordinator-profile", "workloads")
 """Examples without nodes, or whose pods have no names of their own."""
 OVER_TIME = (
+    "pooled-training",
     "queues-capacity",
     "queues-drf",
     "queues-fair-share",
