@@ -11,6 +11,7 @@ import msgspec
 
 from bayplan.api import Pod, PodSpec, pod_requests
 from bayplan.dialects import membership_of
+from bayplan.dialects.elastic import GOING_ANNOTATION
 from bayplan.snapshot.affinity import HeldTerms, held_terms
 
 __all__ = ["HostPort", "PodInfo", "SpecFacts"]
@@ -115,8 +116,9 @@ class PodInfo:
 
     @property
     def terminating(self) -> bool:
-        """Whether the pod is being deleted."""
-        return self.pod.metadata.deletion_timestamp is not None
+        """Whether the pod is being deleted, or has been told when it goes."""
+        meta = self.pod.metadata
+        return meta.deletion_timestamp is not None or GOING_ANNOTATION in meta.annotations
 
     def __repr__(self) -> str:
         return f"PodInfo({self.key})"

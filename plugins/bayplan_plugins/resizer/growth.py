@@ -2,18 +2,21 @@
 
 Replicas are tried one at a time in a trial on the snapshot, with all plugins of the profile, their
 queues' limits among them. The job of the highest priority gets the next replica; of equal ones that
-whose queue is next by its policy, then the one that has the least of its growth.
+whose queue uses the least of what it deserves, then the one that has the least of its growth.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import msgspec
 
 from bayplan import Handle, PodInfo, Unit
 from bayplan.api import ObjectMeta, Pod
+from bayplan.queues.report import QueueReport
 from bayplan_plugins.resizer.jobs import State
 
 __all__ = ["Growing", "grow"]
@@ -36,6 +39,12 @@ class Growing:
     unit: Unit | None = field(default=None, repr=False)
 
     @property
+    def name(self) -> tuple[str, ...]:
+        """What orders jobs that are alike."""
+        part = self.state.part
+        return part.kind, part.key, part.part
+
+    @property
     def share(self) -> float:
         """How much of its growth it has, from 0 to 1."""
         size = self.state.part.size
@@ -47,14 +56,15 @@ def grow(handle: Handle, jobs: Sequence[Growing]) -> list[Growing]:
 
     :param jobs: those that may; each has a replica with pods.
     """
-    left = list(jobs)
+    left, shares = list(jobs), _Shares(handle)
     with handle.snapshot.trial():
         for _ in range(_MOST_AT_ONCE):
-            job = _next(handle, left)
+            job = _next(handle, left, shares)
             if job is None:
                 break
             if job.unit is not None and _place(handle, job.unit):
                 job.added += 1
+                shares.add(job.queue, job.unit)
                 job.unit = None
                 if job.added >= job.most:
                     left.remove(job)
@@ -63,25 +73,15 @@ def grow(handle: Handle, jobs: Sequence[Growing]) -> list[Growing]:
     return [job for job in jobs if job.added]
 
 
-def _next(handle: Handle, jobs: Sequence[Growing]) -> Growing | None:
+def _next(handle: Handle, jobs: Sequence[Growing], shares: _Shares) -> Growing | None:
     """Return the job whose replica is tried next."""
-    if not jobs:
-        return None
     for job in jobs:
         if job.unit is None:
             job.unit = handle.unit(_next_replica(job))
             job.queue = _queue_of(handle, job.unit)
-    highest = max(job.state.priority for job in jobs)
+    highest = max((job.state.priority for job in jobs), default=0)
     first = [job for job in jobs if job.state.priority == highest]
-    heads: dict[str, Growing] = {}
-    for job in sorted(first, key=lambda one: (one.share, one.state.part.key, one.state.part.part)):
-        heads.setdefault(job.queue, job)
-    if len(heads) > 1:
-        units = {name: job.unit for name, job in heads.items() if job.unit is not None}
-        queue = _next_queue(handle, units)
-        if queue is not None:
-            return heads[queue]
-    return min(heads.values(), key=lambda one: one.share)
+    return min(first, key=lambda job: (shares.of(job.queue), job.share, job.name), default=None)
 
 
 def _queue_of(handle: Handle, unit: Unit) -> str:
@@ -92,12 +92,40 @@ def _queue_of(handle: Handle, unit: Unit) -> str:
     return ""
 
 
-def _next_queue(handle: Handle, heads: Mapping[str, Unit]) -> str | None:
-    for call in handle.hook("next_queue"):
-        queue: str | None = call(heads, "")
-        if queue is not None:
-            return queue
-    return None
+class _Shares:
+    """What queues use of what they deserve, with the replicas that were added so far."""
+
+    def __init__(self, handle: Handle) -> None:
+        self._reports: dict[str, QueueReport] = {
+            f"{report.system}/{report.name}": report
+            for call in handle.hook("queue_reports")
+            for report in call()
+        }
+        self._added: dict[str, Counter[str]] = {}
+
+    def add(self, queue: str, unit: Unit) -> None:
+        """Count a replica for its queue and the queues above it."""
+        system = queue.partition("/")[0]
+        while queue in self._reports:
+            added = self._added.setdefault(queue, Counter())
+            for pod in unit.pods:
+                added.update(pod.requests)
+            queue = f"{system}/{self._reports[queue].parent}"
+
+    def of(self, queue: str) -> tuple[float, ...]:
+        """Return the shares of a queue and those above it, the outermost first."""
+        found: list[float] = []
+        system = queue.partition("/")[0]
+        while queue in self._reports:
+            report, added = self._reports[queue], self._added.get(queue, Counter[str]())
+            parts = [
+                (one.used + added[name]) / one.deserved
+                for name, one in report.resources.items()
+                if 0 < one.deserved < math.inf
+            ]
+            found.append(max(parts, default=0.0) / max(report.weight, 1e-9))
+            queue = f"{system}/{report.parent}"
+        return tuple(reversed(found))
 
 
 def _place(handle: Handle, unit: Unit) -> bool:

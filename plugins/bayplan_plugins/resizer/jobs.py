@@ -84,6 +84,7 @@ class ElasticJobs:
         self._parts: dict[tuple[type, str], list[Replicas]] = {}
         self._by_mark: dict[Mark, Replicas] = {}
         self._pods: dict[Mark, dict[str, PodInfo]] = {}
+        self._noticed: dict[str, float] = {}
         for type_ in ELASTIC_KINDS:
             handle.snapshot.on_object(type_, self._job_changed)
         handle.snapshot.on_living(self._lives)
@@ -102,7 +103,13 @@ class ElasticJobs:
             self._parts[place] = parts
             self._by_mark |= {part.mark: part for part in parts}
 
+    def noticed(self, pod: PodInfo, at: float) -> None:
+        """Note when a pod goes, in seconds since 1970, until the watch shows it."""
+        self._noticed[pod.key] = at
+
     def _lives(self, pod: PodInfo, added: bool) -> None:
+        if self._noticed and not added:
+            self._noticed.pop(pod.key, None)
         for mark in part_marks(pod.pod.metadata):
             pods = self._pods.setdefault(mark, {})
             if added:
@@ -125,19 +132,33 @@ class ElasticJobs:
 
     def pods_of(self, part: Replicas) -> list[PodInfo]:
         """Return the living pods of a part that are not being deleted."""
-        return [pod for pod in self._pods.get(part.mark, {}).values() if not pod.terminating]
+        pods = self._pods.get(part.mark, {}).values()
+        return [pod for pod in pods if pod.pod.metadata.deletion_timestamp is None]
+
+    def leaving(self) -> list[PodInfo]:
+        """Return the pods on nodes that are about to go, or are being deleted."""
+        placed = self._handle.snapshot.placed
+        return [
+            pod
+            for mark in self._by_mark
+            for pod in self._pods.get(mark, {}).values()
+            if pod.key in placed and (pod.terminating or self._told(pod) is not None)
+        ]
+
+    def _has_node(self, pod: PodInfo) -> bool:
+        handle = self._handle
+        return pod.key in handle.snapshot.placed and not handle.is_nominated(pod)
 
     def state(self, part: Replicas) -> State:
         """Return a part as it is now, without pods beyond its size: its controller removes them."""
         replicas = [one for one in self._replicas(part) if one.index < part.size.now]
-        placed = self._handle.snapshot.placed
         complete = [
-            len(one.pods) >= part.pods_each and all(pod.key in placed for pod in one.pods)
+            len(one.pods) >= part.pods_each and all(map(self._has_node, one.pods))
             for one in replicas
         ]
         times: list[float] = []
         for one in reversed(replicas):
-            at = _going_at(one)
+            at = self._going_at(one)
             if at is None:
                 break
             times.append(at)
@@ -162,21 +183,27 @@ class ElasticJobs:
                 yield Replica(index, sorted(by_index[index], key=lambda pod: pod.key))
             return
         placed = self._handle.snapshot.placed
-        pods.sort(key=lambda pod: (pod.key not in placed, _is_going(pod), _born(pod), pod.key))
+        pods.sort(
+            key=lambda pod: (
+                pod.key not in placed,
+                self._told(pod) is not None,
+                _born(pod),
+                pod.key,
+            )
+        )
         step = max(1, part.pods_each)
         for index, first in enumerate(range(0, len(pods), step)):
             yield Replica(index, pods[first : first + step])
 
+    def _told(self, pod: PodInfo) -> float | None:
+        """Return when a pod goes, in seconds since 1970; None for one that stays."""
+        stamp = pod.pod.metadata.annotations.get(GOING_ANNOTATION)
+        return seconds_of(stamp) if stamp is not None else self._noticed.get(pod.key)
+
+    def _going_at(self, replica: Replica) -> float | None:
+        times = map(self._told, replica.pods)
+        return next((at for at in times if at is not None), None)
+
 
 def _born(pod: PodInfo) -> str:
     return pod.pod.metadata.creation_timestamp or "~"
-
-
-def _is_going(pod: PodInfo) -> bool:
-    return GOING_ANNOTATION in pod.pod.metadata.annotations
-
-
-def _going_at(replica: Replica) -> float | None:
-    """Return when a replica goes, in seconds since 1970; None for one that stays."""
-    stamps = [pod.pod.metadata.annotations.get(GOING_ANNOTATION) for pod in replica.pods]
-    return next((seconds_of(stamp) for stamp in stamps if stamp is not None), None)

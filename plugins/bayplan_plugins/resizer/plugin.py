@@ -76,7 +76,7 @@ class Resizer(Plugin[ResizerArgs]):
     def __init__(self, args: ResizerArgs, handle: Handle) -> None:
         super().__init__(args, handle)
         self._jobs = ElasticJobs(handle)
-        self._writes = Writes(handle)
+        self._writes = Writes(handle, self._jobs)
         self._nearness = Nearness(handle, self._jobs)
 
     # The start ---------------------------------------------------------------------------
@@ -183,8 +183,11 @@ class Resizer(Plugin[ResizerArgs]):
             and not self._writes.is_pending(part)
         ]
         may_shrink = sorted(filter(self._may_shrink, states), key=_last_to_keep)[:_MOST_SHRUNK]
-        found = shrink_for(self.handle, unit, may_shrink) if may_shrink else None
-        if found is None or not found.gone:
+        leaving = self._jobs.leaving()
+        if not may_shrink and not leaving:
+            return None
+        found = shrink_for(self.handle, unit, may_shrink, leaving)
+        if found is None or not (found.gone or found.leaving):
             return None
         return self._carry_out(unit, found)
 
@@ -192,10 +195,7 @@ class Resizer(Plugin[ResizerArgs]):
         snapshot, handle = self.handle.snapshot, self.handle
         pods = [pod for one in state.surplus for pod in one.pods]
         return bool(pods) and all(
-            pod.spec.node_name
-            and pod.key in snapshot.placed
-            and not handle.is_nominated(pod)
-            and self._writes.noticed_at(pod) is None
+            pod.spec.node_name and pod.key in snapshot.placed and not handle.is_nominated(pod)
             for pod in pods
         )
 
@@ -211,8 +211,9 @@ class Resizer(Plugin[ResizerArgs]):
         names = ", ".join(jobs[:_NAMED])
         if len(jobs) > _NAMED:
             names += f" and {len(jobs) - _NAMED} more"
-        message = f"{SHRINK}: shrinking {names} makes room."
-        pods = found.pods
+        what = f"shrinking {names}" if jobs else "what leaves already"
+        message = f"{SHRINK}: {what} makes room."
+        pods = [*found.pods, *found.leaving]
         leaving = frozenset(pod.key for pod in pods)
         reason = f"its job gives up replicas beyond its minimum for {unit.key}"
         return Preemption(pods, found.nodes, message, leaving=leaving, reason=reason)

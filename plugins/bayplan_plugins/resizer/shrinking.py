@@ -16,28 +16,38 @@ _MOST_PLACEMENTS = 200
 
 @dataclass(frozen=True)
 class Shrinking:
-    """How many of the last replicas go, job by job, and the nodes that the unit then gets."""
+    """How many of the last replicas go, job by job, and the nodes that the unit then gets.
+
+    :param leaving: pods on these nodes that go anyway.
+    """
 
     gone: Sequence[tuple[State, Sequence[Replica]]]
     nodes: Mapping[str, str]
+    leaving: Sequence[PodInfo] = ()
 
     @property
     def pods(self) -> list[PodInfo]:
-        """The pods that go."""
+        """The pods that go now."""
         return [pod for _, replicas in self.gone for one in replicas for pod in one.pods]
 
 
-def shrink_for(handle: Handle, unit: Unit, states: Sequence[State]) -> Shrinking | None:
+def shrink_for(
+    handle: Handle, unit: Unit, states: Sequence[State], leaving: Sequence[PodInfo]
+) -> Shrinking | None:
     """Return how elastic jobs may shrink so that a unit is placed; None if that does not help.
 
     :param states: the jobs that may shrink, the first one first.
+    :param leaving: pods that go anyway; others may have nominated nodes where they are.
     """
-    return _Search(handle, unit, states).run()
+    return _Search(handle, unit, states, leaving).run()
 
 
 class _Search:
-    def __init__(self, handle: Handle, unit: Unit, states: Sequence[State]) -> None:
+    def __init__(
+        self, handle: Handle, unit: Unit, states: Sequence[State], leaving: Sequence[PodInfo]
+    ) -> None:
         self._handle = handle
+        self._leaving = leaving
         self._unit = unit
         self._states = states
         self._placements = 0
@@ -64,7 +74,12 @@ class _Search:
             for state, count in zip(self._states, counts, strict=False)
             if count
         ]
-        return Shrinking(gone, nodes)
+        return Shrinking(gone, nodes, self._in_the_way(nodes))
+
+    def _in_the_way(self, nodes: Mapping[str, str]) -> list[PodInfo]:
+        """Return the pods that leave the unit's nodes anyway."""
+        placed, used = self._handle.snapshot.placed, set(nodes.values())
+        return [pod for pod in self._leaving if placed[pod.key][1] in used]
 
     def _enough(self) -> list[int] | None:
         """Return how much of the first jobs' surplus is enough."""
@@ -85,6 +100,8 @@ class _Search:
         snapshot = self._handle.snapshot
         self._placements += 1
         with snapshot.trial():
+            for pod in self._leaving:
+                snapshot.remove_pod(pod.key)
             for state, count in zip(self._states, counts, strict=False):
                 for replica in self._last(state, count):
                     for pod in replica.pods:

@@ -13,7 +13,7 @@ from bayplan.cluster.protocol import Done, Event, PatchFields
 from bayplan.dialects.elastic import GOING_ANNOTATION, RESIZED_ANNOTATION, Replicas
 from bayplan.errors import ClusterError
 from bayplan.naming import counted
-from bayplan_plugins.resizer.jobs import Replica
+from bayplan_plugins.resizer.jobs import ElasticJobs, Replica
 
 __all__ = ["Writes"]
 
@@ -33,11 +33,11 @@ class _Pending:
 class Writes:
     """Sets sizes, once for each decision, and gives notice to pods that go."""
 
-    def __init__(self, handle: Handle) -> None:
+    def __init__(self, handle: Handle, jobs: ElasticJobs) -> None:
         self._handle = handle
+        self._jobs = jobs
         self._pending: dict[tuple[str, str], _Pending] = {}
         self._refused: dict[tuple[str, str], float] = {}
-        self._noticed: dict[str, float] = {}
         self._told: dict[tuple[str, str], str] = {}
 
     def is_pending(self, part: Replicas) -> bool:
@@ -98,18 +98,10 @@ class Writes:
     def give_notice(self, pods: Sequence[PodInfo], at: float) -> None:
         """Tell pods when they go, in seconds since 1970."""
         for pod in pods:
-            self._noticed[pod.uid] = at
+            self._jobs.noticed(pod, at)
             annotations = pod.pod.metadata.annotations
             fields = _annotation(annotations, GOING_ANNOTATION, rfc3339(at))
             self._handle.submit(PatchFields(Pod, pod.key, pod.pod.metadata.uid, fields))
-
-    def noticed_at(self, pod: PodInfo) -> float | None:
-        """Return when a pod goes, if notice was given by this process."""
-        return self._noticed.get(pod.uid)
-
-    def forget(self, pod: PodInfo) -> None:
-        """Forget a pod that is gone."""
-        self._noticed.pop(pod.uid, None)
 
 
 def _annotation(annotations: dict[str, str], name: str, value: str) -> dict[str, Any]:
