@@ -22,7 +22,7 @@ BUILT_IN = (
     "storage.k8s.io",
 )
 """Groups of kinds that every API server serves."""
-_RIGHTS = ("namespace.yaml", "rbac.yaml", "kueue-jobs.yaml")
+_RIGHTS = ("namespace.yaml", "rbac.yaml", "kueue-jobs.yaml", "resizer.yaml")
 _OWN_STATUS = ("scheduling.sigs.k8s.io", "scheduling.volcano.sh")
 """Groups whose PodGroup has no status subresource in the CRD of its own system."""
 _PLAIN = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}

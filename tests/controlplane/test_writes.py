@@ -16,6 +16,7 @@ import pytest
 import yaml
 from audit import Permission, permissions
 from deployed import DEPLOY, documents
+from elastic_builders import ELASTIC
 from faces import node, pod
 from installation import path_of
 from live_cluster import EVENTS, Content, LiveCluster
@@ -129,11 +130,13 @@ from bayplan.cluster.protocol import (
     SelectNode,
     Write,
 )
+from bayplan.dialects.elastic import GOING_ANNOTATION, RESIZED_ANNOTATION, elastic_parts
 from bayplan.dialects.queued_jobs import QUEUED_KINDS, queued_job
 from bayplan.errors import ClusterError, Conflict
 from bayplan.live.election import Election
 from bayplan.live.token_reviews import TokenReviews
 from bayplan.profiles.settings import LeaderElection
+from bayplan.testing import make_object
 from bayplan.topology.machine.model import Mig
 from bayplan.topology.machine.readers.machinefile import known_machine, known_machines
 from bayplan_dra.driver.kubernetes_api import KubernetesApi
@@ -145,7 +148,13 @@ Result = TypeVar("Result")
 Test = TypeVar("Test", bound=Callable[..., object])
 
 DRA = "resource.k8s.io"
-ROLES = ("rbac.yaml", "dra-driver.yaml", "nccl-configmaps.yaml", "kueue-jobs.yaml")
+ROLES = (
+    "rbac.yaml",
+    "dra-driver.yaml",
+    "nccl-configmaps.yaml",
+    "kueue-jobs.yaml",
+    "resizer.yaml",
+)
 NOT_SENT = {
     ("patch", "scheduling.sigs.k8s.io", "podgroups"): "the CRD of configs/crds has a /status",
     ("patch", DRA, "resourceclaims/binding"): "asked for with resourceclaims/status",
@@ -600,6 +609,47 @@ def test_every_kind_of_job_is_resumed(wire: Wire, real: LiveCluster) -> None:
         assert not after.suspended
         selectors = [one.template.spec.node_selector for one in after.pods if one.pointer]
         assert selectors == [{"kind": "b"}] * len(chosen)
+
+
+@needs(
+    "patch elasticjobs.ai.example.com",
+    "patch elasticjobs.bayplan.dev",
+    "patch jobs.batch",
+    "patch jobs.batch.volcano.sh",
+    "patch jobsets.jobset.x-k8s.io",
+    "patch pytorchjobs.kubeflow.org",
+    "patch rayclusters.ray.io",
+)
+def test_every_kind_of_elastic_job_is_resized(wire: Wire, real: LiveCluster) -> None:
+    for content in (made() for made in ELASTIC.values()):
+        real.apply([content])
+        type_ = type(make_object(content))
+        (part,) = elastic_parts(wire.get(type_, "default/a"))
+        size = part.size.most - 1
+        fields = {
+            **part.fields(size, ["gone"]),
+            "/metadata/annotations": {
+                **part.obj.metadata.annotations,
+                RESIZED_ANNOTATION: "2026-01-01T00:00:00Z",
+            },
+        }
+        wire.carry_out(PatchFields(type_, "default/a", part.obj.metadata.uid, fields))
+        (after,) = elastic_parts(wire.get(type_, "default/a"))
+        assert after.size.now == size
+        assert RESIZED_ANNOTATION in after.obj.metadata.annotations
+
+
+@needs("patch pods")
+def test_a_pod_is_told_when_it_goes(wire: Wire, real: LiveCluster) -> None:
+    uid = made_pod(wire, real).metadata.uid
+    at = "2026-01-01T00:00:00Z"
+    for fields in (
+        {"/metadata/annotations": {"example.com/a": "b"}},
+        {"/metadata/annotations/bayplan.dev~1going-at": at},
+    ):
+        wire.carry_out(PatchFields(Pod, "default/p", uid, fields))
+    found = wire.get(Pod, "default/p").metadata.annotations
+    assert found == {"example.com/a": "b", GOING_ANNOTATION: at}
 
 
 @needs("patch pods")

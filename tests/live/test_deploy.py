@@ -7,6 +7,7 @@ import json
 import shutil
 import ssl
 import subprocess
+import tempfile
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -28,12 +29,13 @@ from deployed import (
     manifests,
     only,
 )
+from elastic_builders import ELASTIC
 from msgspec import structs
 from queued_job_builders import KINDS as SUSPENDED
 from queued_job_builders import suspended_content
 from stage import Stage, stage
 
-from bayplan.api import ApiObject, Job, ObjectMeta, ResourceClaim, VolcanoPodGroup
+from bayplan.api import ApiObject, Job, ObjectMeta, Pod, ResourceClaim, VolcanoPodGroup
 from bayplan.api.configmap import ConfigMap
 from bayplan.api.kueue import (
     ClusterQueue,
@@ -85,7 +87,7 @@ def options() -> dict[str, Any]:
         return dict(context.params)
 
 
-MORE_ROLES = ("nccl-configmaps.yaml", "kueue-jobs.yaml")
+MORE_ROLES = ("nccl-configmaps.yaml", "kueue-jobs.yaml", "resizer.yaml")
 APART = {DEPLOY: {"dra-driver.yaml", *MORE_ROLES}, CRDS: set(), MONITORING: set()}
 """Manifests that only some clusters want; the kustomization beside them says so."""
 
@@ -578,6 +580,30 @@ async def suspended_jobs_get_quota(audit: Audit) -> None:
         assert made.placements() == {"default/gated": "n"}
 
 
+async def elastic_jobs_are_resized(audit: Audit) -> None:
+    """Each starts at its minimum or grows, and then makes room for a pod."""
+    profile = yaml.safe_load(only("ConfigMap")["data"]["config.yaml"])
+    # Objects have real times here, while those of the cluster are virtual.
+    arguments = {"name": "Resizer", "args": {"notice": 0, "shrinkAfter": 0}}
+    profile["profiles"] = [{"schedulerName": "default-scheduler", "pluginConfig": [arguments]}]
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "profile.yaml")
+        path.write_text(json.dumps(profile))
+        profiles = load_profiles(path)
+    node = make_node("n", cpu=64, gpu=8)
+    async with scheduling(audit, [node], profiles) as (made, _):
+        for kind, content in ELASTIC.items():
+            elastic = make_object(content())
+            made.create(elastic)
+            await made.run_out()
+            made.create(make_pod("other", gpu=5))
+            await made.run_out()
+            assert "default/other" in made.placements(), kind
+            made.cluster.delete(type(elastic), "default/a")
+            made.cluster.delete(Pod, "default/other", grace=0)
+            await made.run_out()
+
+
 async def nccl_is_told_in_config_maps(audit: Audit) -> None:
     profile = yaml.safe_load(only("ConfigMap")["data"]["config.yaml"])
     arguments = {"name": "GPUTopology", "args": {"nccl": "configMap"}}
@@ -642,6 +668,7 @@ async def do_everything(found: Audit) -> None:
         queues_come_from_config_maps,
         kueue_is_told_of_its_queues,
         suspended_jobs_get_quota,
+        elastic_jobs_are_resized,
         nccl_is_told_in_config_maps,
         one_leads,
     ):
