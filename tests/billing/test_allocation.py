@@ -131,6 +131,10 @@ def test_steps_are_maps_of_their_own_unless_they_are_added_up(tmp_path: Path) ->
     ]
     whole = asked(tmp_path, aggregate="namespace", step="4h", accumulate="true")
     assert whole == asked(tmp_path, aggregate="namespace")
+    assert whole == asked(tmp_path, aggregate="namespace", accumulate="all")
+    assert asked(tmp_path, aggregate="namespace", accumulate="hour") == asked(
+        tmp_path, aggregate="namespace", step="1h"
+    )
 
 
 def test_idle_capacity_is_a_row_or_a_row_by_node(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ __all__ = ["FIELDS", "AllocationQuery", "aggregate_key", "parse_query"]
 
 UNALLOCATED = "__unallocated__"
 _MOST_KEYS = 8
+_LENGTHS = ("hour", "day", "week")
 
 FIELDS: Mapping[str, Callable[[UsageRecord], str]] = {
     "cluster": lambda record: "cluster",
@@ -57,13 +58,16 @@ def parse_query(query: Mapping[str, str], now: int, tenant: str | None) -> Alloc
     if "window" not in query:
         raise ValueError("give ?window=, such as 24h")
     window = parse_window(query["window"], now)
-    step = parse_step(query["step"], window) if query.get("step") else None
+    accumulate = query.get("accumulate", "").lower()
+    # OpenCost's accumulate=day adds shorter steps up to days.
+    length = accumulate if accumulate in _LENGTHS else query.get("step")
+    step = parse_step(length, window) if length else None
     share = _flag(query, "shareIdle", weighted=True)
     asked = AllocationQuery(
         window,
         _keys(query.get("aggregate", "")),
         step,
-        _flag(query, "accumulate"),
+        accumulate == "all" or (accumulate not in _LENGTHS and _flag(query, "accumulate")),
         _flag(query, "includeIdle") or share,
         share,
         _flag(query, "idleByNode"),
