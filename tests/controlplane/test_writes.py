@@ -101,11 +101,14 @@ from bayplan.api.pod import (
 from bayplan.api.podgroup import (
     ConditionedStatus,
     GroupCondition,
+    KaiPodGroupStatus,
     NativePodGroupStatus,
     PodGroupStatus,
+    SchedulingCondition,
+    UnschedulableReason,
 )
 from bayplan.api.pools import ComputePoolStatus, ModelCapacity
-from bayplan.api.queue_objects import KaiQueueStatus, VolcanoQueueStatus
+from bayplan.api.queue_objects import KaiQueueCondition, KaiQueueStatus, VolcanoQueueStatus
 from bayplan.api.volumes import SELECTED_NODE, reference_to
 from bayplan.cluster.conditions import without_times
 from bayplan.cluster.kubernetes.credentials import Credentials
@@ -342,6 +345,16 @@ def test_an_event_and_its_count(wire: Wire, real: LiveCluster, about: str) -> No
 
 COUNTS = {"running": 1, "succeeded": 2, "failed": 3}
 REASON = GroupCondition("Unschedulable", "True", "NotEnoughResources", "0/1 nodes are available")
+NO_POOL = SchedulingCondition(
+    "UnschedulableOnNodePool",
+    "default",
+    "Unschedulable",
+    "0/1 nodes are available",
+    (UnschedulableReason("PodSchedulingErrors", "0/1 nodes are available"),),
+    "1",
+    "2000-01-01T00:00:00Z",
+    "True",
+)
 GROUP_STATUSES: dict[type[ApiObject], list[msgspec.Struct]] = {
     PodGroup: [PodGroupStatus(), PodGroupStatus("Running", 1, **COUNTS)],
     SchedulerPluginsPodGroup: [PodGroupStatus(), PodGroupStatus("Running", 1, **COUNTS)],
@@ -351,9 +364,9 @@ GROUP_STATUSES: dict[type[ApiObject], list[msgspec.Struct]] = {
         ConditionedStatus("Running", (REASON,), **COUNTS),
     ],
     KaiPodGroup: [
-        ConditionedStatus(),
-        ConditionedStatus("Pending", (GroupCondition("Scheduled", "False"),)),
-        ConditionedStatus("Running", (REASON,), **COUNTS),
+        KaiPodGroupStatus(),
+        KaiPodGroupStatus("Pending", (), scheduling_conditions=(NO_POOL,)),
+        KaiPodGroupStatus("Running", (REASON,), **COUNTS),
     ],
     NativePodGroup: [
         NativePodGroupStatus(),
@@ -380,6 +393,16 @@ def test_the_status_of_a_gang(wire: Wire, real: LiveCluster, type_: type[ApiObje
     for status in [*GROUP_STATUSES[type_], *reversed(GROUP_STATUSES[type_])]:
         wire.carry_out(PatchStatus(type_, "default/g", status))
         assert without_times(getattr(wire.get(type_, "default/g"), "status", None)) == status
+
+
+@needs("patch podgroups.scheduling.run.ai")
+def test_annotations_of_a_kai_group_come_and_go(wire: Wire, real: LiveCluster) -> None:
+    head = {"apiVersion": "scheduling.run.ai/v2alpha2", "kind": "PodGroup"}
+    real.apply([{**head, "metadata": {"name": "g", "namespace": "default"}, "spec": {}}])
+    wire.carry_out(PatchAnnotations(KaiPodGroup, "default/g", {"a/since": "now", "b": "c"}))
+    assert wire.get(KaiPodGroup, "default/g").metadata.annotations == {"a/since": "now", "b": "c"}
+    wire.carry_out(PatchAnnotations(KaiPodGroup, "default/g", {"a/since": None, "other": None}))
+    assert wire.get(KaiPodGroup, "default/g").metadata.annotations == {"b": "c"}
 
 
 @needs("patch clusternetworktopologies.scheduling.koordinator.sh/status")
@@ -423,6 +446,7 @@ QUEUES: dict[type[ApiObject], tuple[Content, list[msgspec.Struct]]] = {
             KaiQueueStatus(),
             KaiQueueStatus(("a", "b"), FEW, FEW, {"cpu": Quantity("1")}),
             KaiQueueStatus((), FEW),
+            KaiQueueStatus((), FEW, conditions=(KaiQueueCondition("OverQuota", "False"),)),
         ],
     ),
     ElasticQuota: (

@@ -6,10 +6,18 @@ import asyncio
 
 import pytest
 
-from bayplan.api import PodCondition
+from bayplan.api import KaiPodGroup, PodCondition
 from bayplan.cluster.kubernetes.held_writes import HeldWrites
 from bayplan.cluster.kubernetes.pending_write import PendingWrite
-from bayplan.cluster.protocol import Bind, Event, Evict, PatchPodStatus, ReserveClaim, Write
+from bayplan.cluster.protocol import (
+    Bind,
+    Event,
+    Evict,
+    PatchAnnotations,
+    PatchPodStatus,
+    ReserveClaim,
+    Write,
+)
 from bayplan.errors import ClusterError, Stopped
 
 WAITING = Event("default/p", "Warning", "FailedScheduling", "no room", passing=True)
@@ -116,3 +124,13 @@ async def test_held_writes_can_be_sent_at_once_or_forgotten() -> None:
     assert [job.write for job in held.writes.stop()] == [waits("still none")]
     await asyncio.sleep(2)
     assert len(held.sent) == 2
+
+
+async def test_a_newer_write_takes_over_the_annotations_that_wait() -> None:
+    held = Held()
+    held.submit(PatchAnnotations(KaiPodGroup, "default/g", {"a": "1", "b": "1"}))
+    held.submit(PatchAnnotations(KaiPodGroup, "default/g", {"b": None, "c": "2"}))
+    await asyncio.sleep(2)
+    assert held.sent == [
+        PatchAnnotations(KaiPodGroup, "default/g", {"a": "1", "b": None, "c": "2"})
+    ]

@@ -149,7 +149,7 @@ def test_a_kai_queue_says_what_its_jobs_ask_for_and_have() -> None:
     assert own.allocated == {"memory": Quantity("2Gi"), GPU: Quantity("2")}
     assert own.allocated_non_preemptible == {"memory": Quantity("1Gi"), GPU: Quantity("1")}
     assert replace(top, child_queues=()) == own
-    assert status(cluster, KaiQueue, "b") == KaiQueueStatus()
+    assert replace(status(cluster, KaiQueue, "b"), conditions=()) == KaiQueueStatus()
 
 
 # Koordinator -----------------------------------------------------------------------------------

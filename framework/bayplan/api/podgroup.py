@@ -4,17 +4,24 @@ from __future__ import annotations
 
 from typing import Literal
 
+import msgspec
+
 from bayplan.api.meta import ApiStruct, LabelSelector, ObjectMeta, explicit
 from bayplan.api.quantity import Quantity
 
 __all__ = [
     "GroupCondition",
     "KaiPodGroup",
+    "KaiPodGroupStatus",
     "NativePodGroup",
     "PodGroup",
     "PodGroupSpec",
     "PodGroupStatus",
+    "QuotaDetails",
     "SchedulerPluginsPodGroup",
+    "SchedulingCondition",
+    "UnschedulableDetails",
+    "UnschedulableReason",
     "VolcanoPodGroup",
     "Workload",
 ]
@@ -147,12 +154,58 @@ class KaiPodGroupSpec(ApiStruct, frozen=True):
     staleness_grace_period: str = ""
 
 
+class QuotaDetails(ApiStruct, frozen=True):
+    """details.queueDetails of a reason: the queue that refuses, and what was asked of it."""
+
+    name: str = ""
+    queue_requested_resources: dict[str, Quantity] = {}
+    queue_deserved_resources: dict[str, Quantity] = {}
+    queue_allocated_resources: dict[str, Quantity] = {}
+    queue_allocated_non_preemptible_resources: dict[str, Quantity] = {}
+    queue_resource_limits: dict[str, Quantity] = {}
+    pod_group_requested_resources: dict[str, Quantity] = {}
+    pod_group_requested_non_preemptible_resources: dict[str, Quantity] = {}
+
+
+class UnschedulableDetails(ApiStruct, frozen=True):
+    """details of a reason, for programs."""
+
+    queue_details: QuotaDetails | None = None
+
+
+class UnschedulableReason(ApiStruct, frozen=True):
+    """reasons[] of a scheduling condition: a word such as OverLimit, and a text for people."""
+
+    reason: str
+    message: str = ""
+    details: UnschedulableDetails | None = None
+
+
+class SchedulingCondition(ApiStruct, frozen=True):
+    """status.schedulingConditions[]: why a pod group does not fit on the nodes of a pool."""
+
+    type: str
+    node_pool: str = ""
+    reason: str = ""
+    message: str = ""
+    reasons: tuple[UnschedulableReason, ...] = ()
+    transition_id: str = msgspec.field(name="transitionID", default="")
+    last_transition_time: str | None = None
+    status: str = ""
+
+
+class KaiPodGroupStatus(ConditionedStatus, frozen=True):
+    """status of a KAI pod group."""
+
+    scheduling_conditions: tuple[SchedulingCondition, ...] = ()
+
+
 class KaiPodGroup(ApiStruct, frozen=True):
     """scheduling.run.ai/v2alpha2 PodGroup."""
 
     metadata: ObjectMeta = ObjectMeta()
     spec: KaiPodGroupSpec = explicit(KaiPodGroupSpec())
-    status: ConditionedStatus = ConditionedStatus()
+    status: KaiPodGroupStatus = KaiPodGroupStatus()
 
 
 # Kubernetes --------------------------------------------------------------------------------

@@ -146,6 +146,16 @@ class KaiQueueSpec(ApiStruct, frozen=True):
     reclaim_min_runtime: str | None = None
 
 
+class KaiQueueCondition(ApiStruct, frozen=True):
+    """status.conditions[] of a KAI queue: Orphan, OverQuota, and those of other programs."""
+
+    type: str
+    status: str
+    reason: str = ""
+    message: str = ""
+    last_transition_time: str | None = None
+
+
 class KaiQueueStatus(ApiStruct, frozen=True):
     """status of a KAI queue."""
 
@@ -153,6 +163,7 @@ class KaiQueueStatus(ApiStruct, frozen=True):
     requested: dict[str, Quantity] = {}
     allocated: dict[str, Quantity] = {}
     allocated_non_preemptible: dict[str, Quantity] = {}
+    conditions: tuple[KaiQueueCondition, ...] = ()
 
 
 class KaiQueue(ApiStruct, frozen=True):

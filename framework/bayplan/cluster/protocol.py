@@ -94,11 +94,11 @@ class PatchStatus(msgspec.Struct, frozen=True):
 
 
 class PatchAnnotations(msgspec.Struct, frozen=True):
-    """Set annotations of an object that is not a pod; its other ones stay."""
+    """Set annotations of an object that is not a pod, None removes one; its other ones stay."""
 
     type: type[ApiObject]
     key: str
-    annotations: Mapping[str, str]
+    annotations: Mapping[str, str | None]
 
 
 class CreateObject(msgspec.Struct, frozen=True):

@@ -13,6 +13,7 @@ from functools import cache
 from types import MappingProxyType
 from typing import Any
 
+from bayplan.api.podgroup import UnschedulableReason
 from bayplan.errors import InputError, did_you_mean
 from bayplan.plugin import hookspecs
 from bayplan.plugin.base import (
@@ -195,6 +196,10 @@ ANSWERS: dict[str, tuple[Callable[[Any], bool], str]] = {
             and all(isinstance(one, QueueReport) for one in v)
         ),
         "a sequence of QueueReports",
+    ),
+    "unschedulable_reason": (
+        lambda v: v is None or isinstance(v, UnschedulableReason),
+        "None or an UnschedulableReason",
     ),
     "queue_line": (lambda v: v is None or isinstance(v, LineReport), "None or a LineReport"),
     "queue_line_of": (lambda v: v is None or isinstance(v, LineReport), "None or a LineReport"),

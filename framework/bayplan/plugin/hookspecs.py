@@ -19,6 +19,7 @@ import pluggy
 
 if TYPE_CHECKING:
     from bayplan.api.dra import Device, DeviceId
+    from bayplan.api.podgroup import UnschedulableReason
     from bayplan.cluster.protocol import PatchAnnotations, PatchStatus
     from bayplan.plugin.base import (
         CycleState,
@@ -334,6 +335,14 @@ def queue_statuses() -> Iterable[PatchStatus | PatchAnnotations]:
     say yet is written, and each state once: another program may have the last word.
     """
     raise AssertionError
+
+
+@hookspec(firstresult=True)
+def unschedulable_reason(unit: Unit) -> UnschedulableReason | None:
+    """Return why a pending unit's queue does not take it; None if it does.
+
+    Called for units that do not fit, for the status of KAI's PodGroups.
+    """
 
 
 @hookspec(firstresult=True)

@@ -47,6 +47,7 @@ _QUIET = {
     "overdue",
     "queue_reports",
     "queue_statuses",
+    "unschedulable_reason",
     "queue_line",
     "queue_line_of",
     "queue_jobs",

@@ -8,9 +8,10 @@ KAI's phase with an ``Unschedulable`` condition, Kubernetes' ``PodGroupScheduled
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Any, cast
 
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from bayplan.api import (
     ApiObject,
@@ -27,13 +28,17 @@ from bayplan.api.network import ClusterNetworkTopologyStatus, TopologyDetail, To
 from bayplan.api.podgroup import (
     ConditionedStatus,
     GroupCondition,
+    KaiPodGroupStatus,
     NativePodGroupStatus,
     PodGroupStatus,
+    UnschedulableReason,
 )
+from bayplan.api.times import rfc3339
 from bayplan.cluster.conditions import without_times
-from bayplan.cluster.protocol import Cluster, Event, PatchStatus
+from bayplan.cluster.protocol import Cluster, Event, PatchAnnotations, PatchStatus
 from bayplan.gangs.completeness import has_minimum
 from bayplan.gangs.directory import GangMembers
+from bayplan.scheduler.kai_groups import LAST_START, last_start, scheduling_conditions
 from bayplan.snapshot import Snapshot
 from bayplan.snapshot.networks import Networks
 from bayplan.topology.network.tree import NODE_LAYER, ROOT_LAYER, Domain, NetworkTree
@@ -62,6 +67,7 @@ class GroupStatusWriter:
         self._recorded: dict[str, str] = {}
         self._tree_of: dict[str, NetworkTree] = {}
         self._admitted: set[str] = set()
+        self._started: set[str] = set()
 
     def changed(self, gang: str) -> None:
         """Mark a gang, by key, whose status may have changed."""
@@ -102,12 +108,14 @@ class GroupStatusWriter:
         self,
         members_of: Callable[[str], GangMembers | None],
         why: Callable[[str], str],
+        refusal: Callable[[str], UnschedulableReason | None],
         schedules: Callable[[Pod], bool],
     ) -> None:
         """Write the status of the marked gangs, and of networks that changed.
 
         :param members_of: returns a gang by key, None when it is gone.
         :param why: returns what keeps a gang pending, "" for nothing.
+        :param refusal: returns why the queue of a pending gang does not take it.
         :param schedules: returns whether a pod is scheduled here; another scheduler writes the
             status of a gang that has only other pods.
         """
@@ -116,6 +124,7 @@ class GroupStatusWriter:
             members = members_of(key)
             if members is None or members.gang is None:
                 self._admitted.discard(key)
+                self._started.discard(key)
                 self._recorded.pop(key, None)
                 continue
             pods = [*members.pending.values(), *(info for info, _ in members.bound.values())]
@@ -125,11 +134,19 @@ class GroupStatusWriter:
             for type_ in _GROUPS:
                 group: ApiObject | None = self._snapshot.objects(type_).get(key)
                 if group is not None:
-                    self._write_group(group, members, message)
+                    self._write_group(group, members, message, partial(refusal, key))
+                if isinstance(group, KaiPodGroup):
+                    self._write_start(key, group, members)
         if self._snapshot.objects(ClusterNetworkTopology):
             self._write_networks()
 
-    def _write_group(self, group: ApiObject, members: GangMembers, message: str) -> None:
+    def _write_group(
+        self,
+        group: ApiObject,
+        members: GangMembers,
+        message: str,
+        refusal: Callable[[], UnschedulableReason | None],
+    ) -> None:
         gang = members.gang
         assert gang is not None, "checked by the caller"
         meta = group.metadata
@@ -147,6 +164,10 @@ class GroupStatusWriter:
         else:
             assert isinstance(group, VolcanoPodGroup | KaiPodGroup)
             status = _conditioned(members, message, self._phase_before(key, group))
+            if isinstance(group, KaiPodGroup):
+                now = rfc3339(self._cluster.unix_time)
+                found = scheduling_conditions(group, members, message, refusal, now)
+                status = KaiPodGroupStatus(**asdict(status), scheduling_conditions=found)
         if status != without_times(getattr(group, "status", None)):
             self._cluster.submit(PatchStatus(type(group), key, status))
         if message and self._recorded.get(key) != message:
@@ -156,6 +177,16 @@ class GroupStatusWriter:
             self._cluster.submit(Event(key, "Warning", reason, message, about=kind))
         elif not message:
             self._recorded.pop(key, None)
+
+    def _write_start(self, key: str, group: KaiPodGroup, members: GangMembers) -> None:
+        """Write when a group started, once for each time that it has."""
+        if all(info.terminating for info, _ in members.bound.values()):
+            self._started.discard(key)
+        elif key not in self._started:
+            self._started.add(key)
+            since = last_start(group, members, self._cluster.unix_time)
+            if since is not None:
+                self._cluster.submit(PatchAnnotations(KaiPodGroup, key, {LAST_START: since}))
 
     def _write_networks(self) -> None:
         trees = self._networks.trees()

@@ -61,4 +61,5 @@ def _without_times(write: PatchStatus | PatchAnnotations) -> PatchStatus | Patch
 def _says(obj: ApiObject, write: PatchStatus | PatchAnnotations) -> bool:
     if isinstance(write, PatchStatus):
         return bool(without_times(getattr(obj, "status", None)) == write.status)
-    return write.annotations.items() <= obj.metadata.annotations.items()
+    has = obj.metadata.annotations
+    return all(has.get(name) == text for name, text in write.annotations.items())

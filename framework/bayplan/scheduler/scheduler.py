@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 from bayplan.api import Pod
+from bayplan.api.podgroup import UnschedulableReason
 from bayplan.cluster.protocol import (
     Cluster,
     PatchAnnotations,
@@ -301,6 +302,7 @@ class Scheduler:
             state.group_status.write(
                 state.gangs.all().get,
                 self._why_pending,
+                self._queue_refusal,
                 lambda pod: self.profile_of(pod) is not None,
             )
             return self._tell_untold() or waited
@@ -553,6 +555,22 @@ class Scheduler:
             # It has its nodes; an autoscaler need not add any.
             return ""
         return decision.message
+
+    def _queue_refusal(self, gang: str) -> UnschedulableReason | None:
+        """Return why the queue of a pending gang does not take it, None if it does."""
+        state = self._state
+        pods = list(state.gangs[gang].pending.values())
+        profile = self.profile_of(pods[0].pod)
+        unit = state.unit_of(state.gangs.unit_of(pods[0]), pods)
+        for call in profile.runtime["unschedulable_reason"] if profile is not None else ():
+            try:
+                found: UnschedulableReason | None = call(unit)
+            except PluginError as exc:
+                state.recorder.log_failure(exc)
+                continue
+            if found is not None:
+                return found
+        return None
 
 
 def _is_useless(nomination: Nomination, unit: Unit, decision: Decision) -> bool:

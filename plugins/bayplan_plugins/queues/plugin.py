@@ -19,6 +19,7 @@ from bayplan import (
     Unit,
     hookimpl,
 )
+from bayplan.api.podgroup import UnschedulableReason
 from bayplan.api.queue import Order
 from bayplan.cluster.protocol import PatchAnnotations, PatchStatus
 from bayplan.plugin.base import Skip
@@ -26,7 +27,7 @@ from bayplan.queues.report import JobInLine, KnownReports, LineReport, QueueRepo
 from bayplan_plugins.preemption.victims import Evictable
 from bayplan_plugins.queues.line import line_of, reports
 from bayplan_plugins.queues.policies import QueuesArgs, make_policies
-from bayplan_plugins.queues.policy import AdmitsJobs, AssignsNodes, Policy, Room
+from bayplan_plugins.queues.policy import AdmitsJobs, AssignsNodes, Policy, Room, TellsReasons
 from bayplan_plugins.queues.room import RoomSearch
 from bayplan_plugins.shared.node_selection import matches_labels
 
@@ -249,6 +250,14 @@ class Queues(Plugin[QueuesArgs]):
     def queue_statuses(self) -> list[PatchStatus | PatchAnnotations]:
         """Return the statuses of the queues of all systems that have any."""
         return [one for policy in self._active for one in policy.statuses()]
+
+    @hookimpl
+    def unschedulable_reason(self, unit: Unit) -> UnschedulableReason | None:
+        """Return why the unit's queue does not take it, in the words of its system."""
+        found = self._of(unit.pods[0])
+        if found is None or not isinstance(found[0], TellsReasons):
+            return None
+        return found[0].unschedulable_reason(unit)
 
     @hookimpl
     def queue_line(self, unit: Unit) -> LineReport | None:

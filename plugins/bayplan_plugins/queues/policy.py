@@ -8,6 +8,7 @@ from enum import Enum
 from typing import Protocol, runtime_checkable
 
 from bayplan import Overdue, PodInfo, Unit
+from bayplan.api.podgroup import UnschedulableReason
 from bayplan.cluster.protocol import PatchAnnotations, PatchStatus
 from bayplan.queues.ledger import Ledger
 from bayplan.queues.report import JobInLine, amount_text
@@ -22,6 +23,7 @@ __all__ = [
     "Room",
     "RoomPlan",
     "Step",
+    "TellsReasons",
 ]
 
 Step = Sequence[PodInfo]
@@ -160,6 +162,14 @@ class Policy(Protocol):
 
     def statuses(self) -> Iterable[PatchStatus | PatchAnnotations]:
         """Return what the objects of the queues should say of them now."""
+
+
+@runtime_checkable
+class TellsReasons(Protocol):
+    """A policy whose system has words for why a queue does not take a pod group."""
+
+    def unschedulable_reason(self, unit: Unit) -> UnschedulableReason | None:
+        """Return why the queue of a pending unit does not take it; None if it does."""
 
 
 @runtime_checkable

@@ -103,7 +103,8 @@ def _patched(
             raise Conflict(f"{write.type.__name__} {write.key} was recreated meanwhile")
         return with_fields(obj, write.fields)
     if isinstance(write, PatchAnnotations):
-        annotations = {**obj.metadata.annotations, **write.annotations}
+        wanted = {**obj.metadata.annotations, **write.annotations}
+        annotations = {name: text for name, text in wanted.items() if text is not None}
         return replace(obj, metadata=replace(obj.metadata, annotations=annotations))
     status = stamped(write.status, getattr(obj, "status", None), store.timestamp())
     return replace(obj, status=status)

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from bayplan.cluster.kubernetes.pending_write import PendingWrite, Subject, subject_of
+from bayplan.cluster.kubernetes.pending_write import PendingWrite, Subject, merged, subject_of
 from bayplan.cluster.protocol import (
     Bind,
     CreateClaim,
@@ -71,7 +71,7 @@ class HeldWrites:
 
     def hold(self, job: PendingWrite) -> bool:
         """Hold a write, or return False when it has to be sent now."""
-        self._replace(job.write)
+        self._replace(job)
         if not self._seconds or not _is_passing(job.write):
             return False
         subject = _object_of(job.write)
@@ -109,8 +109,9 @@ class HeldWrites:
         for job in self._held.pop(subject).jobs:
             self._release(job)
 
-    def _replace(self, write: Write) -> None:
-        """Drop what a write makes obsolete."""
+    def _replace(self, job: PendingWrite) -> None:
+        """Drop what a write makes obsolete; it takes over the annotations that wait."""
+        write = job.write
         if not self._held or isinstance(write, Event):
             return
         subject = _object_of(write)
@@ -120,9 +121,11 @@ class HeldWrites:
         status = isinstance(write, PatchStatus | PatchAnnotations | PatchPodStatus)
         replaced = Stopped("a newer write replaces it")
         jobs, held.jobs = held.jobs, []
-        for job in jobs:
+        for old in jobs:
+            if isinstance(old.write, PatchAnnotations) and isinstance(job.write, PatchAnnotations):
+                job.write = merged(old.write, job.write)
             # The status that is never sent counts as sent: the newer one says all that it did.
-            self._answer(job, None if status else replaced)
+            self._answer(old, None if status else replaced)
         if not (status and _is_passing(write)):
             held.timer.cancel()
             del self._held[subject]  # type: ignore[arg-type]

@@ -21,7 +21,7 @@ from bayplan.cluster.protocol import (
     Write,
 )
 
-__all__ = ["PendingWrite", "Subject", "name_of", "subject_of"]
+__all__ = ["PendingWrite", "Subject", "merged", "name_of", "subject_of"]
 
 Subject = tuple[str, str]
 """The kind and the key of an object."""
@@ -35,6 +35,11 @@ class PendingWrite:
     done: Done | None
     attempts: int = 0
     sent: bool = False
+
+
+def merged(last: PatchAnnotations, new: PatchAnnotations) -> PatchAnnotations:
+    """Return one write that sets what two of the same object set, one after the other."""
+    return PatchAnnotations(new.type, new.key, {**last.annotations, **new.annotations})
 
 
 def subject_of(write: Write) -> Subject | None:

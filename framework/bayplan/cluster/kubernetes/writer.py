@@ -19,7 +19,13 @@ from bayplan.cluster.kubernetes.claim_writes import ClaimWrites
 from bayplan.cluster.kubernetes.event_queue import EventQueue
 from bayplan.cluster.kubernetes.events import EventRecorder
 from bayplan.cluster.kubernetes.held_writes import HeldWrites
-from bayplan.cluster.kubernetes.pending_write import PendingWrite, Subject, name_of, subject_of
+from bayplan.cluster.kubernetes.pending_write import (
+    PendingWrite,
+    Subject,
+    merged,
+    name_of,
+    subject_of,
+)
 from bayplan.cluster.kubernetes.pod_writes import PodWrites
 from bayplan.cluster.kubernetes.rate_limiter import RateLimiter
 from bayplan.cluster.kubernetes.resources import WatchedResource
@@ -377,8 +383,7 @@ def _superseded(
         if new.nominated_node is None:
             job.write = PatchPodStatus(new.pod, new.uid, new.condition, last.nominated_node)
     elif isinstance(new, PatchAnnotations) and isinstance(last, PatchAnnotations):
-        annotations = {**last.annotations, **new.annotations}
-        job.write = PatchAnnotations(new.type, new.key, annotations)
+        job.write = merged(last, new)
     elif not isinstance(new, PatchStatus):
         return False
     answer(waiting.pop(), None)

@@ -127,15 +127,19 @@ class Actions:
         return bool(over), None if left is None else left - now + self._handle.now
 
     def _delay_is_over(self, job: Job, pod: PodInfo) -> bool:
+        end = self.delay_end(job, pod)
+        if self._now < end:
+            self._waits.add(end)
+        return self._now >= end
+
+    def delay_end(self, job: Job, pod: PodInfo) -> float:
+        """Return when a job may evict others, in seconds since 1970; 0 if it need not wait."""
         group = self._jobs.group_of(pod)
         delay = seconds_of(group.spec.preemption_delay) if group is not None else None
         if group is None or delay is None or delay <= 0:
-            return True
+            return 0.0
         evicted = timestamp(group.metadata.annotations.get("kai.scheduler/last-eviction-timestamp"))
-        since = max(job.created, evicted)
-        if self._now < since + delay:
-            self._waits.add(since + delay)
-        return self._now >= since + delay
+        return max(job.created, evicted) + delay
 
     @property
     def _now(self) -> float:

@@ -8,8 +8,9 @@ import numpy as np
 
 from bayplan import Handle, Overdue, PodInfo, Unit
 from bayplan.api import KaiPodGroup, KaiQueue
+from bayplan.api.podgroup import UnschedulableReason
 from bayplan.api.queue import Amounts, Queue
-from bayplan.cluster.protocol import PatchStatus
+from bayplan.cluster.protocol import PatchAnnotations, PatchStatus
 from bayplan.dialects import kai
 from bayplan.inputs.durations import parse_duration
 from bayplan.queues.gate import gate
@@ -28,6 +29,7 @@ from bayplan_plugins.queues.fair_share.gpu_requests import (
 )
 from bayplan_plugins.queues.fair_share.jobs import Jobs
 from bayplan_plugins.queues.fair_share.lines import Head, Standings
+from bayplan_plugins.queues.fair_share.reasons import delayed, no_queue, over_bound
 from bayplan_plugins.queues.fair_share.shares import FairShares
 from bayplan_plugins.queues.fair_share.stale import StaleGangs
 from bayplan_plugins.queues.fair_share.status import statuses
@@ -199,6 +201,21 @@ class FairSharePolicy:
         preemptible = self._jobs.is_preemptible(unit.pods[0])
         return job_over_capacity(self.ledger.tree, row, requested, preemptible)
 
+    def unschedulable_reason(self, unit: Unit) -> UnschedulableReason | None:
+        """Return why the queue of a pending unit does not take it, None if it does."""
+        pod, tree = unit.pods[0], self.ledger.tree
+        queue = self.queue_of(pod)
+        row = tree.row_of.get(queue or "")
+        if queue is None or row is None:
+            return no_queue(gate(tree, "Queue", queue or "") or "")
+        requested = self.ledger.sum_of(self.turn(unit) or unit.pods)
+        preemptible = self._jobs.is_preemptible(pod)
+        refusal = job_over_capacity(tree, row, requested, preemptible)
+        if refusal is not None:
+            return over_bound(tree, refusal, requested, preemptible)
+        end = self._actions.delay_end(self._jobs.of_unit(unit, queue), pod)
+        return delayed() if self._handle.unix_time < end else None
+
     def overrun(self, pod: PodInfo) -> QuotaRefusal | str | None:
         """Refuse a pod that took a queue beyond what it may have."""
         row = self.ledger.row_of(pod)
@@ -249,9 +266,9 @@ class FairSharePolicy:
         again = min((at for at in times if at is not None), default=None)
         return Overdue(stale.victims if stale is not None else (), again, waited)
 
-    def statuses(self) -> Iterable[PatchStatus]:
-        """Return the status of each Queue."""
-        return statuses(self._handle.snapshot, self.ledger)
+    def statuses(self) -> Iterable[PatchStatus | PatchAnnotations]:
+        """Return the status of each Queue, and since when PodGroups are stale."""
+        return [*statuses(self._handle.snapshot, self.ledger), *self._stale.annotations()]
 
 
 def _queues(snapshot: Snapshot) -> list[Queue]:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from bayplan import Handle, Overdue, PodInfo
 from bayplan.api import KaiPodGroup
+from bayplan.api.times import rfc3339
+from bayplan.cluster.protocol import PatchAnnotations
 from bayplan.dialects.kai import seconds_of
 from bayplan.dialects.reading import timestamp
 from bayplan.gangs.directory import GangMembers
@@ -24,6 +28,8 @@ class StaleGangs:
         self._handle = handle
         self._grace = grace
         self._since: dict[str, float] = {}
+        self._told: set[str] = set()
+        """The groups that say they are stale."""
 
     def overdue(self) -> Overdue | None:
         """Return the pods of gangs that have been stale for too long."""
@@ -33,10 +39,11 @@ class StaleGangs:
         groups = self._handle.snapshot.objects(KaiPodGroup)
         for key, group in groups.items():
             members = self._handle.gang(key)
+            stated = timestamp(group.metadata.annotations.get(_STALE_SINCE))
+            (self._told.add if stated else self._told.discard)(key)
             if not self._is_stale(members):
                 self._since.pop(key, None)
                 continue
-            stated = timestamp(group.metadata.annotations.get(_STALE_SINCE))
             since = self._since.setdefault(key, stated or now)
             own = seconds_of(group.spec.staleness_grace_period)
             grace = self._grace if own is None else own
@@ -54,6 +61,13 @@ class StaleGangs:
         if not victims and not times:
             return None
         return Overdue(victims, min(times, default=None))
+
+    def annotations(self) -> Iterator[PatchAnnotations]:
+        """Yield since when groups are stale, and that others are so no more."""
+        for key, since in self._since.items():
+            yield PatchAnnotations(KaiPodGroup, key, {_STALE_SINCE: rfc3339(since)})
+        for key in self._told - self._since.keys():
+            yield PatchAnnotations(KaiPodGroup, key, {_STALE_SINCE: None})
 
     def _is_stale(self, members: GangMembers) -> bool:
         """Tell whether members run, none has succeeded, and too few are left."""
