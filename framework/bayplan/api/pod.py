@@ -14,6 +14,9 @@ __all__ = [
     "Affinity",
     "Container",
     "ContainerPort",
+    "ContainerState",
+    "ContainerStateTerminated",
+    "ContainerStatus",
     "ExtendedResourceClaimStatus",
     "ExtendedResourceMapping",
     "NodeAffinity",
@@ -275,6 +278,25 @@ class ExtendedResourceClaimStatus(ApiStruct, frozen=True):
     request_mappings: tuple[ExtendedResourceMapping, ...] = ()
 
 
+class ContainerStateTerminated(ApiStruct, frozen=True):
+    """state.terminated: when the container ended."""
+
+    finished_at: str | None = None
+
+
+class ContainerState(ApiStruct, frozen=True):
+    """state of a container."""
+
+    terminated: ContainerStateTerminated | None = None
+
+
+class ContainerStatus(ApiStruct, frozen=True):
+    """status.containerStatuses[]."""
+
+    name: str = ""
+    state: ContainerState = ContainerState()
+
+
 class PodStatus(ApiStruct, frozen=True):
     """status of a pod."""
 
@@ -284,6 +306,7 @@ class PodStatus(ApiStruct, frozen=True):
     conditions: tuple[PodCondition, ...] = ()
     nominated_node_name: str = ""
     start_time: str | None = None
+    container_statuses: tuple[ContainerStatus, ...] = ()
     resource_claim_statuses: tuple[PodResourceClaimStatus, ...] = ()
     extended_resource_claim_status: ExtendedResourceClaimStatus | None = None
 

@@ -241,13 +241,19 @@ class Journal:
             ]
 
     def ended_after(self, since: int) -> dict[tuple[str, str, str], int]:
-        """Return when records that ended after a time did, by (pod uid, resource, model)."""
-        columns = (usage.c.pod_uid, series.c.resource, series.c.model)
-        last = func.max(usage.c.until)
-        found = select(*columns, last).join(series, series.c.id == usage.c.series)
-        found = found.where(usage.c.until > since).group_by(*columns)
+        """Return when the last record did that ended after a time, by (node, resource, model)."""
+        last: dict[tuple[str, str, str], int] = {}
         with self.transaction() as connection:
-            return {(row[0], row[1], row[2]): row[3] for row in connection.execute(found)}
+            for table in (usage, capacity):
+                columns = (table.c.node, series.c.resource, series.c.model)
+                found = select(*columns, func.max(table.c.until))
+                found = found.join(series, series.c.id == table.c.series)
+                for row in connection.execute(
+                    found.where(table.c.until > since).group_by(*columns)
+                ):
+                    key = (row[0], row[1], row[2])
+                    last[key] = max(row[3], last.get(key, row[3]))
+        return last
 
     def records(self, since: int, until: int, tenant: str | None = None) -> Iterator[UsageRecord]:
         """Yield the records that hold anything between two times, whole, in no given order."""

@@ -1,0 +1,183 @@
+"""Devices of ResourceSlices as amounts: which node has them, what they are, whether they work.
+
+A device counts 1000. Partitions of one device, which consume its shared counters, count as the
+largest part that they take of any counter, so that a device and all its partitions are one device.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from bayplan.api.dra import (
+    AllocatedDevice,
+    Device,
+    DeviceId,
+    DeviceTaint,
+    DeviceTaintRule,
+    ResourceSlice,
+)
+
+__all__ = ["DeviceIndex", "Key", "Offer"]
+
+Key = tuple[str, str]
+"""A resource and a model. The resource of a device is its driver."""
+WHOLE = 1000
+_UNUSABLE = ("NoSchedule", "NoExecute")
+_MODEL_ATTRIBUTES = ("productName", "model", "type")
+
+
+@dataclass
+class Offer:
+    """What a node offers by key, and which parts of that are out of service."""
+
+    amounts: dict[Key, int] = field(default_factory=dict)
+    maintenance: dict[Key, int] = field(default_factory=dict)
+    failed: dict[Key, int] = field(default_factory=dict)
+
+    def add(self, other: Offer) -> None:
+        """Add what another offer has."""
+        for own, more in (
+            (self.amounts, other.amounts),
+            (self.maintenance, other.maintenance),
+            (self.failed, other.failed),
+        ):
+            for key, amount in more.items():
+                own[key] = own.get(key, 0) + amount
+
+
+@dataclass(frozen=True)
+class _Unit:
+    """A device: its node ("" for one that several reach), key, amount and taints."""
+
+    node: str
+    key: Key
+    amount: int
+    device: Device
+    whole: str
+    """The counter set that it is a part of, "" for a device of its own."""
+
+
+class DeviceIndex:
+    """The devices of all slices. Slices of an outdated generation of their pool do not count."""
+
+    def __init__(self) -> None:
+        self._slices: dict[tuple[str, str], dict[str, ResourceSlice]] = defaultdict(dict)
+        self._rules: dict[str, DeviceTaintRule] = {}
+        self._units: dict[DeviceId, _Unit] = {}
+        self._pools: dict[tuple[str, str], list[DeviceId]] = {}
+        self._of_node: dict[str, set[DeviceId]] = defaultdict(set)
+
+    def put(self, slice_: ResourceSlice, deleted: bool = False) -> set[str]:
+        """Take in a slice; return the nodes whose devices may have changed."""
+        spec = slice_.spec
+        pool = (spec.driver, spec.pool.name)
+        if deleted:
+            self._slices[pool].pop(slice_.metadata.name, None)
+        else:
+            self._slices[pool][slice_.metadata.name] = slice_
+        changed = {self._forget(device) for device in self._pools.pop(pool, ())}
+        units = _units_of(self._slices[pool].values())
+        self._pools[pool] = list(units)
+        for device, unit in units.items():
+            self._units[device] = unit
+            self._of_node[unit.node].add(device)
+            changed.add(unit.node)
+        return changed
+
+    def put_rule(self, rule: DeviceTaintRule, deleted: bool = False) -> set[str]:
+        """Take in a rule that taints devices; return the nodes with devices."""
+        if deleted:
+            self._rules.pop(rule.metadata.name, None)
+        else:
+            self._rules[rule.metadata.name] = rule
+        return {node for node, found in self._of_node.items() if found}
+
+    def _forget(self, device: DeviceId) -> str:
+        unit = self._units.pop(device)
+        self._of_node[unit.node].discard(device)
+        return unit.node
+
+    def offer(self, node: str) -> Offer:
+        """Return what the devices of a node amount to."""
+        offer = Offer()
+        wholes: set[tuple[str, str, str]] = set()
+        for device in sorted(self._of_node.get(node, ())):
+            unit = self._units[device]
+            amount = unit.amount
+            if unit.whole:
+                whole = (device.driver, device.pool, unit.whole)
+                amount = 0 if whole in wholes else WHOLE
+                wholes.add(whole)
+            out = self._out_of_service(device, unit.device.taints)
+            for own in (offer.amounts, *([getattr(offer, out)] if out else [])):
+                own[unit.key] = own.get(unit.key, 0) + amount
+        return offer
+
+    def _out_of_service(self, device: DeviceId, own: Iterable[DeviceTaint]) -> str:
+        # A driver taints what is broken; an administrator's rule takes out what is maintained.
+        if any(taint.effect in _UNUSABLE for taint in own):
+            return "failed"
+        for rule in self._rules.values():
+            if rule.spec.taint.effect in _UNUSABLE and _selects(rule, device):
+                return "maintenance"
+        return ""
+
+    def held(self, result: AllocatedDevice) -> tuple[Key, int]:
+        """Return key and amount of an allocated device, 0 for one that is only administered."""
+        device = DeviceId(result.driver, result.pool, result.device)
+        unit = self._units.get(device)
+        key = unit.key if unit is not None else (result.driver, "")
+        if result.admin_access:
+            return key, 0
+        if result.share_id is None or unit is None:
+            return key, unit.amount if unit is not None else WHOLE
+        parts = [
+            int(WHOLE * amount.amount / offered.value.amount)
+            for name, amount in result.consumed_capacity.items()
+            if (offered := unit.device.capacity.get(name)) is not None and offered.value.amount
+        ]
+        return key, min(WHOLE, max(parts, default=WHOLE))
+
+
+def _selects(rule: DeviceTaintRule, device: DeviceId) -> bool:
+    selector = rule.spec.device_selector
+    if selector is None:
+        return False
+    wanted = (selector.driver, selector.pool, selector.device)
+    return all(one is None or one == own for one, own in zip(wanted, device, strict=True))
+
+
+def _units_of(slices: Iterable[ResourceSlice]) -> dict[DeviceId, _Unit]:
+    known = list(slices)
+    newest = max((one.spec.pool.generation for one in known), default=0)
+    current = [one.spec for one in known if one.spec.pool.generation == newest]
+    counters = {
+        (one.name, name): counter.value.amount
+        for spec in current
+        for one in spec.shared_counters
+        for name, counter in one.counters.items()
+    }
+    found = {}
+    for spec in current:
+        for device in spec.devices:
+            parts = [
+                (int(WHOLE * used.value.amount / whole), consumption.counter_set)
+                for consumption in device.consumes_counters
+                for name, used in consumption.counters.items()
+                if (whole := counters.get((consumption.counter_set, name)))
+            ]
+            amount, whole_name = max(parts, default=(WHOLE, ""))
+            key = (spec.driver, _model(device))
+            name = DeviceId(spec.driver, spec.pool.name, device.name)
+            node = spec.node_name or device.node_name
+            found[name] = _Unit(node, key, min(WHOLE, amount), device, whole_name)
+    return found
+
+
+def _model(device: Device) -> str:
+    attributes: Mapping[str, str | None] = {
+        name.rpartition("/")[2]: attribute.string for name, attribute in device.attributes.items()
+    }
+    return next((text for name in _MODEL_ATTRIBUTES if (text := attributes.get(name))), "")

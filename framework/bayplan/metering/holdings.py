@@ -1,0 +1,132 @@
+"""What one pod holds, and who pays for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+from bayplan.api import ComputePool, Node, Pod, ResourceClaim
+from bayplan.api.node_state import NodeState, model_of, state_of
+from bayplan.api.resources import amount_of, pod_requests
+from bayplan.api.times import seconds_of
+from bayplan.dialects import membership_of
+from bayplan.dialects.compute_pool import tenant_of
+from bayplan.metering.devices import DeviceIndex, Key, Offer
+from bayplan.metering.record import UsageRecord
+
+__all__ = ["amounts_of", "end_of", "holds", "job_of", "records_of", "scheduled_at", "with_node"]
+
+_ENDED = ("Succeeded", "Failed")
+_MILLI = 1000
+
+
+def holds(pod: Pod) -> bool:
+    """Tell whether a pod has its resources: it is bound and has not ended."""
+    return bool(pod.spec.node_name) and pod.status.phase not in _ENDED
+
+
+def scheduled_at(pod: Pod) -> float:
+    """Return when a pod was bound, in seconds since 1970; 0 where it does not say."""
+    for condition in pod.status.conditions:
+        if condition.type == "PodScheduled" and condition.status == "True":
+            return seconds_of(condition.last_transition_time)
+    return 0.0
+
+
+def end_of(pod: Pod) -> float:
+    """Return when the last container ended, in seconds since 1970; 0 where it does not say."""
+    states = [status.state.terminated for status in pod.status.container_statuses]
+    times = [seconds_of(one.finished_at) for one in states if one is not None]
+    return max(times) if times and len(times) == len(states) and all(times) else 0.0
+
+
+def job_of(pod: Pod) -> str:
+    """Return the key of a pod's pod group or controller, or its own."""
+    gang = membership_of(pod).gang
+    if gang:
+        return gang
+    meta = pod.metadata
+    owner = next((one.name for one in meta.owner_references if one.controller), meta.name)
+    return f"{meta.namespace}/{owner}"
+
+
+def amounts_of(
+    pod: Pod, node: Node | None, claims: Iterable[ResourceClaim], devices: DeviceIndex
+) -> dict[Key, int]:
+    """Return what a pod holds, in thousandths: its effective requests, and its claims' devices.
+
+    Extended resources that a claim stands for count as the claim's devices.
+    """
+    extended = pod.status.extended_resource_claim_status
+    as_claims = {one.resource_name for one in extended.request_mappings} if extended else set()
+    found: dict[Key, int] = {}
+    for resource, amount in pod_requests(pod.spec).effective.items():
+        if resource not in as_claims and _is_metered(resource):
+            key = (resource, model_of(node, resource) if node is not None else "")
+            found[key] = _thousandths(resource, amount)
+    for claim in claims:
+        allocation = claim.status.allocation
+        for result in allocation.devices.results if allocation is not None else ():
+            key, amount = devices.held(result)
+            if amount:
+                found[key] = found.get(key, 0) + amount
+    return found
+
+
+def with_node(node: Node, offer: Offer) -> Offer:
+    """Add what a node offers itself to what its devices do; its state holds for both."""
+    resources = node.status.allocatable or node.status.capacity
+    for resource, quantity in resources.items():
+        if _is_metered(resource):
+            key = (resource, model_of(node, resource))
+            amount = _thousandths(resource, amount_of(resource, quantity))
+            if amount > 0:
+                offer.amounts[key] = offer.amounts.get(key, 0) + amount
+    state = state_of(node)
+    if state is NodeState.FAILED:
+        offer.failed, offer.maintenance = dict(offer.amounts), {}
+    elif state is NodeState.MAINTENANCE:
+        rest = {key: all_ - offer.failed.get(key, 0) for key, all_ in offer.amounts.items()}
+        offer.maintenance = rest
+    return offer
+
+
+def records_of(
+    pod: Pod,
+    amounts: Mapping[Key, int],
+    pool: ComputePool | None,
+    queue_of: Callable[[Pod], str],
+) -> dict[Key, UsageRecord]:
+    """Return the records of what a pod holds, by key, without their times.
+
+    :param pool: the pool of its node.
+    """
+    meta = pod.metadata
+    tenant = tenant_of(meta.labels, meta.namespace, pool)
+    queue, job = queue_of(pod), job_of(pod)
+    return {
+        key: UsageRecord(
+            tenant=tenant,
+            queue=queue,
+            pool=pool.metadata.name if pool is not None else "",
+            namespace=meta.namespace,
+            job=job,
+            pod=pod.key,
+            pod_uid=meta.uid,
+            node=pod.spec.node_name,
+            resource=key[0],
+            model=key[1],
+            amount=amount,
+            since=0,
+            labels=meta.labels,
+        )
+        for key, amount in amounts.items()
+    }
+
+
+def _thousandths(resource: str, amount: int) -> int:
+    return amount if resource == "cpu" else amount * _MILLI
+
+
+def _is_metered(resource: str) -> bool:
+    # The number of pods and of volumes is a limit of the kubelet, not something that is used up.
+    return resource != "pods" and not resource.startswith("attachable-volumes-")

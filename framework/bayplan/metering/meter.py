@@ -1,0 +1,310 @@
+"""Derives records of usage and capacity from what happens in a cluster.
+
+A pod holds its resources from its binding to its end. What changes meanwhile, such as its amounts
+or its tenant, ends one record and begins the next. Lost events are made up for at the start and
+whenever a watch breaks: what is gone then is charged until it was last known to be there.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from msgspec.structs import replace
+
+from bayplan.api import Pod
+from bayplan.api.pools import reserved_part
+from bayplan.api.times import seconds_of
+from bayplan.cluster.protocol import WatchHandler
+from bayplan.metering.clock import MeterClock
+from bayplan.metering.devices import Key, Offer
+from bayplan.metering.holdings import amounts_of, records_of, scheduled_at, with_node
+from bayplan.metering.journal import Batch, Entry, Journal
+from bayplan.metering.node_ledger import NodeLedger
+from bayplan.metering.pending import Pending
+from bayplan.metering.record import UsageRecord
+from bayplan.metering.reserve import spread
+from bayplan.metering.world import World
+
+__all__ = ["Meter"]
+
+_HEARTBEAT = 10_000
+"""Milliseconds after which the heartbeat moves although nothing has happened."""
+
+
+@dataclass
+class _Change:
+    """A record that ends (``entry``) or begins (``record``) at a time."""
+
+    at: int
+    entry: Entry | None = None
+    record: UsageRecord | None = None
+
+    @property
+    def key(self) -> Key:
+        """The resource and the model of the record."""
+        record = self.record if self.entry is None else self.entry.record
+        assert record is not None
+        return record.resource, record.model
+
+
+class Meter:
+    """Follows a cluster's watch events and writes a journal.
+
+    Give ``handle`` all watch events, call ``settle`` when no event is left to be handed over, and
+    write what ``take`` returns. ``flush`` does so at once.
+
+    :param unix_time: returns the time in seconds since 1970.
+    :param queue_of: returns a pod's queue, "" for none.
+    """
+
+    def __init__(
+        self,
+        journal: Journal,
+        unix_time: Callable[[], float],
+        queue_of: Callable[[Pod], str] = lambda pod: "",
+    ) -> None:
+        self.clock = MeterClock(unix_time)
+        self._journal = journal
+        self._queue_of = queue_of
+        self._world = World()
+        self._pending = Pending(journal)
+        self._open: dict[str, dict[Key, Entry]] = defaultdict(dict)
+        self._ledgers: dict[str, NodeLedger] = {}
+        self._reserving: set[str] = set()
+        """Pools that keep anything free."""
+        self._loaded = False
+        self._begins = 0
+        self._first = 0
+        self._moved: set[str] = set()
+        self._alive = 0
+        self._written = 0
+
+    @property
+    def handle(self) -> WatchHandler:
+        """Takes in one watch event."""
+        return self._world.handle
+
+    def restart(self) -> None:
+        """Expect all objects again, as after a new watch; what is missing then is gone."""
+        self._world.restart()
+
+    def stand_by(self) -> None:
+        """Keep up with the cluster while another process writes the journal."""
+        self._world.forget_changes()
+        self._world.relisted = True
+
+    def settle(self) -> None:
+        """Turn what has changed into records.
+
+        :raises InputError: when the journal cannot be read at the start.
+        """
+        now = self._load() if not self._loaded else self.clock.now()
+        world = self._world
+        gone = now
+        if world.relisted:
+            world.relisted = False
+            gone = self._alive
+            world.changed_pods |= {*self._open, *world.pods}
+            world.changed_nodes |= {*self._ledgers, *world.nodes}
+        if world.changed_pods or world.changed_nodes:
+            self._apply(now, gone)
+        self._alive = now
+
+    def take(self) -> Batch | None:
+        """Return what is to be written next, None if nothing has happened for a while."""
+        if not len(self._pending) and self._alive < self._written + _HEARTBEAT:
+            return None
+        self._written = self._alive
+        return self._pending.take(self._alive)
+
+    def flush(self) -> None:
+        """Write everything, and the heartbeat.
+
+        :raises Stopped: when another process has claimed the journal.
+        :raises InputError: when the journal cannot be written.
+        """
+        self._written = self._alive
+        self._journal.write(self._pending.take(self._alive))
+
+    # The start -------------------------------------------------------------------------------
+
+    def _load(self) -> int:
+        """Claim the journal and go on from what it says; return the time."""
+        self._journal.claim()
+        heartbeat = self._journal.heartbeat
+        self.clock.start_at(heartbeat)
+        now = self.clock.now()
+        self._alive = self._begins = heartbeat or now
+        # The first time that a journal is written, nothing before it counts.
+        self._first = 0 if heartbeat else now
+        if not heartbeat:
+            self._journal.write(Batch(heartbeat=now))
+        first = now
+        for entry in self._journal.open_entries():
+            if isinstance(entry.record, UsageRecord):
+                self._hold(entry)
+            else:
+                self._ledger(entry.record.node).load(entry)
+        for pod in self._world.pods.values():
+            first = min(first, self.clock.refined(scheduled_at(pod), now))
+        for (node, *key), until in self._journal.ended_after(first).items():
+            self._ledger(node).raise_floor((key[0], key[1]), until)
+        self._loaded = True
+        return now
+
+    def _hold(self, entry: Entry) -> None:
+        record = entry.record
+        assert isinstance(record, UsageRecord)
+        key = (record.resource, record.model)
+        self._open[record.pod_uid][key] = entry
+        self._ledger(record.node).used[key] += record.amount
+
+    def _ledger(self, node: str) -> NodeLedger:
+        if node not in self._ledgers:
+            self._ledgers[node] = NodeLedger(node, self._pending)
+        return self._ledgers[node]
+
+    # Changes ---------------------------------------------------------------------------------
+
+    def _apply(self, now: int, gone: int) -> None:
+        """Record all changes; ``gone`` is when what is missing was last known to be there."""
+        world = self._world
+        nodes = {name: self._offer(name) for name in world.changed_nodes}
+        for name in nodes:
+            if name not in self._ledgers:
+                self._begin_node(name, nodes[name], now, gone)
+        changes: dict[str, list[_Change]] = defaultdict(list)
+        for uid in sorted(world.changed_pods):
+            self._compare(uid, now, gone, changes)
+        if gone != now:
+            # What nodes offered meanwhile is not known; it may have been what they offer now.
+            for name, offer in nodes.items():
+                self._record_offer(name, offer, gone)
+        for name, found in changes.items():
+            self._record_usage(name, found)
+        for name, offer in nodes.items():
+            self._record_offer(name, offer, now)
+        self._reserve({*nodes, *changes}, now)
+        world.forget_changes()
+
+    def _offer(self, name: str) -> Offer:
+        offer = self._world.devices.offer(name)
+        node = self._world.nodes.get(name)
+        if node is not None:
+            return with_node(node, offer)
+        # Devices that several nodes reach have none; those of a node that is gone are gone, too.
+        return Offer() if name else offer
+
+    def _begin_node(self, name: str, offer: Offer, now: int, gone: int) -> None:
+        """Record a new node from its creation on, but not from before the journal began."""
+        node = self._world.nodes.get(name)
+        created = seconds_of(node.metadata.creation_timestamp) if node is not None else 0.0
+        at = max(self._begins, self.clock.refined(created, now)) if created else gone
+        self._ledger(name)
+        self._record_offer(name, offer, at)
+
+    def _compare(self, uid: str, now: int, gone: int, changes: dict[str, list[_Change]]) -> None:
+        """Add what ends and begins, so that a pod's open records say what it holds."""
+        world = self._world
+        pod = world.pods.get(uid)
+        have = self._open.get(uid, {})
+        end, since = now, now
+        wanted: dict[Key, UsageRecord] = {}
+        if pod is None:
+            stated = world.ends.get(uid, 0.0)
+            end = self.clock.refined(stated, now) if stated else gone
+        else:
+            node = world.last_seen.get(pod.spec.node_name)
+            amounts = amounts_of(pod, node, world.claims_of(uid), world.devices)
+            pool = world.pool_of(pod.spec.node_name)
+            wanted = records_of(pod, amounts, pool, self._queue_of)
+            if not have:
+                since = self.clock.refined(scheduled_at(pod), now)
+        for key, entry in list(have.items()):
+            record = entry.record
+            assert isinstance(record, UsageRecord)
+            if key in wanted and _same(record, wanted[key]):
+                del wanted[key]
+                continue
+            changes[record.node].append(_Change(max(end, record.since), entry=entry))
+        for record in wanted.values():
+            changes[record.node].append(_Change(since, record=record))
+
+    def _record_usage(self, name: str, changes: list[_Change]) -> None:
+        """Record changes on one node in the order of their times, what ends first.
+
+        What begins waits for an end if the node has no room for it before: one of the two is
+        dated wrongly.
+        """
+        ledger = self._ledger(name)
+        ends = Counter(one.key for one in changes if one.entry is not None)
+        waiting: list[_Change] = []
+        for one in changes:
+            if one.record is not None:
+                one.at = max(one.at, self._first, ledger.floor.get(one.key, 0))
+        for one in sorted(changes, key=lambda one: (one.at, one.entry is None)):
+            if one.entry is not None:
+                self._release(one.entry, one.at)
+                ends[one.key] -= 1
+                ledger.raise_floor(one.key, one.at)
+                ledger.record(one.key, one.at)
+            else:
+                waiting.append(one)
+            waiting = [
+                late for late in waiting if not self._begin(ledger, late, one.at, ends[late.key])
+            ]
+
+    def _begin(self, ledger: NodeLedger, change: _Change, at: int, ends: int) -> bool:
+        """Begin a record, unless it waits for one of ``ends`` others; return whether it began."""
+        record, key = change.record, change.key
+        assert record is not None
+        offered = ledger.offer.amounts.get(key, 0)
+        if ends and ledger.used[key] + record.amount > offered:
+            return False
+        self._hold(self._pending.open(record, max(change.at, at)))
+        ledger.record(key, max(change.at, at))
+        return True
+
+    def _release(self, entry: Entry, until: int) -> None:
+        record = entry.record
+        assert isinstance(record, UsageRecord)
+        key = (record.resource, record.model)
+        self._pending.close(entry, until)
+        self._ledger(record.node).used[key] -= record.amount
+        del self._open[record.pod_uid][key]
+        if not self._open[record.pod_uid]:
+            del self._open[record.pod_uid]
+
+    def _record_offer(self, name: str, offer: Offer, at: int) -> None:
+        ledger = self._ledger(name)
+        pool = self._world.pool_of(name)
+        now_in = pool.metadata.name if pool is not None else ""
+        if ledger.pool != now_in:
+            self._moved.add(ledger.pool)
+            ledger.reserved.clear()
+        ledger.offer, ledger.pool = offer, now_in
+        for key in ledger.known_keys():
+            ledger.record(key, at)
+
+    def _reserve(self, nodes: set[str], now: int) -> None:
+        """Keep free what the pools of changed nodes reserve."""
+        pools = {self._ledgers[name].pool for name in nodes if name in self._ledgers}
+        for pool in pools | self._moved:
+            known = self._world.pools.get(pool)
+            part = (reserved_part(known.spec.capacity) or 0.0) if known is not None else 0.0
+            if not part and pool not in self._reserving:
+                continue
+            (self._reserving.add if part else self._reserving.discard)(pool)
+            ledgers = [self._ledgers[one] for one in sorted(self._ledgers)]
+            own = [ledger for ledger in ledgers if ledger.pool == pool]
+            for ledger, keys in spread(part, own).items():
+                for key in keys:
+                    ledger.record(key, now)
+        self._moved.clear()
+
+
+def _same(have: UsageRecord, wanted: UsageRecord) -> bool:
+    """Tell whether a record goes on; labels that change do not end it."""
+    return wanted == replace(have, since=0, until=None, labels=wanted.labels)

@@ -1,0 +1,93 @@
+"""What one node offers over time, as records that cover at every moment what its pods hold.
+
+At every moment the states add up to the larger of what the node offers and what its pods hold.
+What pods hold counts as in service, also on a node that is cordoned or has failed, so that what
+is in service and not held is idle, and never less than nothing.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from bayplan.metering.devices import Key, Offer
+from bayplan.metering.journal import Entry
+from bayplan.metering.pending import Pending
+from bayplan.metering.record import CapacityRecord, CapacityState
+
+__all__ = ["NodeLedger"]
+
+
+class NodeLedger:
+    """The capacity of one node. Times are in ms since 1970.
+
+    ``used`` is what its pods hold. ``reserved`` is what its pool keeps free on it, as far as it
+    is. Before ``floor``, by key, nothing is written anymore: records that ended, and capacity that
+    changed, bound what begins later.
+    """
+
+    def __init__(self, node: str, pending: Pending) -> None:
+        self._node = node
+        self._pending = pending
+        self.pool = ""
+        self.offer = Offer()
+        self.used: dict[Key, int] = defaultdict(int)
+        self.reserved: dict[Key, int] = {}
+        self.floor: dict[Key, int] = {}
+        self._entries: dict[tuple[Key, CapacityState], Entry] = {}
+
+    def load(self, entry: Entry) -> None:
+        """Take in an open record of the journal."""
+        record = entry.record
+        assert isinstance(record, CapacityRecord)
+        key = (record.resource, record.model)
+        self.pool = record.pool
+        self._entries[key, record.state] = entry
+        if record.state is CapacityState.RESERVED:
+            self.reserved[key] = record.amount
+        self.raise_floor(key, record.since)
+
+    def known_keys(self) -> set[Key]:
+        """Return the keys of all that is offered, used or recorded."""
+        recorded = {key for key, _ in self._entries}
+        return {*self.offer.amounts, *recorded, *(key for key, held in self.used.items() if held)}
+
+    def raise_floor(self, key: Key, at: int) -> None:
+        """Let nothing of a key begin before a time."""
+        self.floor[key] = max(at, self.floor.get(key, at))
+
+    def free(self, key: Key) -> tuple[int, int]:
+        """Return (in service in all, free of it), including what is reserved."""
+        parts = self._parts(key)
+        reserved = parts[CapacityState.RESERVED]
+        whole = parts[CapacityState.IN_SERVICE] + reserved
+        return whole, whole - self.used.get(key, 0)
+
+    def _parts(self, key: Key) -> dict[CapacityState, int]:
+        used = self.used.get(key, 0)
+        total = max(self.offer.amounts.get(key, 0), used)
+        free = total - used
+        failed = min(free, self.offer.failed.get(key, 0))
+        maintenance = min(free - failed, self.offer.maintenance.get(key, 0))
+        reserved = min(free - failed - maintenance, self.reserved.get(key, 0))
+        return {
+            CapacityState.IN_SERVICE: total - failed - maintenance - reserved,
+            CapacityState.RESERVED: reserved,
+            CapacityState.MAINTENANCE: maintenance,
+            CapacityState.FAILED: failed,
+        }
+
+    def record(self, key: Key, at: int) -> None:
+        """Record what is offered of a key from a time on, or from its floor."""
+        at = max(at, self.floor.get(key, at))
+        for state, amount in self._parts(key).items():
+            entry = self._entries.get((key, state))
+            if entry is not None:
+                if entry.record.amount == amount and entry.record.pool == self.pool:
+                    continue
+                self._pending.close(entry, at)
+                del self._entries[key, state]
+                self.raise_floor(key, at)
+            if amount:
+                new = CapacityRecord(self.pool, self._node, *key, state, amount, at)
+                self._entries[key, state] = self._pending.open(new, at)
+                self.raise_floor(key, at)
