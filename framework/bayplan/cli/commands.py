@@ -19,6 +19,7 @@ _COMMANDS = {
     "queue": ("queue", "Show queues: who has what, who borrows, who waits."),
     "invoice": ("invoice", "Bill a tenant for a month."),
     "price": ("price", "Check price lists."),
+    "usage": ("usage", "Show what was used, and what was idle."),
     "run": ("run", "Schedule a Kubernetes cluster."),
     "snapshot": ("snapshot", "Save a cluster, as a scheduler sees it, to a file."),
     "topology": ("topology", "Show a machine: GPUs, NICs, NVLink, PCIe and NUMA."),

@@ -22,6 +22,7 @@ from bayplan.simulation.arrivals import split_by_arrival
 
 if TYPE_CHECKING:
     from bayplan.cycle.evaluator import Trace
+    from bayplan.metering.journal import Journal
 
 __all__ = [
     "Duration",
@@ -162,6 +163,7 @@ def simulate(
     trace: str | None = None,
     settled: Look | None = None,
     arrivals: Path | None = None,
+    journal: Journal | None = None,
 ) -> tuple[Simulation, Manifests]:
     """Load profiles and manifests, and run the simulation.
 
@@ -170,13 +172,14 @@ def simulate(
     :param trace: the key of a pod whose hooks are printed.
     :param arrivals: a file of jobs that arrive over time.
     :param settled: called at each instant, when nothing is left to do at it.
+    :param journal: where usage is recorded.
     :raises InputError: for input that cannot be used.
     """
     # Plugins may print; keep that out of the answer on standard output.
     with _plugins_print_to_stderr() as answers:
         loaded = profiles(config, plugins_dir)
         manifests = load_manifests(paths)
-        simulation = Simulation(loaded, seed, until, record, _traced(trace))
+        simulation = Simulation(loaded, seed, until, record, _traced(trace), journal)
         if settled is not None:
             simulation.on_settled(answers(settled))
         # A snapshot shows the work of one moment, whenever it was created.

@@ -8,7 +8,7 @@ from typing import Any
 
 from sqlalchemy import URL, Engine, create_engine, event, make_url
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
-from sqlalchemy.pool import StaticPool
+from sqlalchemy.pool import NullPool, StaticPool
 
 from bayplan.errors import InputError
 
@@ -30,7 +30,7 @@ def open_database(place: str, create: bool) -> Engine:
     if url.get_backend_name() == "sqlite":
         return _sqlite(url, create)
     try:
-        return create_engine(url, pool_pre_ping=True)
+        return create_engine(url, poolclass=NullPool)
     except ModuleNotFoundError as exc:
         raise InputError(
             f"{exc.name} is not installed: pip install 'bayplan[postgres]'", _shown(url)

@@ -91,7 +91,11 @@ class Journal:
         try:
             self._check(create)
         except SQLAlchemyError as exc:
+            self.close()
             raise problem_of(self.engine, exc) from None
+        except InputError:
+            self.close()
+            raise
 
     def _check(self, create: bool) -> None:
         if create:

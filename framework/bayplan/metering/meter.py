@@ -86,6 +86,11 @@ class Meter:
         """Takes in one watch event."""
         return self._world.handle
 
+    @property
+    def waiting(self) -> int:
+        """How many records wait to be written."""
+        return len(self._pending)
+
     def restart(self) -> None:
         """Expect all objects again, as after a new watch; what is missing then is gone."""
         self._world.restart()

@@ -196,6 +196,15 @@ class Scheduler:
                 return queue
         return None
 
+    def queue_name_of(self, pod: Pod) -> str:
+        """Return the name of a bound pod's queue, without its system; "" for none.
+
+        :raises PluginError: when a plugin raises.
+        """
+        info = self.snapshot.living.get(pod.key)
+        found = self.queue_of(Unit(info.gang or info.key, [info])) if info is not None else None
+        return found.partition("/")[2] if found is not None else ""
+
     def held_back(self, queue: str) -> list[QueuedUnit]:
         """Return the units of a queue (``SYSTEM/NAME``) that gates hold back, oldest first.
 

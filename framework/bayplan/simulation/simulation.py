@@ -23,6 +23,8 @@ from bayplan.cluster.protocol import Event
 from bayplan.cycle.decision_tables import DecisionTables
 from bayplan.cycle.evaluator import Trace
 from bayplan.explain.explanation import why_pending
+from bayplan.metering.journal import Journal
+from bayplan.metering.meter import Meter
 from bayplan.naming import natural_key
 from bayplan.profiles.loading import ProfileSet
 from bayplan.scheduler.scheduler import Scheduler
@@ -35,6 +37,7 @@ __all__ = ["Progress", "Simulation", "TimelineEntry", "resource_use"]
 
 _MOST_NAMED = 4
 _STEPS_PER_REPORT = 64
+_RECORDS_PER_BATCH = 10_000
 _TOLD = ("bayplan.dev/", "gpu.topology/")
 _DEFAULT_HORIZON = 600.0
 """Virtual seconds after which a simulation ends by itself; long enough for every backoff."""
@@ -63,6 +66,7 @@ class Simulation:
     :param explained: pods, by key, that will be explained: their decisions keep what each plugin
         said of the nodes, and so do the newest others.
     :param trace: a pod whose evaluations are logged hook by hook.
+    :param journal: where usage is recorded, from the start of the virtual time on.
     :raises PluginError: when a plugin raises in ``__init__``.
     """
 
@@ -73,6 +77,7 @@ class Simulation:
         until: float | None = None,
         explained: frozenset[str] = frozenset(),
         trace: Trace | None = None,
+        journal: Journal | None = None,
     ) -> None:
         self.cluster = MemoryCluster(seed)
         self.wall_seconds = 0.0
@@ -88,7 +93,19 @@ class Simulation:
         )
         self._queues.follow(self.scheduler)
         self._last_arrival = 0.0
+        self._ended_at = 0.0
+        self._meter = self._metered(journal) if journal is not None else None
         start_controllers(self.cluster)
+
+    def _metered(self, journal: Journal) -> Meter:
+        start = self.cluster.start.timestamp()
+        meter = Meter(
+            journal,
+            lambda: start + max(self.cluster.now, self._ended_at),
+            self.scheduler.queue_name_of,
+        )
+        self.cluster.watch(meter.handle)
+        return meter
 
     def create(self, objects: Iterable[ApiObject]) -> None:
         """Create objects in any order; those that others refer to are created first.
@@ -154,6 +171,10 @@ class Simulation:
         time_.advance(self._horizon() if self._until is None else self._until, idle=False)
         while self._until is None and self._last_arrival and self.cluster.clock.next_time(False):
             time_.advance(self._horizon(), idle=False)
+        self._ended_at = self._until or 0.0
+        if self._meter is not None:
+            self._meter.settle()
+            self._meter.flush()
         self.wall_seconds += time.perf_counter() - started
 
     def _horizon(self) -> float:
@@ -163,6 +184,10 @@ class Simulation:
 
     def _look(self) -> None:
         self._queues.look()
+        if self._meter is not None:
+            self._meter.settle()
+            if self._meter.waiting > _RECORDS_PER_BATCH:
+                self._meter.flush()
         for look in self._settled:
             look(self)
 

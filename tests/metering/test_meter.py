@@ -1,0 +1,316 @@
+"""The meter: what pods hold, who pays, and what nodes offer in which state."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from bayplan.api import ApiObject, Pod
+from bayplan.cluster.protocol import WatchEvent, WatchType
+from bayplan.errors import Stopped
+from bayplan.metering.journal import Journal
+from bayplan.metering.meter import Meter
+from bayplan.metering.record import CapacityState, UsageRecord
+from bayplan.testing.builders import make_node, make_object, make_pod
+
+START = 1_790_000_000
+END = 2**60
+IN_SERVICE, RESERVED = CapacityState.IN_SERVICE, CapacityState.RESERVED
+MAINTENANCE, FAILED = CapacityState.MAINTENANCE, CapacityState.FAILED
+
+
+class Stage:
+    """A meter, its clock in seconds from the start, and short ways to tell it of objects."""
+
+    def __init__(self) -> None:
+        self.at = 0.0
+        self.journal = Journal()
+        self.meter = Meter(self.journal, lambda: START + self.at, lambda pod: "q")
+
+    def see(self, *objects: ApiObject, kind: WatchType = WatchType.MODIFIED) -> None:
+        for obj in objects:
+            self.meter.handle(WatchEvent(kind, obj))
+        self.meter.settle()
+
+    def gone(self, *objects: ApiObject) -> None:
+        self.see(*objects, kind=WatchType.DELETED)
+
+    def used(self) -> list[tuple[str, str, str, int, float, float | None]]:
+        """Return (tenant, resource, model, amount, since, until) of all records, in order."""
+        self.meter.flush()
+        found = sorted(self.journal.records(0, END), key=lambda one: (one.since, repr(one)))
+        return [
+            (r.tenant, r.resource, r.model, r.amount, *self._span(r.since, r.until)) for r in found
+        ]
+
+    def offered(self, resource: str) -> list[tuple[CapacityState, int, float, float | None]]:
+        self.meter.flush()
+        found = [one for one in self.journal.capacity(0, END) if one.resource == resource]
+        found.sort(key=lambda one: (one.since, repr(one)))
+        return [(one.state, one.amount, *self._span(one.since, one.until)) for one in found]
+
+    @staticmethod
+    def _span(since: int, until: int | None) -> tuple[float, float | None]:
+        return since / 1000 - START, None if until is None else until / 1000 - START
+
+
+@pytest.fixture
+def stage() -> Stage:
+    return Stage()
+
+
+def gpu_node(name: str = "n1", **changes: Any) -> ApiObject:
+    labels = {"nvidia.com/gpu.product": "H100", "pool": "main"}
+    return make_node(name, gpu=8, labels=labels, **changes)
+
+
+def gpu_pod(name: str = "a", gpus: int = 2, node: str = "n1", **changes: Any) -> Pod:
+    pod = make_pod(name, cpu=None, memory=None, gpu=gpus, node=node, **changes)
+    return replace(pod, metadata=replace(pod.metadata, uid=f"uid-{name}"))
+
+
+def test_a_pod_holds_its_requests_from_binding_to_end(stage: Stage) -> None:
+    stage.see(gpu_node())
+    pod = make_pod("a", cpu="1500m", memory="1Gi", gpu=2, namespace="red", owner="Job/train")
+    stage.see(pod)
+    stage.at = 5.25
+    bound = replace(pod, spec=replace(pod.spec, node_name="n1"))
+    stage.see(bound, bound)
+    stage.at = 9
+    stage.gone(bound)
+    assert stage.used() == [
+        ("red", "cpu", "", 1500, 5.25, 9.0),
+        ("red", "memory", "", 2**30 * 1000, 5.25, 9.0),
+        ("red", "nvidia.com/gpu", "H100", 2000, 5.25, 9.0),
+    ]
+    (record,) = (one for one in stage.journal.records(0, END) if one.resource == "cpu")
+    assert (record.job, record.pod, record.queue, record.node) == ("red/train", "red/a", "q", "n1")
+
+
+def test_a_new_tenant_or_amount_ends_a_record_and_begins_the_next(stage: Stage) -> None:
+    pod = gpu_pod()
+    stage.see(gpu_node(), pod)
+    stage.at = 10
+    labels = {"ai.example.com/tenant": "blue"}
+    moved = replace(pod, metadata=replace(pod.metadata, labels=labels))
+    stage.see(moved)
+    stage.at = 12
+    stage.see(replace(moved, metadata=replace(moved.metadata, labels={**labels, "x": "y"})))
+    assert stage.used() == [
+        ("default", "nvidia.com/gpu", "H100", 2000, 0, 10),
+        ("blue", "nvidia.com/gpu", "H100", 2000, 10, None),
+    ]
+
+
+def test_what_runs_on_a_cordoned_node_counts_as_in_service(stage: Stage) -> None:
+    pod = gpu_pod()
+    stage.see(gpu_node(), pod)
+    stage.at = 10
+    stage.see(gpu_node(unschedulable=True))
+    stage.at = 20
+    stage.gone(pod)
+    stage.at = 30
+    stage.see(gpu_node())
+    assert stage.offered("nvidia.com/gpu") == [
+        (IN_SERVICE, 8000, 0, 10),
+        (IN_SERVICE, 2000, 10, 20),
+        (MAINTENANCE, 6000, 10, 20),
+        (MAINTENANCE, 8000, 20, 30),
+        (IN_SERVICE, 8000, 30, None),
+    ]
+
+
+def test_nodes_fail_and_leave(stage: Stage) -> None:
+    node = gpu_node()
+    stage.see(node)
+    stage.at = 1
+    stage.see(gpu_node(taints=["node.kubernetes.io/unreachable:NoExecute"]))
+    stage.at = 2
+    stage.gone(node)
+    assert stage.offered("nvidia.com/gpu") == [(IN_SERVICE, 8000, 0, 1), (FAILED, 8000, 1, 2)]
+
+
+POOL = {
+    "apiVersion": "bayplan.dev/v1alpha1",
+    "kind": "ComputePool",
+    "metadata": {"name": "main"},
+    "spec": {
+        "nodeSelector": {"pool": "main"},
+        "capacity": {"reserved": "25%"},
+        "quotas": [{"tenant": "red", "namespaces": ["team-r"]}],
+    },
+}
+
+
+def test_a_pool_names_tenants_and_keeps_some_free(stage: Stage) -> None:
+    stage.see(gpu_node("n1"), gpu_node("n2"), make_object(POOL))
+    stage.at = 5
+    stage.see(gpu_pod("a", 6, "n1", namespace="team-r"), gpu_pod("b", 5, "n2"))
+    stage.meter.flush()
+    assert [(one.tenant, one.pool) for one in stage.journal.records(0, END)] == [
+        ("red", "main"),
+        ("default", "main"),
+    ]
+    now = [
+        (one.node, one.state, one.amount)
+        for one in stage.journal.capacity((START + 5) * 1000, END)
+        if one.resource == "nvidia.com/gpu" and one.until is None
+    ]
+    assert sorted(now, key=repr) == [
+        ("n1", IN_SERVICE, 6000),
+        ("n1", RESERVED, 2000),
+        ("n2", IN_SERVICE, 6000),
+        ("n2", RESERVED, 2000),
+    ]
+
+
+def slices_of(taints: list[dict[str, str]] | None = None) -> list[ApiObject]:
+    product = {"productName": {"string": "B200"}}
+    part = {"counterSet": "gpu-1", "counters": {"slices": {"value": "3"}}}
+    counters = {"name": "gpu-1", "counters": {"slices": {"value": "7"}}}
+    devices = [
+        {"name": "gpu-0", "attributes": product, "taints": taints or []},
+        {"name": "mig-1", "attributes": product, "consumesCounters": [part]},
+        {"name": "mig-2", "attributes": product, "consumesCounters": [part]},
+    ]
+    pool = {"name": "n1", "generation": 1, "resourceSliceCount": 2}
+    plain = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice"}
+    both = {"driver": "gpu.nvidia.com", "nodeName": "n1", "pool": pool}
+    return [
+        make_object({**plain, "metadata": {"name": name}, "spec": {**both, **spec}})
+        for name, spec in (("c", {"sharedCounters": [counters]}), ("d", {"devices": devices}))
+    ]
+
+
+def claim_of(*consumers: str) -> ApiObject:
+    device = {"request": "r", "driver": "gpu.nvidia.com", "pool": "n1"}
+    results = [{**device, "device": "gpu-0"}, {**device, "device": "mig-1"}]
+    return make_object(
+        {
+            "apiVersion": "resource.k8s.io/v1",
+            "kind": "ResourceClaim",
+            "metadata": {"name": "c", "namespace": "default"},
+            "spec": {"devices": {"requests": []}},
+            "status": {
+                "allocation": {"devices": {"results": results}},
+                "reservedFor": [{"resource": "pods", "name": one, "uid": one} for one in consumers],
+            },
+        }
+    )
+
+
+def test_claimed_devices_count_once_and_partitions_as_parts(stage: Stage) -> None:
+    first, second = (gpu_pod(name, 0) for name in "ab")
+    stage.see(make_node("n1"), *slices_of(), claim_of("uid-a", "uid-b"), first, second)
+    stage.at = 4
+    stage.gone(first)
+    stage.at = 6
+    stage.see(claim_of())
+    assert stage.used() == [
+        ("default", "gpu.nvidia.com", "B200", 1428, 0, 4),
+        ("default", "gpu.nvidia.com", "B200", 1428, 4, 6),
+    ]
+    assert {one.pod for one in stage.journal.records(0, END)} == {"default/a", "default/b"}
+    assert stage.offered("gpu.nvidia.com") == [(IN_SERVICE, 2000, 0, None)]
+
+
+def test_tainted_devices_are_out_of_service(stage: Stage) -> None:
+    stage.see(make_node("n1"), *slices_of())
+    stage.at = 1
+    stage.see(*slices_of([{"key": "driver/unhealthy", "effect": "NoExecute"}]))
+    rule = {
+        "apiVersion": "resource.k8s.io/v1beta2",
+        "kind": "DeviceTaintRule",
+        "metadata": {"name": "fix"},
+        "spec": {
+            "taint": {"key": "fix", "effect": "NoSchedule"},
+            "deviceSelector": {"pool": "n1", "device": "mig-1"},
+        },
+    }
+    stage.at = 2
+    stage.see(make_object(rule))
+    assert stage.offered("gpu.nvidia.com") == [
+        (IN_SERVICE, 2000, 0, 1),
+        (FAILED, 1000, 1, None),
+        (IN_SERVICE, 1000, 1, 2),
+        (MAINTENANCE, 1000, 2, None),
+    ]
+
+
+def test_a_clock_that_is_set_back_neither_charges_twice_nor_loses_time(
+    stage: Stage, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING, "bayplan.metering")
+    pod = gpu_pod()
+    stage.see(gpu_node(), pod)
+    stage.at = 100
+    stage.see(gpu_node())
+    for stage.at in (40, 50):
+        other = gpu_pod("b")
+        stage.see(other)
+        stage.gone(other)
+    stage.at = 120
+    stage.gone(pod)
+    assert stage.used() == [("default", "nvidia.com/gpu", "H100", 2000, 0, 120)]
+    assert stage.meter.clock.jumps == 1
+    assert len(caplog.records) == 1
+
+
+def test_one_process_writes(stage: Stage) -> None:
+    stage.see(gpu_node(), gpu_pod())
+    stage.meter.flush()
+    other = Meter(stage.journal, lambda: START + 5)
+    other.handle(WatchEvent(WatchType.ADDED, gpu_node()))
+    other.handle(WatchEvent(WatchType.ADDED, gpu_pod()))
+    other.settle()
+    stolen = stage.journal._known
+    stage.at = 6
+    stage.journal._known = replace_writer(stolen)
+    with pytest.raises(Stopped):
+        stage.meter.flush()
+    stage.journal._known = stolen
+    other.flush()
+    assert len(list(stage.journal.records(0, END))) == 2  # The queue is another: "" instead of q.
+
+
+def replace_writer(known: Any) -> Any:
+    from dataclasses import replace as replace_field
+
+    return replace_field(known, writer="somebody else")
+
+
+def test_without_changes_only_the_heartbeat_is_written_now_and_then(stage: Stage) -> None:
+    stage.see(gpu_node())
+    assert stage.meter.take() is not None
+    stage.at = 5
+    stage.meter.settle()
+    assert stage.meter.take() is None
+    stage.at = 10
+    stage.meter.settle()
+    batch = stage.meter.take()
+    assert batch is not None
+    assert (batch.opened, batch.closed, batch.heartbeat) == ([], [], (START + 10) * 1000)
+
+
+def test_a_process_on_standby_takes_over_without_a_gap(stage: Stage) -> None:
+    pod = gpu_pod()
+    standby = Meter(stage.journal, lambda: START + stage.at, lambda pod: "q")
+    for obj in (gpu_node(), pod):
+        standby.handle(WatchEvent(WatchType.ADDED, obj))
+        standby.stand_by()
+        stage.see(obj)
+    stage.at = 7
+    stage.meter.settle()
+    stage.meter.flush()
+    stage.at = 20
+    standby.settle()
+    stage.at = 30
+    standby.handle(WatchEvent(WatchType.DELETED, pod))
+    standby.settle()
+    standby.flush()
+    found = list(stage.journal.records(0, END))
+    assert [(one.since, one.until) for one in found] == [(START * 1000, (START + 30) * 1000)]
+    assert all(isinstance(one, UsageRecord) for one in found)
