@@ -91,7 +91,7 @@ def test_entries_end_once_and_survive_a_restart(journal: Journal, place: str) ->
     assert list(again.records(0, START + 99)) == [used(until=START + 7)]
     assert again.heartbeat == START + 20
     assert again.entry(used()).number == entry.number + 1
-    assert again.ended_after(START) == {("uid", "cpu", ""): START + 7}
+    assert again.ended_after(START) == {("n1", "cpu", ""): START + 7}
     assert again.ended_after(START + 7) == {}
     again.close()
 
