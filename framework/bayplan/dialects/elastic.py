@@ -32,12 +32,14 @@ from bayplan.dialects.reading import is_index
 from bayplan.dialects.volcano import TASK_ANNOTATION
 
 __all__ = [
+    "ADVICE_ANNOTATION",
     "ELASTIC_KINDS",
     "GOING_ANNOTATION",
     "MAX_ANNOTATION",
     "MIN_ANNOTATION",
     "RESIZED_ANNOTATION",
     "RESIZE_ANNOTATION",
+    "Mark",
     "Replicas",
     "Size",
     "elastic_parts",
@@ -50,6 +52,8 @@ MIN_ANNOTATION = "bayplan.dev/min-replicas"
 MAX_ANNOTATION = "bayplan.dev/max-replicas"
 RESIZED_ANNOTATION = "bayplan.dev/resized-at"
 """On a job: when it was resized last."""
+ADVICE_ANNOTATION = "bayplan.dev/would-gain"
+"""On a job: what it would gain by moving."""
 GOING_ANNOTATION = "bayplan.dev/going-at"
 """On a pod: when it is removed because its job shrinks."""
 

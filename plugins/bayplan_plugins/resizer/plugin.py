@@ -31,11 +31,12 @@ from bayplan import (
     hookimpl,
 )
 from bayplan.api.times import seconds_of
-from bayplan.dialects.elastic import RESIZED_ANNOTATION, Replicas, index_of
+from bayplan.dialects.elastic import RESIZED_ANNOTATION, Mark, Replicas, index_of
 from bayplan.naming import counted
 from bayplan.plugin.hookspecs import FloatColumn
 from bayplan_plugins.resizer.growth import Growing, grow
 from bayplan_plugins.resizer.jobs import ElasticJobs, State
+from bayplan_plugins.resizer.moving import gain_of_moving
 from bayplan_plugins.resizer.nearness import Nearness
 from bayplan_plugins.resizer.shrinking import Shrinking, shrink_for
 from bayplan_plugins.resizer.writes import Writes
@@ -78,6 +79,8 @@ class Resizer(Plugin[ResizerArgs]):
         self._jobs = ElasticJobs(handle)
         self._writes = Writes(handle, self._jobs)
         self._nearness = Nearness(handle, self._jobs)
+        self._compared: dict[Mark, frozenset[tuple[str, str]]] = {}
+        """Where the pods of each job were when it was last found out what moving would gain."""
 
     # The start ---------------------------------------------------------------------------
 
@@ -139,12 +142,28 @@ class Resizer(Plugin[ResizerArgs]):
             self._writes.resize(part, size.most, "it has more than its maximum", gone)
         elif state.placed < len(state.replicas) and size.now > size.least:
             self._give_up_unplaced(state, now, found)
-        elif state.is_settled and size.now < size.most:
+        elif state.is_settled:
+            self._compare(state)
+            self._may_grow(state, now, found)
+
+    def _may_grow(self, state: State, now: float, found: _Round) -> None:
+        size = state.part.size
+        if size.now < size.most:
             ready = 0.0 if state.changed is None else state.changed + self.args.grow_after
             if ready <= now:
                 found.growing.append(Growing(state, size.most - size.now))
             else:
                 found.times.append(ready)
+
+    def _compare(self, state: State) -> None:
+        """Say what the job would gain by moving, once for each change of where it is."""
+        placed, part = self.handle.snapshot.placed, state.part
+        pods = (pod for one in state.replicas for pod in one.pods)
+        where = frozenset((pod.key, placed[pod.key][1]) for pod in pods)
+        tree = self._nearness.tree
+        if tree is not None and self._compared.get(part.mark) != where:
+            self._compared[part.mark] = where
+            self._writes.advise(part, gain_of_moving(self.handle, tree, state))
 
     def _give_up_unplaced(self, state: State, now: float, found: _Round) -> None:
         """Take back the last replicas when they got no nodes: what is idle is others' by now."""

@@ -10,7 +10,12 @@ from bayplan import Handle, PodInfo
 from bayplan.api import Pod
 from bayplan.api.times import rfc3339
 from bayplan.cluster.protocol import Done, Event, PatchFields
-from bayplan.dialects.elastic import GOING_ANNOTATION, RESIZED_ANNOTATION, Replicas
+from bayplan.dialects.elastic import (
+    ADVICE_ANNOTATION,
+    GOING_ANNOTATION,
+    RESIZED_ANNOTATION,
+    Replicas,
+)
 from bayplan.errors import ClusterError
 from bayplan.naming import counted
 from bayplan_plugins.resizer.jobs import ElasticJobs, Replica
@@ -20,14 +25,16 @@ __all__ = ["Writes"]
 COMPONENT = "bayplan-resizer"
 _ANNOTATIONS = "/metadata/annotations"
 _REFUSED_SECONDS = 60.0
+_SHOWN_SECONDS = 30.0
+"""Seconds after which a size that was written, and that the job does not show, is forgotten."""
 
 
 @dataclass
 class _Pending:
     """A size that was written and that the watch has not shown yet."""
 
-    version: str
     size: int
+    until: float
 
 
 class Writes:
@@ -48,7 +55,7 @@ class Writes:
         pending = self._pending.get(place)
         if pending is None:
             return False
-        if part.obj.metadata.resource_version != pending.version:
+        if part.size.now == pending.size or pending.until <= self._handle.now:
             del self._pending[place]
             return False
         return True
@@ -68,8 +75,8 @@ class Writes:
         fields: dict[str, Any] = dict(part.fields(size, names))
         now = rfc3339(self._handle.unix_time)
         fields |= _annotation(meta.annotations, RESIZED_ANNOTATION, now)
-        place = _place(part)
-        self._pending[place] = _Pending(meta.resource_version, size)
+        until = self._handle.now + _SHOWN_SECONDS
+        self._pending[_place(part)] = _Pending(size, until)
         text = f"{part.size.now} to {counted(size, 'replica')}: {why}"
         write = PatchFields(type(part.obj), part.key, meta.uid, fields)
         self._handle.submit(write, self._answered(part, text))
@@ -93,6 +100,16 @@ class Writes:
             event = Event(part.key, type_, reason, text, about=part.kind, component=COMPONENT)
             self._handle.submit(event)
 
+    def advise(self, part: Replicas, text: str) -> None:
+        """Write what a job would gain by moving; "" takes back what was written."""
+        meta = part.obj.metadata
+        if text == meta.annotations.get(ADVICE_ANNOTATION, ""):
+            return
+        fields = _annotation(meta.annotations, ADVICE_ANNOTATION, text or None)
+        self._handle.submit(PatchFields(type(part.obj), part.key, meta.uid, fields))
+        if text:
+            self.tell(part, "Normal", "WouldGainByMoving", text)
+
     # Notices -----------------------------------------------------------------------------
 
     def give_notice(self, pods: Sequence[PodInfo], at: float) -> None:
@@ -104,7 +121,7 @@ class Writes:
             self._handle.submit(PatchFields(Pod, pod.key, pod.pod.metadata.uid, fields))
 
 
-def _annotation(annotations: dict[str, str], name: str, value: str) -> dict[str, Any]:
+def _annotation(annotations: dict[str, str], name: str, value: str | None) -> dict[str, Any]:
     """Return the field that sets an annotation; an object without any has no map to add it to."""
     if not annotations:
         return {_ANNOTATIONS: {name: value}}
