@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from bayplan.billing.money import decimal_text
-from bayplan.cli.options import optional_input_options
+from bayplan.cli.options import optional_input_options, simulate
 from bayplan.errors import InputError
 
 if TYPE_CHECKING:
@@ -99,9 +99,19 @@ def _of_journal(place: str) -> tuple[UsageSource, int]:
     return journal, journal.heartbeat
 
 
-def _of_simulation(**given: Any) -> tuple[UsageSource, int]:
+def _of_simulation(
+    paths: tuple[str, ...],
+    config: Path | None,
+    plugins_dir: Path | None,
+    until: float | None,
+    seed: int,
+) -> tuple[UsageSource, int]:
     """Return the usage of a simulation, and its end."""
-    raise NotImplementedError
+    from bayplan.metering.journal import Journal
+
+    journal = Journal()
+    simulate(paths, config, plugins_dir, until, seed, journal=journal)
+    return journal, journal.heartbeat
 
 
 def _note_nobody(tenant: str, month: Month, source: UsageSource) -> None:

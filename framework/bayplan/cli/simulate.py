@@ -14,6 +14,7 @@ from bayplan.errors import InputError, did_you_mean
 from bayplan.naming import counted
 
 if TYPE_CHECKING:
+    from bayplan.cli.costs import Costs
     from bayplan.simulation import Simulation
 
 __all__ = ["command"]
@@ -42,6 +43,13 @@ _PENDING = 3
     metavar="FILE",
     help="Jobs that arrive over time: CSV or JSON lines with name, queue, arrival, duration, pods.",
 )
+@click.option(
+    "--prices",
+    "price_file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="A price list: show what each tenant would pay. The virtual time begins on 2000-01-01.",
+)
 @click.option("--trace", metavar="NS/POD", help="Print each hook that runs for one pod.")
 def command(
     paths: tuple[str, ...],
@@ -53,6 +61,7 @@ def command(
     report: Path | None,
     fail_on_pending: bool,
     arrivals: Path | None,
+    price_file: Path | None,
     trace: str | None,
 ) -> None:
     """Place the pods of manifest files on an embedded cluster, in virtual time."""
@@ -61,6 +70,7 @@ def command(
     page_only = report is not None and str(report) == "-"
     if page_only and output == "json":
         raise InputError("--report - and -o json both write to standard output; give a file")
+    costs = _costs(price_file)
     with render.progress() as progress:
         simulation, manifests = simulate(
             paths,
@@ -71,6 +81,7 @@ def command(
             progress=progress,
             trace=trace,
             arrivals=arrivals,
+            journal=None if costs is None else costs.journal,
         )
     if trace is not None:
         _check_traced(simulation, trace)
@@ -91,14 +102,27 @@ def command(
 
         sys.stdout.write(report_page(simulation))
     elif output == "json":
-        json.dump(simulation.result(), sys.stdout, indent=2)
+        result = simulation.result()
+        if costs is not None:
+            result["costs"] = costs.earnings(simulation).as_json()
+        json.dump(result, sys.stdout, indent=2)
         print()
     else:
         render.print_simulation(simulation)
+        if costs is not None:
+            costs.print(simulation)
     if unwritten is not None:
         raise unwritten
     if fail_on_pending and (simulation.pending() or simulation.refused()):
         sys.exit(_PENDING)
+
+
+def _costs(price_file: Path | None) -> Costs | None:
+    if price_file is None:
+        return None
+    from bayplan.cli.costs import Costs
+
+    return Costs(price_file)
 
 
 def _written(simulation: Simulation, report: Path) -> InputError | None:

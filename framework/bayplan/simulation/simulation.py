@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bayplan.api import (
     ApiObject,
@@ -23,8 +23,6 @@ from bayplan.cluster.protocol import Event
 from bayplan.cycle.decision_tables import DecisionTables
 from bayplan.cycle.evaluator import Trace
 from bayplan.explain.explanation import why_pending
-from bayplan.metering.journal import Journal
-from bayplan.metering.meter import Meter
 from bayplan.naming import natural_key
 from bayplan.profiles.loading import ProfileSet
 from bayplan.scheduler.scheduler import Scheduler
@@ -32,6 +30,10 @@ from bayplan.scheduler.virtual_time import VirtualTime
 from bayplan.simulation.queue_history import QueueHistory
 from bayplan.simulation.queue_statistics import Statistics
 from bayplan.snapshot import NodeTable
+
+if TYPE_CHECKING:
+    from bayplan.metering.journal import Journal
+    from bayplan.metering.meter import Meter
 
 __all__ = ["Progress", "Simulation", "TimelineEntry", "resource_use"]
 
@@ -98,6 +100,9 @@ class Simulation:
         start_controllers(self.cluster)
 
     def _metered(self, journal: Journal) -> Meter:
+        # The database takes longer to import than a small simulation.
+        from bayplan.metering.meter import Meter
+
         start = self.cluster.start.timestamp()
         meter = Meter(
             journal,
