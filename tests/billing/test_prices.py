@@ -141,6 +141,8 @@ def test_versions_in_force_are_never_rewritten(tmp_path: Path) -> None:
     old = prices(tmp_path, version(), version("2026-06-01"))
     now = at("2026-03-01")
     check_rewritten(old, prices(tmp_path, version(), version("2026-05-01")), now)
+    other_words = version(prices=[{"resource": GPU, "perHour": "2.00"}])
+    check_rewritten(old, prices(tmp_path, other_words, version("2026-06-01")), now)
     dearer = version(prices=[{"resource": GPU, "perHour": 3}])
     with pytest.raises(InputError, match="2026-01-01 is changed"):
         check_rewritten(old, prices(tmp_path, dearer), now)

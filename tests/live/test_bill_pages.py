@@ -16,6 +16,7 @@ from bayplan.billing.prices import PriceList
 from bayplan.cluster.apiserver import Role, Rule
 from bayplan.live.bill_pages import Bills
 from bayplan.live.web import Address
+from bayplan.metering.journal import Batch, Journal
 from bayplan.testing import make_node
 
 HOURS = ("2026-01-05 10:00", "2026-01-05 14:00")
@@ -156,6 +157,23 @@ async def test_what_cannot_be_answered_is_said_without_paths(tmp_path: Path) -> 
             assert str(tmp_path) not in text
             assert "Traceback" not in text
         assert (await get(f"{url}/invoice", "admin"))[0] == 400
+
+
+async def test_the_pages_follow_a_journal_as_far_as_it_knows(tmp_path: Path) -> None:
+    journal = Journal(str(tmp_path / "usage.db"))
+    journal.claim()
+    journal.append([used(HOURS[0], None, 2)])
+    journal.write(Batch(heartbeat=at("2026-01-05 11:00")))
+    of_journal = Bills.of_journal(prices(tmp_path), None, journal)
+    async with stage([make_node("n")], tokens=TOKENS) as made:
+        app = await made.start(bills=of_journal)
+        url = f"{app.page.url}/invoice?tenant=lab&month=2026-01"
+        assert json.loads((await get(url, "lab"))[1])["total"] == "4.00"
+        journal.write(Batch(heartbeat=at("2026-01-05 12:00")))
+        assert json.loads((await get(url, "lab"))[1])["total"] == "8.00"
+        _, text = await get(f"{app.page.url}{PAGES[0]}", "admin")
+        assert json.loads(text)["data"][0]["lab"]["totalCost"] == 8.0
+    journal.close()
 
 
 async def test_without_prices_there_are_no_pages_of_costs() -> None:
