@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from bayplan.billing.window import Window, parse_step, parse_window
 from bayplan.metering.record import UsageRecord
 
-__all__ = ["FIELDS", "AllocationQuery", "aggregate_key", "parse_query"]
+__all__ = ["FIELDS", "UNALLOCATED", "AllocationQuery", "aggregate_key", "parse_query"]
 
 UNALLOCATED = "__unallocated__"
 _MOST_KEYS = 8
