@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
@@ -91,7 +92,11 @@ class BillPages:
         self._bills = bills
         self._allows_path = allows_path
         self._allows_tenant = allows_tenant
-        self._turns = asyncio.Semaphore(_AT_ONCE)
+        self._beside = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="bills")
+
+    def close(self) -> None:
+        """Compute no more answers."""
+        self._beside.shutdown(wait=False, cancel_futures=True)
 
     def routes(self) -> list[web.RouteDef]:
         """Return the routes of all pages."""
@@ -128,15 +133,15 @@ class BillPages:
 
         :raises web.HTTPException: when it cannot be computed.
         """
-        async with self._turns:
-            try:
-                return await asyncio.to_thread(compute)
-            except ValueError as exc:
-                raise web.HTTPBadRequest(text=f"{exc}\n") from None
-            except BayplanError as exc:
-                # Without the place: a tenant is not told paths of this machine.
-                message = getattr(exc, "message", str(exc))
-                raise web.HTTPInternalServerError(text=f"{message}\n") from None
+        # An answer that nobody waits for anymore keeps its thread until it is done.
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._beside, compute)
+        except ValueError as exc:
+            raise web.HTTPBadRequest(text=f"{exc}\n") from None
+        except BayplanError as exc:
+            # Without the place: a tenant is not told paths of this machine.
+            message = getattr(exc, "message", str(exc))
+            raise web.HTTPInternalServerError(text=f"{message}\n") from None
 
     async def _allocation(self, request: web.Request) -> web.Response:
         tenant = await self._tenant(request)

@@ -164,6 +164,8 @@ class WebPage:
         if self._runner is not None:
             await self._runner.cleanup()
             self._runner = None
+        if self._bills is not None:
+            self._bills.close()
 
     @property
     def url(self) -> str:
