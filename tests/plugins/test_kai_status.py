@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from bayplan.api import ApiObject, KaiPodGroup, KaiQueue, Pod, Quantity
 from bayplan.api.podgroup import SchedulingCondition
 from bayplan.api.queue_objects import KaiQueueCondition
+from bayplan.cluster.protocol import Event
 from bayplan.testing import Cluster, make_node, make_object, make_pod
 
 GPU = "nvidia.com/gpu"
@@ -237,3 +238,75 @@ def test_conditions_of_other_programs_stay() -> None:
     cluster.schedule()
     assert of_queue(cluster, "a")["Mine"] == theirs
     assert of_queue(cluster, "a")["OverQuota"].status == "True"
+
+
+# Evictions -------------------------------------------------------------------------------------
+
+
+def evictions(cluster: Cluster, name: str) -> list[Event]:
+    about = (f"default/{name}", "PodGroup", "Evict")
+    found = [event for _, event in cluster.api.events]
+    return [event for event in found if (event.pod, event.about, event.reason) == about]
+
+
+def test_a_group_whose_queue_gives_back_is_told_by_whom_and_why() -> None:
+    queues = [
+        queue("top"),
+        queue("a", parent="top"),
+        queue("other", 0),
+        queue("b", 0, parent="other"),
+    ]
+    cluster = Cluster([make_node("n", gpu=2), *queues])
+    cluster.add(group("old", 2, queue="b"), *members("old", 2))
+    assert len(cluster.schedule()) == 2
+    cluster.add(group("new", 2), *members("new", 2))
+    cluster.advance(60)
+    second, first = evictions(cluster, "old")
+    lines = first.message.splitlines()
+    no_more = "CPU: Unlimited (cores), memory: Unlimited (GB)"
+    nothing = "CPU: 0 (cores), memory: 0 (GB)"
+    assert lines == [
+        "Pod default/old-0 was preempted by workload default/new.",
+        f"other uses <GPU: 2, {nothing}> with a quota of <GPU: 0, {no_more}>, "
+        f"fair-share of <GPU: 0, {nothing}> and queue priority of <100>.",
+        f"top uses <GPU: 0, {nothing}> with a quota of <GPU: 2, {no_more}>, "
+        f"fair-share of <GPU: 2, {nothing}> and queue priority of <100>.",
+    ]
+    assert first.annotations == second.annotations
+    assert first.annotations == {
+        "num-evicted-pods": "2",
+        "evictor-action-type": "reclaim",
+        "evictor-pod-group-name": "new",
+        "evictor-pod-group-namespace": "default",
+    }
+    assert annotation(cluster, "old", "last-eviction-timestamp") == START
+
+
+def test_a_group_that_gives_way_to_a_higher_priority_is_told_so() -> None:
+    cluster = Cluster([make_node("n", gpu=2), queue("a")])
+    cluster.add(group("old", 2), *members("old", 2))
+    assert len(cluster.schedule()) == 2
+    annotations = {"pod-group-name": "new"}
+    cluster.add(group("new", 1))
+    cluster.add(make_pod("new-0", None, None, annotations=annotations, gpu=2, priority=50))
+    cluster.advance(60)
+    found = sorted(event.message for event in evictions(cluster, "old"))
+    start = "Pod default/old-{} was preempted by higher priority workload default/new"
+    assert found == [start.format(0), start.format(1)]
+
+
+def test_the_rest_of_a_stale_group_is_told_how_many_pods_it_lacks() -> None:
+    cluster = Cluster([make_node("n", gpu=2), queue("a")])
+    cluster.add(group("g", 2, stalenessGracePeriod="1m"), *members("g", 2))
+    assert len(cluster.schedule()) == 2
+    cluster.remove("g-0")
+    cluster.advance(120)
+    (found,) = evictions(cluster, "g")
+    assert found.message == (
+        "Workload doesn't meet the minimum required number of pods (2), "
+        "evicting remaining pod: default/g-1"
+    )
+    assert found.annotations == {
+        "num-evicted-pods": "1",
+        "evictor-action-type": "stalegangeviction",
+    }

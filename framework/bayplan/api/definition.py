@@ -8,8 +8,11 @@ from msgspec.structs import replace
 
 from bayplan.api.elastic_quota import REPORTED_ANNOTATIONS
 from bayplan.api.objects import ApiObject
+from bayplan.api.podgroup import KAI_TIMES
 
 __all__ = ["same_definition"]
+
+_REPORTED = REPORTED_ANNOTATIONS | KAI_TIMES
 
 
 def same_definition(old: ApiObject | None, new: ApiObject) -> bool:
@@ -27,6 +30,6 @@ def same_definition(old: ApiObject | None, new: ApiObject) -> bool:
 
 
 def _stated(annotations: Mapping[str, str]) -> Mapping[str, str]:
-    if annotations.keys().isdisjoint(REPORTED_ANNOTATIONS):
+    if annotations.keys().isdisjoint(_REPORTED):
         return annotations
-    return {name: text for name, text in annotations.items() if name not in REPORTED_ANNOTATIONS}
+    return {name: text for name, text in annotations.items() if name not in _REPORTED}

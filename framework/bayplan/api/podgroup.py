@@ -10,6 +10,10 @@ from bayplan.api.meta import ApiStruct, LabelSelector, ObjectMeta, explicit
 from bayplan.api.quantity import Quantity
 
 __all__ = [
+    "KAI_TIMES",
+    "LAST_EVICTION",
+    "LAST_START",
+    "STALE_SINCE",
     "GroupCondition",
     "KaiPodGroup",
     "KaiPodGroupStatus",
@@ -120,6 +124,12 @@ class VolcanoPodGroup(ApiStruct, frozen=True):
 
 
 # KAI ---------------------------------------------------------------------------------------
+
+LAST_EVICTION = "kai.scheduler/last-eviction-timestamp"
+LAST_START = "kai.scheduler/last-start-timestamp"
+STALE_SINCE = "kai.scheduler/stale-podgroup-timestamp"
+KAI_TIMES = frozenset((LAST_EVICTION, LAST_START, STALE_SINCE))
+"""The annotations in which a scheduler keeps the times of a KAI pod group, RFC 3339."""
 
 
 class TopologyConstraint(ApiStruct, frozen=True):

@@ -201,7 +201,8 @@ class Event(msgspec.Struct, frozen=True):
 
     ``about`` is the kind of the object, and ``pod`` its key, whatever the kind.
     ``component`` is the reporting component, "" for the scheduler. ``passing``: it only says why
-    a pod has no node, so it need not be written if the pod gets one soon.
+    a pod has no node, so it need not be written if the pod gets one soon. ``annotations`` are the
+    event's, for programs.
     """
 
     pod: str
@@ -212,6 +213,7 @@ class Event(msgspec.Struct, frozen=True):
     about: str = "Pod"
     component: str = ""
     passing: bool = False
+    annotations: Mapping[str, str] = {}
 
 
 Write: TypeAlias = (

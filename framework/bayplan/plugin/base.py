@@ -322,7 +322,8 @@ class Preemption:
     ``nodes`` are nominated for the unit's pods until they are bound, by pod key. ``guarded`` are
     the victims, by key, that a disruption budget covers: they are evicted first, and when one
     eviction is refused, no other victim is evicted. ``moves`` names the node where a victim, by
-    key, fits once it is created again. ``reason`` is told to the victims.
+    key, fits once it is created again. ``reason`` is told to the victims, to some of them, by key,
+    what ``reasons`` says.
     """
 
     victims: Sequence[PodInfo]
@@ -333,6 +334,7 @@ class Preemption:
     moves: Mapping[str, str] = field(default_factory=dict)
     reason: str = ""
     leaving: frozenset[str] = frozenset()
+    reasons: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ chooses it as a victim.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -16,6 +16,7 @@ from bayplan.cluster.protocol import Done, Evict
 from bayplan.errors import ClusterError, NotFound
 from bayplan.plugin.base import Preemption, Unit
 from bayplan.plugin.events import ClusterEvent
+from bayplan.scheduler.kai_groups import GroupEviction
 from bayplan.scheduler.nominator import Nomination
 from bayplan.scheduler.state import SchedulerState
 from bayplan.snapshot import PodInfo
@@ -135,6 +136,8 @@ class Evictor:
         nodes, domain = preemption.nodes, preemption.domain
         why, moves = preemption.reason, preemption.moves
         made = Nomination(unit.key, pods, nodes, until, waited_for, domain, why, moves, action)
+        made.reasons = preemption.reasons
+        made.together = Counter(victim.gang for victim in victims if victim.gang is not None)
         self._nominator.add(made)
         for pod in pods:
             self._recorder.nominated(pod, nodes[pod.key], len(waited_for))
@@ -159,22 +162,28 @@ class Evictor:
         self._evict(first, nomination, answered)
 
     def _evict(self, victim: PodInfo, nomination: Nomination, done: Done) -> None:
-        message = nomination.reason or f"preempted to make room for {nomination.unit}"
+        message = nomination.reason_for(victim.key)
         self._state.cluster.submit(Evict(victim.key, victim.pod.metadata.uid, message), done)
 
-    def evict(self, victim: PodInfo, reason: str) -> None:
-        """Evict a pod for which no unit waits, and tell it why."""
+    def evict(self, victim: PodInfo, reason: str, together: int = 1) -> None:
+        """Evict a pod for which no unit waits, and tell it why.
+
+        :param together: how many pods of its gang are evicted.
+        """
         if victim.terminating or self.in_cooldown(victim.key) or self._cancel_placement(victim):
             return
         write = Evict(victim.key, victim.pod.metadata.uid, reason)
-        self._state.cluster.submit(write, partial(self._evicted, victim, reason))
+        self._state.cluster.submit(write, partial(self._evicted, victim, reason, together))
 
-    def _evicted(self, victim: PodInfo, reason: str, error: ClusterError | None) -> None:
+    def _evicted(
+        self, victim: PodInfo, reason: str, together: int, error: ClusterError | None
+    ) -> None:
         now = self._state.now
         if error is None or isinstance(error, NotFound):
             self.evicted.append(Eviction(victim.key, now, "", reason, action=OVERDUE))
             self._state.observer.evicted(victim, OVERDUE)
             self._recorder.evicted(victim, reason)
+            self._tell_group(victim, GroupEviction(OVERDUE, together, reason))
             return
         self._recorder.warn(victim, "EvictionRefused", str(error))
         self._cooldowns[victim.key] = now + COOLDOWN_SECONDS
@@ -191,6 +200,10 @@ class Evictor:
             self._state.observer.evicted(victim, action)
             placed = self._state.snapshot.placed.get(victim.key)
             self._recorder.preempted(victim, unit, placed[1] if placed else "")
+            together = nomination.together.get(victim.gang or "", 1)
+            evictor = next((pod.gang or pod.key for pod in nomination.pods), unit)
+            told = nomination.reason_for(victim.key)
+            self._tell_group(victim, GroupEviction(action, together, told, evictor))
             return
         self._recorder.warn(victim, "EvictionRefused", str(error))
         self._cooldowns[victim.key] = now + COOLDOWN_SECONDS
@@ -198,6 +211,10 @@ class Evictor:
             refusal = f"the eviction of {victim.key} was refused: {error}"
             self.give_up(nomination, refusal)
             self._record_refusal(unit, refusal)
+
+    def _tell_group(self, victim: PodInfo, eviction: GroupEviction) -> None:
+        if victim.gang is not None:
+            self._state.group_status.evicted(victim.gang, eviction)
 
     def _record_refusal(self, unit: str, refusal: str) -> None:
         """Write into the decision that its preemption was refused."""

@@ -26,6 +26,8 @@ from bayplan.api import (
 )
 from bayplan.api.network import ClusterNetworkTopologyStatus, TopologyDetail, TopologyInfo
 from bayplan.api.podgroup import (
+    LAST_EVICTION,
+    LAST_START,
     ConditionedStatus,
     GroupCondition,
     KaiPodGroupStatus,
@@ -38,7 +40,12 @@ from bayplan.cluster.conditions import without_times
 from bayplan.cluster.protocol import Cluster, Event, PatchAnnotations, PatchStatus
 from bayplan.gangs.completeness import has_minimum
 from bayplan.gangs.directory import GangMembers
-from bayplan.scheduler.kai_groups import LAST_START, last_start, scheduling_conditions
+from bayplan.scheduler.kai_groups import (
+    GroupEviction,
+    eviction_event,
+    last_start,
+    scheduling_conditions,
+)
 from bayplan.snapshot import Snapshot
 from bayplan.snapshot.networks import Networks
 from bayplan.topology.network.tree import NODE_LAYER, ROOT_LAYER, Domain, NetworkTree
@@ -68,6 +75,7 @@ class GroupStatusWriter:
         self._tree_of: dict[str, NetworkTree] = {}
         self._admitted: set[str] = set()
         self._started: set[str] = set()
+        self._evicted: dict[str, str] = {}
 
     def changed(self, gang: str) -> None:
         """Mark a gang, by key, whose status may have changed."""
@@ -125,6 +133,7 @@ class GroupStatusWriter:
             if members is None or members.gang is None:
                 self._admitted.discard(key)
                 self._started.discard(key)
+                self._evicted.pop(key, None)
                 self._recorded.pop(key, None)
                 continue
             pods = [*members.pending.values(), *(info for info, _ in members.bound.values())]
@@ -177,6 +186,16 @@ class GroupStatusWriter:
             self._cluster.submit(Event(key, "Warning", reason, message, about=kind))
         elif not message:
             self._recorded.pop(key, None)
+
+    def evicted(self, gang: str, eviction: GroupEviction) -> None:
+        """Tell the KAI pod group of a gang, by key, that one of its members was evicted."""
+        if gang not in self._snapshot.objects(KaiPodGroup):
+            return
+        self._cluster.submit(eviction_event(gang, eviction))
+        now = rfc3339(self._cluster.unix_time)
+        if self._evicted.get(gang) != now:
+            self._evicted[gang] = now
+            self._cluster.submit(PatchAnnotations(KaiPodGroup, gang, {LAST_EVICTION: now}))
 
     def _write_start(self, key: str, group: KaiPodGroup, members: GangMembers) -> None:
         """Write when a group started, once for each time that it has."""

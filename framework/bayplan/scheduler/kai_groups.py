@@ -3,22 +3,58 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from bayplan.api import KaiPodGroup
-from bayplan.api.podgroup import SchedulingCondition, UnschedulableReason
+from bayplan.api.podgroup import LAST_START, SchedulingCondition, UnschedulableReason
 from bayplan.api.times import rfc3339, seconds_of
+from bayplan.cluster.protocol import Event
 from bayplan.gangs.completeness import has_minimum
 from bayplan.gangs.directory import GangMembers
 
-__all__ = ["LAST_START", "last_start", "scheduling_conditions"]
+__all__ = [
+    "GroupEviction",
+    "eviction_event",
+    "last_start",
+    "scheduling_conditions",
+]
 
-LAST_START = "kai.scheduler/last-start-timestamp"
 
 _TYPE, _REASON = "UnschedulableOnNodePool", "Unschedulable"
 _NO_NODES = "PodSchedulingErrors"
 _POOL_LABEL, _DEFAULT_POOL = "kai.scheduler/node-pool", "default"
 
+_STALE = "stalegangeviction"
+"""The action without a unit that waits for the nodes."""
+
 Conditions = tuple[SchedulingCondition, ...]
+
+
+@dataclass(frozen=True)
+class GroupEviction:
+    """A member of a group that was evicted: in which way, one of how many, and what it was told.
+
+    ``evictor`` is the key of the pod group, or pod, that gets its place; "" for none.
+    """
+
+    action: str
+    together: int
+    message: str
+    evictor: str = ""
+
+
+def eviction_event(group: str, eviction: GroupEviction) -> Event:
+    """Return the event that tells a group, by key, of an eviction."""
+    annotations = {
+        "num-evicted-pods": str(eviction.together),
+        "evictor-action-type": eviction.action if eviction.evictor else _STALE,
+    }
+    if eviction.evictor:
+        namespace, _, name = eviction.evictor.partition("/")
+        annotations["evictor-pod-group-name"] = name
+        annotations["evictor-pod-group-namespace"] = namespace
+    message = eviction.message
+    return Event(group, "Normal", "Evict", message, about="PodGroup", annotations=annotations)
 
 
 def scheduling_conditions(

@@ -22,6 +22,8 @@ class Nomination:
     ``victims`` are the pods, by key, whose end the unit waits for. ``domain`` is the network
     domain of the nodes, "" without one. ``reason`` is told to the victims, ``moves`` names the
     node where a victim, by key, fits once it is created again. ``action`` is how room was made.
+    ``reasons`` is what single victims, by key, are told instead of ``reason``, ``together`` how
+    many pods of each gang are evicted.
     """
 
     unit: str
@@ -33,6 +35,13 @@ class Nomination:
     reason: str = ""
     moves: Mapping[str, str] = field(default_factory=dict)
     action: str = ""
+    reasons: Mapping[str, str] = field(default_factory=dict)
+    together: Mapping[str, int] = field(default_factory=dict)
+
+    def reason_for(self, victim: str) -> str:
+        """Return why a victim, by key, is evicted."""
+        told = self.reasons.get(victim) or self.reason
+        return told or f"preempted to make room for {self.unit}"
 
 
 class Nominator:

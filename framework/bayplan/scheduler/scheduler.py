@@ -8,6 +8,7 @@ asyncio loop on a live cluster) calls them.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 from bayplan.api import Pod
@@ -393,8 +394,9 @@ class Scheduler:
                     continue
                 if found is not None:
                     times.append(found.again)
+                    together = Counter(victim.gang for victim, _ in found.victims)
                     for victim, reason in found.victims:
-                        self.evictor.evict(victim, reason)
+                        self.evictor.evict(victim, reason, together[victim.gang])
                     waited |= found.waited
         self._overdue_at = min((at for at in times if at is not None), default=None)
         if waited:

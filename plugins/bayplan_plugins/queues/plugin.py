@@ -232,7 +232,14 @@ class Queues(Plugin[QueuesArgs]):
             message = f"{action}: pods that are leaving make room."
         evictable = Evictable(unit, self.handle)
         guarded = frozenset(pod.key for pod in victims if evictable.budgets_of(pod))
-        return Preemption(victims, room.nodes, message, guarded=guarded, moves=room.moves)
+        return Preemption(
+            victims,
+            room.nodes,
+            message,
+            guarded=guarded,
+            moves=room.moves,
+            reasons=room.reasons,
+        )
 
     # What is known -----------------------------------------------------------------------
 

@@ -68,11 +68,15 @@ class QuotaRefusal:
 
 @dataclass(frozen=True)
 class Room:
-    """Room for a unit: the steps that go, the unit's nodes, and where victims fit elsewhere."""
+    """Room for a unit: the steps that go, the unit's nodes, and where victims fit elsewhere.
+
+    ``reasons`` is what victims, by key, are told.
+    """
 
     steps: tuple[Step, ...]
     nodes: Mapping[str, str]
     moves: Mapping[str, str] = field(default_factory=dict)
+    reasons: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def victims(self) -> list[PodInfo]:

@@ -142,7 +142,11 @@ class EventRecorder:
         body = {
             "apiVersion": "v1",
             "kind": "Event",
-            "metadata": {"name": unique, "namespace": namespace or "default"},
+            "metadata": {
+                "name": unique,
+                "namespace": namespace or "default",
+                "annotations": event.annotations,
+            },
             "involvedObject": involved,
             "type": event.type,
             "reason": event.reason,

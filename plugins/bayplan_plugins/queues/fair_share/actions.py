@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 import numpy as np
 
 from bayplan import Handle, PodInfo, Unit
+from bayplan.api.podgroup import LAST_EVICTION
 from bayplan.dialects.kai import seconds_of
 from bayplan.dialects.reading import timestamp
 from bayplan.inputs.durations import parse_duration
@@ -28,6 +29,7 @@ from bayplan_plugins.queues.fair_share.movers import Movers
 from bayplan_plugins.queues.fair_share.reclaim import Reclaimer
 from bayplan_plugins.queues.fair_share.scenarios import ScenarioSearch, Way
 from bayplan_plugins.queues.fair_share.shares import FairShares
+from bayplan_plugins.queues.fair_share.texts import EvictionTexts
 from bayplan_plugins.queues.policy import Room
 
 __all__ = ["Actions"]
@@ -100,9 +102,12 @@ class Actions:
             if way is None:
                 return None
             room = self._search().run(unit, queue, way)
-            if room is not None:
-                self._movers.add(room.moves)
-            return room
+            if room is None:
+                return None
+            self._movers.add(room.moves)
+            texts = EvictionTexts(self._shares(), action, job)
+            told = {pod.key: texts.of(pod, self._queue_of(pod) or "") for pod in room.victims}
+            return replace(room, reasons=told)
         finally:
             self.searching = False
 
@@ -138,7 +143,7 @@ class Actions:
         delay = seconds_of(group.spec.preemption_delay) if group is not None else None
         if group is None or delay is None or delay <= 0:
             return 0.0
-        evicted = timestamp(group.metadata.annotations.get("kai.scheduler/last-eviction-timestamp"))
+        evicted = timestamp(group.metadata.annotations.get(LAST_EVICTION))
         return max(job.created, evicted) + delay
 
     @property

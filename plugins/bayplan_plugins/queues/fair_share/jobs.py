@@ -8,13 +8,13 @@ from dataclasses import dataclass, field, replace
 from bayplan import Handle, PodInfo, Unit
 from bayplan.api import KaiPodGroup
 from bayplan.api.gang import Gang, SubGroup
+from bayplan.api.podgroup import LAST_START
 from bayplan.dialects.reading import timestamp
 from bayplan_plugins.queues.fair_share.capacity import is_preemptible
 
 __all__ = ["Job", "Jobs", "Part", "has_surplus", "pod_order", "whole_of"]
 
 _TASK_PRIORITY = "kai.scheduler/task-priority"
-_LAST_START = "kai.scheduler/last-start-timestamp"
 
 
 def pod_order(pod: PodInfo) -> tuple[object, ...]:
@@ -161,7 +161,7 @@ class Jobs:
 
     def _last_start(self, pod: PodInfo) -> float:
         group = self.group_of(pod)
-        return timestamp(group.metadata.annotations.get(_LAST_START)) if group is not None else 0.0
+        return timestamp(group.metadata.annotations.get(LAST_START)) if group is not None else 0.0
 
     def of_unit(self, unit: Unit, queue: str) -> Job:
         """Return the job of a unit."""

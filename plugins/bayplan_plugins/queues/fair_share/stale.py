@@ -6,16 +6,16 @@ from collections.abc import Iterator
 
 from bayplan import Handle, Overdue, PodInfo
 from bayplan.api import KaiPodGroup
+from bayplan.api.podgroup import STALE_SINCE
 from bayplan.api.times import rfc3339
 from bayplan.cluster.protocol import PatchAnnotations
 from bayplan.dialects.kai import seconds_of
 from bayplan.dialects.reading import timestamp
 from bayplan.gangs.directory import GangMembers
 from bayplan_plugins.queues.fair_share.jobs import whole_of
+from bayplan_plugins.queues.fair_share.texts import stale_text
 
 __all__ = ["StaleGangs"]
-
-_STALE_SINCE = "kai.scheduler/stale-podgroup-timestamp"
 
 
 class StaleGangs:
@@ -39,7 +39,7 @@ class StaleGangs:
         groups = self._handle.snapshot.objects(KaiPodGroup)
         for key, group in groups.items():
             members = self._handle.gang(key)
-            stated = timestamp(group.metadata.annotations.get(_STALE_SINCE))
+            stated = timestamp(group.metadata.annotations.get(STALE_SINCE))
             (self._told.add if stated else self._told.discard)(key)
             if not self._is_stale(members):
                 self._since.pop(key, None)
@@ -52,12 +52,7 @@ class StaleGangs:
             if now < since + grace:
                 times.append(since + grace - now + self._handle.now)
                 continue
-            needed = members.gang.min_member if members.gang is not None else 0
-            reason = (
-                f"stale gang {key}: fewer than the {needed} pods that it needs have been running "
-                f"for {grace:g} s"
-            )
-            victims += [(pod, reason) for pod, _ in members.bound.values()]
+            victims += [(pod, stale_text(pod, members)) for pod, _ in members.bound.values()]
         if not victims and not times:
             return None
         return Overdue(victims, min(times, default=None))
@@ -65,9 +60,9 @@ class StaleGangs:
     def annotations(self) -> Iterator[PatchAnnotations]:
         """Yield since when groups are stale, and that others are so no more."""
         for key, since in self._since.items():
-            yield PatchAnnotations(KaiPodGroup, key, {_STALE_SINCE: rfc3339(since)})
+            yield PatchAnnotations(KaiPodGroup, key, {STALE_SINCE: rfc3339(since)})
         for key in self._told - self._since.keys():
-            yield PatchAnnotations(KaiPodGroup, key, {_STALE_SINCE: None})
+            yield PatchAnnotations(KaiPodGroup, key, {STALE_SINCE: None})
 
     def _is_stale(self, members: GangMembers) -> bool:
         """Tell whether members run, none has succeeded, and too few are left."""
