@@ -43,7 +43,9 @@ def test_hours_are_added_up_until_they_are_known(journal: Journal) -> None:
     assert totals(journal) == totals(Records(USAGE)) == expected
 
 
-@pytest.mark.parametrize("aggregate", ["queue", "namespace,model", "resource", "label:a", "controller"])
+@pytest.mark.parametrize(
+    "aggregate", ["queue", "namespace,model", "resource", "label:a", "controller"]
+)
 @pytest.mark.parametrize("tenant", [None, "lab", "nobody"])
 def test_both_ways_say_the_same(journal: Journal, aggregate: str, tenant: str | None) -> None:
     one = totals(journal, tenant, aggregate=aggregate)

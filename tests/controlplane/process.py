@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import yaml
 from paths import ROOT
 
 BAYPLAN = Path(sys.executable).with_name("bayplan")
@@ -23,6 +24,11 @@ class Scheduler:
 
     def __init__(self, kubeconfig: Path, folder: Path, profile: Path = PROFILE) -> None:
         self.log = folder / "bayplan.log"
+        # Only there it may follow the ConfigMaps of queues.
+        content = yaml.safe_load(profile.read_text())
+        content.setdefault("leaderElection", {})["resourceNamespace"] = "bayplan-system"
+        profile = folder / "process-profile.yaml"
+        profile.write_text(yaml.safe_dump(content))
         self._arguments = [
             *(str(BAYPLAN), "run", "--config", str(profile), "--kubeconfig", str(kubeconfig)),
             *("--bind-address", "127.0.0.1:0", "--log-format", "json", "--no-leader-elect"),

@@ -26,9 +26,11 @@ from queued_job_builders import suspended_content
 
 from bayplan.api import (
     AiComputePool,
+    AiElasticJob,
     ApiObject,
     ClusterNetworkTopology,
     ComputePool,
+    ElasticJob,
     ElasticQuota,
     Job,
     KaiPodGroup,
@@ -136,6 +138,7 @@ from bayplan.cluster.protocol import (
 from bayplan.dialects.elastic import GOING_ANNOTATION, RESIZED_ANNOTATION, elastic_parts
 from bayplan.dialects.queued_jobs import QUEUED_KINDS, queued_job
 from bayplan.errors import ClusterError, Conflict
+from bayplan.live.elastic_jobs import ElasticJobs
 from bayplan.live.election import Election
 from bayplan.live.token_reviews import TokenReviews
 from bayplan.profiles.settings import LeaderElection
@@ -661,6 +664,66 @@ def test_every_kind_of_elastic_job_is_resized(wire: Wire, real: LiveCluster) -> 
         (after,) = elastic_parts(wire.get(type_, "default/a"))
         assert after.size.now == size
         assert RESIZED_ANNOTATION in after.obj.metadata.annotations
+
+
+@needs(
+    "create jobs.batch",
+    "create services",
+    "patch elasticjobs.ai.example.com",
+    "patch elasticjobs.bayplan.dev",
+    "patch jobs.batch",
+    "patch elasticjobs.ai.example.com/status",
+    "patch elasticjobs.bayplan.dev/status",
+)
+@pytest.mark.parametrize("type_", [ElasticJob, AiElasticJob], ids=lambda one: str(one.__name__))
+def test_a_job_makes_the_pods_of_an_elastic_job(
+    wire: Wire, real: LiveCluster, type_: type[ElasticJob]
+) -> None:
+    kind = kind_of(type_())
+    spec = {"scaling": {"minReplicas": 2, "maxReplicas": 4}, "template": {"spec": TEMPLATE}}
+    meta = {"name": "a", "namespace": "default"}
+    head = {"apiVersion": f"{kind.group}/{kind.versions[0]}", "kind": kind.name}
+    real.apply([{**head, "metadata": meta, "spec": spec}])
+    for made in (
+        {"apiVersion": "v1", "kind": "Service"},
+        {"apiVersion": "batch/v1", "kind": "Job"},
+    ):
+        real.used({**made, "metadata": meta})
+
+    def look() -> Job:
+        wire.do(lambda http: ElasticJobs(http, Now(wire), lambda: True).reconcile(type_, key))
+        return wire.get(Job, key)
+
+    key = "default/a"
+    job = look()
+    assert (job.spec.parallelism, job.spec.completions, job.spec.completion_mode) == (
+        2,
+        2,
+        "Indexed",
+    )
+    look()
+    found = wire.get(type_, key)
+    assert (found.status.phase, found.status.replicas) == ("Pending", 2)
+    fields = {"/spec/replicas": 3}
+    wire.carry_out(PatchFields(type_, key, found.metadata.uid, fields))
+    look()
+    assert wire.get(Job, key).spec.parallelism == 3
+
+
+TEMPLATE = {**pod("p")["spec"], "restartPolicy": "Never", "schedulerName": "nobody"}
+
+
+class Now:
+    """The objects as they are now, in place of a cache that follows them."""
+
+    def __init__(self, wire: Wire) -> None:
+        self._wire = wire
+        self.resource_of = wire.resource_of
+
+    def get(self, type_: type[Any], key: str) -> Any:
+        resource = self._wire.resource_of(type_)
+        answer = self._wire.client.get(resource.path(key))
+        return resource.read(answer.body) if answer.code == 200 else None
 
 
 @needs("patch pods")

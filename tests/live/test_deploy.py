@@ -311,6 +311,11 @@ NOT_EXERCISED: set[Permission] = {
     ("patch", "resource.k8s.io", "resourceclaims/binding"),
     # Job controllers before 1.36 leave the start time of a job that is suspended.
     ("patch", "batch", "jobs/status"),
+    # The embedded cluster makes the pods of elastic jobs itself.
+    ("create", "", "services"),
+    ("create", "batch", "jobs"),
+    ("patch", "ai.example.com", "elasticjobs/status"),
+    ("patch", "bayplan.dev", "elasticjobs/status"),
 }
 
 

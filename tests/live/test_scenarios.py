@@ -111,7 +111,7 @@ AT_THEIR_TIME = ("pooled-training", "queues-arrivals", "queues-fair-share", "wor
 """Which of equal nodes a pod gets depends on when its controller made it, or when it arrives."""
 
 NOT_FOLLOWED = "queues-plain-"
-"""Their queues are ConfigMaps, which a live scheduler follows in the namespace of its Lease only."""
+"""Their queues are ConfigMaps, of which a live scheduler follows those beside its Lease."""
 
 EXAMPLES_HERE = sorted(
     path.name

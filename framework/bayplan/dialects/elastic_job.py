@@ -15,8 +15,10 @@ __all__ = [
     "JOB_LABEL",
     "POOL_LABEL",
     "UID_LABEL",
+    "job_content",
     "labels_of",
     "pod_name",
+    "service_content",
     "spec_content",
     "spec_of",
     "wanted",
@@ -28,6 +30,7 @@ INDEX_LABEL = "bayplan.dev/replica-index"
 POOL_LABEL = "bayplan.dev/pool"
 _GPU = "nvidia.com/gpu"
 _PORT = "29500"
+_INDEX_ANNOTATION = "batch.kubernetes.io/job-completion-index"
 
 
 def wanted(job: ElasticJob) -> int:
@@ -102,3 +105,67 @@ def spec_content(job: ElasticJob, content: dict[str, Any], index: int) -> dict[s
     if typed.priority is not None:
         own |= {"priority": typed.priority}  # type: ignore[dict-item]
     return {**content, **own, "containers": containers}
+
+
+def job_content(job: ElasticJob, content: dict[str, Any]) -> dict[str, Any]:
+    """Return the JSON of the indexed Job that makes the pods of an elastic job on a cluster.
+
+    :param content: the whole JSON of the elastic job: its template may have fields that are not
+        read here.
+    """
+    meta, template = job.metadata, content["spec"].get("template", {})
+    spec = spec_content(job, template.get("spec", {}), 0)
+    # The Job gives its pods the names of their indexes, and admission their priority.
+    for name in ("hostname", "priority"):
+        spec.pop(name, None)
+    index = {"fieldRef": {"fieldPath": f"metadata.annotations['{_INDEX_ANNOTATION}']"}}
+    for container in spec["containers"]:
+        container["env"] = [
+            {"name": "RANK", "valueFrom": index} if one == {"name": "RANK", "value": "0"} else one
+            for one in container["env"]
+        ]
+    labels = labels_of(meta, job.spec.pool, 0)
+    del labels[INDEX_LABEL]
+    held = template.get("metadata") or {}
+    owner = {
+        "apiVersion": content["apiVersion"],
+        "kind": content["kind"],
+        "name": meta.name,
+        "uid": meta.uid,
+        "controller": True,
+    }
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {
+            "name": meta.name,
+            "namespace": meta.namespace,
+            "labels": labels,
+            "ownerReferences": [owner],
+        },
+        "spec": {
+            "completionMode": "Indexed",
+            "parallelism": wanted(job),
+            "completions": wanted(job),
+            "backoffLimit": job.spec.backoff_limit,
+            "template": {
+                "metadata": {**held, "labels": {**(held.get("labels") or {}), **labels}},
+                "spec": spec,
+            },
+        },
+    }
+
+
+def service_content(job: ElasticJob, content: dict[str, Any]) -> dict[str, Any]:
+    """Return the JSON of the headless service that gives the replicas their stable names."""
+    made = job_content(job, content)["metadata"]
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {name: made[name] for name in ("name", "namespace", "ownerReferences")},
+        "spec": {
+            "clusterIP": "None",
+            "publishNotReadyAddresses": True,
+            "selector": {UID_LABEL: job.metadata.uid},
+        },
+    }

@@ -32,6 +32,7 @@ from bayplan.errors import BayplanError
 from bayplan.inputs.httpserver import allow_many_connections
 from bayplan.live.bill_pages import Bills
 from bayplan.live.budget_metrics import BudgetMetrics
+from bayplan.live.elastic_jobs import ElasticJobs
 from bayplan.live.election import Election
 from bayplan.live.loop import LiveScheduler
 from bayplan.live.metrics import LiveMetrics
@@ -126,6 +127,9 @@ class LiveApp:
         if writer is not None:
             self._metrics.dropped_events = lambda: writer.dropped_events
         self.cluster = KubernetesCluster(self.cache, self.writer, options.clock)
+        self._elastic_jobs = (
+            None if writer is None else ElasticJobs(self.transport, self.cache, self.leads)
+        )
 
     def _queue_config_maps(self) -> Mapping[Kind, Part]:
         """Return which ConfigMaps define queues: those of the leader's namespace with the label.
@@ -232,6 +236,8 @@ class LiveApp:
             return
         _tune_garbage_collector()
         tasks = [asyncio.create_task(live.run())]
+        if self._elastic_jobs is not None:
+            tasks.append(asyncio.create_task(self._elastic_jobs.run()))
         if self._election is not None:
             tasks.append(asyncio.create_task(self._election.run()))
         _log.info("scheduling pods of %s", ", ".join(live.scheduler.profiles))
@@ -252,6 +258,8 @@ class LiveApp:
     def _watch(self, scheduler: Scheduler) -> None:
         self._metrics.watch(scheduler)
         self._queue_metrics.watch(scheduler)
+        if self._elastic_jobs is not None:
+            self._elastic_jobs.follow(scheduler.snapshot)
 
     async def _drain(self) -> None:
         if self.writer is None or self._lost or not self.leads():

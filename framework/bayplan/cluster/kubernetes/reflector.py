@@ -336,7 +336,7 @@ class Reflector:
                 # What only some clusters use need not be allowed everywhere.
                 _log.log(logging.INFO if refused and self.is_partial else level, "%s", exc)
         self.health, self.problem = health, str(exc)
-        if refused and self.is_partial:
+        if self.is_partial and (refused or isinstance(exc.__cause__, Forbidden)):
             self.settled.set()
         pause = self._wait * (1 + self._random.random())
         after = exc.retry_after if isinstance(exc, Transient) else None

@@ -236,7 +236,9 @@ class Transport:
         """Return a server's error, as one to retry while the server may not know the roles."""
         now = asyncio.get_running_loop().time()
         if isinstance(error, Forbidden) and now < self._roles_known_at:
-            return Transient(str(error))
+            early = Transient(str(error))
+            early.__cause__ = error
+            return early
         return error
 
     async def _ready(self) -> Connections:
