@@ -12,6 +12,7 @@ from bayplan.errors import InputError
 
 if TYPE_CHECKING:
     from bayplan.live.bill_pages import Bills
+    from bayplan.metering.journal import Journal
 
 __all__ = ["command"]
 
@@ -75,7 +76,7 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
 @click.option(
     "--usage-journal",
     metavar="URL",
-    help="The journal of usage: a file, or a PostgreSQL URL.",
+    help="Record usage in this journal: a file, or a PostgreSQL URL.",
 )
 @click.option(
     "--prices",
@@ -122,6 +123,7 @@ def command(
     from bayplan.live.app import Options, run
     from bayplan.live.web import Address, parse_address
     from bayplan.logs import set_up_logging
+    from bayplan.metering.journal import Journal
 
     if (tls_cert_file is None) != (tls_private_key_file is None):
         raise InputError("--tls-cert-file and --tls-private-key-file belong together")
@@ -132,6 +134,7 @@ def command(
         host, port = parse_address(bind_address)
     except ValueError as exc:
         raise InputError(str(exc), "--bind-address") from None
+    journal = Journal(usage_journal) if usage_journal is not None else None
     options = Options(
         lambda: profiles(config, plugins_dir),
         kubeconfig,
@@ -139,7 +142,8 @@ def command(
         dry_run,
         leader_elect,
         Address(host, port, tls_cert_file, tls_private_key_file, token_file),
-        bills=_bills(usage_journal, price_file, accounts_file),
+        bills=_bills(journal, price_file, accounts_file),
+        journal=journal,
     )
     set_up_logging(log_format)
     status = asyncio.run(run(options))
@@ -148,7 +152,7 @@ def command(
 
 
 def _bills(
-    journal: str | None, price_file: Path | None, accounts_file: Path | None
+    journal: Journal | None, price_file: Path | None, accounts_file: Path | None
 ) -> Bills | None:
     """Return what the pages of costs are computed from, None where no prices are given."""
     if price_file is None:
@@ -160,10 +164,9 @@ def _bills(
     from bayplan.billing.accounts import load_accounts
     from bayplan.billing.prices import load_prices
     from bayplan.live.bill_pages import Bills
-    from bayplan.metering.journal import Journal
 
     prices = load_prices(price_file)
     accounts = None if accounts_file is None else load_accounts(accounts_file)
     if accounts is not None:
         accounts.check_currency(prices)
-    return Bills.of_journal(prices, accounts, Journal(journal))
+    return Bills.of_journal(prices, accounts, journal)

@@ -39,7 +39,9 @@ from bayplan.live.metrics import LiveMetrics
 from bayplan.live.observers import CycleLog, Observers
 from bayplan.live.queue_metrics import QueueMetrics
 from bayplan.live.token_reviews import TokenReviews
+from bayplan.live.usage_writer import UsageWriter
 from bayplan.live.web import Address, WebPage
+from bayplan.metering.journal import Journal
 from bayplan.profiles.loading import ProfileSet
 from bayplan.profiles.settings import ClientConnection
 from bayplan.scheduler.scheduler import Scheduler
@@ -68,6 +70,7 @@ class Options:
     :param clock: returns the scheduler's time in seconds; None for the event loop's.
     :param hold: seconds for which what tells only a state of the moment is held.
     :param bills: what the pages of costs are computed from, None to show none.
+    :param journal: where usage is recorded, None to record none; a dry run records none.
     """
 
     load: Callable[[], ProfileSet]
@@ -80,6 +83,7 @@ class Options:
     clock: Callable[[], float] | None = None
     hold: float = 1.0
     bills: Bills | None = None
+    journal: Journal | None = None
 
 
 class LiveApp:
@@ -130,6 +134,7 @@ class LiveApp:
         self._elastic_jobs = (
             None if writer is None else ElasticJobs(self.transport, self.cache, self.leads)
         )
+        self._usage = self._make_usage()
 
     def _queue_config_maps(self) -> Mapping[Kind, Part]:
         """Return which ConfigMaps define queues: those of the leader's namespace with the label.
@@ -152,6 +157,15 @@ class LiveApp:
             lambda: {"bayplan.dev/url": self.page.url},
             options.clock,
         )
+
+    def _make_usage(self) -> UsageWriter | None:
+        journal = self._options.journal
+        if journal is None or self._options.dry_run:
+            return None
+        return UsageWriter(journal, self.leads, lambda: self.cluster.unix_time, self._queue_name)
+
+    def _queue_name(self, pod: Pod) -> str:
+        return self.live.scheduler.queue_name_of(pod) if self.live is not None else ""
 
     def _make_writer(self) -> Writer:
         client = self._profiles.client_connection
@@ -231,6 +245,7 @@ class LiveApp:
             self._metrics.instrument,
             self._watch,
             Observers((self._metrics, self._queue_metrics, CycleLog(self._options.dry_run))),
+            self._usage,
         )
         if self._stopping.is_set():
             return
@@ -240,6 +255,8 @@ class LiveApp:
             tasks.append(asyncio.create_task(self._elastic_jobs.run()))
         if self._election is not None:
             tasks.append(asyncio.create_task(self._election.run()))
+        if self._usage is not None:
+            tasks.append(asyncio.create_task(self._usage.run()))
         _log.info("scheduling pods of %s", ", ".join(live.scheduler.profiles))
         self._log_pods_of_others(live.scheduler)
         if self._election is None:
@@ -250,6 +267,8 @@ class LiveApp:
             await tasks[0]
             # Keep the lease until the last write is answered.
             await self._drain()
+            if self._usage is not None and not self._lost:
+                await self._usage.finish()
         finally:
             for task in tasks:
                 task.cancel()
@@ -306,6 +325,8 @@ class LiveApp:
         if self._election is not None and self.live is not None and not self._lost:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._election.release(), RELEASE_SECONDS)
+        if self._usage is not None:
+            await self._usage.close()
         await self.cache.stop()
         await self.page.stop()
         await self.transport.close()

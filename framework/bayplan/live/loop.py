@@ -13,9 +13,10 @@ import time
 from collections.abc import Callable
 
 from bayplan.cluster.kubernetes.backend import KubernetesCluster
-from bayplan.cluster.protocol import Cluster, Done, WatchHandler, Write
+from bayplan.cluster.protocol import Cluster, Done, WatchEvent, WatchHandler, Write
 from bayplan.cycle.decision_tables import DecisionTables
 from bayplan.errors import BayplanError
+from bayplan.live.usage_writer import UsageWriter
 from bayplan.profiles.loading import ProfileSet
 from bayplan.profiles.runtime import Runtime
 from bayplan.scheduler.observer import Observer
@@ -42,6 +43,7 @@ class LiveScheduler:
     :param instrument: wraps the hooks of a profile, to measure them.
     :param on_built: called with every scheduler that is made, after a reload too.
     :param observer: called for every cycle and binding.
+    :param usage: follows the watch, to record usage.
     """
 
     def __init__(
@@ -52,8 +54,10 @@ class LiveScheduler:
         instrument: Callable[[Runtime], Runtime] | None = None,
         on_built: Callable[[Scheduler], None] | None = None,
         observer: Observer | None = None,
+        usage: UsageWriter | None = None,
     ) -> None:
         self._cluster = cluster
+        self._usage = usage
         self._cache = cluster.cache
         self.leads = leads
         self._instrument = instrument
@@ -66,7 +70,7 @@ class LiveScheduler:
         """Whether the loop waits for an event."""
         self._loop_time = asyncio.get_running_loop().time
         self._looked = 0.0
-        self._connection = _Connection(cluster)
+        self._connection = _Connection(cluster, usage)
         self.scheduler = self._build(profiles)
 
     def _build(self, profiles: ProfileSet) -> Scheduler:
@@ -116,6 +120,8 @@ class LiveScheduler:
         if self._cache.undelivered:
             # Do not decide on half of what is known.
             return True
+        if self._usage is not None:
+            self._usage.delivered()
         started = time.perf_counter()
         stepped = False
         if not self.leads():
@@ -168,7 +174,7 @@ class LiveScheduler:
         # The cache may lack the last writes: a new scheduler would place those pods again.
         if not await self._relist():
             return
-        self._connection = _Connection(self._cluster)
+        self._connection = _Connection(self._cluster, self._usage)
         self.scheduler = self._build(profiles)
         _log.info("profiles reloaded: %s", ", ".join(self.scheduler.profiles))
 
@@ -204,10 +210,14 @@ class _EmptyCluster:
 
 
 class _Connection:
-    """One scheduler's access to the cluster; once closed, its writes are dropped."""
+    """One scheduler's access to the cluster; once closed, its writes are dropped.
 
-    def __init__(self, cluster: Cluster) -> None:
+    :param usage: gets all watch events that the scheduler gets.
+    """
+
+    def __init__(self, cluster: Cluster, usage: UsageWriter | None) -> None:
         self._cluster = cluster
+        self._usage = usage
         self._open = True
 
     @property
@@ -219,7 +229,19 @@ class _Connection:
         return self._cluster.now
 
     def watch(self, handler: WatchHandler) -> None:
-        self._cluster.watch(handler)
+        usage = self._usage
+        if usage is None:
+            self._cluster.watch(handler)
+            return
+
+        def both(event: WatchEvent) -> None:
+            try:
+                handler(event)
+            finally:
+                usage.handle(event)
+
+        usage.restart()
+        self._cluster.watch(both)
 
     def submit(self, write: Write, done: Done | None = None) -> None:
         if self._open:

@@ -1,0 +1,119 @@
+"""Meters a live cluster: follows the scheduler's watch, writes the journal in the background."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable
+
+from bayplan.api import Pod
+from bayplan.cluster.protocol import WatchEvent
+from bayplan.errors import BayplanError, Stopped
+from bayplan.metering.journal import Batch, Journal
+from bayplan.metering.meter import Meter
+
+__all__ = ["UsageWriter"]
+
+_EVERY = 1.0
+"""Seconds between two batches."""
+_RETRY = 5.0
+"""Seconds after which a journal that could not be read is tried again."""
+
+_log = logging.getLogger("bayplan.metering")
+
+
+class UsageWriter:
+    """Runs a meter while this process leads.
+
+    What could not be written is kept and written later; scheduling goes on meanwhile.
+
+    :param leads: tells whether this process leads.
+    :param unix_time: returns the time in seconds since 1970.
+    :param queue_of: returns a pod's queue, "" for none.
+    """
+
+    def __init__(
+        self,
+        journal: Journal,
+        leads: Callable[[], bool],
+        unix_time: Callable[[], float],
+        queue_of: Callable[[Pod], str],
+    ) -> None:
+        self._journal = journal
+        self._leads = leads
+        self._unix_time = unix_time
+        self._meter = Meter(journal, unix_time, queue_of)
+        self._unwritten: Batch | None = None
+        self._failing = False
+        self._retry_at = 0.0
+        self._settled = False
+        self._ended = False
+
+    def handle(self, event: WatchEvent) -> None:
+        """Take in a watch event."""
+        if not self._ended:
+            self._meter.handle(event)
+
+    def restart(self) -> None:
+        """Expect all objects again."""
+        self._meter.restart()
+
+    def delivered(self) -> None:
+        """Take in what all events so far amount to; to be called when none is left."""
+        if self._ended:
+            return
+        if not self._leads():
+            self._meter.stand_by()
+            return
+        if self._unix_time() < self._retry_at:
+            return
+        try:
+            self._meter.settle()
+            self._settled = True
+        except BayplanError as exc:
+            self._retry_at = self._unix_time() + _RETRY
+            _log.warning("usage is not recorded now: %s", exc)
+
+    async def run(self) -> None:
+        """Write what there is, every second, until cancelled."""
+        while True:
+            await asyncio.sleep(_EVERY)
+            try:
+                await self._write()
+            except Exception:
+                # Pods are more important than what they cost.
+                _log.exception("usage could not be written")
+
+    async def finish(self) -> None:
+        """Write the rest, if this process still leads."""
+        if self._leads():
+            self.delivered()
+            await self._write()
+
+    async def _write(self) -> None:
+        if self._ended or not self._settled or not self._leads():
+            return
+        batch = self._unwritten or self._meter.take()
+        if batch is None:
+            return
+        self._unwritten = batch
+        try:
+            # A write that is cancelled may have been carried out; the batch counts once anyway.
+            await asyncio.to_thread(self._journal.write, batch)
+        except Stopped as exc:
+            self._ended = True
+            _log.error("usage is not recorded any longer: %s", exc)
+        except BayplanError as exc:
+            if not self._failing:
+                _log.warning("usage is kept in memory until it can be written: %s", exc)
+            self._failing = True
+        else:
+            if self._failing:
+                _log.info("usage is written again")
+            self._unwritten, self._failing = None, False
+
+    async def close(self) -> None:
+        """Close the journal."""
+        with contextlib.suppress(BayplanError):
+            await asyncio.to_thread(self._journal.close)

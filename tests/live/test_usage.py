@@ -1,0 +1,84 @@
+"""bayplan run with a journal: usage is recorded while it leads, across restarts and failures."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+from stage import Stage, stage
+
+from bayplan.api import Pod
+from bayplan.errors import InputError
+from bayplan.metering.journal import Batch, Journal
+from bayplan.metering.record import UsageRecord
+from bayplan.testing.builders import make_node, make_pod
+
+END = 2**60
+
+
+def records(place: Path) -> list[UsageRecord]:
+    journal = Journal(str(place), create=False)
+    found = [one for one in journal.records(0, END) if one.resource == "cpu"]
+    journal.close()
+    return sorted(found, key=lambda one: one.pod)
+
+
+async def test_usage_goes_on_across_restarts(tmp_path: Path) -> None:
+    place = tmp_path / "journal.db"
+
+    async with stage() as made:
+        made.create(make_node("n1", cpu="8"), make_pod("a", cpu="2"), make_pod("b", cpu="1"))
+        app = await made.start(journal=Journal(str(place)))
+        await made.settle()
+        assert await made.stop(app) == 0
+        begun = records(place)
+        assert [(one.pod, one.amount, one.until) for one in begun] == [
+            ("default/a", 2000, None),
+            ("default/b", 1000, None),
+        ]
+        remove(made, "default/a")
+        killed = await made.start(journal=Journal(str(place)))
+        await made.settle()
+        await made.kill(killed)
+        app = await made.start(journal=Journal(str(place)))
+        await made.settle()
+        await made.stop(app)
+        ended, running = records(place)
+        assert ended.until is not None
+        assert (ended.since, running) == (begun[0].since, begun[1])
+
+
+def remove(made: Stage, key: str) -> None:
+    made.cluster.delete(Pod, key, grace=0)
+    made.cluster.settle()
+
+
+async def test_scheduling_goes_on_while_the_journal_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "bayplan.metering")
+    place = tmp_path / "journal.db"
+    journal = Journal(str(place))
+    write, failures = journal.write, [2]
+
+    def failing(batch: Batch) -> Any:
+        if batch.opened and failures[0]:
+            failures[0] -= 1
+            raise InputError("disk full", "journal.db")
+        return write(batch)
+
+    async with stage() as made:
+        made.create(make_node("n1", cpu="8"), make_pod("a", cpu="2"))
+        monkeypatch.setattr(journal, "write", failing)
+        await made.start(journal=journal)
+        await made.settle()
+        assert made.placements() == {"default/a": "n1"}
+        await made.until(lambda: records(place))
+
+    told = [one.getMessage() for one in caplog.records]
+    assert told == [
+        "usage is kept in memory until it can be written: journal.db: disk full",
+        "usage is written again",
+    ]
