@@ -1,0 +1,84 @@
+"""The journal of usage: how fast records are taken in, and a month is added up."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from bayplan.benchmark import Benchmark, BenchmarkResult
+from bayplan.metering.journal import Journal
+from bayplan.metering.record import UsageRecord
+from bayplan.metering.summary import Summary
+
+__all__ = ["usage"]
+
+_START = 1_788_220_800_000
+_HOUR = 3_600_000
+_MONTH = 30 * 24 * _HOUR
+_TENANTS = 200
+_BATCH = 20_000
+_HELD = (("cpu", "", 8000), ("memory", "", 64 * 2**30 * 1000), ("nvidia.com/gpu", "H100", 8000))
+"""What each pod holds: a record for each."""
+_RECORDS_PER_POD = len(_HELD)
+
+
+def _records(first: int, last: int, pods: int, nodes: int) -> Iterator[UsageRecord]:
+    """Yield the records of pods that begin all over a month and run for up to five hours."""
+    for pod in range(first, last):
+        tenant = f"tenant-{pod % _TENANTS}"
+        since = _START + pod * _MONTH // pods
+        until = since + _HOUR + pod * 7_777 % (4 * _HOUR)
+        for resource, model, amount in _HELD:
+            yield UsageRecord(
+                tenant,
+                f"queue-{pod % _TENANTS}",
+                "pool",
+                f"team-{pod % _TENANTS}",
+                f"train/job-{pod // 8}",
+                f"train/pod-{pod}",
+                f"00000000-0000-0000-0000-{pod:012}",
+                f"node-{pod % nodes}",
+                resource,
+                model,
+                amount,
+                since,
+                until,
+            )
+
+
+def _measure(nodes: int, pods: int) -> BenchmarkResult:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "journal.db"
+        journal = Journal(str(path))
+        journal.claim()
+        started = time.perf_counter()
+        for first in range(0, pods, _BATCH // _RECORDS_PER_POD):
+            last = min(pods, first + _BATCH // _RECORDS_PER_POD)
+            journal.append(list(_records(first, last, pods, nodes)))
+        ingest = time.perf_counter() - started
+        month = Summary(journal, _START, _START + _MONTH)
+        ragged = Summary(journal, _START + 12_345, _START + _MONTH - 54_321)
+        by = ("tenant", "resource", "model")
+        figures = {
+            "recordsPerSecond": pods * _RECORDS_PER_POD / ingest,
+            "summarySeconds": _seconds(lambda: month.usage(by)),
+            "raggedSummarySeconds": _seconds(lambda: ragged.usage(by)),
+            "tenantRecordsSeconds": _seconds(
+                lambda: list(journal.records(_START, _START + _MONTH, "tenant-7"))
+            ),
+            "gigabytes": sum(file.stat().st_size for file in Path(folder).iterdir()) / 1e9,
+        }
+        journal.close()
+    given = {"nodes": nodes, "pods": pods, "records": pods * _RECORDS_PER_POD}
+    return BenchmarkResult(given, figures)
+
+
+def _seconds(work: Callable[[], object]) -> float:
+    started = time.perf_counter()
+    work()
+    return time.perf_counter() - started
+
+
+usage = Benchmark("the journal of usage: three records a pod", (1000,), 3_333_334, _measure)
