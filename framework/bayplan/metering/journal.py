@@ -23,7 +23,6 @@ from sqlalchemy import (
     bindparam,
     func,
     insert,
-    or_,
     select,
     update,
 )
@@ -252,32 +251,37 @@ class Journal:
                 columns = (table.c.node, series.c.resource, series.c.model)
                 found = select(*columns, func.max(table.c.until))
                 found = found.join(series, series.c.id == table.c.series)
-                for row in connection.execute(
-                    found.where(table.c.until > since).group_by(*columns)
-                ):
+                found = found.where(table.c.series.in_(select(series.c.id)))
+                found = found.where(table.c.until > since).group_by(*columns)
+                for row in connection.execute(found):
                     key = (row[0], row[1], row[2])
                     last[key] = max(row[3], last.get(key, row[3]))
         return last
 
     def records(self, since: int, until: int, tenant: str | None = None) -> Iterator[UsageRecord]:
         """Yield the records that hold anything between two times, whole, in no given order."""
-        found = _overlapping(usage, since, until)
-        if tenant is not None:
-            found = found.where(series.c.tenant == tenant)
-        for record in self._stream(usage, found):
+        for record in self._stream(usage, since, until, tenant):
             assert isinstance(record, UsageRecord)
             yield record
 
     def capacity(self, since: int, until: int) -> Iterator[CapacityRecord]:
         """Yield the records of capacity between two times, whole, in no given order."""
-        for record in self._stream(capacity, _overlapping(capacity, since, until)):
+        for record in self._stream(capacity, since, until):
             assert isinstance(record, CapacityRecord)
             yield record
 
-    def _stream(self, table: Table, found: Select[Any]) -> Iterator[Record]:
+    def _stream(
+        self, table: Table, since: int, until: int, tenant: str | None = None
+    ) -> Iterator[Record]:
+        matching = select(series.c.id)
+        if tenant is not None:
+            matching = matching.where(series.c.tenant == tenant)
         with self.transaction() as connection:
-            for row in connection.execution_options(yield_per=_ROWS).execute(found):
-                yield _record_of(table, row)
+            streamed = connection.execution_options(yield_per=_ROWS)
+            for lasting in tables.overlapping(table, since, until):
+                found = _joined(table).where(table.c.series.in_(matching), lasting)
+                for row in streamed.execute(found):
+                    yield _record_of(table, row)
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[Connection]:
@@ -337,11 +341,6 @@ def _text(labels: Mapping[str, str]) -> str:
 def _joined(table: Table) -> Select[Any]:
     columns = [series.c[name] for name in SERIES_FIELDS]
     return select(table, *columns).join(series, series.c.id == table.c.series)
-
-
-def _overlapping(table: Table, since: int, until: int) -> Select[Any]:
-    lasts = or_(table.c.until.is_(None), table.c.until > since)
-    return _joined(table).where(table.c.since < until, lasts)
 
 
 def _record_of(table: Table, row: Row[Any]) -> Record:

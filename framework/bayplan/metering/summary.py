@@ -13,7 +13,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Column, Connection, Select, Table, case, func, or_, select
+from sqlalchemy import Column, Connection, Select, Table, case, func, select
+from sqlalchemy.sql.elements import ColumnElement
 
 from bayplan.metering.journal import Journal
 from bayplan.metering.tables import (
@@ -23,6 +24,7 @@ from bayplan.metering.tables import (
     days,
     hours,
     join_parts,
+    overlapping,
     series,
     usage,
 )
@@ -152,8 +154,11 @@ class _Query:
         self._table = table
         self._by = [self._column(name).label(f"by_{name}") for name in by]
         # A series is of usage or of capacity; its state tells which.
-        self._matching = [series.c.state == "" if table is usage else series.c.state != ""]
-        self._matching += [self._column(name) == value for name, value in equal.items()]
+        self._of_series = [series.c.state == "" if table is usage else series.c.state != ""]
+        self._of_record: list[ColumnElement[bool]] = []
+        for name, value in equal.items():
+            own = self._of_record if name in RECORD_FIELDS else self._of_series
+            own.append(self._column(name) == value)
 
     def _column(self, name: str) -> Column[Any]:
         if name in series.c and name != "id":
@@ -230,12 +235,14 @@ class _Query:
         begin = case((table.c.since < since, since), else_=table.c.since)
         end = case((open_end, until), else_=table.c.until)
         group = [*self._by, table.c.amount]
-        lasts = or_(table.c.until.is_(None), table.c.until > since)
-        found = self._select([*group, func.sum(end - begin)], table)
-        found = found.where(table.c.since < until, lasts).group_by(*group)
-        for row in connection.execute(found):
-            yield self._key(row), row[-2] * int(row[-1])
+        matching = select(series.c.id).where(*self._of_series)
+        for lasting in overlapping(table, since, until):
+            found = select(*group, func.sum(end - begin)).where(lasting, *self._of_record)
+            found = found.join(series, series.c.id == table.c.series)
+            found = found.where(table.c.series.in_(matching)).group_by(*group)
+            for row in connection.execute(found):
+                yield self._key(row), row[-2] * int(row[-1])
 
     def _select(self, columns: Sequence[Any], table: Table) -> Select[Any]:
         joined = series.join(table, table.c.series == series.c.id)
-        return select(*columns).select_from(joined).where(*self._matching)
+        return select(*columns).select_from(joined).where(*self._of_series)

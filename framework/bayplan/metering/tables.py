@@ -11,6 +11,7 @@ as ``high * 2**32 + low``, which adds up part by part.
 from __future__ import annotations
 
 from sqlalchemy import BigInteger, Column, Index, Integer, MetaData, Table, Text, UniqueConstraint
+from sqlalchemy.sql.elements import ColumnElement
 
 __all__ = [
     "DAY",
@@ -22,6 +23,7 @@ __all__ = [
     "join_parts",
     "journal",
     "metadata",
+    "overlapping",
     "series",
     "split_parts",
     "usage",
@@ -103,6 +105,17 @@ hours = _rollup("hours")
 """``level``: by how much the amount in use rises. ``moment``: what these changes use by the end of
 the hour, in amount times milliseconds."""
 days = _rollup("days")
+
+
+def overlapping(table: Table, since: int, until: int) -> tuple[ColumnElement[bool], ...]:
+    """Return conditions for the rows that hold between two times, each row by one of them.
+
+    Together with one on the series, an index answers each from the end: what ended long ago is not
+    read.
+    """
+    # The sum keeps the index on since from being used, which would read all that is older.
+    begun = table.c.since + 0 < until
+    return begun & (table.c.until > since), begun & table.c.until.is_(None)
 
 
 def split_parts(number: int) -> tuple[int, int]:
