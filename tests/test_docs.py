@@ -105,8 +105,8 @@ def test_every_example_loads(path: Path) -> None:
 
 def test_every_config_is_covered_by_a_test() -> None:
     folders = {path.name for path in (ROOT / "configs").iterdir()}
-    # Those of deploy and crds are tested beside what they deploy.
-    assert folders == {"profiles", "examples", "machines", "deploy", "crds"}
+    # Those of deploy and crds are tested beside what they deploy, prices with the stories.
+    assert folders == {"profiles", "examples", "machines", "deploy", "crds", "prices"}
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from decimal import Decimal
 from typing import Any
 
 from click.testing import CliRunner
@@ -141,3 +142,22 @@ def test_the_line_of_a_queue_has_its_suspended_jobs() -> None:
         ("default/distill", 2, 4),
     ]
     assert (found["queue"]["waiting"], found["queue"]["running"]) == (2, 2)
+
+
+def test_an_elastic_job_grows_makes_way_and_is_billed_to_the_second() -> None:
+    story = str(CONFIGS / "examples" / "pooled-training")
+    prices = str(CONFIGS / "prices" / "gpus.yaml")
+    found = {}
+    for tenant in ("research", "serving"):
+        arguments = [tenant, "2000-01", "--prices", prices, "-f", story, "-o", "json"]
+        result = CliRunner().invoke(cli, ["invoice", *arguments])
+        assert result.exit_code == 0, result.output
+        found[tenant] = json.loads(result.stdout)["total"]
+    # Four replicas of 4 GPUs for an hour, four for 11 minutes and for another hour.
+    research = 4 * 4 * 3600 + 4 * 4 * (660 + 3600)
+    assert found == {
+        "research": str(round(Decimal(2 * research) / 3600, 2)),
+        "serving": str(round(Decimal(2 * 16 * 20 * 60) / 3600, 2)),
+    }
+    result = CliRunner().invoke(cli, ["simulate", "-f", story, "-o", "json"])
+    assert json.loads(result.stdout)["evicted"] == []
