@@ -335,13 +335,15 @@ def test_the_condition_of_a_pod(
 def test_an_event_and_its_count(wire: Wire, real: LiveCluster, about: str) -> None:
     real.apply([node("n")])
     made_pod(wire, real)
-    event = Event("default/p" if about == "Pod" else "n", "Warning", "Tried", "", about=about)
+    key, notes = "default/p" if about == "Pod" else "n", {"num-evicted-pods": "2"}
+    event = Event(key, "Warning", "Tried", "", about=about, annotations=notes)
     wire.carry_out(event, event)
     (found,) = (one for one in real.items(EVENTS) if one["involvedObject"]["kind"] == about)
     told = {key: found[key] for key in ("type", "reason", "count", "reportingInstance")}
     assert told == {"type": "Warning", "reason": "Tried", "count": 2, "reportingInstance": "test"}
     assert found["involvedObject"]["apiVersion"] == "v1"
     assert found["involvedObject"]["uid"]
+    assert found["metadata"]["annotations"] == notes
 
 
 # Gangs and networks ----------------------------------------------------------------------------
