@@ -22,7 +22,7 @@ _EXPECTED = re.compile(r"; retrying$|not followed for now")
 class Scheduler:
     """One process after the other; by default it has the pods of schedulerName ``bayplan``."""
 
-    def __init__(self, kubeconfig: Path, folder: Path, profile: Path = PROFILE) -> None:
+    def __init__(self, kubeconfig: Path, folder: Path, profile: Path = PROFILE, *more: str) -> None:
         self.log = folder / "bayplan.log"
         # Only there it may follow the ConfigMaps of queues.
         content = yaml.safe_load(profile.read_text())
@@ -32,6 +32,7 @@ class Scheduler:
         self._arguments = [
             *(str(BAYPLAN), "run", "--config", str(profile), "--kubeconfig", str(kubeconfig)),
             *("--bind-address", "127.0.0.1:0", "--log-format", "json", "--no-leader-elect"),
+            *more,
         ]
         self._process: subprocess.Popen[bytes] | None = None
 

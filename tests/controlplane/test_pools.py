@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,9 @@ from faces import node
 from live_cluster import Content, LiveCluster
 from plane import wait_until
 from process import PROFILE, Scheduler
+
+from bayplan.metering.journal import Journal
+from bayplan.metering.record import CapacityRecord, UsageRecord
 
 JOBS = "/apis/batch/v1/namespaces/default/jobs"
 ELASTIC = "/apis/bayplan.dev/v1alpha1/namespaces/default/elasticjobs"
@@ -92,7 +97,8 @@ def test_an_elastic_job_grows_makes_way_and_grows_again(
 ) -> None:
     # The nodes have eight cores.
     real.apply([node("n0", pool="p"), pool()])
-    scheduler = Scheduler(real.kubeconfig, tmp_path, profile)
+    usage = str(tmp_path / "usage.db")
+    scheduler = Scheduler(real.kubeconfig, tmp_path, profile, "--usage-journal", usage)
     scheduler.start()
     try:
         real.apply([elastic_job()])
@@ -111,6 +117,8 @@ def test_an_elastic_job_grows_makes_way_and_grows_again(
             and "deletionTimestamp" not in pod["metadata"]
         }
         assert indexes == {"0", "1"}
+        # What is younger than a second is not written yet.
+        wait_until(lambda: recorded(usage, "serving") == 2, "the journal has them", SECONDS)
         scheduler.kill()
         scheduler.start()
         real.client.delete(f"{JOBS}/answer", propagationPolicy="Background")
@@ -119,6 +127,39 @@ def test_an_elastic_job_grows_makes_way_and_grows_again(
     finally:
         scheduler.stop()
     assert scheduler.problems() == []
+    every_core_is_charged_once(usage)
+
+
+def recorded(place: str, tenant: str) -> int:
+    journal = Journal(place, create=False)
+    records = journal.records(0, 2**60, tenant)
+    return sum(one.resource == "cpu" for one in records)
+
+
+def every_core_is_charged_once(place: str) -> None:
+    """Check that the journal has each pod once, and all that the node offered."""
+    journal = Journal(place, create=False)
+    until = journal.heartbeat
+    used = [one for one in journal.records(0, until) if one.resource == "cpu"]
+    pods = Counter(one.pod_uid for one in used)
+    assert set(pods.values()) == {1}, "each pod is one record, although the scheduler was killed"
+    assert {one.tenant for one in used} == {"research", "serving"}
+    assert len(pods) == 4 + 2 + 2
+    offered = [one for one in journal.capacity(0, until) if one.resource == "cpu"]
+    begin = min(one.since for one in offered)
+
+    def total(records: Iterable[UsageRecord | CapacityRecord]) -> int:
+        ends = ((one, until if one.until is None else min(one.until, until)) for one in records)
+        return sum(one.amount * (end - one.since) for one, end in ends)
+
+    assert total(offered) == 8000 * (until - begin), "no gap in what the node offers"
+    assert total(used) <= total(offered)
+    moments = sorted({one.since for one in used} | {one.until for one in used if one.until})
+    for at in moments:
+        held = sum(
+            one.amount for one in used if one.since <= at and (one.until is None or at < one.until)
+        )
+        assert held <= 8000, "never more than the node has"
 
 
 def at(name: str) -> Content:
