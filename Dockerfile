@@ -6,7 +6,7 @@ COPY framework framework
 COPY plugins plugins
 COPY dra dra
 COPY benchmarks benchmarks
-RUN python -m venv /opt/bayplan && /opt/bayplan/bin/pip install --no-cache-dir '.[driver]'
+RUN python -m venv /opt/bayplan && /opt/bayplan/bin/pip install --no-cache-dir '.[driver,postgres]'
 
 FROM python:3.11-slim
 # openssl makes the certificate of the scheduler's page (configs/deploy/scheduler.yaml).
