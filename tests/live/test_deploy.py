@@ -597,7 +597,7 @@ async def elastic_jobs_are_resized(audit: Audit) -> None:
     """Each starts at its minimum or grows, and then makes room for a pod."""
     profile = yaml.safe_load(only("ConfigMap")["data"]["config.yaml"])
     # Objects have real times here, while those of the cluster are virtual.
-    arguments = {"name": "Resizer", "args": {"notice": 0, "shrinkAfter": 0}}
+    arguments = {"name": "Resizer", "args": {"notice": 0, "shrinkAfter": 0, "growAfter": 0}}
     profile["profiles"] = [{"schedulerName": "default-scheduler", "pluginConfig": [arguments]}]
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "profile.yaml")
