@@ -448,7 +448,7 @@ def test_watched_queues_are_shown_again_until_interrupted(
         if len(waits) == 3:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr("bayplan.cli.queue.sleep", sleep)
+    monkeypatch.setattr("bayplan.cli.views.sleep", sleep)
     told = bayplan("queue", "list", "-w", "-o", "json", "--kubeconfig", kubeconfig)
     assert told.exit_code == 0, told.output
     shown = [json.loads(line)["queues"] for line in told.stdout.splitlines()]
