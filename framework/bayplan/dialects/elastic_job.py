@@ -7,13 +7,13 @@ from typing import Any
 from msgspec.structs import replace
 
 from bayplan.api import ElasticJob, Quantity
-from bayplan.api.meta import ObjectMeta
 from bayplan.api.pod import Container, PodSpec
 
 __all__ = [
     "INDEX_LABEL",
     "JOB_LABEL",
     "POOL_LABEL",
+    "PREEMPTIBLE_LABEL",
     "UID_LABEL",
     "job_content",
     "labels_of",
@@ -28,6 +28,8 @@ JOB_LABEL = "bayplan.dev/elastic-job"
 UID_LABEL = "bayplan.dev/elastic-job-uid"
 INDEX_LABEL = "bayplan.dev/replica-index"
 POOL_LABEL = "bayplan.dev/pool"
+PREEMPTIBLE_LABEL = "bayplan.dev/preemptible"
+"""With the value ``false`` a pod is not evicted for another one."""
 _GPU = "nvidia.com/gpu"
 _PORT = "29500"
 _INDEX_ANNOTATION = "batch.kubernetes.io/job-completion-index"
@@ -46,10 +48,15 @@ def pod_name(job: ElasticJob, index: int) -> str:
     return f"{job.metadata.name}-{index}"
 
 
-def labels_of(meta: ObjectMeta, pool: str, index: int) -> dict[str, str]:
+def labels_of(job: ElasticJob, index: int) -> dict[str, str]:
     """Return the labels of a replica's pod, beyond those of its template."""
+    meta, spec = job.metadata, job.spec
     labels = {JOB_LABEL: meta.name, UID_LABEL: meta.uid, INDEX_LABEL: str(index)}
-    return {**labels, POOL_LABEL: pool} if pool else labels
+    if spec.pool:
+        labels[POOL_LABEL] = spec.pool
+    if not spec.preemptible:
+        labels[PREEMPTIBLE_LABEL] = "false"
+    return labels
 
 
 def spec_of(job: ElasticJob) -> PodSpec:
@@ -124,7 +131,7 @@ def job_content(job: ElasticJob, content: dict[str, Any]) -> dict[str, Any]:
             {"name": "RANK", "valueFrom": index} if one == {"name": "RANK", "value": "0"} else one
             for one in container["env"]
         ]
-    labels = labels_of(meta, job.spec.pool, 0)
+    labels = labels_of(job, 0)
     del labels[INDEX_LABEL]
     held = template.get("metadata") or {}
     owner = {

@@ -16,6 +16,7 @@ from bayplan.dialects import (
     scheduler_plugins,
     volcano,
 )
+from bayplan.dialects.elastic_job import PREEMPTIBLE_LABEL
 
 __all__ = ["gang_of", "may_be_evicted", "membership_of"]
 
@@ -75,6 +76,7 @@ _NOT_PREEMPTIBLE = (
     ("scheduling.koordinator.sh/disable-preemptible", "true"),
     ("quota.scheduling.koordinator.sh/preemptible", "false"),
     ("volcano.sh/preemptable", "false"),
+    (PREEMPTIBLE_LABEL, "false"),
 )
 
 

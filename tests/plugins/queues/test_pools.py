@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from bayplan.api import ApiObject, ComputePool, Node, Pod
 from bayplan.api.node import NodeCondition
+from bayplan.cluster.embedded.assembly import start_controllers
 from bayplan.testing import Cluster, make_node, make_object, make_pod
 
 GPU = "nvidia.com/gpu"
@@ -197,3 +198,33 @@ def change(cluster: Cluster, kind: str, which: int, number: int) -> None:
         state = replace(node.status, conditions=(ready,))
         cluster.api.update(replace(node, spec=spec, status=state))
     cluster.schedule()
+
+
+def test_an_elastic_job_that_is_not_preemptible_keeps_its_minimum() -> None:
+    def elastic(preemptible: bool) -> Cluster:
+        container = {"name": "c", "image": "i"}
+        job = make_object(
+            {
+                "apiVersion": "bayplan.dev/v1alpha1",
+                "kind": "ElasticJob",
+                "metadata": {"name": "x", "namespace": "a"},
+                "spec": {
+                    "pool": "p",
+                    "preemptible": preemptible,
+                    "scaling": {"minReplicas": 4, "maxReplicas": 4, "gpuPerReplica": 1},
+                    "template": {"spec": {"containers": [container]}},
+                },
+            }
+        )
+        quotas = [quota("a", 0), quota("b", 4)]
+        cluster = Cluster([*nodes(1), pool(quotas=quotas)])
+        start_controllers(cluster.api)
+        cluster.add(job)
+        cluster.advance(60.0)
+        assert tenants(cluster) == {"a": 4}
+        cluster.add(*pods("b", 4))
+        cluster.advance(300.0)
+        return cluster
+
+    assert tenants(elastic(preemptible=True)) == {"b": 4}
+    assert tenants(elastic(preemptible=False)) == {"a": 4}

@@ -98,7 +98,7 @@ class ElasticJobController:
         held = template_at(self._cluster, owner, owner.spec.template, "template").content
         if held is not None:
             held = {**held, "spec": spec_content(owner, held.get("spec", {}), index)}
-        labels = labels_of(owner.metadata, owner.spec.pool, index)
+        labels = labels_of(owner, index)
         marks = PodOverrides(name=pod_name(owner, index), labels=labels)
         self._children.make(owner, Template(typed, held), marks)
 

@@ -1,1 +1,0 @@
-"""Grows and shrinks elastic jobs, whatever kind they are."""
