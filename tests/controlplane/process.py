@@ -26,7 +26,7 @@ class Scheduler:
         self.log = folder / "bayplan.log"
         # Only there it may follow the ConfigMaps of queues.
         content = yaml.safe_load(profile.read_text())
-        content.setdefault("leaderElection", {})["resourceNamespace"] = "bayplan-system"
+        content.setdefault("leaderElection", {}).setdefault("resourceNamespace", "bayplan-system")
         profile = folder / "process-profile.yaml"
         profile.write_text(yaml.safe_dump(content))
         self._arguments = [

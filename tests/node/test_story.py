@@ -67,7 +67,9 @@ def test_the_whole_chain(node: RealNode, machine: MachineFiles, installed: Drive
     # A GPU that falls off the bus is told where people look.
     machine.news.event(gpus["one"], XID, 79)
     wait_until(lambda: node.health_of("one") == ["Healthy", "Unhealthy"], "the pod's status")
-    assert node.tainted() == {f"gpu-{gpus['one']}": [f"{DRIVER}/xid"]}
+    broken = {f"gpu-{gpus['one']}": [f"{DRIVER}/xid"]}
+    # It is published beside the health that the kubelet is told of.
+    wait_until(lambda: node.tainted() == broken, "the device's taint")
 
     # An update loses no claim: pods run on, and others start meanwhile.
     offered = len(node.devices())
