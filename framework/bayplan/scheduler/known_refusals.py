@@ -41,6 +41,9 @@ class KnownRefusals:
         self._refusals: dict[_Where, Refusal] = {}
         self._attempts: dict[_Where, int] = {}
 
+    def __bool__(self) -> bool:
+        return bool(self._refusals)
+
     def add(
         self, action: int, queue: str, shape: Hashable, size: int, unit: str, now: float
     ) -> None:

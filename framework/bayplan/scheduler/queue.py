@@ -458,7 +458,8 @@ class UnitQueue:
         :param event: one event, no union.
         :param subject: the pod that was placed, changed or removed, None for any other event.
         """
-        if event is not ClusterEvent.POD_PLACED and self._in_line:
+        if event is not ClusterEvent.POD_PLACED and self._refusals:
+            # Also those of a unit that is between two of its actions, and in no line.
             self._refusals.help()
             self._reopen_at = self._refusals.next_time()
         for plugins, units in list(self._unschedulable.items()):

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from bayplan.api import ApiObject, Pod
+from bayplan.api import ApiObject, ObjectMeta, Pod
+from bayplan.api.configmap import ConfigMap
 from bayplan.explain.explanation import explain
 from bayplan.testing import Cluster, make_gang, make_node, make_object, make_pod
 
@@ -237,3 +238,18 @@ def test_what_leaves_makes_room_for_one_and_counts_as_gone_for_the_next() -> Non
         cluster.add(gpu_pod(f"p{index}", "owner"))
         cluster.schedule()
     assert len(cluster.scheduler.evictor.evicted) == 2
+
+
+@pytest.mark.parametrize("steps", range(8))
+def test_a_queue_that_goes_while_a_job_tries_its_actions_lets_it_go(steps: int) -> None:
+    label = {"bayplan.dev/queue": "a"}
+    meta = ObjectMeta(name="queue-a", namespace="default", labels=label)
+    pods = [make_pod(f"p{index}", cpu=1, labels=label) for index in range(4)]
+    queue = ConfigMap(meta, {"maxCapacity": "{cpu: 3}"})
+    cluster = Cluster([make_node("n", cpu=8), queue, *pods])
+    for _ in range(steps):
+        cluster.api.deliver()
+        cluster.scheduler.step()
+    cluster.api.delete(ConfigMap, "default/queue-a")
+    cluster.advance(30.0)
+    assert len(cluster.placements()) == 4
