@@ -107,7 +107,13 @@ async def check(paths: list[str], profile: Path | None) -> None:
     assert got == expected
 
 
-AT_THEIR_TIME = ("pooled-training", "queues-arrivals", "queues-fair-share", "workloads")
+AT_THEIR_TIME = (
+    "pooled-training",
+    "queues-arrivals",
+    "queues-fair-share",
+    "queues-suspended-jobs",
+    "workloads",
+)
 """Which of equal nodes a pod gets depends on when its controller made it, or when it arrives."""
 
 NOT_FOLLOWED = "queues-plain-"
