@@ -225,14 +225,17 @@ def by_queue(cluster: LiveCluster) -> Counter[str]:
     return Counter(name.partition("-")[0] for name in cluster.placements())
 
 
-@pytest.mark.parametrize("name", SYSTEMS)
-def test_jobs_in_queues_survive_a_scheduler_that_is_killed(
-    name: str, real: LiveCluster, tmp_path: Path
-) -> None:
-    system = SYSTEMS[name]
+FULL = dict.fromkeys(QUEUES, MOST)
+
+
+@contextmanager
+def full_queues(real: LiveCluster, system: System, folder: Path) -> Iterator[Scheduler]:
+    """Fill all queues, kill the scheduler meanwhile; in the end nothing is bound twice or beyond.
+
+    Yields the scheduler, which runs.
+    """
     real.apply([*nodes(NODES), *(one for queue in QUEUES for one in system.queue(queue))])
-    scheduler = Scheduler(real.kubeconfig, tmp_path)
-    full = dict.fromkeys(QUEUES, MOST)
+    scheduler = Scheduler(real.kubeconfig, folder)
     with QueueHistory(real.client) as history:
         scheduler.start()
         try:
@@ -240,61 +243,55 @@ def test_jobs_in_queues_survive_a_scheduler_that_is_killed(
                 wait_until(lambda: sum(by_queue(real).values()) >= 15, "some are bound", SECONDS)
                 scheduler.kill()
                 scheduler.start()
-            wait_until(lambda: by_queue(real) == full, "the queues are full", SECONDS)
-            statuses_say(real, system, PODS_OF_QUEUE)
-            done = [pod for pod in real.placements() if pod.startswith("q0-")]
-            for pod in done:
-                real.client.delete(f"{PODS}/{pod}", gracePeriodSeconds=0)
-            scheduler.kill()
-            scheduler.start()
-            wait_until(
-                lambda: by_queue(real) == full and not set(done) & set(real.placements()),
-                "others have taken their places",
-                SECONDS,
-            )
-            statuses_say(real, system, PODS_OF_QUEUE, q0=PODS_OF_QUEUE - MOST)
+            wait_until(lambda: by_queue(real) == FULL, "the queues are full", SECONDS)
+            yield scheduler
         finally:
             scheduler.stop()
         assert history.problems == []
         assert scheduler.problems() == []
         assert set(bindings_told(real).values()) <= {1}
+
+
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_jobs_in_queues_survive_a_scheduler_that_is_killed(
+    name: str, real: LiveCluster, tmp_path: Path
+) -> None:
+    system = SYSTEMS[name]
+    with full_queues(real, system, tmp_path) as scheduler:
+        statuses_say(real, system, PODS_OF_QUEUE)
+        done = [pod for pod in real.placements() if pod.startswith("q0-")]
+        for pod in done:
+            real.client.delete(f"{PODS}/{pod}", gracePeriodSeconds=0)
+        scheduler.kill()
+        scheduler.start()
+        wait_until(
+            lambda: by_queue(real) == FULL and not set(done) & set(real.placements()),
+            "others have taken their places",
+            SECONDS,
+        )
+        statuses_say(real, system, PODS_OF_QUEUE, q0=PODS_OF_QUEUE - MOST)
 
 
 def test_suspended_jobs_survive_a_scheduler_that_is_killed(
     real: LiveCluster, tmp_path: Path
 ) -> None:
     system = System(cluster_queue, suspended_job, kueue_said)
-    real.apply([*nodes(NODES), *(one for queue in QUEUES for one in system.queue(queue))])
     real.used(head(KUEUE, "Workload", "any"))
-    scheduler = Scheduler(real.kubeconfig, tmp_path)
-    full = dict.fromkeys(QUEUES, MOST)
-    with QueueHistory(real.client) as history:
+    with full_queues(real, system, tmp_path) as scheduler:
+        statuses_say(real, system, JOBS)
+        assert_admitted_as_they_run(real)
+        done = jobs_that_run(real, "q0-")
+        for job in done:
+            real.client.delete(f"{BATCH_JOBS}/{job}", propagationPolicy="Background")
+        scheduler.kill()
         scheduler.start()
-        try:
-            with creating(real, list(jobs(system))):
-                wait_until(lambda: sum(by_queue(real).values()) >= 15, "some are bound", SECONDS)
-                scheduler.kill()
-                scheduler.start()
-            wait_until(lambda: by_queue(real) == full, "the queues are full", SECONDS)
-            statuses_say(real, system, JOBS)
-            assert_admitted_as_they_run(real)
-            done = jobs_that_run(real, "q0-")
-            for job in done:
-                real.client.delete(f"{BATCH_JOBS}/{job}", propagationPolicy="Background")
-            scheduler.kill()
-            scheduler.start()
-            wait_until(
-                lambda: by_queue(real) == full and not done & jobs_that_run(real, "q0-"),
-                "others have taken their places",
-                SECONDS,
-            )
-            statuses_say(real, system, JOBS, q0=JOBS - len(done))
-            assert_admitted_as_they_run(real)
-        finally:
-            scheduler.stop()
-        assert history.problems == []
-        assert scheduler.problems() == []
-        assert set(bindings_told(real).values()) <= {1}
+        wait_until(
+            lambda: by_queue(real) == FULL and not done & jobs_that_run(real, "q0-"),
+            "others have taken their places",
+            SECONDS,
+        )
+        statuses_say(real, system, JOBS, q0=JOBS - len(done))
+        assert_admitted_as_they_run(real)
 
 
 CONFIG_MAPS = "/api/v1/namespaces/bayplan-system/configmaps"
