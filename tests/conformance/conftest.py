@@ -23,6 +23,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="append",
         help="cases of queues of Volcano, Koordinator, KAI and Kueue; may be given several times",
     )
+    parser.addoption(
+        "--fraction-vectors",
+        action="append",
+        help="cases of shares of cards of HAMi, Koordinator and KAI; may be given several times",
+    )
 
 
 _SYSTEMS = {

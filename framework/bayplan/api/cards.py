@@ -1,0 +1,106 @@
+"""Cards (GPUs and other accelerators) that pods share, in one vocabulary for every contract.
+
+Compute is counted in thousandths of a card, memory in bytes. A *slot* is the right of one container
+to use a card; a card with one slot is not shared.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+__all__ = ["MEBIBYTE", "WHOLE", "Card", "CardUse", "Partition", "PartitionProfile", "Share"]
+
+WHOLE = 1000
+"""The compute of a whole card."""
+MEBIBYTE = 1 << 20
+
+
+@dataclass(frozen=True)
+class PartitionProfile:
+    """A kind of partition that a card can be divided into, such as MIG's ``2g.10gb``.
+
+    ``slices`` are the compute slices that it takes; ``starts`` the memory slices at which it may
+    begin, each time for ``size`` memory slices. ``memory`` is in bytes, ``compute`` in thousandths
+    of the card, ``most`` how many of them one card can hold (0: no limit but the slices).
+    """
+
+    name: str
+    memory: int
+    compute: int
+    slices: int
+    starts: tuple[int, ...]
+    size: int
+    most: int = 0
+
+
+@dataclass(frozen=True, order=True)
+class Partition:
+    """A partition of a card: its profile by name, and the memory slices that it takes."""
+
+    profile: str
+    start: int
+    size: int
+
+
+@dataclass(frozen=True)
+class Card:
+    """A card of a node as it is offered to pods.
+
+    ``index`` is its place on the node (the minor of its device file). ``compute`` and ``memory``
+    are what may be given out in all: more than the card has where a contract oversubscribes it;
+    ``memory`` is 0 where it is not known. ``mode`` is how it is shared ("" for the contract's
+    default, else such as "hami-core", "mig" or "mps"); ``profiles`` are the partitions that it can
+    be divided into.
+    """
+
+    index: int
+    uuid: str = ""
+    model: str = ""
+    compute: int = WHOLE
+    memory: int = 0
+    slots: int = 1
+    numa: int | None = None
+    healthy: bool = True
+    cordoned: bool = False
+    mode: str = ""
+    profiles: tuple[PartitionProfile, ...] = ()
+
+
+@dataclass(frozen=True)
+class Share:
+    """What one container (or a pod as a whole) holds of one card.
+
+    ``container`` counts init containers first, then containers; -1 stands for the whole pod.
+    """
+
+    card: int
+    compute: int
+    memory: int = 0
+    slots: int = 1
+    container: int = -1
+    partition: Partition | None = None
+
+
+@dataclass(frozen=True)
+class CardUse:
+    """What is taken of one card, by all shares together."""
+
+    compute: int = 0
+    memory: int = 0
+    slots: int = 0
+    partitions: tuple[Partition, ...] = field(default=())
+
+    def plus(self, share: Share) -> CardUse:
+        """Return the use with one share more."""
+        own = (share.partition,) if share.partition is not None else ()
+        return CardUse(
+            self.compute + share.compute,
+            self.memory + share.memory,
+            self.slots + share.slots,
+            tuple(sorted((*self.partitions, *own))),
+        )
+
+    @property
+    def idle(self) -> bool:
+        """Whether nobody uses the card."""
+        return not (self.compute or self.memory or self.slots)

@@ -1,0 +1,90 @@
+"""What a contract for shares of cards has to answer; each system's is a module of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from bayplan import PodInfo
+from bayplan.api import Node
+from bayplan.api.cards import Card, CardUse, Share
+from bayplan.cluster.protocol import Write
+
+__all__ = ["CardContract", "CardRequest", "Choice", "NodeCards", "Written"]
+
+
+@dataclass(frozen=True)
+class NodeCards:
+    """The cards of a node and what is taken of each, in the order of their indices.
+
+    ``labels`` are those of the node that its contract reads.
+    """
+
+    cards: tuple[Card, ...]
+    used: tuple[CardUse, ...]
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class CardRequest:
+    """What a pod requests by one contract.
+
+    ``cards`` is the number of cards, ``compute`` and ``memory`` what it needs of each of them (in
+    thousandths, and bytes; ``share`` is the part of a card's memory, 0 to 1, where the memory
+    follows the card's size). A pod is refused where fewer than ``cards`` cards have as much left:
+    these numbers are what columns compare, a lower bound of what ``CardContract.choose`` decides.
+    ``detail`` holds whatever else the contract needs; equal requests are placed alike.
+    """
+
+    contract: str
+    cards: int
+    compute: int = 0
+    memory: int = 0
+    share: float = 0.0
+    detail: Hashable = None
+    problem: str = ""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The shares that a pod would get on a node, or the reason why it gets none."""
+
+    shares: tuple[Share, ...] = ()
+    reason: str = ""
+    resolvable: bool = True
+
+
+@dataclass(frozen=True)
+class Written:
+    """What binding a pod writes: its annotations and labels, and other objects first."""
+
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    labels: Mapping[str, str] = field(default_factory=dict)
+    writes: Sequence[Write] = ()
+
+
+class CardContract(Protocol):
+    """How one system's pods ask for shares, its nodes offer them, and its runtime is told."""
+
+    name: str
+
+    def request(self, pod: PodInfo) -> CardRequest | None:
+        """Return what a pod requests by this contract; None if it does not use it.
+
+        What cannot be read becomes the ``problem`` of the request.
+        """
+
+    def cards(self, node: Node) -> tuple[Card, ...] | str | None:
+        """Return the cards that a node offers, None if nothing describes them; a text is wrong."""
+
+    def held(self, pod: PodInfo, cards: Sequence[Card]) -> tuple[Share, ...] | str:
+        """Return what a placed pod holds, by what its annotations say; a text is wrong."""
+
+    def choose(self, pod: PodInfo, request: CardRequest, node: NodeCards) -> Choice:
+        """Choose the shares for a pod on a node in a certain state."""
+
+    def written(
+        self, pod: PodInfo, node: Node, cards: Sequence[Card], own: Sequence[Share]
+    ) -> Written:
+        """Return what tells the runtime which shares the pod got."""
