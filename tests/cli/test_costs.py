@@ -9,6 +9,7 @@ from bills import GPU, H100, price_file, version
 from click.testing import CliRunner, Result
 
 from bayplan.cli import cli
+from bayplan.errors import InputError
 
 CLUSTER = f"""
 apiVersion: v1
@@ -68,3 +69,84 @@ def test_a_simulation_says_what_it_earns_and_idles(tmp_path: Path) -> None:
     assert head == "Costs  in EUR"
     assert "vision" in shown
     assert "148.00" in shown
+
+
+# Several policies -----------------------------------------------------------------------------
+
+QUEUE = """---
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: lab, namespace: queues, labels: {bayplan.dev/queue: lab}}
+data: {maxCapacity: "{nvidia.com/gpu: 4}"}
+"""
+JOBS = "name,queue,arrival,duration,priority,nvidia.com/gpu\n" + "".join(
+    f"{name},lab,{at},{duration},{priority},4\n"
+    for name, at, duration, priority in (
+        ("early", 0, "1h", 0),
+        ("urgent", 600, "30m", 100),
+    )
+)
+
+
+def compared(folder: Path, *arguments: str) -> Result:
+    (folder / "cluster.yaml").write_text(CLUSTER + QUEUE)
+    (folder / "jobs.csv").write_text(JOBS)
+    for policy in ("fifo", "priority"):
+        args = f"{{configmap: {{policy: {policy}, preempt: {str(policy != 'fifo').lower()}}}}}"
+        (folder / f"{policy}.yaml").write_text(
+            "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n"
+            "profiles:\n- schedulerName: default-scheduler\n  pluginConfig:\n"
+            f"  - {{name: Queues, args: {args}}}\n"
+        )
+    given = ["simulate", "-f", str(folder / "cluster.yaml"), *arguments]
+    for policy in ("fifo", "priority"):
+        given += ["--config", str(folder / f"{policy}.yaml")]
+    return CliRunner().invoke(cli, given, catch_exceptions=False)
+
+
+def test_policies_are_compared_over_the_time_of_the_longest(tmp_path: Path) -> None:
+    prices = price_file(tmp_path, version("2000-01-01", prices=ENTRIES))
+    jobs = ("--arrivals", str(tmp_path / "jobs.csv"))
+    shown = compared(tmp_path, *jobs, "--prices", str(prices), "-o", "json")
+    fifo, priority = json.loads(shown.stdout)["policies"]
+    assert (fifo["policy"], priority["policy"]) == (
+        str(tmp_path / "fifo.yaml"),
+        str(tmp_path / "priority.yaml"),
+    )
+    # In order of arrival, the urgent job waits for 50 minutes, and all is done after 90.
+    assert (fifo["wait"]["max"], fifo["evicted"]) == (3000, 0)
+    assert fifo["costs"]["total"] == "24.00"
+    # By priority, the other one is evicted after 10 minutes, with 30 seconds to end, and starts
+    # over after 30 minutes.
+    assert (priority["wait"]["started"], priority["wait"]["max"]) == (3, 1830)
+    assert priority["evicted"] == 1
+    assert priority["costs"]["total"] == "26.80"
+    # Both runs count the same time, 8 GPUs at 4 an hour; billed and idle add up to that.
+    assert fifo["seconds"] == priority["seconds"]
+    hours = fifo["seconds"] / 3600
+    for one in (fifo, priority):
+        billed, idle = float(one["costs"]["total"]), float(one["costs"]["idle"])
+        assert abs(billed + idle - 32 * hours) < 0.011
+        assert abs(one["utilisation"][GPU] - billed / (32 * hours)) < 0.001
+
+
+def test_policies_are_compared_without_prices(tmp_path: Path) -> None:
+    shown = compared(tmp_path, "--arrivals", str(tmp_path / "jobs.csv")).stdout
+    head, names, *rows = shown.splitlines()
+    assert head.startswith("Policies  over 1")
+    assert names.split() == [str(tmp_path / "fifo.yaml"), str(tmp_path / "priority.yaml")]
+    figures = {row[:20].strip(): row[20:].split() for row in rows}
+    assert figures["jobs started"] == ["2", "3"]
+    assert figures["wait, longest"] == ["50m", "30m"]
+    assert not any("billed" in row or "idle" in row for row in rows)
+
+
+def test_what_is_about_one_run_needs_one_policy(tmp_path: Path) -> None:
+    for option, value in (("--report", "page.html"), ("--trace", "default/p")):
+        result = CliRunner().invoke(
+            cli, ["simulate", "-f", ".", "--config", "a", "--config", "b", option, value]
+        )
+        assert isinstance(result.exception, InputError | SystemExit)
+        assert f"{option}: is about one run: give one --config" in (
+            result.output + str(result.exception)
+        )

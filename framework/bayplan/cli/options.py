@@ -28,7 +28,7 @@ __all__ = [
     "Duration",
     "check_readable",
     "cluster_options",
-    "input_options",
+    "compared_input_options",
     "optional_input_options",
     "output_option",
     "profiles",
@@ -58,14 +58,35 @@ class Duration(click.ParamType[float]):
             self.fail(str(exc), param, ctx)
 
 
-def input_options(function: F) -> F:
-    """Add -f (required), --config, --plugins-dir, --until and --seed."""
-    return _with_input(function, required=True)
+def compared_input_options(function: F) -> F:
+    """Add -f (required), --config (repeatable), --plugins-dir, --until and --seed."""
+    return _with_input(
+        function,
+        required=True,
+        config=click.option(
+            "--config",
+            "configs",
+            type=click.Path(path_type=Path),
+            multiple=True,
+            metavar="FILE",
+            help="The profile file. Without it, every pod is placed, whatever its schedulerName. "
+            "Repeat it to compare what several make of the same work.",
+        ),
+    )
 
 
 def optional_input_options(function: F) -> F:
-    """Add the options of ``input_options``, with -f optional."""
-    return _with_input(function, required=False)
+    """Add -f, --config, --plugins-dir, --until and --seed, all of them optional."""
+    return _with_input(
+        function,
+        required=False,
+        config=click.option(
+            "--config",
+            type=click.Path(path_type=Path),
+            metavar="FILE",
+            help="The profile file. Without it, every pod is placed, whatever its schedulerName.",
+        ),
+    )
 
 
 def cluster_options(function: F) -> F:
@@ -82,8 +103,8 @@ def cluster_options(function: F) -> F:
     return kubeconfig(context(function))
 
 
-def _with_input(function: F, required: bool) -> F:
-    options = [
+def _with_input(function: F, required: bool, config: Callable[[F], F]) -> F:
+    options: list[Callable[[F], F]] = [
         click.option(
             "-f",
             "--filename",
@@ -93,12 +114,7 @@ def _with_input(function: F, required: bool) -> F:
             metavar="PATH",
             help="A manifest file, a folder of manifests, or - for standard input. Repeatable.",
         ),
-        click.option(
-            "--config",
-            type=click.Path(path_type=Path),
-            metavar="FILE",
-            help="The profile file. Without it, every pod is placed, whatever its schedulerName.",
-        ),
+        config,
         click.option(
             "--plugins-dir",
             type=click.Path(path_type=Path),

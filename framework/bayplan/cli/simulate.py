@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from bayplan.cli.options import input_options, output_option, simulate
+from bayplan.cli.options import compared_input_options, output_option, simulate
 from bayplan.errors import InputError, did_you_mean
 from bayplan.naming import counted
 
@@ -24,7 +24,7 @@ _PENDING = 3
 
 
 @click.command(name="simulate")
-@input_options
+@compared_input_options
 @output_option
 @click.option(
     "--report",
@@ -53,7 +53,7 @@ _PENDING = 3
 @click.option("--trace", metavar="NS/POD", help="Print each hook that runs for one pod.")
 def command(
     paths: tuple[str, ...],
-    config: Path | None,
+    configs: tuple[Path, ...],
     plugins_dir: Path | None,
     until: float | None,
     seed: int,
@@ -64,9 +64,18 @@ def command(
     price_file: Path | None,
     trace: str | None,
 ) -> None:
-    """Place the pods of manifest files on an embedded cluster, in virtual time."""
+    """Place the pods of manifest files on an embedded cluster, in virtual time.
+
+    With several profile files, print what each of them would earn, leave idle, and let wait.
+    """
     from bayplan.cli import render
 
+    if len(configs) > 1:
+        _refuse_details(report, trace)
+        _compare(
+            configs, paths, plugins_dir, until, seed, arrivals, price_file, output, fail_on_pending
+        )
+        return
     page_only = report is not None and str(report) == "-"
     if page_only and output == "json":
         raise InputError("--report - and -o json both write to standard output; give a file")
@@ -74,7 +83,7 @@ def command(
     with render.progress() as progress:
         simulation, manifests = simulate(
             paths,
-            config,
+            next(iter(configs), None),
             plugins_dir,
             until,
             seed,
@@ -114,6 +123,51 @@ def command(
     if unwritten is not None:
         raise unwritten
     if fail_on_pending and (simulation.pending() or simulation.refused()):
+        sys.exit(_PENDING)
+
+
+def _refuse_details(report: Path | None, trace: str | None) -> None:
+    """Raise InputError for options that are about one run."""
+    for option, value in (("--report", report), ("--trace", trace)):
+        if value is not None:
+            raise InputError("is about one run: give one --config", option)
+
+
+def _compare(
+    configs: tuple[Path, ...],
+    paths: tuple[str, ...],
+    plugins_dir: Path | None,
+    until: float | None,
+    seed: int,
+    arrivals: Path | None,
+    price_file: Path | None,
+    output: str,
+    fail_on_pending: bool,
+) -> None:
+    """Print what becomes of the same work with each profile file."""
+    from bayplan.billing.prices import load_prices
+    from bayplan.cli.comparison import print_outcomes
+    from bayplan.metering.journal import Journal
+    from bayplan.simulation.comparison import Run, outcomes
+
+    if "-" in paths:
+        raise InputError("is read once: give a file to compare several --config", "-f -")
+    prices = None if price_file is None else load_prices(price_file)
+    runs = []
+    for config in configs:
+        journal = Journal()
+        simulation, _ = simulate(
+            paths, config, plugins_dir, until, seed, arrivals=arrivals, journal=journal
+        )
+        runs.append(Run(str(config), simulation, journal))
+    found = outcomes(runs, prices)
+    if output == "json":
+        json.dump({"policies": [one.as_json() for one in found]}, sys.stdout, indent=2)
+        print()
+    else:
+        print_outcomes(found)
+    unplaced = any(run.simulation.pending() or run.simulation.refused() for run in runs)
+    if fail_on_pending and unplaced:
         sys.exit(_PENDING)
 
 

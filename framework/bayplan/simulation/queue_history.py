@@ -98,6 +98,9 @@ class QueueHistory(Observer):
     def __init__(self) -> None:
         self._scheduler: Scheduler | None = None
         self._waits: JobWaits | None = None
+        self._waited_for: list[float] = []
+        self.evictions = 0
+        """How many pods, and workloads of Kueue, were evicted."""
         self._tracks: dict[Key, _Track] = {}
         self._capacity: Mapping[str, float] = {}
         self._columns: set[str] = set()
@@ -126,21 +129,32 @@ class QueueHistory(Observer):
             self._waits.started(pod)
 
     def evicted(self, pod: PodInfo, reason: str) -> None:
-        """Count an evicted pod in its queue and its ancestors."""
+        """Count an evicted pod, also in its queue and its ancestors."""
+        self.evictions += 1
         for track in self._path(pod):
             track.evictions += 1
 
     def _waited(self, pod: PodInfo, seconds: float) -> None:
-        assert self._scheduler is not None
-        # Workloads of Kueue tell their own waits: their pods come only after it.
-        told = bool(self._scheduler.snapshot.objects(KueueWorkload))
+        if self._is_told_by_workload(pod):
+            return
+        self._waited_for.append(seconds)
         for track in self._path(pod):
-            if track.report.system != _KUEUE or not told:
-                track.waits.append(seconds)
+            track.waits.append(seconds)
+
+    def _is_told_by_workload(self, pod: PodInfo) -> bool:
+        """Tell whether a workload of Kueue tells a pod's wait: its pods come only after it."""
+        assert self._scheduler is not None
+        queue = self._scheduler.queue_of(Unit(pod.gang or pod.key, [pod])) or ""
+        told = bool(self._scheduler.snapshot.objects(KueueWorkload))
+        return told and queue.startswith(f"{_KUEUE}/")
 
     def _workload_changed(self, old: KueueWorkload | None, new: KueueWorkload | None) -> None:
         self._mark()
         for one in reached(old, new):
+            if one.condition == ADMITTED:
+                self._waited_for.append(one.waited)
+            elif one.condition == EVICTED:
+                self.evictions += 1
             for track in self._up_from((_KUEUE, one.queue)):
                 if one.condition == ADMITTED:
                     track.waits.append(one.waited)
@@ -233,6 +247,15 @@ class QueueHistory(Observer):
         ]
         satisfied = [q.satisfaction for q in queues if q.leaf and q.satisfaction is not None]
         return Statistics(until, queues, self._utilisation(until), jain(satisfied))
+
+    def waits(self) -> Waits:
+        """Return how long all jobs waited up to now, in queues or not."""
+        if self._waits is None or self._scheduler is None:
+            return Waits.of((), ())
+        pods = self._waits.waiting()
+        waiting = [seconds for pod, seconds in pods if not self._is_told_by_workload(pod)]
+        workloads = waiting_workloads(self._scheduler.snapshot, self._scheduler.unix_time)
+        return Waits.of(self._waited_for, [*waiting, *(seconds for _, seconds in workloads)])
 
     def _utilisation(self, until: float) -> dict[str, float]:
         """Return how much of each resource the roots used, as a part of what the nodes offer."""

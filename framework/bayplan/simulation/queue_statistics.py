@@ -13,7 +13,7 @@ __all__ = ["QueueStatistics", "Statistics", "Waits", "jain"]
 
 @dataclass(frozen=True)
 class Waits:
-    """How long the jobs of a queue waited, in seconds; None without any job.
+    """How long jobs waited, in seconds; None without any job.
 
     Jobs that still wait count with their wait so far, so that starving shows. ``started`` and
     ``waiting`` are their numbers; an evicted job counts again.
@@ -33,6 +33,16 @@ class Waits:
             return Waits(None, None, None, 0, 0)
         p50, p95 = np.percentile(waits, (50, 95)).tolist()
         return Waits(p50, p95, max(waits), len(started), len(waiting))
+
+    def as_json(self) -> dict[str, Any]:
+        """Return a JSON object; times are seconds."""
+        return {
+            "p50": _rounded(self.p50),
+            "p95": _rounded(self.p95),
+            "max": _rounded(self.longest),
+            "started": self.started,
+            "waiting": self.waiting,
+        }
 
 
 @dataclass(frozen=True)
@@ -65,13 +75,7 @@ class QueueStatistics:
             "parent": self.parent,
             "share": [[round(at, 3), round(share, 6)] for at, share in self.share],
             "meanShare": round(self.mean_share, 6),
-            "wait": {
-                "p50": _rounded(self.waits.p50),
-                "p95": _rounded(self.waits.p95),
-                "max": _rounded(self.waits.longest),
-                "started": self.waits.started,
-                "waiting": self.waits.waiting,
-            },
+            "wait": self.waits.as_json(),
             "utilisation": _rounded(self.utilisation),
             "satisfaction": _rounded(self.satisfaction),
             "evictions": self.evictions,

@@ -28,7 +28,7 @@ from bayplan.profiles.loading import ProfileSet
 from bayplan.scheduler.scheduler import Scheduler
 from bayplan.scheduler.virtual_time import VirtualTime
 from bayplan.simulation.queue_history import QueueHistory
-from bayplan.simulation.queue_statistics import Statistics
+from bayplan.simulation.queue_statistics import Statistics, Waits
 from bayplan.snapshot import NodeTable
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ class Simulation:
         start = self.cluster.start.timestamp()
         meter = Meter(
             journal,
-            lambda: start + max(self.cluster.now, self._ended_at),
+            lambda: start + self.ended_at,
             self.scheduler.queue_name_of,
         )
         self.cluster.watch(meter.handle)
@@ -131,6 +131,20 @@ class Simulation:
     def queue_statistics(self) -> Statistics | None:
         """Return what happened to the queues up to now; None without queues."""
         return self._queues.statistics()
+
+    def waits(self) -> Waits:
+        """Return how long jobs waited up to now, in queues or not."""
+        return self._queues.waits()
+
+    @property
+    def evictions(self) -> int:
+        """How many pods, and workloads of Kueue, were evicted."""
+        return self._queues.evictions
+
+    @property
+    def ended_at(self) -> float:
+        """The end of the run, in virtual seconds."""
+        return max(self.cluster.now, self._ended_at)
 
     def annotations(self) -> dict[str, dict[str, str]]:
         """Return the annotations about GPUs that bound pods got, by pod."""
@@ -176,11 +190,20 @@ class Simulation:
         time_.advance(self._horizon() if self._until is None else self._until, idle=False)
         while self._until is None and self._last_arrival and self.cluster.clock.next_time(False):
             time_.advance(self._horizon(), idle=False)
-        self._ended_at = self._until or 0.0
+        self._end_at(self._until or 0.0)
+        self.wall_seconds += time.perf_counter() - started
+
+    def outlast(self, until: float) -> None:
+        """Let time pass up to a time in virtual seconds, so that runs end at the same time."""
+        VirtualTime(self.cluster, self.scheduler, on_settled=self._look).advance(until)
+        self.cluster.clock.advance(until)
+        self._end_at(until)
+
+    def _end_at(self, until: float) -> None:
+        self._ended_at = until
         if self._meter is not None:
             self._meter.settle()
             self._meter.flush()
-        self.wall_seconds += time.perf_counter() - started
 
     def _horizon(self) -> float:
         """Return how far to run: well beyond what is due next, if work arrives over time."""
