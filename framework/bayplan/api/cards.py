@@ -6,6 +6,7 @@ to use a card; a card with one slot is not shared.
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass, field
 
 __all__ = ["MEBIBYTE", "WHOLE", "Card", "CardUse", "Partition", "PartitionProfile", "Share"]
@@ -46,11 +47,13 @@ class Partition:
 class Card:
     """A card of a node as it is offered to pods.
 
-    ``index`` is its place on the node (the minor of its device file). ``compute`` and ``memory``
-    are what may be given out in all: more than the card has where a contract oversubscribes it;
-    ``memory`` is 0 where it is not known. ``mode`` is how it is shared ("" for the contract's
-    default, else such as "hami-core", "mig" or "mps"); ``profiles`` are the partitions that it can
-    be divided into.
+    ``index`` is its place on the node (the minor of its device file), unique among all kinds of
+    cards there. ``kind`` is "gpu", or the kind of another device, such as "rdma", that offers
+    neither compute nor memory. ``compute`` and ``memory`` are what may be given out in all: more
+    than the card has where a contract oversubscribes it; ``memory`` is 0 where it is not known.
+    ``mode`` is how it is shared ("" for the contract's default, else such as "hami-core", "mig" or
+    "mps"); ``profiles`` are the partitions that it can be divided into. ``detail`` is whatever else
+    its contract knows about it.
     """
 
     index: int
@@ -64,6 +67,8 @@ class Card:
     cordoned: bool = False
     mode: str = ""
     profiles: tuple[PartitionProfile, ...] = ()
+    kind: str = "gpu"
+    detail: Hashable = None
 
 
 @dataclass(frozen=True)
@@ -71,6 +76,7 @@ class Share:
     """What one container (or a pod as a whole) holds of one card.
 
     ``container`` counts init containers first, then containers; -1 stands for the whole pod.
+    ``detail`` is whatever else its contract gave with it, such as virtual functions.
     """
 
     card: int
@@ -79,25 +85,29 @@ class Share:
     slots: int = 1
     container: int = -1
     partition: Partition | None = None
+    detail: Hashable = None
 
 
 @dataclass(frozen=True)
 class CardUse:
-    """What is taken of one card, by all shares together."""
+    """What is taken of one card, by all shares together; ``details`` are theirs, in any order."""
 
     compute: int = 0
     memory: int = 0
     slots: int = 0
     partitions: tuple[Partition, ...] = field(default=())
+    details: tuple[Hashable, ...] = ()
 
     def plus(self, share: Share) -> CardUse:
         """Return the use with one share more."""
         own = (share.partition,) if share.partition is not None else ()
+        detail = (share.detail,) if share.detail is not None else ()
         return CardUse(
             self.compute + share.compute,
             self.memory + share.memory,
             self.slots + share.slots,
             tuple(sorted((*self.partitions, *own))),
+            (*self.details, *detail),
         )
 
     @property
