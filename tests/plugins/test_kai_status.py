@@ -7,6 +7,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from bayplan.api import ApiObject, KaiPodGroup, KaiQueue, Pod, Quantity
+from bayplan.api.pod import SchedulingGate
 from bayplan.api.podgroup import SchedulingCondition
 from bayplan.api.queue_objects import KaiQueueCondition
 from bayplan.cluster.protocol import Event
@@ -82,7 +83,10 @@ def test_a_group_beyond_a_limit_says_so_with_the_amounts_of_its_queue() -> None:
     assert one.last_transition_time is not None
     (why,) = one.reasons
     assert why.reason == "OverLimit"
-    assert "limit of nvidia.com/gpu exceeded" in why.message
+    assert why.message == (
+        "top quota has reached the allowable limit of GPUs. "
+        "Limit is 3 GPUs, currently 0 GPUs allocated and workload requested 4 GPUs"
+    )
     assert why.details is not None
     details = why.details.queue_details
     assert details is not None
@@ -100,6 +104,11 @@ def test_a_group_that_nothing_may_preempt_names_the_quota() -> None:
     (one,) = conditions(cluster, "g")
     (why,) = one.reasons
     assert why.reason == "NonPreemptibleOverQuota"
+    assert why.message == (
+        "Non-preemptible workload is over quota. Workload requested 3 GPUs, but a quota is 2 GPUs, "
+        "while 0 GPUs are already allocated for non-preemptible pods. "
+        "Use a preemptible workload to go over quota."
+    )
     assert why.details is not None
     assert why.details.queue_details is not None
     asked = why.details.queue_details.pod_group_requested_non_preemptible_resources
@@ -162,6 +171,95 @@ def test_a_group_that_lacks_members_has_no_condition() -> None:
     assert conditions(cluster, "g") == ()
 
 
+def test_cores_and_gigabytes_beyond_a_limit_are_named_in_kais_units() -> None:
+    bounds = {"cpu": {"limit": 2500, "quota": -1}, "memory": {"limit": 1500, "quota": -1}}
+    spec = {"displayName": "Team A", "resources": {**bounds, "gpu": {"limit": -1, "quota": -1}}}
+    queue_a = {"apiVersion": "scheduling.run.ai/v2", "kind": "Queue", "metadata": {"name": "a"}}
+    cluster = Cluster([make_node("n"), make_object({**queue_a, "spec": spec})])
+    said = []
+    for name, cpu, memory in (("g", "3", "1G"), ("h", "1", "2000200300")):
+        pod = make_pod(f"{name}-0", cpu, memory, annotations={"pod-group-name": name})
+        cluster.add(group(name, 1), pod)
+        cluster.schedule()
+        (one,) = conditions(cluster, name)
+        said.append(one.reasons[0].message)
+    assert said == [
+        "Team A quota has reached the allowable limit of CPU cores. "
+        "Limit is 2.5 cores, currently 0 cores allocated and workload requested 3 cores",
+        "Team A quota has reached the allowable limit of memory. "
+        "Limit is 1.5 GB, currently 0 GB allocated and workload requested 2 GB",
+    ]
+
+
+def told(cluster: Cluster, name: str) -> list[tuple[str, str]]:
+    found = [event for _, event in cluster.api.events if event.pod == f"default/{name}"]
+    return [(one.reason, one.message) for one in found if one.about == "PodGroup"]
+
+
+def test_a_group_that_lacks_pods_says_how_many_exist_and_are_gated() -> None:
+    cluster = Cluster([make_node("n", gpu=4), queue("a")])
+    cluster.add(group("g", 3), *members("g", 1), gated("g", 1))
+    cluster.schedule()
+    cluster.add(*members("g", 1, first=2))
+    cluster.advance(60)
+    start = "Job is not ready for scheduling. Waiting for 3 pods, currently"
+    assert told(cluster, "g") == [
+        ("NotReady", f"{start} 2 exist, 1 are gated"),
+        ("NotReady", f"{start} 3 exist, 1 are gated"),
+    ]
+    assert conditions(cluster, "g") == ()
+    cluster.add(*members("g", 1, first=3))
+    assert len(cluster.advance(60)) == 3
+
+
+def gated(group: str, index: int) -> Pod:
+    (pod,) = members(group, 1, first=index)
+    return replace(pod, spec=replace(pod.spec, scheduling_gates=(SchedulingGate("hold"),)))
+
+
+def test_a_gang_behind_gates_keeps_no_like_gang_waiting_and_starts_once_they_open() -> None:
+    cluster = Cluster([make_node("n", gpu=4), queue("a"), queue("b")])
+    cluster.add(group("g", 2), *members("g", 1), gated("g", 1))
+    cluster.schedule()
+    cluster.add(group("h", 2, queue="b"), *members("h", 2))
+    assert set(cluster.schedule()) == {"h-0", "h-1"}
+    (pod,) = members("g", 1, first=1)
+    found = cluster.api.get(Pod, "default/g-1")
+    assert found is not None
+    cluster.api.update(replace(found, spec=pod.spec))
+    assert set(cluster.schedule()) >= {"g-0", "g-1"}
+
+
+def subgroup(name: str, least: int, parent: str = "") -> dict[str, object]:
+    return {"name": name, "minMember": least, **({"parent": parent} if parent else {})}
+
+
+def of_subgroup(group: str, name: str, count: int) -> list[Pod]:
+    labels = {"kai.scheduler/subgroup-name": name}
+    note = {"pod-group-name": group}
+    names = [f"{group}-{name}-{index}" for index in range(count)]
+    return [make_pod(one, None, None, annotations=note, labels=labels, gpu=1) for one in names]
+
+
+def test_each_subgroup_that_lacks_pods_is_named_unless_enough_others_are_ready() -> None:
+    cluster = Cluster([make_node("n", gpu=8), queue("a")])
+    parts = [subgroup("head", 1), subgroup("left", 2), subgroup("right", 2)]
+    cluster.add(group("all", 1, subGroups=parts), *of_subgroup("all", "left", 1))
+    cluster.add(group("two", 1, subGroups=parts, minSubGroup=2))
+    cluster.add(*of_subgroup("two", "head", 1), *of_subgroup("two", "left", 2))
+    cluster.schedule()
+    assert told(cluster, "all") == [
+        (
+            "NotReady",
+            "Job is not ready for scheduling. "
+            "Waiting for 1 pods for SubGroup head, currently 0 exist, 0 are gated. "
+            "Waiting for 2 pods for SubGroup left, currently 1 exist, 0 are gated. "
+            "Waiting for 2 pods for SubGroup right, currently 0 exist, 0 are gated.",
+        )
+    ]
+    assert told(cluster, "two") == []
+
+
 def annotation(cluster: Cluster, name: str, key: str) -> str | None:
     found = cluster.api.get(KaiPodGroup, f"default/{name}")
     assert found is not None
@@ -197,9 +295,28 @@ def test_a_group_below_its_minimum_says_since_when_until_it_is_whole_again() -> 
     assert annotation(cluster, "g", "stale-podgroup-timestamp") == "2000-01-01T00:01:00Z"
     cluster.advance(60)
     assert annotation(cluster, "g", "stale-podgroup-timestamp") == "2000-01-01T00:01:00Z"
+    stale = ("StaleJob", "Job is stale. 1 pods are active, minMember is 2")
+    assert told(cluster, "g") == [stale]
     cluster.add(*members("g", 1))
     cluster.advance(60)
     assert annotation(cluster, "g", "stale-podgroup-timestamp") is None
+
+
+def test_a_stale_group_names_the_subgroups_that_lack_pods() -> None:
+    cluster = Cluster([make_node("n", gpu=8), queue("a")])
+    parts = [subgroup("head", 1), subgroup("left", 2)]
+    cluster.add(group("g", 1, subGroups=parts, stalenessGracePeriod="1h"))
+    cluster.add(*of_subgroup("g", "head", 1), *of_subgroup("g", "left", 2))
+    assert len(cluster.schedule()) == 3
+    cluster.remove("g-left-0")
+    cluster.schedule()
+    assert told(cluster, "g") == [
+        (
+            "StaleJob",
+            "Job is stale. 2 pods are active, minMember is 3, "
+            "subGroup left minMember is 2 and 1 pods are active",
+        )
+    ]
 
 
 # Queues ----------------------------------------------------------------------------------------

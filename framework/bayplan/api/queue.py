@@ -61,6 +61,7 @@ class Queue:
     """One queue of a tree, whatever object defines it.
 
     ``name`` is unique in its tree; ``parent`` names the queue that it belongs to, "" for a root.
+    ``display_name`` is what people call it, "" for its name.
     ``source`` names the kind and the object that define it, for messages.
 
     ``deserved`` is what the queue may have whenever it asks (Volcano's deserved, KAI's quota,
@@ -96,3 +97,4 @@ class Queue:
     problem: str | None = None
     pools: bool = False
     labels: Mapping[str, str] = field(default_factory=dict)
+    display_name: str = ""

@@ -121,6 +121,7 @@ def queue_of(queue: KaiQueue) -> Queue:
         uid=meta.uid or meta.name,
         preempt_min_runtime=seconds_of(spec.preempt_min_runtime),
         reclaim_min_runtime=seconds_of(spec.reclaim_min_runtime),
+        display_name=spec.display_name,
     )
 
 

@@ -44,6 +44,7 @@ from bayplan.scheduler.kai_groups import (
     GroupEviction,
     eviction_event,
     last_start,
+    not_ready,
     scheduling_conditions,
 )
 from bayplan.snapshot import Snapshot
@@ -179,13 +180,22 @@ class GroupStatusWriter:
                 status = KaiPodGroupStatus(**asdict(status), scheduling_conditions=found)
         if status != without_times(getattr(group, "status", None)):
             self._cluster.submit(PatchStatus(type(group), key, status))
-        if message and self._recorded.get(key) != message:
-            self._recorded[key] = message
-            reason = "Unschedulable" if gang.problem is None else "Invalid"
-            kind = kind_of(group).name
-            self._cluster.submit(Event(key, "Warning", reason, message, about=kind))
-        elif not message:
+        self._tell(group, key, members, message)
+
+    def _tell(self, group: ApiObject, key: str, members: GangMembers, message: str) -> None:
+        """Record an event of what keeps a group pending, once for each message."""
+        waits = not_ready(members) if isinstance(group, KaiPodGroup) else ""
+        told = waits or message
+        if not told:
             self._recorded.pop(key, None)
+        elif self._recorded.get(key) != told:
+            self._recorded[key] = told
+            gang = members.gang
+            wrong = gang is not None and gang.problem is not None
+            type_, reason = "Warning", "Invalid" if wrong else "Unschedulable"
+            if waits:
+                type_, reason = "Normal", "NotReady"
+            self._cluster.submit(Event(key, type_, reason, told, about=kind_of(group).name))
 
     def evicted(self, gang: str, eviction: GroupEviction) -> None:
         """Tell the KAI pod group of a gang, by key, that one of its members was evicted."""

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from bayplan.api import KaiPodGroup
+from bayplan.api.gang import Gang
 from bayplan.api.podgroup import LAST_START, SchedulingCondition, UnschedulableReason
 from bayplan.api.times import rfc3339, seconds_of
 from bayplan.cluster.protocol import Event
-from bayplan.gangs.completeness import has_minimum
 from bayplan.gangs.directory import GangMembers
+from bayplan.snapshot import PodInfo
 
 __all__ = [
     "GroupEviction",
     "eviction_event",
     "last_start",
+    "not_ready",
     "scheduling_conditions",
 ]
 
@@ -23,6 +25,8 @@ __all__ = [
 _TYPE, _REASON = "UnschedulableOnNodePool", "Unschedulable"
 _NO_NODES = "PodSchedulingErrors"
 _POOL_LABEL, _DEFAULT_POOL = "kai.scheduler/node-pool", "default"
+
+_NOT_READY = "Job is not ready for scheduling."
 
 _STALE = "stalegangeviction"
 """The action without a unit that waits for the nodes."""
@@ -77,7 +81,7 @@ def scheduling_conditions(
     if not members.pending:
         confirmed = all(info.pod.spec.node_name for info, _ in members.bound.values())
         return () if confirmed else before
-    if members.bound or not message or not _is_ready(members):
+    if members.bound or not message or not_ready(members):
         return before
     pool = group.metadata.labels.get(_POOL_LABEL) or _DEFAULT_POOL
     last = before[-1] if before else None
@@ -96,9 +100,46 @@ def scheduling_conditions(
     return (*(one for one in before if one.node_pool != pool), made)
 
 
-def _is_ready(members: GangMembers) -> bool:
+def not_ready(members: GangMembers) -> str:
+    """Return what KAI says of a group that has too few pods to be tried, "" if it has enough.
+
+    Pods behind scheduling gates do not count. Of sub-groups that contain others, as many have to be
+    ready as the group needs.
+    """
     gang = members.gang
-    return gang is not None and (gang.problem is not None or has_minimum(gang, members.present))
+    if gang is None or gang.problem is not None or not members.pending:
+        return ""
+    everyone = [*members.pending.values(), *(pod for pod, _ in members.bound.values())]
+    pods = [pod for pod in everyone if not pod.terminating]
+    if not gang.sub_groups:
+        lack = _lack(gang.min_member, pods, "")
+        return f"{_NOT_READY} {lack}" if lack else ""
+    ready, lacks = _parts_ready(gang, "", pods)
+    return "" if ready else " ".join([_NOT_READY, *lacks])
+
+
+def _parts_ready(gang: Gang, parent: str, pods: Sequence[PodInfo]) -> tuple[bool, list[str]]:
+    """Tell whether enough sub-groups of a parent are ready, and what pod sets in it wait for."""
+    children = [one for one in gang.sub_groups if one.parent == parent]
+    count, lacks = 0, []
+    for one in children:
+        if any(other.parent == one.name for other in gang.sub_groups):
+            ready, below = _parts_ready(gang, one.name, pods)
+            lacks += below
+        else:
+            own = [pod for pod in pods if one.selector.matches(pod.labels)]
+            lack = _lack(one.size, own, f" for SubGroup {one.name}")
+            ready = not lack
+            lacks += [f"{lack}."] if lack else []
+        count += ready
+    return count >= max((one.min_groups for one in children), default=0), lacks
+
+
+def _lack(least: int, pods: Sequence[PodInfo], whose: str) -> str:
+    gated = sum(bool(pod.spec.scheduling_gates) for pod in pods)
+    if len(pods) - gated >= least:
+        return ""
+    return f"Waiting for {least} pods{whose}, currently {len(pods)} exist, {gated} are gated"
 
 
 def _content(condition: SchedulingCondition) -> tuple[str, ...]:

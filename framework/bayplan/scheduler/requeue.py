@@ -97,10 +97,13 @@ class RequeueRules:
         """Return a unit's shape, and how many of its pods have to be placed at once.
 
         Units whose pods differ, or that depend on anything but resources and their gang's network,
-        have a shape of their own; so has a unit with nominated nodes, which are free for it alone.
+        have a shape of their own; so has a unit with nominated nodes, which are free for it alone,
+        and one that lacks pods, as some are behind gates: no node refused those.
         """
         unit = self._plain_unit(queued)
         size = unit.min_placed
+        if len(unit.pods) < size:
+            return (queued.key, len(unit.pods)), size
         first = unit.pods[0]
         spec = first.spec
         alone = (

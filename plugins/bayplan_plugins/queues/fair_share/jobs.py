@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from bayplan import Handle, PodInfo, Unit
@@ -64,6 +64,14 @@ class Part:
             self,
             active=[pod for pod in self.active if pod.key not in gone],
             children=[child.without(gone) for child in self.children],
+        )
+
+    def offering(self, ready: Collection[str]) -> Part:
+        """Return the part without pending pods that may not be placed yet; ``ready`` by key."""
+        return replace(
+            self,
+            pending=[pod for pod in self.pending if pod.key in ready],
+            children=[child.offering(ready) for child in self.children],
         )
 
 

@@ -186,7 +186,7 @@ class FairSharePolicy:
             # They count as placed, and yet it is they that are placed now.
             return [pod for pod in unit.pods if pod.key in unit.nominated]
         ready = {pod.key for pod in unit.pods}
-        return [pod for pod in next_pods(self._jobs.of_unit(unit, "")) if pod.key in ready]
+        return next_pods(self._jobs.of_unit(unit, "").whole.offering(ready))
 
     # Limits ------------------------------------------------------------------------------
 

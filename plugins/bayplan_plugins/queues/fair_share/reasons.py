@@ -7,6 +7,7 @@ from bayplan.api.podgroup import QuotaDetails, UnschedulableDetails, Unschedulab
 from bayplan.queues.amounts import quantities
 from bayplan.queues.tree import AmountRows, QueueTree
 from bayplan_plugins.queues.fair_share.capacity import LIMIT
+from bayplan_plugins.queues.fair_share.texts import over_limit_text, over_quota_text
 from bayplan_plugins.queues.policy import QuotaRefusal
 
 __all__ = ["delayed", "no_queue", "over_bound"]
@@ -46,7 +47,7 @@ def over_bound(
     )
     return UnschedulableReason(
         "OverLimit" if of_limit else "NonPreemptibleOverQuota",
-        str(refusal),
+        (over_limit_text if of_limit else over_quota_text)(tree, refusal),
         UnschedulableDetails(details),
     )
 

@@ -215,7 +215,7 @@ class ScenarioSearch:
                 continue
             seen.add(job.key)
             left = self._jobs.job(pods, job.queue, gone)
-            again = [pod for pod in next_pods(left) if pod.key in gone]
+            again = [pod for pod in next_pods(left.whole) if pod.key in gone]
             if again:
                 made = self._handle.unit(again)
                 made = replace(made, bound=[pair for pair in made.bound if pair[0].key not in gone])

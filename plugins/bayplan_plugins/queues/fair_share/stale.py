@@ -8,12 +8,12 @@ from bayplan import Handle, Overdue, PodInfo
 from bayplan.api import KaiPodGroup
 from bayplan.api.podgroup import STALE_SINCE
 from bayplan.api.times import rfc3339
-from bayplan.cluster.protocol import PatchAnnotations
+from bayplan.cluster.protocol import Event, PatchAnnotations
 from bayplan.dialects.kai import seconds_of
 from bayplan.dialects.reading import timestamp
 from bayplan.gangs.directory import GangMembers
-from bayplan_plugins.queues.fair_share.jobs import whole_of
-from bayplan_plugins.queues.fair_share.texts import stale_text
+from bayplan_plugins.queues.fair_share.jobs import Part, whole_of
+from bayplan_plugins.queues.fair_share.texts import stale_job_text, stale_text
 
 __all__ = ["StaleGangs"]
 
@@ -30,6 +30,8 @@ class StaleGangs:
         self._since: dict[str, float] = {}
         self._told: set[str] = set()
         """The groups that say they are stale."""
+        self._texts: dict[str, str] = {}
+        """What groups that are stale were told last, by key."""
 
     def overdue(self) -> Overdue | None:
         """Return the pods of gangs that have been stale for too long."""
@@ -37,14 +39,21 @@ class StaleGangs:
         victims: list[tuple[PodInfo, str]] = []
         times: list[float] = []
         groups = self._handle.snapshot.objects(KaiPodGroup)
+        for gone in self._since.keys() - groups.keys():
+            self._forget(gone)
         for key, group in groups.items():
             members = self._handle.gang(key)
             stated = timestamp(group.metadata.annotations.get(STALE_SINCE))
             (self._told.add if stated else self._told.discard)(key)
-            if not self._is_stale(members):
-                self._since.pop(key, None)
+            whole = _stale_part(members)
+            if whole is None:
+                self._forget(key)
                 continue
+            if key not in self._since and stated:
+                # It was told by a scheduler before this one.
+                self._texts[key] = stale_job_text(whole)
             since = self._since.setdefault(key, stated or now)
+            self._tell(key, whole)
             own = seconds_of(group.spec.staleness_grace_period)
             grace = self._grace if own is None else own
             if grace < 0:
@@ -64,9 +73,21 @@ class StaleGangs:
         for key in self._told - self._since.keys():
             yield PatchAnnotations(KaiPodGroup, key, {STALE_SINCE: None})
 
-    def _is_stale(self, members: GangMembers) -> bool:
-        """Tell whether members run, none has succeeded, and too few are left."""
-        if members.gang is None or not members.bound or members.count_ended("Succeeded"):
-            return False
-        active = [pod for pod, _ in members.bound.values()]
-        return not whole_of(members.gang, active, ()).satisfied
+    def _forget(self, key: str) -> None:
+        self._since.pop(key, None)
+        self._texts.pop(key, None)
+
+    def _tell(self, key: str, whole: Part) -> None:
+        """Record an event of how many pods a stale group has, once for each number."""
+        text = stale_job_text(whole)
+        if self._texts.get(key) != text:
+            self._texts[key] = text
+            self._handle.submit(Event(key, "Normal", "StaleJob", text, about="PodGroup"))
+
+
+def _stale_part(members: GangMembers) -> Part | None:
+    """Return a gang if members run, none has succeeded, and too few are left; else None."""
+    if members.gang is None or not members.bound or members.count_ended("Succeeded"):
+        return None
+    whole = whole_of(members.gang, [pod for pod, _ in members.bound.values()], ())
+    return None if whole.satisfied else whole

@@ -10,26 +10,22 @@ from bayplan_plugins.queues.fair_share.jobs import Job, Part, has_surplus, pod_o
 __all__ = ["next_pods", "next_victims"]
 
 
-def next_pods(job: Job) -> list[PodInfo]:
-    """Return the pods that are placed together next.
+def next_pods(part: Part) -> list[PodInfo]:
+    """Return the pods of a job, or of a part of it, that are placed together next.
 
-    First what the minimum of the job lacks; then, one part at a time, one pod more or all that a
-    further sub-group needs.
+    First what the minimum lacks; then, one part at a time, one pod more or all that a further
+    sub-group needs.
     """
-    return _wanted(job.whole)
-
-
-def _wanted(part: Part) -> list[PodInfo]:
     if not part.children:
         lacking = max(1, part.least - part.count)
         return list(part.pending[:lacking]) if len(part.pending) >= lacking else []
     children = sorted(part.children, key=_turn)
     if part.satisfied:
-        return next((pods for pods in map(_wanted, children) if pods), [])
+        return next((pods for pods in map(next_pods, children) if pods), [])
     pods: list[PodInfo] = []
     lacking = part.least - part.count
     for child in children:
-        own = _wanted(child) if lacking and not child.satisfied else []
+        own = next_pods(child) if lacking and not child.satisfied else []
         pods += own
         lacking -= bool(own)
     return pods
