@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from volcano_worlds import cluster_of, evictions, group, phase, pods, queue
 
-from bayplan.testing import make_node
+from bayplan.api import ApiObject
+from bayplan.testing import Cluster, make_node
 
 
 def test_a_job_is_admitted_when_it_has_waited_for_long_enough() -> None:
@@ -34,3 +35,56 @@ def test_lent_nodes_are_cleared_when_their_hours_end() -> None:
     assert not evictions(cluster)
     cluster.advance(20)
     assert evictions(cluster) == ["lent-0"]
+
+
+def lending(hours: str, *zones: str) -> Cluster:
+    """Return a cluster with a node in each zone, at midnight, of which "night" has hours."""
+    arguments = {"tdm.revocable-zone.night": hours}
+    plugins = [{"name": "proportion"}, {"name": "tdm", "arguments": arguments}]
+    nodes = [
+        make_node(
+            zone or "plain", cpu=4, labels={"volcano.sh/revocable-zone": zone} if zone else {}
+        )
+        for zone in zones
+    ]
+    configuration = {"actions": "allocate", "tiers": [{"plugins": plugins}]}
+    cluster = cluster_of([*nodes, queue("q")], configuration)
+    cluster.advance(-cluster.api.unix_time % 86_400)
+    return cluster
+
+
+def job(name: str, **annotations: str) -> list[ApiObject]:
+    (pod,) = pods(name, 1, cpu=3)
+    notes = {f"volcano.sh/{key.replace('_', '-')}": value for key, value in annotations.items()}
+    pod.metadata.annotations.update(notes)
+    return [group(name, "q"), pod]
+
+
+def test_lent_nodes_take_revocable_pods_only() -> None:
+    cluster = lending("00:00-08:00", "night")
+    cluster.add(*job("stays"), *job("may-go", preemptable="true", revocable_zone="day"))
+    assert cluster.schedule() == {}
+    assert "were lent to revocable pods only" in cluster.message("stays-0")
+    assert "were lent to revocable pods only" in cluster.message("may-go-0")
+    cluster.add(*job("lent", revocable_zone="*"))
+    assert cluster.schedule() == {"lent-0": "night"}
+
+
+def test_lent_nodes_take_pods_once_the_hours_of_their_zone_start() -> None:
+    cluster = lending("08:00-06:00", "night", "unknown")
+    cluster.advance(6.5 * 3600)
+    cluster.add(*job("lent", preemptable="true"))
+    assert cluster.schedule() == {}
+    assert "2 node(s) were lent at other hours only" in cluster.message("lent-0")
+    assert cluster.advance(1.4 * 3600) == {}
+    assert cluster.advance(0.2 * 3600) == {"lent-0": "night"}
+    cluster.advance(21 * 3600)
+    assert not evictions(cluster)
+    cluster.advance(3600)
+    assert evictions(cluster) == ["lent-0"]
+
+
+def test_a_pod_that_no_lent_node_takes_keeps_no_like_pod_from_them() -> None:
+    cluster = lending("00:00-08:00", "", "night")
+    cluster.add(*job("first"), *job("second"), *job("third", preemptable="true"))
+    assert cluster.schedule() == {"first-0": "plain", "third-0": "night"}

@@ -27,7 +27,14 @@ from bayplan.queues.report import JobInLine, KnownReports, LineReport, QueueRepo
 from bayplan_plugins.preemption.victims import Evictable
 from bayplan_plugins.queues.line import line_of, reports
 from bayplan_plugins.queues.policies import QueuesArgs, make_policies
-from bayplan_plugins.queues.policy import AdmitsJobs, AssignsNodes, Policy, Room, TellsReasons
+from bayplan_plugins.queues.policy import (
+    AdmitsJobs,
+    AssignsNodes,
+    KeepsOffNodes,
+    Policy,
+    Room,
+    TellsReasons,
+)
 from bayplan_plugins.queues.room import RoomSearch
 from bayplan_plugins.shared.node_selection import matches_labels
 
@@ -48,6 +55,7 @@ class Queues(Plugin[QueuesArgs]):
         super().__init__(args, handle)
         self.policies: Sequence[Policy] = make_policies(args, handle)
         self._assigning = [one for one in self.policies if isinstance(one, AssignsNodes)]
+        self._keeping = [one for one in self.policies if isinstance(one, KeepsOffNodes)]
         self._reports = {one.system: KnownReports(one.system, one.name) for one in self.policies}
         self._seen = -1
         self._with_queues: Sequence[Policy] = ()
@@ -122,10 +130,14 @@ class Queues(Plugin[QueuesArgs]):
         return row is not None and tree.queues[row].order in (Order.STRICT, Order.STRICT_FIFO)
 
     @hookimpl
-    def kind_in_queue(self, unit: Unit) -> bool | None:
-        """Tell apart what stays once it runs: it may be bounded by less than the queue's limit."""
-        found = self._of(unit.pods[0])
-        return None if found is None else found[0].ledger.is_fixed(unit.pods[0])
+    def kind_in_queue(self, unit: Unit) -> Hashable:
+        """Tell apart what stays once it runs, and what may use other nodes.
+
+        What stays may be bounded by less than the queue's limit.
+        """
+        pod = unit.pods[0]
+        found = self._of(pod)
+        return None if found is None else (found[0].ledger.is_fixed(pod), self._node_kinds(pod))
 
     @hookimpl
     def turn(self, unit: Unit) -> Sequence[PodInfo] | None:
@@ -137,19 +149,32 @@ class Queues(Plugin[QueuesArgs]):
 
     @hookimpl
     def sign(self, pod: PodInfo) -> Hashable:
-        """Sign by the nodes that a pod is assigned to."""
-        return frozenset(self._node_labels(pod).items()) if self._active else None
+        """Sign by the nodes that a pod is assigned to, or kept off."""
+        if not self._active:
+            return None
+        return frozenset(self._node_labels(pod).items()), self._node_kinds(pod)
 
     @hookimpl
     def pre_filter(self, pod: PodInfo) -> Skip | None:
         """Skip pods that may use any node."""
-        return None if self._active and self._node_labels(pod) else SKIP
+        if not self._active:
+            return SKIP
+        return None if self._node_labels(pod) or self._node_kinds(pod) else SKIP
 
     @hookimpl
     def filter(self, pod: PodInfo, nodes: NodeView) -> Iterator[Reject]:
-        """Refuse nodes without the labels that the pod's queue assigned to it."""
+        """Refuse nodes without the labels that the pod's queue assigned to it, or kept for others."""
         labels = self._node_labels(pod)
-        yield Reject(~matches_labels(labels, nodes), _NOT_ASSIGNED, resolvable=False)
+        if labels:
+            yield Reject(~matches_labels(labels, nodes), _NOT_ASSIGNED, resolvable=False)
+        for policy in self._keeping:
+            if policy.active and policy.node_kind(pod) is not None:
+                yield from policy.refused_nodes(pod, nodes)
+
+    def _node_kinds(self, pod: PodInfo) -> tuple[Hashable, ...]:
+        """Return what tells apart the pods that the policies keep off other nodes."""
+        kinds = (policy.node_kind(pod) for policy in self._keeping if policy.active)
+        return tuple(kind for kind in kinds if kind is not None)
 
     def _node_labels(self, pod: PodInfo) -> Mapping[str, str]:
         return {

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol, runtime_checkable
 
-from bayplan import Overdue, PodInfo, Unit
+from bayplan import NodeView, Overdue, PodInfo, Reject, Unit
 from bayplan.api.podgroup import UnschedulableReason
 from bayplan.cluster.protocol import PatchAnnotations, PatchStatus
 from bayplan.queues.ledger import Ledger
@@ -205,3 +205,14 @@ class AssignsNodes(Protocol):
 
     def node_labels(self, pod: PodInfo) -> Mapping[str, str]:
         """Return the labels that a pod's nodes have to have; none for any node."""
+
+
+@runtime_checkable
+class KeepsOffNodes(Protocol):
+    """A policy that keeps pods off some nodes, in its queues or not."""
+
+    def node_kind(self, pod: PodInfo) -> Hashable:
+        """Return what tells apart the pods that are kept off other nodes; None for none."""
+
+    def refused_nodes(self, pod: PodInfo, nodes: NodeView) -> Iterator[Reject]:
+        """Refuse nodes to a pod whose ``node_kind`` is not None."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Literal
 
 import numpy as np
 
-from bayplan import Handle, Overdue, PodInfo, Unit
+from bayplan import Handle, NodeView, Overdue, PodInfo, Reject, Unit
 from bayplan.api import VolcanoPodGroup, VolcanoQueue
 from bayplan.api.queue import Amounts, Queue
 from bayplan.cluster.protocol import PatchStatus
@@ -158,6 +158,16 @@ class VolcanoPolicy:
         bound = self.session.capacity().real
         found: AmountRows = deserved if self.name == "proportion" else np.minimum(bound, math.inf)
         return found
+
+    # Nodes -------------------------------------------------------------------------------
+
+    def node_kind(self, pod: PodInfo) -> Hashable:
+        """Tell apart the pods that plugins keep off different nodes; None where they do not."""
+        return self.tiers.node_kind(pod)
+
+    def refused_nodes(self, pod: PodInfo, nodes: NodeView) -> Iterator[Reject]:
+        """Refuse nodes as the plugins do, such as nodes that are lent at certain hours."""
+        return self.tiers.refused_nodes(pod, nodes)
 
     # Making room -------------------------------------------------------------------------
 

@@ -8,11 +8,11 @@ that protect pods are asked whatever their tier.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bayplan import Overdue, PodInfo
+from bayplan import NodeView, Overdue, PodInfo, Reject
 from bayplan.queues.tree import AmountRows
 from bayplan_plugins.queues.policy import QuotaRefusal
 from bayplan_plugins.queues.volcano.configuration import PluginArgs
@@ -73,6 +73,8 @@ _SWITCH_OF = {
     "starving": "enable_job_starving",
     "preemptable": "enable_preemptable",
     "reclaimable": "enable_reclaimable",
+    "node_kind": "enable_predicate",
+    "refused_nodes": "enable_predicate",
     "victims": "enabled_victim",
 }
 """The switch of each kind of vote."""
@@ -101,6 +103,8 @@ class Tiers:
         self._enqueueable = self._votes("enqueueable")
         self._starving = self._votes("starving")
         self._overdue = self._flat("victims")
+        self._node_kinds = self._flat("node_kind")
+        self._refused_nodes = self._flat("refused_nodes")
         self._victims = {name: self._votes(name) for name in ("preemptable", "reclaimable")}
 
     @property
@@ -167,6 +171,17 @@ class Tiers:
     def preemptive(self, claimant: Claimant) -> bool:
         """Tell whether all plugins let a claimant take from other queues."""
         return all(vote(claimant) for vote in self._preemptive)
+
+    # Nodes -------------------------------------------------------------------------------
+
+    def node_kind(self, pod: PodInfo) -> Hashable:
+        """Return what tells apart the pods that may use other nodes; None where all may use any."""
+        return tuple(vote(pod) for vote in self._node_kinds) or None
+
+    def refused_nodes(self, pod: PodInfo, nodes: NodeView) -> Iterator[Reject]:
+        """Refuse the nodes that any plugin refuses."""
+        for vote in self._refused_nodes:
+            yield from vote(pod, nodes)
 
     # Jobs --------------------------------------------------------------------------------
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from typing import Any
 
-from bayplan import Overdue, PodInfo
+from bayplan import NodeView, Overdue, PodInfo, Reject
 from bayplan.queues.tree import AmountRows
 from bayplan_plugins.queues.policy import QuotaRefusal
 from bayplan_plugins.queues.volcano.inqueue import Inqueue
@@ -78,6 +78,14 @@ class Voter:
 
     def preemptable(self, claimant: Claimant, victim: Victim) -> bool:
         """Tell whether a claimant of the same queue may take a victim's place."""
+        raise NotImplementedError
+
+    def node_kind(self, pod: PodInfo) -> Hashable:
+        """Return what tells apart the pods that may use other nodes, for ``refused_nodes``."""
+        raise NotImplementedError
+
+    def refused_nodes(self, pod: PodInfo, nodes: NodeView) -> Iterator[Reject]:
+        """Refuse nodes to a pod."""
         raise NotImplementedError
 
     def victims(self) -> Overdue | None:

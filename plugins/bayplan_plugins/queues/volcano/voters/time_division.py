@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from datetime import UTC, datetime
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from typing import Any
 
-from bayplan import Overdue, PodInfo
+from bayplan import NodeView, Overdue, PodInfo, Reject
 from bayplan.inputs.durations import parse_duration
 from bayplan_plugins.queues.volcano.jobs import Job
 from bayplan_plugins.queues.volcano.session import Session
@@ -25,12 +24,15 @@ _MIN_AVAILABLE = "volcano.sh/jdb-min-available"
 _HOURS = re.compile(r"(\d{1,2}):(\d{2})-(\d{1,2}):(\d{2})")
 _PERIOD = 60.0
 _DAY = 24 * 60
+_CLOSED = "node(s) were lent at other hours only"
+_KEPT = "node(s) were lent to revocable pods only"
 
 
 class TimeDivision(Voter):
-    """Evicts the pods that opted in from revocable nodes outside of their zone's hours.
+    """Lends revocable nodes to the pods that opted in, in the hours of their zone only.
 
-    Hours are in UTC; those that end before they start end on the next day.
+    Pods that opted in have to leave at the end of the hours. Hours are in UTC; those that end
+    before they start end on the next day. A zone without hours is never open.
     """
 
     def __init__(self, session: Session, arguments: Mapping[str, Any], hierarchical: bool) -> None:
@@ -44,6 +46,20 @@ class TimeDivision(Voter):
         if _PERIOD_ARGUMENT in arguments:
             self._period = parse_duration(str(arguments[_PERIOD_ARGUMENT]))
         self._last = -math.inf
+        self._were_open: frozenset[str] = frozenset()
+
+    def node_kind(self, pod: PodInfo) -> Hashable:
+        """Tell apart the pods that may use revocable nodes, and which of these."""
+        return tuple(zone for zone in self._zones if self._is_open(zone)), _is_revocable(pod)
+
+    def refused_nodes(self, pod: PodInfo, nodes: NodeView) -> Iterator[Reject]:
+        """Refuse revocable nodes outside of their zone's hours, and to pods that did not opt in."""
+        zones = nodes.label(_ZONE_LABEL)
+        lent = zones.where(bool(zone) for zone in zones.values)
+        is_open = zones.where(self._is_open(zone) for zone in zones.values)
+        yield Reject(lent & ~is_open, _CLOSED, resolvable=False)
+        if not _is_revocable(pod):
+            yield Reject(lent, _KEPT, resolvable=False)
 
     def job_order(self, job: Job, pods: Iterable[PodInfo]) -> tuple[float, ...]:
         """Put jobs that did not opt in first."""
@@ -51,17 +67,27 @@ class TimeDivision(Voter):
         return (float(any(_opted_in(pod) for pod in some)),)
 
     def victims(self) -> Overdue | None:
-        """Return the pods that have to leave, once in each period."""
+        """Return the pods that have to leave, once in each period, and when hours start or end.
+
+        Jobs that wait are tried again once a zone opens.
+        """
         handle = self.session.handle
+        zones = self._zones_of_nodes()
+        are_open = frozenset(zone for zone in zones if self._is_open(zone))
+        opened, self._were_open = bool(are_open - self._were_open), are_open
+        times = [self._next_change(zone) for zone in zones]
+        found: list[PodInfo] = []
         if handle.now < self._last + self._period:
-            return Overdue(again=self._last + self._period)
-        found = [pod for job in self._jobs() for pod in self._of(job)]
-        if not found:
-            at = self._next_end()
-            return None if at is None else Overdue(again=at)
-        self._last = handle.now
+            times.append(self._last + self._period)
+        else:
+            found = [pod for job in self._jobs() for pod in self._of(job)]
+        if found:
+            self._last = handle.now
+            times.append(handle.now + self._period)
+        if not times and not opened:
+            return None
         reason = "its node is revocable, and the hours of its zone are over"
-        return Overdue([(pod, reason) for pod in found], handle.now + self._period)
+        return Overdue([(pod, reason) for pod in found], min(times, default=None), opened)
 
     def _jobs(self) -> list[Job]:
         return list(self.session.jobs.with_pods())
@@ -82,24 +108,28 @@ class TimeDivision(Voter):
         return zone in self._zones and not self._is_open(zone)
 
     def _is_open(self, zone: str) -> bool:
-        hours = self._zones[zone]
+        hours = self._zones.get(zone)
         if hours is None:
             return False
         start, end = hours
-        at = datetime.fromtimestamp(self.session.handle.unix_time, UTC)
-        minute = at.hour * 60 + at.minute + at.second / 60
+        minute = self._minute()
         return start <= minute < end or start <= minute + _DAY < end
 
-    def _next_end(self) -> float | None:
-        """Return when the first zone closes that has such pods now, in the scheduler's seconds."""
-        handle = self.session.handle
-        placed = handle.snapshot.placed
-        running = (pod for job in self._jobs() for pod in job.placed.values() if _opted_in(pod))
-        zones = {self._zone(placed[pod.key][1]) for pod in running}
-        hours = [self._zones[zone] for zone in zones if zone in self._zones and self._is_open(zone)]
-        minute = handle.unix_time / 60 % _DAY
-        left = [(one[1] - minute) % _DAY for one in hours if one is not None]
-        return handle.now + 60 * min(left) if left else None
+    def _minute(self) -> float:
+        """Return the present time in minutes of the day."""
+        return self.session.handle.unix_time / 60 % _DAY
+
+    def _zones_of_nodes(self) -> list[str]:
+        """Return the zones with hours that any node is in."""
+        values = self.session.handle.snapshot.nodes.label(_ZONE_LABEL).values
+        return [zone for zone in values if self._zones.get(zone) is not None]
+
+    def _next_change(self, zone: str) -> float:
+        """Return when a zone opens or closes next, in the scheduler's seconds."""
+        hours, minute = self._zones[zone], self._minute()
+        assert hours is not None, "the caller names zones with hours"
+        left = min((at - minute) % _DAY or _DAY for at in hours)
+        return self.session.handle.now + 60 * left
 
     def _zone(self, node: str) -> str:
         found = self.session.handle.snapshot.node(node)
@@ -120,7 +150,19 @@ class TimeDivision(Voter):
 
 
 def _opted_in(pod: PodInfo) -> bool:
-    return "true" in (pod.annotations.get(_PREEMPTABLE), pod.labels.get(_PREEMPTABLE))
+    """Tell whether a pod may be evicted: as its annotation says, or else its label."""
+    return _is_true(pod.annotations.get(_PREEMPTABLE, pod.labels.get(_PREEMPTABLE)))
+
+
+def _is_revocable(pod: PodInfo) -> bool:
+    """Tell whether a pod may use revocable nodes: it says so, or its annotation that it may go."""
+    zones = pod.annotations.get(_ZONE_LABEL)
+    return _is_true(pod.annotations.get(_PREEMPTABLE)) if zones is None else zones == "*"
+
+
+def _is_true(text: str | None) -> bool:
+    """Read a truth value as Go does."""
+    return text in ("1", "t", "T", "true", "TRUE", "True")
 
 
 def _minutes(text: str) -> tuple[int, int] | None:
