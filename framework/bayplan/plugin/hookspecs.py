@@ -308,9 +308,12 @@ def pre_bind(pod: PodInfo, node: NodeRow, state: CycleState) -> Preparation | st
     """Return what has to be done before the binding is written; a text refuses."""
 
 
-@hookspec(firstresult=True)
+@hookspec
 def bind(pod: PodInfo, node: NodeRow, state: CycleState) -> dict[str, str] | None:
-    """Return annotations to write with the binding; the first answer counts."""
+    """Return annotations to write with the binding.
+
+    Those of all plugins are written; of two values for one name the earlier plugin's counts.
+    """
 
 
 @hookspec

@@ -84,6 +84,7 @@ DEFAULT_PLUGINS: tuple[tuple[str, int], ...] = (
     ("NetworkGather", 1),
     ("NetworkNear", 1),
     ("DynamicResources", 2),
+    ("DeviceShare", 1),
     ("GPUTopology", 2),
     ("NodeNUMA", 1),
     ("DefaultPreemption", 1),

@@ -207,14 +207,13 @@ class BindingCycle:
             state.cluster.submit(write, partial(self._answered, reserved, profile, origin))
 
     def _binding(self, profile: ActiveProfile, reserved: Reserved) -> Bind:
-        annotations: dict[str, str] | None = None
+        annotations: dict[str, str] = {}
         node = self._state.snapshot.row(reserved.node)
         for call in profile.runtime["bind"]:
-            annotations = call(reserved.pod, node, reserved.state)
-            if annotations is not None:
-                break
+            for name, value in (call(reserved.pod, node, reserved.state) or {}).items():
+                annotations.setdefault(name, value)
         pod = reserved.pod
-        return Bind(pod.key, pod.pod.metadata.uid, reserved.node, annotations or {})
+        return Bind(pod.key, pod.pod.metadata.uid, reserved.node, annotations)
 
     def _answered(
         self,

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from bayplan import PodInfo
 from bayplan.api import Node
-from bayplan.api.cards import Card, CardUse, Share
+from bayplan.api.cards import WHOLE, Card, CardUse, Share
 from bayplan.cluster.protocol import Write
 
 __all__ = ["CardContract", "CardRequest", "Choice", "NodeCards", "Written"]
@@ -33,8 +33,10 @@ class CardRequest:
     ``cards`` is the number of cards, ``compute`` and ``memory`` what it needs of each of them (in
     thousandths, and bytes; ``share`` is the part of a card's memory, 0 to 1, where the memory
     follows the card's size). A pod is refused where fewer than ``cards`` cards have as much left:
-    these numbers are what columns compare, a lower bound of what ``CardContract.choose`` decides.
-    ``detail`` holds whatever else the contract needs; equal requests are placed alike.
+    these numbers are what columns compare. ``detail`` holds whatever else the contract needs; then
+    they are a lower bound of what ``CardContract.choose`` decides, else they decide. ``implicit``
+    says that the pod asks for whole cards in Kubernetes' own words, which mean this contract on its
+    nodes only. Equal requests are placed alike.
     """
 
     contract: str
@@ -43,7 +45,13 @@ class CardRequest:
     memory: int = 0
     share: float = 0.0
     detail: Hashable = None
+    implicit: bool = False
     problem: str = ""
+
+    @property
+    def whole(self) -> bool:
+        """Whether the request is for whole cards."""
+        return self.compute >= WHOLE
 
 
 @dataclass(frozen=True)

@@ -61,7 +61,7 @@ class NodeGpus:
 
     ``offered`` is how many its device plugin has in all; ``guessed`` are the holders whose GPUs
     are not stated anywhere. ``devices`` are those that resource slices offer; ``elsewhere`` the
-    GPUs that claims hold, or that only claims can get.
+    GPUs that claims hold, or that only claims can get; ``shared`` those of which pods have shares.
     """
 
     machine: Machine
@@ -70,6 +70,7 @@ class NodeGpus:
     guessed: set[str] = field(default_factory=set)
     devices: Mapping[DeviceId, int] = field(default_factory=dict)
     elsewhere: frozenset[int] = frozenset()
+    shared: frozenset[int] = frozenset()
 
     def busy(self, but: str = "") -> set[int]:
         """Return the GPUs that pods hold, except those of the pod ``but``, by uid."""
@@ -77,7 +78,7 @@ class NodeGpus:
 
     def free(self, but: str = "") -> tuple[int, ...]:
         """Return the free GPUs; those of the pod ``but``, by uid, count as free."""
-        busy = self.busy(but) | self.elsewhere
+        busy = self.busy(but) | self.elsewhere | self.shared
         return tuple(gpu for gpu in self.machine.usable if gpu not in busy)
 
     def room(self, but: str = "") -> int:
@@ -237,6 +238,13 @@ class GpuLedger:
     def _on_devices(self, nodes: Iterable[str] | None) -> None:
         for name in self._nodes if nodes is None else nodes:
             self._refresh_devices(name)
+
+    def set_shared(self, name: str, shared: frozenset[int]) -> None:
+        """Record the GPUs of a node of which pods have shares; nobody gets them whole."""
+        gpus = self._nodes.get(name)
+        if gpus is not None and gpus.shared != shared:
+            gpus.shared = shared
+            self._held_changed(name, gpus)
 
     def on_change(self, listener: Callable[[str], None]) -> None:
         """Call ``listener`` with the name of each node whose free GPUs changed."""

@@ -1,0 +1,14 @@
+"""The contracts for shares of cards, in the order in which they are asked what a node offers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from bayplan.snapshot import Snapshot
+from bayplan_plugins.device_share.plain import PlainCards
+from bayplan_plugins.shared.cards.contract import CardContract
+
+__all__ = ["CONTRACTS"]
+
+CONTRACTS: tuple[Callable[[Snapshot], CardContract], ...] = (PlainCards,)
+"""The first contract that describes a node's cards has the node."""

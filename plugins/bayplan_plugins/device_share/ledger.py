@@ -1,0 +1,293 @@
+"""Who holds which share of which card.
+
+Every pod with cards holds certain shares: those that were reserved for it, those that its
+annotations name, or else those that its contract would choose. Such a guess is made when the state
+of the node is first read. The ledger follows pods as they come and go, and rolls back with trials.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from bayplan import PodInfo
+from bayplan.api import Node
+from bayplan.api.cards import Card, Share
+from bayplan.plugin.hookspecs import IntColumn
+from bayplan.snapshot import Snapshot
+from bayplan_plugins.device_share.columns import CardColumns
+from bayplan_plugins.device_share.contracts import CONTRACTS
+from bayplan_plugins.device_share.held import HeldCards
+from bayplan_plugins.shared.cards.contract import CardContract, CardRequest, NodeCards
+from bayplan_plugins.shared.gpus.ledger import GpuLedger
+
+__all__ = ["NO_REQUESTS", "CardLedger", "Requests"]
+
+Requests = Mapping[str, CardRequest]
+"""What a pod requests, by the name of the contract."""
+NO_REQUESTS: Requests = {}
+_CARDS = "cards"
+_MOST_REMEMBERED = 8192
+
+
+class CardLedger:
+    """The cards of a cluster. All profiles of a scheduler share one."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._snapshot = snapshot
+        self.contracts: tuple[CardContract, ...] = tuple(make(snapshot) for make in CONTRACTS)
+        self.code_of = {one.name: code for code, one in enumerate(self.contracts)}
+        self._gpus = snapshot.shared(GpuLedger, GpuLedger)
+        self._nodes: dict[str, HeldCards] = {}
+        self._sources: dict[str, Node] = {}
+        self._pods: dict[str, dict[str, PodInfo]] = {}
+        self._remembered: dict[tuple[str, str], tuple[tuple[Share, ...], tuple[Share, ...]]] = {}
+        self._latest: tuple[PodInfo | None, Requests] = (None, NO_REQUESTS)
+        self.columns = CardColumns(snapshot, self._fill)
+        snapshot.on_pod(self._on_pod)
+        self._gpus.on_change(self._on_whole_gpus)
+        for pod, node in snapshot.placed.values():
+            self._on_pod(pod, node, True)
+
+    # What pods request -----------------------------------------------------------------------
+
+    def requests(self, pod: PodInfo) -> Requests:
+        """Return what a pod requests, by contract; empty for a pod without cards."""
+        if not pod.facts.wants_devices and not pod.pod.metadata.annotations and not pod.inherited:
+            return NO_REQUESTS
+        if self._latest[0] is not pod:
+            found = {}
+            for contract in self.contracts:
+                request = contract.request(pod)
+                if request is not None:
+                    found[contract.name] = request
+            self._latest = (pod, found)
+        return self._latest[1]
+
+    # Pods ------------------------------------------------------------------------------------
+
+    def _on_pod(self, pod: PodInfo, node: str, placed: bool) -> None:
+        if not self.requests(pod):
+            return
+        if placed:
+            self._pods.setdefault(node, {})[pod.uid] = pod
+            known = self._known(node)
+            if known is not None and pod.uid not in known.held:
+                self._enter(pod, node, known)
+        else:
+            self._pods.get(node, {}).pop(pod.uid, None)
+            known = self._nodes.get(node)
+            if known is not None:
+                self.release(pod, node)
+                known.unsettled.pop(pod.uid, None)
+
+    def _enter(self, pod: PodInfo, node: str, known: HeldCards) -> None:
+        """Find out what a pod on a node holds; leave it unsettled where nothing says so."""
+        shares, said = self._remembered.pop((pod.uid, node), ((), ()))
+        stated = self._stated(pod, node, known)
+        # What another scheduler or device plugin wrote since then wins.
+        if stated and (not shares or stated != said):
+            shares = stated
+        if shares:
+            self._assign(pod, node, known, shares)
+        else:
+            known.unsettled[pod.uid] = pod
+            self.columns.touch(node)
+
+    def _stated(self, pod: PodInfo, node: str, known: HeldCards) -> tuple[Share, ...]:
+        """Return what a pod's annotations say that it holds; nothing if they cannot be read."""
+        if known.contract.name not in self.requests(pod):
+            return ()
+        stated = known.contract.held(pod, known.cards)
+        self._snapshot.set_problem(node, pod.key, stated if isinstance(stated, str) else "")
+        return () if isinstance(stated, str) else stated
+
+    def _settle(self, node: str, known: HeldCards) -> None:
+        """Guess what the unsettled pods of a node hold."""
+        while known.unsettled:
+            uid, pod = next(iter(known.unsettled.items()))
+            del known.unsettled[uid]
+            self._assign(pod, node, known, self._guess(pod, node, known), guessed=True)
+
+    def _guess(self, pod: PodInfo, node: str, known: HeldCards) -> tuple[Share, ...]:
+        request = self.requests(pod).get(known.contract.name)
+        if request is None or request.problem:
+            return ()
+        if request.whole:
+            named = self._whole_gpus(pod, node, known)
+            if named:
+                return named
+        return known.contract.choose(pod, request, known.state()).shares
+
+    def hold(self, pod: PodInfo, node: str, shares: Sequence[Share]) -> None:
+        """Give a pod certain shares on its node, instead of those it held."""
+        known = self._nodes[node]
+        known.unsettled.pop(pod.uid, None)
+        if known.held.get(pod.uid) != tuple(shares) or pod.uid in known.guessed:
+            self._assign(pod, node, known, tuple(shares))
+            self._snapshot.touch((node,))
+
+    def release(self, pod: PodInfo, node: str) -> None:
+        """Release a pod's shares; it gets them again if it comes back to the node."""
+        known = self._nodes.get(node)
+        if known is None or pod.uid not in known.held:
+            return
+        if pod.uid not in known.guessed:
+            said = self._stated(pod, node, known)
+            self._remembered[pod.uid, node] = known.held[pod.uid], said
+            if len(self._remembered) > _MOST_REMEMBERED:
+                del self._remembered[next(iter(self._remembered))]
+        self._assign(pod, node, known, None)
+
+    def _assign(
+        self,
+        pod: PodInfo,
+        node: str,
+        known: HeldCards,
+        shares: tuple[Share, ...] | None,
+        guessed: bool = False,
+    ) -> None:
+        """Change what a pod holds (None: nothing); undone with the trial."""
+        before, was_guessed = known.held.get(pod.uid), pod.uid in known.guessed
+
+        def undo() -> None:
+            if self._nodes.get(node) is known:
+                self._assign(pod, node, known, before, was_guessed)
+                self._snapshot.touch((node,))
+
+        self._snapshot.on_rollback(undo)
+        known.guessed.discard(pod.uid)
+        known.count(before or (), -1)
+        if shares is None:
+            known.held.pop(pod.uid, None)
+        else:
+            known.held[pod.uid] = shares
+            known.count(shares, 1)
+            if guessed:
+                known.guessed.add(pod.uid)
+        self.columns.touch(node)
+        self._report_shared(node, known)
+
+    # Whole GPUs, whose choice is another ledger's ----------------------------------------------
+
+    def _whole_gpus(self, pod: PodInfo, node: str, known: HeldCards) -> tuple[Share, ...]:
+        """Return the whole cards that the ledger of GPUs says a pod holds; empty if it does not."""
+        gpus = self._gpus.node(node)
+        chosen = gpus.held.get(pod.uid, ()) if gpus is not None else ()
+        places = [known.position[one] for one in chosen if one in known.position]
+        cards = [known.cards[place] for place in places]
+        return tuple(Share(one.index, one.compute, one.memory, one.slots) for one in cards)
+
+    def _on_whole_gpus(self, node: str) -> None:
+        known = self._nodes.get(node)
+        gpus = self._gpus.node(node)
+        if known is None or gpus is None:
+            return
+        for uid in gpus.held:
+            pod = self._pods.get(node, {}).get(uid)
+            if pod is None or uid in known.unsettled:
+                continue
+            shares = self._whole_gpus(pod, node, known)
+            if shares and known.held.get(uid) != shares:
+                self._assign(pod, node, known, shares, uid in gpus.guessed)
+                self._snapshot.touch((node,))
+
+    def _report_shared(self, node: str, known: HeldCards) -> None:
+        """Tell the ledger of GPUs which cards pods hold that it does not know to have them."""
+        gpus = self._gpus.node(node)
+        if gpus is None:
+            return
+        others = (shares for uid, shares in known.held.items() if uid not in gpus.held)
+        self._gpus.set_shared(node, frozenset(share.card for own in others for share in own))
+
+    # Nodes -----------------------------------------------------------------------------------
+
+    def refresh(self, node: str) -> None:
+        """Read a node's cards again, as an object that describes them changed."""
+        self._sources.pop(node, None)
+        self.columns.touch(node)
+        self._snapshot.touch((node,))
+
+    def _known(self, name: str) -> HeldCards | None:
+        row = self._snapshot.nodes.row_of.get(name)
+        if row is None:
+            return None
+        node = self._snapshot.nodes.nodes[row]
+        if self._sources.get(name) is not node:
+            self._sources[name] = node
+            self._read(name, node)
+        return self._nodes.get(name)
+
+    def _read(self, name: str, node: Node) -> None:
+        """Read which cards a node has; what pods hold of those that stay is kept."""
+        before = self._nodes.get(name)
+        contract, cards = self._offer(name, node)
+        if contract is None or not cards:
+            self._nodes.pop(name, None)
+            return
+        if before is not None and before.contract is contract and before.cards == cards:
+            return
+        known = self._nodes[name] = HeldCards(contract, self.code_of[contract.name], cards)
+        pods = self._pods.get(name, {})
+        for uid, pod in pods.items():
+            if before is not None and before.contract is contract and uid in before.held:
+                self._assign(pod, name, known, before.held[uid], uid in before.guessed)
+            else:
+                self._enter(pod, name, known)
+
+    def _offer(self, name: str, node: Node) -> tuple[CardContract | None, tuple[Card, ...]]:
+        for contract in self.contracts:
+            cards = contract.cards(node)
+            if isinstance(cards, str):
+                self._snapshot.set_problem(name, _CARDS, cards)
+                return None, ()
+            if cards is not None:
+                self._snapshot.set_problem(name, _CARDS, "")
+                return contract, cards
+        return None, ()
+
+    # States ----------------------------------------------------------------------------------
+
+    def contract(self, node: str) -> CardContract | None:
+        """Return the contract by which a node offers cards; None where it has none."""
+        known = self._known(node)
+        return known.contract if known is not None else None
+
+    def cards(self, node: str) -> tuple[Card, ...]:
+        """Return a node's cards."""
+        known = self._known(node)
+        return known.cards if known is not None else ()
+
+    def shares(self, pod: PodInfo, node: str) -> tuple[Share, ...]:
+        """Return what a pod holds on its node."""
+        known = self._known(node)
+        if known is None:
+            return ()
+        self._settle(node, known)
+        return known.held.get(pod.uid, ())
+
+    def is_reserved(self, pod: PodInfo, node: str) -> bool:
+        """Tell whether a pod's shares are certain, not guessed."""
+        known = self._known(node)
+        return known is not None and pod.uid in known.held and pod.uid not in known.guessed
+
+    def state(self, node: str, but: str = "") -> NodeCards | None:
+        """Return a node's cards and their use, without that of the pod ``but``, by uid."""
+        known = self._known(node)
+        if known is None:
+            return None
+        own = known.unsettled.pop(but, None)
+        self._settle(node, known)
+        if own is not None:
+            known.unsettled[but] = own
+        return known.state(but)
+
+    def _fill(self, name: str) -> HeldCards | None:
+        """Return a node's cards for the columns, with all pods settled."""
+        known = self._known(name)
+        if known is not None and known.unsettled:
+            self._settle(name, known)
+        return known
+
+    def codes(self) -> IntColumn:
+        """Return, per node row, the place of its contract in ``contracts``; -1 without cards."""
+        return self.columns.arrays().contract

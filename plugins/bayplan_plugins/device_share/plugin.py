@@ -1,0 +1,199 @@
+"""DeviceShare: which cards of a node a pod shares, and which nodes have enough left of theirs.
+
+:mod:`.ledger` knows who holds what; the contracts say what pods ask for, how a node's cards are
+chosen, and what tells the runtime.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator
+
+import numpy as np
+
+from bayplan import (
+    SKIP,
+    Args,
+    ClusterEvent,
+    CycleState,
+    Handle,
+    NodeRow,
+    NodeView,
+    Plugin,
+    PodInfo,
+    Preparation,
+    Reads,
+    Refusal,
+    Reject,
+    hookimpl,
+)
+from bayplan.plugin.hookspecs import BoolColumn, IntColumn
+from bayplan_plugins.device_share.columns import CardArrays
+from bayplan_plugins.device_share.fit import fitting, slots_of
+from bayplan_plugins.device_share.ledger import CardLedger
+from bayplan_plugins.shared.cards.contract import CardContract, CardRequest, Choice, Written
+
+__all__ = ["DeviceShare", "DeviceShareArgs"]
+
+
+class DeviceShareArgs(Args):
+    """Arguments of DeviceShare."""
+
+
+class DeviceShare(Plugin[DeviceShareArgs]):
+    """Give pods shares of cards, and keep them off nodes whose cards have too little left."""
+
+    Args = DeviceShareArgs
+    reads = Reads.NODE | Reads.PODS
+    requeue_on = ClusterEvent.NODE | ClusterEvent.POD_REMOVED | ClusterEvent.OBJECT_CHANGED
+
+    def __init__(self, args: DeviceShareArgs, handle: Handle) -> None:
+        super().__init__(args, handle)
+        self._ledger = handle.snapshot.shared(CardLedger, CardLedger)
+
+    @hookimpl
+    def sign(self, pod: PodInfo) -> Hashable:
+        """Sign by what the pod requests."""
+        return tuple(self._ledger.requests(pod).values())
+
+    @hookimpl
+    def pre_filter(self, pod: PodInfo) -> object:
+        """Skip pods without cards; refuse what cannot be read, and shares of two systems."""
+        requests = self._ledger.requests(pod)
+        if not requests:
+            return SKIP
+        for request in requests.values():
+            if request.problem:
+                return request.problem
+        named = [name for name, request in requests.items() if not request.implicit]
+        if len(named) > 1:
+            return f"the pod asks for shares of cards in the words of {' and '.join(named)}"
+        return None
+
+    # Which nodes -----------------------------------------------------------------------------
+
+    @hookimpl
+    def filter(self, pod: PodInfo, nodes: NodeView) -> Iterator[Reject]:
+        """Refuse nodes that offer no cards in the pod's words, then those with too little left."""
+        requests = self._ledger.requests(pod)
+        arrays = self._ledger.columns.arrays()
+        codes = nodes.pick(arrays.contract)
+        named = next((one.contract for one in requests.values() if not one.implicit), None)
+        if named is not None:
+            other = codes != self._ledger.code_of[named]
+            yield Reject(other, f"no cards for shares by {named}", resolvable=False)
+        for name, request in requests.items():
+            own = codes == self._ledger.code_of[name]
+            if not own.any() or named not in (None, name):
+                continue
+            rows = own.nonzero()[0]
+            table_rows = rows if nodes.rows is None else nodes.rows[rows]
+            yield from self._refused(pod, request, arrays, rows, table_rows, len(nodes))
+
+    def _refused(
+        self,
+        pod: PodInfo,
+        request: CardRequest,
+        arrays: CardArrays,
+        rows: IntColumn,
+        table_rows: IntColumn,
+        size: int,
+    ) -> Iterator[Reject]:
+        """Yield the nodes of one contract that have too little, of all that ``rows`` names.
+
+        ``rows`` are places in the masks, ``table_rows`` the same nodes' rows in the table.
+        """
+        now, ever = fitting(request, arrays, table_rows)
+        reason = _too_little(request)
+        yield Reject(_mask(rows[~ever], size), reason, resolvable=False)
+        yield Reject(_mask(rows[ever & ~now], size), reason)
+        if request.detail is None:
+            return
+        refused: dict[tuple[str, bool], list[int]] = {}
+        for place, row in zip(rows[now].tolist(), table_rows[now].tolist(), strict=True):
+            choice = self._choice(pod, request, self.handle.snapshot.nodes.names[row])
+            if not choice.shares:
+                refused.setdefault((choice.reason, choice.resolvable), []).append(place)
+        for (text, resolvable), places in refused.items():
+            yield Reject(_mask(np.array(places), size), text, resolvable)
+
+    @hookimpl
+    def filter_node(self, pod: PodInfo, node: NodeRow) -> Refusal | None:
+        """Say why one node is refused."""
+        view = NodeView(node.table, np.array([node.row], dtype=np.intp))
+        for reject in self.filter(pod, view):
+            if reject.mask[0]:
+                return Refusal((reject.reason,), reject.resolvable)
+        return None
+
+    @hookimpl
+    def slots(self, pod: PodInfo, nodes: NodeView) -> IntColumn:
+        """Return how many pods equal to this one the cards of each node have left."""
+        most = np.full(len(nodes), np.iinfo(np.int64).max, dtype=np.int64)
+        arrays = self._ledger.columns.arrays()
+        codes = nodes.pick(arrays.contract)
+        for name, request in self._ledger.requests(pod).items():
+            rows = np.flatnonzero(codes == self._ledger.code_of[name])
+            if len(rows):
+                most[rows] = slots_of(
+                    request, arrays, rows if nodes.rows is None else nodes.rows[rows]
+                )
+        return most
+
+    # On the node -----------------------------------------------------------------------------
+
+    def _choice(self, pod: PodInfo, request: CardRequest, node: str) -> Choice:
+        contract, state = self._ledger.contract(node), self._ledger.state(node, pod.uid)
+        assert contract is not None, "the node has cards"
+        assert state is not None, "the node has cards"
+        return contract.choose(pod, request, state)
+
+    def _own(self, pod: PodInfo, node: str) -> tuple[CardContract, CardRequest] | None:
+        """Return by which contract a pod gets cards on a node; None if by none."""
+        contract = self._ledger.contract(node)
+        request = self._ledger.requests(pod).get(contract.name) if contract is not None else None
+        return (contract, request) if contract is not None and request is not None else None
+
+    @hookimpl
+    def reserve(self, pod: PodInfo, node: NodeRow) -> str | None:
+        """Give the pod its shares, unless another plugin has chosen them."""
+        own = self._own(pod, node.name)
+        if own is None or self._ledger.is_reserved(pod, node.name):
+            return None
+        choice = self._choice(pod, own[1], node.name)
+        if not choice.shares:
+            return choice.reason
+        self._ledger.hold(pod, node.name, choice.shares)
+        return None
+
+    @hookimpl
+    def unreserve(self, pod: PodInfo, node: NodeRow) -> None:
+        """Release the pod's shares."""
+        self._ledger.release(pod, node.name)
+
+    def _written(self, pod: PodInfo, node: NodeRow) -> Written:
+        own = self._own(pod, node.name)
+        shares = self._ledger.shares(pod, node.name) if own is not None else ()
+        if own is None or not shares:
+            return Written()
+        return own[0].written(pod, node.node, self._ledger.cards(node.name), shares)
+
+    @hookimpl
+    def pre_bind(self, pod: PodInfo, node: NodeRow) -> Preparation | None:
+        """Write the objects that the runtime needs before the pod starts."""
+        written = self._written(pod, node)
+        return Preparation(tuple(written.writes)) if written.writes else None
+
+    @hookimpl
+    def bind(self, pod: PodInfo, node: NodeRow, state: CycleState) -> dict[str, str] | None:
+        """Write the pod's shares into its annotations, in its contract's words."""
+        return dict(self._written(pod, node).annotations) or None
+
+
+def _mask(places: IntColumn, size: int) -> BoolColumn:
+    mask = np.zeros(size, dtype=np.bool_)
+    mask[places] = True
+    return mask
+
+
+def _too_little(request: CardRequest) -> str:
+    return f"Insufficient {'free cards' if request.whole else 'shares of cards'}"
