@@ -163,7 +163,7 @@ class Queues(Plugin[QueuesArgs]):
 
     @hookimpl
     def filter(self, pod: PodInfo, nodes: NodeView) -> Iterator[Reject]:
-        """Refuse nodes without the labels that the pod's queue assigned to it, or kept for others."""
+        """Refuse nodes without the labels that the queue assigned, and nodes kept for others."""
         labels = self._node_labels(pod)
         if labels:
             yield Reject(~matches_labels(labels, nodes), _NOT_ASSIGNED, resolvable=False)
