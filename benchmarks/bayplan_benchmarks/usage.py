@@ -8,6 +8,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from bayplan.benchmark import Benchmark, BenchmarkResult
+from bayplan.billing.invoice import invoice
+from bayplan.billing.month import Month
+from bayplan.billing.prices import PriceList, load_prices
 from bayplan.metering.journal import Journal
 from bayplan.metering.record import UsageRecord
 from bayplan.metering.summary import Summary
@@ -17,11 +20,29 @@ __all__ = ["usage"]
 _START = 1_788_220_800_000
 _HOUR = 3_600_000
 _MONTH = 30 * 24 * _HOUR
+_BILLED = Month(2026, 9)
 _TENANTS = 200
 _BATCH = 20_000
 _HELD = (("cpu", "", 8000), ("memory", "", 64 * 2**30 * 1000), ("nvidia.com/gpu", "H100", 8000))
 """What each pod holds: a record for each."""
 _RECORDS_PER_POD = len(_HELD)
+_PRICES = """
+apiVersion: bayplan.dev/v1alpha1
+kind: PriceList
+currency: EUR
+timeZone: Europe/Berlin
+versions:
+- from: 2026-01-01
+  prices:
+  - resource: nvidia.com/gpu
+    perHour: 4
+    bands: [{name: night, from: "22:30", to: "06:30", perHour: 2.5}]
+  - {resource: cpu, perHour: 0.03}
+  - {resource: memory, perHour: 0.004}
+  discounts:
+  - resource: nvidia.com/gpu
+    tiers: [{above: 1000, factor: 0.9}, {above: 100000, factor: 0.8}]
+"""
 
 
 def _records(first: int, last: int, pods: int, nodes: int) -> Iterator[UsageRecord]:
@@ -61,6 +82,7 @@ def _measure(nodes: int, pods: int) -> BenchmarkResult:
         month = Summary(journal, _START, _START + _MONTH)
         ragged = Summary(journal, _START + 12_345, _START + _MONTH - 54_321)
         by = ("tenant", "resource", "model")
+        prices = _prices(Path(folder))
         figures = {
             "recordsPerSecond": pods * _RECORDS_PER_POD / ingest,
             "summarySeconds": _seconds(lambda: month.usage(by)),
@@ -68,11 +90,21 @@ def _measure(nodes: int, pods: int) -> BenchmarkResult:
             "tenantRecordsSeconds": _seconds(
                 lambda: list(journal.records(_START, _START + _MONTH, "tenant-7"))
             ),
+            "invoiceSeconds": _seconds(
+                lambda: invoice("tenant-7", _BILLED, prices, journal, _START + _MONTH)
+            ),
             "gigabytes": sum(file.stat().st_size for file in Path(folder).iterdir()) / 1e9,
         }
         journal.close()
     given = {"nodes": nodes, "pods": pods, "records": pods * _RECORDS_PER_POD}
     return BenchmarkResult(given, figures)
+
+
+def _prices(folder: Path) -> PriceList:
+    """Return prices with bands that cut hours, and discounts."""
+    path = folder / "prices.yaml"
+    path.write_text(_PRICES)
+    return load_prices(path)
 
 
 def _seconds(work: Callable[[], object]) -> float:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from datetime import date
 from decimal import Decimal
 from fractions import Fraction
+from typing import TYPE_CHECKING
 
 from bayplan.billing.accounts import Account, Credit
 from bayplan.billing.idle import Unused, unused
@@ -24,9 +25,14 @@ from bayplan.billing.tariff import Rate, Tariff, Time, discounted, pieces
 from bayplan.billing.usage_source import UsageSource
 from bayplan.metering.record import UsageRecord
 
+if TYPE_CHECKING:
+    from bayplan.metering.journal import Journal
+
 __all__ = ["Invoice", "LineItem", "invoice", "make_invoice"]
 
 _HOUR = 3_600_000
+Key = tuple[str, str, str]
+"""A resource, its model and its pool."""
 
 
 @dataclass(frozen=True)
@@ -149,9 +155,13 @@ def invoice(
     """
     end = min(max(as_of, month.since), month.until)
     lines = _Lines(Tariff(prices, month.since, month.until), prices.currency)
-    lookback = max(0, month.since - prices.longest_minimum)
-    records = source.records(lookback, end, tenant)
-    lines.add_usage(_billed(records, prices, month, end))
+    journal = _summed(prices, source, month.since, end)
+    if journal is not None:
+        lines.add_sums(journal, tenant, month.since, end)
+    else:
+        lookback = max(0, month.since - prices.longest_minimum)
+        records = source.records(lookback, end, tenant)
+        lines.add_usage(_billed(records, prices, month, end))
     owned = {
         pool
         for version in prices.versions
@@ -161,6 +171,20 @@ def invoice(
     if owned:
         lines.add_unused(tenant, owned, source, month.since, end)
     return Invoice(tenant, month, prices.currency, end, lines.items())
+
+
+def _summed(prices: PriceList, source: UsageSource, since: int, until: int) -> Journal | None:
+    """Return the journal whose sums tell all that is billed; None if records have to be read.
+
+    That is where single pods pay a minimum, and where usage may be from a time without prices.
+    """
+    # The database takes longer to import than a small simulation.
+    from bayplan.metering.journal import Journal
+
+    first, last = prices.versions[0].since, prices.versions[-1].until
+    priced = first <= since and (last is None or until <= last)
+    whole = isinstance(source, Journal) and priced and since < until and not prices.longest_minimum
+    return source if whole and isinstance(source, Journal) else None
 
 
 # Usage --------------------------------------------------------------------------------------
@@ -176,6 +200,11 @@ class _Span:
     amount: int
     since: int
     until: int
+
+    @property
+    def key(self) -> Key:
+        """What is billed together."""
+        return self.resource, self.model, self.pool
 
 
 def _billed(
@@ -256,11 +285,7 @@ class _Lines:
         for resource, spans in by_resource.items():
             begin, end = min(one.since for one in spans), max(one.until for one in spans)
             self.tariff.prices.check(begin, end)
-            thresholds = {
-                tier.threshold(resource)
-                for version in self.tariff.prices.versions
-                for tier in version.discounts.get(resource, ())
-            }
+            thresholds = self._thresholds(resource)
             crossings = _crossings(spans, thresholds) if thresholds else {}
             known: dict[tuple[str, str], tuple[Rate, ...]] = {}
             for span in spans:
@@ -268,7 +293,33 @@ class _Lines:
                 if key not in known:
                     known[key] = discounted(self.tariff.rates(resource, *key), resource, crossings)
                 for rate, length in pieces(known[key], span.since, span.until):
-                    self._add("used", span, rate, Decimal(1), span.amount * length)
+                    self._add("used", span.key, rate, Decimal(1), span.amount * length)
+
+    def add_sums(self, journal: Journal, tenant: str, since: int, until: int) -> None:
+        """Add a tenant's use of a month, as ``add_usage`` does, from a journal's sums."""
+        from bayplan.metering.course import Course
+
+        course = Course(journal, tenant, since, until)
+        by_resource: dict[str, list[Key]] = defaultdict(list)
+        for key in course.keys():
+            by_resource[key[0]].append(key)
+        for resource, keys in by_resource.items():
+            reached = {one: course.reached(keys, one) for one in self._thresholds(resource)}
+            crossings = {one: at for one, at in reached.items() if at is not None}
+            for key in keys:
+                rates = discounted(self.tariff.rates(*key), resource, crossings)
+                for rate in rates:
+                    begin, end = max(since, rate.since), min(until, rate.until)
+                    used = course.used(key, end) - course.used(key, begin) if begin < end else 0
+                    if used:
+                        self._add("used", key, rate, Decimal(1), used)
+
+    def _thresholds(self, resource: str) -> set[Fraction]:
+        return {
+            tier.threshold(resource)
+            for version in self.tariff.prices.versions
+            for tier in version.discounts.get(resource, ())
+        }
 
     def add_unused(
         self, tenant: str, pools: set[str], source: UsageSource, since: int, until: int
@@ -294,10 +345,11 @@ class _Lines:
                     continue
                 share = price.idle if record.kind is Unused.IDLE else price.reserved
                 if share:
-                    self._add(record.kind.value, span, rate, share, span.amount * length)
+                    self._add(record.kind.value, span.key, rate, share, span.amount * length)
 
-    def _add(self, what: str, span: _Span, rate: Rate, share: Decimal, more: Time) -> None:
-        thing = (what, span.resource, span.model, span.pool)
+    def _add(self, what: str, key: Key, rate: Rate, share: Decimal, more: Time) -> None:
+        resource, model, pool = key
+        thing = (what, resource, model, pool)
         price = (rate.version.start, rate.band, rate.per_hour, share, rate.factor)
         self._found[(*thing, *price)] += more
 

@@ -1,0 +1,168 @@
+"""Invoices and budgets from a journal's sums, against the same records read one by one."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from bills import GPU, HOUR, MINUTE, Records, accounts, at, prices, used, version
+from examples import examples
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from bayplan.billing.budgets import Budgets
+from bayplan.billing.invoice import invoice
+from bayplan.billing.month import Month
+from bayplan.billing.prices import PriceList
+from bayplan.errors import InputError
+from bayplan.metering.course import Course
+from bayplan.metering.journal import Batch, Journal
+from bayplan.metering.record import UsageRecord
+
+MONTH = Month(2026, 3)
+BEGIN, END = at("2026-02-27"), at("2026-04-02")
+NIGHT = {"name": "night", "from": "22:15", "to": "02:45", "perHour": "0.77"}
+SUNDAY = {"name": "sunday", "days": ["Sun"], "from": "03:00", "to": "04:30", "perHour": "5.01"}
+ENTRIES = [
+    {"resource": GPU, "perHour": "2.03", "bands": [NIGHT, SUNDAY]},
+    {"resource": GPU, "model": "b", "perHour": "1.11"},
+    {"resource": GPU, "pool": "p", "perHour": "3"},
+    {"resource": "memory", "perHour": "0.01"},
+]
+TIERS = [{"above": "0.5", "factor": "0.9"}, {"above": "230.25", "factor": "0.7"}]
+PRICES: dict[str, list[dict[str, Any]]] = {
+    "plain": [version("2020-01-01", prices=ENTRIES[-1:])],
+    "bands": [version("2020-01-01", prices=ENTRIES)],
+    "discounts": [
+        version("2020-01-01", prices=ENTRIES, discounts=[{"resource": GPU, "tiers": TIERS}])
+    ],
+    "versions": [
+        version("2020-01-01", prices=ENTRIES, discounts=[{"resource": GPU, "tiers": TIERS}]),
+        version("2026-03-10", prices=[{"resource": GPU, "perHour": "4.44"}]),
+    ],
+    "minimum": [version("2020-01-01", prices=ENTRIES, minimumPeriod="2h")],
+}
+
+
+def times() -> st.SearchStrategy[int]:
+    """Return times all over the month and around it, some of them full hours."""
+    hours = st.integers(0, (END - BEGIN) // HOUR)
+    rest = st.sampled_from((0, 1, 15 * MINUTE, HOUR - 1)) | st.integers(0, HOUR - 1)
+    return st.builds(lambda hour, more: BEGIN + hour * HOUR + more, hours, rest)
+
+
+@st.composite
+def records(draw: st.DrawFn) -> UsageRecord:
+    since = draw(times())
+    length = draw(st.none() | st.integers(1, 3 * HOUR) | st.integers(1, 900 * HOUR))
+    return used(
+        since,
+        None if length is None else since + length,
+        draw(st.sampled_from((0.001, 1, 8))),
+        resource=draw(st.sampled_from((GPU, GPU, "memory", "free"))),
+        model=draw(st.sampled_from(("", "b"))),
+        pool=draw(st.sampled_from(("", "p"))),
+        tenant=draw(st.sampled_from(("lab", "lab", "rival"))),
+        pod_uid=draw(st.sampled_from("abcdef")),
+    )
+
+
+def journal_of(found: Sequence[UsageRecord]) -> Journal:
+    """Return a journal in which half of the records are closed by a later batch."""
+    journal = Journal()
+    journal.claim()
+    entries = [
+        journal.entry(one if at % 2 else used_open(one)) for at, one in enumerate(found)
+    ]
+    journal.write(Batch(entries))
+    late = [
+        (entry, one.until)
+        for at, (entry, one) in enumerate(zip(entries, found, strict=True))
+        if not at % 2 and one.until is not None
+    ]
+    journal.write(Batch(closed=late))
+    return journal
+
+
+def used_open(record: UsageRecord) -> UsageRecord:
+    return replace(record, until=None)
+
+
+def price_list(versions: list[dict[str, Any]]) -> PriceList:
+    with tempfile.TemporaryDirectory() as folder:
+        return prices(Path(folder), *versions, timeZone="Europe/Berlin")
+
+
+LISTS = {name: price_list(versions) for name, versions in PRICES.items()}
+
+
+@pytest.mark.parametrize("name", LISTS)
+@given(st.lists(records(), max_size=12), times())
+@examples(60)
+def test_an_invoice_of_sums_is_that_of_the_records(
+    name: str, found: list[UsageRecord], as_of: int
+) -> None:
+    journal = journal_of(found)
+    from_sums = invoice("lab", MONTH, LISTS[name], journal, as_of)
+    from_records = invoice("lab", MONTH, LISTS[name], Records(list(found)), as_of)
+    assert from_sums == from_records
+
+
+@given(st.lists(records(), max_size=8), times())
+@examples(40)
+def test_budgets_of_sums_are_those_of_the_records(found: list[UsageRecord], now: int) -> None:
+    until_now = [
+        one if one.until is None or one.until <= now else used_open(one)
+        for one in found
+        if one.since < now
+    ]
+    with tempfile.TemporaryDirectory() as folder:
+        entry = {"tenant": "lab", "opening": {"month": "2026-02"}, "budget": {"perMonth": 100}}
+        book = accounts(Path(folder), entry)
+    both = [
+        Budgets(LISTS["discounts"], book, source).status("lab", now)
+        for source in (journal_of(until_now), Records(until_now))
+    ]
+    assert both[0] == both[1]
+
+
+def test_no_record_is_read_where_sums_tell_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    journal = journal_of([used("2026-03-01", "2026-03-05 12:34"), used("2026-03-02", None)])
+
+    def read(*arguments: object) -> object:
+        raise AssertionError("records are read")
+
+    monkeypatch.setattr(journal, "records", read)
+    for name in ("bands", "discounts", "versions"):
+        assert invoice("lab", MONTH, LISTS[name], journal, END).lines
+    with pytest.raises(AssertionError, match="records are read"):
+        invoice("lab", MONTH, LISTS["minimum"], journal, END)
+
+
+def test_usage_from_before_the_prices_begin_is_refused_as_ever(tmp_path: Path) -> None:
+    late = prices(tmp_path, version("2026-03-20"))
+    with pytest.raises(InputError, match="has no prices for 2026-03-02 00:00 UTC"):
+        invoice("lab", MONTH, late, journal_of([used("2026-03-02", "2026-03-03")]), END)
+    paid = invoice("lab", MONTH, late, journal_of([used("2026-03-21", "2026-03-22")]), END)
+    assert str(paid.total) == "48.00"
+
+
+def test_only_hours_that_are_cut_are_read_record_by_record(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    journal = journal_of([used("2026-03-01 00:20", "2026-03-30 12:34")])
+    course = Course(journal, "lab", MONTH.since, MONTH.until)
+    [key] = course.keys()
+    transactions = []
+    opened = journal.transaction
+    monkeypatch.setattr(journal, "transaction", lambda: transactions.append(1) or opened())
+    assert course.used(key, MONTH.until) == course.used(key, at("2026-03-31"))
+    assert course.used(key, at("2026-03-01 01:00")) == 40 * MINUTE * 1000
+    assert transactions == []
+    assert course.used(key, at("2026-03-01 00:50")) == 30 * MINUTE * 1000
+    assert course.used(key, at("2026-03-01 00:10")) == 0
+    assert len(transactions) == 1
