@@ -75,9 +75,7 @@ def journal_of(found: Sequence[UsageRecord]) -> Journal:
     """Return a journal in which half of the records are closed by a later batch."""
     journal = Journal()
     journal.claim()
-    entries = [
-        journal.entry(one if at % 2 else used_open(one)) for at, one in enumerate(found)
-    ]
+    entries = [journal.entry(one if at % 2 else used_open(one)) for at, one in enumerate(found)]
     journal.write(Batch(entries))
     late = [
         (entry, one.until)
