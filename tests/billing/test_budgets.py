@@ -9,13 +9,14 @@ from pathlib import Path
 import pytest
 from bills import GPU, H100, Records, accounts, at, prices, used, version
 
+from bayplan.billing.book import Book
 from bayplan.billing.budgets import Budgets, BudgetStatus
 from bayplan.billing.estimate import estimate
 from bayplan.errors import InputError
 
 
 def budgets(folder: Path, source: Records, stop: bool = True) -> Budgets:
-    book = accounts(
+    listed = accounts(
         folder,
         {
             "tenant": "lab",
@@ -24,7 +25,8 @@ def budgets(folder: Path, source: Records, stop: bool = True) -> Budgets:
         },
         {"tenant": "free", "opening": {"month": "2026-01"}},
     )
-    return Budgets(prices(folder), book, source)
+    book = Book(prices(folder), listed)
+    return Budgets(lambda: book, source)
 
 
 def status(made: Budgets, now: str) -> BudgetStatus:

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from bayplan.billing.book import Book
 from bayplan.billing.budgets import Budgets
 from bayplan.billing.invoice import invoice
 from bayplan.billing.month import Month
@@ -120,9 +121,10 @@ def test_budgets_of_sums_are_those_of_the_records(found: list[UsageRecord], now:
     ]
     with tempfile.TemporaryDirectory() as folder:
         entry = {"tenant": "lab", "opening": {"month": "2026-02"}, "budget": {"perMonth": 100}}
-        book = accounts(Path(folder), entry)
+        accounts_ = accounts(Path(folder), entry)
+    book = Book(LISTS["discounts"], accounts_)
     both = [
-        Budgets(LISTS["discounts"], book, source).status("lab", now)
+        Budgets(lambda: book, source).status("lab", now)
         for source in (journal_of(until_now), Records(until_now))
     ]
     assert both[0] == both[1]
@@ -154,7 +156,7 @@ def test_only_hours_that_are_cut_are_read_record_by_record(
 ) -> None:
     journal = journal_of([used("2026-03-01 00:20", "2026-03-30 12:34")])
     course = Course(journal, "lab", MONTH.since, MONTH.until)
-    [key] = course.keys()
+    [key] = course.keys
     transactions = []
     opened = journal.transaction
     monkeypatch.setattr(journal, "transaction", lambda: transactions.append(1) or opened())

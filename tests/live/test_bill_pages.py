@@ -8,10 +8,12 @@ from typing import Any
 
 import aiohttp
 import pytest
-from bills import Records, at, offered, prices, used, version
+from bills import GPU, Records, at, offered, price_file, prices, used, version
 from certificates import certificates, needs_openssl
+from prometheus_client import CollectorRegistry
 from stage import Stage, stage
 
+from bayplan.billing.book import Book, BookFiles
 from bayplan.billing.prices import PriceList
 from bayplan.cluster.apiserver import Role, Rule
 from bayplan.live.bill_pages import Bills
@@ -45,7 +47,8 @@ def bills(price_list: PriceList) -> Bills:
     def now() -> int:
         return at("2026-02-01")
 
-    return Bills(price_list, None, source, now, now)
+    book = Book(price_list)
+    return Bills(lambda: book, source, now, now)
 
 
 async def get(url: str, token: str = "") -> tuple[int, str]:
@@ -164,7 +167,7 @@ async def test_the_pages_follow_a_journal_as_far_as_it_knows(tmp_path: Path) -> 
     journal.claim()
     journal.append([used(HOURS[0], None, 2)])
     journal.write(Batch(heartbeat=at("2026-01-05 11:00")))
-    of_journal = Bills.of_journal(prices(tmp_path), None, journal)
+    of_journal = Bills.of_journal(BookFiles(price_file(tmp_path)), journal)
     async with stage([make_node("n")], tokens=TOKENS) as made:
         app = await made.start(bills=of_journal)
         url = f"{app.page.url}/invoice?tenant=lab&month=2026-01"
@@ -173,6 +176,33 @@ async def test_the_pages_follow_a_journal_as_far_as_it_knows(tmp_path: Path) -> 
         assert json.loads((await get(url, "lab"))[1])["total"] == "8.00"
         _, text = await get(f"{app.page.url}{PAGES[0]}", "admin")
         assert json.loads(text)["data"][0]["lab"]["totalCost"] == 8.0
+    journal.close()
+
+
+async def test_prices_that_change_are_those_of_the_pages(tmp_path: Path) -> None:
+    journal = Journal(str(tmp_path / "usage.db"))
+    journal.claim()
+    journal.append([used(*HOURS, 2)])
+    files = BookFiles(price_file(tmp_path, version("2026-01-01")), now=lambda: at("2025-12-01"))
+    registry = CollectorRegistry()
+    async with stage([make_node("n")], tokens=TOKENS) as made:
+        app = await made.start(bills=Bills.of_journal(files, journal), registry=registry)
+        url = f"{app.page.url}/invoice?tenant=lab&month=2026-01"
+        assert json.loads((await get(url, "lab"))[1])["total"] == "16.00"
+        assert registry.get_sample_value("bayplan_bill_files_current") == 1
+        before = files.book()
+        price_file(tmp_path, version("2026-01-01", prices=[{"resource": GPU, "perHour": 3}]))
+        # Nothing tells: the file is looked at every few seconds.
+        await made.until(lambda: files.book() is not before)
+        assert json.loads((await get(url, "lab"))[1])["total"] == "24.00"
+        (tmp_path / "prices.yaml").write_text("kind: PriceList")
+        app.reload()
+        assert registry.get_sample_value("bayplan_bill_files_current") == 0
+        assert json.loads((await get(url, "lab"))[1])["total"] == "24.00"
+        price_file(tmp_path, version("2026-01-01", prices=[{"resource": GPU, "perHour": 4}]))
+        app.reload()
+        assert registry.get_sample_value("bayplan_bill_files_current") == 1
+        assert json.loads((await get(url, "lab"))[1])["total"] == "32.00"
     journal.close()
 
 

@@ -7,11 +7,14 @@ import json
 import re
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from bills import price_file
 from deployed import DEPLOY, documents, manifests, only
 from prometheus_client import REGISTRY, CollectorRegistry
 from stage import stage
@@ -20,6 +23,9 @@ from test_queue_page import queue
 from bayplan.api import ComputePool, ObjectMeta
 from bayplan.api.pools import ComputePoolSpec
 from bayplan.api.quantity import Quantity
+from bayplan.billing.book import BookFiles
+from bayplan.live.bill_pages import Bills
+from bayplan.metering.journal import Journal
 from bayplan.testing import make_node, make_pod
 
 MONITORING = DEPLOY / "monitoring"
@@ -39,12 +45,14 @@ ELSEWHERE = {
         name: {"gpu", "modelName", "Hostname", "UUID"}
         for name in ("DCGM_FI_PROF_NVLINK_TX_BYTES", "DCGM_FI_PROF_NVLINK_RX_BYTES")
     },
-    # Of schedulers that have a journal of usage, prices and accounts.
+    # Of schedulers that have a budget: they come with the second scrape.
     **{f"bayplan_budget_{name}_ratio": {"tenant"} for name in ("spent", "forecast")},
 }
 # What Prometheus adds to everything that it scrapes.
 ADDED = {"job", "instance"}
-FUNCTIONS = {"absent", "avg_over_time", "histogram_quantile", "max", "rate", "sum", "topk"}
+FUNCTIONS = {
+    *("absent", "avg_over_time", "histogram_quantile", "max", "min", "rate", "sum", "time", "topk"),
+}
 WORDS = {"and", "by", "on", "or", "unless"}
 
 
@@ -82,8 +90,11 @@ async def labels_after_a_little_of_each() -> dict[str, set[str]]:
     pooled = {**labels, "pool": "p", "nvidia.com/gpu.product": "A100"}
     pool = ComputePool(ObjectMeta(name="p"), ComputePoolSpec(node_selector={"pool": "p"}))
     objects = [make_node("n", cpu=8, labels=pooled, gpu=4), queue("q", **shares), pool]
+    journal = Journal()
+    with tempfile.TemporaryDirectory() as folder:
+        bills = Bills.of_journal(BookFiles(price_file(Path(folder))), journal)
     async with stage(objects) as made:
-        await made.start(registry=registry)
+        await made.start(registry=registry, journal=journal, bills=bills)
         low = make_pod("low", cpu=4, priority=1, annotations=mine)
         made.create(make_pod("large", cpu=16), low)
         await made.run_out()

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from prometheus_client import CollectorRegistry
 from stage import Stage, stage
 
 from bayplan.api import Pod
@@ -55,6 +56,12 @@ def remove(made: Stage, key: str) -> None:
     made.cluster.settle()
 
 
+def metric(registry: CollectorRegistry, name: str) -> float:
+    found = registry.get_sample_value(f"bayplan_usage_{name}")
+    assert found is not None
+    return found
+
+
 async def test_scheduling_goes_on_while_the_journal_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -72,10 +79,19 @@ async def test_scheduling_goes_on_while_the_journal_fails(
     async with stage() as made:
         made.create(make_node("n1", cpu="8"), make_pod("a", cpu="2"))
         monkeypatch.setattr(journal, "write", failing)
-        await made.start(journal=journal)
+        registry = CollectorRegistry()
+        await made.start(journal=journal, registry=registry)
         await made.settle()
         assert made.placements() == {"default/a": "n1"}
+        await made.until(lambda: metric(registry, "write_errors_total") == 1)
+        assert metric(registry, "records_total") == 0
+        assert metric(registry, "waiting_records") > 0
         await made.until(lambda: records(place))
+        await made.until(lambda: metric(registry, "waiting_records") == 0)
+        assert metric(registry, "write_errors_total") == 2
+        assert metric(registry, "records_total") >= len(records(place))
+        assert 0 <= metric(registry, "lag_seconds") < made.cluster.unix_time
+        assert metric(registry, "last_reconcile_timestamp_seconds") > 0
 
     told = [one.getMessage() for one in caplog.records]
     assert told == [

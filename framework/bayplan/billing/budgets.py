@@ -6,14 +6,14 @@ later.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from decimal import Decimal
 
-from bayplan.billing.accounts import Accounts, Budget
+from bayplan.billing.accounts import Budget
+from bayplan.billing.book import Book
 from bayplan.billing.invoice import invoice
 from bayplan.billing.month import Month
-from bayplan.billing.prices import PriceList
 from bayplan.billing.usage_source import UsageSource
 from bayplan.metering.record import CapacityRecord, UsageRecord
 
@@ -57,18 +57,37 @@ class BudgetStatus:
         )
 
 
-class Budgets:
-    """The budgets of all tenants; a status is read again after a minute.
+@dataclass(frozen=True)
+class _Known:
+    """A status, when it was read (in milliseconds since 1970), and by which book."""
 
-    :raises InputError: when prices and accounts are in two currencies.
+    at: int
+    book: Book
+    status: BudgetStatus
+
+    def holds(self, now: int) -> bool:
+        return 0 <= now - self.at < _LASTS and self.status.month == Month.at(now)
+
+
+class Budgets:
+    """The budgets of all tenants; a status is read again after a minute, or with a new book.
+
+    :param book: returns the prices and accounts of now.
     """
 
-    def __init__(self, prices: PriceList, accounts: Accounts, source: UsageSource) -> None:
-        accounts.check_currency(prices)
-        self._prices = prices
-        self._accounts = accounts
+    def __init__(self, book: Callable[[], Book], source: UsageSource) -> None:
+        self._book = book
         self._source = source
-        self._known: dict[str, tuple[int, BudgetStatus]] = {}
+        self._known: dict[str, _Known] = {}
+
+    def _budget(self, book: Book, tenant: str) -> Budget | None:
+        account = book.accounts.by_tenant.get(tenant) if book.accounts is not None else None
+        return account.budget if account is not None else None
+
+    def may_stop(self, tenant: str) -> bool:
+        """Return whether a tenant starts nothing more once its budget is spent."""
+        budget = self._budget(self._book(), tenant)
+        return budget is not None and budget.stop_admitting
 
     def status(self, tenant: str, now: int) -> BudgetStatus | None:
         """Return a tenant's month so far, None when it has no budget.
@@ -76,19 +95,21 @@ class Budgets:
         :param now: milliseconds since 1970.
         :raises InputError: for usage at a time without prices.
         """
-        account = self._accounts.by_tenant.get(tenant)
-        if account is None or account.budget is None:
+        book = self._book()
+        budget = self._budget(book, tenant)
+        if budget is None:
             return None
         known = self._known.get(tenant)
-        if known is not None and 0 <= now - known[0] < _LASTS and known[1].month == Month.at(now):
-            return known[1]
-        status = self._status(tenant, account.budget, now)
-        self._known[tenant] = (now, status)
+        if known is not None and known.book is book and known.holds(now):
+            return known.status
+        status = self._status(tenant, book, budget, now)
+        self._known[tenant] = _Known(now, book, status)
         return status
 
     def all(self, now: int) -> Iterator[BudgetStatus]:
         """Yield the status of every tenant that has a budget; see ``status``."""
-        for tenant in self._accounts.by_tenant:
+        accounts = self._book().accounts
+        for tenant in accounts.by_tenant if accounts is not None else ():
             status = self.status(tenant, now)
             if status is not None:
                 yield status
@@ -98,15 +119,15 @@ class Budgets:
         status = self.status(tenant, now)
         return status is None or status.admits
 
-    def _status(self, tenant: str, budget: Budget, now: int) -> BudgetStatus:
+    def _status(self, tenant: str, book: Book, budget: Budget, now: int) -> BudgetStatus:
         month = Month.at(now)
-        spent = invoice(tenant, month, self._prices, self._source, now).total
+        spent = invoice(tenant, month, book.prices, self._source, now).total
         to_come = _to_come(self._source, now)
-        forecast = invoice(tenant, month, self._prices, to_come, month.until).total
+        forecast = invoice(tenant, month, book.prices, to_come, month.until).total
         return BudgetStatus(
             tenant,
             month,
-            self._prices.currency,
+            book.prices.currency,
             budget,
             spent,
             forecast,

@@ -301,7 +301,7 @@ class _Lines:
 
         course = Course(journal, tenant, since, until)
         by_resource: dict[str, list[Key]] = defaultdict(list)
-        for key in course.keys():
+        for key in course.keys:
             by_resource[key[0]].append(key)
         for resource, keys in by_resource.items():
             reached = {one: course.reached(keys, one) for one in self._thresholds(resource)}

@@ -117,7 +117,8 @@ def command(
 ) -> None:
     """Schedule the pods of a Kubernetes cluster that name one of the profiles.
 
-    SIGTERM stops it after pending bindings are done; SIGHUP reloads the profiles.
+    SIGTERM stops it after pending bindings are done; SIGHUP reloads the profiles. Prices and
+    accounts are reloaded when they change.
     """
     from bayplan.cli.options import check_readable, profiles
     from bayplan.live.app import Options, run
@@ -161,12 +162,7 @@ def _bills(
         return None
     if journal is None:
         raise InputError("needs --usage-journal", "--prices")
-    from bayplan.billing.accounts import load_accounts
-    from bayplan.billing.prices import load_prices
+    from bayplan.billing.book import BookFiles
     from bayplan.live.bill_pages import Bills
 
-    prices = load_prices(price_file)
-    accounts = None if accounts_file is None else load_accounts(accounts_file)
-    if accounts is not None:
-        accounts.check_currency(prices)
-    return Bills.of_journal(prices, accounts, journal)
+    return Bills.of_journal(BookFiles(price_file, accounts_file), journal)

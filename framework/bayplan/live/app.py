@@ -31,6 +31,7 @@ from bayplan.dialects import queue_configmap
 from bayplan.errors import BayplanError
 from bayplan.inputs.httpserver import allow_many_connections
 from bayplan.live.bill_pages import Bills
+from bayplan.live.bill_reload import BillReload
 from bayplan.live.budget_metrics import BudgetMetrics
 from bayplan.live.elastic_jobs import ElasticJobs
 from bayplan.live.election import Election
@@ -39,6 +40,7 @@ from bayplan.live.metrics import LiveMetrics
 from bayplan.live.observers import CycleLog, Observers
 from bayplan.live.queue_metrics import QueueMetrics
 from bayplan.live.token_reviews import TokenReviews
+from bayplan.live.usage_metrics import UsageMetrics
 from bayplan.live.usage_writer import UsageWriter
 from bayplan.live.web import Address, WebPage
 from bayplan.metering.journal import Journal
@@ -102,10 +104,12 @@ class LiveApp:
         self.identity = f"{socket.gethostname()}_{uuid.uuid4()}"
         self._metrics = LiveMetrics(options.registry)
         self._queue_metrics = QueueMetrics(options.registry)
+        self._bill_reload: BillReload | None = None
         bills = options.bills
-        if bills is not None and bills.accounts is not None:
-            budgets = Budgets(bills.prices, bills.accounts, bills.source)
-            BudgetMetrics(options.registry, budgets, bills.now)
+        if bills is not None:
+            BudgetMetrics(options.registry, Budgets(bills.book, bills.source), bills.now)
+            if bills.files is not None:
+                self._bill_reload = BillReload(bills.files, options.registry)
         self._credentials = Credentials(kubeconfig, options.context)
         self.transport = Transport(self._credentials, self._observe, patience=_NEW_ROLE_SECONDS)
         self.live: LiveScheduler | None = None
@@ -135,6 +139,8 @@ class LiveApp:
             None if writer is None else ElasticJobs(self.transport, self.cache, self.leads)
         )
         self._usage = self._make_usage()
+        if self._usage is not None:
+            UsageMetrics(self._usage, options.registry)
 
     def _queue_config_maps(self) -> Mapping[Kind, Part]:
         """Return which ConfigMaps define queues: those of the leader's namespace with the label.
@@ -257,6 +263,8 @@ class LiveApp:
             tasks.append(asyncio.create_task(self._election.run()))
         if self._usage is not None:
             tasks.append(asyncio.create_task(self._usage.run()))
+        if self._bill_reload is not None:
+            tasks.append(asyncio.create_task(self._bill_reload.run()))
         _log.info("scheduling pods of %s", ", ".join(live.scheduler.profiles))
         self._log_pods_of_others(live.scheduler)
         if self._election is None:
@@ -348,7 +356,9 @@ class LiveApp:
             self.writer.halt("killed")
 
     def reload(self) -> None:
-        """Read the profiles again; invalid ones change nothing."""
+        """Read the profiles, prices and accounts again; invalid ones change nothing."""
+        if self._bill_reload is not None:
+            self._bill_reload.now()
         try:
             profiles = self._options.load()
         except BayplanError as exc:

@@ -16,13 +16,12 @@ from typing import TYPE_CHECKING, TypeVar
 
 from aiohttp import web
 
-from bayplan.billing.accounts import Accounts
 from bayplan.billing.allocation import allocations
 from bayplan.billing.allocation_query import parse_query
+from bayplan.billing.book import Book, BookFiles
 from bayplan.billing.exports import invoice_csv, invoice_html, invoice_json
 from bayplan.billing.invoice import Invoice, make_invoice
 from bayplan.billing.month import Month
-from bayplan.billing.prices import PriceList
 from bayplan.billing.usage_source import UsageSource
 from bayplan.billing.usage_totals import usage_totals
 from bayplan.errors import BayplanError
@@ -53,24 +52,26 @@ def _now() -> int:
 class Bills:
     """What costs are computed from.
 
+    :param book: returns the prices and accounts of now.
     :param now: returns milliseconds since 1970.
     :param known: returns until when usage is known, which may be before now.
+    :param files: where the book comes from, to be read again when they change.
     """
 
-    prices: PriceList
-    accounts: Accounts | None
+    book: Callable[[], Book]
     source: UsageSource
     now: Callable[[], int]
     known: Callable[[], int]
+    files: BookFiles | None = None
 
     @classmethod
-    def of_journal(cls, prices: PriceList, accounts: Accounts | None, journal: Journal) -> Bills:
+    def of_journal(cls, files: BookFiles, journal: Journal) -> Bills:
         """Return what bills of a journal are computed from."""
 
         def known() -> int:
             return min(journal.heartbeat, _now())
 
-        return cls(prices, accounts, journal, _now, known)
+        return cls(files.book, journal, _now, known, files)
 
 
 def bearer_token(request: web.Request) -> str:
@@ -148,7 +149,7 @@ class BillPages:
         bills = self._bills
         query = await self._computed(lambda: parse_query(request.query, bills.now(), tenant))
         data = await self._computed(
-            lambda: allocations(query, bills.prices, bills.source, bills.known())
+            lambda: allocations(query, bills.book().prices, bills.source, bills.known())
         )
         body = {"code": 200, "status": "success", "data": data}
         return web.json_response(body, headers=_HEADERS)
@@ -171,8 +172,9 @@ class BillPages:
             now = bills.now()
             text = request.query.get("month")
             month = Month.at(now) if text is None else Month.parse(text)
-            account = bills.accounts.by_tenant.get(tenant) if bills.accounts else None
-            return make_invoice(tenant, month, bills.prices, bills.source, bills.known(), account)
+            book = bills.book()
+            account = book.accounts.by_tenant.get(tenant) if book.accounts else None
+            return make_invoice(tenant, month, book.prices, bills.source, bills.known(), account)
 
         return _response(await self._computed(compute), request.query.get("output", "json"))
 

@@ -20,6 +20,8 @@ _EVERY = 1.0
 _RETRY = 5.0
 """Seconds after which a journal that could not be read is tried again."""
 
+_MILLIS = 1000
+
 _log = logging.getLogger("bayplan.metering")
 
 
@@ -49,6 +51,30 @@ class UsageWriter:
         self._retry_at = 0.0
         self._settled = False
         self._ended = False
+        self._known_until = 0
+        self.written = 0
+        """How many records were written."""
+        self.errors = 0
+        """How many writes failed."""
+
+    @property
+    def waiting(self) -> int:
+        """How many beginnings and ends of records are not written yet."""
+        batch = self._unwritten
+        begun = len(batch.opened) + len(batch.closed) if batch is not None else 0
+        return begun + self._meter.waiting
+
+    @property
+    def lag(self) -> float | None:
+        """For how many seconds what is used has not been written; None while nothing has to be."""
+        if not self._settled or not self._leads():
+            return None
+        return max(0.0, self._unix_time() - self._known_until / _MILLIS)
+
+    @property
+    def reconciled_at(self) -> float:
+        """When usage was last compared with all objects, in seconds since 1970; 0 for never."""
+        return self._meter.reconciled_at / _MILLIS
 
     def handle(self, event: WatchEvent) -> None:
         """Take in a watch event."""
@@ -70,6 +96,8 @@ class UsageWriter:
             return
         try:
             self._meter.settle()
+            if not self._settled:
+                self._known_until = self._meter.reconciled_at
             self._settled = True
         except BayplanError as exc:
             self._retry_at = self._unix_time() + _RETRY
@@ -102,9 +130,11 @@ class UsageWriter:
             # A write that is cancelled may have been carried out; the batch counts once anyway.
             await asyncio.to_thread(self._journal.write, batch)
         except Stopped as exc:
+            self.errors += 1
             self._ended = True
             _log.error("usage is not recorded any longer: %s", exc)
         except BayplanError as exc:
+            self.errors += 1
             if not self._failing:
                 _log.warning("usage is kept in memory until it can be written: %s", exc)
             self._failing = True
@@ -112,6 +142,8 @@ class UsageWriter:
             if self._failing:
                 _log.info("usage is written again")
             self._unwritten, self._failing = None, False
+            self.written += len(batch.opened)
+            self._known_until = batch.heartbeat
 
     async def close(self) -> None:
         """Close the journal."""

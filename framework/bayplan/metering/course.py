@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from fractions import Fraction
 
 from bayplan.metering.changes import ROLLUPS, Changes
@@ -77,9 +77,10 @@ class Course:
             own.add(one.start, one.level, one.moment)
         return steps
 
-    def keys(self) -> Iterator[Key]:
-        """Yield each (resource, model, pool) of which anything may have been used."""
-        yield from self._steps
+    @property
+    def keys(self) -> tuple[Key, ...]:
+        """Each (resource, model, pool) of which anything may have been used."""
+        return tuple(self._steps)
 
     def used(self, key: Key, until: Time) -> Time:
         """Return what was used of a key from the start up to a time."""

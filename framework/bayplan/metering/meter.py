@@ -80,6 +80,8 @@ class Meter:
         self._moved: set[str] = set()
         self._alive = 0
         self._written = 0
+        self.reconciled_at = 0
+        """When records were last compared with all objects, in milliseconds since 1970."""
 
     @property
     def handle(self) -> WatchHandler:
@@ -110,6 +112,7 @@ class Meter:
         gone = now
         if world.relisted:
             world.relisted = False
+            self.reconciled_at = now
             gone = self._alive
             world.changed_pods |= {*self._open, *world.pods}
             world.changed_nodes |= {*self._ledgers, *world.nodes}

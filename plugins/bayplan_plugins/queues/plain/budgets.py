@@ -52,18 +52,13 @@ class BudgetGate:
 
     def __init__(self, args: BudgetArgs, source: UsageSource | None = None) -> None:
         # Only who has budgets pays for what reads them.
-        from bayplan.billing.accounts import load_accounts
+        from bayplan.billing.book import BookFiles
         from bayplan.billing.budgets import Budgets
-        from bayplan.billing.prices import load_prices
         from bayplan.metering.journal import Journal
 
-        prices, accounts = load_prices(args.prices), load_accounts(args.accounts)
-        self._stops = {
-            tenant
-            for tenant, account in accounts.by_tenant.items()
-            if account.budget is not None and account.budget.stop_admitting
-        }
-        self._budgets = Budgets(prices, accounts, source or Journal(args.journal))
+        self._files = BookFiles(args.prices, args.accounts)
+        self._budgets = Budgets(self._files.book, source or Journal(args.journal))
+        self._looked = 0.0
         self._beside = ThreadPoolExecutor(1, thread_name_prefix="budgets")
         self._known: dict[str, _Known] = {}
 
@@ -72,7 +67,10 @@ class BudgetGate:
 
         :param now: seconds since 1970.
         """
-        if tenant not in self._stops:
+        if not 0 <= now - self._looked < EVERY:
+            self._looked = now
+            self._beside.submit(self._files.refresh)
+        if not self._budgets.may_stop(tenant):
             return None
         known = self._known.get(tenant)
         if known is None or (known.answer.done() and not 0 <= now - known.asked < EVERY):
