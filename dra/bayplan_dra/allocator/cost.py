@@ -1,4 +1,8 @@
-"""What a set of used devices costs: how much of the node's topology it breaks."""
+"""What a set of used devices costs: how much of the node's topology it breaks.
+
+Fewest pieces of hardware divided comes first, then the most room on those that are (see
+:mod:`.room`), then the fewest groups broken, level by level.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +10,15 @@ from collections.abc import Sequence
 
 from bayplan_dra.allocator.table import Group
 
-__all__ = ["WORST", "broken_groups", "cost_of", "group_cost"]
+__all__ = ["WORST", "broken_groups", "cost_of", "group_cost", "room_cost"]
 
 _BASE = 1_000_000
-WORST: int = _BASE**9
+WORST: int = _BASE**10
 """More than any set of devices costs."""
 
 
 def cost_of(groups: Sequence[Group], used: int) -> int:
-    """Return what using these devices costs; smaller is better.
+    """Return what using these devices costs, but for the room they leave; smaller is better.
 
     The number of broken groups (those used in part) counts first, level by level. Among equals,
     free devices should stay together: the squares of the free devices of each group are deducted.
@@ -33,8 +37,14 @@ def group_cost(group: Group, used: int) -> int:
     """Return what one group costs when ``used`` of its devices are in use."""
     broken = _is_broken(group, used)
     free = group.mask.bit_count() - used
-    weight: int = _BASE ** (8 - min(group.level, 7))
+    weight: int = _BASE ** (8 - min(group.level, 7) if group.level else 9)
     return int(broken) * weight - free * free
+
+
+def room_cost(room: int) -> int:
+    """Return what it costs that no more than ``room`` is left; see ``Division.value``."""
+    weight: int = _BASE**8
+    return -room * weight
 
 
 def _is_broken(group: Group, used: int) -> bool:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from bayplan_dra.allocator.cost import WORST, group_cost
+from bayplan_dra.allocator.cost import WORST, group_cost, room_cost
 from bayplan_dra.allocator.problem import (
     AllocationProblem,
     DeviceDemand,
@@ -30,6 +30,8 @@ _EXACT_STEPS = 20_000
 _MORE_STEPS = 200
 """Further steps for a better solution, with up to 16 candidates, and with more."""
 _MOST_SCORED = 512
+_BREAKS = 1_000_000
+"""Dividing another piece of hardware comes after any loss of room."""
 
 
 class DeviceSearch:
@@ -178,7 +180,7 @@ class DeviceSearch:
                 self._best = DeviceSolution(state.chosen, WORST)
             return
         used = state.used(self._problem.used)
-        cost = sum(
+        cost = room_cost(self._room(state, used)) + sum(
             costs[(used & group.mask).bit_count()]
             for group, costs in zip(self._problem.groups, self._costs, strict=True)
         )
@@ -196,18 +198,32 @@ class DeviceSearch:
                 may |= mask
         may &= ~used
         total = sum(state.left)
-        bound = 0
+        # The more is used, the less room is left.
+        bound = room_cost(self._room(state, used))
         for group, costs in zip(self._problem.groups, self._costs, strict=True):
             now = (used & group.mask).bit_count()
             most = now + min(total, (may & group.mask).bit_count())
             bound += costs[now] if most == now else min(costs[now : most + 1])
         return bound
 
+    def _room(self, state: PartialSolution, used: int) -> int:
+        """Return what is left of all divided hardware."""
+        divided = self._problem.table.divided
+        if not divided:
+            return 0
+        left = dict(state.counters)
+        return sum(one.value(left, used) for one in divided)
+
     def _order(self, state: PartialSolution, number: int) -> list[int]:
-        """Order candidates: groups that can hold all that is missing, the fullest first."""
+        """Order candidates: those that divide nothing new and leave the most room come first.
+
+        Then groups that can hold all that is missing, the fullest first.
+        """
         mask, left = state.masks[number], state.left[number]
         used = state.used(self._problem.used)
-        keys: dict[int, list[int]] = {device: [] for device in bits(mask)}
+        keys = {device: [lost] for device, lost in self._losses(state, mask, used).items()}
+        if len(keys) < mask.bit_count():
+            keys = {device: keys.get(device, [0]) for device in bits(mask)}
         for group in self._by_size:
             here = mask & group.mask
             if not here:
@@ -216,3 +232,23 @@ class DeviceSearch:
             for device in bits(here):
                 keys[device] += [int(here.bit_count() < left), free]
         return sorted(keys, key=lambda device: (keys[device], device))
+
+    def _losses(self, state: PartialSolution, mask: int, used: int) -> dict[int, int]:
+        """Return the room that each candidate would take from the hardware that it divides."""
+        losses: dict[int, int] = {}
+        table = self._problem.table
+        if not any(mask & divided.mask for divided in table.divided):
+            return losses
+        left = dict(state.counters)
+        for divided in table.divided:
+            here = mask & divided.mask
+            if not here:
+                continue
+            whole = not used & divided.mask
+            before = divided.value(left, used)
+            for device in bits(here):
+                need = table.needs[device]
+                after = {key: left[key] - need.get(key, 0) for key in divided.counters}
+                lost = before - divided.value(after, used | 1 << device)
+                losses[device] = losses.get(device, 0) + lost + whole * _BREAKS
+        return losses

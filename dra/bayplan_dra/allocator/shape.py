@@ -103,5 +103,6 @@ class Shapes:
             needs,
             tuple(counter[1:] for counter in counters),
             groups,
+            tuple(divided.division.totals for divided in table.divided),
             table.shareable,
         )

@@ -74,6 +74,7 @@ class Solved:
     :ivar cost: of all devices that are then in use, see ``cost_of``.
     :ivar preferences: the index of the alternative that each request with ``firstAvailable`` got.
     :ivar broken: the number of groups of devices that were whole and are now used in part.
+    :ivar lost: the room that divided hardware lost, see ``Division.value``.
     """
 
     choices: Sequence[Sequence[Choice]]
@@ -81,6 +82,7 @@ class Solved:
     steps: int
     preferences: Sequence[int] = ()
     broken: int = 0
+    lost: int = 0
 
 
 def solve(
@@ -312,7 +314,17 @@ class _Solver:
         for mask in solution.chosen:
             used |= mask
         broken = broken_groups(self._groups, used) - broken_groups(self._groups, self._used)
-        return Solved(choices, solution.cost, self._budget.steps, preferences, max(0, broken))
+        lost = self._room(self._used) - self._room(used)
+        steps = self._budget.steps
+        return Solved(choices, solution.cost, steps, preferences, max(0, broken), lost)
+
+    def _room(self, used: int) -> int:
+        """Return what divided hardware still has, once these devices are in use."""
+        left = dict(self._counters)
+        for device in bits(used & ~self._used):
+            for key, need in self._table.needs[device].items():
+                left[key] -= need
+        return sum(divided.value(left, used) for divided in self._table.divided)
 
     # One request -----------------------------------------------------------------------------
 

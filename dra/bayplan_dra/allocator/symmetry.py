@@ -39,8 +39,9 @@ class Symmetry:
             relevant |= mask
         used = state.used(self._problem.used)
         colours = self._first_colours(state, relevant)
+        rooms = self._rooms(state, used)
         groups = [
-            (kind, mask, (used & mask).bit_count(), mask.bit_count())
+            ((kind, rooms.get(mask)), mask, (used & mask).bit_count(), mask.bit_count())
             for kind, mask in self._sets
             if mask & relevant
         ]
@@ -50,6 +51,12 @@ class Symmetry:
                 for device, colour in colours.items()
             }
         return _refined(colours, groups, relevant)
+
+    def _rooms(self, state: PartialSolution, used: int) -> dict[int, object]:
+        """Return what tells divided hardware apart: how it is divided, and what is left of it."""
+        divided = self._problem.table.divided
+        left = dict(state.counters) if divided else {}
+        return {one.mask: one.state(left, used) for one in divided}
 
     def _sets_that_matter(self) -> list[tuple[object, int]]:
         """Return all sets of devices that belong together, each with its kind."""

@@ -24,6 +24,7 @@ from bayplan_dra.allocator.model import (
 )
 from bayplan_dra.allocator.pools import Pool
 from bayplan_dra.allocator.requests import SelectorError, Wanted
+from bayplan_dra.allocator.room import DividedDevices, division_of
 from bayplan_dra.allocator.usage import CounterKey, counter_needs
 
 __all__ = [
@@ -104,6 +105,7 @@ class DeviceTable:
     :ivar all: all devices, one bit each.
     :ivar needs: what each device takes from counters.
     :ivar consumers: the devices that take from each counter, with the amount.
+    :ivar divided: the hardware that is divided into devices, one for each counter set.
     :ivar shareable: the devices that claims can share, one bit each.
     :ivar shapes: a cache of :class:`.shape.Shapes`.
     """
@@ -128,6 +130,7 @@ class DeviceTable:
         for number, needs in enumerate(self.needs):
             for key, amount in needs.items():
                 self.consumers.setdefault(key, []).append((number, amount))
+        self.divided = tuple(self._divided())
         self.shareable = 0
         if features.consumable_capacity:
             for number, device in enumerate(self.devices):
@@ -188,14 +191,22 @@ class DeviceTable:
             found = self._groups[levels] = tuple(self._make_groups(levels))
         return found
 
-    def _make_groups(self, levels: Sequence[str]) -> Iterable[Group]:
-        by_set: dict[object, int] = {}
+    def _divided(self) -> Iterable[DividedDevices]:
+        totals: dict[object, dict[CounterKey, Amount]] = {}
+        for pool in self.pools:
+            for counter_set, counters in pool.counters.items():
+                own = totals.setdefault((pool.key, counter_set), {})
+                own |= {(pool.key, counter_set, name): n for name, n in counters.items()}
+        by_set: dict[object, dict[int, None]] = {}
         for number, needs in enumerate(self.needs):
-            for pool, counter_set, _ in needs:
-                key = (pool, counter_set)
-                by_set[key] = by_set.get(key, 0) | 1 << number
-        for mask in by_set.values():
-            yield Group(0, mask, partition=True)
+            for pool_key, counter_set, _ in needs:
+                by_set.setdefault((pool_key, counter_set), {})[number] = None
+        for key, numbers in by_set.items():
+            yield division_of(numbers, self.needs, totals.get(key, {}))
+
+    def _make_groups(self, levels: Sequence[str]) -> Iterable[Group]:
+        for divided in self.divided:
+            yield Group(0, divided.mask, partition=True)
         for number in bits(self.shareable):
             yield Group(0, 1 << number, partition=True)
         for level, name in enumerate(levels, start=1):

@@ -38,7 +38,8 @@ class NodeAllocation:
     """The devices that claims get on a node, or (``choices`` None) the reason why they get none.
 
     ``choices`` has one sequence for each claim. ``broken`` counts the groups of devices that were
-    whole before; ``preferences`` has the index of the alternative that each request with
+    whole before, ``lost`` is the room that divided hardware loses, in thousandths of it;
+    ``preferences`` has the index of the alternative that each request with
     ``firstAvailable`` got. ``unresolvable`` says that freeing devices cannot help; ``error`` is a
     selector that fails; ``chosen_by`` is the plugin whose score decided.
     """
@@ -51,6 +52,7 @@ class NodeAllocation:
     timed_out: bool = False
     error: SelectorError | None = None
     chosen_by: str = ""
+    lost: int = 0
 
 
 @dataclass(slots=True)
@@ -264,7 +266,7 @@ def _unless_forbidden(solved: Solved | Failure, score: Score | None) -> NodeAllo
 def _allocation(solved: Solved | Failure) -> NodeAllocation:
     if isinstance(solved, Failure):
         return NodeAllocation(None, solved.reason, timed_out=solved.timed_out)
-    return NodeAllocation(solved.choices, "", solved.broken, solved.preferences)
+    return NodeAllocation(solved.choices, "", solved.broken, solved.preferences, lost=solved.lost)
 
 
 def _moved_to(solved: Solved, origin: DeviceTable, table: DeviceTable) -> Solved:
@@ -276,4 +278,4 @@ def _moved_to(solved: Solved, origin: DeviceTable, table: DeviceTable) -> Solved
         ]
         for own in solved.choices
     ]
-    return Solved(choices, solved.cost, solved.steps, solved.preferences, solved.broken)
+    return replace(solved, choices=choices)

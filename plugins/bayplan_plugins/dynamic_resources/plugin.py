@@ -70,6 +70,9 @@ _NOT_THERE = "resourceclaim not available on the node"
 _PREFERENCE = 8
 """Points of a request's first alternative; each further one scores a point less."""
 _MOST_BROKEN = 16
+_MOST_LOST = 8_000
+_LESS_THAN_ONE = 0.99
+"""Room lost counts among nodes where as many groups break."""
 
 
 class DynamicResourcesArgs(Args):
@@ -289,7 +292,8 @@ class DynamicResources(Plugin[DynamicResourcesArgs]):
             return 0.0
         if found.preferences:
             return float(sum(_PREFERENCE - index for index in found.preferences))
-        return float(max(0, _MOST_BROKEN - found.broken))
+        lost = min(found.lost / _MOST_LOST, _LESS_THAN_ONE)
+        return float(max(0, _MOST_BROKEN - found.broken - lost))
 
     # On the node -----------------------------------------------------------------------------
 
