@@ -81,3 +81,61 @@ def test_prices_that_begin_later_are_an_error(tmp_path: Path) -> None:
     given = ["explain", "job/train", "-f", str(tmp_path / "cluster.yaml"), "--prices", prices]
     with pytest.raises(InputError, match="begins on 2026-01-01"):
         CliRunner().invoke(cli, given, catch_exceptions=False)
+
+
+QUEUE = """---
+apiVersion: kueue.x-k8s.io/v1beta2
+kind: ResourceFlavor
+metadata: {name: any}
+---
+apiVersion: kueue.x-k8s.io/v1beta2
+kind: ClusterQueue
+metadata: {name: q}
+spec:
+  namespaceSelector: {}
+  resourceGroups:
+  - coveredResources: [nvidia.com/gpu]
+    flavors: [{name: any, resources: [{name: nvidia.com/gpu, nominalQuota: 1}]}]
+---
+apiVersion: kueue.x-k8s.io/v1beta2
+kind: LocalQueue
+metadata: {name: q, namespace: default}
+spec: {clusterQueue: q}
+---
+"""
+
+
+def suspended(manifest: str) -> str:
+    return manifest.replace(
+        "metadata: {name: train}\nspec:",
+        "metadata: {name: train, labels: {kueue.x-k8s.io/queue-name: q}}\nspec:\n  suspend: true",
+    )
+
+
+def test_a_suspended_job_says_what_its_pods_will_cost(tmp_path: Path) -> None:
+    manifests = NODE % ("n", H100) + QUEUE + suspended(JOB % 'bayplan.dev/duration: "6h"')
+    shown = explained(tmp_path, manifests).stdout
+    assert "is suspended: it has no pods yet" in shown
+    assert f"will cost at list price: 4 x {H100} for 6h: 96.00 EUR" in shown
+    found = json.loads(explained(tmp_path, manifests, "-o", "json").stdout)
+    assert (found["state"], found["cost"]) == ("Suspended", f"4 x {H100} for 6h: 96.00 EUR")
+
+
+def test_all_templates_of_a_suspended_job_count(tmp_path: Path) -> None:
+    worker = "{replicas: %d, template: {spec: {containers: [{name: c, image: i, resources: %s}]}}}"
+    gpus = "{limits: {nvidia.com/gpu: 2}}"
+    job = f"""
+apiVersion: kubeflow.org/v1
+kind: PyTorchJob
+metadata: {{name: train, labels: {{kueue.x-k8s.io/queue-name: q}}}}
+spec:
+  runPolicy: {{suspend: true}}
+  pytorchReplicaSpecs:
+    Master: {worker % (1, gpus)}
+    Worker: {worker % (3, gpus)}
+"""
+    (tmp_path / "cluster.yaml").write_text(NODE % ("n", H100) + QUEUE + job)
+    prices = price_file(tmp_path, version("2000-01-01", prices=ENTRIES))
+    given = ["explain", "pytorchjob/train", "-f", str(tmp_path / "cluster.yaml")]
+    shown = CliRunner().invoke(cli, [*given, "--prices", str(prices)], catch_exceptions=False)
+    assert f"8 x {H100}: 32.00 EUR per hour" in shown.stdout

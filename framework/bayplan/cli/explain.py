@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,6 +22,7 @@ from bayplan.cli.options import (
 from bayplan.errors import InputError
 
 if TYPE_CHECKING:
+    from bayplan.api import Pod
     from bayplan.billing.prices import PriceList
     from bayplan.explain.target import Target
     from bayplan.simulation import Simulation
@@ -152,7 +154,7 @@ def _print(
     head: str = "",
     prices: PriceList | None = None,
 ) -> None:
-    from bayplan.api import ComputePool, Pod
+    from bayplan.api import Pod
     from bayplan.cli import render
     from bayplan.explain.explanation import explain, explain_job
     from bayplan.explain.target import nearest, pods_of
@@ -165,6 +167,11 @@ def _print(
     found = pods_of(scheduler, simulation.pods(), get, wanted)
     job = None if found else explain_job(scheduler, wanted.kind, wanted.key)
     if job is not None:
+        if prices is not None:
+            from bayplan.explain.cost import pods_to_come
+
+            to_come = pods_to_come(scheduler.snapshot, job.kind, job.job)
+            job = replace(job, cost=_cost(to_come, simulation, prices))
         if output == "json":
             click.echo(json.dumps(job.as_json(), indent=2))
         else:
@@ -177,10 +184,7 @@ def _print(
         raise InputError(f"there {verb} {what} {wanted} at the end{near}".replace("  ", " "))
     about = explain(scheduler, found[0], len(found) if wanted.makes_pods else 1)
     if prices is not None:
-        from bayplan.explain.cost import cost_text
-
-        nodes, pools = scheduler.snapshot.nodes.nodes, simulation.cluster.list(ComputePool)
-        about = replace(about, cost=cost_text(found, nodes, pools, prices, scheduler.unix_time))
+        about = replace(about, cost=_cost(found, simulation, prices))
     for note in simulation.problems():
         click.echo(f"note: {note}", err=True)
     if output == "json":
@@ -189,3 +193,13 @@ def _print(
     if head:
         click.echo(head)
     print_explanation(render.stdout(), about)
+
+
+def _cost(pods: Sequence[Pod], simulation: Simulation, prices: PriceList) -> str:
+    """Return what pods cost together, "" for none."""
+    from bayplan.api import ComputePool
+    from bayplan.explain.cost import cost_text
+
+    scheduler = simulation.scheduler
+    nodes, pools = scheduler.snapshot.nodes.nodes, simulation.cluster.list(ComputePool)
+    return cost_text(pods, nodes, pools, prices, scheduler.unix_time) if pods else ""

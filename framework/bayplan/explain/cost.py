@@ -1,4 +1,4 @@
-"""What pods cost at list price, for as long as they say they run."""
+"""What pods cost at list price, for as long as they say they run, and what pods to come will."""
 
 from __future__ import annotations
 
@@ -6,15 +6,18 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from fractions import Fraction
 
-from bayplan.api import ComputePool, Node, Pod, pod_requests
+from bayplan.api import ComputePool, Node, ObjectMeta, Pod, pod_requests
 from bayplan.api.node_state import model_of
 from bayplan.billing.estimate import estimate
 from bayplan.billing.money import decimal_text
 from bayplan.billing.prices import PriceList, thousandths_of
+from bayplan.api.objects import kind_of
 from bayplan.dialects.compute_pool import pool_of
+from bayplan.dialects.queued_jobs import QUEUED_KINDS, JobPods, queued_job
 from bayplan.inputs.durations import duration_text, stated_duration
+from bayplan.snapshot import Snapshot
 
-__all__ = ["cost_text"]
+__all__ = ["cost_text", "pods_to_come"]
 
 _HOUR = 3600
 _Key = tuple[str, str]
@@ -49,6 +52,28 @@ def cost_text(
     cost = estimate(amounts, pool, hours, prices, int(now * 1000))
     during = "" if seconds is None else f" for {duration_text(seconds)}"
     return f"{_amounts(amounts)}{during}: {cost}{' per hour' if seconds is None else ''}"
+
+
+def pods_to_come(snapshot: Snapshot, kind: str, key: str) -> list[Pod]:
+    """Return the pods that a suspended job will have, as its templates say; none if it has none.
+
+    :param kind: the kind of the job; :param key: its ``namespace/name``.
+    """
+    for type_ in QUEUED_KINDS:
+        found = snapshot.objects(type_).get(key)
+        if found is not None and kind_of(found).name == kind:
+            job = queued_job(found)
+            return [pod for one in job.pods for pod in [_pod(found.metadata, one)] * one.count]
+    return []
+
+
+def _pod(job: ObjectMeta, of: JobPods) -> Pod:
+    own = of.template.metadata
+    labels = {**own.labels, **of.labels}
+    meta = ObjectMeta(
+        name=job.name, namespace=job.namespace, labels=labels, annotations=own.annotations
+    )
+    return Pod(metadata=meta, spec=of.template.spec)
 
 
 def _model(pod: Pod, resource: str, nodes: Iterable[Node]) -> str:

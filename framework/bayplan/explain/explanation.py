@@ -195,17 +195,25 @@ def explain(scheduler: Scheduler, pod: Pod, of: int = 1) -> Explanation:
 class JobExplanation:
     """Why a job has no pods yet: it waits in a queue, suspended.
 
-    ``kind`` and ``job`` (``namespace/name``) name it; ``line`` is its place in the queue.
+    ``kind`` and ``job`` (``namespace/name``) name it; ``line`` is its place in the queue. ``cost``
+    is what its pods will cost.
     """
 
     kind: str
     job: str
     line: LineReport
+    cost: str = ""
 
     def as_json(self) -> dict[str, Any]:
         """Return a JSON object."""
         line = self.line.as_json()
-        return {"kind": self.kind, "job": self.job, "state": "Suspended", "queue": line}
+        return {
+            "kind": self.kind,
+            "job": self.job,
+            "state": "Suspended",
+            "queue": line,
+            "cost": self.cost,
+        }
 
 
 def explain_job(scheduler: Scheduler, kind: str, key: str) -> JobExplanation | None:
