@@ -8,10 +8,10 @@ from fractions import Fraction
 
 from bayplan.api import ComputePool, Node, ObjectMeta, Pod, pod_requests
 from bayplan.api.node_state import model_of
+from bayplan.api.objects import kind_of
 from bayplan.billing.estimate import estimate
 from bayplan.billing.money import decimal_text
 from bayplan.billing.prices import PriceList, thousandths_of
-from bayplan.api.objects import kind_of
 from bayplan.dialects.compute_pool import pool_of
 from bayplan.dialects.queued_jobs import QUEUED_KINDS, JobPods, queued_job
 from bayplan.inputs.durations import duration_text, stated_duration
