@@ -143,27 +143,89 @@ def test_what_is_guaranteed_to_one_is_no_others() -> None:
     assert len(cluster.schedule()) == 3
 
 
-def test_hierarchical_shares_divide_by_weight_at_every_level() -> None:
-    def org(name: str, path: str, weights: str) -> ApiObject:
-        made = queue(name)
-        content = {"volcano.sh/hierarchy": path, "volcano.sh/hierarchy-weights": weights}
-        made.metadata.annotations.update(content)
-        return made
+def org(path: str, weights: str) -> ApiObject:
+    made = queue(path.replace("/", "-"))
+    content = {"volcano.sh/hierarchy": path, "volcano.sh/hierarchy-weights": weights}
+    made.metadata.annotations.update(content)
+    return made
 
-    cluster = cluster_of(
-        [
-            make_node("n0", cpu=9),
-            org("sci", "root/sci", "100/50"),
-            org("dev", "root/eng/dev", "100/50/50"),
-            org("prod", "root/eng/prod", "100/50/50"),
-            *(group(name, name, 0) for name in ("sci", "dev", "prod")),
-            *(pod for name in ("sci", "dev", "prod") for pod in pods(name, 9, cpu=1)),
-        ],
-        HDRF,
-    )
-    names = [name.partition("-")[0] for name in cluster.schedule()]
-    assert names.count("sci") in (4, 5)
-    assert abs(names.count("dev") - names.count("prod")) <= 1
+
+def shared(
+    cpu: int, memory: int, jobs: dict[str, tuple[str, ApiObject]], each: int, *others: ApiObject
+) -> list[int]:
+    """Return how many of ``each`` pods of every job get a node; they ask for cpu or memory."""
+    objects = [make_node("n0", cpu=cpu, memory=f"{memory}G"), *others]
+    objects += {one.metadata.name: one for _, one in jobs.values()}.values()
+    for name, (kinds, made) in jobs.items():
+        asked = {kind: {"cpu": 1, "memory": "1G"}[kind] for kind in kinds.split()}
+        objects += [group(name, made.metadata.name, 0), *pods(name, each, **asked)]
+    found = [name.partition("-")[0] for name in cluster_of(objects, HDRF).schedule()]
+    return [found.count(name) for name in jobs]
+
+
+def test_hierarchical_shares_divide_by_weight_at_every_level() -> None:
+    jobs = {
+        "sci": ("cpu", org("root/sci", "100/50")),
+        "dev": ("cpu", org("root/eng/dev", "100/50/50")),
+        "prod": ("cpu", org("root/eng/prod", "100/50/50")),
+    }
+    sci, dev, prod = shared(9, 9, jobs, 9)
+    assert sci in (4, 5)
+    assert abs(dev - prod) <= 1
+    jobs["sci"] = ("cpu", org("root/sci", "100/100"))
+    assert shared(12, 12, jobs, 12) == [8, 2, 2]
+
+
+def test_a_queue_whose_children_want_different_resources_counts_once_for_them() -> None:
+    jobs = {
+        "sci": ("cpu memory", org("root/sci", "100/50")),
+        "dev": ("cpu", org("root/eng/dev", "100/50/50")),
+        "prod": ("memory", org("root/eng/prod", "100/50/50")),
+    }
+    assert shared(10, 10, jobs, 10) == [5, 5, 5]
+
+
+def test_a_queue_whose_sibling_is_full_is_not_blocked_by_it() -> None:
+    jobs = {
+        "one": ("cpu", org("root/one", "100/25")),
+        "two": ("cpu", org("root/two", "100/25")),
+        "left": ("cpu", org("root/three/left", "100/25/50")),
+        "right": ("memory", org("root/three/right", "100/25/50")),
+        "four": ("memory", org("root/four", "100/25")),
+    }
+    assert shared(30, 30, jobs, 30) == [10, 10, 10, 15, 15]
+
+
+def test_the_jobs_of_one_queue_are_compared_with_each_other_not_with_its_sum() -> None:
+    both = org("root/both", "100/50")
+    jobs = {
+        "a": ("cpu", both),
+        "b": ("memory", both),
+        "c": ("cpu", org("root/other", "100/50")),
+    }
+    assert shared(10, 10, jobs, 10) == [5, 10, 5]
+
+
+def test_weights_below_one_count_as_one_and_parents_stand_for_annotations() -> None:
+    jobs = {
+        "light": ("cpu", org("root/light", "1/0.25")),
+        "plain": ("cpu", queue("plain", weight=2)),
+        "child": ("cpu", queue("below", parent="above", weight=9)),
+    }
+    assert shared(8, 8, jobs, 8, queue("above", weight=1)) == [2, 4, 2]
+
+
+def test_reclaim_by_hierarchical_shares_ends_before_the_other_queue_would_come_first() -> None:
+    tiers = [{"plugins": [{"name": "priority"}]}, *HDRF["tiers"]]
+    configuration = {"actions": "allocate, reclaim", "tiers": tiers}
+    light, heavy = org("root/light", "1/1"), org("root/heavy", "1/3")
+    running = [group("first", "root-light", 0), *pods("first", 8, ["n0"] * 8, cpu=1)]
+    objects = [make_node("n0", cpu=8), light, heavy, *running]
+    late = [group("late", "root-heavy", 0), *pods("late", 8, cpu=1)]
+    cluster = cluster_of([*objects, *late], configuration)
+    settle(cluster)
+    found = [name.partition("-")[0] for name in cluster.placements()]
+    assert (found.count("first"), found.count("late")) == (3, 5)
 
 
 # Victims -----------------------------------------------------------------------------------

@@ -1,112 +1,169 @@
-"""Volcano's hierarchical DRF: queues as a tree by annotation, shares by weight at every level."""
+"""Volcano's hierarchical DRF: queues as a tree with jobs as leaves, divided by weight.
+
+As volcano-sh/volcano, plugin drf with ``enableHierarchy``; the rule is that of Bhattacharya et al.,
+Hierarchical Scheduling for Diverse Datacenter Workloads, SoCC 2013.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
 from bayplan.api import VolcanoQueue
-from bayplan.queues.tree import EPSILON, AmountRows
-from bayplan_plugins.queues.volcano.session import Session
+from bayplan.queues.tree import EPSILON, AmountRows, QueueTree
+from bayplan_plugins.queues.volcano.voters.job_table import JobRows
 
-__all__ = ["HierarchicalShares"]
+__all__ = ["HierarchicalShares", "Hierarchy"]
 
 _PATH = "volcano.sh/hierarchy"
 _WEIGHTS = "volcano.sh/hierarchy-weights"
+_ROOT = "root"
 
 
-@dataclass
-class _Node:
-    """A node of the tree; a queue is the leaf at the end of its path."""
+class Hierarchy:
+    """The nodes of the tree: 0 is the root; queues of one path share a node.
 
-    weight: float = 1.0
-    children: dict[str, _Node] = field(default_factory=dict)
-    row: int | None = None
-    used: AmountRows = field(default_factory=lambda: np.zeros(0))
-    share: float = 0.0
-    saturated: bool = True
+    :param queues: by name; ``tree`` has their rows.
+    """
+
+    def __init__(self, queues: Mapping[str, VolcanoQueue], tree: QueueTree) -> None:
+        self._queues = queues
+        self._known: dict[tuple[str, ...], int] = {(): 0}
+        self.weights = [1.0]
+        self.parents = [0]
+        self.depths = [0]
+        self.paths: dict[int, Sequence[int]] = {}
+        """The nodes from the root to that of a queue, by the queue's row."""
+        for name in queues:
+            row = tree.row_of.get(name)
+            if row is not None:
+                self.paths[row] = self._add(*self._place(name))
+
+    def node_of(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Return the nodes of queues by their rows, -1 for those that are not in the tree."""
+        found = np.full(max(self.paths, default=0) + 2, -1)
+        for row, path in self.paths.items():
+            found[row] = path[-1]
+        nodes: npt.NDArray[np.int64] = found[rows]
+        return nodes
+
+    def _place(self, name: str) -> tuple[list[str], list[float]]:
+        """Return a queue's path below the root, and the weights along it.
+
+        As its annotations say if it has both, or else below the path of its parent.
+        """
+        path: list[str] = []
+        weights: list[float] = []
+        while name in self._queues and name != _ROOT and name not in path:
+            queue = self._queues[name]
+            stated = queue.metadata.annotations
+            if stated.get(_PATH) and stated.get(_WEIGHTS):
+                names = stated[_PATH].split("/")[1:] or [name]
+                given = stated[_WEIGHTS].split("/")
+                found = [_weight(given, index) for index in range(1, len(names) + 1)]
+                return [*names, *path], [*found, *weights]
+            path.insert(0, name)
+            weights.insert(0, max(float(queue.spec.weight), 1.0))
+            name = queue.spec.parent
+        return path, weights
+
+    def _add(self, names: Sequence[str], weights: Sequence[float]) -> Sequence[int]:
+        path = [0]
+        for depth, weight in enumerate(weights, 1):
+            at = tuple(names[:depth])
+            if at not in self._known:
+                self._known[at] = len(self.weights)
+                self.weights.append(weight)
+                self.parents.append(path[-1])
+                self.depths.append(depth)
+            path.append(self._known[at])
+        return path
 
 
 class HierarchicalShares:
-    """The shares of all nodes, with some change of what queues use.
+    """The shares of all nodes, as follows from what jobs have and ask for.
 
-    Children that are not satisfied count as much as the one with the smallest share, so that a
-    queue cannot gain by asking for what nobody else wants (volcano-sh/volcano, plugin drf).
+    A job is saturated if it has all that it asks for of some resource, or asks for one of which
+    nothing is left; a node if all below it are. What is not saturated counts as much as its sibling
+    with the smallest share, so that no queue gains by a job that asks for what nobody else wants.
 
-    :param changes: what to add to the usage of queues, by row.
+    :param total: what the cluster has of each of the ``resources``.
     """
 
-    def __init__(self, session: Session, changes: Mapping[int, AmountRows] | None = None) -> None:
-        self._session = session
-        self._changes = changes or {}
-        self._total = session.total()
-        tree = session.tree
-        demanded = tree.demand[tree.roots].sum(axis=0) if len(tree) else np.zeros(0)
-        self._scarce: npt.NDArray[np.bool_] = demanded > self._total + EPSILON
-        self._root = _Node()
-        self._paths: dict[int, Sequence[_Node]] = {}
-        for name, queue in session.handle.snapshot.objects(VolcanoQueue).items():
-            row = tree.row_of.get(name)
-            if row is not None:
-                self._paths[row] = self._add(queue, row)
-        self._divide(self._root)
+    def __init__(
+        self, hierarchy: Hierarchy, jobs: JobRows, total: AmountRows, resources: Sequence[str]
+    ) -> None:
+        self._hierarchy = hierarchy
+        self._total = total
+        count = len(hierarchy.weights)
+        self._used: AmountRows = np.zeros((count, len(total)))
+        self._shares: npt.NDArray[np.float64] = np.zeros(count)
+        self._saturated: npt.NDArray[np.bool_] = np.ones(count, np.bool_)
+        self._divide(jobs, self._saturation(jobs, resources))
 
     def key(self, row: int) -> tuple[float, ...]:
         """Return a queue's key: saturated nodes come last, level by level from the root."""
+        weights = self._hierarchy.weights
         return tuple(
             part
-            for node in self._paths.get(row, ())
-            for part in (float(node.saturated), node.share / node.weight)
+            for node in self._hierarchy.paths.get(row, ())
+            for part in (float(self._saturated[node]), float(self._shares[node]) / weights[node])
         )
 
-    def _add(self, queue: VolcanoQueue, row: int) -> Sequence[_Node]:
-        stated = queue.metadata.annotations
-        names = stated.get(_PATH, f"root/{queue.metadata.name}").split("/")
-        weights = stated.get(_WEIGHTS, "").split("/")
-        node = self._root
-        path = []
-        for index, name in enumerate(names[1:] or [queue.metadata.name], 1):
-            node = node.children.setdefault(name, _Node(_weight(weights, index)))
-            path.append(node)
-        node.row = row
-        return path
+    def _saturation(self, jobs: JobRows, resources: Sequence[str]) -> npt.NDArray[np.bool_]:
+        """Tell which jobs are saturated; of what a job lacks wholly, CPU and memory count only."""
+        has, asks = jobs.has, jobs.asks
+        exhausted = has.sum(axis=0) >= self._total - EPSILON
+        counts = (has > EPSILON) | np.isin(resources, ("cpu", "memory"))
+        met = (has > EPSILON) & (has >= asks - EPSILON)
+        found: npt.NDArray[np.bool_] = (counts & (asks > EPSILON) & (met | exhausted)).any(axis=1)
+        return found
 
-    def _divide(self, node: _Node) -> None:
-        if node.row is not None and not node.children:
-            self._fill_leaf(node, node.row)
-            return
-        for child in node.children.values():
-            self._divide(child)
-        busy = [child for child in node.children.values() if child.share > 0]
-        hungry = [child.share for child in busy if not child.saturated]
-        least = min(hungry, default=1.0)
-        node.saturated = all(child.saturated for child in node.children.values())
-        node.used = np.zeros(len(self._total))
-        for child in busy:
-            node.used = node.used + child.used * (1.0 if child.saturated else least / child.share)
-        node.share = self._share(node.used)
+    def _divide(self, jobs: JobRows, saturated: npt.NDArray[np.bool_]) -> None:
+        """Sum up level by level: the jobs of the nodes of a level, and the nodes below it."""
+        nodes = self._hierarchy.node_of(jobs.queues)
+        shares = self._dominant(jobs.has)
+        parents, depths = np.array(self._hierarchy.parents), np.array(self._hierarchy.depths)
+        job_depths = np.where(nodes >= 0, depths[nodes], -1)
+        for depth in range(int(depths.max()), -1, -1):
+            own, below = job_depths == depth, depths == depth + 1
+            self._sum_up(
+                np.concatenate((nodes[own], parents[below])),
+                np.concatenate((jobs.has[own], self._used[below])),
+                np.concatenate((shares[own], self._shares[below])),
+                np.concatenate((saturated[own], self._saturated[below])),
+            )
+            here = depths == depth
+            self._shares[here] = self._dominant(self._used[here])
 
-    def _fill_leaf(self, node: _Node, row: int) -> None:
-        tree, wide = self._session.tree, self._session.wide
-        node.used = wide(tree.used[row])
-        if row in self._changes:
-            node.used = node.used + wide(self._changes[row])
-        asked = wide(tree.demand[row]) > EPSILON
-        met = (node.used > EPSILON) & asked & (node.used >= wide(tree.demand[row]) - EPSILON)
-        node.saturated = bool((met | (asked & ~self._scarce)).any()) or not asked.any()
-        node.share = self._share(node.used)
+    def _sum_up(
+        self,
+        parents: npt.NDArray[np.int64],
+        used: AmountRows,
+        shares: npt.NDArray[np.float64],
+        saturated: npt.NDArray[np.bool_],
+    ) -> None:
+        scaled = ~saturated & (shares > 0)
+        least = np.ones(len(self._shares))
+        np.minimum.at(least, parents[scaled], shares[scaled])
+        parts = np.ones(len(shares))
+        parts[scaled] = least[parents[scaled]] / shares[scaled]
+        np.add.at(self._used, parents, used * parts[:, None])
+        np.logical_and.at(self._saturated, parents, saturated)
 
-    def _share(self, used: AmountRows) -> float:
-        total = self._total
+    def _dominant(self, used: AmountRows) -> npt.NDArray[np.float64]:
+        """Return the largest part of the cluster that each row has of any resource."""
+        total = np.broadcast_to(self._total, used.shape)
         parts = np.divide(used, total, out=np.zeros_like(used), where=total > EPSILON)
-        return float(parts.max(initial=0.0))
+        largest: npt.NDArray[np.float64] = parts.max(axis=1, initial=0.0)
+        return largest
 
 
 def _weight(weights: Sequence[str], index: int) -> float:
+    """Return a weight of at least one, as it is stated at a level."""
     try:
-        return max(float(weights[index]), 1e-9)
+        return max(float(weights[index]), 1.0)
     except (IndexError, ValueError):
         return 1.0

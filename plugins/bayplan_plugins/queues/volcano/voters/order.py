@@ -7,11 +7,16 @@ from collections.abc import Iterable
 import numpy as np
 
 from bayplan import PodInfo
+from bayplan.api import VolcanoQueue
 from bayplan.queues.tree import EPSILON, AmountRows
 from bayplan_plugins.queues.volcano.jobs import Job, task_priority
 from bayplan_plugins.queues.volcano.session import Claimant, Victim
 from bayplan_plugins.queues.volcano.voters.base import Voter
-from bayplan_plugins.queues.volcano.voters.hierarchical_shares import HierarchicalShares
+from bayplan_plugins.queues.volcano.voters.hierarchical_shares import (
+    HierarchicalShares,
+    Hierarchy,
+)
+from bayplan_plugins.queues.volcano.voters.job_table import JobRows, JobTable
 
 __all__ = ["Drf", "Gang", "Priority"]
 
@@ -76,6 +81,8 @@ class Drf(Voter):
     """
 
     _known: tuple[object, HierarchicalShares] | None = None
+    _table: JobTable | None = None
+    _hierarchy: tuple[object, Hierarchy] | None = None
 
     def has(self, vote: str) -> bool:
         """Vote on queues with a hierarchy only."""
@@ -89,18 +96,32 @@ class Drf(Voter):
 
     def reclaimable(self, claimant: Claimant, victim: Victim) -> bool:
         """Take where the claimant's queue still comes before the victim's afterwards."""
-        session = self.session
-        changes = {claimant.row: session.wide(claimant.request)}
-        changes[victim.row] = -session.wide(victim.takes)
-        shares = HierarchicalShares(session, changes)
+        changes = {claimant.job.key: claimant.request, victim.job.key: -victim.takes}
+        shares = self._shares_of(self._jobs().rows().changed(changes))
         return shares.key(claimant.row) < shares.key(victim.row)
 
+    def _jobs(self) -> JobTable:
+        if self._table is None:
+            self._table = JobTable(self.session)
+        return self._table
+
     def _shares(self) -> HierarchicalShares:
-        tree = self.session.tree
-        stamp = (self.session.ledger.version, tree.used.tobytes())
+        jobs, session = self._jobs(), self.session
+        snapshot = session.handle.snapshot
+        versions = (session.ledger.version, jobs.version, snapshot.objects_version)
+        stamp = (*versions, snapshot.nodes.node_version, len(session.tree.resources))
         if self._known is None or self._known[0] != stamp:
-            self._known = (stamp, HierarchicalShares(self.session))
+            self._known = (stamp, self._shares_of(jobs.rows()))
         return self._known[1]
+
+    def _shares_of(self, jobs: JobRows) -> HierarchicalShares:
+        session, snapshot = self.session, self.session.handle.snapshot
+        stamp = (session.tree, snapshot.objects_version)
+        if self._hierarchy is None or self._hierarchy[0] != stamp:
+            made = Hierarchy(snapshot.objects(VolcanoQueue), session.tree)
+            self._hierarchy = (stamp, made)
+        total = session.total()
+        return HierarchicalShares(self._hierarchy[1], jobs, total, session.tree.resources)
 
     def job_order(self, job: Job, pods: Iterable[PodInfo]) -> tuple[float, ...]:
         """Order by the job's dominant share."""
