@@ -33,7 +33,8 @@ from bayplan.inputs.durations import parse_duration
 from bayplan.profiles.loading import load_profiles
 from bayplan.snapshot import PodInfo, Snapshot
 from bayplan.testing import make_pod
-from bayplan.topology.machine.readers.hami import CORDON, REGISTER, SCORE
+from bayplan.topology.machine.readers.hami import SCORE
+from bayplan.topology.machine.readers.hami_register import CORDON, REGISTER
 from bayplan.topology.machine.readers.machinefile import load_machine
 from bayplan_plugins.shared.gpus import machines
 

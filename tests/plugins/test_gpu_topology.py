@@ -24,7 +24,7 @@ from bayplan.testing import (
     make_object,
     make_pod,
 )
-from bayplan.topology.machine.readers.hami import REGISTER
+from bayplan.topology.machine.readers.hami_register import REGISTER
 from bayplan_plugins.shared.gpus.ledger import GpuLedger
 
 MACHINE = "bayplan.dev/machine"

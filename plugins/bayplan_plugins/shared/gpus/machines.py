@@ -18,14 +18,14 @@ from bayplan.errors import InputError
 from bayplan.inputs.limits import ANNOTATION
 from bayplan.snapshot import Snapshot
 from bayplan.topology.machine.model import Machine
-from bayplan.topology.machine.readers import hami
+from bayplan.topology.machine.readers import hami, hami_register
 
 __all__ = ["MACHINE", "TOPOLOGY", "NodeMachines", "numa_nodes", "read_machine"]
 
 MACHINE = "bayplan.dev/machine"
 TOPOLOGY = "bayplan.dev/topology"
 _PRODUCT = "nvidia.com/gpu.product"
-_OF_HAMI = (hami.SCORE, hami.REGISTER, hami.CORDON)
+_OF_HAMI = (hami.SCORE, hami_register.REGISTER, hami_register.CORDON)
 _HAMI = "annotations of HAMi"
 _ZONES = "NodeResourceTopology"
 _Source = tuple[str, ...]
@@ -57,7 +57,7 @@ class NodeMachines:
         name = annotations.get(MACHINE) or labels.get(MACHINE)
         if name:
             return (MACHINE, name)
-        if hami.SCORE in annotations or hami.REGISTER in annotations:
+        if hami.SCORE in annotations or hami_register.REGISTER in annotations:
             return (_HAMI, *(annotations.get(one, "") for one in _OF_HAMI))
         zones = self._snapshot.objects(NodeResourceTopology).get(node.metadata.name)
         if zones is not None:
@@ -117,7 +117,8 @@ def _from_text(text: str, model: str) -> Machine:
 
 
 def _from_hami(score: str, register: str, cordon: str) -> Machine:
-    gpus = _named(hami.REGISTER, hami.read_register, register) if register else []
+    register_of = hami_register.read_register
+    gpus = _named(hami_register.REGISTER, register_of, register) if register else []
     scores = _named(hami.SCORE, hami.read_scores, score) if score else {}
     return hami.machine_from_scores("node", gpus, scores, cordon)
 

@@ -20,7 +20,8 @@ from bayplan.topology.machine.bandwidth import inter_socket, nvlink, pcie
 from bayplan.topology.machine.builder import MachineBuilder
 from bayplan.topology.machine.model import Gpu, Machine
 from bayplan.topology.machine.policies import PolicyRequest, by_policy, pair_scores
-from bayplan.topology.machine.readers.hami import machine_from_scores, read_register, read_scores
+from bayplan.topology.machine.readers.hami import machine_from_scores, read_scores
+from bayplan.topology.machine.readers.hami_register import read_register
 from bayplan.topology.machine.readers.machinefile import known_machine
 from bayplan.topology.machine.select import (
     Constraints,

@@ -16,13 +16,12 @@ from bayplan.snapshot import Snapshot
 from bayplan.topology.machine.levels import Level
 from bayplan.topology.machine.model import Machine
 from bayplan.topology.machine.policies import pair_scores
-from bayplan.topology.machine.readers.hami import (
+from bayplan.topology.machine.readers.hami import SCORE, machine_from_scores, read_scores
+from bayplan.topology.machine.readers.hami_register import (
     REGISTER,
-    SCORE,
     RegisteredGpu,
-    machine_from_scores,
     read_register,
-    read_scores,
+    read_volcano_register,
 )
 from bayplan_plugins.shared.gpus.machines import NodeMachines
 
@@ -73,16 +72,16 @@ def of_node(**annotations: str) -> Machine | str:
 def test_devices_are_read_with_model_numa_node_and_health() -> None:
     text = json.dumps([device(1), device(2, health=False, type=A100), device(3, numa=3)])
     assert read_register(text) == [
-        RegisteredGpu("GPU-1", 1, V100, 1),
-        RegisteredGpu("GPU-2", 2, A100, 1, healthy=False),
-        RegisteredGpu("GPU-3", 3, V100, 3),
+        RegisteredGpu("GPU-1", 1, V100, 1, True, 10, 32768, 100, "hami-core"),
+        RegisteredGpu("GPU-2", 2, A100, 1, False, 10, 32768, 100, "hami-core"),
+        RegisteredGpu("GPU-3", 3, V100, 3, True, 10, 32768, 100, "hami-core"),
     ]
 
 
 def test_fields_that_hami_omits_are_0_or_false() -> None:
     # HAMi's JSON has no entry for an index or NUMA node of 0, nor for a device that is not healthy.
     (gpu,) = read_register('[{"id":"GPU-0","count":10,"devmem":32768,"type":"NVIDIA-A40"}]')
-    assert gpu == RegisteredGpu("GPU-0", 0, "NVIDIA-A40", 0, healthy=False)
+    assert gpu == RegisteredGpu("GPU-0", 0, "NVIDIA-A40", 0, False, 10, 32768)
 
 
 def test_devices_without_an_index_keep_their_order() -> None:
@@ -105,7 +104,13 @@ def test_the_older_list_of_fields_is_read() -> None:
     )
     one, two = read_register(text)
     assert one == RegisteredGpu(
-        "GPU-00552014-5c87-89ac-b1a6-7b53aa24b0ec", 0, "NVIDIA-Tesla V100-PCIE-32GB", 0
+        "GPU-00552014-5c87-89ac-b1a6-7b53aa24b0ec",
+        0,
+        "NVIDIA-Tesla V100-PCIE-32GB",
+        0,
+        slots=10,
+        memory=32768,
+        cores=100,
     )
     assert (two.uuid, two.index, two.numa) == ("GPU-0fc3eda5-e98b-a25b-5b0d-cf5c855d1448", 0, 1)
     assert one.healthy
@@ -115,8 +120,8 @@ def test_the_older_list_has_health_index_and_an_unknown_numa_node() -> None:
     text = "GPU-a,10,32768,100,NVIDIA-A40,-1,true,1,hami-core:GPU-b,10,1,100,,2,false,0,mig:"
     found = read_register(text)
     assert found == [
-        RegisteredGpu("GPU-a", 1, "NVIDIA-A40", None),
-        RegisteredGpu("GPU-b", 0, "", 2, healthy=False),
+        RegisteredGpu("GPU-a", 1, "NVIDIA-A40", None, True, 10, 32768, 100, "hami-core"),
+        RegisteredGpu("GPU-b", 0, "", 2, False, 10, 1, 100, "mig"),
     ]
     machine = machine_from_scores("n", found, {})
     assert [gpu.uuid for gpu in machine.gpus] == ["GPU-b", "GPU-a"]

@@ -27,37 +27,15 @@ from bayplan.topology.machine.bandwidth import (
 from bayplan.topology.machine.builder import MachineBuilder
 from bayplan.topology.machine.levels import UNKNOWN, Level, Levels
 from bayplan.topology.machine.model import MOST_GPUS, Gpu, Machine
+from bayplan.topology.machine.readers.hami_register import CORDON, RegisteredGpu
 
-__all__ = [
-    "CORDON",
-    "REGISTER",
-    "SCORE",
-    "RegisteredGpu",
-    "machine_from_scores",
-    "read_register",
-    "read_scores",
-]
+__all__ = ["SCORE", "machine_from_scores", "read_scores"]
 
 SCORE = "hami.io/node-nvidia-score"
-REGISTER = "hami.io/node-nvidia-register"
-CORDON = "hami.io/device-cordon"
-"""The annotation with the UUIDs, separated by commas, of devices that new pods must not get."""
 
 _LEVELS = {10: Level.SYS, 20: Level.NODE, 30: Level.PHB, 40: Level.PXB, 50: Level.PIX}
 _SAME_BOARD = 60
-_HEALTH = {"true": True, "false": False}
 _CPU = "skylake"
-
-
-@dataclass(frozen=True)
-class RegisteredGpu:
-    """A GPU as HAMi's device plugin registers it."""
-
-    uuid: str
-    index: int
-    model: str = ""
-    numa: int | None = None
-    healthy: bool = True
 
 
 @dataclass
@@ -176,55 +154,7 @@ def _pairs(
     return found
 
 
-# The annotations ----------------------------------------------------------------------------
-
-
-def read_register(text: str) -> list[RegisteredGpu]:
-    """Parse ``hami.io/node-nvidia-register``: JSON, or the older list of fields.
-
-    HAMi omits fields that are 0, false or empty from the JSON.
-
-    :raises ValueError: for anything else.
-    """
-    if not text.lstrip().startswith("["):
-        return [_older(part) for part in _parts(text)]
-    found = []
-    for place, entry in enumerate(_json(text)):
-        if not isinstance(entry, dict) or not isinstance(entry.get("id"), str):
-            raise ValueError(f"[{place}]: expected a device with an id")
-        index, numa = entry.get("index", 0), entry.get("numa", 0)
-        if type(index) is not int:
-            raise ValueError(f"[{place}].index: expected an integer")
-        found.append(
-            RegisteredGpu(
-                entry["id"],
-                index,
-                str(entry.get("type", "")),
-                numa if type(numa) is int and numa >= 0 else None,
-                entry.get("health") is True,
-            )
-        )
-    return found
-
-
-def _parts(text: str) -> list[list[str]]:
-    parts = [part.strip().split(",") for part in text.split(":") if part.strip()]
-    if not parts or any(len(part) not in (7, 9) for part in parts):
-        raise ValueError("expected a JSON list of devices")
-    return parts
-
-
-def _older(fields: Sequence[str]) -> RegisteredGpu:
-    """Parse id, count, memory, cores, type, NUMA node, health, and maybe index and mode."""
-    uuid, _, _, _, model, numa, health, *more = fields
-    try:
-        node, index = int(numa), int(more[0]) if more else 0
-        healthy = _HEALTH[health]
-    except (ValueError, KeyError):
-        raise ValueError(
-            f"{uuid[:40]!r}: expected a NUMA node, true or false for its health, and an index"
-        ) from None
-    return RegisteredGpu(uuid, index, model, node if node >= 0 else None, healthy)
+# The annotation of scores --------------------------------------------------------------------
 
 
 def read_scores(text: str) -> dict[str, dict[str, int]]:

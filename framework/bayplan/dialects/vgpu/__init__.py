@@ -1,0 +1,1 @@
+"""Virtual GPUs: the strings of HAMi and of Volcano's vGPU, which have one runtime."""
