@@ -31,6 +31,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 _SYSTEMS = {
+    "test_hami_share_vectors.py": "HAMi, shares",
     "test_kai_queue_vectors.py": "KAI, tables",
     "test_kai_scenario_vectors.py": "KAI, scenarios",
     "test_koordinator_quota_vectors.py": "Koordinator",
@@ -41,8 +42,9 @@ _OUTCOMES = ("passed", "failed", "xfailed", "skipped")
 
 
 def pytest_terminal_summary(terminalreporter: TerminalReporter, config: pytest.Config) -> None:
-    """Print how many cases of queues pass, and for what reasons the others do not."""
-    named = config.getoption("--queue-vectors") or any("conformance" in one for one in config.args)
+    """Print how many cases pass, system by system, and for what reasons the others do not."""
+    given = config.getoption("--queue-vectors") or config.getoption("--fraction-vectors")
+    named = given or any("conformance" in one for one in config.args)
     counts: dict[str, Counter[str]] = {}
     reasons: Counter[tuple[str, str, str]] = Counter()
     for outcome in _OUTCOMES:
@@ -54,7 +56,7 @@ def pytest_terminal_summary(terminalreporter: TerminalReporter, config: pytest.C
                     reasons[system, outcome, _reason(report)] += 1
     if not named or not counts:
         return
-    terminalreporter.section("cases of queues")
+    terminalreporter.section("cases by system")
     terminalreporter.write_line(f"{'':16}{'passed':>8}{'failed':>8}{'differ':>8}{'not run':>9}")
     for system in sorted(counts):
         own = counts[system]

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from bayplan.api.cards import Partition
+from bayplan.api.cards import MEBIBYTE, Partition
 from bayplan.dialects.hami import CardOptions
 from bayplan.dialects.vgpu.requests import NVIDIA, ContainerRequest
-from bayplan_plugins.device_share.vgpu.device import MIG, Device
+from bayplan_plugins.device_share.vgpu.device import MIG, PERCENT, Device
 from bayplan_plugins.device_share.vgpu.mig import choose_partition
 
 __all__ = ["NO_QUOTA", "Fit", "Pick", "QuotaCheck", "fit", "reason_text", "take"]
@@ -50,13 +50,9 @@ class Fit:
     """The cards that a container gets, or those found so far and how many cards lack what."""
 
     picks: tuple[Pick, ...]
+    fits: bool
     lacking: Mapping[str, int] = field(default_factory=dict)
     cards: int = 0
-
-    @property
-    def fits(self) -> bool:
-        """Whether the container gets all cards that it requests."""
-        return not self.lacking
 
     @property
     def reason(self) -> str:
@@ -107,13 +103,13 @@ def fit(
                 break
             picks.append(pick)
             if not whole and len(picks) == request.count:
-                return Fit(tuple(picks), {}, len(devices))
+                return Fit(tuple(picks), fits=True)
             again = device.mode == MIG
     if whole and len(picks) >= request.count:
-        return Fit(_nearest(picks, request.count), {}, len(devices))
+        return Fit(_nearest(picks, request.count), fits=True)
     if picks:
         lacking["AllocatedCardsInsufficientRequest"] = len(picks)
-    return Fit(tuple(picks), lacking or {"AllocatedCardsInsufficientRequest": 0}, len(devices))
+    return Fit(tuple(picks), False, lacking, len(devices))
 
 
 def _unusable(device: Device, request: ContainerRequest, options: CardOptions) -> str:
@@ -191,9 +187,7 @@ def _nearest(picks: Sequence[Pick], count: int) -> tuple[Pick, ...]:
     if count == 1:
         return (picks[int(scores.sum(axis=1).argmin())],)
     sets = np.array(list(itertools.combinations(range(len(picks)), count)), dtype=np.int64)
-    sums = sum(
-        scores[sets[:, a], sets[:, b]] for a, b in itertools.combinations(range(count), 2)
-    )
+    sums = sum(scores[sets[:, a], sets[:, b]] for a, b in itertools.combinations(range(count), 2))
     return tuple(picks[place] for place in sets[int(np.argmax(sums))])
 
 
@@ -205,7 +199,8 @@ def take(pick: Pick) -> Pick | None:
         if found is None:
             return None
         profile, partition = found
-        pick = _of_partition(device, profile.memory, profile.compute, partition)
+        memory, cores = profile.memory // MEBIBYTE, profile.compute // PERCENT
+        pick = Pick(device, memory, cores, partition)
         device.partitions.append(partition)
     device.used += 1
     device.used_memory += pick.memory

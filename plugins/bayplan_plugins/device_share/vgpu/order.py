@@ -97,6 +97,4 @@ def in_order(
     rank: _Rank,
 ) -> list[Device]:
     """Return cards in HAMi's order: the last one is tried first."""
-    return sorted(
-        devices, key=lambda device: rank(device, device_score(device, requests, weights))
-    )
+    return sorted(devices, key=lambda device: rank(device, device_score(device, requests, weights)))

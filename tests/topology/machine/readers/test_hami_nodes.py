@@ -12,6 +12,7 @@ import pytest
 from paths import SHARED
 
 from bayplan.api import Node, ObjectMeta
+from bayplan.api.cards import MEBIBYTE, PartitionProfile
 from bayplan.snapshot import Snapshot
 from bayplan.topology.machine.levels import Level
 from bayplan.topology.machine.model import Machine
@@ -150,11 +151,66 @@ def test_an_empty_register_has_no_devices() -> None:
         ("[1]", r"\[0\]: expected a device with an id"),
         ('[{"id": "GPU-0"}, {"index": 1}]', r"\[1\]: expected a device with an id"),
         ('[{"id": 7}]', r"\[0\]: expected a device with an id"),
+        ('[{"id": "a,b"}]', r'\[0\]: expected an id without , : or ;, got "a,b"'),
+        ('[{"id": "a", "devmem": "80Gi"}]', r"\[0\]\.devmem: expected a whole number from 0"),
+        ('[{"id": "a", "count": -1}]', r"\[0\]\.count: expected a whole number from 0"),
+        ('[{"id": "a", "devcore": 4294967296}]', r"\[0\]\.devcore: expected a whole number"),
+        ("a,10,1Gi,100,b,0,true:", "'a': expected a whole number .* for its memory, got \"1Gi\""),
+        ('[{"id": "a", "migProfiles": {}}]', r"\[0\]\.migProfiles: expected a list of 64"),
+        ('[{"id": "a", "migProfiles": [1]}]', r"migProfiles\[0\]: expected a profile with a name"),
+        (
+            '[{"id": "a", "migProfiles": [{"name": "1g", "placements": [{"start": 9}]}]}]',
+            r"placements\[0\]: expected a start below 64 and a size from 1 on",
+        ),
+        (
+            '[{"id": "a", "migProfiles": [{"name": "1g", "placements": '
+            '[{"start": 0, "size": 1}, {"start": 1, "size": 2}]}]}]',
+            r"placements: expected one size, got \[1, 2\]",
+        ),
+        (
+            '[{"id": "a", "migProfiles": [{"name": "1g"}, {"name": "1g"}]}]',
+            r'migProfiles: expected different profiles, got "1g" twice',
+        ),
     ],
 )
 def test_a_register_that_cannot_be_read_is_refused(text: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         read_register(text)
+
+
+def test_partitions_are_read_with_their_places() -> None:
+    text = json.dumps(
+        [
+            device(
+                0,
+                mode="mig",
+                migProfiles=[
+                    {
+                        "name": "2g.10gb",
+                        "memoryMB": 10240,
+                        "core": 28,
+                        "sliceCount": 2,
+                        "placements": [{"start": 0, "size": 2}, {"start": 2, "size": 2}],
+                    }
+                ],
+            )
+        ]
+    )
+    (gpu,) = read_register(text)
+    assert gpu.mode == "mig"
+    assert gpu.profiles == (PartitionProfile("2g.10gb", 10240 * MEBIBYTE, 280, 2, (0, 2), 2),)
+
+
+def test_volcanos_older_list_has_neither_cores_nor_numa_node() -> None:
+    text = "GPU-a,10,8192,NVIDIA-A40,true:GPU-b,4,1126,NVIDIA-V100,false,mig:"
+    assert read_volcano_register(text) == [
+        RegisteredGpu("GPU-a", 0, "NVIDIA-A40", None, True, 10, 8192, 100),
+        RegisteredGpu("GPU-b", 0, "NVIDIA-V100", None, False, 4, 1126, 100, "mig"),
+    ]
+    with pytest.raises(ValueError, match="expected a JSON list of devices"):
+        read_volcano_register("GPU-a,10,8192,NVIDIA-A40:")
+    with pytest.raises(ValueError, match='expected true or false for its health, got "yes"'):
+        read_volcano_register("GPU-a,10,8192,NVIDIA-A40,yes:")
 
 
 # The scores -------------------------------------------------------------------------------------

@@ -111,7 +111,7 @@ def _device(entry: Any, where: str) -> RegisteredGpu:
         _whole(entry, "devmem", where),
         _whole(entry, "devcore", where),
         str(entry.get("mode", "")),
-        _profiles(entry.get("migProfiles") or [], f"{where}.migProfiles"),
+        _profiles(entry.get("migProfiles"), f"{where}.migProfiles"),
     )
 
 
@@ -133,6 +133,8 @@ def _whole(entry: Mapping[str, Any], name: str, where: str) -> int:
 
 
 def _profiles(entries: Any, where: str) -> tuple[PartitionProfile, ...]:
+    if entries is None:
+        return ()
     if not isinstance(entries, list) or len(entries) > _MOST_PROFILES:
         raise ValueError(f"{where}: expected a list of {_MOST_PROFILES} profiles or fewer")
     found = [_profile(entry, f"{where}[{place}]") for place, entry in enumerate(entries)]
