@@ -19,6 +19,7 @@ class HeldCards:
     ``code`` is the contract's number in the ledger. ``position`` is each card's place in ``cards``
     by its index; ``compute``, ``memory`` and ``slots`` are sums over all shares. ``unsettled`` are
     pods whose shares are not known yet, ``guessed`` those whose shares are stated nowhere.
+    ``version`` grows with every change of what is held.
     """
 
     contract: CardContract
@@ -27,6 +28,7 @@ class HeldCards:
     held: dict[str, tuple[Share, ...]] = field(default_factory=dict)
     guessed: set[str] = field(default_factory=set)
     unsettled: dict[str, PodInfo] = field(default_factory=dict)
+    version: int = 0
     position: dict[int, int] = field(init=False)
     compute: list[int] = field(init=False)
     memory: list[int] = field(init=False)

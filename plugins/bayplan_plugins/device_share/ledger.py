@@ -155,6 +155,7 @@ class CardLedger:
                 self._snapshot.touch((node,))
 
         self._snapshot.on_rollback(undo)
+        known.version += 1
         known.guessed.discard(pod.uid)
         known.count(before or (), -1)
         if shares is None:
@@ -269,6 +270,11 @@ class CardLedger:
         """Tell whether a pod's shares are certain, not guessed."""
         known = self._known(node)
         return known is not None and pod.uid in known.held and pod.uid not in known.guessed
+
+    def version(self, node: str) -> tuple[int, int]:
+        """Return what changes with everything that ``state`` returns for a node."""
+        known = self._fill(node)
+        return (id(known), known.version) if known is not None else (0, 0)
 
     def state(self, node: str, but: str = "") -> NodeCards | None:
         """Return a node's cards and their use, without that of the pod ``but``, by uid."""

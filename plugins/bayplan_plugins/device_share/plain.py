@@ -32,7 +32,7 @@ class PlainCards:
         count = gpu_count(pod.requests) if pod.facts.wants_devices else 0
         if not count:
             return None
-        return CardRequest(self.name, count, WHOLE, share=1.0, implicit=True)
+        return CardRequest(self.name, count, WHOLE, share=1.0, implicit=True, simple=True)
 
     def cards(self, node: Node) -> tuple[Card, ...] | str | None:
         """Return as many cards as the node's device plugin counts."""

@@ -6,6 +6,7 @@ chosen, and what tells the runtime.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Hashable, Iterator
 
 import numpy as np
@@ -35,6 +36,10 @@ from bayplan_plugins.shared.cards.contract import CardContract, CardRequest, Cho
 __all__ = ["DeviceShare", "DeviceShareArgs"]
 
 
+_MOST_REQUESTS = 64
+_Version = tuple[int, int]
+
+
 class DeviceShareArgs(Args):
     """Arguments of DeviceShare."""
 
@@ -49,6 +54,7 @@ class DeviceShare(Plugin[DeviceShareArgs]):
     def __init__(self, args: DeviceShareArgs, handle: Handle) -> None:
         super().__init__(args, handle)
         self._ledger = handle.snapshot.shared(CardLedger, CardLedger)
+        self._choices: OrderedDict[CardRequest, dict[str, tuple[_Version, Choice]]] = OrderedDict()
 
     @hookimpl
     def sign(self, pod: PodInfo) -> Hashable:
@@ -106,11 +112,11 @@ class DeviceShare(Plugin[DeviceShareArgs]):
         reason = _too_little(request)
         yield Reject(_mask(rows[~ever], size), reason, resolvable=False)
         yield Reject(_mask(rows[ever & ~now], size), reason)
-        if request.detail is None:
+        if request.simple:
             return
         refused: dict[tuple[str, bool], list[int]] = {}
         for place, row in zip(rows[now].tolist(), table_rows[now].tolist(), strict=True):
-            choice = self._choice(pod, request, self.handle.snapshot.nodes.names[row])
+            choice = self._known_choice(pod, request, self.handle.snapshot.nodes.names[row])
             if not choice.shares:
                 refused.setdefault((choice.reason, choice.resolvable), []).append(place)
         for (text, resolvable), places in refused.items():
@@ -146,6 +152,18 @@ class DeviceShare(Plugin[DeviceShareArgs]):
         assert contract is not None, "the node has cards"
         assert state is not None, "the node has cards"
         return contract.choose(pod, request, state)
+
+    def _known_choice(self, pod: PodInfo, request: CardRequest, node: str) -> Choice:
+        """Return the choice for a pod that is not on the node; computed once for each state."""
+        version = self._ledger.version(node)
+        known = self._choices.setdefault(request, {})
+        self._choices.move_to_end(request)
+        if len(self._choices) > _MOST_REQUESTS:
+            self._choices.popitem(last=False)
+        found = known.get(node)
+        if found is None or found[0] != version:
+            found = known[node] = version, self._choice(pod, request, node)
+        return found[1]
 
     def _own(self, pod: PodInfo, node: str) -> tuple[CardContract, CardRequest] | None:
         """Return by which contract a pod gets cards on a node; None if by none."""

@@ -33,8 +33,9 @@ class CardRequest:
     ``cards`` is the number of cards, ``compute`` and ``memory`` what it needs of each of them (in
     thousandths, and bytes; ``share`` is the part of a card's memory, 0 to 1, where the memory
     follows the card's size). A pod is refused where fewer than ``cards`` cards have as much left:
-    these numbers are what columns compare. ``detail`` holds whatever else the contract needs; then
-    they are a lower bound of what ``CardContract.choose`` decides, else they decide. ``implicit``
+    these numbers are what columns compare. ``simple`` says that they decide: any cards with enough
+    left will do. Else they are a lower bound of what ``CardContract.choose`` decides. ``detail``
+    holds whatever else the contract needs. ``implicit``
     says that the pod asks for whole cards in Kubernetes' own words, which mean this contract on its
     nodes only. Equal requests are placed alike.
     """
@@ -46,6 +47,7 @@ class CardRequest:
     share: float = 0.0
     detail: Hashable = None
     implicit: bool = False
+    simple: bool = False
     problem: str = ""
 
     @property

@@ -1,0 +1,117 @@
+"""FGD, the published policy: fragmentation gradient descent.
+
+Q. Weng and others, "Beware of Fragmentation: Scheduling GPU-Sharing Workloads with Fragmentation
+Gradient Descent", USENIX ATC 2023. The fragmentation F of a node is what of its idle cards a pod of
+the workload could not use, in thousandths of a card, summed over the typical pods by their part of
+the workload: everything that is idle if the pod does not fit there, else the cards that have less
+left than it needs. With dF the growth of F, a node's score is the whole part of
+100 / (1 + exp(dF / 1000)); the card is the first with the best score.
+
+The order of the sums is the published one: a difference of nothing gives 50, or 49 by rounding.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from bayplan.plugin.hookspecs import FloatColumn, IntColumn
+from bayplan_plugins.gpu_fragmentation.policy import FIRST, Rated, several_taken
+from bayplan_plugins.gpu_fragmentation.shapes import PodShape, WeightedShape, weighted
+from bayplan_plugins.gpu_fragmentation.states import NodeStates, Rows, StateSource
+
+__all__ = ["FragmentationGradient"]
+
+_TYPICAL = 0.95
+_EACH = 1000.0
+_NOT_BUILT = np.zeros(0)
+
+
+class FragmentationGradient:
+    """Choose the node and card where the fragmentation grows least."""
+
+    normalized = False
+
+    def __init__(self, source: StateSource) -> None:
+        self._source = source
+        self.forget([])
+
+    def forget(self, workload: list[WeightedShape]) -> None:
+        """Take over the workload: the shapes that make up 95 % of its pods."""
+        typical = (
+            weighted(((one.shape, one.part) for one in workload), _TYPICAL) if workload else []
+        )
+        self._typical = [one.shape for one in typical]
+        self._part = np.array([[one.part] for one in typical])
+        self._cpu = np.array([[one.shape.cpu] for one in typical])
+        self._compute = np.array([[one.shape.compute] for one in typical])
+        self._cards = np.array([[one.shape.cards] for one in typical])
+        self._fragments = _NOT_BUILT
+
+    def changed(self, rows: Rows) -> None:
+        """Compute the fragmentation of nodes again."""
+        if len(self._fragments) and len(rows):
+            self._fragments[rows] = self.fragmentation(self._source.of(rows))
+
+    def fragmentation(self, states: NodeStates) -> FloatColumn:
+        """Return F for each node, in thousandths of a card."""
+        if not self._typical:
+            return np.zeros(len(states))
+        allowed = np.stack([self._source.allowed(one.choice)[states.rows] for one in self._typical])
+        left = states.left[None]
+        need = self._compute[:, :, None]
+        fits = left >= need
+        idle = states.left.sum(axis=1)[None]
+        small = np.where(fits, 0, left).sum(axis=2)
+        enough_cards = fits.sum(axis=2) >= self._cards
+        enough_cpu = self._cpu <= states.cpu[None]
+        with_cards = self._cards > 0
+        usable = with_cards & allowed
+        lost = self._part * idle
+        sums = (
+            np.where(usable & ~enough_cpu & ~enough_cards, lost, 0.0),
+            np.where(usable & enough_cpu, np.where(enough_cards, self._part * small, lost), 0.0),
+            np.where(usable & ~enough_cpu & enough_cards, lost, 0.0),
+            np.where(~with_cards & enough_cpu, lost, 0.0),
+            np.where(~with_cards & ~enough_cpu, lost, 0.0),
+            np.where(with_cards & ~allowed, lost, 0.0),
+        )
+        total = np.zeros(len(states))
+        for part in sums:
+            total = total + part.sum(axis=0)
+        return total
+
+    def rate(self, shape: PodShape, states: NodeStates) -> Rated:
+        """Rate nodes by how much more fragmented they would be."""
+        if not len(self._fragments):
+            size = len(self._source.allowed(shape.choice))
+            self._fragments = self.fragmentation(self._source.of(np.arange(size)))
+        before = self._fragments[states.rows]
+        if shape.cards != 1 or shape.whole:
+            after = self.fragmentation(states.without(shape.cpu, several_taken(shape, states.left)))
+            return Rated(_scores(before, after), np.full(len(states), FIRST))
+        return self._rate_share(shape, states, before)
+
+    def _rate_share(self, shape: PodShape, states: NodeStates, before: FloatColumn) -> Rated:
+        best = np.full(len(states), -1.0)
+        cards: IntColumn = np.zeros(len(states), dtype=np.int64)
+        for place in range(states.left.shape[1]):
+            rows = np.flatnonzero(states.left[:, place] >= shape.compute)
+            if not len(rows):
+                continue
+            own = states.part(rows)
+            left = own.left.copy()
+            left[:, place] -= shape.compute
+            found = _scores(before[rows], self.fragmentation(own.without(shape.cpu, left)))
+            better = found > best[rows]
+            best[rows[better]] = found[better]
+            cards[rows[better]] = place
+        return Rated(np.maximum(best, 0.0), cards)
+
+    def scores(self, shape: PodShape, rated: Rated) -> FloatColumn:
+        """Return the scores as they are."""
+        return rated.scores
+
+
+def _scores(before: FloatColumn, after: FloatColumn) -> FloatColumn:
+    sigmoid: FloatColumn = np.trunc(100.0 * (1.0 / (1.0 + np.exp(-(before - after) / _EACH))))
+    return sigmoid

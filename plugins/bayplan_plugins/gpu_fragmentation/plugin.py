@@ -1,0 +1,263 @@
+"""GPUFragmentation: rate nodes, and choose the card of a share, by what would become useless.
+
+The policies are in modules of their own; this one keeps what is known of each kind of pod on each
+node up to date, and takes the card that the policy names.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, Literal
+
+import numpy as np
+import pydantic
+from pydantic import Field
+
+from bayplan import (
+    SKIP,
+    Args,
+    Handle,
+    NodeRow,
+    NodeView,
+    Normalize,
+    Plugin,
+    PodInfo,
+    Reads,
+    hookimpl,
+)
+from bayplan.api import Quantity
+from bayplan.api.cards import WHOLE
+from bayplan.api.resources import amount_of
+from bayplan.plugin.hookspecs import FloatColumn
+from bayplan_plugins.device_share.ledger import CardLedger
+from bayplan_plugins.gpu_fragmentation import simple
+from bayplan_plugins.gpu_fragmentation.fragments import FragmentationGradient
+from bayplan_plugins.gpu_fragmentation.policy import FIRST, Policy, Rated
+from bayplan_plugins.gpu_fragmentation.shapes import (
+    LearnedWorkload,
+    PodShape,
+    WeightedShape,
+    choice_of_models,
+    shape_of,
+    weighted,
+)
+from bayplan_plugins.gpu_fragmentation.states import Rows, StateSource
+from bayplan_plugins.gpu_fragmentation.stranded import LeastStranded
+from bayplan_plugins.shared.cards.contract import NodeCards
+
+__all__ = ["GPUFragmentation", "GPUFragmentationArgs"]
+
+PolicyName = Literal[
+    "LeastStranded", "FGD", "BestFit", "DotProd", "GpuPacking", "GpuClustering", "Random"
+]
+_MOST_SHAPES = 512
+
+
+class TypicalPod(Args):
+    """Pods of the workload: their CPU, cards, thousandths of each, and on which models they run."""
+
+    cpu: str = "0"
+    gpus: int = Field(default=0, ge=0, le=64)
+    gpu_milli: int = Field(default=WHOLE, ge=0, le=WHOLE)
+    models: tuple[str, ...] = ()
+    count: float = Field(gt=0)
+
+    @pydantic.field_validator("cpu")
+    @classmethod
+    def _is_quantity(cls, value: str) -> str:
+        Quantity(value)
+        return value
+
+
+class GPUFragmentationArgs(Args):
+    """Arguments of GPUFragmentation.
+
+    ``workload`` are the pods that will come; without it, it is learned from the pods that arrive.
+    ``modelLabel`` is the node label that ``models`` are values of. ``seed`` is for Random.
+    """
+
+    policy: PolicyName = "LeastStranded"
+    workload: tuple[TypicalPod, ...] = ()
+    model_label: str = Field(default="nvidia.com/gpu.product", min_length=1)
+    seed: Annotated[int, Field(ge=0)] = 0
+
+
+@dataclass
+class _Known:
+    """What a policy said of one shape, up to a position in the node table's list of changes."""
+
+    rated: Rated
+    position: int
+
+
+class GPUFragmentation(Plugin[GPUFragmentationArgs]):
+    """Prefer the node and the card where a share leaves the least that nobody can use."""
+
+    Args = GPUFragmentationArgs
+    reads = Reads.CLUSTER
+    normalize_scores = Normalize.HOOK
+
+    def __init__(self, args: GPUFragmentationArgs, handle: Handle) -> None:
+        super().__init__(args, handle)
+        snapshot = handle.snapshot
+        self._ledger = snapshot.shared(CardLedger, CardLedger)
+        self._source = StateSource(snapshot, self._ledger)
+        self._policy = _policy(args, self._source)
+        self._learned = None if args.workload else LearnedWorkload()
+        self._workload = _given(args)
+        self._policy.forget(self._workload)
+        self._known: OrderedDict[PodShape, _Known] = OrderedDict()
+        self._version: object = None
+        self._seen = 0
+        if self._learned is not None:
+            snapshot.on_living(self._learn)
+            for pod in snapshot.living.values():
+                self._learn(pod, True)
+
+    # Keeping up to date ----------------------------------------------------------------------
+
+    def _learn(self, pod: PodInfo, added: bool) -> None:
+        assert self._learned is not None, "the workload is not given"
+        if added and self._learned.see(pod, self._ledger.requests(pod)):
+            self._workload = self._learned.in_use
+            self._version = None
+
+    def _refresh(self) -> None:
+        """Tell the policy which nodes changed since the last call."""
+        table = self.handle.snapshot.nodes
+        self._ledger.columns.arrays()
+        version = (table.epoch, len(table), table.label_version)
+        if version != self._version:
+            self._version = version
+            self._policy.forget(self._workload)
+            self._known.clear()
+        elif self._seen < len(table.changes):
+            self._policy.changed(_rows(table.changes[self._seen :]))
+        self._seen = len(table.changes)
+
+    def _rated(self, shape: PodShape) -> Rated:
+        """Return what is known of a shape on all nodes."""
+        self._refresh()
+        known = self._known.pop(shape, None)
+        if known is None:
+            size = len(self.handle.snapshot.nodes)
+            known = _Known(self._policy.rate(shape, self._source.of(np.arange(size))), self._seen)
+        elif known.position < self._seen:
+            rows = _rows(self.handle.snapshot.nodes.changes[known.position : self._seen])
+            found = self._policy.rate(shape, self._source.of(rows))
+            known.rated.scores[rows] = found.scores
+            known.rated.cards[rows] = found.cards
+            known.rated.used_up[:, rows] = found.used_up
+            known.position = self._seen
+        self._known[shape] = known
+        if len(self._known) > _MOST_SHAPES:
+            self._known.popitem(last=False)
+        return known.rated
+
+    def _shape(self, pod: PodInfo) -> PodShape:
+        return shape_of(pod, self._ledger.requests(pod))
+
+    # Which node is best ----------------------------------------------------------------------
+
+    @hookimpl
+    def sign(self, pod: PodInfo) -> Hashable:
+        """Sign by what the pod asks of CPU and cards."""
+        return (pod.facts, tuple(self._ledger.requests(pod).values()))
+
+    @hookimpl
+    def pre_score(self, pod: PodInfo) -> object:
+        """Skip pods while nobody asks for shares."""
+        return None if any(_is_share(one.shape) for one in self._workload) else SKIP
+
+    @hookimpl
+    def score(self, pod: PodInfo, nodes: NodeView) -> FloatColumn:
+        """Rate every node by what would become useless with the pod on it."""
+        shape = self._shape(pod)
+        return nodes.pick(self._policy.scores(shape, self._rated(shape)))
+
+    @hookimpl
+    def normalize(self, scores: FloatColumn) -> FloatColumn:
+        """Spread the scores over 0 to 100 where the policy's formula says so."""
+        if not self._policy.normalized or not len(scores):
+            return scores
+        low, high = scores.min(), scores.max()
+        if high == low:
+            return np.zeros(len(scores))
+        spread: FloatColumn = (scores - low) * 100.0 // (high - low)
+        return spread
+
+    # On the node -----------------------------------------------------------------------------
+
+    @hookimpl
+    def reserve(self, pod: PodInfo, node: NodeRow) -> str | None:
+        """Take the card that the policy names, if the contract lets anybody choose."""
+        contract = self._ledger.contract(node.name)
+        request = self._ledger.requests(pod).get(contract.name) if contract is not None else None
+        if contract is None or request is None or not request.simple or request.whole:
+            return None
+        place = self._card(self._shape(pod), node.row)
+        before = self._ledger.state(node.name, pod.uid)
+        assert before is not None, "the node has cards"
+        if place == FIRST or place >= len(before.cards):
+            return None
+        choice = contract.choose(pod, request, _only(before, place))
+        if choice.shares:
+            self._ledger.hold(pod, node.name, choice.shares)
+        return None
+
+    def _card(self, shape: PodShape, row: int) -> int:
+        """Return the card that was the best one when the node was rated."""
+        known = self._known.get(shape)
+        return int(known.rated.cards[row]) if known is not None else FIRST
+
+
+def _only(state: NodeCards, place: int) -> NodeCards:
+    """Return the cards as if all but one were cordoned."""
+    cards = tuple(
+        card if own == place else replace(card, cordoned=True)
+        for own, card in enumerate(state.cards)
+    )
+    return NodeCards(cards, state.used, state.labels)
+
+
+def _rows(changes: Sequence[int]) -> Rows:
+    return np.unique(np.array(changes, dtype=np.intp))
+
+
+def _is_share(shape: PodShape) -> bool:
+    return shape.cards > 0 and not shape.whole
+
+
+def _policy(args: GPUFragmentationArgs, source: StateSource) -> Policy:
+    if args.policy == "LeastStranded":
+        return LeastStranded(source)
+    if args.policy == "FGD":
+        return FragmentationGradient(source)
+    if args.policy == "Random":
+        return simple.ByChance(args.seed)
+    formula = {
+        "BestFit": simple.best_fit_score,
+        "DotProd": simple.dot_product,
+        "GpuPacking": simple.packing,
+        "GpuClustering": simple.clustering,
+    }[args.policy]
+    return simple.SimplePolicy(source, formula, normalized=args.policy == "BestFit")
+
+
+def _given(args: GPUFragmentationArgs) -> list[WeightedShape]:
+    if not args.workload:
+        return []
+    return weighted(
+        (
+            PodShape(
+                amount_of("cpu", Quantity(one.cpu)),
+                one.gpus,
+                one.gpu_milli if one.gpus else 0,
+                choice_of_models(args.model_label, one.models),
+            ),
+            one.count,
+        )
+        for one in args.workload
+    )

@@ -1,0 +1,75 @@
+"""What a policy for the placement of shares answers, and what all policies have in common."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from bayplan.api.cards import WHOLE
+from bayplan.plugin.hookspecs import FloatColumn, IntColumn
+from bayplan_plugins.device_share.columns import Cards
+from bayplan_plugins.gpu_fragmentation.shapes import PodShape, WeightedShape
+from bayplan_plugins.gpu_fragmentation.states import NodeStates, Rows
+
+__all__ = ["FIRST", "Policy", "Rated", "best_fit", "several_taken"]
+
+FIRST = -1
+"""Instead of a card's place: the first free cards, as all free cards are alike."""
+_NO_FIT = 1 << 40
+
+
+@dataclass(frozen=True)
+class Rated:
+    """What is known of a pod on each node, which holds until the node changes.
+
+    ``scores``: higher is better. ``cards``: the place of the card to take. ``used_up``: how many
+    slots for pods of several cards the pod would use up, a row for each size of such pods.
+    """
+
+    scores: FloatColumn
+    cards: IntColumn
+    used_up: npt.NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 0)))
+
+
+class Policy(Protocol):
+    """Rates nodes for a pod by what is left of them."""
+
+    normalized: bool
+    """Whether the lowest score of all feasible nodes counts 0 and the highest 100."""
+
+    def forget(self, workload: list[WeightedShape]) -> None:
+        """Forget everything about nodes; pods come as this workload says."""
+
+    def changed(self, rows: Rows) -> None:
+        """Take note that nodes changed, by row."""
+
+    def rate(self, shape: PodShape, states: NodeStates) -> Rated:
+        """Rate nodes; the scores of nodes where the shape does not fit do not count."""
+
+    def scores(self, shape: PodShape, rated: Rated) -> FloatColumn:
+        """Return the scores of nodes now, 0 to 100, from what is known of each."""
+
+
+def best_fit(left: Cards, compute: int) -> IntColumn:
+    """Return, by node, the place of the first fitting card with the least left."""
+    places: IntColumn = np.where(left >= compute, left, _NO_FIT).argmin(axis=1)
+    return places
+
+
+def several_taken(shape: PodShape, left: Cards) -> Cards:
+    """Return what is left of cards when each node gives a pod whole cards, or shares of several.
+
+    Whole cards are the first free ones, shares those of the fitting cards with the least left.
+    """
+    if not shape.cards:
+        return left
+    if shape.whole:
+        free = left >= WHOLE
+        return np.where(free & (free.cumsum(axis=1) <= shape.cards), 0, left)
+    fitting = np.where(left >= shape.compute, left, _NO_FIT)
+    rank = fitting.argsort(axis=1, kind="stable").argsort(axis=1)
+    taken = (rank < shape.cards) & (fitting != _NO_FIT)
+    return np.where(taken, left - shape.compute, left)

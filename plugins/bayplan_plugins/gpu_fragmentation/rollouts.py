@@ -1,0 +1,133 @@
+"""What of a node's cards stays idle when a few pods of the workload are offered to it.
+
+Each node is offered several fixed sequences of pods; a pod that does not fit is skipped, a share
+takes the fitting card with the least left. All nodes and sequences advance together. At each step
+all sequences offer a pod of the same sort (whole cards, a share, none), in the workload's
+proportions, so that a step needs a few operations on columns only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+import numpy as np
+
+from bayplan.api.cards import WHOLE
+from bayplan.plugin.hookspecs import BoolColumn, FloatColumn, IntColumn
+from bayplan_plugins.device_share.columns import Cards
+from bayplan_plugins.gpu_fragmentation.shapes import PodShape, WeightedShape
+
+__all__ = ["Rollouts"]
+
+_SEED = 7
+_NO_FIT = 1 << 30
+
+
+class _Sort(Enum):
+    NONE = 0
+    SHARE = 1
+    WHOLE = 2
+
+
+@dataclass(frozen=True)
+class _Step:
+    """One pod for each sequence: its CPU, cards, compute and the place of its choice of nodes."""
+
+    sort: _Sort
+    cpu: IntColumn
+    cards: IntColumn
+    compute: IntColumn
+    choice: IntColumn
+
+
+class Rollouts:
+    """Fixed sequences of pods that represent a workload.
+
+    :param workload: the shapes and how often they come.
+    :param choices: the place of each shape's choice of nodes in the columns of ``allowed``.
+    :param sequences: how many sequences are offered to each node.
+    :param length: how many pods each of them has.
+    """
+
+    def __init__(
+        self,
+        workload: Sequence[WeightedShape],
+        choices: Sequence[int],
+        sequences: int,
+        length: int,
+    ) -> None:
+        self._sequences = sequences
+        self._steps = _steps(workload, choices, sequences, length)
+
+    def idle(self, cpu: IntColumn, left: Cards, allowed: BoolColumn) -> FloatColumn:
+        """Return the thousandths of cards that stay idle on each node, the mean of all sequences.
+
+        :param cpu: milli-CPU left, by node.
+        :param left: thousandths left, by node and card.
+        :param allowed: by node and choice, whether pods of the choice may use the node.
+        """
+        count, times = len(cpu), self._sequences
+        lanes = np.arange(count * times)
+        sequence = np.tile(np.arange(times), count)
+        cpu = np.repeat(cpu, times)
+        cards = np.repeat(left.astype(np.int32), times, axis=0)
+        may = np.repeat(allowed, times, axis=0)
+        for step in self._steps:
+            needs = step.cpu[sequence]
+            fits = needs <= cpu
+            if step.sort is _Sort.NONE:
+                cpu = cpu - needs * fits
+                continue
+            fits &= may[lanes, step.choice[sequence]]
+            if step.sort is _Sort.WHOLE:
+                free = cards == WHOLE
+                order = free.cumsum(axis=1, dtype=np.int32)
+                wanted = step.cards[sequence]
+                fits &= order[:, -1] >= wanted
+                cards[free & (order <= (wanted * fits)[:, None])] = 0
+            else:
+                compute = step.compute[sequence]
+                fitting = np.where(cards >= compute[:, None], cards, _NO_FIT)
+                best = fitting.argmin(axis=1)
+                fits &= fitting[lanes, best] != _NO_FIT
+                cards[lanes, best] -= compute * fits
+            cpu = cpu - needs * fits
+        idle: FloatColumn = cards.sum(axis=1).reshape(count, times).mean(axis=1)
+        return idle
+
+
+def _steps(
+    workload: Sequence[WeightedShape], choices: Sequence[int], sequences: int, length: int
+) -> list[_Step]:
+    """Return the steps: systematic samples of each sort of pods, spread evenly over the length."""
+    random = np.random.default_rng(_SEED)
+    drawn: list[tuple[float, _Step]] = []
+    for sort in _Sort:
+        members = [place for place, one in enumerate(workload) if _sort(one.shape) is sort]
+        part = sum(workload[place].part for place in members)
+        steps = round(part * length)
+        if not steps:
+            continue
+        bounds = np.cumsum([workload[place].part for place in members]) / part
+        points = (np.arange(steps * sequences) + 0.5) / (steps * sequences)
+        picked = np.minimum(np.searchsorted(bounds, points), len(members) - 1)
+        table = random.permutation(picked).reshape(steps, sequences)
+        for number, row in enumerate(table):
+            pods = [workload[members[place]].shape for place in row.tolist()]
+            step = _Step(
+                sort,
+                np.array([pod.cpu for pod in pods]),
+                np.array([pod.cards for pod in pods], dtype=np.int32),
+                np.array([pod.compute for pod in pods], dtype=np.int32),
+                np.array([choices[members[place]] for place in row.tolist()]),
+            )
+            drawn.append(((number + 0.5) / steps, step))
+    return [step for _, step in sorted(drawn, key=lambda one: one[0])]
+
+
+def _sort(shape: PodShape) -> _Sort:
+    if not shape.cards:
+        return _Sort.NONE
+    return _Sort.WHOLE if shape.whole or shape.cards > 1 else _Sort.SHARE

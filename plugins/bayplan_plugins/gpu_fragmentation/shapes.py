@@ -1,0 +1,184 @@
+"""What pods ask of a node's CPU and cards, and how often each kind of pod comes.
+
+A *shape* is all that the policies know of a pod. The workload is either given, or learned from the
+pods that arrive.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from bayplan import PodInfo
+from bayplan.api import PodSpec
+from bayplan.api.cards import WHOLE
+from bayplan.api.pod import (
+    Affinity,
+    NodeAffinity,
+    NodeSelector,
+    NodeSelectorRequirement,
+    NodeSelectorTerm,
+)
+from bayplan.snapshot import SpecFacts
+from bayplan_plugins.device_share.ledger import Requests
+from bayplan_plugins.shared.cards.contract import CardRequest
+
+__all__ = [
+    "LearnedWorkload",
+    "NodeChoice",
+    "PodShape",
+    "WeightedShape",
+    "choice_of_models",
+    "shape_of",
+    "weighted",
+]
+
+_TO_LEARN = 8
+_DRIFT = 0.1
+_MOST_SHAPES = 2048
+_MOST_SEEN = 1 << 16
+
+
+@dataclass(frozen=True)
+class NodeChoice:
+    """Which nodes a pod allows: by spec.nodeSelector and required node affinity."""
+
+    spec: PodSpec
+
+    def __hash__(self) -> int:
+        return hash(self._key())
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, NodeChoice) and self._key() == other._key()
+
+    def _key(self) -> tuple[object, ...]:
+        affinity = self.spec.affinity.node_affinity if self.spec.affinity else None
+        required = affinity.required if affinity is not None else None
+        return (tuple(sorted(self.spec.node_selector.items())), repr(required) if required else "")
+
+
+@dataclass(frozen=True)
+class PodShape:
+    """What a pod asks for: milli-CPU, a number of cards, thousandths of each, and which nodes.
+
+    A pod without cards has ``cards`` 0. Shares of less than a card are of one card only, or of
+    several cards by as much each.
+    """
+
+    cpu: int
+    cards: int
+    compute: int
+    choice: NodeChoice
+
+    @property
+    def whole(self) -> bool:
+        """Whether the pod asks for whole cards."""
+        return self.cards > 0 and self.compute >= WHOLE
+
+    @property
+    def cluster(self) -> int:
+        """The number of whole cards, 0 for shares."""
+        return self.cards if self.whole else 0
+
+    @property
+    def total(self) -> int:
+        """The thousandths of cards in all."""
+        return self.cards * self.compute
+
+
+@dataclass(frozen=True)
+class WeightedShape:
+    """A shape and the part of all pods that have it, 0 to 1."""
+
+    shape: PodShape
+    part: float
+
+
+_ANY = NodeChoice(PodSpec())
+
+
+def shape_of(pod: PodInfo, requests: Requests) -> PodShape:
+    """Return the shape of a pod; ``requests`` are what it asks of cards, by contract."""
+    request = next(iter(sorted(requests.values(), key=lambda one: one.implicit)), None)
+    cpu = pod.requests.get("cpu", 0)
+    spec = pod.spec
+    choice = NodeChoice(spec) if spec.node_selector or spec.affinity else _ANY
+    if request is None:
+        return PodShape(cpu, 0, 0, choice)
+    compute = max(request.compute, round(request.share * WHOLE))
+    return PodShape(cpu, request.cards, min(WHOLE, compute), choice)
+
+
+def choice_of_models(label: str, models: Sequence[str]) -> NodeChoice:
+    """Return the choice of the nodes whose label has one of the values; all nodes without any."""
+    if not models:
+        return _ANY
+    requirement = NodeSelectorRequirement(key=label, operator="In", values=tuple(models))
+    term = NodeSelectorTerm(match_expressions=(requirement,))
+    required = NodeSelector(node_selector_terms=(term,))
+    return NodeChoice(PodSpec(affinity=Affinity(node_affinity=NodeAffinity(required=required))))
+
+
+def weighted(counts: Iterable[tuple[PodShape, float]], covered: float = 1.0) -> list[WeightedShape]:
+    """Return shapes by falling frequency, until they cover a part of all pods, summing up to 1.
+
+    Of equally frequent shapes, the one that asks for more comes first.
+    """
+    ordered = sorted(counts, key=lambda one: (-one[1], -one[0].total, -one[0].cpu))
+    total = sum(count for _, count in ordered)
+    found: list[tuple[PodShape, float]] = []
+    reached = 0.0
+    for shape, count in ordered:
+        found.append((shape, count / total))
+        reached += count / total
+        if reached >= covered:
+            break
+    kept = sum(part for _, part in found)
+    return [WeightedShape(shape, part / kept) for shape, part in found]
+
+
+class LearnedWorkload:
+    """The shapes of the pods seen so far; the policies use it once enough have been seen.
+
+    What is in use changes only when the shapes seen differ by more than a tenth of all pods from
+    it, so that scores stay comparable and need not be computed again.
+    """
+
+    def __init__(self) -> None:
+        self._seen: OrderedDict[str, None] = OrderedDict()
+        self._counts: Counter[tuple[SpecFacts, tuple[CardRequest, ...]]] = Counter()
+        self._shapes: dict[tuple[SpecFacts, tuple[CardRequest, ...]], PodShape] = {}
+        self._next = _TO_LEARN
+        self.in_use: list[WeightedShape] = []
+
+    def see(self, pod: PodInfo, requests: Requests) -> bool:
+        """Count a pod once; return whether the workload in use has changed."""
+        if pod.uid in self._seen:
+            return False
+        self._seen[pod.uid] = None
+        if len(self._seen) > _MOST_SEEN:
+            self._seen.popitem(last=False)
+        key = (pod.facts, tuple(requests.values()))
+        if key not in self._counts:
+            if len(self._counts) >= _MOST_SHAPES:
+                return False
+            self._shapes[key] = shape_of(pod, requests)
+        self._counts[key] += 1
+        total = self._counts.total() if len(self._seen) >= self._next else 0
+        if total < self._next:
+            return False
+        self._next = total * 5 // 4 + 1
+        shapes: Counter[PodShape] = Counter()
+        for one, count in self._counts.items():
+            shapes[self._shapes[one]] += count
+        if self._drift(shapes, total) <= _DRIFT:
+            return False
+        self.in_use = weighted(shapes.items())
+        return True
+
+    def _drift(self, shapes: Mapping[PodShape, int], total: int) -> float:
+        """Return which part of all pods would have to have another shape to be as in use."""
+        used = {one.shape: one.part for one in self.in_use}
+        more = (count / total - used.get(shape, 0.0) for shape, count in shapes.items())
+        return sum(part for part in more if part > 0)

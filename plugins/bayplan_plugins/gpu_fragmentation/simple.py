@@ -1,0 +1,142 @@
+"""Policies to compare with: best fit, dot product, packing, clustering, and chance.
+
+Formulas as in the simulator of "Beware of Fragmentation" (USENIX ATC 2023). The card is the fitting
+one with the least left, the first of equal ones, except by chance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from bayplan.api.cards import WHOLE
+from bayplan.plugin.hookspecs import FloatColumn, IntColumn
+from bayplan_plugins.gpu_fragmentation.policy import FIRST, Rated, best_fit
+from bayplan_plugins.gpu_fragmentation.shapes import PodShape, WeightedShape
+from bayplan_plugins.gpu_fragmentation.states import NodeStates, Rows, StateSource
+
+__all__ = ["ByChance", "SimplePolicy", "best_fit_score", "clustering", "dot_product", "packing"]
+
+Formula = Callable[[PodShape, NodeStates, StateSource], FloatColumn]
+_HALF = 0.5
+_ONLY_SUCH, _SUCH_TOO, _EMPTY = 75, 50, 25
+_PACKED, _USED_LEAST, _USED_MOST = 33, 33, 50
+_ON_USED_CARD = 100
+
+
+class SimplePolicy:
+    """Rate nodes by a formula that sees one node and one pod."""
+
+    def __init__(self, source: StateSource, formula: Formula, normalized: bool = False) -> None:
+        self._source = source
+        self._formula = formula
+        self.normalized = normalized
+
+    def forget(self, workload: list[WeightedShape]) -> None:
+        """Do nothing: the formula does not know the workload."""
+
+    def changed(self, rows: Rows) -> None:
+        """Do nothing: nothing is kept."""
+
+    def rate(self, shape: PodShape, states: NodeStates) -> Rated:
+        """Rate nodes."""
+        return Rated(self._formula(shape, states, self._source), _cards(shape, states))
+
+    def scores(self, shape: PodShape, rated: Rated) -> FloatColumn:
+        """Return the scores as they are."""
+        return rated.scores
+
+
+class ByChance:
+    """Rate nodes at random, and take any card that fits.
+
+    :param seed: of the random numbers.
+    """
+
+    normalized = False
+
+    def __init__(self, seed: int) -> None:
+        self._random = np.random.default_rng(seed)
+
+    def forget(self, workload: list[WeightedShape]) -> None:
+        """Do nothing: chance does not know the workload."""
+
+    def changed(self, rows: Rows) -> None:
+        """Do nothing: nothing is kept."""
+
+    def rate(self, shape: PodShape, states: NodeStates) -> Rated:
+        """Choose cards."""
+        if shape.cards != 1 or shape.whole:
+            return Rated(np.zeros(len(states)), _cards(shape, states))
+        drawn = self._random.random(states.left.shape)
+        return Rated(
+            np.zeros(len(states)),
+            np.where(states.left >= shape.compute, drawn, -1.0).argmax(axis=1),
+        )
+
+    def scores(self, shape: PodShape, rated: Rated) -> FloatColumn:
+        """Return new random numbers each time."""
+        drawn: FloatColumn = 100.0 * self._random.random(len(rated.scores))
+        return drawn
+
+
+def best_fit_score(shape: PodShape, states: NodeStates, source: StateSource) -> FloatColumn:
+    """Return more for nodes that the pod leaves fuller."""
+    most_cpu, most_cards = source.most()
+    cpu = (states.cpu - shape.cpu) / most_cpu
+    cards = (states.left.sum(axis=1) - shape.total) / most_cards
+    score: FloatColumn = np.maximum(0.0, np.trunc(100.0 * (1.0 - _HALF * cpu - _HALF * cards)))
+    return score
+
+
+def dot_product(shape: PodShape, states: NodeStates, source: StateSource) -> FloatColumn:
+    """Return less for nodes whose rest looks in the direction of what the pod asks for."""
+    most_cpu, most_cards = source.most()
+    cpu = states.cpu / most_cpu * shape.cpu / most_cpu
+    cards = states.left.sum(axis=1) / most_cards * shape.total / most_cards
+    score: FloatColumn = np.trunc(100.0 * (1.0 - (cpu + cards) / 2.0))
+    return score
+
+
+def packing(shape: PodShape, states: NodeStates, source: StateSource) -> FloatColumn:
+    """Prefer used cards, then free cards of used nodes, then other nodes."""
+    scores = np.zeros(len(states))
+    if not shape.cards:
+        return scores
+    exists = source.all_cards(states.rows) > 0
+    free = ((states.left >= WHOLE) & exists).sum(axis=1)
+    untouched = free == exists.sum(axis=1)
+    scores[:] = np.where(
+        untouched, np.maximum(_PACKED - free, free), max(_USED_MOST - shape.cards, _USED_LEAST)
+    )
+    if not shape.whole:
+        used = np.where(states.left < WHOLE, states.left, 0)
+        left = used[np.arange(len(states)), best_fit(used, shape.compute)]
+        fits = (used >= shape.compute).any(axis=1)
+        tight = np.maximum(_ON_USED_CARD - (left * 100 // WHOLE) // 10, _USED_MOST)
+        scores = np.where(fits, tight, scores)
+    return scores
+
+
+def clustering(shape: PodShape, states: NodeStates, source: StateSource) -> FloatColumn:
+    """Prefer nodes that have pods of the same size, above all those that have no others."""
+    if not shape.cards:
+        return np.zeros(len(states))
+    _, most_cards = source.most()
+    idle = states.left.sum(axis=1)
+    own = shape.cluster
+    classes = [source.clusters(row) for row in states.rows.tolist()]
+    parts = [
+        (_ONLY_SUCH if found == {own} else _SUCH_TOO) if own in found else (0 if found else _EMPTY)
+        for found in classes
+    ]
+    packed = 25 * (most_cards - idle) // most_cards
+    score: FloatColumn = np.array(parts, dtype=np.float64) + packed
+    return score
+
+
+def _cards(shape: PodShape, states: NodeStates) -> IntColumn:
+    if shape.cards == 1 and not shape.whole:
+        return best_fit(states.left, shape.compute)
+    return np.full(len(states), FIRST)

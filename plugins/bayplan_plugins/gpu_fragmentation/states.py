@@ -1,0 +1,98 @@
+"""What is left of nodes, as the policies see it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from bayplan import NodeView
+from bayplan.api.cards import WHOLE
+from bayplan.plugin.hookspecs import BoolColumn, IntColumn
+from bayplan.snapshot import Snapshot
+from bayplan_plugins.device_share.columns import Cards
+from bayplan_plugins.device_share.ledger import CardLedger
+from bayplan_plugins.gpu_fragmentation.shapes import NodeChoice, shape_of
+from bayplan_plugins.shared.node_selection import required_match
+
+__all__ = ["NodeStates", "StateSource"]
+
+Rows = npt.NDArray[np.intp]
+
+
+@dataclass(frozen=True)
+class NodeStates:
+    """Some nodes: milli-CPU left, and thousandths left of each card (0 where there is none).
+
+    ``rows`` are their rows in the node table. ``left`` has a row for each node.
+    """
+
+    rows: Rows
+    cpu: IntColumn
+    left: Cards
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def part(self, places: Rows) -> NodeStates:
+        """Return the states of some of the nodes, by their places here."""
+        return NodeStates(self.rows[places], self.cpu[places], self.left[places])
+
+    def without(self, cpu: int, left: Cards) -> NodeStates:
+        """Return the states with less CPU, and with these cards."""
+        return NodeStates(self.rows, self.cpu - cpu, left)
+
+
+class StateSource:
+    """Reads the states of nodes out of the snapshot and the ledger of cards."""
+
+    def __init__(self, snapshot: Snapshot, ledger: CardLedger) -> None:
+        self._snapshot = snapshot
+        self._ledger = ledger
+        self._masks: dict[NodeChoice, BoolColumn] = {}
+        self._masks_of: object = None
+
+    def of(self, rows: Rows) -> NodeStates:
+        """Return the states of nodes by row.
+
+        A card's part that is left is the smaller of what is left of its compute and its memory.
+        """
+        arrays = self._ledger.columns.arrays()
+        table = self._snapshot.nodes
+        cpu = table.allocatable("cpu")[rows] - table.used("cpu")[rows]
+        left = np.maximum(arrays.compute[rows], 0)
+        whole = arrays.all_memory[rows]
+        if (whole > 0).any():
+            memory = arrays.memory[rows].clip(min=0) * WHOLE // np.maximum(whole, 1)
+            left = np.where(whole > 0, np.minimum(left, memory), left)
+        return NodeStates(rows, cpu, left)
+
+    def most(self) -> tuple[int, int]:
+        """Return the CPU (milli) and the cards (thousandths) of the largest nodes."""
+        arrays = self._ledger.columns.arrays()
+        cpu = self._snapshot.nodes.allocatable("cpu")
+        cards = arrays.all_compute.clip(min=0).sum(axis=1)
+        return int(cpu.max(initial=1)), int(cards.max(initial=1))
+
+    def all_cards(self, rows: Rows) -> Cards:
+        """Return the thousandths of each card in all, 0 where there is none."""
+        return np.maximum(self._ledger.columns.arrays().all_compute[rows], 0)
+
+    def clusters(self, row: int) -> set[int]:
+        """Return of which sizes the pods with cards on a node are, 0 standing for shares."""
+        pods = self._snapshot.nodes.pods[row].values()
+        shapes = [shape_of(pod, found) for pod in pods if (found := self._ledger.requests(pod))]
+        return {shape.cluster for shape in shapes}
+
+    def allowed(self, choice: NodeChoice) -> BoolColumn:
+        """Return which nodes of the cluster a choice allows."""
+        table = self._snapshot.nodes
+        now = (table.epoch, table.label_version)
+        if self._masks_of != now:
+            self._masks_of = now
+            self._masks.clear()
+        mask = self._masks.get(choice)
+        if mask is None:
+            mask = self._masks[choice] = required_match(choice.spec, NodeView(table))
+        return mask

@@ -1,0 +1,160 @@
+"""bayplan's own policy: place a pod where the fewest cards are stranded.
+
+A node's *stranded* cards are those that stay idle when a few pods of the workload are offered to
+it (:mod:`.rollouts`). A node is rated by how many more would be stranded with the pod on it, and by
+the room for pods of several cards that it would use up (:mod:`.slots`).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from bayplan.plugin.hookspecs import BoolColumn, FloatColumn, IntColumn
+from bayplan_plugins.device_share.columns import Cards
+from bayplan_plugins.gpu_fragmentation.policy import FIRST, Rated, several_taken
+from bayplan_plugins.gpu_fragmentation.rollouts import Rollouts
+from bayplan_plugins.gpu_fragmentation.shapes import NodeChoice, PodShape, WeightedShape
+from bayplan_plugins.gpu_fragmentation.slots import Slots, SlotTable
+from bayplan_plugins.gpu_fragmentation.states import NodeStates, Rows, StateSource
+
+__all__ = ["LeastStranded"]
+
+_SEQUENCES = 8
+_LENGTH = 16
+_MOST_KNOWN = 400_000
+_NO_NODES = np.zeros(0)
+
+
+class LeastStranded:
+    """Choose the node and card where the fewest thousandths of cards are stranded."""
+
+    normalized = False
+
+    def __init__(self, source: StateSource) -> None:
+        self._source = source
+        self.forget([])
+
+    def forget(self, workload: list[WeightedShape]) -> None:
+        """Take over the workload and forget what was computed for another."""
+        self._choices: list[NodeChoice] = list(dict.fromkeys(one.shape.choice for one in workload))
+        places = [self._choices.index(one.shape.choice) for one in workload]
+        self._rollouts = Rollouts(workload, places, _SEQUENCES, _LENGTH)
+        self._slots = Slots(workload, self._source.allowed)
+        self._known: dict[bytes, float] = {}
+        self._stranded: FloatColumn = _NO_NODES
+
+    # Nodes -----------------------------------------------------------------------------------
+
+    def _build(self, size: int) -> None:
+        """Compute everything about the nodes of the cluster."""
+        columns = [self._source.allowed(choice) for choice in self._choices]
+        allowed = np.stack(columns, axis=1) if columns else np.ones((size, 1), dtype=np.bool_)
+        kinds, self._kind = np.unique(allowed, axis=0, return_inverse=True)
+        self._kind = self._kind.reshape(-1)
+        self._allowed: BoolColumn = kinds
+        states = self._source.of(np.arange(size))
+        self._stranded = self._values(states)
+        self._slots_of: SlotTable = self._slots.of(states)
+        self._idle: IntColumn = states.left.sum(axis=1)
+
+    def changed(self, rows: Rows) -> None:
+        """Compute again what changed nodes strand."""
+        if len(self._stranded) and len(rows):
+            states = self._source.of(rows)
+            self._stranded[rows] = self._values(states)
+            self._slots_of[:, rows] = self._slots.of(states)
+            self._idle[rows] = states.left.sum(axis=1)
+
+    def _values(self, states: NodeStates) -> FloatColumn:
+        """Return what nodes strand; each state is computed once."""
+        if len(self._known) > _MOST_KNOWN:
+            self._known.clear()
+        kind = self._kind[states.rows]
+        keys = np.empty((len(states), states.left.shape[1] + 2), dtype=np.int32)
+        keys[:, 0], keys[:, 1] = states.cpu, kind
+        keys[:, 2:] = np.sort(states.left, axis=1)
+        texts = keys.view(f"V{keys.itemsize * keys.shape[1]}").ravel().tolist()
+        missing: dict[bytes, int] = {}
+        known = self._known
+        for place, text in enumerate(texts):
+            if text not in known:
+                missing.setdefault(text, place)
+        if missing:
+            places = np.fromiter(missing.values(), dtype=np.intp, count=len(missing))
+            found = self._rollouts.idle(
+                states.cpu[places], states.left[places], self._allowed[kind[places]]
+            )
+            known.update(zip(missing, found.tolist(), strict=True))
+        return np.array([known[text] for text in texts])
+
+    # Pods ------------------------------------------------------------------------------------
+
+    def rate(self, shape: PodShape, states: NodeStates) -> Rated:
+        """Rate nodes by what the pod would strand, and say which slots it would use up."""
+        if not len(self._stranded):
+            self._build(len(self._source.allowed(shape.choice)))
+        size = len(states)
+        result = Rated(
+            np.zeros(size), np.full(size, FIRST), np.zeros((len(self._slots.cards), size))
+        )
+        fits = states.cpu >= shape.cpu
+        if shape.cards:
+            fits &= (states.left >= shape.compute).sum(axis=1) >= shape.cards
+        places = np.flatnonzero(fits)
+        if not len(places):
+            return result
+        own = states.part(places)
+        if shape.cards != 1 or shape.whole:
+            after = own.without(shape.cpu, several_taken(shape, own.left))
+            gain, lost = self._effect(own, after)
+            result.scores[places], result.used_up[:, places] = gain, lost
+        else:
+            self._rate_share(shape, own, places, result)
+        return result
+
+    def _effect(self, before: NodeStates, after: NodeStates) -> tuple[FloatColumn, SlotTable]:
+        """Return how much less nodes strand afterwards, and how many slots they lose."""
+        rows = before.rows
+        gain: FloatColumn = self._stranded[rows] - self._values(after)
+        return gain, self._slots_of[:, rows] - self._slots.of(after)
+
+    def _rate_share(self, shape: PodShape, own: NodeStates, places: Rows, result: Rated) -> None:
+        """Rate nodes for a share; of each one's cards take the best, of equal ones the first."""
+        nodes, cards = _different_cards(own.left, shape.compute)
+        tried = own.part(nodes)
+        left = tried.left.copy()
+        left[np.arange(len(nodes)), cards] -= shape.compute
+        gain, lost = self._effect(tried, tried.without(shape.cpu, left))
+        total = gain - self._prices() @ lost
+        order = np.lexsort((cards, -total, nodes))
+        first = np.ones(len(order), dtype=np.bool_)
+        first[1:] = nodes[order][1:] != nodes[order][:-1]
+        chosen = order[first]
+        into = places[nodes[chosen]]
+        result.scores[into] = gain[chosen]
+        result.cards[into] = cards[chosen]
+        result.used_up[:, into] = lost[:, chosen]
+
+    def _prices(self) -> FloatColumn:
+        return self._slots.prices(self._slots_of.sum(axis=1), float(self._idle.sum()))
+
+    def scores(self, shape: PodShape, rated: Rated) -> FloatColumn:
+        """Return 0 to 100 for each node: less stranded and fewer dear slots used up is better."""
+        # The slots of its own size are there for a pod of several cards.
+        prices = self._prices() * (self._slots.cards > shape.cards)
+        total = rated.scores - prices @ rated.used_up if len(prices) else rated.scores
+        squeezed: FloatColumn = 100.0 / (1.0 + np.exp(-total / 1000.0))
+        return squeezed
+
+
+def _different_cards(left: Cards, compute: int) -> tuple[Rows, Rows]:
+    """Return pairs of a node's place and a card's: the first of each node's cards of one kind.
+
+    Cards with too little left are left out.
+    """
+    order = np.argsort(left, axis=1, kind="stable")
+    ordered = np.take_along_axis(left, order, axis=1)
+    first = ordered >= compute
+    first[:, 1:] &= ordered[:, 1:] != ordered[:, :-1]
+    nodes, places = np.nonzero(first)
+    return nodes, order[nodes, places]
