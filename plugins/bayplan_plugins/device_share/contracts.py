@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from bayplan.snapshot import Snapshot
+from bayplan_plugins.device_share.nvidia import DevicePluginCards
 from bayplan_plugins.device_share.plain import PlainCards
 from bayplan_plugins.shared.cards.contract import CardContract
 
 __all__ = ["CONTRACTS"]
 
-CONTRACTS: tuple[Callable[[Snapshot], CardContract], ...] = (PlainCards,)
+CONTRACTS: tuple[Callable[[Snapshot], CardContract], ...] = (DevicePluginCards, PlainCards)
 """The first contract that describes a node's cards has the node."""

@@ -14,6 +14,7 @@ from typing import TypeVar
 from bayplan.api import Node, NodeResourceTopology
 from bayplan.api.gpus import GPU_RESOURCES
 from bayplan.api.numa import Zone
+from bayplan.dialects import nvidia
 from bayplan.errors import InputError
 from bayplan.inputs.limits import ANNOTATION
 from bayplan.snapshot import Snapshot
@@ -40,10 +41,15 @@ class NodeMachines:
         self._known: dict[_Source, Machine | str] = {}
 
     def of(self, node: Node) -> Machine | str:
-        """Return a node's machine; a text says why it is unknown ("": nothing describes it)."""
+        """Return a node's machine; a text says why it is unknown ("": nothing describes it).
+
+        Where ``nvidia.com/gpu`` counts replicas or MIG devices, nobody knows which GPU one is of.
+        """
         source = self._source(node)
         if source is None:
             return ""
+        if _counts_parts(node.metadata.labels):
+            return "nvidia.com/gpu counts replicas or MIG devices here: no topology is promised"
         found = self._known.get(source)
         if found is None:
             found = self._known[source] = read_machine(source)
@@ -68,6 +74,13 @@ class NodeMachines:
             if any(counts.values()):
                 return (_ZONES, repr(sorted(counts.items())))
         return None
+
+
+def _counts_parts(labels: Mapping[str, str]) -> bool:
+    try:
+        return nvidia.gpu_labels(labels).counts_parts
+    except ValueError:
+        return False
 
 
 def numa_nodes(topology: NodeResourceTopology) -> dict[int, Zone]:

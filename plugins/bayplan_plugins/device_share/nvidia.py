@@ -1,0 +1,249 @@
+"""GPUs that NVIDIA's device plugin shares (time slicing, MPS) or that are divided (MIG).
+
+The device plugin chooses the card by itself, so what pods hold is only counted here: replicas on
+the cards that have the fewest taken, as the plugin spreads them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from bayplan import PodInfo
+from bayplan.api import Container, Node
+from bayplan.api.cards import MEBIBYTE, WHOLE, Card, CardUse, Share
+from bayplan.api.configmap import ConfigMap
+from bayplan.dialects import nvidia
+from bayplan.dialects.nvidia import GpuLabels, Replication
+from bayplan.snapshot import Snapshot
+from bayplan.topology.machine.mig import mig_card
+from bayplan_plugins.shared.cards.contract import CardRequest, Choice, NodeCards, Written
+
+__all__ = ["DevicePluginCards"]
+
+_MOST_CARDS = 1024
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """What a pod requests of a resource: in all, and the most that one container does."""
+
+    resource: str
+    count: int
+    most: int
+
+
+@dataclass(frozen=True)
+class _Offer:
+    """How a card is offered.
+
+    ``config`` names the key of the plugin's configuration, ``problem`` says why the node's devices
+    cannot be relied on.
+    """
+
+    resource: str
+    replicas: int
+    strategy: str
+    config: str
+    problem: str
+
+
+class DevicePluginCards:
+    """The replicas and MIG devices that NVIDIA's device plugin counts."""
+
+    name = "nvidia"
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._snapshot = snapshot
+        self._configs: dict[str, str] | None = None
+        snapshot.on_object(ConfigMap, self._on_config_map)
+
+    # What pods request -----------------------------------------------------------------------
+
+    def request(self, pod: PodInfo) -> CardRequest | None:
+        """Return the GPUs, replicas and MIG devices that a pod requests."""
+        if not pod.facts.wants_devices:
+            return None
+        asked = tuple(
+            _Asked(name, count, _most(pod, name))
+            for name, count in sorted(pod.requests.items())
+            if nvidia.is_offer(name)
+        )
+        return CardRequest(self.name, 1, detail=asked, implicit=True) if asked else None
+
+    # What nodes offer ------------------------------------------------------------------------
+
+    def cards(self, node: Node) -> tuple[Card, ...] | str | None:
+        """Return the cards of a node that are shared, divided, or about to be."""
+        offered = {
+            name: quantity.units
+            for name, quantity in (node.status.allocatable or node.status.capacity).items()
+            if quantity.units > 0 and nvidia.is_offer(name)
+        }
+        if not offered:
+            return None
+        try:
+            labels = nvidia.gpu_labels(node.metadata.labels)
+        except ValueError as exc:
+            return str(exc)
+        whole = set(offered) == {nvidia.GPU} and not labels.counts_parts
+        if whole and not labels.in_change:
+            return None
+        config = node.metadata.labels.get(nvidia.PLUGIN_CONFIG, "")
+        problem = self._config_problem(config)
+        self._snapshot.set_problem(node.metadata.name, nvidia.PLUGIN_CONFIG, problem)
+        found = tuple(_cards(offered, labels, config))
+        if len(found) > _MOST_CARDS:
+            return f"expected {_MOST_CARDS} cards or fewer, got {len(found)}"
+        return found
+
+    # The configuration of the device plugin --------------------------------------------------
+
+    def _on_config_map(self, old: ConfigMap | None, new: ConfigMap | None) -> None:
+        texts = [text for one in (old, new) if one is not None for text in one.data.values()]
+        if any(map(nvidia.looks_like_config, texts)):
+            self._configs = None
+            self._snapshot.touch(None)
+
+    def _config(self, key: str) -> str:
+        """Return the configuration by its key, "" if it is not known.
+
+        Without a key it is the only one that there is.
+        """
+        if self._configs is None:
+            found: dict[str, str] = {}
+            for _, one in sorted(self._snapshot.objects(ConfigMap).items()):
+                for name, text in one.data.items():
+                    if nvidia.looks_like_config(text):
+                        found.setdefault(name, text)
+            self._configs = found
+        if key:
+            return self._configs.get(key, "")
+        return next(iter(self._configs.values())) if len(self._configs) == 1 else ""
+
+    def _config_problem(self, key: str) -> str:
+        text = self._config(key)
+        found = nvidia.replication_of(text) if text else ""
+        return f"configuration {key}: {found}" if found and isinstance(found, str) else ""
+
+    def _only_one(self, offer: _Offer) -> bool:
+        """Tell whether the plugin refuses containers that request several replicas."""
+        text = self._config(offer.config)
+        found = nvidia.replication_of(text) if text else None
+        if isinstance(found, Replication) and offer.resource in found.replicas:
+            return found.only_one
+        return offer.strategy == "mps"
+
+    # Choice ----------------------------------------------------------------------------------
+
+    def held(self, pod: PodInfo, cards: Sequence[Card]) -> tuple[Share, ...] | str:
+        """Return nothing: the device plugin tells nobody what it gave out."""
+        return ()
+
+    def choose(self, pod: PodInfo, request: CardRequest, node: NodeCards) -> Choice:
+        """Choose the cards that the plugin would probably take."""
+        assert isinstance(request.detail, tuple)
+        shares: list[Share] = []
+        for asked in request.detail:
+            own = [
+                (card, used)
+                for card, used in zip(node.cards, node.used, strict=True)
+                if isinstance(card.detail, _Offer) and card.detail.resource == asked.resource
+            ]
+            reason = self._refusal(asked, own)
+            if reason:
+                return Choice(reason=reason, resolvable=False)
+            found = _spread(asked.count, own)
+            if not found:
+                return Choice(reason=f"Insufficient {asked.resource}")
+            shares += found
+        return Choice(tuple(shares))
+
+    def _refusal(self, asked: _Asked, own: Sequence[tuple[Card, CardUse]]) -> str:
+        """Return why these cards never serve a request; "" if they may."""
+        offer = own[0][0].detail if own else None
+        if not isinstance(offer, _Offer):
+            return f"Insufficient {asked.resource}"
+        if offer.problem:
+            return offer.problem
+        shared = offer.replicas > 1 or nvidia.is_shared(offer.resource)
+        if asked.most > 1 and shared and self._only_one(offer):
+            return nvidia.too_large(asked.resource, asked.most)
+        return ""
+
+    def written(
+        self, pod: PodInfo, node: Node, cards: Sequence[Card], own: Sequence[Share]
+    ) -> Written:
+        """Return nothing to write: the device plugin decides on the node."""
+        return Written()
+
+
+def _most(pod: PodInfo, resource: str) -> int:
+    """Return the most that a container of a pod requests of a resource."""
+    containers: Iterator[Container] = iter((*pod.spec.init_containers, *pod.spec.containers))
+    return max(
+        (
+            (limits.get(resource) or requests[resource]).units
+            for limits, requests in ((c.resources.limits, c.resources.requests) for c in containers)
+            if resource in limits or resource in requests
+        ),
+        default=0,
+    )
+
+
+def _cards(offered: Mapping[str, int], labels: GpuLabels, config: str) -> Iterator[Card]:
+    index = 0
+    for resource in sorted(offered, key=lambda name: (name != nvidia.GPU, name)):
+        base = resource.removesuffix(".shared")
+        replicas = max(1, labels.replicas.get(base, 0))
+        profile = nvidia.mig_profile(resource) or (labels.profile if base == nvidia.GPU else "")
+        compute, memory = _size(profile, labels)
+        offer = _Offer(resource, replicas, labels.strategy, config, labels.in_change)
+        mode = "mig" if profile else labels.strategy if replicas > 1 else ""
+        for _ in range(min(-(-offered[resource] // replicas), _MOST_CARDS + 1)):
+            yield Card(
+                index,
+                model=labels.product,
+                compute=compute,
+                memory=memory,
+                slots=replicas,
+                mode=mode,
+                kind=f"mig-{profile}" if profile else "gpu",
+                detail=offer,
+            )
+            index += 1
+
+
+def _size(profile: str, labels: GpuLabels) -> tuple[int, int]:
+    """Return the compute and memory of a card, or of a MIG device with a profile."""
+    if not profile:
+        return WHOLE, labels.memory * MEBIBYTE
+    card = mig_card(labels.product.partition("-MIG-")[0])
+    known = card.partitions if card is not None else ()
+    for one in known:
+        if one.name == profile:
+            return one.compute, one.memory
+    gigabytes = profile.partition(".")[2].partition("gb")[0]
+    return WHOLE * int(profile.partition("g")[0]) // 7, int(gigabytes) * 1024 * MEBIBYTE
+
+
+def _spread(count: int, own: Sequence[tuple[Card, CardUse]]) -> list[Share]:
+    """Give out replicas one by one, each on the card with the fewest taken; empty if too few."""
+    taken = {card.index: used.slots for card, used in own}
+    mine = dict.fromkeys(taken, 0)
+    cards = {card.index: card for card, _ in own}
+    for _ in range(count):
+        free = [index for index, card in cards.items() if taken[index] < card.slots]
+        if not free:
+            return []
+        chosen = min(free, key=lambda index: taken[index])
+        taken[chosen] += 1
+        mine[chosen] += 1
+    return [_share(cards[index], slots) for index, slots in mine.items() if slots]
+
+
+def _share(card: Card, slots: int) -> Share:
+    """Return what replicas count for; without MPS, nobody keeps a pod to a part of the memory."""
+    bounded = card.slots == 1 or card.mode == "mps"
+    memory = card.memory * slots // card.slots if bounded else 0
+    return Share(card.index, card.compute * slots // card.slots, memory, slots)
