@@ -12,6 +12,7 @@ from stage import Stage, stage
 
 from bayplan.api import Pod
 from bayplan.errors import InputError
+from bayplan.live import usage_writer
 from bayplan.metering.journal import Batch, Journal
 from bayplan.metering.record import UsageRecord
 from bayplan.testing.builders import make_node, make_pod
@@ -54,6 +55,31 @@ async def test_usage_goes_on_across_restarts(tmp_path: Path) -> None:
 def remove(made: Stage, key: str) -> None:
     made.cluster.delete(Pod, key, grace=0)
     made.cluster.settle()
+
+
+async def test_what_begins_is_written_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pod that is gone before the next scheduler starts is charged all the same."""
+    monkeypatch.setattr(usage_writer, "_EVERY", 86_400.0)
+    place = tmp_path / "journal.db"
+    async with stage() as made:
+        made.create(make_node("n1", cpu="8"), make_pod("a", cpu="2"))
+        killed = await made.start(journal=Journal(str(place)))
+        await made.until(lambda: records(place))
+        made.create(make_pod("b", cpu="1"))
+        await made.until(lambda: len(records(place)) == 2)
+        await made.kill(killed)
+        for pod in ("default/a", "default/b"):
+            remove(made, pod)
+        app = await made.start(journal=Journal(str(place)))
+        await made.until(lambda: all(one.until is not None for one in records(place)))
+        await made.stop(app)
+        assert [(one.pod, one.amount) for one in records(place)] == [
+            ("default/a", 2000),
+            ("default/b", 1000),
+        ]
+        assert made.cluster.clock.now < 86_400.0
 
 
 def metric(registry: CollectorRegistry, name: str) -> float:

@@ -16,7 +16,9 @@ from bayplan.metering.meter import Meter
 __all__ = ["UsageWriter"]
 
 _EVERY = 1.0
-"""Seconds between two batches."""
+"""Seconds after which a batch is due although nothing begins or ends, or the last one failed."""
+_GAP = 0.1
+"""Seconds between two batches: what is younger is lost if the process is killed."""
 _RETRY = 5.0
 """Seconds after which a journal that could not be read is tried again."""
 
@@ -28,7 +30,9 @@ _log = logging.getLogger("bayplan.metering")
 class UsageWriter:
     """Runs a meter while this process leads.
 
-    What could not be written is kept and written later; scheduling goes on meanwhile.
+    What begins or ends is written at once: a pod that is gone when a killed process is followed by
+    another is charged only if its record was written. What could not be written is kept and written
+    later; scheduling goes on meanwhile.
 
     :param leads: tells whether this process leads.
     :param unix_time: returns the time in seconds since 1970.
@@ -47,6 +51,7 @@ class UsageWriter:
         self._unix_time = unix_time
         self._meter = Meter(journal, unix_time, queue_of)
         self._unwritten: Batch | None = None
+        self._wake = asyncio.Event()
         self._failing = False
         self._retry_at = 0.0
         self._settled = False
@@ -99,19 +104,24 @@ class UsageWriter:
             if not self._settled:
                 self._known_until = self._meter.reconciled_at
             self._settled = True
+            if self._meter.waiting:
+                self._wake.set()
         except BayplanError as exc:
             self._retry_at = self._unix_time() + _RETRY
             _log.warning("usage is not recorded now: %s", exc)
 
     async def run(self) -> None:
-        """Write what there is, every second, until cancelled."""
+        """Write what there is, as soon as there is any, until cancelled."""
         while True:
-            await asyncio.sleep(_EVERY)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._wake.wait(), _EVERY)
+            self._wake.clear()
             try:
                 await self._write()
             except Exception:
                 # Pods are more important than what they cost.
                 _log.exception("usage could not be written")
+            await asyncio.sleep(_EVERY if self._failing else _GAP)
 
     async def finish(self) -> None:
         """Write the rest, if this process still leads."""
