@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import json
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -700,7 +701,7 @@ def test_a_job_makes_the_pods_of_an_elastic_job(
         real.used({**made, "metadata": meta})
 
     def look() -> Job:
-        wire.do(lambda http: ElasticJobs(http, Now(wire), lambda: True).reconcile(type_, key))
+        reconcile(wire, type_, key)
         return wire.get(Job, key)
 
     key = "default/a"
@@ -719,6 +720,7 @@ def test_a_job_makes_the_pods_of_an_elastic_job(
     assert wire.get(Job, key).spec.parallelism == 3
 
 
+JOB = {"apiVersion": "batch/v1", "kind": "Job"}
 TEMPLATE = {**pod("p")["spec"], "restartPolicy": "Never", "schedulerName": "nobody"}
 
 
@@ -733,6 +735,44 @@ class Now:
         resource = self._wire.resource_of(type_)
         answer = self._wire.client.get(resource.path(key))
         return resource.read(answer.body) if answer.code == 200 else None
+
+    def all(self, type_: type[Any]) -> list[Any]:
+        resource = self._wire.resource_of(type_)
+        found = self._wire.client.get(resource.collection).json["items"]
+        return [resource.read(json.dumps(one).encode()) for one in found]
+
+
+def reconcile(wire: Wire, type_: type[ElasticJob], key: str) -> list[Event]:
+    """Make the Job of an elastic job; return the events that it got."""
+    told: list[Event] = []
+    wire.do(
+        lambda http: ElasticJobs(http, Now(wire), lambda: True, told.append).reconcile(type_, key)
+    )
+    return told
+
+
+@needs(
+    "create jobs.batch",
+    "create services",
+    "patch elasticjobs.bayplan.dev/status",
+)
+def test_the_priority_of_an_elastic_job_is_that_of_a_class(wire: Wire, real: LiveCluster) -> None:
+    head = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass"}
+    real.apply([{**head, "metadata": {"name": "high"}, "value": 1234}])
+    kind = {"apiVersion": "bayplan.dev/v1alpha1", "kind": "ElasticJob"}
+    for name, priority in (("a", 1234), ("b", 1235)):
+        meta = {"name": name, "namespace": "default"}
+        scaling = {"minReplicas": 1, "maxReplicas": 2}
+        spec = {"priority": priority, "scaling": scaling, "template": {"spec": TEMPLATE}}
+        real.apply([{**kind, "metadata": meta, "spec": spec}])
+        for made in ({"apiVersion": "v1", "kind": "Service"}, JOB):
+            real.used({**made, "metadata": meta})
+    assert reconcile(wire, ElasticJob, "default/a") == []
+    assert wire.get(Job, "default/a").spec.template.spec.priority_class_name == "high"
+    (event,) = reconcile(wire, ElasticJob, "default/b")
+    assert (event.pod, event.about, event.reason) == ("default/b", "ElasticJob", "NoPriorityClass")
+    assert "expected a PriorityClass with the value 1235" in event.message
+    assert wire.get(Job, "default/b").spec.template.spec.priority_class_name == ""
 
 
 @needs("patch pods")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from msgspec.structs import replace
 
-from bayplan.api import ElasticJob, Quantity
+from bayplan.api import ElasticJob, PriorityClass, Quantity
 from bayplan.api.pod import Container, PodSpec
 
 __all__ = [
@@ -18,6 +19,8 @@ __all__ = [
     "job_content",
     "labels_of",
     "pod_name",
+    "priority_class",
+    "priority_without_class",
     "service_content",
     "spec_content",
     "spec_of",
@@ -71,6 +74,29 @@ def spec_of(job: ElasticJob) -> PodSpec:
     return replace(spec, restart_policy="Never")
 
 
+def priority_without_class(job: ElasticJob) -> int:
+    """Return the priority that a job states as a number, 0 if it names a class or states none.
+
+    On a cluster pods get a priority by a class only.
+    """
+    spec = spec_of(job)
+    return 0 if spec.priority_class_name else spec.priority or 0
+
+
+def priority_class(value: int, classes: Iterable[PriorityClass]) -> str | None:
+    """Return the name of a class with a priority, None if there is none.
+
+    Of several, one of the users' comes before one of the system's, then one that preempts.
+    """
+    found = [one for one in classes if one.value == value]
+
+    def order(one: PriorityClass) -> tuple[bool, bool, str]:
+        name = one.metadata.name
+        return name.startswith("system-"), one.preemption_policy == "Never", name
+
+    return min(found, key=order).metadata.name if found else None
+
+
 def _with_gpus(container: Container, gpus: int) -> Container:
     resources = container.resources
     if _GPU in resources.limits or _GPU in resources.requests:
@@ -114,17 +140,22 @@ def spec_content(job: ElasticJob, content: dict[str, Any], index: int) -> dict[s
     return {**content, **own, "containers": containers}
 
 
-def job_content(job: ElasticJob, content: dict[str, Any]) -> dict[str, Any]:
+def job_content(
+    job: ElasticJob, content: dict[str, Any], class_name: str | None = None
+) -> dict[str, Any]:
     """Return the JSON of the indexed Job that makes the pods of an elastic job on a cluster.
 
     :param content: the whole JSON of the elastic job: its template may have fields that are not
         read here.
+    :param class_name: the PriorityClass of its pods, where the template names none.
     """
     meta, template = job.metadata, content["spec"].get("template", {})
     spec = spec_content(job, template.get("spec", {}), 0)
     # The Job gives its pods the names of their indexes, and admission their priority.
     for name in ("hostname", "priority"):
         spec.pop(name, None)
+    if class_name is not None:
+        spec["priorityClassName"] = class_name
     index = {"fieldRef": {"fieldPath": f"metadata.annotations['{_INDEX_ANNOTATION}']"}}
     for container in spec["containers"]:
         container["env"] = [

@@ -136,7 +136,9 @@ class LiveApp:
             self._metrics.dropped_events = lambda: writer.dropped_events
         self.cluster = KubernetesCluster(self.cache, self.writer, options.clock)
         self._elastic_jobs = (
-            None if writer is None else ElasticJobs(self.transport, self.cache, self.leads)
+            None
+            if writer is None
+            else ElasticJobs(self.transport, self.cache, self.leads, self.cluster.submit)
         )
         self._usage = self._make_usage()
         if self._usage is not None:

@@ -8,19 +8,26 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any, Protocol
 
 import msgspec
 
-from bayplan.api import AiElasticJob, ApiObject, ElasticJob, Job
+from bayplan.api import AiElasticJob, ApiObject, ElasticJob, Job, PriorityClass
 from bayplan.api.meta import Condition
 from bayplan.api.object_key import object_key
 from bayplan.api.pools import ElasticJobStatus
 from bayplan.cluster.kubernetes.resources import WatchedResource
 from bayplan.cluster.kubernetes.transport import MERGE_PATCH, Requests
-from bayplan.dialects.elastic_job import job_content, service_content, wanted
+from bayplan.cluster.protocol import Event
+from bayplan.dialects.elastic_job import (
+    job_content,
+    priority_class,
+    priority_without_class,
+    service_content,
+    wanted,
+)
 from bayplan.errors import AlreadyExists, ClusterError, NotFound
 from bayplan.snapshot import Snapshot
 
@@ -41,6 +48,9 @@ class SeenObjects(Protocol):
     def get(self, type_: type[Any], key: str) -> Any:
         """Return an object, None when there is none."""
 
+    def all(self, type_: type[Any]) -> Iterable[Any]:
+        """Return all objects of a type."""
+
     def resource_of(self, type_: type[ApiObject]) -> WatchedResource | None:
         """Return where objects of a type are in the API, None for a type that is not watched."""
 
@@ -49,12 +59,20 @@ class ElasticJobs:
     """Keeps the Job of each elastic job, and the status of the latter, in step.
 
     :param leads: whether this process may write.
+    :param tell: records an event.
     """
 
-    def __init__(self, transport: Requests, seen: SeenObjects, leads: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        transport: Requests,
+        seen: SeenObjects,
+        leads: Callable[[], bool],
+        tell: Callable[[Event], None],
+    ) -> None:
         self._transport = transport
         self._seen = seen
         self._leads = leads
+        self._record = tell
         self._dirty: dict[_Place, None] = {}
         self._work = asyncio.Event()
         self._refused = ""
@@ -133,12 +151,31 @@ class ElasticJobs:
                 # The cluster has a controller of its own for them, as the embedded one does.
                 return
             space = elastic.metadata.namespace
+            job = job_content(elastic, content, self._class_of(elastic))
             for collection, made in (
                 (f"/api/v1/namespaces/{space}/services", service_content(elastic, content)),
-                (f"/apis/batch/v1/namespaces/{space}/jobs", job_content(elastic, content)),
+                (f"/apis/batch/v1/namespaces/{space}/jobs", job),
             ):
                 with suppress(AlreadyExists):
                     await self._transport.request("POST", collection, msgspec.json.encode(made))
+
+    def _class_of(self, elastic: ElasticJob) -> str | None:
+        """Return the PriorityClass of a job that states its priority as a number.
+
+        An event says so where there is none: its pods then have the cluster's default priority.
+        """
+        value = priority_without_class(elastic)
+        if not value:
+            return None
+        found = priority_class(value, self._seen.all(PriorityClass))
+        if found is None:
+            text = (
+                f"expected a PriorityClass with the value {value}, which spec.priority asks for; "
+                "its pods get the default priority"
+            )
+            key = object_key(elastic)
+            self._record(Event(key, "Warning", "NoPriorityClass", text, about="ElasticJob"))
+        return found
 
     async def _resize(self, elastic: ElasticJob, job: Job, key: str) -> None:
         count = wanted(elastic)

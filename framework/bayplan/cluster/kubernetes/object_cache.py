@@ -168,6 +168,12 @@ class ObjectCache:
         found = reflector.objects.get(key) if reflector is not None else None
         return found if isinstance(found, type_) else None
 
+    def all(self, type_: type[Obj]) -> list[Obj]:
+        """Return all objects of a type as they were last seen."""
+        reflector = self._by_type.get(type_)
+        found = reflector.objects.values() if reflector is not None else ()
+        return [one for one in found if isinstance(one, type_)]
+
     def objects(self) -> Mapping[Kind, Mapping[str, ApiObject]]:
         """Return all objects as they were last seen, by kind and key."""
         return {r.kind: r.objects for r in self.reflectors}
