@@ -19,7 +19,7 @@ class HeldCards:
     ``code`` is the contract's number in the ledger. ``position`` is each card's place in ``cards``
     by its index; ``compute``, ``memory`` and ``slots`` are sums over all shares. ``unsettled`` are
     pods whose shares are not known yet, ``guessed`` those whose shares are stated nowhere.
-    ``version`` grows with every change of what is held.
+    ``version`` is another one after every change of what is held.
     """
 
     contract: CardContract

@@ -7,6 +7,7 @@ of the node is first read. The ledger follows pods as they come and go, and roll
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 
 from bayplan import PodInfo
@@ -37,6 +38,7 @@ class CardLedger:
         self.contracts: tuple[CardContract, ...] = tuple(make(snapshot) for make in CONTRACTS)
         self.code_of = {one.name: code for code, one in enumerate(self.contracts)}
         self._gpus = snapshot.shared(GpuLedger, GpuLedger)
+        self._versions = itertools.count(1)
         self._nodes: dict[str, HeldCards] = {}
         self._sources: dict[str, Node] = {}
         self._pods: dict[str, dict[str, PodInfo]] = {}
@@ -155,7 +157,7 @@ class CardLedger:
                 self._snapshot.touch((node,))
 
         self._snapshot.on_rollback(undo)
-        known.version += 1
+        known.version = next(self._versions)
         known.guessed.discard(pod.uid)
         known.count(before or (), -1)
         if shares is None:
@@ -228,6 +230,7 @@ class CardLedger:
         if before is not None and before.contract is contract and before.cards == cards:
             return
         known = self._nodes[name] = HeldCards(contract, self.code_of[contract.name], cards)
+        known.version = next(self._versions)
         pods = self._pods.get(name, {})
         for uid, pod in pods.items():
             if before is not None and before.contract is contract and uid in before.held:
@@ -271,10 +274,10 @@ class CardLedger:
         known = self._known(node)
         return known is not None and pod.uid in known.held and pod.uid not in known.guessed
 
-    def version(self, node: str) -> tuple[int, int]:
-        """Return what changes with everything that ``state`` returns for a node."""
+    def version(self, node: str) -> int:
+        """Return a number that changes with whatever ``state`` returns for a node."""
         known = self._fill(node)
-        return (id(known), known.version) if known is not None else (0, 0)
+        return known.version if known is not None else 0
 
     def state(self, node: str, but: str = "") -> NodeCards | None:
         """Return a node's cards and their use, without that of the pod ``but``, by uid."""

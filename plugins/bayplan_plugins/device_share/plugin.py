@@ -37,7 +37,6 @@ __all__ = ["DeviceShare", "DeviceShareArgs"]
 
 
 _MOST_REQUESTS = 64
-_Version = tuple[int, int]
 
 
 class DeviceShareArgs(Args):
@@ -54,7 +53,7 @@ class DeviceShare(Plugin[DeviceShareArgs]):
     def __init__(self, args: DeviceShareArgs, handle: Handle) -> None:
         super().__init__(args, handle)
         self._ledger = handle.snapshot.shared(CardLedger, CardLedger)
-        self._choices: OrderedDict[CardRequest, dict[str, tuple[_Version, Choice]]] = OrderedDict()
+        self._choices: OrderedDict[CardRequest, dict[str, tuple[int, Choice]]] = OrderedDict()
 
     @hookimpl
     def sign(self, pod: PodInfo) -> Hashable:

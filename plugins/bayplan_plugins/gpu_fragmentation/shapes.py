@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from bayplan import PodInfo
 from bayplan.api import PodSpec
@@ -42,20 +42,13 @@ _MOST_SEEN = 1 << 16
 
 @dataclass(frozen=True)
 class NodeChoice:
-    """Which nodes a pod allows: by spec.nodeSelector and required node affinity."""
+    """Which nodes a pod allows: by spec.nodeSelector and required node affinity.
 
-    spec: PodSpec
+    ``spec`` is a pod's that has them; choices of equal ``text`` are the same.
+    """
 
-    def __hash__(self) -> int:
-        return hash(self._key())
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, NodeChoice) and self._key() == other._key()
-
-    def _key(self) -> tuple[object, ...]:
-        affinity = self.spec.affinity.node_affinity if self.spec.affinity else None
-        required = affinity.required if affinity is not None else None
-        return (tuple(sorted(self.spec.node_selector.items())), repr(required) if required else "")
+    text: str = ""
+    spec: PodSpec = field(default_factory=PodSpec, compare=False, repr=False)
 
 
 @dataclass(frozen=True)
@@ -95,15 +88,23 @@ class WeightedShape:
     part: float
 
 
-_ANY = NodeChoice(PodSpec())
+_ANY = NodeChoice()
+
+
+def choice_of(spec: PodSpec) -> NodeChoice:
+    """Return which nodes a pod's spec allows."""
+    affinity = spec.affinity.node_affinity if spec.affinity else None
+    required = affinity.required if affinity is not None else None
+    if not spec.node_selector and required is None:
+        return _ANY
+    return NodeChoice(f"{sorted(spec.node_selector.items())} {required}", spec)
 
 
 def shape_of(pod: PodInfo, requests: Requests) -> PodShape:
     """Return the shape of a pod; ``requests`` are what it asks of cards, by contract."""
     request = next(iter(sorted(requests.values(), key=lambda one: one.implicit)), None)
     cpu = pod.requests.get("cpu", 0)
-    spec = pod.spec
-    choice = NodeChoice(spec) if spec.node_selector or spec.affinity else _ANY
+    choice = choice_of(pod.spec)
     if request is None:
         return PodShape(cpu, 0, 0, choice)
     compute = max(request.compute, round(request.share * WHOLE))
@@ -117,7 +118,7 @@ def choice_of_models(label: str, models: Sequence[str]) -> NodeChoice:
     requirement = NodeSelectorRequirement(key=label, operator="In", values=tuple(models))
     term = NodeSelectorTerm(match_expressions=(requirement,))
     required = NodeSelector(node_selector_terms=(term,))
-    return NodeChoice(PodSpec(affinity=Affinity(node_affinity=NodeAffinity(required=required))))
+    return choice_of(PodSpec(affinity=Affinity(node_affinity=NodeAffinity(required=required))))
 
 
 def weighted(counts: Iterable[tuple[PodShape, float]], covered: float = 1.0) -> list[WeightedShape]:

@@ -7,15 +7,14 @@ be needed until the idle cards of the cluster are used up.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
 
 from bayplan.api.cards import WHOLE
 from bayplan.plugin.hookspecs import BoolColumn, FloatColumn
-from bayplan_plugins.gpu_fragmentation.shapes import NodeChoice, WeightedShape
+from bayplan_plugins.gpu_fragmentation.shapes import WeightedShape
 from bayplan_plugins.gpu_fragmentation.states import NodeStates
 
 __all__ = ["SlotTable", "Slots"]
@@ -28,56 +27,47 @@ _LARGEST = 8
 _FEWEST = 0.5
 
 
-@dataclass(frozen=True)
-class _Size:
-    """The shapes with one number of cards, and each one's part among them."""
-
-    cards: int
-    shapes: tuple[WeightedShape, ...]
-
-
 class Slots:
     """Counts and prices slots.
 
     :param workload: the shapes and how often they come.
-    :param allowed: returns which nodes of the cluster a choice allows.
+    :param choices: the place of each shape's choice of nodes in the columns of ``allowed``.
     """
 
-    def __init__(
-        self, workload: Sequence[WeightedShape], allowed: Callable[[NodeChoice], BoolColumn]
-    ) -> None:
-        self._allowed = allowed
-        several = [one for one in workload if one.shape.cards > 1]
-        self._sizes = [
-            _Size(cards, tuple(one for one in several if one.shape.cards == cards))
-            for cards in sorted({one.shape.cards for one in several})
+    def __init__(self, workload: Sequence[WeightedShape], choices: Sequence[int]) -> None:
+        several = [
+            (one, choice)
+            for one, choice in zip(workload, choices, strict=True)
+            if one.shape.cards > 1
         ]
-        self.cards = np.array([size.cards for size in self._sizes], dtype=np.float64)
+        shapes = [one.shape for one, _ in several]
+        part = np.array([one.part for one, _ in several])
+        self._shape_cards = np.array([[shape.cards] for shape in shapes], dtype=np.int64)
+        self._shape_cpu = np.array([[max(1, shape.cpu)] for shape in shapes], dtype=np.int64)
+        self._shape_choice = [choice for _, choice in several]
+        sizes = sorted({shape.cards for shape in shapes})
+        self.cards = np.array(sizes, dtype=np.float64)
+        own = np.array([[shape.cards == size for shape in shapes] for size in sizes])
+        self._mean = own * part / (own * part).sum(axis=1, keepdims=True) if sizes else own
         # A pod of eight cards uses up four slots of two.
-        self._needed = np.array(
-            [
-                sum(one.part * one.shape.cards for one in several if one.shape.cards >= cards)
-                / cards
-                for cards in self.cards
-            ]
-        )
+        asked = [
+            (shape.cards, weight * shape.cards) for shape, weight in zip(shapes, part, strict=True)
+        ]
+        needed = [sum(sum_ for cards, sum_ in asked if cards >= size) / size for size in sizes]
+        self._needed = np.array(needed, dtype=np.float64)
         self._each = sum(one.part * one.shape.total for one in workload) or float(WHOLE)
 
-    def of(self, states: NodeStates) -> SlotTable:
-        """Return how many slots nodes have, the mean of the shapes of one size."""
-        found = np.zeros((len(self._sizes), len(states)))
-        if not self._sizes or not len(states):
-            return found
+    def of(self, states: NodeStates, allowed: BoolColumn) -> SlotTable:
+        """Return how many slots nodes have, the mean of the shapes of one size.
+
+        :param allowed: by node and choice, whether pods of the choice may use the node.
+        """
+        if not len(self.cards) or not len(states):
+            return np.zeros((len(self.cards), len(states)))
         free = (states.left >= WHOLE).sum(axis=1)
-        cpu = states.cpu.clip(min=0)
-        for place, size in enumerate(self._sizes):
-            by_cards = free // size.cards
-            part = sum(one.part for one in size.shapes)
-            for one in size.shapes:
-                slots = np.minimum(by_cards, cpu // max(1, one.shape.cpu))
-                allowed = self._allowed(one.shape.choice)[states.rows]
-                found[place] += one.part / part * (slots * allowed)
-        return found
+        slots = np.minimum(free // self._shape_cards, states.cpu.clip(min=0) // self._shape_cpu)
+        mean: SlotTable = self._mean @ (slots * allowed[:, self._shape_choice].T)
+        return mean
 
     def prices(self, slots: FloatColumn, idle: float) -> FloatColumn:
         """Return what a slot of each size is worth, in thousandths of a card.

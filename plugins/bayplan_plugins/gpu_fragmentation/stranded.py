@@ -39,7 +39,7 @@ class LeastStranded:
         self._choices: list[NodeChoice] = list(dict.fromkeys(one.shape.choice for one in workload))
         places = [self._choices.index(one.shape.choice) for one in workload]
         self._rollouts = Rollouts(workload, places, _SEQUENCES, _LENGTH)
-        self._slots = Slots(workload, self._source.allowed)
+        self._slots = Slots(workload, places)
         self._known: dict[bytes, float] = {}
         self._stranded: FloatColumn = _NO_NODES
 
@@ -54,7 +54,7 @@ class LeastStranded:
         self._allowed: BoolColumn = kinds
         states = self._source.of(np.arange(size))
         self._stranded = self._values(states)
-        self._slots_of: SlotTable = self._slots.of(states)
+        self._slots_of: SlotTable = self._slots_at(states)
         self._idle: IntColumn = states.left.sum(axis=1)
 
     def changed(self, rows: Rows) -> None:
@@ -62,8 +62,11 @@ class LeastStranded:
         if len(self._stranded) and len(rows):
             states = self._source.of(rows)
             self._stranded[rows] = self._values(states)
-            self._slots_of[:, rows] = self._slots.of(states)
+            self._slots_of[:, rows] = self._slots_at(states)
             self._idle[rows] = states.left.sum(axis=1)
+
+    def _slots_at(self, states: NodeStates) -> SlotTable:
+        return self._slots.of(states, self._allowed[self._kind[states.rows]])
 
     def _values(self, states: NodeStates) -> FloatColumn:
         """Return what nodes strand; each state is computed once."""
@@ -116,7 +119,7 @@ class LeastStranded:
         """Return how much less nodes strand afterwards, and how many slots they lose."""
         rows = before.rows
         gain: FloatColumn = self._stranded[rows] - self._values(after)
-        return gain, self._slots_of[:, rows] - self._slots.of(after)
+        return gain, self._slots_of[:, rows] - self._slots_at(after)
 
     def _rate_share(self, shape: PodShape, own: NodeStates, places: Rows, result: Rated) -> None:
         """Rate nodes for a share; of each one's cards take the best, of equal ones the first."""
