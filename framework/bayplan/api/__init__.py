@@ -13,6 +13,7 @@ from bayplan.api.dra import (
 )
 from bayplan.api.elastic_quota import ElasticQuota, ElasticQuotaProfile
 from bayplan.api.jobset import JobSet
+from bayplan.api.koordinator_device import KoordinatorDevice
 from bayplan.api.kubeflow import PyTorchJob
 from bayplan.api.kueue import (
     ClusterQueue,
@@ -95,6 +96,7 @@ __all__ = [
     "KaiQueue",
     "KaiTopology",
     "Kind",
+    "KoordinatorDevice",
     "KueueWorkload",
     "LabelSelector",
     "LocalQueue",

@@ -22,6 +22,7 @@ from bayplan.api.dra import (
 from bayplan.api.dra_versions import as_v1
 from bayplan.api.elastic_quota import ElasticQuota, ElasticQuotaProfile
 from bayplan.api.jobset import JobSet
+from bayplan.api.koordinator_device import KoordinatorDevice
 from bayplan.api.kubeflow import PyTorchJob
 from bayplan.api.kueue import (
     ClusterQueue,
@@ -125,6 +126,7 @@ ApiObject: TypeAlias = (
     | DeviceClass
     | DeviceTaintRule
     | NodeResourceTopology
+    | KoordinatorDevice
     | PersistentVolumeClaim
     | PersistentVolume
     | StorageClass
@@ -239,6 +241,13 @@ _KINDS = (
         "ClusterNetworkTopology",
         ("v1alpha1",),
         ClusterNetworkTopology,
+        namespaced=False,
+    ),
+    Kind(
+        "scheduling.koordinator.sh",
+        "Device",
+        ("v1alpha1",),
+        KoordinatorDevice,
         namespaced=False,
     ),
     Kind(
@@ -510,6 +519,9 @@ def _present(node: msgspec.inspect.Type) -> msgspec.inspect.Type:
     return node
 
 
+_AMOUNTS = ("requests", "limits", "capacity", "allocatable", "overhead", "resources")
+
+
 def _full_path(path: str, content: Any) -> str:
     """Replace ``[...]``, msgspec's placeholder for a mapping's key, with the faulty key."""
     head, hidden, tail = path.partition("[...]")
@@ -519,7 +531,7 @@ def _full_path(path: str, content: Any) -> str:
         content = content[step[0]] if step[0] else content[int(step[1])]
     if tail:
         return _path_beyond(head, tail, content)
-    quantities = head.endswith(("requests", "limits", "capacity", "allocatable", "overhead"))
+    quantities = head.endswith(_AMOUNTS)
     for key, value in content.items():
         if not (is_quantity(value) if quantities else isinstance(value, str)):
             return f'{head}["{key}"]'

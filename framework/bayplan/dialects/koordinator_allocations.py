@@ -1,0 +1,164 @@
+"""Koordinator: the annotation that says which devices a pod got.
+
+Format as in koordinator-sh/koordinator v1.8 (apis/extension/device_share.go)::
+
+    {"gpu": [{"minor": 0, "resources": {"koordinator.sh/gpu-core": "50"}, "id": "GPU-..",
+              "extension": {"vfs": [{"minor": 1, "busID": "0000:09:00.3"}],
+                            "gpuSharedResourceTemplate": "vir01"}}]}
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from bayplan.api.koordinator_device import VirtualFunction
+from bayplan.api.meta import ApiStruct
+from bayplan.api.objects import DecodeError, decode_part
+from bayplan.api.quantity import Quantity
+from bayplan.api.resources import LARGEST_AMOUNT
+from bayplan.dialects.koordinator_requests import DEVICE_TYPES, GPU_MEMORY
+from bayplan.inputs.jsontext import parse_json
+from bayplan.inputs.limits import ANNOTATION
+
+__all__ = ["ALLOCATED", "Allocation", "Function", "allocated_text", "allocations_of"]
+
+ALLOCATED = "scheduling.koordinator.sh/device-allocated"
+"""The annotation of a pod that names its devices."""
+_MOST_MINOR = 2**31 - 1
+_UNITS = ("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei")
+
+
+class _Extension(ApiStruct, frozen=True):
+    vfs: tuple[VirtualFunction, ...] = ()
+    template: str = msgspec.field(default="", name="gpuSharedResourceTemplate")
+
+
+class _Allocation(ApiStruct, frozen=True):
+    minor: int
+    resources: dict[str, Quantity] = msgspec.field(default_factory=dict)
+    id: str = ""
+    extension: _Extension = _Extension()
+
+
+@dataclass(frozen=True, order=True)
+class Function:
+    """A virtual function of a device."""
+
+    bus: str
+    minor: int = 0
+
+
+@dataclass(frozen=True)
+class Allocation:
+    """What a pod got of one device: amounts by resource, sorted, and virtual functions.
+
+    ``template`` names the template after which a part of an NPU was cut.
+    """
+
+    kind: str
+    minor: int
+    amounts: tuple[tuple[str, int], ...]
+    uuid: str = ""
+    functions: tuple[Function, ...] = ()
+    template: str = ""
+
+
+def allocations_of(annotations: Mapping[str, str]) -> tuple[Allocation, ...]:
+    """Return the devices that a pod's annotation names; empty without the annotation.
+
+    :raises ValueError: for an annotation that cannot be read, naming the place in it.
+    """
+    text = annotations.get(ALLOCATED, "")
+    if not text:
+        return ()
+    try:
+        return _read(parse_json(text, ANNOTATION))
+    except DecodeError as exc:
+        raise ValueError(f"annotation {ALLOCATED}: {exc.path}: {exc.message}") from None
+    except ValueError as exc:
+        raise ValueError(f"annotation {ALLOCATED}: {exc}") from None
+
+
+def allocated_text(allocations: Iterable[Allocation]) -> str:
+    """Return the annotation for devices, as Koordinator would write it."""
+    content: dict[str, list[dict[str, Any]]] = {}
+    for one in allocations:
+        entry: dict[str, Any] = {
+            "minor": one.minor,
+            "resources": {name: _quantity(name, amount) for name, amount in sorted(one.amounts)},
+        }
+        if one.uuid:
+            entry["id"] = one.uuid
+        extension = _extension(one)
+        if extension:
+            entry["extension"] = extension
+        content.setdefault(one.kind, []).append(entry)
+    return json.dumps(dict(sorted(content.items())), separators=(",", ":"))
+
+
+def _extension(one: Allocation) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    if one.functions:
+        # As Go does, a minor number of 0 is left out.
+        found["vfs"] = [
+            ({"minor": function.minor} if function.minor else {}) | {"busID": function.bus}
+            for function in one.functions
+        ]
+    if one.template:
+        found["gpuSharedResourceTemplate"] = one.template
+    return found
+
+
+def _quantity(name: str, amount: int) -> str:
+    if name != GPU_MEMORY:
+        return str(amount)
+    place = 0
+    while amount and amount % 1024 == 0 and place + 1 < len(_UNITS):
+        amount, place = amount // 1024, place + 1
+    return f"{amount}{_UNITS[place]}"
+
+
+def _read(content: Any) -> tuple[Allocation, ...]:
+    if not isinstance(content, dict):
+        raise ValueError("expected a JSON object")
+    found: list[Allocation] = []
+    for kind, entries in sorted(content.items()):
+        if kind not in DEVICE_TYPES:
+            raise ValueError(f'expected one of {", ".join(DEVICE_TYPES)}, got "{kind[:40]}"')
+        if not isinstance(entries, list):
+            raise ValueError(f"$.{kind}: expected a list")
+        seen: set[int] = set()
+        for place, entry in enumerate(entries):
+            one = _one(kind, f"$.{kind}[{place}]", entry)
+            if one.minor in seen:
+                raise ValueError(f"$.{kind}[{place}]: the device {one.minor} is named twice")
+            seen.add(one.minor)
+            found.append(one)
+    return tuple(found)
+
+
+def _one(kind: str, where: str, entry: Any) -> Allocation:
+    if not isinstance(entry, dict):
+        raise ValueError(f"{where}: expected a mapping")
+    try:
+        read = decode_part(_Allocation, entry)
+    except DecodeError as exc:
+        raise DecodeError(exc.message, f"{where}{exc.path.removeprefix('$')}") from None
+    if not 0 <= read.minor <= _MOST_MINOR:
+        raise ValueError(f"{where}.minor: expected a number from 0 to {_MOST_MINOR}")
+    for name, quantity in read.resources.items():
+        if not 0 <= quantity.units <= LARGEST_AMOUNT:
+            raise ValueError(
+                f'{where}.resources["{name[:60]}"]: expected an amount from 0 to 2^53, '
+                f'got "{quantity.text}"'
+            )
+    amounts = sorted((name, quantity.units) for name, quantity in read.resources.items())
+    functions = tuple(Function(one.bus_id, one.minor) for one in read.extension.vfs)
+    if any(not one.bus for one in functions):
+        raise ValueError(f"{where}.extension.vfs: expected a busID of each virtual function")
+    return Allocation(kind, read.minor, tuple(amounts), read.id, functions, read.extension.template)
