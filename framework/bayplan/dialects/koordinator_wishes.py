@@ -24,6 +24,7 @@ from bayplan.inputs.limits import ANNOTATION
 __all__ = [
     "HOPPER_GROUPS",
     "NO_HINT",
+    "NO_WISHES",
     "SCOPES",
     "DeviceHint",
     "GpuGroup",
@@ -125,9 +126,17 @@ class Wishes:
     joint: JointAllocation | None = None
     group: GroupSpec | None = None
 
+    @property
+    def empty(self) -> bool:
+        """Whether the annotations say nothing."""
+        return not self.hints and self.joint is None and self.group is None
+
     def hint(self, kind: str) -> DeviceHint:
         """Return the hint for a type of device."""
         return next((hint for name, hint in self.hints if name == kind), NO_HINT)
+
+
+NO_WISHES = Wishes()
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,216 @@
+"""Koordinator's contract for cards: Device objects on one side, resources and annotations of pods.
+
+Devices of other types than GPUs are cards without compute and memory; what is taken of them is in
+the details of shares.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from bayplan import PodInfo
+from bayplan.api import KoordinatorDevice, Node
+from bayplan.api.cards import Card, Share
+from bayplan.api.configmap import ConfigMap
+from bayplan.cluster.protocol import PatchAnnotations
+from bayplan.dialects.koordinator_allocations import allocations_of
+from bayplan.dialects.koordinator_requests import (
+    GPU_CORE,
+    GPU_MEMORY,
+    GPU_MEMORY_RATIO,
+    OWN_RESOURCES,
+)
+from bayplan.dialects.koordinator_templates import Templates, templates_of
+from bayplan.snapshot import Snapshot
+from bayplan_plugins.device_share.koordinator.allocation import allocate, per_device
+from bayplan_plugins.device_share.koordinator.devices import (
+    Device,
+    allocation_of,
+    card_of,
+    devices_of,
+    share_of,
+)
+from bayplan_plugins.device_share.koordinator.inventory import inventory_of
+from bayplan_plugins.device_share.koordinator.refusal import Refused
+from bayplan_plugins.device_share.koordinator.request import DeviceRequest, read_request
+from bayplan_plugins.device_share.koordinator.runtime import check, lock_problem, tell
+from bayplan_plugins.device_share.koordinator.settings import KoordinatorArgs
+from bayplan_plugins.shared.cards.contract import CardRequest, Choice, NodeCards, Written
+
+__all__ = ["KoordinatorCards"]
+
+_PER_PERCENT = 10
+_PERCENT = 100
+_ROUNDING = 1e-9
+
+
+class KoordinatorCards:
+    """The devices of nodes that have a Device object."""
+
+    name = "koordinator"
+
+    def __init__(self, snapshot: Snapshot, args: KoordinatorArgs | None = None) -> None:
+        self._snapshot = snapshot
+        self._use(args or KoordinatorArgs())
+        self._read_templates: tuple[ConfigMap | None, Templates] = (None, {})
+
+    def _use(self, args: KoordinatorArgs) -> None:
+        self._args = args
+        self._scorer = args.scorer
+
+    # Pods ------------------------------------------------------------------------------------
+
+    def request(self, pod: PodInfo) -> CardRequest | None:
+        """Return the devices that a pod requests.
+
+        Whole cards in their vendor's words mean this contract where a node has a Device object, and
+        with wishes in Koordinator's annotations or other devices besides only there.
+        """
+        if not pod.facts.wants_devices:
+            return None
+        try:
+            return self._request(pod)
+        except ValueError as exc:
+            return CardRequest(self.name, 0, problem=str(exc))
+
+    def _request(self, pod: PodInfo) -> CardRequest | None:
+        config = self._args.gpu_shared_resource_templates_config
+        matched = config.matched_resources
+        request = read_request(pod.requests, pod.annotations, self._templates, matched)
+        if request is None:
+            return None
+        implicit = OWN_RESOURCES.isdisjoint(pod.requests) and request.wishes.empty
+        if request.gpus is None:
+            return CardRequest(self.name, 0, detail=request, implicit=implicit)
+        amounts = dict(request.gpus.amounts)
+        return CardRequest(
+            self.name,
+            request.gpus.count,
+            amounts.get(GPU_CORE, 0) * _PER_PERCENT,
+            amounts.get(GPU_MEMORY, 0),
+            # Columns only sort out nodes that cannot do, so a rounding error must not add anything.
+            max(0.0, amounts.get(GPU_MEMORY_RATIO, 0) / _PERCENT - _ROUNDING),
+            detail=request,
+            implicit=implicit,
+        )
+
+    def held(self, pod: PodInfo, cards: Sequence[Card]) -> tuple[Share, ...] | str:
+        """Return what a placed pod holds by its annotation."""
+        try:
+            allocations = allocations_of(pod.pod.metadata.annotations)
+        except ValueError as exc:
+            return str(exc)
+        known = {
+            (one.detail.kind, one.detail.minor): one.detail
+            for one in cards
+            if isinstance(one.detail, Device)
+        }
+        return tuple(share_of(one, known.get((one.kind, one.minor))) for one in allocations)
+
+    # Nodes -----------------------------------------------------------------------------------
+
+    def cards(self, node: Node) -> tuple[Card, ...] | str | None:
+        """Return the devices of a node's Device object as cards."""
+        found = self._snapshot.objects(KoordinatorDevice).get(node.metadata.name)
+        if found is None:
+            return None
+        try:
+            return tuple(card_of(one) for one in devices_of(found, node))
+        except ValueError as exc:
+            return str(exc)
+
+    def room(self, pod: PodInfo, request: CardRequest, node: NodeCards) -> Choice:
+        """Return what tells whether a node can take a pod: its devices, or only the primary ones.
+
+        On a node with enough NICs for whatever GPUs are taken, NICs need not be looked at.
+        """
+        return self._chosen(request, node, primary_only=True)
+
+    def choose(self, pod: PodInfo, request: CardRequest, node: NodeCards) -> Choice:
+        """Choose devices: GPUs as near to each other as possible, and NICs near them."""
+        return self._chosen(request, node)
+
+    def _chosen(self, request: CardRequest, node: NodeCards, primary_only: bool = False) -> Choice:
+        wanted = request.detail
+        assert isinstance(wanted, DeviceRequest), "a request of this contract"
+        try:
+            inventory = inventory_of(node)
+            chosen = allocate(inventory, wanted, self._scorer, primary_only)
+            check(inventory.machine.vendor, chosen)
+        except Refused as exc:
+            return Choice(reason=exc.reason, resolvable=exc.resolvable)
+        except ValueError as exc:
+            return Choice(reason=str(exc), resolvable=False)
+        return Choice(
+            tuple(share_of(one, inventory.devices[one.kind][one.minor]) for one in chosen)
+        )
+
+    def score(self, request: CardRequest, node: NodeCards) -> int:
+        """Return the score of a node by its scoring strategy; the sum over types of devices."""
+        wanted = request.detail
+        assert isinstance(wanted, DeviceRequest), "a request of this contract"
+        inventory = inventory_of(node)
+        inventory = inventory.only(
+            {kind: wanted.wishes.hint(kind).selector for kind in wanted.kinds}
+        )
+        score = 0
+        for kind in wanted.kinds:
+            offered = inventory.offered.get(kind, frozenset())
+            if offered:
+                score += self._scorer.node(
+                    per_device(inventory, wanted, kind),
+                    (inventory.total(kind, minor) for minor in offered),
+                    (inventory.free[kind][minor] for minor in offered),
+                )
+        return score
+
+    # Binding ---------------------------------------------------------------------------------
+
+    def locked(self, node: Node, cards: Sequence[Card], now: float) -> str:
+        """Return why a node takes no pod with GPUs at the moment; "" if it does.
+
+        :param now: the time in seconds since 1970.
+        """
+        return lock_problem(node.metadata.annotations, _vendor(cards), now)
+
+    def written(
+        self, pod: PodInfo, node: Node, cards: Sequence[Card], own: Sequence[Share], now: float
+    ) -> Written:
+        """Return the pod's devices in its annotation, and what the vendor's device plugin reads."""
+        by_index = {card.index: card for card in cards}
+        allocations = [allocation_of(one, by_index.get(one.card)) for one in own]
+        told = tell(
+            (pod.namespace, pod.name),
+            pod.labels,
+            node.metadata.name,
+            _vendor(cards),
+            [one for one in allocations if one is not None],
+            now,
+        )
+        lock = (PatchAnnotations(Node, node.metadata.name, told.node),) if told.node else ()
+        return Written(told.annotations, told.labels, lock)
+
+    # Templates -------------------------------------------------------------------------------
+
+    def _templates(self) -> Templates:
+        """Return all templates.
+
+        :raises ValueError: for a ConfigMap that cannot be read.
+        """
+        config = self._args.gpu_shared_resource_templates_config
+        key = f"{config.config_map_namespace}/{config.config_map_name}"
+        found = self._snapshot.objects(ConfigMap).get(key)
+        own: Templates = self._args.gpu_shared_resource_templates
+        if found is None:
+            return own
+        if self._read_templates[0] is not found:
+            try:
+                self._read_templates = (found, templates_of(found))
+            except ValueError as exc:
+                raise ValueError(f"ConfigMap {key}: {exc}") from None
+        return {**self._read_templates[1], **own}
+
+
+def _vendor(cards: Sequence[Card]) -> str:
+    devices = (one.detail for one in cards)
+    return next((one.machine.vendor for one in devices if isinstance(one, Device)), "")

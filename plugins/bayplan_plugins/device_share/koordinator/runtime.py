@@ -1,0 +1,165 @@
+"""What tells device plugins which devices a pod got.
+
+Names as in koordinator-sh/koordinator v1.8
+(pkg/scheduler/plugins/deviceshare/device_plugin_adapter.go).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from bayplan.dialects.koordinator_allocations import ALLOCATED, Allocation, allocated_text
+from bayplan.dialects.koordinator_requests import GPU, GPU_CORE, GPU_MEMORY
+from bayplan.dialects.reading import timestamp
+
+__all__ = ["Told", "check", "gpu_minors", "lock_problem", "tell"]
+
+_DOMAIN = "scheduling.koordinator.sh/"
+_BIND_TIME = f"{_DOMAIN}bind-timestamp"
+_MINORS = f"{_DOMAIN}gpu-minors"
+_ISOLATION = "koordinator.sh/gpu-isolation-provider"
+_HAMI_CORE = "HAMi-core"
+_HAMI_NODE = "hami.io/vgpu-node"
+_HUAWEI_TIME = "predicate-time"
+_HUAWEI_DEVICES = "huawei.com/npu-core"
+_CAMBRICON_ASSIGNED = "CAMBRICON_DSMLU_ASSIGHED"  # spelled so by the device plugin
+_CAMBRICON_PROFILE = "CAMBRICON_DSMLU_PROFILE"
+_CAMBRICON_UNIT = 256 * 2**20
+_METAX_DEVICES = "metax-tech.com/gpu-devices-allocated"
+_METAX_UNIT = 2**20
+_LOCKS: Mapping[str, str] = {
+    "cambricon": "cambricon.com/dsmlu.lock",
+    "metax": "hami.io/mutex.lock",
+}
+"""The node annotation that keeps a second pod away until the device plugin has seen the first."""
+_LOCK_SECONDS = 300.0
+
+
+@dataclass(frozen=True)
+class Told:
+    """What is written for a pod: its annotations and labels, and annotations of its node."""
+
+    annotations: dict[str, str] = field(default_factory=dict)
+    labels: dict[str, str] = field(default_factory=dict)
+    node: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class _Binding:
+    """A pod that is bound: ``pod`` is its namespace and name, ``now`` in seconds since 1970."""
+
+    pod: tuple[str, str]
+    node: str
+    now: float
+    gpus: Sequence[Allocation]
+
+    @property
+    def nanoseconds(self) -> str:
+        return str(round(self.now * 10**9))
+
+
+def tell(
+    pod: tuple[str, str],
+    labels: Mapping[str, str],
+    node: str,
+    vendor: str,
+    allocations: Sequence[Allocation],
+    now: float,
+) -> Told:
+    """Return what tells the device plugins of a node which devices a pod got.
+
+    :param pod: its namespace and name.
+    :param labels: those of the pod.
+    :param vendor: of the node's GPUs, "" if it is not known.
+    :param now: the time in seconds since 1970.
+    :raises ValueError: for devices that the vendor's plugin cannot give out so.
+    """
+    gpus = [one for one in allocations if one.kind == GPU]
+    binding = _Binding(pod, node, now, gpus)
+    told = Told({ALLOCATED: allocated_text(allocations), _BIND_TIME: binding.nanoseconds})
+    if not gpus:
+        return told
+    told.annotations[_MINORS] = gpu_minors(gpus)
+    if labels.get(_ISOLATION) == _HAMI_CORE:
+        told.labels[_HAMI_NODE] = node
+    adapter = _VENDORS.get(vendor)
+    if adapter is not None:
+        told.annotations.update(adapter(binding))
+    if vendor in _LOCKS:
+        when = datetime.fromtimestamp(int(now), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        told.node[_LOCKS[vendor]] = f"{when},{pod[0]},{pod[1]}"
+    return told
+
+
+def check(vendor: str, allocations: Sequence[Allocation]) -> None:
+    """Check that a vendor's device plugin can give out GPUs so.
+
+    :raises ValueError: if it cannot.
+    """
+    gpus = [one for one in allocations if one.kind == GPU]
+    if gpus and vendor in _VENDORS:
+        _VENDORS[vendor](_Binding(("", ""), "", 0.0, gpus))
+
+
+def gpu_minors(gpus: Sequence[Allocation]) -> str:
+    """Return the minors of GPUs, as the environment of a container may name them."""
+    return ",".join(str(one.minor) for one in gpus)
+
+
+def lock_problem(annotations: Mapping[str, str], vendor: str, now: float) -> str:
+    """Return why a node is locked for another pod; "" if it is not.
+
+    A lock that is older than five minutes, or says no time, was left behind and does not count.
+
+    :param annotations: those of the node.
+    """
+    text = annotations.get(_LOCKS.get(vendor, ""), "")
+    since = timestamp(text.partition(",")[0])
+    if not since or now - since > _LOCK_SECONDS:
+        return ""
+    return f"the device plugin has not yet seen the pod {'/'.join(text.split(',')[1:3])}"
+
+
+def _huawei(binding: _Binding) -> dict[str, str]:
+    first = binding.gpus[0]
+    part = f"{first.minor}-{first.template}"
+    devices = part if first.template else gpu_minors(binding.gpus)
+    return {_HUAWEI_TIME: binding.nanoseconds, _HUAWEI_DEVICES: devices}
+
+
+def _cambricon(binding: _Binding) -> dict[str, str]:
+    if len(binding.gpus) > 1:
+        raise ValueError("Cambricon's device plugin cannot share several cards with one pod")
+    first = binding.gpus[0]
+    core, units = _parts(first, _CAMBRICON_UNIT, "Cambricon")
+    return {_CAMBRICON_ASSIGNED: "false", _CAMBRICON_PROFILE: f"{first.minor}_{core}_{units}"}
+
+
+def _metax(binding: _Binding) -> dict[str, str]:
+    devices = []
+    for one in binding.gpus:
+        core, units = _parts(one, _METAX_UNIT, "MetaX")
+        devices.append({"uuid": one.uuid, "compute": core, "vRam": units})
+    return {_METAX_DEVICES: json.dumps([devices], separators=(",", ":"))}
+
+
+def _parts(gpu: Allocation, unit: int, vendor: str) -> tuple[int, int]:
+    """Return a card's percent of compute, and its units of memory."""
+    amounts = dict(gpu.amounts)
+    if GPU_CORE not in amounts:
+        raise ValueError(f"{vendor}'s device plugin needs an amount of {GPU_CORE}")
+    if amounts.get(GPU_MEMORY, 0) < unit:
+        raise ValueError(
+            f"{vendor}'s device plugin gives out {GPU_MEMORY} in units of {unit // 2**20} MiB"
+        )
+    return amounts[GPU_CORE], amounts[GPU_MEMORY] // unit
+
+
+_VENDORS: Mapping[str, Callable[[_Binding], dict[str, str]]] = {
+    "huawei": _huawei,
+    "cambricon": _cambricon,
+    "metax": _metax,
+}

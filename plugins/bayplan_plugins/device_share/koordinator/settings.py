@@ -1,0 +1,77 @@
+"""The arguments of Koordinator's DeviceShare plugin."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import pydantic
+import pydantic.alias_generators
+
+from bayplan.dialects.koordinator_requests import NPU_CORE
+from bayplan.dialects.koordinator_templates import Templates, read_templates
+from bayplan_plugins.device_share.koordinator.scoring import DEFAULT_WEIGHTS, Scorer
+
+__all__ = ["KoordinatorArgs", "ScoringStrategy", "TemplatesConfig", "WeightedResource"]
+
+
+class _Part(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(
+        extra="forbid",
+        frozen=True,
+        alias_generator=pydantic.alias_generators.to_camel,
+        populate_by_name=True,
+    )
+
+
+class WeightedResource(_Part):
+    """A resource and its weight among the others."""
+
+    name: str
+    weight: int = pydantic.Field(default=1, ge=1, le=100)
+
+
+class ScoringStrategy(_Part):
+    """How nodes, and devices that are equally near, are scored."""
+
+    type: Literal["LeastAllocated", "MostAllocated"] = "LeastAllocated"
+    resources: tuple[WeightedResource, ...] = ()
+
+
+class TemplatesConfig(_Part):
+    """Where templates for parts of a card are, and which resources need one."""
+
+    config_map_namespace: str = "koordinator-system"
+    config_map_name: str = "gpu-shared-resource-templates"
+    matched_resources: tuple[str, ...] = (NPU_CORE,)
+
+
+class KoordinatorArgs(_Part):
+    """The arguments of Koordinator's DeviceShare (pkg/scheduler/apis/config, v1.8).
+
+    ``allocator`` and ``disableDeviceNUMATopologyAlignment`` have no effect.
+    ``gpuSharedResourceTemplates`` is bayplan's: templates besides those of the ConfigMap, by
+    "<vendor>-<model>" and name.
+    """
+
+    allocator: str = ""
+    scoring_strategy: ScoringStrategy = ScoringStrategy()
+    disable_device_numa_topology_alignment: bool = pydantic.Field(
+        default=False, alias="disableDeviceNUMATopologyAlignment"
+    )
+    gpu_shared_resource_templates_config: TemplatesConfig = TemplatesConfig()
+    gpu_shared_resource_templates: Mapping[str, Any] = pydantic.Field(
+        default_factory=dict, alias="gpuSharedResourceTemplates"
+    )
+
+    @pydantic.field_validator("gpu_shared_resource_templates")
+    @classmethod
+    def _read(cls, value: Mapping[str, Any]) -> Templates:
+        return read_templates(dict(value))
+
+    @property
+    def scorer(self) -> Scorer:
+        """The scorer of the scoring strategy."""
+        strategy = self.scoring_strategy
+        weights = tuple((one.name, one.weight) for one in strategy.resources)
+        return Scorer(strategy.type == "MostAllocated", weights or DEFAULT_WEIGHTS)

@@ -1,0 +1,14 @@
+"""Koordinator's shares of devices, run through the contract that DeviceShare uses."""
+
+from __future__ import annotations
+
+import pytest
+from koordinator_device_cases import RUNNERS, Case, device_cases
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    metafunc.parametrize("case", device_cases(metafunc.config))
+
+
+def test_device_vector(case: Case) -> None:
+    RUNNERS[case["kind"]](case)
