@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 
 from bayplan import PodInfo
@@ -57,14 +57,24 @@ class HeldCards:
                     found[self.position[share.card]].append(share.partition)
         return found
 
+    def details(self, but: str = "") -> list[list[Hashable]]:
+        """Return the details of the shares of each card, except those of a pod by uid."""
+        found: list[list[Hashable]] = [[] for _ in self.cards]
+        for uid, shares in self.held.items():
+            for share in shares if uid != but else ():
+                if share.detail is not None and share.card in self.position:
+                    found[self.position[share.card]].append(share.detail)
+        return found
+
     def state(self, but: str = "") -> NodeCards:
         """Return the cards and their use, without that of the pod ``but``, by uid."""
         own = self.held.get(but, ())
         self.count(own, -1)
-        sums = zip(self.compute, self.memory, self.slots, self.partitions(but), strict=True)
+        parts, details = self.partitions(but), self.details(but)
+        sums = zip(self.compute, self.memory, self.slots, parts, details, strict=True)
         used = tuple(
-            CardUse(compute, memory, slots, tuple(sorted(parts)))
-            for compute, memory, slots, parts in sums
+            CardUse(compute, memory, slots, tuple(sorted(own_parts)), tuple(own_details))
+            for compute, memory, slots, own_parts, own_details in sums
         )
         self.count(own, 1)
         return NodeCards(self.cards, used)

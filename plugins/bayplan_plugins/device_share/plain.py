@@ -60,7 +60,7 @@ class PlainCards:
         return Choice(tuple(whole_share(card) for card in free[: request.cards]))
 
     def written(
-        self, pod: PodInfo, node: Node, cards: Sequence[Card], own: Sequence[Share]
+        self, pod: PodInfo, node: Node, cards: Sequence[Card], own: Sequence[Share], now: float
     ) -> Written:
         """Return nothing to write."""
         return Written()

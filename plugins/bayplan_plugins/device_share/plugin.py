@@ -180,7 +180,8 @@ class DeviceShare(Plugin[DeviceShareArgs]):
         if not choice.shares:
             return choice.reason
         self._ledger.hold(pod, node.name, choice.shares)
-        return None
+        # A pod with cards that may not be bound now would only fail later, with its whole gang.
+        return self._written(pod, node).problem or None
 
     @hookimpl
     def unreserve(self, pod: PodInfo, node: NodeRow) -> None:
@@ -192,12 +193,15 @@ class DeviceShare(Plugin[DeviceShareArgs]):
         shares = self._ledger.shares(pod, node.name) if own is not None else ()
         if own is None or not shares:
             return Written()
-        return own[0].written(pod, node.node, self._ledger.cards(node.name), shares)
+        cards = self._ledger.cards(node.name)
+        return own[0].written(pod, node.node, cards, shares, self.handle.unix_time)
 
     @hookimpl
-    def pre_bind(self, pod: PodInfo, node: NodeRow) -> Preparation | None:
+    def pre_bind(self, pod: PodInfo, node: NodeRow) -> Preparation | str | None:
         """Write the objects that the runtime needs before the pod starts."""
         written = self._written(pod, node)
+        if written.problem:
+            return written.problem
         return Preparation(tuple(written.writes)) if written.writes else None
 
     @hookimpl

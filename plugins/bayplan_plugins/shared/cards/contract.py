@@ -67,11 +67,15 @@ class Choice:
 
 @dataclass(frozen=True)
 class Written:
-    """What binding a pod writes: its annotations and labels, and other objects first."""
+    """What binding a pod writes: its annotations and labels, and other objects first.
+
+    ``problem`` says why the pod cannot be bound to the node at the moment, such as a lock.
+    """
 
     annotations: Mapping[str, str] = field(default_factory=dict)
     labels: Mapping[str, str] = field(default_factory=dict)
     writes: Sequence[Write] = ()
+    problem: str = ""
 
 
 class CardContract(Protocol):
@@ -95,6 +99,9 @@ class CardContract(Protocol):
         """Choose the shares for a pod on a node in a certain state."""
 
     def written(
-        self, pod: PodInfo, node: Node, cards: Sequence[Card], own: Sequence[Share]
+        self, pod: PodInfo, node: Node, cards: Sequence[Card], own: Sequence[Share], now: float
     ) -> Written:
-        """Return what tells the runtime which shares the pod got."""
+        """Return what tells the runtime which shares the pod got.
+
+        :param now: the time in seconds since 1970.
+        """
