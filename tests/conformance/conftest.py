@@ -34,7 +34,8 @@ _SYSTEMS = {
     "test_hami_share_vectors.py": "HAMi, shares",
     "test_kai_queue_vectors.py": "KAI, tables",
     "test_kai_scenario_vectors.py": "KAI, scenarios",
-    "test_koordinator_quota_vectors.py": "Koordinator",
+    "test_koordinator_device_vectors.py": "Koordinator, devices",
+    "test_koordinator_quota_vectors.py": "Koordinator, quotas",
     "test_kueue_vectors.py": "Kueue",
     "test_volcano_vectors.py": "Volcano",
 }
@@ -57,11 +58,11 @@ def pytest_terminal_summary(terminalreporter: TerminalReporter, config: pytest.C
     if not named or not counts:
         return
     terminalreporter.section("cases by system")
-    terminalreporter.write_line(f"{'':16}{'passed':>8}{'failed':>8}{'differ':>8}{'not run':>9}")
+    terminalreporter.write_line(f"{'':22}{'passed':>8}{'failed':>8}{'differ':>8}{'not run':>9}")
     for system in sorted(counts):
         own = counts[system]
         terminalreporter.write_line(
-            f"{system:16}{own['passed']:8}{own['failed']:8}{own['xfailed']:8}{own['skipped']:9}"
+            f"{system:22}{own['passed']:8}{own['failed']:8}{own['xfailed']:8}{own['skipped']:9}"
         )
     for (system, outcome, reason), count in sorted(reasons.items()):
         word = {"failed": "failed", "xfailed": "differs", "skipped": "not run"}[outcome]

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import pytest
+from fraction_cases import fraction_cases
 from vectors import SHARED
 
 from bayplan import PodInfo
@@ -39,24 +40,19 @@ _OBJECTS = "*device-crs*.json"
 
 
 def device_cases(config: pytest.Config) -> list[Any]:
-    """Return the cases as pytest parameters, with their Device objects; a missing file is one."""
-    given = config.getoption("--fraction-vectors", default=None)
-    files = [Path(one) for one in given] if given else [SHARED / _FILE]
-    found = []
-    for file in files:
-        if not file.exists() and not given:
-            reason = f"the reference's vectors ({_FILE}) do not lie beside the project"
-            return [pytest.param({}, id=_FILE, marks=pytest.mark.skip(reason=reason))]
-        objects = _objects(SHARED) | _objects(file.parent)
-        for line in file.read_text(encoding="utf-8").splitlines():
-            case = json.loads(line) if line.strip() else {}
-            if case.get("kind") in RUNNERS and "/deviceshare/" in case.get("source", ""):
-                case["objects"] = objects
-                found.append(pytest.param(case, id=f"{case['kind']}-{case['name']}"))
-    if not found:
-        reason = "no case of Koordinator's devices is in the given files"
-        return [pytest.param({}, id=_FILE, marks=pytest.mark.skip(reason=reason))]
-    return found
+    """Return the cases as pytest parameters, each with the Device objects beside the files."""
+    given = config.getoption("--fraction-vectors", default=None) or ()
+    objects = _objects(SHARED)
+    for folder in sorted({Path(name).parent for name in given}):
+        objects |= _objects(folder)
+    cases = fraction_cases(config, _FILE, _is_own)
+    for case in cases:
+        case.values[0]["objects"] = objects
+    return cases
+
+
+def _is_own(case: Case) -> bool:
+    return case.get("kind") in RUNNERS and "/deviceshare/" in case.get("source", "")
 
 
 def _objects(folder: Path) -> dict[str, Any]:
