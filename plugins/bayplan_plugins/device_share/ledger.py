@@ -18,7 +18,7 @@ from bayplan.snapshot import Snapshot
 from bayplan_plugins.device_share.columns import CardColumns
 from bayplan_plugins.device_share.contracts import CONTRACTS
 from bayplan_plugins.device_share.held import HeldCards
-from bayplan_plugins.shared.cards.contract import CardContract, CardRequest, NodeCards
+from bayplan_plugins.shared.cards.contract import CardContract, CardRequest, CardSource, NodeCards
 from bayplan_plugins.shared.gpus.ledger import GpuLedger
 
 __all__ = ["NO_REQUESTS", "CardLedger", "Requests"]
@@ -47,6 +47,9 @@ class CardLedger:
         self.columns = CardColumns(snapshot, self._fill)
         snapshot.on_pod(self._on_pod)
         self._gpus.on_change(self._on_whole_gpus)
+        for contract in self.contracts:
+            if isinstance(contract, CardSource):
+                contract.follow(self.refresh)
         for pod, node in snapshot.placed.values():
             self._on_pod(pod, node, True)
 
@@ -204,8 +207,12 @@ class CardLedger:
 
     # Nodes -----------------------------------------------------------------------------------
 
-    def refresh(self, node: str) -> None:
-        """Read a node's cards again, as an object that describes them changed."""
+    def refresh(self, node: str | None) -> None:
+        """Read a node's cards again (None: all), as an object that describes them changed."""
+        if node is None:
+            self._sources.clear()
+            self._snapshot.touch(None)
+            return
         self._sources.pop(node, None)
         self.columns.touch(node)
         self._snapshot.touch((node,))

@@ -6,7 +6,7 @@ the cards that have the fewest taken, as the plugin spreads them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from bayplan import PodInfo
@@ -37,14 +37,13 @@ class _Asked:
 class _Offer:
     """How a card is offered.
 
-    ``config`` names the key of the plugin's configuration, ``problem`` says why the node's devices
-    cannot be relied on.
+    ``only_one`` says that a container gets no more than one replica, ``problem`` why the node's
+    devices cannot be relied on.
     """
 
     resource: str
     replicas: int
-    strategy: str
-    config: str
+    only_one: bool
     problem: str
 
 
@@ -56,6 +55,7 @@ class DevicePluginCards:
     def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
         self._configs: dict[str, str] | None = None
+        self._listeners: list[Callable[[str | None], None]] = []
         snapshot.on_object(ConfigMap, self._on_config_map)
 
     # What pods request -----------------------------------------------------------------------
@@ -89,21 +89,24 @@ class DevicePluginCards:
         whole = set(offered) == {nvidia.GPU} and not labels.counts_parts
         if whole and not labels.in_change:
             return None
-        config = node.metadata.labels.get(nvidia.PLUGIN_CONFIG, "")
-        problem = self._config_problem(config)
-        self._snapshot.set_problem(node.metadata.name, nvidia.PLUGIN_CONFIG, problem)
-        found = tuple(_cards(offered, labels, config))
+        replication = self._replication(node)
+        found = tuple(_cards(offered, labels, replication))
         if len(found) > _MOST_CARDS:
             return f"expected {_MOST_CARDS} cards or fewer, got {len(found)}"
         return found
 
     # The configuration of the device plugin --------------------------------------------------
 
+    def follow(self, changed: Callable[[str | None], None]) -> None:
+        """Call ``changed`` when the plugin's configuration changes."""
+        self._listeners.append(changed)
+
     def _on_config_map(self, old: ConfigMap | None, new: ConfigMap | None) -> None:
         texts = [text for one in (old, new) if one is not None for text in one.data.values()]
         if any(map(nvidia.looks_like_config, texts)):
             self._configs = None
-            self._snapshot.touch(None)
+            for changed in self._listeners:
+                changed(None)
 
     def _config(self, key: str) -> str:
         """Return the configuration by its key, "" if it is not known.
@@ -121,18 +124,14 @@ class DevicePluginCards:
             return self._configs.get(key, "")
         return next(iter(self._configs.values())) if len(self._configs) == 1 else ""
 
-    def _config_problem(self, key: str) -> str:
+    def _replication(self, node: Node) -> Replication | None:
+        """Return the configuration of a node's plugin; None if it is not known."""
+        key = node.metadata.labels.get(nvidia.PLUGIN_CONFIG, "")
         text = self._config(key)
-        found = nvidia.replication_of(text) if text else ""
-        return f"configuration {key}: {found}" if found and isinstance(found, str) else ""
-
-    def _only_one(self, offer: _Offer) -> bool:
-        """Tell whether the plugin refuses containers that request several replicas."""
-        text = self._config(offer.config)
         found = nvidia.replication_of(text) if text else None
-        if isinstance(found, Replication) and offer.resource in found.replicas:
-            return found.only_one
-        return offer.strategy == "mps"
+        problem = f"configuration {key}: {found}" if isinstance(found, str) else ""
+        self._snapshot.set_problem(node.metadata.name, nvidia.PLUGIN_CONFIG, problem)
+        return None if isinstance(found, str) else found
 
     # Choice ----------------------------------------------------------------------------------
 
@@ -159,20 +158,20 @@ class DevicePluginCards:
             shares += found
         return Choice(tuple(shares))
 
-    def _refusal(self, asked: _Asked, own: Sequence[tuple[Card, CardUse]]) -> str:
+    @staticmethod
+    def _refusal(asked: _Asked, own: Sequence[tuple[Card, CardUse]]) -> str:
         """Return why these cards never serve a request; "" if they may."""
         offer = own[0][0].detail if own else None
         if not isinstance(offer, _Offer):
             return f"Insufficient {asked.resource}"
         if offer.problem:
             return offer.problem
-        shared = offer.replicas > 1 or nvidia.is_shared(offer.resource)
-        if asked.most > 1 and shared and self._only_one(offer):
+        if asked.most > 1 and offer.only_one:
             return nvidia.too_large(asked.resource, asked.most)
         return ""
 
     def written(
-        self, pod: PodInfo, node: Node, cards: Sequence[Card], own: Sequence[Share]
+        self, pod: PodInfo, node: Node, cards: Sequence[Card], own: Sequence[Share], now: float
     ) -> Written:
         """Return nothing to write: the device plugin decides on the node."""
         return Written()
@@ -191,14 +190,22 @@ def _most(pod: PodInfo, resource: str) -> int:
     )
 
 
-def _cards(offered: Mapping[str, int], labels: GpuLabels, config: str) -> Iterator[Card]:
+def _cards(
+    offered: Mapping[str, int], labels: GpuLabels, replication: Replication | None
+) -> Iterator[Card]:
     index = 0
     for resource in sorted(offered, key=lambda name: (name != nvidia.GPU, name)):
         base = resource.removesuffix(".shared")
-        replicas = max(1, labels.replicas.get(base, 0))
+        configured = replication.replicas.get(resource, 0) if replication is not None else 0
+        replicas = max(1, configured, labels.replicas.get(base, 0))
         profile = nvidia.mig_profile(resource) or (labels.profile if base == nvidia.GPU else "")
         compute, memory = _size(profile, labels)
-        offer = _Offer(resource, replicas, labels.strategy, config, labels.in_change)
+        shared = replicas > 1 or nvidia.is_shared(resource)
+        if configured and replication is not None:
+            only_one = replication.only_one
+        else:
+            only_one = shared and labels.strategy == "mps"
+        offer = _Offer(resource, replicas, only_one, labels.in_change)
         mode = "mig" if profile else labels.strategy if replicas > 1 else ""
         for _ in range(min(-(-offered[resource] // replicas), _MOST_CARDS + 1)):
             yield Card(

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from bayplan import PodInfo
 from bayplan.api import Node
 from bayplan.api.cards import WHOLE, Card, CardUse, Share
 from bayplan.cluster.protocol import Write
 
-__all__ = ["CardContract", "CardRequest", "Choice", "NodeCards", "Written"]
+__all__ = ["CardContract", "CardRequest", "CardSource", "Choice", "NodeCards", "Written"]
 
 
 @dataclass(frozen=True)
@@ -105,3 +105,11 @@ class CardContract(Protocol):
 
         :param now: the time in seconds since 1970.
         """
+
+
+@runtime_checkable
+class CardSource(Protocol):
+    """A contract whose cards are described by other objects than the node, too."""
+
+    def follow(self, changed: Callable[[str | None], None]) -> None:
+        """Call ``changed(node)`` when a node's cards have to be read again; None stands for all."""
