@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["Benchmark", "BenchmarkResult", "ClusterTarget"]
+__all__ = ["Benchmark", "BenchmarkResult", "ClusterTarget", "TraceRun"]
 
 
 @dataclass(frozen=True)
 class BenchmarkResult:
-    """The size of the input, and the figures; ``podsPerSecond`` is one if pods are placed."""
+    """The size of the input, and the figures; ``podsPerSecond`` is one if pods are placed.
+
+    A figure may be several numbers by name.
+    """
 
     input: dict[str, int]
-    figures: dict[str, float]
+    figures: Mapping[str, float | Mapping[str, float]]
 
 
 @dataclass(frozen=True)
@@ -29,11 +32,25 @@ class ClusterTarget:
 
 
 @dataclass(frozen=True)
+class TraceRun:
+    """A recorded workload to run: its folder, a policy by name, and the seed of its order.
+
+    ``learned`` says that the policy is not told what will come.
+    """
+
+    folder: Path
+    policy: str
+    seed: int
+    learned: bool = False
+
+
+@dataclass(frozen=True)
 class Benchmark:
     """A benchmark: its title, its default sizes, and the function that measures it.
 
     ``run`` takes the number of nodes and of pods. Without ``--nodes`` it runs once for each number
     in ``nodes``. ``run_on`` does the same on a cluster, None when that is not possible.
+    ``run_trace`` runs a recorded workload instead, None for a benchmark that makes its own.
     """
 
     title: str
@@ -41,3 +58,4 @@ class Benchmark:
     pods: int
     run: Callable[[int, int], BenchmarkResult]
     run_on: Callable[[ClusterTarget, int, int], BenchmarkResult] | None = None
+    run_trace: Callable[[TraceRun], BenchmarkResult] | None = None

@@ -6,14 +6,14 @@ import json
 import os
 import platform
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from importlib.metadata import entry_points
 from pathlib import Path
 
 import click
 
-from bayplan.benchmark import Benchmark, BenchmarkResult, ClusterTarget
+from bayplan.benchmark import Benchmark, BenchmarkResult, ClusterTarget, TraceRun
 from bayplan.cli.options import output_option
 from bayplan.errors import InputError, did_you_mean
 
@@ -42,6 +42,21 @@ __all__ = ["command"]
     metavar="NAME",
     help="With --kubeconfig: measure a scheduler that runs there instead of our own.",
 )
+@click.option(
+    "--trace",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    metavar="DIR",
+    help="The recorded workload (openb only).",
+)
+@click.option("--policy", default="", metavar="NAME", help="The policy to run the trace with.")
+@click.option(
+    "--seed",
+    "seeds",
+    multiple=True,
+    type=click.IntRange(min=0),
+    help="The seed of the trace's order. Repeatable.",
+)
+@click.option("--learned", is_flag=True, help="Do not tell the policy what the trace holds.")
 @output_option
 def command(
     name: str | None,
@@ -49,11 +64,15 @@ def command(
     pods: int | None,
     kubeconfig: Path | None,
     scheduler: str,
+    trace: Path | None,
+    policy: str,
+    seeds: tuple[int, ...],
+    learned: bool,
     output: str,
 ) -> None:
     """Run a benchmark on this machine; without NAME, list the benchmarks.
 
-    With several --nodes, the benchmark runs once for each, to show how the cost grows.
+    With several --nodes or --seed, the benchmark runs once for each.
     """
     if scheduler and kubeconfig is None:
         raise InputError("--scheduler needs --kubeconfig")
@@ -65,9 +84,11 @@ def command(
     if name not in found:
         raise InputError(f'there is no benchmark "{name}"{did_you_mean(name, found)}')
     benchmark: Benchmark = found[name].load()
-    run = _runner(name, benchmark, kubeconfig, scheduler)
-    for size in nodes or benchmark.nodes:
-        result = run(size, pods or benchmark.pods)
+    for result in (
+        _traced(name, benchmark, trace, policy, seeds, learned)
+        if benchmark.run_trace is not None
+        else _sized(name, benchmark, nodes, pods, kubeconfig, scheduler)
+    ):
         if output == "json":
             content = {"name": name, "input": result.input, "figures": result.figures}
             json.dump({**content, "machine": _machine()}, sys.stdout)
@@ -76,6 +97,34 @@ def command(
             _print(name, result.input, result.figures)
     if output == "table":
         click.echo(_machine())
+
+
+def _sized(
+    name: str,
+    benchmark: Benchmark,
+    nodes: tuple[int, ...],
+    pods: int | None,
+    kubeconfig: Path | None,
+    scheduler: str,
+) -> Iterator[BenchmarkResult]:
+    run = _runner(name, benchmark, kubeconfig, scheduler)
+    for size in nodes or benchmark.nodes:
+        yield run(size, pods or benchmark.pods)
+
+
+def _traced(
+    name: str,
+    benchmark: Benchmark,
+    folder: Path | None,
+    policy: str,
+    seeds: tuple[int, ...],
+    learned: bool,
+) -> Iterator[BenchmarkResult]:
+    assert benchmark.run_trace is not None, "the benchmark runs a trace"
+    if folder is None:
+        raise InputError(f'the benchmark "{name}" needs the folder of its trace', "--trace")
+    for seed in seeds or (benchmark.pods,):
+        yield benchmark.run_trace(TraceRun(folder, policy, seed, learned))
 
 
 def _runner(
@@ -88,11 +137,17 @@ def _runner(
     return partial(benchmark.run_on, ClusterTarget(kubeconfig, scheduler))
 
 
-def _print(name: str, given: dict[str, int], figures: dict[str, float]) -> None:
+def _print(
+    name: str, given: dict[str, int], figures: Mapping[str, float | Mapping[str, float]]
+) -> None:
     sizes = ", ".join(f"{value:,} {key}" for key, value in given.items())
     click.echo(f"{name}: {sizes}")
     width = max(28, *map(len, figures))
     for metric, value in figures.items():
+        if isinstance(value, Mapping):
+            parts = (f"{part} {number:g}" for part, number in value.items())
+            click.echo(f"  {metric:{width}} {', '.join(parts)}")
+            continue
         shown = f"{value:>14,.6g}" if value < 1000 else f"{value:>14,.0f}"
         click.echo(f"  {metric:{width}} {shown}")
 

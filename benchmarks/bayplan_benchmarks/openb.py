@@ -1,0 +1,325 @@
+"""The openb trace: shares of GPUs that arrive one by one until the cluster is full.
+
+The trace is of a production cluster (alibaba/clusterdata, cluster-trace-gpu-v2023). Its pods go the
+normal way through the scheduler: nodes with Koordinator's Devices, pods with its resources, a
+profile with GPUFragmentation. Nothing ends, and a pod that does not fit is never tried again, as in
+"Beware of Fragmentation" (USENIX ATC 2023), whose figures these compare with.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from bayplan.api import ApiObject, Container, Node, ObjectMeta, Pod, PodSpec, Quantity
+from bayplan.api.koordinator_device import KoordinatorDevice
+from bayplan.api.node import NodeStatus
+from bayplan.api.objects import decode_part
+from bayplan.api.pod import ResourceRequirements
+from bayplan.benchmark import Benchmark, BenchmarkResult, TraceRun
+from bayplan.cluster.embedded.store import MemoryCluster
+from bayplan.errors import InputError
+from bayplan.profiles.loading import ProfileSet, load_profiles
+from bayplan.scheduler.scheduler import Scheduler
+
+__all__ = ["openb"]
+
+_MODEL = "nvidia.com/gpu.product"
+_CORE = "koordinator.sh/gpu-core"
+_RATIO = "koordinator.sh/gpu-memory-ratio"
+_MEMORY = "koordinator.sh/gpu-memory"
+_CARD_MEMORY = 16 << 30
+_WHOLE = 1000
+_PODS = 1001
+_PER_PERCENT = 10
+_FULL = 100
+_LAST = 129.5
+_SLOTS = ("NodeAffinity", "NodeResourcesFit", "DeviceShare", "GPUFragmentation", "PrioritySort")
+
+
+@dataclass(frozen=True)
+class _Node:
+    """A node of the trace."""
+
+    name: str
+    cpu: int
+    memory: int
+    cards: int
+    model: str
+
+
+@dataclass(frozen=True)
+class _Pod:
+    """A pod of the trace: milli-CPU, MiB, cards, thousandths of each, models ("" for any)."""
+
+    cpu: int
+    memory: int
+    cards: int
+    compute: int
+    models: str
+
+    @property
+    def total(self) -> int:
+        """The thousandths of cards that it asks for."""
+        return self.cards * self.compute
+
+    @property
+    def kind(self) -> str:
+        """What losses are counted by: the number of cards, "share" or "cpu"."""
+        if not self.cards:
+            return "cpu"
+        return "share" if self.compute < _WHOLE else str(self.cards)
+
+
+@dataclass(frozen=True)
+class _Trace:
+    """Nodes and pods, both by name, and for each seed the order of arrivals and of nodes."""
+
+    nodes: Sequence[_Node]
+    pods: Sequence[_Pod]
+    arrivals: Mapping[str, Mapping[str, Sequence[int]]]
+
+
+def _read(folder: Path) -> _Trace:
+    """Read the trace.
+
+    :raises InputError: for a file that is missing, or not as expected.
+    """
+    nodes = [
+        _Node(
+            row["sn"],
+            _int(row, "cpu_milli"),
+            _int(row, "memory_mib"),
+            _int(row, "gpu"),
+            row["model"],
+        )
+        for row in _rows(
+            folder / "nodes_gpu.csv", ("sn", "cpu_milli", "memory_mib", "gpu", "model")
+        )
+    ]
+    pods = []
+    wanted = ("name", "cpu_milli", "num_gpu", "gpu_milli", "gpu_spec")
+    for row in sorted(_rows(folder / "pods.csv", wanted), key=lambda row: row["name"]):
+        cards = _int(row, "num_gpu")
+        compute = min(_WHOLE, _int(row, "gpu_milli")) if cards else 0
+        memory = _int(row, "memory_mib") if row.get("memory_mib") else 0
+        whole = _WHOLE if cards > 1 else compute
+        pods.append(_Pod(_int(row, "cpu_milli"), memory, cards, whole, row["gpu_spec"]))
+    path = folder / "arrivals.json.gz"
+    try:
+        with gzip.open(path, "rt", encoding="utf-8") as text:
+            arrivals = json.load(text)
+    except (OSError, ValueError) as exc:
+        raise InputError(f"{path}: expected arrivals as compressed JSON: {exc}") from None
+    return _Trace(sorted(nodes, key=lambda node: node.name), pods, arrivals)
+
+
+def _rows(path: Path, columns: Sequence[str]) -> list[dict[str, str]]:
+    try:
+        with path.open(encoding="utf-8", newline="") as text:
+            rows = list(csv.DictReader(text))
+    except (OSError, csv.Error, UnicodeDecodeError) as exc:
+        raise InputError(f"{path}: {exc}") from None
+    missing = [name for name in columns if not rows or name not in rows[0]]
+    if missing:
+        raise InputError(f"{path}: expected the columns {', '.join(columns)}")
+    return rows
+
+
+def _int(row: Mapping[str, str], column: str) -> int:
+    try:
+        return int(row[column])
+    except ValueError:
+        raise InputError(f"{column}: expected a whole number, got {row[column]!r}") from None
+
+
+# As objects of a cluster ---------------------------------------------------------------------
+
+
+def _objects(nodes: Sequence[_Node], rank: Sequence[int]) -> Iterator[ApiObject]:
+    """Yield the nodes; their names begin with their rank, by which equal scores are decided."""
+    for place, node in enumerate(nodes):
+        name = f"{rank[place]:04d}-{node.name}"
+        amounts = {
+            "cpu": Quantity(f"{node.cpu}m"),
+            "memory": Quantity(f"{node.memory}Mi"),
+            "pods": Quantity(str(_PODS)),
+            _CORE: Quantity(str(100 * node.cards)),
+            _RATIO: Quantity(str(100 * node.cards)),
+            _MEMORY: Quantity(str(_CARD_MEMORY * node.cards)),
+        }
+        labels = {_MODEL: node.model, "kubernetes.io/hostname": name}
+        yield Node(ObjectMeta(name=name, labels=labels), status=NodeStatus(amounts, amounts))
+        card = {_CORE: "100", _RATIO: "100", _MEMORY: str(_CARD_MEMORY)}
+        devices = [
+            {
+                "type": "gpu",
+                "id": f"{name}-{minor}",
+                "minor": minor,
+                "health": True,
+                "resources": card,
+            }
+            for minor in range(node.cards)
+        ]
+        content = {"metadata": {"name": name}, "spec": {"devices": devices}}
+        yield decode_part(KoordinatorDevice, content)
+
+
+def _spec(pod: _Pod) -> PodSpec:
+    requests = {"cpu": Quantity(f"{pod.cpu}m"), "memory": Quantity(f"{pod.memory}Mi")}
+    if pod.cards:
+        percent = Quantity(str(pod.total // _PER_PERCENT))
+        requests |= {_CORE: percent, _RATIO: percent}
+    resources = ResourceRequirements(requests, requests)
+    spec: dict[str, Any] = {}
+    if pod.models:
+        match = {"key": _MODEL, "operator": "In", "values": pod.models.split("|")}
+        terms = [{"matchExpressions": [match]}]
+        required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
+        spec["affinity"] = {"nodeAffinity": required}
+    made = decode_part(PodSpec, spec | {"containers": [{"name": "main", "image": "trace"}]})
+    own = Container("main", "trace", resources)
+    return PodSpec(containers=(own,), affinity=made.affinity, scheduler_name="openb")
+
+
+def _profile(run: TraceRun, pods: Sequence[_Pod]) -> ProfileSet:
+    """Return the profile: what a pod needs, and one policy."""
+    args: dict[str, Any] = {"policy": run.policy}
+    if not run.learned:
+        counted = Counter((one.cpu, one.cards, one.compute, one.models) for one in pods)
+        args["workload"] = [
+            {
+                "cpu": f"{cpu}m",
+                "gpus": cards,
+                "gpuMilli": compute,
+                "models": models.split("|") if models else [],
+                "count": count,
+            }
+            for (cpu, cards, compute, models), count in counted.items()
+        ]
+    scores = {
+        "disabled": [{"name": "*"}],
+        "enabled": [{"name": "GPUFragmentation", "weight": 1000}],
+    }
+    profile = {
+        "schedulerName": "openb",
+        "plugins": {
+            "multiPoint": {
+                "disabled": [{"name": "*"}],
+                "enabled": [{"name": name} for name in _SLOTS],
+            },
+            "score": scores,
+        },
+        "pluginConfig": [{"name": "GPUFragmentation", "args": args}],
+    }
+    content = {
+        "apiVersion": "kubescheduler.config.k8s.io/v1",
+        "kind": "KubeSchedulerConfiguration",
+        "profiles": [profile],
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "openb.json"
+        path.write_text(json.dumps(content), encoding="utf-8")
+        return load_profiles(path)
+
+
+# The run -------------------------------------------------------------------------------------
+
+
+def _run_seed(trace: _Trace, run: TraceRun) -> BenchmarkResult:
+    order = trace.arrivals.get(str(run.seed))
+    if order is None:
+        known = ", ".join(trace.arrivals)
+        raise InputError(f"--seed {run.seed}: the trace has arrivals for {known}")
+    cluster = MemoryCluster()
+    scheduler = Scheduler(cluster, _profile(run, trace.pods))
+    for obj in _objects(trace.nodes, order["node_rank"]):
+        cluster.create(obj)
+    cluster.deliver()
+    scheduler.step()
+    specs = [_spec(pod) for pod in trace.pods]
+    started = time.perf_counter()
+    for number, place in enumerate(order["pods"]):
+        meta = ObjectMeta(name=f"pod-{number}", namespace="default")
+        cluster.create(Pod(meta, specs[place]))
+        cluster.deliver()
+        while scheduler.step():
+            cluster.deliver()
+    seconds = time.perf_counter() - started
+    bound = {pod.metadata.name for pod in cluster.list(Pod) if pod.spec.node_name}
+    return _result(trace, order["pods"], bound, seconds, run.seed)
+
+
+def _result(
+    trace: _Trace, order: Sequence[int], bound: set[str], seconds: float, seed: int
+) -> BenchmarkResult:
+    """Return the figures: percent of all cards that are given out, and the cards refused to pods.
+
+    ``At100`` is the mean over the arrivals at which 99.5 to 100.5 % of the cluster's cards have
+    been asked for, ``At130`` over those from 129.5 % on. Losses are counted up to 100 % of
+    arrivals, in cards (of pods without cards: in CPUs), by how many cards a pod asks for.
+    """
+    capacity = sum(node.cards for node in trace.nodes) * _WHOLE
+    arrived = allocated = 0
+    lost: dict[str, Counter[str]] = {
+        "lostGpusByClass": Counter(),
+        "lostGpusByClassAt130": Counter(),
+    }
+    at_100: list[float] = []
+    at_130: list[float] = []
+    for number, place in enumerate(order):
+        pod = trace.pods[place]
+        arrived += pod.total
+        if f"pod-{number}" in bound:
+            allocated += pod.total
+        else:
+            for name, counts in lost.items():
+                if arrived <= capacity or name != "lostGpusByClass":
+                    counts[pod.kind] += pod.total or pod.cpu
+        percent = 100 * arrived / capacity
+        given = round(100 * allocated / capacity, 2)
+        if round(percent) == _FULL:
+            at_100.append(given)
+        if percent >= _LAST:
+            at_130.append(given)
+    figures: dict[str, float | dict[str, float]] = {
+        "allocationAt100": _mean(at_100),
+        "allocationAt130": _mean(at_130),
+        "seconds": round(seconds, 2),
+        "podsPerSecond": round(len(order) / seconds, 1),
+        **{
+            name: {kind: counts[kind] / _WHOLE for kind in sorted(counts)}
+            for name, counts in lost.items()
+        },
+    }
+    return BenchmarkResult({"seed": seed, "nodes": len(trace.nodes), "pods": len(order)}, figures)
+
+
+def _mean(values: Sequence[float]) -> float:
+    return round(sum(values) / len(values), 3) if values else 0.0
+
+
+def _trace(run: TraceRun) -> BenchmarkResult:
+    chosen = replace(run, policy=run.policy or "LeastStranded")
+    return _run_seed(_read(run.folder), chosen)
+
+
+def _no_sizes(nodes: int, pods: int) -> BenchmarkResult:
+    raise InputError('the benchmark "openb" has the size of its trace', "--nodes")
+
+
+openb = Benchmark(
+    "shares of GPUs of a production trace, by one policy (--trace, --policy, --seed, --learned)",
+    (),
+    42,
+    _no_sizes,
+    run_trace=_trace,
+)
