@@ -343,6 +343,29 @@ def test_a_queue_without_its_parent_is_an_orphan() -> None:
     assert of_queue(cluster, "a")["Orphan"].status == "False"
 
 
+def test_a_claim_that_two_jobs_share_counts_once_and_for_the_one_that_is_left() -> None:
+    exactly = {"deviceClassName": "gpu.nvidia.com", "count": 3}
+    claim = {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaim",
+        "metadata": {"name": "c", "namespace": "default", "labels": {"kai.scheduler/queue": "a"}},
+        "spec": {"devices": {"requests": [{"name": "r", "exactly": exactly}]}},
+    }
+    cluster = Cluster([make_node("n", gpu=4), queue("a"), make_object(claim)])
+    labels = {"kai.scheduler/queue": "a"}
+    named = {"resourceClaims": [{"name": "c", "resourceClaimName": "c"}]}
+    for name in ("first", "second"):
+        cluster.add(make_pod(name, None, None, node="n", labels=labels, spec=named))
+    for gone, amount in ((None, 3), ("first", 3), ("second", 0)):
+        if gone is not None:
+            cluster.remove(gone)
+        cluster.advance(1)
+        found = cluster.api.get(KaiQueue, "a")
+        assert found is not None
+        assert found.status.allocated.get(GPU, Quantity("0")) == Quantity(str(amount))
+        assert found.status.requested == found.status.allocated
+
+
 def test_conditions_of_other_programs_stay() -> None:
     cluster = Cluster([make_node("n", gpu=4), queue("a")])
     cluster.schedule()

@@ -9,11 +9,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from bayplan.api import ObjectMeta, Quantity, VolcanoPodGroup, VolcanoQueue
+from bayplan.api import ObjectMeta, Quantity, ResourceClaim, VolcanoPodGroup, VolcanoQueue
+from bayplan.api.dra import (
+    ConsumerReference,
+    DeviceClaim,
+    DeviceRequest,
+    ResourceClaimSpec,
+    ResourceClaimStatus,
+)
 from bayplan.api.podgroup import ConditionedStatus, VolcanoPodGroupSpec
 from bayplan.api.queue import Queue
 from bayplan.api.queue_objects import VolcanoQueueSpec, VolcanoQueueStatus
 from bayplan.dialects import volcano
+from bayplan.queues.claim_users import named_claims
 from bayplan.queues.ledger import Ledger, PodRules
 from bayplan.snapshot import PodInfo, Snapshot
 from bayplan.testing import make_node, make_pod
@@ -34,6 +42,7 @@ class World:
             amounts=lambda pod: pod.requests,
             is_fixed=lambda pod: pod.priority > 0,
             counts=lambda pod: not pod.terminating,
+            claim=lambda claim: {GPU: len(claim.spec.devices.requests)},
         )
         self.ledger = Ledger(
             self.snapshot, self._define, (VolcanoQueue,), (VolcanoPodGroup,), rules
@@ -87,10 +96,42 @@ class World:
         meta = ObjectMeta(name=name, namespace="default")
         self.snapshot.delete_object(f"default/{name}", VolcanoPodGroup(meta))
 
-    def pod(self, name: str, queue: str, group: str, gpus: int, fixed: bool, ends: bool) -> None:
-        """Add a pod, or a new version of it."""
+    def claim(self, name: str, devices: int, reserved: Iterable[str] = ()) -> None:
+        """Make a claim for some devices, reserved for pods in this order."""
+        requests = tuple(DeviceRequest(f"r{index}") for index in range(devices))
+        consumers = tuple(ConsumerReference("pods", one, f"default/{one}") for one in reserved)
+        made = ResourceClaim(
+            ObjectMeta(name=name, namespace="default"),
+            ResourceClaimSpec(DeviceClaim(requests)),
+            ResourceClaimStatus(reserved_for=consumers),
+        )
+        self.snapshot.set_object(made.key, made)
+
+    def unclaim(self, name: str) -> None:
+        """Delete a claim."""
+        made = ResourceClaim(ObjectMeta(name=name, namespace="default"))
+        self.snapshot.delete_object(made.key, made)
+
+    def pod(
+        self,
+        name: str,
+        queue: str,
+        group: str,
+        gpus: int,
+        fixed: bool,
+        ends: bool,
+        claims: Iterable[str] = (),
+    ) -> None:
+        """Add a pod that names claims, or a new version of it."""
         annotations = {key: value for key, value in ((QUEUE, queue), (GROUP, group)) if value}
-        made = make_pod(name, annotations=annotations, priority=int(fixed), gpu=gpus)
+        named = [{"name": one, "resourceClaimName": one} for one in claims]
+        made = make_pod(
+            name,
+            annotations=annotations,
+            priority=int(fixed),
+            gpu=gpus,
+            spec={"resourceClaims": named},
+        )
         if ends:
             stamp = "2026-01-01T00:00:00Z"
             made = replace(made, metadata=replace(made.metadata, deletion_timestamp=stamp))
@@ -133,12 +174,28 @@ class World:
         width = len(followed.resources)
         for field in ("used", "fixed", "demand"):
             assert np.array_equal(getattr(followed, field), getattr(counted, field)[:, :width])
+        if GPU in followed.column_of:
+            found = followed.used[:, followed.column_of[GPU]]
+            assert sum(found[row] for row in followed.roots) == self.held()
+
+    def held(self) -> int:
+        """Return the GPUs that pods of queues hold, each claim counted once."""
+        ledger, claims = self.ledger, self.snapshot.objects(ResourceClaim)
+        holders = [
+            pod
+            for pod, _ in self.snapshot.placed.values()
+            if ledger.row_of(pod) is not None and not pod.terminating
+        ]
+        named = {key for pod in holders for key in named_claims(pod) if key in claims}
+        shared = sum(len(claims[key].spec.devices.requests) for key in named)
+        return sum(pod.requests.get(GPU, 0) for pod in holders) + shared
 
 
 QUEUES = st.sampled_from(["a", "b", "c", "d"])
 PARENTS = st.sampled_from(["", "", "a", "b", "gone"])
 GROUPS = st.sampled_from(["g", "h"])
 PODS = st.sampled_from(["p", "q", "r", "s"])
+CLAIMS = st.sampled_from(["x", "y"])
 NODES = st.sampled_from(["n0", "n1", "unknown"])
 CHANGES = st.one_of(
     st.tuples(
@@ -156,7 +213,10 @@ CHANGES = st.one_of(
         st.integers(0, 2),
         st.booleans(),
         st.sampled_from([False] * 4 + [True]),
+        st.lists(CLAIMS, max_size=2, unique=True),
     ),
+    st.tuples(st.just("claim"), CLAIMS, st.integers(1, 3), st.lists(PODS, max_size=3, unique=True)),
+    st.tuples(st.just("unclaim"), CLAIMS),
     st.tuples(st.just("end"), PODS),
     st.tuples(st.just("place"), PODS, NODES),
     st.tuples(st.just("trial"), st.booleans(), st.lists(st.tuples(PODS, NODES), max_size=4)),
@@ -168,11 +228,91 @@ def test_what_is_followed_equals_what_is_counted(changes: list[tuple[tuple, bool
     world = World()
     world.queue("a")
     world.queue("b", "a")
+    world.claim("x", 2)
     for (change, *arguments), looks in changes:
         getattr(world, change)(*arguments)
         if looks:
             world.check()
     world.check()
+
+
+def shared_claim(*queues: str) -> World:
+    """Return a world with a claim for three devices that a pod of each queue uses, in order."""
+    world = World()
+    world.claim("x", 3)
+    for queue in dict.fromkeys(queues):
+        world.queue(queue)
+    for index, queue in enumerate(queues):
+        world.pod(f"p{index}", queue, "", 0, fixed=False, ends=False, claims=["x"])
+    return world
+
+
+def gpus(world: World, field: str = "used") -> list[float]:
+    tree = world.ledger.tree
+    found: list[float] = getattr(tree, field)[:, tree.column_of[GPU]].tolist()
+    return found
+
+
+def test_a_claim_is_charged_once_and_moves_to_the_next_user_when_the_first_ends() -> None:
+    world = shared_claim("a", "b", "b")
+    assert gpus(world, "demand") == [3, 0]
+    for pod in ("p1", "p0", "p2"):
+        world.place(pod, "n0")
+    assert gpus(world) == gpus(world, "demand") == [0, 3]
+    world.end("p1")
+    assert gpus(world) == gpus(world, "demand") == [3, 0]
+    world.end("p0")
+    assert gpus(world) == gpus(world, "demand") == [0, 3]
+    world.end("p2")
+    assert gpus(world) == gpus(world, "demand") == [0, 0]
+
+
+def test_a_claim_is_charged_to_the_first_pod_that_it_is_reserved_for() -> None:
+    world = shared_claim("a", "b")
+    world.place("p0", "n0")
+    world.place("p1", "n0")
+    assert gpus(world) == [3, 0]
+    world.claim("x", 3, reserved=["p1", "p0"])
+    assert gpus(world) == [0, 3]
+    world.claim("x", 3, reserved=["p0"])
+    assert gpus(world) == [3, 0]
+
+
+def test_a_trial_that_evicts_the_first_user_of_a_claim_charges_the_next_until_it_ends() -> None:
+    world = shared_claim("a", "b", "a")
+    for pod in ("p0", "p1"):
+        world.place(pod, "n0")
+    with world.snapshot.trial():
+        world.place("p0", "n0")
+        assert gpus(world) == gpus(world, "demand") == [0, 3]
+        world.place("p2", "n0")
+        world.place("p1", "n0")
+        assert gpus(world) == [3, 0]
+    assert gpus(world) == gpus(world, "demand") == [3, 0]
+    world.pod("p0", "a", "", 0, fixed=False, ends=False, claims=["x"])
+    assert gpus(world) == [3, 0]
+
+
+def test_pods_that_are_placed_together_take_a_claim_once_and_not_if_others_use_it() -> None:
+    world = shared_claim("a", "a", "b")
+    living = world.snapshot.living
+    together = [living["default/p0"], living["default/p1"]]
+    column = world.ledger.tree.column_of[GPU]
+    assert world.ledger.sum_of(together)[column] == 3
+    world.place("p2", "n0")
+    assert world.ledger.sum_of(together)[column] == 0
+    assert world.ledger.amounts_of(living["default/p2"])[column] == 3
+    world.place("p1", "n0")
+    assert world.ledger.amounts_of(living["default/p2"])[column] == 0
+
+
+def test_a_claim_that_comes_after_its_users_is_charged_then() -> None:
+    world = shared_claim("a")
+    world.unclaim("x")
+    world.place("p0", "n0")
+    world.check()
+    world.claim("x", 2)
+    assert gpus(world) == gpus(world, "demand") == [2]
 
 
 def test_a_queue_that_is_deleted_and_comes_back_counts_what_still_runs() -> None:

@@ -2,7 +2,8 @@
 
 Pods on nodes count as used, in trials, too: a trial that places or removes pods changes what their
 queues use, and undoing it restores that. Every living pod counts as demand. A pod counts in its
-queue and in each of its ancestors.
+queue and in each of its ancestors. A ResourceClaim that pods name counts once, for the first of
+those that use it; when that one leaves, for the next one.
 """
 
 from __future__ import annotations
@@ -12,9 +13,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bayplan.api import ApiObject
+from bayplan.api import ApiObject, ResourceClaim
 from bayplan.api.definition import same_definition
 from bayplan.api.queue import Amounts, Queue
+from bayplan.queues.claim_users import ClaimUsers, named_claims
 from bayplan.queues.definitions import sound
 from bayplan.queues.tree import AmountRows, QueueTree
 from bayplan.snapshot import PodInfo, Snapshot
@@ -27,14 +29,16 @@ class PodRules:
     """How one system counts pods.
 
     ``queue_of`` returns the name of a pod's queue, None for a pod that has none. ``amounts`` is
-    what a pod takes of its queue. ``is_fixed`` tells whether what it has cannot be taken back,
-    ``counts`` whether a pod on a node counts as used at all.
+    what a pod takes of its queue, without the claims that it names: ``claim`` is what such a claim
+    takes, None where claims do not count. ``is_fixed`` tells whether what a pod has cannot be taken
+    back, ``counts`` whether a pod on a node counts as used at all.
     """
 
     queue_of: Callable[[PodInfo], str | None]
     amounts: Callable[[PodInfo], Amounts]
     is_fixed: Callable[[PodInfo], bool]
     counts: Callable[[PodInfo], bool]
+    claim: Callable[[ResourceClaim], Amounts] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,11 +90,16 @@ class Ledger:
         self._asked: dict[str, _Entry] = {}
         self._by_group: dict[str, set[str]] = {}
         self._vectors: dict[object, AmountRows] = {}
+        self._users = ClaimUsers(snapshot)
+        self._claims_used: dict[str, _Entry] = {}
+        self._claims_asked: dict[str, _Entry] = {}
         self._version = 0
         for kind in kinds:
             snapshot.on_object(kind, self._queue_changed)
         for kind in group_kinds:
             snapshot.on_object(kind, self._group_changed)
+        if rules.claim is not None:
+            snapshot.on_object(ResourceClaim, self._claim_changed)
         snapshot.on_pod(self._pod_moved)
         snapshot.on_living(self._pod_lives)
 
@@ -115,26 +124,42 @@ class Ledger:
         return self._row_of(pod)
 
     def amounts_of(self, pod: PodInfo) -> AmountRows:
-        """Return what a pod takes of its queue, as a row of the tree's columns."""
+        """Return what a pod takes of its queue, as a row of the tree's columns.
+
+        A claim that it names counts unless another pod uses it.
+        """
         if self._stale or self._restated:
             self._refresh()
-        return self._amounts_of(pod)
+        if self._rules.claim is None or not pod.spec.resource_claims:
+            return self._amounts_of(pod)
+        return self.sum_of((pod,))
 
     def is_fixed(self, pod: PodInfo) -> bool:
         """Tell whether what a pod has, or is to have, cannot be taken back."""
         return self._rules.is_fixed(pod)
 
     def sum_of(self, pods: Iterable[PodInfo]) -> AmountRows:
-        """Return what several pods take together, as a row of the tree's columns."""
+        """Return what several pods take together, as a row of the tree's columns.
+
+        A claim that they name counts once, and not if any other pod uses it.
+        """
+        if self._stale or self._restated:
+            self._refresh()
         # Pods of one job mostly are equal, and equal pods have one vector.
         counts: dict[int, tuple[AmountRows, int]] = {}
+        naming: dict[str, set[str]] = {}
         for pod in pods:
-            own = self.amounts_of(pod)
+            own = self._amounts_of(pod)
             counts[id(own)] = (own, counts.get(id(own), (own, 0))[1] + 1)
-        total = np.zeros(len(self.tree.resources))
-        for own, count in counts.values():
-            if len(own) > len(total):
-                total = np.concatenate((total, np.zeros(len(own) - len(total))))
+            if self._rules.claim is not None and pod.spec.resource_claims:
+                for claim in named_claims(pod):
+                    naming.setdefault(claim, set()).add(pod.key)
+        parts = list(counts.values())
+        for claim, keys in naming.items():
+            if all(user in keys for user in self._users.of(claim) if user in self._used):
+                parts.append((self._claim_amounts(claim), 1))
+        total = np.zeros(len(self._tree.resources))
+        for own, count in parts:
             total[: len(own)] += own * count
         return total
 
@@ -173,18 +198,23 @@ class Ledger:
             if placed is not None and self._rules.counts(placed[0]):
                 self._used[pod.key] = entry
                 self._tree.use(entry.row, entry.amounts, 1, entry.fixed)
+        self._charge_claims(pod)
         self._version += 1
 
     def _pod_moved(self, pod: PodInfo, node: str, placed: bool) -> None:
+        if self._rules.claim is not None and pod.spec.resource_claims:
+            (self._users.placed if placed else self._users.removed)(pod)
         if self._stale:
             return
         if not placed:
             self._take_back(self._used, pod, self._tree.use)
+            self._charge_claims(pod)
             return
         entry = self._entry(pod) if self._rules.counts(pod) else None
         if entry is not None:
             self._used[pod.key] = entry
             self._tree.use(entry.row, entry.amounts, 1, entry.fixed)
+        self._charge_claims(pod)
 
     def _pod_lives(self, pod: PodInfo, added: bool) -> None:
         if pod.gang is not None:
@@ -200,11 +230,69 @@ class Ledger:
         self._version += 1
         if not added:
             self._take_back(self._asked, pod, self._ask)
+            self._charge_claims(pod)
             return
         entry = self._entry(pod)
         if entry is not None:
             self._asked[pod.key] = entry
             self._ask(entry.row, entry.amounts)
+        self._charge_claims(pod)
+
+    # Claims that pods name ---------------------------------------------------------------
+
+    def _claim_changed(self, old: ResourceClaim | None, new: ResourceClaim | None) -> None:
+        claim = new or old
+        if claim is not None and not self._stale:
+            self._charge(claim.key)
+
+    def _charge_claims(self, pod: PodInfo) -> None:
+        """Charge the claims that a pod names again, because it came, left or moved."""
+        if self._rules.claim is not None and pod.spec.resource_claims:
+            for claim in self._users.follow(pod):
+                self._charge(claim)
+
+    def _charge(self, claim: str) -> None:
+        """Charge a claim to the first of its users; what waits for it counts if nobody has it."""
+        used = self._claim_entry(claim, self._used, None)
+        asked = self._claim_entry(claim, self._asked, used)
+        self._replace(self._claims_used, claim, used, self._tree.use)
+        if self._replace(self._claims_asked, claim, asked, self._ask):
+            self._version += 1
+
+    def _claim_entry(
+        self, claim: str, entries: dict[str, _Entry], holding: _Entry | None
+    ) -> _Entry | None:
+        users = [user for user in self._users.of(claim) if user in entries]
+        holders = [user for user in users if user in self._used] if holding is not None else []
+        first = self._users.first(claim, holders or users)
+        if first is None:
+            return None
+        entry = entries[first]
+        return _Entry(entry.row, self._claim_amounts(claim), entry.fixed)
+
+    def _claim_amounts(self, claim: str) -> AmountRows:
+        found = self._snapshot.objects(ResourceClaim).get(claim)
+        rule = self._rules.claim
+        return self._tree.vector(rule(found) if found is not None and rule is not None else {})
+
+    def _replace(
+        self,
+        entries: dict[str, _Entry],
+        claim: str,
+        entry: _Entry | None,
+        change: Callable[[int, AmountRows, int, bool], None],
+    ) -> bool:
+        """Count a claim's new entry instead of the old one; return whether it is another one."""
+        old = entries.get(claim)
+        if old == entry:
+            return False
+        if old is not None:
+            change(old.row, old.amounts, -1, old.fixed)
+            del entries[claim]
+        if entry is not None:
+            change(entry.row, entry.amounts, 1, entry.fixed)
+            entries[claim] = entry
+        return True
 
     def _ask(self, row: int, amounts: AmountRows, sign: int = 1, fixed: bool = False) -> None:
         self._tree.ask(row, amounts, sign)
@@ -254,9 +342,10 @@ class Ledger:
         for queue in self._definitions:
             for share in (queue.deserved, queue.guaranteed, queue.limit):
                 self._tree.add_resources(share.amounts)
-        self._used.clear()
-        self._asked.clear()
+        for entries in (self._used, self._asked, self._claims_used, self._claims_asked):
+            entries.clear()
         self._vectors.clear()
+        self._users.clear()
         for pod, node in list(self._snapshot.placed.values()):
             self._pod_moved(pod, node, True)
         for pod in list(self._snapshot.living.values()):
@@ -264,6 +353,7 @@ class Ledger:
             if entry is not None:
                 self._asked[pod.key] = entry
                 self._ask(entry.row, entry.amounts)
+            self._charge_claims(pod)
 
     def placed(self) -> dict[int, list[PodInfo]]:
         """Return the pods on nodes that count as used, by the row of their queue."""
@@ -299,12 +389,40 @@ class Ledger:
     def recounted(self) -> QueueTree:
         """Return the tree as counted from nothing, to compare with the one that was followed."""
         tree = QueueTree(sound(self._define(self._snapshot)), self.tree.resources)
+        users: dict[str, list[PodInfo]] = {}
+        waiting: dict[str, list[PodInfo]] = {}
         for pod, _ in self._snapshot.placed.values():
             row = self.row_of(pod)
             if row is not None and self._rules.counts(pod):
-                tree.use(row, self.amounts_of(pod), 1, self._rules.is_fixed(pod))
+                tree.use(row, self._amounts_of(pod), 1, self._rules.is_fixed(pod))
+                for claim in named_claims(pod):
+                    users.setdefault(claim, []).append(pod)
         for pod in self._snapshot.living.values():
             row = self.row_of(pod)
             if row is not None:
-                tree.ask(row, self.amounts_of(pod))
+                tree.ask(row, self._amounts_of(pod))
+                for claim in named_claims(pod):
+                    waiting.setdefault(claim, []).append(pod)
+        if self._rules.claim is not None:
+            self._recount_claims(tree, users, waiting)
         return tree
+
+    def _recount_claims(
+        self,
+        tree: QueueTree,
+        users: dict[str, list[PodInfo]],
+        waiting: dict[str, list[PodInfo]],
+    ) -> None:
+        for claim in users.keys() | waiting.keys():
+            amounts = self._claim_amounts(claim)
+            for pods, charge in ((users.get(claim, []), True), (waiting.get(claim, []), False)):
+                known = {pod.key: pod for pod in pods}
+                holders = [pod.key for pod in users.get(claim, ()) if pod.key in known]
+                first = self._users.first(claim, holders or known)
+                row = self.row_of(known[first]) if first is not None else None
+                if first is None or row is None:
+                    continue
+                if charge:
+                    tree.use(row, amounts, 1, self._rules.is_fixed(known[first]))
+                else:
+                    tree.ask(row, amounts)

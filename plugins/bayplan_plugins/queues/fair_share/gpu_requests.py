@@ -11,7 +11,13 @@ from bayplan.api.dra import ResourceClaimSpec
 from bayplan.dialects.kai import QUEUE_LABEL
 from bayplan.snapshot import Snapshot
 
-__all__ = ["claim_problem", "gpus_of_claims", "gpus_of_memory", "gpus_of_slices"]
+__all__ = [
+    "claim_problem",
+    "gpus_of_claim",
+    "gpus_of_memory",
+    "gpus_of_slices",
+    "gpus_of_templates",
+]
 
 _GPU = "gpu"
 
@@ -25,13 +31,18 @@ def gpus_of_memory(memory: float, gpu_memory: float) -> float:
     return math.ceil(100 * memory / gpu_memory) / 100
 
 
-def gpus_of_claims(pod: PodInfo, snapshot: Snapshot) -> float:
-    """Return how many GPUs a pod's resource claims ask for.
+def gpus_of_claim(claim: ResourceClaim) -> float:
+    """Return how many GPUs a resource claim asks for.
 
     A device class is one of GPUs if its name contains "gpu". A request for all devices counts as
     one, because how many that are is only known on a node.
     """
-    return float(sum(_gpus_of(spec) for _, spec in _claims(pod, snapshot)))
+    return float(_gpus_of(claim.spec))
+
+
+def gpus_of_templates(pod: PodInfo, snapshot: Snapshot) -> float:
+    """Return how many GPUs those claims ask for that are made for a pod alone."""
+    return float(sum(_gpus_of(spec) for claim, spec in _claims(pod, snapshot) if claim is None))
 
 
 def gpus_of_slices(snapshot: Snapshot) -> float:
@@ -62,7 +73,7 @@ def claim_problem(pod: PodInfo, queue: str, snapshot: Snapshot) -> str | None:
 def _claims(
     pod: PodInfo, snapshot: Snapshot
 ) -> Iterator[tuple[ResourceClaim | None, ResourceClaimSpec]]:
-    """Yield a pod's claims with their specs; None for one that is still to be made."""
+    """Yield a pod's claims with their specs; None for one that is made for the pod alone."""
     if not pod.spec.resource_claims:
         return
     claims = snapshot.objects(ResourceClaim)

@@ -24,8 +24,9 @@ from bayplan_plugins.queues.fair_share.capacity import job_over_capacity, overru
 from bayplan_plugins.queues.fair_share.division import Division
 from bayplan_plugins.queues.fair_share.gpu_requests import (
     claim_problem,
-    gpus_of_claims,
+    gpus_of_claim,
     gpus_of_slices,
+    gpus_of_templates,
 )
 from bayplan_plugins.queues.fair_share.jobs import Jobs
 from bayplan_plugins.queues.fair_share.lines import Head, Standings
@@ -65,6 +66,7 @@ class FairSharePolicy:
             amounts=self._amounts,
             is_fixed=lambda pod: not self._jobs.is_preemptible(pod),
             counts=lambda pod: not pod.terminating,
+            claim=lambda claim: {_GPUS: gpus_of_claim(claim)},
         )
         snapshot = handle.snapshot
         self.ledger = Ledger(snapshot, _queues, (KaiQueue,), (KaiPodGroup,), rules)
@@ -146,7 +148,7 @@ class FairSharePolicy:
             self._plain[pod.facts] = known
         if not pod.spec.resource_claims:
             return known
-        gpus = gpus_of_claims(pod, self._handle.snapshot)
+        gpus = gpus_of_templates(pod, self._handle.snapshot)
         return {**known, _GPUS: known[_GPUS] + gpus}
 
     def admit(self) -> None:

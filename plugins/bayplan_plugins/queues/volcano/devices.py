@@ -6,14 +6,14 @@ in volcano-sh/volcano's plugin capacity.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
 
 from bayplan import PodInfo
 from bayplan.api import ResourceClaim, ResourceClaimTemplate
 from bayplan.api.dra import ExactDeviceRequest, ResourceClaimSpec
 from bayplan.snapshot import Snapshot
 
-__all__ = ["CLASS_PREFIX", "ClaimedDevices", "is_of_devices"]
+__all__ = ["CLASS_PREFIX", "devices_of", "devices_of_templates", "is_of_devices"]
 
 CLASS_PREFIX = "deviceclass/"
 _SEPARATOR = f".{CLASS_PREFIX}"
@@ -24,50 +24,28 @@ def is_of_devices(resource: str) -> bool:
     return resource.startswith(CLASS_PREFIX) or _SEPARATOR in resource
 
 
-class ClaimedDevices:
-    """Counts what the claims of pods ask for; a claim that pods share counts for the first one."""
+def devices_of(claim: ResourceClaim) -> Mapping[str, float]:
+    """Return what a claim asks for, by class."""
+    return _counted([claim.spec])
 
-    def __init__(self, snapshot: Snapshot) -> None:
-        self._snapshot = snapshot
-        self._users: dict[str, dict[str, None]] = {}
-        snapshot.on_pod(self._moved)
 
-    def of(self, pod: PodInfo) -> Mapping[str, float]:
-        """Return what a pod's claims ask for, by class; of alternatives the first counts."""
-        found: dict[str, float] = {}
-        for spec in self._specs(pod):
-            for request in spec.devices.requests:
-                exactly = request.exactly or next(iter(request.first_available), None)
-                if exactly is not None:
-                    _count(exactly, found)
-        return found
+def devices_of_templates(pod: PodInfo, snapshot: Snapshot) -> Mapping[str, float]:
+    """Return what the claims ask for that are made for a pod alone, by class."""
+    templates = snapshot.objects(ResourceClaimTemplate)
+    names = (one.resource_claim_template_name for one in pod.spec.resource_claims)
+    found = (templates.get(f"{pod.namespace}/{name}") for name in names if name is not None)
+    return _counted(one.spec.spec for one in found if one is not None)
 
-    def _specs(self, pod: PodInfo) -> Iterator[ResourceClaimSpec]:
-        claims = self._snapshot.objects(ResourceClaim)
-        templates = self._snapshot.objects(ResourceClaimTemplate)
-        for wanted in pod.spec.resource_claims:
-            if wanted.resource_claim_name is None:
-                template = templates.get(f"{pod.namespace}/{wanted.resource_claim_template_name}")
-                if template is not None:
-                    yield template.spec.spec
-                continue
-            key = f"{pod.namespace}/{wanted.resource_claim_name}"
-            claim = claims.get(key)
-            if claim is not None and next(iter(self._users.get(key, ())), pod.key) == pod.key:
-                yield claim.spec
 
-    def _moved(self, pod: PodInfo, node: str, placed: bool) -> None:
-        for wanted in pod.spec.resource_claims:
-            if wanted.resource_claim_name is None:
-                continue
-            key = f"{pod.namespace}/{wanted.resource_claim_name}"
-            if placed:
-                self._users.setdefault(key, {})[pod.key] = None
-                continue
-            users = self._users.get(key, {})
-            users.pop(pod.key, None)
-            if not users:
-                self._users.pop(key, None)
+def _counted(specs: Iterable[ResourceClaimSpec]) -> dict[str, float]:
+    """Count devices and their capacities by class; of alternatives the first counts."""
+    found: dict[str, float] = {}
+    for spec in specs:
+        for request in spec.devices.requests:
+            exactly = request.exactly or next(iter(request.first_available), None)
+            if exactly is not None:
+                _count(exactly, found)
+    return found
 
 
 def _count(request: ExactDeviceRequest, found: dict[str, float]) -> None:

@@ -21,7 +21,7 @@ from bayplan_plugins.queues.policy import QuotaRefusal, RoomPlan
 from bayplan_plugins.queues.volcano.admission import Admission
 from bayplan_plugins.queues.volcano.configuration import VolcanoArgs
 from bayplan_plugins.queues.volcano.definitions import queues_of
-from bayplan_plugins.queues.volcano.devices import ClaimedDevices
+from bayplan_plugins.queues.volcano.devices import devices_of, devices_of_templates
 from bayplan_plugins.queues.volcano.jobs import Jobs
 from bayplan_plugins.queues.volcano.session import Claimant, Session
 from bayplan_plugins.queues.volcano.status import statuses
@@ -51,7 +51,6 @@ class VolcanoPolicy:
         self.name: str = divides or "drf"
         self.actions: Sequence[str] = tuple(args.room_actions)
         hierarchical = divides == "capacity" and named["capacity"].enable_hierarchy
-        self._devices = ClaimedDevices(handle.snapshot)
         self.ledger = self._ledger(hierarchical)
         jobs = Jobs(handle, self.ledger)
         self.session = Session(handle, self.ledger, jobs, hierarchical, divides)
@@ -68,14 +67,16 @@ class VolcanoPolicy:
             amounts=self._amounts,
             is_fixed=lambda pod: False,
             counts=lambda pod: not pod.terminating,
+            claim=devices_of,
         )
         return Ledger(self._handle.snapshot, define, (VolcanoQueue,), (VolcanoPodGroup,), rules)
 
     def _amounts(self, pod: PodInfo) -> Amounts:
-        """Return what a pod takes of its queue: itself, its requests, and the devices it claims."""
+        """Return what a pod takes of its queue: itself, its requests, the devices made for it."""
         if not pod.spec.resource_claims:
             return {**pod.requests, "pods": 1}
-        return {**pod.requests, "pods": 1, **self._devices.of(pod)}
+        devices = devices_of_templates(pod, self._handle.snapshot)
+        return {**pod.requests, "pods": 1, **devices}
 
     # Queues ------------------------------------------------------------------------------
 
