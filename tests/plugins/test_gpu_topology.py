@@ -312,7 +312,7 @@ def test_gpus_are_found_by_name_on_the_node_that_has_them(
 def test_names_that_leave_too_few_gpus_are_told() -> None:
     cluster = Cluster([hami_node("a")])
     cluster.add(gpu_pod("p", 2, notes={"nvidia.com/use-gpuuuid": "a-1,a-9"}))
-    assert_pending(cluster, "p", "1 GPU of those that nvidia.com/use-gpuuuid leaves is free, 2")
+    assert_pending(cluster, "p", "3/4 CardUuidMismatch, 1/4 AllocatedCardsInsufficientRequest")
 
 
 def test_names_are_not_found_on_nodes_of_unknown_machines() -> None:

@@ -65,7 +65,7 @@ class SchedulerState:
         self.cluster = cluster
         self.observer = observer
         self.statistics = Statistics()
-        self.snapshot = Snapshot()
+        self.snapshot = Snapshot(lambda: cluster.unix_time)
         self.recorder = Recorder(cluster)
         self.group_status = GroupStatusWriter(cluster, self.snapshot)
         self.queue_status = QueueStatusWriter(cluster, self.snapshot)

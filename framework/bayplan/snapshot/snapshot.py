@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import TypeVar
 
@@ -52,9 +53,13 @@ class Trial:
 
 
 class Snapshot:
-    """What the scheduler knows. One thread reads and writes it."""
+    """What the scheduler knows. One thread reads and writes it.
 
-    def __init__(self) -> None:
+    :param unix_time: returns the time of the cluster, in seconds since 1970.
+    """
+
+    def __init__(self, unix_time: Callable[[], float] = time.time) -> None:
+        self._unix_time = unix_time
         self.nodes = NodeTable()
         self.index = PodIndex()
         self._objects: dict[type, dict[str, ApiObject]] = {}
@@ -71,6 +76,11 @@ class Snapshot:
         self._living: dict[str, PodInfo] = {}
         self._living_listeners: list[LivingListener] = []
         self._shared: dict[type, object] = {}
+
+    @property
+    def unix_time(self) -> float:
+        """The time of the cluster in seconds since 1970, virtual in simulations."""
+        return self._unix_time()
 
     # Objects other than nodes and pods ---------------------------------------------------
 

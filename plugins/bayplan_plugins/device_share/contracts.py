@@ -7,9 +7,15 @@ from collections.abc import Callable
 from bayplan.snapshot import Snapshot
 from bayplan_plugins.device_share.nvidia import DevicePluginCards
 from bayplan_plugins.device_share.plain import PlainCards
+from bayplan_plugins.device_share.vgpu.contract import hami_cards, volcano_cards
 from bayplan_plugins.shared.cards.contract import CardContract
 
 __all__ = ["CONTRACTS"]
 
-CONTRACTS: tuple[Callable[[Snapshot], CardContract], ...] = (DevicePluginCards, PlainCards)
+CONTRACTS: tuple[Callable[[Snapshot], CardContract], ...] = (
+    hami_cards,
+    volcano_cards,
+    DevicePluginCards,
+    PlainCards,
+)
 """The first contract that describes a node's cards has the node."""

@@ -19,6 +19,7 @@ from bayplan_plugins.device_share.columns import CardColumns
 from bayplan_plugins.device_share.contracts import CONTRACTS
 from bayplan_plugins.device_share.held import HeldCards
 from bayplan_plugins.shared.cards.contract import CardContract, CardRequest, CardSource, NodeCards
+from bayplan_plugins.shared.cards.namespace_use import NamespaceUse
 from bayplan_plugins.shared.gpus.ledger import GpuLedger
 
 __all__ = ["NO_REQUESTS", "CardLedger", "Requests"]
@@ -39,11 +40,12 @@ class CardLedger:
         self.code_of = {one.name: code for code, one in enumerate(self.contracts)}
         self._gpus = snapshot.shared(GpuLedger, GpuLedger)
         self._versions = itertools.count(1)
+        self._use = snapshot.shared(NamespaceUse, NamespaceUse)
         self._nodes: dict[str, HeldCards] = {}
         self._sources: dict[str, Node] = {}
         self._pods: dict[str, dict[str, PodInfo]] = {}
         self._remembered: dict[tuple[str, str], tuple[tuple[Share, ...], tuple[Share, ...]]] = {}
-        self._latest: tuple[PodInfo | None, Requests] = (None, NO_REQUESTS)
+        self._latest: tuple[PodInfo | None, tuple[int, int], Requests] = (None, (0, 0), {})
         self.columns = CardColumns(snapshot, self._fill)
         snapshot.on_pod(self._on_pod)
         self._gpus.on_change(self._on_whole_gpus)
@@ -59,14 +61,16 @@ class CardLedger:
         """Return what a pod requests, by contract; empty for a pod without cards."""
         if not pod.facts.wants_devices and not pod.pod.metadata.annotations and not pod.inherited:
             return NO_REQUESTS
-        if self._latest[0] is not pod:
+        # Limits of namespaces are part of a request.
+        version = (self._snapshot.objects_version, self._use.version)
+        if self._latest[0] is not pod or self._latest[1] != version:
             found = {}
             for contract in self.contracts:
                 request = contract.request(pod)
                 if request is not None:
                     found[contract.name] = request
-            self._latest = (pod, found)
-        return self._latest[1]
+            self._latest = (pod, version, found)
+        return self._latest[2]
 
     # Pods ------------------------------------------------------------------------------------
 
@@ -170,6 +174,7 @@ class CardLedger:
             known.count(shares, 1)
             if guessed:
                 known.guessed.add(pod.uid)
+        self._use.set(known.contract.name, pod, shares or ())
         self.columns.touch(node)
         self._report_shared(node, known)
 
@@ -190,19 +195,23 @@ class CardLedger:
             return
         for uid in gpus.held:
             pod = self._pods.get(node, {}).get(uid)
-            if pod is None or uid in known.unsettled:
+            if pod is None or uid in known.unsettled or not self._is_whole(pod, known):
                 continue
             shares = self._whole_gpus(pod, node, known)
             if shares and known.held.get(uid) != shares:
                 self._assign(pod, node, known, shares, uid in gpus.guessed)
                 self._snapshot.touch((node,))
 
+    def _is_whole(self, pod: PodInfo, known: HeldCards) -> bool:
+        request = self.requests(pod).get(known.contract.name)
+        return request is not None and request.whole
+
     def _report_shared(self, node: str, known: HeldCards) -> None:
         """Tell the ledger of GPUs which cards pods hold that it does not know to have them."""
         gpus = self._gpus.node(node)
         if gpus is None:
             return
-        others = (shares for uid, shares in known.held.items() if uid not in gpus.held)
+        others = (shares for uid, shares in known.held.items() if not gpus.held.get(uid))
         self._gpus.set_shared(node, frozenset(share.card for own in others for share in own))
 
     # Nodes -----------------------------------------------------------------------------------
@@ -241,7 +250,10 @@ class CardLedger:
         pods = self._pods.get(name, {})
         for uid, pod in pods.items():
             if before is not None and before.contract is contract and uid in before.held:
-                self._assign(pod, name, known, before.held[uid], uid in before.guessed)
+                # A card that has come back has the shares again that pods say they hold of it.
+                stated = self._stated(pod, name, known)
+                guessed = uid in before.guessed and not stated
+                self._assign(pod, name, known, stated or before.held[uid], guessed)
             else:
                 self._enter(pod, name, known)
 

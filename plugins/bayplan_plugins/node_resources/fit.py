@@ -31,7 +31,7 @@ from bayplan import (
 from bayplan.errors import did_you_mean
 from bayplan.plugin.hookspecs import FloatColumn, IntColumn
 from bayplan_plugins.node_resources.resources import NATIVE, ResourceSpec
-from bayplan_plugins.shared.extended_resources import served_by_classes
+from bayplan_plugins.shared.extended_resources import served_as_shares, served_by_classes
 
 __all__ = ["NodeResourcesFit", "NodeResourcesFitArgs"]
 
@@ -99,18 +99,21 @@ class NodeResourcesFit(Plugin[NodeResourcesFitArgs]):
 
     @hookimpl
     def sign(self, pod: PodInfo) -> Hashable:
-        """Sign by the spec and by the requests that device classes serve."""
+        """Sign by the spec and by the requests that others serve than device plugins."""
         served = self._served(pod)
         return (pod.facts, served) if served else pod.facts
 
     def _served(self, pod: PodInfo) -> frozenset[str]:
-        """Return the requests that DynamicResources serves on nodes that offer none of them."""
+        """Return the requests that other plugins serve on nodes that offer none of them."""
         if not pod.facts.wants_devices:
             return _NO_RESOURCES
-        calls = self.handle.hook("pre_bind")
-        if not any(getattr(call, "name", "") == "DynamicResources" for call in calls):
-            return _NO_RESOURCES
-        return served_by_classes(pod.requests, self.handle.snapshot)
+        plugins = {getattr(call, "name", "") for call in self.handle.hook("pre_bind")}
+        served = _NO_RESOURCES
+        if "DynamicResources" in plugins:
+            served |= served_by_classes(pod.requests, self.handle.snapshot)
+        if "DeviceShare" in plugins:
+            served |= served_as_shares(pod.requests)
+        return served
 
     @hookimpl
     def filter(self, pod: PodInfo, nodes: NodeView) -> Iterator[Reject]:

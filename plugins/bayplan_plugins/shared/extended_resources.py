@@ -1,4 +1,4 @@
-"""Extended resources that device classes serve, on nodes whose device plugin offers none."""
+"""Extended resources that something else serves than the device plugin of a node."""
 
 from __future__ import annotations
 
@@ -6,9 +6,18 @@ from collections.abc import Iterable
 
 from bayplan.api import DeviceClass
 from bayplan.api.dra import IMPLICIT_RESOURCE_PREFIX
+from bayplan.dialects.vgpu.systems import HAMI, VOLCANO
 from bayplan.snapshot import Snapshot
 
-__all__ = ["served_by_classes"]
+__all__ = ["served_as_shares", "served_by_classes"]
+
+_SHARES = frozenset((*HAMI.resources.names[1:], *VOLCANO.resources.names))
+"""What describes a share of a card; device plugins offer none or few of them."""
+
+
+def served_as_shares(names: Iterable[str]) -> frozenset[str]:
+    """Return the resources that DeviceShare gives out with the cards of a node."""
+    return _SHARES.intersection(names)
 
 
 def served_by_classes(names: Iterable[str], snapshot: Snapshot) -> frozenset[str]:

@@ -31,7 +31,8 @@ _MOST = 2**31 - 1
 class RequestRules:
     """The settings of HAMi's device configuration that say how requests are read.
 
-    ``memory_factor`` is how many MiB one unit of the memory resource stands for.
+    ``memory_factor`` is how many MiB one unit of the memory resource stands for;
+    ``whole_cards_are_exclusive`` gives all compute to those who get a card's whole memory.
     """
 
     names: Resources = HAMI.resources
@@ -39,6 +40,7 @@ class RequestRules:
     default_memory: int = 0
     default_cores: int = 0
     default_count: int = 1
+    whole_cards_are_exclusive: bool = True
 
 
 @dataclass(frozen=True)
@@ -78,7 +80,7 @@ def admitted(resources: ResourceRequirements, rules: RequestRules) -> ResourceRe
     if names.count not in limits and rules.default_count and any(one in limits for one in others):
         limits[names.count] = Quantity(str(rules.default_count))
     made = replace(resources, limits=limits)
-    if _is_exclusive(made, names):
+    if rules.whole_cards_are_exclusive and _is_exclusive(made, names):
         limits[names.cores] = Quantity(str(_WHOLE_CARD))
     return replace(resources, limits=limits)
 

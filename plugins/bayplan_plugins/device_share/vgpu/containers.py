@@ -17,7 +17,7 @@ from bayplan.dialects.hami import CardOptions
 from bayplan.dialects.vgpu.requests import NVIDIA, ContainerRequest
 from bayplan_plugins.device_share.vgpu.device import MIG, Device
 from bayplan_plugins.device_share.vgpu.fit import NO_QUOTA, Pick, QuotaCheck, fit, take
-from bayplan_plugins.device_share.vgpu.order import device_rank, in_order
+from bayplan_plugins.device_share.vgpu.order import Rank, device_rank, in_order
 
 __all__ = ["ContainerKind", "Held", "Wanted", "allocate", "fit_container", "held_together"]
 
@@ -97,10 +97,12 @@ def allocate(
     wanted: Sequence[Wanted],
     options: CardOptions,
     quota: Quota | None = None,
+    rank: Rank | None = None,
 ) -> tuple[tuple[Pick, ...], ...] | str:
     """Return the cards that each container gets, or why one of them does not get its own.
 
     :param devices: the cards of a node; what is taken of them changes.
+    :param rank: the sort key of cards; None for that of HAMi's policies.
     """
     found: list[tuple[Pick, ...]] = []
     for one in wanted:
@@ -109,7 +111,7 @@ def allocate(
             continue
         room = _while_it_runs(devices) if one.kind is ContainerKind.INIT else list(devices)
         check = _beside(found, quota)
-        picks = fit_container(room, one.request, options, check)
+        picks = fit_container(room, one.request, options, check, rank)
         if isinstance(picks, str):
             return picks
         for copied, device in zip(room, devices, strict=True):
@@ -140,11 +142,12 @@ def fit_container(
     request: ContainerRequest,
     options: CardOptions,
     quota: QuotaCheck = NO_QUOTA,
+    rank: Rank | None = None,
 ) -> tuple[Pick, ...] | str:
     """Take the cards that one container gets, and return them, or why it does not get them."""
     if request.type != NVIDIA:
         return _NO_TYPE
-    rank = device_rank(options.policy, options.numa_bind)
+    rank = rank or device_rank(options.policy, options.numa_bind)
     ordered = in_order(devices, (request,), options.weights, rank)
     own = [device for device in ordered if request.type.lower() in device.type.lower()]
     if request.count > len(own) and not _may_be_partitions(own, options):

@@ -10,11 +10,12 @@ from bayplan.dialects.hami import Weights
 from bayplan.dialects.vgpu.requests import UNSET_PERCENTAGE, ContainerRequest
 from bayplan_plugins.device_share.vgpu.device import Device
 
-__all__ = ["device_rank", "device_score", "in_order", "node_score", "prefers_node"]
+__all__ = ["Rank", "device_rank", "device_score", "in_order", "node_score", "prefers_node"]
 
 _WEIGHT = np.float32(10)
 _SORT_KEYS = ("binpack", "spread", "numa")
-_Rank = Callable[[Device, float], tuple[float, ...]]
+Rank = Callable[[Device, float], tuple[float, ...]]
+"""The sort key of a card and its score; the card with the largest is tried first."""
 
 
 def device_score(device: Device, requests: Iterable[ContainerRequest], weights: Weights) -> float:
@@ -61,7 +62,7 @@ def prefers_node(score: float, other: float, policy: str) -> bool:
     return score > other if policy == "spread" else score < other
 
 
-def device_rank(policy: Sequence[str], numa_bind: bool) -> _Rank:
+def device_rank(policy: Sequence[str], numa_bind: bool) -> Rank:
     """Return the sort key of a card and its score; the card with the largest key is tried first.
 
     :param policy: the words of the GPU policy, as written.
@@ -77,7 +78,7 @@ def device_rank(policy: Sequence[str], numa_bind: bool) -> _Rank:
     return lambda device, score: (sign * score, device.numa)
 
 
-def _chain(policy: Sequence[str], numa_bind: bool) -> _Rank:
+def _chain(policy: Sequence[str], numa_bind: bool) -> Rank:
     """Return the sort key of several policies: of those that sort, each breaks the ties before."""
     keys = [word for word in policy if word in _SORT_KEYS] or ["spread"]
     if numa_bind and keys[0] != "numa":
@@ -94,7 +95,7 @@ def in_order(
     devices: Sequence[Device],
     requests: Sequence[ContainerRequest],
     weights: Weights,
-    rank: _Rank,
+    rank: Rank,
 ) -> list[Device]:
     """Return cards in HAMi's order: the last one is tried first."""
     return sorted(devices, key=lambda device: rank(device, device_score(device, requests, weights)))

@@ -1,0 +1,406 @@
+"""Pods with shares of cards by HAMi: what they get, what is written, and what is read back."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from bayplan.api import ApiObject, Node, Pod
+from bayplan.dialects.vgpu.systems import HAMI, MIG_ALLOCATIONS
+from bayplan.testing import Cluster, assert_pending, assert_placed, make_node, make_object
+from bayplan.topology.machine.readers.hami_register import CORDON, HANDSHAKE, REGISTER
+from bayplan_plugins.device_share.ledger import CardLedger
+
+A100 = "NVIDIA-NVIDIA A100-SXM4-80GB"
+KEYS = HAMI.annotations
+MIB = 1 << 20
+
+
+def card(index: int, **more: Any) -> dict[str, Any]:
+    own = {"id": f"GPU-{index}", "index": index, "count": 10, "devmem": 81920, "devcore": 100}
+    return {**own, "type": A100, "mode": "hami-core", "health": True, **more}
+
+
+def node(name: str, *cards: Mapping[str, Any], **notes: str) -> Node:
+    """Return a node whose HAMi device plugin has registered cards."""
+    slots = sum(one["count"] for one in cards)
+    annotations = {REGISTER: json.dumps(cards), **notes}
+    return make_node(name, cpu=64, memory="512Gi", annotations=annotations, gpu=slots)
+
+
+def pod(name: str, notes: Mapping[str, str] | None = None, **limits: Any) -> Pod:
+    """Return a pod with a container; ``limits`` are HAMi's resources without their prefix."""
+    return containers(name, [limits], notes=notes)
+
+
+def containers(
+    name: str,
+    own: list[dict[str, Any]],
+    init: list[dict[str, Any]] | None = None,
+    notes: Mapping[str, str] | None = None,
+    namespace: str = "default",
+) -> Pod:
+    """Return a pod with several containers."""
+    found = make_object(
+        {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": name, "namespace": namespace, "annotations": dict(notes or {})},
+            "spec": {
+                "initContainers": [_container(f"i{n}", one) for n, one in enumerate(init or [])],
+                "containers": [_container(f"c{n}", one) for n, one in enumerate(own)],
+            },
+        }
+    )
+    assert isinstance(found, Pod)
+    return found
+
+
+def _container(name: str, limits: Mapping[str, Any]) -> dict[str, Any]:
+    always = limits.get("sidecar")
+    named = {
+        f"nvidia.com/{key.replace('_', '-')}": str(value)
+        for key, value in limits.items()
+        if key != "sidecar"
+    }
+    more = {"restartPolicy": "Always"} if always else {}
+    return {"name": name, "image": "cuda", "resources": {"limits": named}, **more}
+
+
+def notes_of(cluster: Cluster, name: str, namespace: str = "default") -> Mapping[str, str]:
+    found = cluster.api.get(Pod, f"{namespace}/{name}")
+    assert found is not None
+    return found.metadata.annotations
+
+
+def devices_of(cluster: Cluster, name: str, namespace: str = "default") -> str:
+    return notes_of(cluster, name, namespace)[KEYS.to_allocate]
+
+
+def used(cluster: Cluster, name: str) -> list[tuple[int, int, int]]:
+    """Return percent of compute, MiB and slots taken of each card of a node."""
+    state = cluster.snapshot.shared(CardLedger, CardLedger).state(name)
+    assert state is not None
+    return [(use.compute // 10, use.memory // MIB, use.slots) for use in state.used]
+
+
+def test_a_pod_gets_its_share_in_the_words_of_hami() -> None:
+    cluster = Cluster([node("n1", card(0), card(1)), pod("p", gpu=1, gpumem=3000, gpucores=30)])
+    assert_placed(cluster, p="n1")
+    notes = notes_of(cluster, "p")
+    assert notes[KEYS.to_allocate] == "GPU-1,NVIDIA,3000,30:;"
+    assert notes[KEYS.allocated] == notes[KEYS.to_allocate]
+    assert notes[KEYS.node] == "n1"
+    assert notes[KEYS.bind_time] == notes[KEYS.time]
+    assert int(notes[KEYS.time]) > 0
+    assert MIG_ALLOCATIONS not in notes
+    assert used(cluster, "n1") == [(0, 0, 0), (30, 3000, 1)]
+
+
+def restarted(cluster: Cluster) -> Cluster:
+    """Return a cluster with the same objects and a scheduler that has just started."""
+    again = Cluster([*cluster.api.list(Node), *cluster.api.list(Pod)])
+    again.schedule()
+    return again
+
+
+# What a pod requests ------------------------------------------------------------------------------
+
+
+def test_a_pod_that_names_only_memory_gets_one_card() -> None:
+    cluster = Cluster([node("n1", card(0)), pod("p", gpumem=3000)])
+    assert_placed(cluster, p="n1")
+    assert devices_of(cluster, "p") == "GPU-0,NVIDIA,3000,0:;"
+
+
+def test_a_whole_card_is_exclusive() -> None:
+    cluster = Cluster([node("n1", card(0)), pod("whole", gpu=1), pod("part", gpu=1, gpumem=1)])
+    assert_placed(cluster, whole="n1")
+    assert devices_of(cluster, "whole") == "GPU-0,NVIDIA,81920,100:;"
+    assert_pending(cluster, "part", "1 Insufficient shares of cards")
+
+
+def test_a_percentage_is_of_the_cards_memory() -> None:
+    cluster = Cluster(
+        [node("n1", card(0, devmem=1001)), pod("p", gpu=1, **{"gpumem-percentage": 50})]
+    )
+    assert_placed(cluster, p="n1")
+    assert devices_of(cluster, "p") == "GPU-0,NVIDIA,500,0:;"
+
+
+@pytest.mark.parametrize(
+    ("limits", "message"),
+    [
+        ({"gpumem-percentage": 150}, "nvidia.com/gpumem-percentage: expected 0 to 100, got 150"),
+        ({"gpumem": "16Gi"}, "nvidia.com/gpumem: expected a whole number from 0 to 2147483647"),
+        ({"gpucores": 2**40}, "nvidia.com/gpucores: expected a whole number from 0"),
+    ],
+)
+def test_amounts_that_hami_refuses_are_named(limits: dict[str, Any], message: str) -> None:
+    cluster = Cluster([node("n1", card(0)), pod("p", gpu=1, **limits)])
+    assert_pending(cluster, "p", f'container "c0": {message}')
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "expected"),
+    [
+        ("hami.io/gpu-scheduler-policy", "binpak", 'did you mean "binpack"?'),
+        ("hami.io/device-scoring-weights", "slot=1", 'expected "slot=1,core=1,memory=1"'),
+        ("hami.io/device-scoring-weights", "slot=0,core=0,memory=0", "one above 0"),
+        ("nvidia.com/numa-bind", "yes", 'expected "true" or "false"'),
+        ("nvidia.com/vgpu-mode", "time-slicing", "expected some of hami-core, mig, mps"),
+    ],
+)
+def test_options_that_hami_does_not_know_are_named(name: str, text: str, expected: str) -> None:
+    cluster = Cluster([node("n1", card(0)), pod("p", {name: text}, gpu=1, gpumem=1)])
+    assert_pending(cluster, "p", f"annotation {name}: ", expected)
+
+
+# Which card ---------------------------------------------------------------------------------------
+
+
+def test_reasons_count_cards_as_hami_words_them() -> None:
+    cards = [card(0, devmem=1000), card(1, health=False), card(2, count=1)]
+    uuid = {"nvidia.com/use-gpuuuid": "GPU-2"}
+    cluster = Cluster([node("n1", *cards), pod("first", uuid, gpu=1, gpumem=900)])
+    assert_placed(cluster, first="n1")
+    assert devices_of(cluster, "first") == "GPU-2,NVIDIA,900,0:;"
+    cluster.add(pod("p", {"nvidia.com/use-gputype": "A100"}, gpu=2, gpumem=1000))
+    assert_pending(
+        cluster,
+        "p",
+        "1/3 CardNotHealth, 1/3 CardTimeSlicingExhausted, 1/3 AllocatedCardsInsufficientRequest",
+    )
+
+
+@pytest.mark.parametrize(
+    ("policy", "expected"),
+    [("spread", "GPU-1"), ("binpack", "GPU-0"), ("mutex", "GPU-1"), ("mutex,binpack", "GPU-1")],
+)
+def test_a_policy_decides_which_card(policy: str, expected: str) -> None:
+    notes = {"hami.io/gpu-scheduler-policy": policy}
+    uuid = {"nvidia.com/use-gpuuuid": "GPU-0"}
+    cluster = Cluster([node("n1", card(0), card(1)), pod("first", uuid, gpu=1, gpumem=1000)])
+    assert_placed(cluster, first="n1")
+    cluster.add(pod("p", notes, gpu=1, gpumem=1000))
+    assert_placed(cluster, p="n1")
+    assert devices_of(cluster, "p") == f"{expected},NVIDIA,1000,0:;"
+
+
+def test_topology_aware_takes_the_nearest_cards() -> None:
+    pairs = {(0, 1): 10, (0, 2): 200, (0, 3): 10, (1, 2): 10, (1, 3): 20, (2, 3): 10}
+    scores = [
+        {
+            "uuid": f"GPU-{one}",
+            "score": {f"GPU-{a + b - one}": s for (a, b), s in pairs.items() if one in (a, b)},
+        }
+        for one in range(4)
+    ]
+    own = node("n1", *map(card, range(4)), **{"hami.io/node-nvidia-score": json.dumps(scores)})
+    notes = {"hami.io/gpu-scheduler-policy": "topology-aware"}
+    cluster = Cluster([own, pod("p", notes, gpu=2, gpumem=1000)])
+    assert_placed(cluster, p="n1")
+    assert {part.split(",")[0] for part in devices_of(cluster, "p").split(":")[:2]} == {
+        "GPU-0",
+        "GPU-2",
+    }
+
+
+def test_a_cordoned_card_keeps_its_pods_and_gets_no_more() -> None:
+    cluster = Cluster([node("n1", card(0), **{CORDON: "GPU-0"}), pod("p", gpu=1, gpumem=1)])
+    assert_pending(cluster, "p", "Insufficient shares of cards")
+
+
+@pytest.mark.parametrize("text", ["Deleted_2026.01.01 00:00:00", "Requesting_1999.12.31 00:00:00"])
+def test_a_node_whose_device_plugin_does_not_answer_offers_no_cards(text: str) -> None:
+    cluster = Cluster([node("n1", card(0), **{HANDSHAKE: text}), pod("p", gpu=1, gpumem=1)])
+    assert_pending(cluster, "p", "Insufficient shares of cards")
+
+
+def test_a_node_with_a_register_that_cannot_be_read_says_so() -> None:
+    broken = make_node("n1", cpu=8, annotations={REGISTER: '[{"id": "a", "devmem": "x"}]'}, gpu=10)
+    cluster = Cluster([broken, pod("p", gpu=1, gpumem=1)])
+    assert_pending(cluster, "p", "no cards for shares by HAMi")
+    assert any("[0].devmem: expected" in text for text in cluster.snapshot.problems.values())
+
+
+# Containers ---------------------------------------------------------------------------------------
+
+
+def test_init_containers_take_what_the_others_leave_of_a_peak() -> None:
+    small, large = {"gpu": 1, "gpumem": 1000}, {"gpu": 1, "gpumem": 4000, "gpucores": 50}
+    cluster = Cluster([node("n1", card(0)), containers("p", [small, {}, small], [large])])
+    assert_placed(cluster, p="n1")
+    assert devices_of(cluster, "p") == (
+        "GPU-0,NVIDIA,4000,50:;GPU-0,NVIDIA,1000,0:;;GPU-0,NVIDIA,1000,0:;"
+    )
+    assert used(cluster, "n1") == [(50, 4000, 2)]
+    assert used(restarted(cluster), "n1") == [(50, 4000, 2)]
+
+
+def test_a_sidecar_stays_beside_init_containers_and_the_others() -> None:
+    sidecar = {"gpu": 1, "gpumem": 500, "sidecar": True}
+    own, init = {"gpu": 1, "gpumem": 1000}, {"gpu": 1, "gpumem": 2000}
+    cluster = Cluster([node("n1", card(0)), containers("p", [own], [sidecar, init])])
+    assert_placed(cluster, p="n1")
+    assert used(cluster, "n1") == [(0, 2500, 2)]
+    assert used(restarted(cluster), "n1") == [(0, 2500, 2)]
+
+
+# MIG ----------------------------------------------------------------------------------------------
+
+PROFILES = [
+    {
+        "name": "1g.10gb",
+        "memoryMB": 10240,
+        "core": 14,
+        "sliceCount": 1,
+        "placements": [{"start": start, "size": 1} for start in range(7)],
+    },
+    {
+        "name": "2g.20gb",
+        "memoryMB": 20480,
+        "core": 28,
+        "sliceCount": 2,
+        "placements": [{"start": start, "size": 2} for start in (0, 2, 4)],
+    },
+    {
+        "name": "3g.40gb",
+        "memoryMB": 40960,
+        "core": 42,
+        "sliceCount": 3,
+        "placements": [{"start": start, "size": 4} for start in (0, 4)],
+    },
+]
+
+
+def test_a_pod_on_a_card_in_mig_mode_gets_the_smallest_partition_that_holds_it() -> None:
+    mig = card(0, mode="mig", migProfiles=PROFILES)
+    cluster = Cluster([node("n1", mig), pod("p", gpu=2, gpumem=10000)])
+    assert_placed(cluster, p="n1")
+    assert devices_of(cluster, "p") == "GPU-0,NVIDIA,10240,14:GPU-0,NVIDIA,10240,14:;"
+    found = json.loads(notes_of(cluster, "p")[MIG_ALLOCATIONS])
+    assert found == [
+        {
+            "containerIndex": 0,
+            "deviceIndex": device,
+            "gpuUUID": "GPU-0",
+            "profile": "1g.10gb",
+            "placement": {"start": start, "size": 1},
+        }
+        for device, start in enumerate((6, 5))
+    ]
+    again = restarted(cluster)
+    assert used(again, "n1") == used(cluster, "n1") == [(28, 20480, 2)]
+    again.add(pod("q", {"nvidia.com/vgpu-mode": "mig"}, gpu=1, gpumem=40000))
+    assert_placed(again, q="n1")
+    assert json.loads(notes_of(again, "q")[MIG_ALLOCATIONS])[0]["placement"]["start"] == 0
+    again.add(pod("r", gpu=1, gpumem=20000))
+    assert_pending(again, "r", "1/1 CardMigTopologyInfeasible")
+
+
+def test_init_containers_keep_their_partitions() -> None:
+    mig = card(0, mode="mig", migProfiles=PROFILES)
+    large = {"gpu": 1, "gpumem": 40000}
+    cluster = Cluster([node("n1", mig), containers("p", [large], [large])])
+    assert_placed(cluster, p="n1")
+    starts = [
+        one["placement"]["start"] for one in json.loads(notes_of(cluster, "p")[MIG_ALLOCATIONS])
+    ]
+    assert sorted(starts) == [0, 4]
+
+
+# Quotas -------------------------------------------------------------------------------------------
+
+
+def quota(**hard: str) -> ApiObject:
+    return make_object(
+        {
+            "apiVersion": "v1",
+            "kind": "ResourceQuota",
+            "metadata": {"name": "gpus", "namespace": "default"},
+            "spec": {"hard": {f"limits.nvidia.com/{name}": text for name, text in hard.items()}},
+        }
+    )
+
+
+def test_a_namespace_gets_no_more_memory_of_cards_than_its_quota() -> None:
+    nodes = [node("n1", card(0)), node("n2", card(1))]
+    cluster = Cluster([*nodes, quota(gpumem="5000"), pod("a", gpu=1, gpumem=3000)])
+    assert_placed(cluster, a="n1")
+    cluster.add(pod("b", gpu=1, gpumem=3000))
+    assert_pending(cluster, "b", "1/1 ResourceQuotaNotFit")
+    cluster.add(containers("other", [{"gpu": 1, "gpumem": 9000}], namespace="free"))
+    assert cluster.schedule()["free/other"]
+    cluster.remove("a")
+    assert cluster.advance(10)["b"]
+
+
+# After a crash ------------------------------------------------------------------------------------
+
+
+def test_a_restart_reads_back_what_pods_hold() -> None:
+    cluster = Cluster([node("n1", card(0), card(1))])
+    cluster.add(*(pod(f"p{n}", gpu=1, gpumem=1000 + n, gpucores=10 + n) for n in range(5)))
+    cluster.schedule()
+    again = restarted(cluster)
+    assert used(again, "n1") == used(cluster, "n1")
+    assert sum(one[2] for one in used(again, "n1")) == 5
+
+
+def test_a_pod_whose_bind_phase_was_left_behind_keeps_its_share() -> None:
+    cluster = Cluster([node("n1", card(0)), pod("p", gpu=1, gpumem=3000)])
+    assert_placed(cluster, p="n1")
+    assert notes_of(cluster, "p")[KEYS.phase] in ("allocating", "success")
+    assert used(restarted(cluster), "n1") == [(0, 3000, 1)]
+
+
+def test_what_another_scheduler_wrote_before_it_died_does_not_count() -> None:
+    left = {KEYS.allocated: "GPU-0,NVIDIA,80000,90:;", KEYS.phase: "allocating", KEYS.node: "n1"}
+    cluster = Cluster([node("n1", card(0)), pod("p", left, gpu=1, gpumem=3000)])
+    assert_placed(cluster, p="n1")
+    assert devices_of(cluster, "p") == "GPU-0,NVIDIA,3000,0:;"
+    assert used(cluster, "n1") == [(0, 3000, 1)]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("GPU-0,NVIDIA,3000", 'container 0: expected ":" at the end'),
+        ("GPU-0,NVIDIA,30", 'container 0: expected ":" at the end'),
+        ("GPU-0,NVIDIA,:;", 'container 0, device 0: expected "uuid,type,MiB,percent"'),
+        ("GPU-0,NVIDIA,3000,-1:;", "container 0, device 0: expected percent from 0"),
+        (";;;", "expected devices of 1 containers, got 3"),
+    ],
+)
+def test_a_half_written_annotation_is_named_and_counts_as_the_request(
+    text: str, message: str
+) -> None:
+    running = pod("p", {KEYS.allocated: text, KEYS.node: "n1"}, gpu=1, gpumem=3000)
+    placed = containers("p", [{"gpu": 1, "gpumem": 3000}], notes=running.metadata.annotations)
+    cluster = Cluster([node("n1", card(0)), on_node(placed, "n1")])
+    cluster.schedule()
+    assert used(cluster, "n1") == [(0, 3000, 1)]
+    problems = cluster.snapshot.problems
+    assert any(f"annotation {KEYS.allocated}: {message}" in one for one in problems.values())
+
+
+def test_shares_of_a_card_that_vanished_come_back_with_it() -> None:
+    cluster = Cluster([node("n1", card(0), card(1)), pod("p", gpu=2, gpumem=3000)])
+    assert_placed(cluster, p="n1")
+    assert used(cluster, "n1") == [(0, 3000, 1), (0, 3000, 1)]
+    cluster.api.update(node("n1", card(1)))
+    assert used(cluster, "n1") == [(0, 3000, 1)]
+    again = restarted(cluster)
+    assert used(again, "n1") == [(0, 3000, 1)]
+    for one in (cluster, again):
+        one.api.update(node("n1", card(0), card(1)))
+        assert used(one, "n1") == [(0, 3000, 1), (0, 3000, 1)]
+
+
+def on_node(own: Pod, name: str) -> Pod:
+    return replace(own, spec=replace(own.spec, node_name=name))
