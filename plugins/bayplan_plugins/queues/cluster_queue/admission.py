@@ -7,6 +7,7 @@ from copy import copy
 from dataclasses import dataclass, field
 
 from bayplan.api.kueue import KueueWorkload
+from bayplan_plugins.queues.cluster_queue.amounts import column
 from bayplan_plugins.queues.cluster_queue.conditions import (
     Reason,
     evicted,
@@ -37,6 +38,7 @@ from bayplan_plugins.queues.cluster_queue.slices import replacement_message
 from bayplan_plugins.queues.cluster_queue.snapshot import (
     Assumed,
     Placement,
+    Snapshot,
     anywhere,
     unnoticed,
 )
@@ -215,7 +217,7 @@ class Admission:
         snapshot = store.snapshot()
         entries: list[Entry] = []
         refused: list[Entry] = []
-        for entry in self._heads():
+        for entry in self._heads(snapshot):
             (refused if self._refuse(entry) else entries).append(entry)
         ready = self._pods_ready()
         run = Cycle(snapshot, self.settings, self._placement, now, ready, self._assumed)
@@ -234,7 +236,8 @@ class Admission:
                 self.requeue(entry, now, result)
         return result
 
-    def _heads(self) -> Iterator[Entry]:
+    def _heads(self, snapshot: Snapshot) -> Iterator[Entry]:
+        """Take the head of each queue, and those that a strict one does not hold back."""
         store = self.store
         for name in sorted(store.pending):
             if store.inactive_reason(name) is not None:
@@ -242,6 +245,23 @@ class Admission:
             head = store.pending[name].pop()
             if head is not None:
                 yield Entry(head, is_preemptor=store.pending[name].is_preemptor(head.key))
+            if head is not None and store.pending[name].strict:
+                yield from map(Entry, self._beside(head, snapshot))
+
+    def _beside(self, head: WorkloadInfo, snapshot: Snapshot) -> list[WorkloadInfo]:
+        """Return the workloads of a strict queue that share no flavor's quota with any before."""
+        groups = snapshot.queues[head.queue].spec.spec.resource_groups
+        most = {
+            column(flavor.name, resource)
+            for group in groups
+            for flavor in group.flavors
+            for resource in group.covered_resources
+        }
+
+        def takes(info: WorkloadInfo) -> frozenset[str]:
+            return FlavorSearch(info, snapshot, self.settings).columns()
+
+        return self.store.pending[head.queue].pop_beside(head, takes, frozenset(most))
 
     def _refuse(self, entry: Entry) -> bool:
         """Tell whether an entry cannot be nominated, and note why."""

@@ -40,6 +40,12 @@ ALLOWED_FLAVORS = "kueue.x-k8s.io/workload-allowed-resource-flavors"
 """Names the flavors, separated by commas, that a variant of a workload may get."""
 
 Oracle = Callable[[WorkloadInfo, str, float], Way]
+
+
+def _nobody(workload: WorkloadInfo, name: str, amount: float) -> Way:
+    return Way(Possibility.NO_CANDIDATES)
+
+
 """How an amount of a column could be had by preemption."""
 
 _WORST = Way(Possibility.NO_FIT, 2**31)
@@ -74,7 +80,7 @@ class _Group:
 class FlavorSearch:
     """Finds the flavors of one workload.
 
-    :param oracle: asked where quota is there but in use.
+    :param oracle: asked where quota is there but in use; by default nobody can be preempted.
     :param replaced: the workload slice that the workload replaces; it keeps that one's flavors.
     """
 
@@ -83,7 +89,7 @@ class FlavorSearch:
         workload: WorkloadInfo,
         snapshot: Snapshot,
         settings: Settings,
-        oracle: Oracle,
+        oracle: Oracle = _nobody,
         replaced: WorkloadInfo | None = None,
     ) -> None:
         self._workload = workload
@@ -117,6 +123,22 @@ class FlavorSearch:
             self._check_topologies(assignment)
         self._explain(assignment)
         return assignment
+
+    def columns(self) -> frozenset[str]:
+        """Return the columns that the workload may take, whatever is left; none if it has none."""
+        found: set[str] = set()
+        sets = list(self._workload.pod_sets)
+        if "pods" in self._queue.group_of:
+            sets = [_counting_pods(one) for one in sets]
+        for group in self._grouped(sets):
+            for resource in (name for name, amount in group.requests().items() if amount):
+                covered = self._queue.group_of.get(resource)
+                flavors = covered.flavors if covered is not None else ()
+                fitting = [one.name for one in flavors if not self._mismatch(group, one.name)]
+                if not fitting and not (covered is None and self._settings.ignore_undeclared):
+                    return frozenset()
+                found |= {column(name, resource) for name in fitting}
+        return frozenset(found)
 
     def _grouped(self, sets: Sequence[PodSetRequests]) -> list[_Group]:
         groups: dict[str, _Group] = {}

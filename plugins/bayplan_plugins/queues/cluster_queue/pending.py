@@ -2,7 +2,7 @@
 
 A parked workload waits for an event that may make room for it. With BestEffortFIFO a head that
 does not fit is parked, and with it all that are shaped like it; with StrictFIFO it stays
-(Kueue's pkg/cache/queue/cluster_queue.go).
+(Kueue's pkg/cache/queue/cluster_queue.go), and holds back those that may take what it may take.
 """
 
 from __future__ import annotations
@@ -204,6 +204,29 @@ class PendingQueue:
             if one is not None and self._key(one) == key:
                 return self._active.pop(name)
         return None
+
+    def pop_beside(
+        self,
+        head: WorkloadInfo,
+        takes: Callable[[WorkloadInfo], frozenset[str]],
+        most: frozenset[str],
+    ) -> list[WorkloadInfo]:
+        """Take those for the same cycle that may take nothing of what any before them may take.
+
+        :param takes: returns the columns that a workload may take; none for one that nothing suits,
+            which holds back all.
+        :param most: all columns of the queue.
+        """
+        held = takes(head) or most
+        found = []
+        for one in [] if held >= most else self.in_order(self._active.values()):
+            own = takes(one) or most
+            if not own & held:
+                found.append(self._active.pop(one.key))
+            held |= own
+            if held >= most:
+                break
+        return found
 
     def requeue(self, one: WorkloadInfo, why: Requeue, reason: str, now: float) -> bool:
         """Put back a workload that a cycle did not admit; False if it is there already.
