@@ -104,7 +104,8 @@ def combination_of(requests: Amounts) -> frozenset[str]:
     combination = frozenset(_NAMES[name] for name in requests)
     check = _SETS.get(combination)
     if check is None:
-        raise ValueError(f"{', '.join(sorted(requests))} cannot be requested together")
+        how = "together" if len(requests) > 1 else "alone"
+        raise ValueError(f"{', '.join(sorted(requests))} cannot be requested {how}")
     check(requests)
     return combination
 

@@ -92,6 +92,10 @@ DEFAULT_PLUGINS: tuple[tuple[str, int], ...] = (
 """The default profile: kube-scheduler 1.36's plugins and weights, with gangs and gathering."""
 
 
+_WITHOUT_EFFECT = {"DeviceShare": ("allocator", "disableDeviceNUMATopologyAlignment")}
+"""Arguments of Koordinator's plugins that bayplan takes and does not need."""
+
+
 class _Model(pydantic.BaseModel):
     model_config = pydantic.ConfigDict(
         extra="forbid", frozen=True, alias_generator=to_camel, populate_by_name=True
@@ -312,6 +316,9 @@ def _plugin_config(raw: _Profile, document: Document, at: tuple[str | int, ...])
             if theirs.enable_preemption is not None:
                 jobs_may_preempt = theirs.enable_preemption
             name, args = "Gang", {}
+        config.notes += [
+            f"{name}: {key} has no effect" for key in _WITHOUT_EFFECT.get(name, ()) if key in args
+        ]
         if name in config.args:
             raise InputError(f'"{entry.name}" is configured twice', document.where(where))
         config.args[name], config.at[name] = args, where

@@ -18,6 +18,8 @@ from bayplan.snapshot import Snapshot
 from bayplan_plugins.device_share.columns import CardColumns
 from bayplan_plugins.device_share.contracts import CONTRACTS
 from bayplan_plugins.device_share.held import HeldCards
+from bayplan_plugins.device_share.koordinator.contract import KoordinatorCards
+from bayplan_plugins.device_share.koordinator.settings import KoordinatorArgs
 from bayplan_plugins.shared.cards.contract import CardContract, CardRequest, CardSource, NodeCards
 from bayplan_plugins.shared.cards.namespace_use import NamespaceUse
 from bayplan_plugins.shared.gpus.ledger import GpuLedger
@@ -54,6 +56,12 @@ class CardLedger:
                 contract.follow(self.refresh)
         for pod, node in snapshot.placed.values():
             self._on_pod(pod, node, True)
+
+    def configure(self, args: KoordinatorArgs) -> None:
+        """Set the arguments of Koordinator's contract."""
+        for contract in self.contracts:
+            if isinstance(contract, KoordinatorCards):
+                contract.use(args)
 
     # What pods request -----------------------------------------------------------------------
 
@@ -240,6 +248,7 @@ class CardLedger:
         """Read which cards a node has; what pods hold of those that stay is kept."""
         before = self._nodes.get(name)
         contract, cards = self._offer(name, node)
+        self._gpus.leave(name, isinstance(contract, KoordinatorCards))
         if contract is None or not cards:
             self._nodes.pop(name, None)
             return

@@ -13,12 +13,12 @@ import numpy as np
 
 from bayplan import (
     SKIP,
-    Args,
     ClusterEvent,
     CycleState,
     Handle,
     NodeRow,
     NodeView,
+    Normalize,
     Plugin,
     PodInfo,
     Preparation,
@@ -27,11 +27,20 @@ from bayplan import (
     Reject,
     hookimpl,
 )
-from bayplan.plugin.hookspecs import BoolColumn, IntColumn
+from bayplan.plugin.base import Skip
+from bayplan.plugin.hookspecs import BoolColumn, FloatColumn, IntColumn
 from bayplan_plugins.device_share.columns import CardArrays
 from bayplan_plugins.device_share.fit import fitting, slots_of
+from bayplan_plugins.device_share.koordinator.settings import KoordinatorArgs
 from bayplan_plugins.device_share.ledger import CardLedger
-from bayplan_plugins.shared.cards.contract import CardContract, CardRequest, Choice, Written
+from bayplan_plugins.shared.cards.contract import (
+    CardContract,
+    CardRequest,
+    Choice,
+    RoomContract,
+    ScoringContract,
+    Written,
+)
 
 __all__ = ["DeviceShare", "DeviceShareArgs"]
 
@@ -39,8 +48,8 @@ __all__ = ["DeviceShare", "DeviceShareArgs"]
 _MOST_REQUESTS = 64
 
 
-class DeviceShareArgs(Args):
-    """Arguments of DeviceShare."""
+class DeviceShareArgs(KoordinatorArgs):
+    """Arguments of DeviceShare: Koordinator's. Of several profiles, the last one's count."""
 
 
 class DeviceShare(Plugin[DeviceShareArgs]):
@@ -48,11 +57,14 @@ class DeviceShare(Plugin[DeviceShareArgs]):
 
     Args = DeviceShareArgs
     reads = Reads.NODE | Reads.PODS
+    normalize_scores = Normalize.MAX
     requeue_on = ClusterEvent.NODE | ClusterEvent.POD_REMOVED | ClusterEvent.OBJECT_CHANGED
 
     def __init__(self, args: DeviceShareArgs, handle: Handle) -> None:
         super().__init__(args, handle)
         self._ledger = handle.snapshot.shared(CardLedger, CardLedger)
+        if args != DeviceShareArgs():
+            self._ledger.configure(args)
         self._choices: OrderedDict[CardRequest, dict[str, tuple[int, Choice]]] = OrderedDict()
 
     @hookimpl
@@ -144,6 +156,32 @@ class DeviceShare(Plugin[DeviceShareArgs]):
                 )
         return most
 
+    # Which is best ---------------------------------------------------------------------------
+
+    @hookimpl
+    def pre_score(self, pod: PodInfo) -> Skip | None:
+        """Skip pods whose contracts prefer no node."""
+        named = self._ledger.requests(pod)
+        scoring = (one for one in self._ledger.contracts if one.name in named)
+        return None if any(isinstance(one, ScoringContract) for one in scoring) else SKIP
+
+    @hookimpl
+    def score(self, pod: PodInfo, nodes: NodeView) -> FloatColumn:
+        """Score nodes by their contracts; nodes of contracts that prefer none have 0."""
+        scores = np.zeros(len(nodes))
+        codes = nodes.pick(self._ledger.codes())
+        names = self.handle.snapshot.nodes.names
+        for name, request in self._ledger.requests(pod).items():
+            contract = self._ledger.contracts[self._ledger.code_of[name]]
+            if not isinstance(contract, ScoringContract):
+                continue
+            for place in np.flatnonzero(codes == self._ledger.code_of[name]).tolist():
+                row = place if nodes.rows is None else nodes.rows[place]
+                state = self._ledger.state(names[row], pod.uid)
+                if state is not None:
+                    scores[place] = contract.score(request, state)
+        return scores
+
     # On the node -----------------------------------------------------------------------------
 
     def _choice(self, pod: PodInfo, request: CardRequest, node: str) -> Choice:
@@ -152,8 +190,14 @@ class DeviceShare(Plugin[DeviceShareArgs]):
         assert state is not None, "the node has cards"
         return contract.choose(pod, request, state)
 
+    def _room(self, pod: PodInfo, request: CardRequest, node: str) -> Choice:
+        contract, state = self._ledger.contract(node), self._ledger.state(node, pod.uid)
+        if not isinstance(contract, RoomContract) or state is None:
+            return self._choice(pod, request, node)
+        return contract.room(pod, request, state)
+
     def _known_choice(self, pod: PodInfo, request: CardRequest, node: str) -> Choice:
-        """Return the choice for a pod that is not on the node; computed once for each state."""
+        """Return whether a node takes a pod that is not on it; computed once for each state."""
         version = self._ledger.version(node)
         known = self._choices.setdefault(request, {})
         self._choices.move_to_end(request)
@@ -161,7 +205,7 @@ class DeviceShare(Plugin[DeviceShareArgs]):
             self._choices.popitem(last=False)
         found = known.get(node)
         if found is None or found[0] != version:
-            found = known[node] = version, self._choice(pod, request, node)
+            found = known[node] = version, self._room(pod, request, node)
         return found[1]
 
     def _own(self, pod: PodInfo, node: str) -> tuple[CardContract, CardRequest] | None:

@@ -6,7 +6,7 @@ the details of shares.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from bayplan import PodInfo
 from bayplan.api import KoordinatorDevice, Node
@@ -51,10 +51,21 @@ class KoordinatorCards:
 
     def __init__(self, snapshot: Snapshot, args: KoordinatorArgs | None = None) -> None:
         self._snapshot = snapshot
-        self._use(args or KoordinatorArgs())
+        self.use(args or KoordinatorArgs())
         self._read_templates: tuple[ConfigMap | None, Templates] = (None, {})
 
-    def _use(self, args: KoordinatorArgs) -> None:
+    def follow(self, changed: Callable[[str | None], None]) -> None:
+        """Call ``changed(node)`` when a node's Device object changes."""
+
+        def report(old: KoordinatorDevice | None, new: KoordinatorDevice | None) -> None:
+            found = new or old
+            if found is not None:
+                changed(found.key)
+
+        self._snapshot.on_object(KoordinatorDevice, report)
+
+    def use(self, args: KoordinatorArgs) -> None:
+        """Set the arguments."""
         self._args = args
         self._scorer = args.scorer
 
@@ -80,6 +91,8 @@ class KoordinatorCards:
         if request is None:
             return None
         implicit = OWN_RESOURCES.isdisjoint(pod.requests) and request.wishes.empty
+        if implicit and not self._snapshot.objects(KoordinatorDevice):
+            return None
         if request.gpus is None:
             return CardRequest(self.name, 0, detail=request, implicit=implicit)
         amounts = dict(request.gpus.amounts)
@@ -146,7 +159,7 @@ class KoordinatorCards:
         )
 
     def score(self, request: CardRequest, node: NodeCards) -> int:
-        """Return the score of a node by its scoring strategy; the sum over types of devices."""
+        """Return the score of a node by the scoring strategy; the sum over types of devices."""
         wanted = request.detail
         assert isinstance(wanted, DeviceRequest), "a request of this contract"
         inventory = inventory_of(node)
@@ -166,29 +179,24 @@ class KoordinatorCards:
 
     # Binding ---------------------------------------------------------------------------------
 
-    def locked(self, node: Node, cards: Sequence[Card], now: float) -> str:
-        """Return why a node takes no pod with GPUs at the moment; "" if it does.
-
-        :param now: the time in seconds since 1970.
-        """
-        return lock_problem(node.metadata.annotations, _vendor(cards), now)
-
     def written(
         self, pod: PodInfo, node: Node, cards: Sequence[Card], own: Sequence[Share], now: float
     ) -> Written:
         """Return the pod's devices in its annotation, and what the vendor's device plugin reads."""
+        vendor = _vendor(cards)
         by_index = {card.index: card for card in cards}
         allocations = [allocation_of(one, by_index.get(one.card)) for one in own]
         told = tell(
             (pod.namespace, pod.name),
             pod.labels,
             node.metadata.name,
-            _vendor(cards),
+            vendor,
             [one for one in allocations if one is not None],
             now,
         )
+        problem = lock_problem(node.metadata.annotations, (pod.namespace, pod.name), vendor, now)
         lock = (PatchAnnotations(Node, node.metadata.name, told.node),) if told.node else ()
-        return Written(told.annotations, told.labels, lock)
+        return Written(told.annotations, told.labels, lock, problem)
 
     # Templates -------------------------------------------------------------------------------
 

@@ -109,18 +109,22 @@ def gpu_minors(gpus: Sequence[Allocation]) -> str:
     return ",".join(str(one.minor) for one in gpus)
 
 
-def lock_problem(annotations: Mapping[str, str], vendor: str, now: float) -> str:
+def lock_problem(
+    annotations: Mapping[str, str], pod: tuple[str, str], vendor: str, now: float
+) -> str:
     """Return why a node is locked for another pod; "" if it is not.
 
     A lock that is older than five minutes, or says no time, was left behind and does not count.
 
     :param annotations: those of the node.
+    :param pod: the namespace and name of the pod that is to be bound.
     """
     text = annotations.get(_LOCKS.get(vendor, ""), "")
-    since = timestamp(text.partition(",")[0])
-    if not since or now - since > _LOCK_SECONDS:
+    when, *holder = text.split(",")
+    since = timestamp(when)
+    if not since or now - since > _LOCK_SECONDS or holder[:2] == list(pod):
         return ""
-    return f"the device plugin has not yet seen the pod {'/'.join(text.split(',')[1:3])}"
+    return f"the node's device plugin has not yet seen the pod {'/'.join(holder[:2])}"
 
 
 def _huawei(binding: _Binding) -> dict[str, str]:

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 import pydantic
-import pydantic.alias_generators
 
+from bayplan import Args
 from bayplan.dialects.koordinator_requests import NPU_CORE
 from bayplan.dialects.koordinator_templates import Templates, read_templates
 from bayplan_plugins.device_share.koordinator.scoring import DEFAULT_WEIGHTS, Scorer
@@ -15,30 +15,21 @@ from bayplan_plugins.device_share.koordinator.scoring import DEFAULT_WEIGHTS, Sc
 __all__ = ["KoordinatorArgs", "ScoringStrategy", "TemplatesConfig", "WeightedResource"]
 
 
-class _Part(pydantic.BaseModel):
-    model_config = pydantic.ConfigDict(
-        extra="forbid",
-        frozen=True,
-        alias_generator=pydantic.alias_generators.to_camel,
-        populate_by_name=True,
-    )
-
-
-class WeightedResource(_Part):
+class WeightedResource(Args):
     """A resource and its weight among the others."""
 
     name: str
     weight: int = pydantic.Field(default=1, ge=1, le=100)
 
 
-class ScoringStrategy(_Part):
+class ScoringStrategy(Args):
     """How nodes, and devices that are equally near, are scored."""
 
     type: Literal["LeastAllocated", "MostAllocated"] = "LeastAllocated"
     resources: tuple[WeightedResource, ...] = ()
 
 
-class TemplatesConfig(_Part):
+class TemplatesConfig(Args):
     """Where templates for parts of a card are, and which resources need one."""
 
     config_map_namespace: str = "koordinator-system"
@@ -46,7 +37,7 @@ class TemplatesConfig(_Part):
     matched_resources: tuple[str, ...] = (NPU_CORE,)
 
 
-class KoordinatorArgs(_Part):
+class KoordinatorArgs(Args):
     """The arguments of Koordinator's DeviceShare (pkg/scheduler/apis/config, v1.8).
 
     ``allocator`` and ``disableDeviceNUMATopologyAlignment`` have no effect.

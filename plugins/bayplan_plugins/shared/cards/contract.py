@@ -11,7 +11,16 @@ from bayplan.api import Node
 from bayplan.api.cards import WHOLE, Card, CardUse, Share
 from bayplan.cluster.protocol import Write
 
-__all__ = ["CardContract", "CardRequest", "CardSource", "Choice", "NodeCards", "Written"]
+__all__ = [
+    "CardContract",
+    "CardRequest",
+    "CardSource",
+    "Choice",
+    "NodeCards",
+    "RoomContract",
+    "ScoringContract",
+    "Written",
+]
 
 
 @dataclass(frozen=True)
@@ -113,3 +122,19 @@ class CardSource(Protocol):
 
     def follow(self, changed: Callable[[str | None], None]) -> None:
         """Call ``changed(node)`` when a node's cards have to be read again; None stands for all."""
+
+
+@runtime_checkable
+class RoomContract(CardContract, Protocol):
+    """A contract that knows a cheaper way than to choose to tell whether a node takes a pod."""
+
+    def room(self, pod: PodInfo, request: CardRequest, node: NodeCards) -> Choice:
+        """Return some of the shares that a pod would get, or why it gets none."""
+
+
+@runtime_checkable
+class ScoringContract(CardContract, Protocol):
+    """A contract that prefers some nodes to others."""
+
+    def score(self, request: CardRequest, node: NodeCards) -> float:
+        """Return a node's score, 0 or more; higher is better."""

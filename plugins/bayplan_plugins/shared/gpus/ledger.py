@@ -106,6 +106,7 @@ class GpuLedger:
         self._states: list[GpuState] = []
         self._code_of: dict[tuple[bytes, tuple[int, ...]], int] = {}
         self._listeners: list[Callable[[str], None]] = []
+        self._left: set[str] = set()
         snapshot.on_pod(self._on_pod)
         snapshot.on_object(NodeResourceTopology, self._on_report)
         self._devices.devices.on_change(self._on_devices)
@@ -246,6 +247,13 @@ class GpuLedger:
             gpus.shared = shared
             self._held_changed(name, gpus)
 
+    def leave(self, name: str, left: bool) -> None:
+        """Leave the GPUs of a node to a plugin that chooses whole ones by rules of its own."""
+        if left != (name in self._left):
+            self._left.symmetric_difference_update((name,))
+            self._sources.pop(name, None)
+            self._codes.touch(name)
+
     def on_change(self, listener: Callable[[str], None]) -> None:
         """Call ``listener`` with the name of each node whose free GPUs changed."""
         self._listeners.append(listener)
@@ -309,7 +317,7 @@ class GpuLedger:
         machine = self.machines.of(node)
         self._snapshot.set_problem(name, _TOPOLOGY, _problem(node, machine))
         known = self._nodes.get(name)
-        if isinstance(machine, str) or not _plugin_gpus(node):
+        if isinstance(machine, str) or not _plugin_gpus(node) or name in self._left:
             if self._nodes.pop(name, None) is not None:
                 self._devices.usage.set_unclaimed(name, frozenset())
             return
