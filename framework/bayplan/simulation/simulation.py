@@ -40,7 +40,12 @@ __all__ = ["Progress", "Simulation", "TimelineEntry", "resource_use"]
 _MOST_NAMED = 4
 _STEPS_PER_REPORT = 64
 _RECORDS_PER_BATCH = 10_000
-_TOLD = ("bayplan.dev/", "gpu.topology/")
+_TOLD = (
+    "bayplan.dev/",
+    "gpu.topology/",
+    "scheduling.koordinator.sh/device-allocated",
+    "scheduling.koordinator.sh/gpu-minors",
+)
 _DEFAULT_HORIZON = 600.0
 """Virtual seconds after which a simulation ends by itself; long enough for every backoff."""
 

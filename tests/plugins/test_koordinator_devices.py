@@ -1,0 +1,403 @@
+"""GPUs, NICs and FPGAs of Koordinator's Device objects, shared and taken together."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+from koordinator_builders import allocated, device, devices, gpu, machine, minors, nic, node, pod
+
+from bayplan.api import ApiObject, Node, Pod
+from bayplan.api.configmap import ConfigMap
+from bayplan.api.meta import ObjectMeta
+from bayplan.profiles.loading import default_profiles
+from bayplan.scheduler.scheduler import Scheduler
+from bayplan.testing import Cluster, assert_pending, assert_placed, scores
+from bayplan_plugins.device_share import DeviceShare
+from bayplan_plugins.device_share.ledger import CardLedger
+
+JOINT = {"deviceTypes": ["gpu", "rdma"], "requiredScope": "SamePCIe"}
+FUNCTIONS = {"rdma": {"vfSelector": {"matchLabels": {"type": "general"}}}}
+TEMPLATES = """
+huawei-Ascend-310P:
+  vir01: {koordinator.sh/gpu-memory: 3Gi, huawei.com/npu-core: 1, huawei.com/npu-cpu: 1}
+  vir02: {koordinator.sh/gpu-memory: 6Gi, huawei.com/npu-core: 2, huawei.com/npu-cpu: 2}
+"""
+
+
+def scheduled(*objects: ApiObject, **options: Any) -> Cluster:
+    cluster = Cluster(objects, **options)
+    cluster.schedule()
+    return cluster
+
+
+def change(cluster: Cluster, new: ApiObject) -> None:
+    cluster.api.update(new)
+    cluster.api.deliver()
+
+
+def told(cluster: Cluster, name: str) -> dict[str, str]:
+    found = cluster.api.get(Pod, f"default/{name}")
+    assert found is not None
+    return found.metadata.annotations
+
+
+# Shares ------------------------------------------------------------------------------------------
+
+
+def test_half_a_card_is_written_with_the_memory_that_it_is() -> None:
+    cluster = scheduled(*machine(), pod("a", {"gpu-core": 50, "gpu-memory-ratio": 50}))
+    assert allocated(cluster, "a") == {
+        "gpu": [
+            {
+                "minor": 0,
+                "id": "GPU-0",
+                "resources": {
+                    "koordinator.sh/gpu-core": "50",
+                    "koordinator.sh/gpu-memory": "40Gi",
+                    "koordinator.sh/gpu-memory-ratio": "50",
+                },
+            }
+        ]
+    }
+    assert told(cluster, "a")["scheduling.koordinator.sh/gpu-minors"] == "0"
+
+
+def test_shares_do_not_exceed_a_card_in_either_compute_or_memory() -> None:
+    cluster = scheduled(
+        node("n1", gpus=1),
+        devices("n1", gpu(0, pcie="0")),
+        pod("a", {"gpu-core": 60, "gpu-memory-ratio": 20}),
+        pod("b", {"gpu-core": 60, "gpu-memory-ratio": 20}),
+        pod("c", {"gpu-core": 20, "gpu-memory-ratio": 90}),
+        pod("d", {"gpu-core": 40, "gpu-memory-ratio": 80}),
+    )
+    assert_placed(cluster, a="n1", d="n1")
+    for name in "bc":
+        assert_pending(cluster, name, "0/1 nodes are available")
+
+
+def test_several_shared_cards_get_equal_parts() -> None:
+    cluster = scheduled(*machine(), pod("a", {"gpu.shared": 2, "gpu-memory": 32 * 2**30}))
+    assert [one["resources"] for one in allocated(cluster, "a")["gpu"]] == [
+        {"koordinator.sh/gpu-memory": "16Gi", "koordinator.sh/gpu-memory-ratio": "20"}
+    ] * 2
+
+
+def test_a_share_goes_where_cards_are_in_use_and_a_whole_card_where_none_is() -> None:
+    cluster = scheduled(
+        *machine(),
+        pod("a", {"gpu-core": 50, "gpu-memory-ratio": 50}),
+        pod("b", {"gpu-core": 30, "gpu-memory-ratio": 30}),
+        pod("c", {"nvidia.com/gpu": 2}),
+        plugins={"DeviceShare": {"scoringStrategy": {"type": "MostAllocated"}}},
+    )
+    assert minors(cluster, "a") == minors(cluster, "b") == [0]
+    assert minors(cluster, "c") == [2, 3]
+
+
+@pytest.mark.parametrize(
+    ("requests", "message"),
+    [
+        ({"gpu-core": 50}, "koordinator.sh/gpu-core cannot be requested alone"),
+        ({"gpu": 150}, "koordinator.sh/gpu: expected up to 100, or a multiple of 100, got 150"),
+        ({"gpu.shared": 2, "gpu-memory-ratio": 101}, "for each of 2 shared GPUs, all alike"),
+        ({"gpu": 100, "nvidia.com/gpu": 1}, "cannot be requested together"),
+    ],
+)
+def test_a_request_that_no_card_can_meet_says_what_was_expected(
+    requests: dict[str, int], message: str
+) -> None:
+    cluster = scheduled(*machine(), pod("a", requests))
+    assert_pending(cluster, "a", message)
+
+
+def test_an_annotation_that_cannot_be_read_is_named() -> None:
+    cluster = scheduled(*machine(), pod("a", {"gpu": 100}, device_allocate_hint={"gpu": {"x": 1}}))
+    assert_pending(
+        cluster, "a", 'scheduling.koordinator.sh/device-allocate-hint: $.gpu: "x" is not supported'
+    )
+
+
+# Restarts, and Devices that change -----------------------------------------------------------
+
+
+def test_a_new_scheduler_reads_back_what_pods_hold() -> None:
+    first = scheduled(
+        *machine(),
+        pod("a", {"gpu-core": 50, "gpu-memory-ratio": 50}),
+        pod("b", {"nvidia.com/gpu": 2, "rdma": 1}, **_joint()),
+    )
+    before = first.snapshot.shared(CardLedger, CardLedger).state("n1")
+    again = Scheduler(first.api, default_profiles())
+    first.api.deliver()
+    again.snapshot.sync()
+    assert again.snapshot.shared(CardLedger, CardLedger).state("n1") == before
+
+
+def test_an_allocation_that_cannot_be_read_is_reported_with_its_place() -> None:
+    bad = pod("a", {"gpu": 100}, device_allocated={"gpu": [{"minor": -1}]})
+    spec = msgspec.structs.replace(bad.spec, node_name="n1")
+    cluster = scheduled(*machine(), msgspec.structs.replace(bad, spec=spec))
+    cluster.snapshot.shared(CardLedger, CardLedger).state("n1")
+    problems = cluster.snapshot.problems
+    assert [text for (where, _), text in problems.items() if where == "n1"] == [
+        "annotation scheduling.koordinator.sh/device-allocated: $.gpu[0].minor: "
+        "expected a number from 0 to 2147483647"
+    ]
+
+
+def test_a_card_that_is_no_longer_healthy_takes_no_pod() -> None:
+    cluster = Cluster([node("n1", gpus=2), devices("n1", gpu(0), gpu(1))])
+    change(cluster, devices("n1", gpu(0, health=False), gpu(1)))
+    cluster.add(pod("a", {"gpu": 100}), pod("b", {"gpu": 100}))
+    cluster.schedule()
+    assert minors(cluster, "a") == [1]
+    assert_pending(cluster, "b", "Insufficient free cards")
+
+
+def test_a_card_that_vanishes_with_shares_on_it_gives_its_pods_no_room_elsewhere() -> None:
+    cluster = scheduled(
+        node("n1", gpus=2), devices("n1", gpu(0, "0"), gpu(1, "0")), pod("a", {"gpu": 100})
+    )
+    change(cluster, devices("n1", gpu(1, "0")))
+    cluster.add(pod("b", {"gpu": 100}), pod("c", {"gpu": 100}))
+    cluster.schedule()
+    assert minors(cluster, "b") == [1]
+    assert "c" not in cluster.placements()
+
+
+def test_a_node_without_a_device_object_has_no_shares() -> None:
+    cluster = scheduled(node("n1"), pod("a", {"gpu-core": 50, "gpu-memory-ratio": 50}))
+    assert_pending(cluster, "a", "no cards for shares by koordinator")
+
+
+def test_a_device_object_with_one_minor_twice_is_reported() -> None:
+    cluster = scheduled(node("n1"), devices("n1", gpu(0), gpu(0)), pod("a", {"gpu": 100}))
+    assert "a" not in cluster.placements()
+    assert any(
+        "Device n1: $.spec.devices[1].minor: 0 is not the only gpu so named" in text
+        for text in cluster.snapshot.problems.values()
+    )
+
+
+# GPUs and NICs together ----------------------------------------------------------------------
+
+
+def _joint(**hints: Any) -> dict[str, Any]:
+    return {"device_joint_allocate": JOINT, "device_allocate_hint": {**FUNCTIONS, **hints}}
+
+
+def test_a_nic_is_taken_at_the_switch_of_the_gpus_with_a_function_of_its_own() -> None:
+    cluster = scheduled(
+        *machine(),
+        pod("a", {"nvidia.com/gpu": 2, "rdma": 1}, **_joint()),
+        pod("b", {"nvidia.com/gpu": 2, "rdma": 1}, **_joint()),
+    )
+    assert minors(cluster, "a") == [0, 1]
+    assert allocated(cluster, "a")["rdma"] == [
+        {
+            "minor": 1,
+            "resources": {"koordinator.sh/rdma": "1"},
+            "extension": {"vfs": [{"busID": "0000:01:00.0"}]},
+        }
+    ]
+    assert minors(cluster, "b") == [2, 3]
+    assert minors(cluster, "b", "rdma") == [2]
+
+
+def test_a_function_is_given_to_one_pod_only() -> None:
+    pods = [pod(f"p{n}", {"rdma": 1}, device_allocate_hint=FUNCTIONS) for n in range(3)]
+    shared = nic(1, "0", functions=2)
+    cluster = scheduled(node("n1"), devices("n1", gpu(0, "0"), shared), *pods)
+    found = [allocated(cluster, f"p{n}")["rdma"][0]["extension"]["vfs"] for n in range(2)]
+    assert found == [[{"busID": "0000:01:00.0"}], [{"minor": 1, "busID": "0000:01:00.1"}]]
+    assert_pending(cluster, "p2", "Insufficient rdma devices")
+
+
+def test_a_function_comes_back_with_the_end_of_its_pod() -> None:
+    cluster = scheduled(
+        node("n1"),
+        devices("n1", gpu(0, "0"), nic(1, "0", functions=1)),
+        pod("a", {"rdma": 1}, device_allocate_hint=FUNCTIONS),
+    )
+    cluster.remove("a")
+    cluster.add(pod("b", {"rdma": 1}, device_allocate_hint=FUNCTIONS))
+    assert_placed(cluster, b=cluster.schedule()["b"])
+    assert allocated(cluster, "b")["rdma"][0]["extension"] == {"vfs": [{"busID": "0000:01:00.0"}]}
+
+
+def test_all_nics_are_taken_where_the_pod_applies_for_all() -> None:
+    hint = {"rdma": {"allocateStrategy": "ApplyForAll"}}
+    cluster = scheduled(*machine(), pod("a", {"rdma": 10}, device_allocate_hint=hint))
+    assert minors(cluster, "a", "rdma") == [1, 2, 3, 4]
+
+
+def test_a_scope_that_is_too_narrow_keeps_the_pod_pending() -> None:
+    hint = {"gpu": {"requiredTopologyScope": "PCIe"}}
+    cluster = scheduled(*machine(), pod("a", {"nvidia.com/gpu": 4}, device_allocate_hint=hint))
+    assert_pending(cluster, "a", "Insufficient Topology Scoped GPU Devices")
+
+
+# Groups of GPUs ------------------------------------------------------------------------------
+
+
+def _hopper(policy: str) -> list[ApiObject]:
+    labels = {
+        "node.koordinator.sh/gpu-model": "H800",
+        "node.koordinator.sh/gpu-partition-policy": policy,
+    }
+    return machine(node_labels=labels)
+
+
+def test_honoured_groups_refuse_a_number_of_gpus_that_no_group_has() -> None:
+    cluster = scheduled(*_hopper("Honor"), pod("a", {"nvidia.com/gpu": 3}))
+    assert_pending(cluster, "a", "node(s) Unsupported number of GPU requests")
+
+
+def test_preferred_groups_give_way() -> None:
+    cluster = scheduled(*_hopper("Prefer"), pod("a", {"nvidia.com/gpu": 3}))
+    assert minors(cluster, "a") == [0, 1, 2]
+
+
+def test_a_small_group_leaves_the_large_ones_whole() -> None:
+    pods = [pod("a", {"nvidia.com/gpu": 1}), pod("b", {"nvidia.com/gpu": 4})]
+    cluster = scheduled(*_hopper("Honor"), *pods, pod("c", {"nvidia.com/gpu": 1}))
+    assert [minors(cluster, name) for name in "abc"] == [[0], [4, 5, 6, 7], [1]]
+
+
+def test_the_groups_of_a_device_come_best_score_first() -> None:
+    groups = [
+        {"minors": [0, 1], "allocationScore": 1},
+        {"minors": [2, 5], "allocationScore": 9},
+    ]
+    text = {"scheduling.koordinator.sh/gpu-partitions": json.dumps({"2": groups})}
+    spec = {"allocatePolicy": "Restricted"}
+    wish = {"nvidia.com/gpu": 2}
+    cluster = scheduled(
+        *machine(annotations=text),
+        pod("a", wish, gpu_partition_spec=spec),
+        pod("b", wish, gpu_partition_spec=spec),
+        pod("c", wish, gpu_partition_spec={}),
+    )
+    assert minors(cluster, "a") == [2, 5]
+    assert_pending(cluster, "b", "Insufficient Partitioned GPU Devices")
+    assert minors(cluster, "c") == [0, 1]
+
+
+# Nodes ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("strategy", "expected"), [("LeastAllocated", "n2"), ("MostAllocated", "n1")]
+)
+def test_nodes_are_scored_by_the_scoring_strategy(strategy: str, expected: str) -> None:
+    cluster = Cluster([*machine("n1"), *machine("n2")])
+    share = {"gpu-core": 50, "gpu-memory-ratio": 50}
+    taken = pod("a", share)
+    spec = msgspec.structs.replace(taken.spec, node_selector={"kubernetes.io/hostname": "n1"})
+    cluster.add(msgspec.structs.replace(taken, spec=spec))
+    cluster.schedule()
+    args = {"scoringStrategy": {"type": strategy}}
+    found = scores(DeviceShare, pod("b", share), cluster, args)
+    assert max(found, key=lambda name: found[name]) == expected
+
+
+# What device plugins are told ----------------------------------------------------------------
+
+
+def _vendor(vendor: str, *found: Any, **labels: str) -> list[ApiObject]:
+    own = {"node.koordinator.sh/gpu-vendor": vendor, **labels}
+    resources: dict[str, Any] = {"huawei.com/npu-core": 64, "huawei.com/npu-cpu": 56}
+    return [node("n1", **resources), devices("n1", *found, labels=own)]
+
+
+def _npus(count: int) -> list[Any]:
+    resources = {
+        "huawei.com/npu-core": "8",
+        "huawei.com/npu-cpu": "7",
+        "koordinator.sh/gpu-memory": "24Gi",
+        "koordinator.sh/gpu-memory-ratio": "100",
+    }
+    return [device("gpu", n, resources, str(n), 0) for n in range(count)]
+
+
+def test_a_part_of_an_npu_is_cut_after_a_template() -> None:
+    model = {"node.koordinator.sh/gpu-model": "Ascend-310P"}
+    templates = ConfigMap(
+        ObjectMeta(name="gpu-shared-resource-templates", namespace="koordinator-system"),
+        {"data.yaml": TEMPLATES},
+    )
+    share = {
+        "gpu.shared": 1,
+        "gpu-memory": 6 * 2**30,
+        "huawei.com/npu-core": 2,
+        "huawei.com/npu-cpu": 2,
+    }
+    cluster = scheduled(
+        *_vendor("huawei", *_npus(2), **model),
+        templates,
+        pod("a", share),
+        pod("b", {**share, "huawei.com/npu-core": 3}),
+    )
+    (got,) = allocated(cluster, "a")["gpu"]
+    assert got["extension"] == {"gpuSharedResourceTemplate": "vir02"}
+    assert got["resources"]["koordinator.sh/gpu-memory-ratio"] == "25"
+    assert told(cluster, "a")["huawei.com/npu-core"] == "0-vir02"
+    assert_pending(cluster, "b", "no template for shared GPUs has exactly these amounts")
+
+
+def test_whole_npus_are_told_by_their_minors() -> None:
+    cluster = scheduled(
+        *_vendor("huawei", *_npus(2)),
+        pod("a", {"huawei.com/npu-core": 16, "gpu-memory-ratio": 200}),
+    )
+    assert told(cluster, "a")["huawei.com/npu-core"] == "0,1"
+
+
+def test_cambricon_gets_its_profile_and_a_lock_that_keeps_the_next_pod_away() -> None:
+    share = {"gpu.shared": 1, "gpu-core": 25, "gpu-memory": 2**30}
+    cluster = scheduled(*_vendor("cambricon", gpu(0, "0")), pod("a", share), pod("b", share))
+    assert told(cluster, "a")["CAMBRICON_DSMLU_PROFILE"] == "0_25_4"
+    found = cluster.api.get(Node, "n1")
+    assert found is not None
+    assert found.metadata.annotations["cambricon.com/dsmlu.lock"].endswith("Z,default,a")
+    assert_pending(cluster, "b", "the node's device plugin has not yet seen the pod default/a")
+    assert "b" in cluster.advance(700), "a lock that nobody removes is broken"
+
+
+def test_cambricon_cannot_share_several_cards_with_one_pod() -> None:
+    cluster = scheduled(
+        *_vendor("cambricon", gpu(0, "0"), gpu(1, "0")), pod("a", {"nvidia.com/gpu": 2})
+    )
+    assert_pending(cluster, "a", "Cambricon's device plugin cannot share several cards")
+
+
+def test_metax_gets_the_uuids_of_its_cards() -> None:
+    share = {"gpu.shared": 1, "gpu-core": 50, "gpu-memory-ratio": 50}
+    cluster = scheduled(*_vendor("metax", gpu(0, "0", memory="64Gi")), pod("a", share))
+    text = told(cluster, "a")["metax-tech.com/gpu-devices-allocated"]
+    assert json.loads(text) == [[{"uuid": "GPU-0", "compute": 50, "vRam": 32768}]]
+
+
+# Profiles ------------------------------------------------------------------------------------
+
+
+def test_koordinators_arguments_load_as_they_are() -> None:
+    arguments = {
+        "allocator": "default",
+        "disableDeviceNUMATopologyAlignment": True,
+        "scoringStrategy": {
+            "type": "MostAllocated",
+            "resources": [{"name": "koordinator.sh/gpu-memory-ratio", "weight": 2}],
+        },
+        "gpuSharedResourceTemplatesConfig": {
+            "configMapNamespace": "x",
+            "configMapName": "y",
+            "matchedResources": ["huawei.com/npu-core"],
+        },
+    }
+    cluster = scheduled(*machine(), pod("a", {"gpu": 100}), plugins={"DeviceShare": arguments})
+    assert_placed(cluster, a="n1")
