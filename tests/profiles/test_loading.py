@@ -52,8 +52,10 @@ def test_the_default_weights_are_those_of_kube_scheduler() -> None:
         "NodeResourcesFit": 1,
         "NodeResourcesBalancedAllocation": 1,
         "ImageLocality": 1,
-        # Bayplan's own; they score pods that ask for it, pods with GPUs, and elastic jobs.
+        # Bayplan's own; they score pods that ask for it, pods with GPUs or shares of GPUs, and
+        # elastic jobs.
         "Resizer": 20,
+        "DeviceShare": 1,
         "NetworkNear": 1,
         "GPUTopology": 2,
     }
