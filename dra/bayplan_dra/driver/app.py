@@ -22,6 +22,7 @@ from bayplan_dra.driver.kubelet.services import (
 )
 from bayplan_dra.driver.kubelet.sockets import Sockets
 from bayplan_dra.driver.prepare.edits import DeviceFiles
+from bayplan_dra.driver.prepare.partitions import InstanceMaker
 from bayplan_dra.driver.prepare.preparer import ClaimApi, Folders, Preparer
 from bayplan_dra.driver.publish.devices import DRIVER, NodeInventory
 from bayplan_dra.driver.publish.health import HealthTracker
@@ -62,6 +63,7 @@ class NodeDriver:
         waits for 45 s, and after a failure tries again only after 60 to 90 s.
     :param abandoned_seconds: after which a device is taken from a claim that is gone, but that the
         kubelet has not unprepared; less than ``patience_seconds``, so that a call may wait for it.
+    :param instances: makes MIG instances; None for a simulated machine.
     :ivar registered: set while the kubelet knows the driver.
     :ivar registration_error: why the kubelet did not register the driver; "" for no error.
     """
@@ -77,6 +79,7 @@ class NodeDriver:
     resync_seconds: float = _RESYNC_SECONDS
     patience_seconds: float = _PATIENCE_SECONDS
     abandoned_seconds: float = _ABANDONED_SECONDS
+    instances: InstanceMaker | None = None
 
     def __post_init__(self) -> None:
         self.registered = threading.Event()
@@ -113,6 +116,7 @@ class NodeDriver:
             write_topology_file(self.inventory.machine, own),
             plugin_pods.holders,
             self.abandoned_seconds,
+            self.instances,
         )
         for text in preparer.recover():
             log.error("cannot recover a prepared claim: %s", text)

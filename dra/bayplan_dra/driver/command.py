@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from bayplan_dra.driver.kubelet.sockets import Sockets
     from bayplan_dra.driver.prepare.edits import DeviceFiles
     from bayplan_dra.driver.prepare.handover import Handover
+    from bayplan_dra.driver.prepare.partitions import InstanceMaker
     from bayplan_dra.driver.publish.devices import NodeInventory
     from bayplan_dra.driver.publish.health import HealthTracker
 
@@ -90,6 +91,12 @@ class DriverService(Protocol):
     metavar="GPUS",
     help='Offer these GPUs, such as "0-3" or "all", as nvidia.com/gpu instead.',
 )
+@click.option(
+    "--partition",
+    "divided_gpus",
+    metavar="GPUS",
+    help="Offer these GPUs as MIG partitions, made and removed as claims ask for them.",
+)
 @click.option("--no-driver", is_flag=True, help="Only run the device plugin.")
 @click.option("--device-plugins-dir", type=_FOLDER, default=Path("/var/lib/kubelet/device-plugins"))
 @click.option("--listen", default="127.0.0.1:9450", show_default=True, help="Probes and metrics.")
@@ -118,6 +125,7 @@ class _Options:
     cpus: bool
     taint_effect: Literal["NoSchedule", "NoExecute"]
     plugin_gpus: str | None
+    divided_gpus: str | None
     no_driver: bool
     device_plugins_dir: Path
     listen: str
@@ -138,7 +146,7 @@ def _run(options: _Options) -> None:
     """Serve until a signal comes."""
     from bayplan_dra.driver.kubelet.deviceplugin import split
     from bayplan_dra.driver.prepare.handover import Handover
-    from bayplan_dra.driver.publish.devices import DRIVER
+    from bayplan_dra.driver.publish.devices import DRIVER, divisible
     from bayplan_dra.driver.publish.health import HealthTracker
 
     stopped = _stop_on_signals()
@@ -148,7 +156,9 @@ def _run(options: _Options) -> None:
     machine = _machine(options.machine, options.sysfs_root)
     netdevs = Sysfs(options.sysfs_root).netdevs() if options.machine is None else ()
     gpus = _gpus(options.plugin_gpus, len(machine))
-    ours, theirs = split(machine, gpus, options.numa_node, options.cpus, netdevs)
+    divided = _gpus(options.divided_gpus, len(machine), "--partition")
+    machine = divisible(machine, divided, simulated=options.machine is not None)
+    ours, theirs = split(machine, gpus, options.numa_node, options.cpus, netdevs, divided)
     health = HealthTracker(DRIVER, options.node, options.taint_effect)
     plugin_health = HealthTracker(DRIVER, options.node)
     handover = Handover(_sockets(options).folder(DRIVER))
@@ -186,7 +196,15 @@ def _driver(options: _Options, inventory: NodeInventory, health: HealthTracker) 
         _sockets(options),
         options.cdi_dir,
         options.pod_resources_dir / "kubelet.sock",
+        instances=_instances(options),
     )
+
+
+def _instances(options: _Options) -> InstanceMaker:
+    from bayplan_dra.driver.prepare.nvml_instances import NvmlInstances
+    from bayplan_dra.driver.prepare.partitions import SimulatedInstances
+
+    return SimulatedInstances() if options.machine is not None else NvmlInstances()
 
 
 def _device_plugin(
@@ -278,7 +296,7 @@ def _serve(
         web.stop()
 
 
-def _gpus(text: str | None, count: int) -> frozenset[int]:
+def _gpus(text: str | None, count: int, option: str = "--device-plugin") -> frozenset[int]:
     """Return the GPUs in a list such as 0-3,6.
 
     :param count: the number of GPUs of the machine.
@@ -289,7 +307,7 @@ def _gpus(text: str | None, count: int) -> frozenset[int]:
     if text == "all":
         return frozenset(range(count))
     if not re.fullmatch(r"\d{1,4}(-\d{1,4})?(,\d{1,4}(-\d{1,4})?)*", text):
-        raise InputError(f'expected "all" or GPUs such as 0-3,6, got "{text}"', "--device-plugin")
+        raise InputError(f'expected "all" or GPUs such as 0-3,6, got "{text}"', option)
     return frozenset(cpu_set(text))
 
 

@@ -98,6 +98,9 @@ def test_the_command_publishes_and_prepares_until_it_is_terminated(server: ApiSe
         (["--machine", "dgx-h1oo"], 'or known machine "dgx-h1oo"; did you mean "dgx-h100"?'),
         (["--context", "prod"], "prod"),
         (["--plugins-dir", "/proc/x"], "/proc/x"),
+        (["--partition", "x"], '--partition: expected "all" or GPUs such as 0-3,6, got "x"'),
+        (["--partition", "9"], "GPU9 does not exist: the machine has 8 GPUs"),
+        (["--partition", "0"], "GPU0 cannot be divided: the MIG profiles of Tesla V100-SXM2-32GB"),
     ],
 )
 def test_an_unusable_option_is_named(

@@ -84,7 +84,7 @@ def test_the_options_of_the_daemon_set_are_those_of_the_command() -> None:
     assert mounted == volumes
 
 
-@pytest.mark.parametrize("index", [0, 1])
+@pytest.mark.parametrize("index", [0, 1, 2])
 def test_the_classes_compile(index: int) -> None:
     classes = [document for document in DOCUMENTS if document["kind"] == "DeviceClass"]
     for selector in classes[index]["spec"]["selectors"]:

@@ -103,6 +103,6 @@ def _names(inventory: NodeInventory) -> dict[str, str]:
     """Return the driver's whole GPUs by the names that device plugins give them."""
     found = {}
     for device in inventory.devices.values():
-        if device.gpu is not None and device.mig is None:
+        if device.gpu is not None and device.whole:
             found[inventory.machine.gpus[device.gpu].uuid or device.name] = device.name
     return found

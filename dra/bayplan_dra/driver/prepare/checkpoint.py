@@ -14,18 +14,30 @@ import msgspec
 
 from bayplan_dra.driver.files import TEMPORARY, folder, remove, write_atomically
 
-__all__ = ["Checkpoint", "PreparedClaim", "PreparedDevice", "is_uid"]
+__all__ = ["Checkpoint", "MigInstance", "PreparedClaim", "PreparedDevice", "is_uid"]
 
 _VERSION = 1
 
 
+class MigInstance(msgspec.Struct, frozen=True):
+    """The MIG instance that a partition became: its UUID and its numbers on its GPU."""
+
+    uuid: str
+    gpu_instance: int
+    compute_instance: int
+
+
 class PreparedDevice(msgspec.Struct, frozen=True):
-    """A device of a claim, with the requests that it answers (without their alternatives)."""
+    """A device of a claim, with the requests that it answers (without their alternatives).
+
+    ``instance`` is that of a partition; None until it is made.
+    """
 
     name: str
     requests: tuple[str, ...]
     admin: bool = False
     share_id: str = ""
+    instance: MigInstance | None = None
 
 
 class PreparedClaim(msgspec.Struct, frozen=True):

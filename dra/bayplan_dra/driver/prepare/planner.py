@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 from bayplan.api import ResourceClaim
 from bayplan.api.dra import AllocatedDevice
 from bayplan.errors import BayplanError
-from bayplan.topology.machine.model import Machine
+from bayplan.topology.machine.model import Machine, Mig
 from bayplan_dra.driver.config import DeviceConfig, config_of
 from bayplan_dra.driver.prepare.cdi import Edits, device_name, joint_name, qualified, spec_text
-from bayplan_dra.driver.prepare.checkpoint import PreparedClaim, PreparedDevice
+from bayplan_dra.driver.prepare.checkpoint import MigInstance, PreparedClaim, PreparedDevice
 from bayplan_dra.driver.prepare.edits import DeviceFiles, joint_edits
 from bayplan_dra.driver.publish.devices import NodeDevice, NodeInventory
 
 __all__ = ["HandedOut", "Planner", "PrepareError", "handed_out"]
 
+_NO_INSTANCES: Mapping[str, MigInstance] = MappingProxyType({})
 WHOLE_CLAIM = "."
 """In the place of a request: no request has this name, so the kubelet gives what stands there only
 to containers that name the claim without a request."""
@@ -104,10 +106,12 @@ class Planner:
         claim: ResourceClaim,
         results: Sequence[AllocatedDevice],
         inventory: NodeInventory,
+        instances: Mapping[str, MigInstance] = _NO_INSTANCES,
     ) -> PreparedClaim:
         """Return what is to be prepared for a claim.
 
         :param results: its allocated devices, of this driver.
+        :param instances: what its partitions have become, by device; the others are not named.
         :raises PrepareError: for a device that is not on the node.
         :raises InputError: for a configuration that is not understood.
         """
@@ -119,9 +123,10 @@ class Planner:
                 raise PrepareError(f"device {name} is not, or no longer, on this node")
             own = [one for one in results if (one.device, one.share_id or "") == (name, share)]
             requests = tuple(dict.fromkeys(one.request.partition("/")[0] for one in own))
-            found.append(device)
+            instance = instances.get(name)
+            found.append(_as_instance(device, instance))
             admin = all(bool(one.admin_access) for one in own)
-            devices.append(PreparedDevice(name, requests, admin, share))
+            devices.append(PreparedDevice(name, requests, admin, share, instance))
         config = config_of(self._parameters(claim, {one.request for one in results}))
         joint = self._joint(found, devices, config, inventory.machine)
         per_device = {one.name: self.files.of(one, inventory.machine) for one in found}
@@ -180,3 +185,13 @@ class Planner:
         ]
         own.sort(key=lambda one: one.source != "FromClass")
         return [one.opaque.parameters for one in own if one.opaque is not None]
+
+
+def _as_instance(device: NodeDevice, instance: MigInstance | None) -> NodeDevice:
+    """Return a partition as the instance that it has become."""
+    if device.partition is None:
+        return device
+    made = instance or MigInstance("", 0, 0)
+    memory = device.partition.profile.partition.memory
+    mig = Mig(made.uuid, made.gpu_instance, made.compute_instance, memory)
+    return replace(device, mig=mig)

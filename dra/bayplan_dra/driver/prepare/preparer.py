@@ -11,15 +11,27 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
 from bayplan.api import ResourceClaim
-from bayplan.errors import ClusterError
+from bayplan.errors import BayplanError, ClusterError
 from bayplan_dra.driver.prepare.cdi import CdiFolder
-from bayplan_dra.driver.prepare.checkpoint import Checkpoint, PreparedClaim, PreparedDevice, is_uid
+from bayplan_dra.driver.prepare.checkpoint import (
+    Checkpoint,
+    MigInstance,
+    PreparedClaim,
+    PreparedDevice,
+    is_uid,
+)
 from bayplan_dra.driver.prepare.edits import DeviceFiles
 from bayplan_dra.driver.prepare.handover import Handover, gpu_of
+from bayplan_dra.driver.prepare.partitions import (
+    InstanceMaker,
+    Partitions,
+    SimulatedInstances,
+)
 from bayplan_dra.driver.prepare.planner import Planner, PrepareError
 from bayplan_dra.driver.publish.devices import NodeInventory
 
@@ -53,6 +65,7 @@ class Preparer:
     :param inventory: returns the current devices.
     :param topology_file: the host's path of NCCL's topology file, "" for none.
     :param plugin_pods: returns the pods that still have a GPU through a device plugin, by GPU.
+    :param instances: makes the MIG instances of partitions.
     :param abandoned_seconds: how long the kubelet has to unprepare a claim that is gone. Until it
         does, containers of a pod that was deleted by force may run.
     """
@@ -68,12 +81,14 @@ class Preparer:
         topology_file: str = "",
         plugin_pods: Callable[[], Mapping[str, str]] = dict,
         abandoned_seconds: float = 0.0,
+        instances: InstanceMaker | None = None,
     ) -> None:
         self.driver = driver
         self.node = node
         self._inventory = inventory
         self._claims = claims
         self._planner = Planner(driver, node, files, topology_file)
+        self._partitions = Partitions(instances or SimulatedInstances())
         self._abandoned_seconds = abandoned_seconds
         self.checkpoint = Checkpoint(folders.plugin / "claims")
         self._cdi = CdiFolder(folders.cdi, driver)
@@ -94,6 +109,9 @@ class Preparer:
             unread = self.checkpoint.unread
             self._cdi.keep_only([*claims, *unread])
             problems = [*self.checkpoint.damaged, *unread.values()]
+            if not unread:
+                held = list(claims.values())
+                problems += self._partitions.remove_others(held, self._inventory())
             for claim in claims.values():
                 try:
                     self._cdi.write(claim.uid, claim.spec)
@@ -116,6 +134,10 @@ class Preparer:
             raise PrepareError(f'"{uid[:80]}" is not a UID')
         begun = self._undone.get(uid, 0)
         known = self._known(uid)
+        inventory = self._inventory()
+        if known is not None and not self._partitions.are_there(known, inventory):
+            # The machine has restarted since then.
+            known = None
         try:
             claim = self._claims.claim(namespace, name)
         except ClusterError:
@@ -127,13 +149,17 @@ class Preparer:
         assert claim is not None
         if known is not None and {d.name for d in known.devices} == {r.device for r in results}:
             return self._again(known)
-        inventory = self._inventory()
         made = self._planner.planned(claim, results, inventory)
         self._refuse_plugins(made)
-        other = self._put(made, inventory, begun, wanted)
+
+        def with_instances(instances: Mapping[str, MigInstance]) -> PreparedClaim:
+            return self._planner.planned(claim, results, inventory, instances)
+
+        put = partial(self._put, made, with_instances, inventory, begun, wanted)
+        other, made = put()
         if other is not None and self._is_abandoned(other):
             self.unprepare(other.uid)
-            other = self._put(made, inventory, begun, wanted)
+            other, made = put()
         if other is not None:
             raise DeviceHeld(
                 f"a device of {', '.join(one.name for one in made.devices)} is prepared for claim "
@@ -145,11 +171,16 @@ class Preparer:
     def _put(
         self,
         made: PreparedClaim,
+        with_instances: Callable[[Mapping[str, MigInstance]], PreparedClaim],
         inventory: NodeInventory,
         begun: int,
         wanted: Callable[[], bool],
-    ) -> PreparedClaim | None:
-        """Write a claim, unless another has one of its devices: then return that one."""
+    ) -> tuple[PreparedClaim | None, PreparedClaim]:
+        """Write a claim, unless another has one of its devices: then return that one.
+
+        The claim comes second, as it was written. It is written before its partitions become MIG
+        instances, so that a driver that is killed in between knows whose they are.
+        """
         with self._alone():
             if not wanted() or self._undone.get(made.uid, 0) != begun:
                 raise PrepareError("the kubelet no longer waits for this")
@@ -162,8 +193,30 @@ class Preparer:
             other = _holder(made, prepared, inventory)
             if other is None:
                 self.checkpoint.put(made)
+                made = self._made(made, with_instances, inventory)
                 self._cdi.write(made.uid, made.spec)
-        return other
+        return other, made
+
+    def _made(
+        self,
+        claim: PreparedClaim,
+        with_instances: Callable[[Mapping[str, MigInstance]], PreparedClaim],
+        inventory: NodeInventory,
+    ) -> PreparedClaim:
+        """Return a claim whose partitions have become instances, and write it.
+
+        :raises PrepareError: when one cannot be made.
+        """
+        try:
+            instances = self._partitions.make(claim, inventory)
+        except BayplanError as exc:
+            self.checkpoint.remove(claim.uid)
+            raise PrepareError(str(exc)) from None
+        if not instances:
+            return claim
+        made = with_instances(instances)
+        self.checkpoint.put(made)
+        return made
 
     def _refuse_plugins(self, made: PreparedClaim) -> None:
         """Check that no pod has one of the devices through a device plugin.
@@ -222,6 +275,9 @@ class Preparer:
                 del self._undone[next(iter(self._undone))]
             self._stale_since.pop(uid, None)
             self._cdi.remove(uid)
+            known = self.checkpoint.get(uid)
+            if known is not None:
+                self._partitions.remove(known, self._inventory())
             self.checkpoint.remove(uid)
 
     @contextmanager
@@ -251,4 +307,6 @@ def _collide(one: PreparedDevice, other: PreparedDevice, inventory: NodeInventor
     mine, theirs = inventory.devices.get(one.name), inventory.devices.get(other.name)
     if mine is None or theirs is None or mine.gpu is None or mine.gpu != theirs.gpu:
         return False
-    return mine.mig is None or theirs.mig is None
+    if mine.partition is not None and theirs.partition is not None:
+        return not set(mine.partition.slices).isdisjoint(theirs.partition.slices)
+    return mine.whole or theirs.whole

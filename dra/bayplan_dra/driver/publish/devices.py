@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
 from bayplan.api import Quantity
@@ -24,11 +24,20 @@ from bayplan.api.dra import (
 from bayplan.errors import BayplanError
 from bayplan.topology.machine.gpu_search import Constraints
 from bayplan.topology.machine.levels import Level
+from bayplan.topology.machine.mig import MigProfile, mig_card
 from bayplan.topology.machine.model import Gpu, Machine, Mig, Nic, PartKind
 from bayplan.topology.machine.readers.sysfs import Netdev, cpu_set
 from bayplan.topology.machine.select import Selection, SelectionRequest, select
 
-__all__ = ["DRIVER", "NodeDevice", "NodeInventory", "NumaForm", "inventory_of"]
+__all__ = [
+    "DRIVER",
+    "GpuPartition",
+    "NodeDevice",
+    "NodeInventory",
+    "NumaForm",
+    "divisible",
+    "inventory_of",
+]
 
 DRIVER = "dra.bayplan.dev"
 NumaForm: TypeAlias = Literal["int", "list"]
@@ -41,11 +50,25 @@ _MOST_TEXT = 64
 
 
 @dataclass(frozen=True, slots=True)
+class GpuPartition:
+    """A place for a MIG instance on a GPU: the memory slices from ``start`` on."""
+
+    profile: MigProfile
+    start: int
+
+    @property
+    def slices(self) -> range:
+        """The memory slices that it takes."""
+        return range(self.start, self.start + self.profile.partition.size)
+
+
+@dataclass(frozen=True, slots=True)
 class NodeDevice:
     """A device as it is published, and what it is on the machine.
 
     One of ``gpu``, ``nic`` and ``numa`` is set, an index of the machine; none for a NIC that is not
-    in its topology. A MIG instance has the ``gpu`` of its GPU.
+    in its topology. A MIG instance has the ``gpu`` of its GPU; so has a ``partition``, which
+    becomes an instance when a claim is prepared.
     """
 
     device: Device
@@ -53,11 +76,17 @@ class NodeDevice:
     mig: Mig | None = None
     nic: int | None = None
     numa: int | None = None
+    partition: GpuPartition | None = None
 
     @property
     def name(self) -> str:
         """The device's name in its pool."""
         return self.device.name
+
+    @property
+    def whole(self) -> bool:
+        """Whether it is a whole GPU."""
+        return self.gpu is not None and self.mig is None and self.partition is None
 
 
 @dataclass(frozen=True)
@@ -79,6 +108,7 @@ def inventory_of(
     cpus: bool = False,
     gpus: frozenset[int] | None = None,
     netdevs: Sequence[Netdev] = (),
+    divided: frozenset[int] = frozenset(),
 ) -> NodeInventory:
     """Return the devices of a machine.
 
@@ -86,6 +116,8 @@ def inventory_of(
     :param cpus: publish the CPUs of each NUMA node as a device that can be shared.
     :param gpus: the GPUs to publish, by index; None for all.
     :param netdevs: Ethernet NICs without RDMA, which are not in the machine's topology.
+    :param divided: the GPUs to offer as MIG partitions, one device for each place; their profiles
+        have to be known.
     :raises BayplanError: when two devices would get the same name.
     """
     own = [gpu for gpu in machine.gpus if gpus is None or gpu.index in gpus]
@@ -95,6 +127,10 @@ def inventory_of(
     counters: list[CounterSet] = []
     for gpu in own:
         if gpu.lost:
+            continue
+        if gpu.index in divided:
+            counters.append(_slices(gpu))
+            found += _partition_devices(gpu, machine, near)
             continue
         if gpu.mig:
             counters.append(_counters(gpu))
@@ -112,6 +148,37 @@ def inventory_of(
         twice = next(name for name in names if names.count(name) > 1)
         raise BayplanError(f"two devices of the machine would be named {twice}")
     return NodeInventory(machine, devices, tuple(counters), lost)
+
+
+def divisible(machine: Machine, divided: frozenset[int], simulated: bool) -> Machine:
+    """Return the machine with the MIG profiles of the GPUs to be divided.
+
+    :param simulated: the profiles are those of the GPU's model; else NVML has told them.
+    :raises BayplanError: for a GPU that does not exist, or cannot be divided.
+    """
+    for index in sorted(divided):
+        if index >= len(machine.gpus):
+            raise BayplanError(f"GPU{index} does not exist: the machine has {len(machine)} GPUs")
+    if not divided:
+        return machine
+    gpus = [_divisible(gpu, simulated) if gpu.index in divided else gpu for gpu in machine.gpus]
+    return replace(machine, gpus=tuple(gpus))
+
+
+def _divisible(gpu: Gpu, simulated: bool) -> Gpu:
+    if gpu.lost or gpu.profiles:
+        return gpu
+    if not simulated:
+        raise BayplanError(
+            f"{gpu.name} cannot be divided: it is not in MIG mode, which "
+            f"nvidia-smi -i {gpu.index} -mig 1 turns on"
+        )
+    card = mig_card(gpu.model, gpu.memory)
+    if card is None:
+        raise BayplanError(
+            f"{gpu.name} cannot be divided: the MIG profiles of {gpu.model or 'it'} are not known"
+        )
+    return replace(gpu, profiles=card.profiles)
 
 
 def _gpu_device(
@@ -163,6 +230,61 @@ def _mig_device(
         consumes_counters=(_consumption(gpu, mig.memory, 1),),
     )
     return NodeDevice(device, gpu=gpu.index, mig=mig)
+
+
+def _partition_devices(
+    gpu: Gpu, machine: Machine, near: Mapping[int, tuple[int, ...]]
+) -> Iterator[NodeDevice]:
+    """Yield a device for each place of each profile; those that overlap share counters."""
+    common = {
+        "type": _text("mig"),
+        "parentUUID": _text(gpu.uuid),
+        "parentIndex": DeviceAttribute(integer=gpu.index),
+        **_of_gpu(gpu, machine),
+        **_place(gpu.bus_id, gpu.pcie_root, gpu.numa, near),
+    }
+    for profile in gpu.profiles:
+        own = profile.partition
+        capacity = {
+            **_memory(own.memory),
+            "multiprocessors": DeviceCapacity(Quantity(profile.multiprocessors)),
+        }
+        for start in own.starts:
+            partition = GpuPartition(profile, start)
+            consumes = DeviceCounterConsumption(_slices_name(gpu), _takes(partition))
+            device = Device(
+                f"gpu-{gpu.index}-mig-{profile.id}-{start}-{own.size}",
+                {**common, "profile": _text(profile.name)},
+                capacity,
+                consumes_counters=(consumes,),
+            )
+            yield NodeDevice(device, gpu=gpu.index, partition=partition)
+
+
+def _slices_name(gpu: Gpu) -> str:
+    return f"gpu-{gpu.index}-counter-set"
+
+
+def _slices(gpu: Gpu) -> CounterSet:
+    """Return what the partitions of a GPU share: as much as the largest of each takes."""
+    most: dict[str, Counter] = {}
+    for profile in gpu.profiles:
+        for start in profile.partition.starts:
+            for name, counter in _takes(GpuPartition(profile, start)).items():
+                if name not in most or most[name].value.number < counter.value.number:
+                    most[name] = counter
+    return CounterSet(_slices_name(gpu), most)
+
+
+def _takes(partition: GpuPartition) -> dict[str, Counter]:
+    profile = partition.profile
+    counters = {
+        "memory": profile.partition.memory,
+        "multiprocessors": profile.multiprocessors,
+        **{name: count for name, count in profile.engines if count},
+        **{f"memory-slice-{number}": 1 for number in partition.slices},
+    }
+    return {name: Counter(Quantity(amount)) for name, amount in counters.items()}
 
 
 def _nic_device(nic: Nic, near: Mapping[int, tuple[int, ...]]) -> NodeDevice:

@@ -329,7 +329,7 @@ class LinkWatcher:
         self._gpus = [
             (device.name, inventory.machine.gpus[device.gpu])
             for device in inventory.devices.values()
-            if device.gpu is not None and device.mig is None
+            if device.gpu is not None and device.whole
         ]
         self._most: dict[str, int] = {}
         self._report = report

@@ -20,19 +20,24 @@ __all__ = ["MigCard", "MigProfile", "mig_card", "mig_cards", "resource_name"]
 class MigProfile:
     """A profile of MIG.
 
-    ``id`` is NVIDIA's number of the kind of GPU instance. ``media`` tells whether it has the card's
-    engines for JPEG and optical flow, which only one partition can have.
+    ``id`` is NVIDIA's number of the kind of GPU instance. ``engines`` are what it has of the card's
+    engines, by the names that devices use, such as ``copy-engines``.
     """
 
     id: int
     partition: PartitionProfile
     multiprocessors: int
-    media: bool = False
+    engines: tuple[tuple[str, int], ...] = ()
 
     @property
     def name(self) -> str:
         """Its name, such as ``1g.10gb+me``."""
         return self.partition.name
+
+    @property
+    def media(self) -> bool:
+        """Whether it has the engines for JPEG and optical flow, which only one partition can."""
+        return dict(self.engines).get("ofa-engines", 0) > 0
 
 
 @dataclass(frozen=True)
@@ -251,7 +256,7 @@ def _card(name: str, rows: tuple[_Row, ...]) -> MigCard:
 
 
 def _profiles(rows: tuple[_Row, ...], kinds: dict[str, _Kind]) -> Iterator[MigProfile]:
-    most = rows[-1][3]
+    most, whole = rows[-1][3], rows[-1][0]
     for key, name, gibibytes, multiprocessors in rows:
         kind = kinds[key]
         made = PartitionProfile(
@@ -263,4 +268,10 @@ def _profiles(rows: tuple[_Row, ...], kinds: dict[str, _Kind]) -> Iterator[MigPr
             kind.size,
             most=int(kind.media),
         )
-        yield MigProfile(kind.id, made, multiprocessors, kind.media)
+        media = int(kind.media or key == whole)
+        engines = (
+            ("copy-engines", kind.slices),
+            ("jpeg-engines", media),
+            ("ofa-engines", media),
+        )
+        yield MigProfile(kind.id, made, multiprocessors, engines)

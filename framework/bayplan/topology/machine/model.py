@@ -21,6 +21,7 @@ import numpy.typing as npt
 from bayplan.errors import BayplanError
 from bayplan.topology.machine.bandwidth import Bandwidth
 from bayplan.topology.machine.levels import UNKNOWN, Level, Levels
+from bayplan.topology.machine.mig import MigProfile
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -88,7 +89,8 @@ class Gpu:
     ``nvlink_domain`` is ``<clusterUUID>.<cliqueID>`` if NVLink leaves the machine. ``cpus`` are the
     CPUs of its NUMA node as the kernel lists them. ``lost`` says why the GPU cannot be used, "" if
     it can. ``compute`` is the CUDA compute capability times ten, 0 if unknown. ``minor`` is the
-    minor number of its device file.
+    minor number of its device file. ``profiles`` are the MIG profiles into which a GPU in MIG mode
+    can be divided.
     """
 
     index: int
@@ -104,6 +106,7 @@ class Gpu:
     lost: str = ""
     compute: int = 0
     minor: int | None = None
+    profiles: tuple[MigProfile, ...] = ()
 
     @property
     def name(self) -> str:

@@ -139,6 +139,30 @@ def test_mig_instances_are_listed_and_empty_slots_skipped(found: Found) -> None:
     assert machine.gpus[1].mig == ()
 
 
+def test_a_gpu_in_mig_mode_lists_its_profiles_with_their_places(found: Found) -> None:
+    extra = (
+        "slots 7",
+        "profile 4 0 7 1 132 8 7 1 81152 8 0 MIG 7g.80gb",
+        "profile 0 19 1 7 16 1 1 0 9984 1 0,1,2,3,4,5,6 MIG 1g.10gb",
+        "profile 7 20 1 1 16 1 1 1 9984 1 0,1,2,3,4,5,6 MIG 1g.10gb+me",
+    )
+    gpu = found(hgx().with_gpu(0, extra=extra)).gpus[0]
+    small, media, whole = gpu.profiles
+    assert (small.id, small.name, small.partition.starts) == (19, "1g.10gb", tuple(range(7)))
+    assert (small.partition.memory, small.partition.compute) == (9984 << 20, 121)
+    assert (small.partition.most, media.partition.most, media.media) == (0, 1, True)
+    assert (whole.name, whole.partition.size, dict(whole.engines)["copy-engines"]) == (
+        "7g.80gb",
+        8,
+        8,
+    )
+
+
+def test_a_gpu_that_is_not_in_mig_mode_has_no_profiles(found: Found) -> None:
+    extra = ("profile 0 19 1 7 16 1 1 0 9984 1 0,1 MIG 1g.10gb",)
+    assert found(hgx().with_gpu(0, extra=extra)).gpus[0].profiles == ()
+
+
 # NVLink ------------------------------------------------------------------------------------
 
 

@@ -241,6 +241,7 @@ class _Discovery:
                 lost=gpu.lost,
                 compute=gpu.compute,
                 minor=gpu.minor,
+                profiles=gpu.profiles,
             )
             builder.gpu(made, self._above(name), self._up(name))
 

@@ -10,12 +10,14 @@ import re
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from ctypes import byref
+from ctypes import byref, c_uint
 from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
 
+from bayplan.api.cards import MEBIBYTE, WHOLE, PartitionProfile
 from bayplan.errors import InputError
+from bayplan.topology.machine.mig import MigProfile
 from bayplan.topology.machine.model import Mig
 
 __all__ = ["NvmlGpu", "read_driver_version", "read_gpus"]
@@ -46,7 +48,8 @@ class NvmlGpu:
     the CUDA compute capability times ten. ``peers`` counts the active NVLinks to other GPUs by
     their bus id ("" if NVML hides it), ``switch_links`` those to NVSwitches, ``other_links`` those
     to anything else. ``domain`` is ``<clusterUUID>.<cliqueID>`` if NVLink leaves the machine.
-    ``cpus`` are the CPUs near the GPU. ``lost`` says why the GPU cannot be used.
+    ``cpus`` are the CPUs near the GPU. ``profiles`` are those of a GPU in MIG mode. ``lost`` says
+    why the GPU cannot be used.
     """
 
     index: int
@@ -63,6 +66,7 @@ class NvmlGpu:
     domain: str = ""
     cpus: frozenset[int] = frozenset()
     mig: tuple[Mig, ...] = ()
+    profiles: tuple[MigProfile, ...] = ()
     lost: str = ""
 
     @property
@@ -150,7 +154,7 @@ class _NvmlReader:
             self._identify(gpu, handle)
             gpu.domain = self._domain(handle)
             gpu.cpus = self._cpus(handle)
-            gpu.mig = self._mig(handle)
+            gpu.mig, gpu.profiles = self._mig(handle), self._profiles(handle)
         except self._nvml.NVMLError as exc:
             gpu.lost = str(exc)
             return gpu, None
@@ -186,9 +190,12 @@ class _NvmlReader:
             if word >> bit & 1
         )
 
-    def _mig(self, handle: Any) -> tuple[Mig, ...]:
+    def _in_mig_mode(self, handle: Any) -> bool:
         mode = self._ask("nvmlDeviceGetMigMode", handle)
-        if mode is None or mode[0] != self._nvml.NVML_DEVICE_MIG_ENABLE:
+        return mode is not None and bool(mode[0] == self._nvml.NVML_DEVICE_MIG_ENABLE)
+
+    def _mig(self, handle: Any) -> tuple[Mig, ...]:
+        if not self._in_mig_mode(handle):
             return ()
         count = self._ask("nvmlDeviceGetMaxMigDeviceCount", handle) or 0
         slots = [
@@ -204,6 +211,48 @@ class _NvmlReader:
             for slot in slots
             if slot is not None
         )
+
+    def _profiles(self, handle: Any) -> tuple[MigProfile, ...]:
+        """Return the MIG profiles of a GPU in MIG mode, with all their places."""
+        if not self._in_mig_mode(handle):
+            return ()
+        kinds = range(self._nvml.NVML_GPU_INSTANCE_PROFILE_COUNT)
+        asked = [self._ask("nvmlDeviceGetGpuInstanceProfileInfo", handle, kind) for kind in kinds]
+        known = [info for info in asked if info is not None]
+        most = max((info.multiprocessorCount for info in known), default=1) or 1
+        found = (self._profile(handle, info, most) for info in known)
+        return tuple(sorted((one for one in found if one is not None), key=_by_size))
+
+    def _profile(self, handle: Any, info: Any, most: int) -> MigProfile | None:
+        """Return a profile; None for one that has no place.
+
+        :param most: the multiprocessors of the largest profile.
+        """
+        count = c_uint()
+        placements = "nvmlDeviceGetGpuInstancePossiblePlacements"
+        if self._ask(placements, handle, info.id, None, byref(count)) is None or not count.value:
+            return None
+        places = (self._nvml.c_nvmlGpuInstancePlacement_t * count.value)()
+        if self._ask(placements, handle, info.id, places, byref(count)) is None:
+            return None
+        starts = tuple(sorted(place.start for place in places))
+        partition = PartitionProfile(
+            info.name.removeprefix("MIG ") or f"{info.sliceCount}g",
+            info.memorySizeMB * MEBIBYTE,
+            WHOLE * info.multiprocessorCount // most,
+            info.sliceCount,
+            starts,
+            places[0].size,
+            info.instanceCount if info.instanceCount < len(starts) else 0,
+        )
+        engines = (
+            ("copy-engines", info.copyEngineCount),
+            ("decoders", info.decoderCount),
+            ("encoders", info.encoderCount),
+            ("jpeg-engines", info.jpegCount),
+            ("ofa-engines", info.ofaCount),
+        )
+        return MigProfile(info.id, partition, info.multiprocessorCount, engines)
 
     # NVLink beyond the machine -----------------------------------------------------------
 
@@ -295,6 +344,10 @@ class _NvmlReader:
             gpu.switch_links += 1
         else:
             gpu.other_links += 1
+
+
+def _by_size(profile: MigProfile) -> tuple[int, int, str]:
+    return profile.partition.slices, profile.partition.size, profile.name
 
 
 def _bus_id(info: Any) -> str:

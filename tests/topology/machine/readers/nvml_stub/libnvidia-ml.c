@@ -15,8 +15,11 @@
  *   affinity HEX HEX ...      64 CPUs a word
  *   slots N                   MIG mode is on, with so many slots
  *   mig SLOT UUID GI CI MEMORY
+ *   profile KIND ID SLICES MOST SMS COPY JPEG OFA MEMORY SIZE START,START NAME   of MIG, in MiB
  *   events MASK               the types of events that it supports
  *   action CODE               the recovery that the driver wants for it
+ *
+ * MIG instances that are made live as long as the process.
  *
  * As with the real library, the machine is read when nothing has the library open. What happens to
  * it later is appended to the file that NVML_STUB_NEWS names, whole lines at a time:
@@ -35,9 +38,16 @@
 enum { SUCCESS = 0, UNINITIALIZED = 1, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6,
        TIMEOUT = 10, IS_LOST = 15, MISMATCH = 25, LINK_STATE_FIELD = 165, ACTION_FIELD = 230,
        EVENTS = 0xb, POLL_MS = 5, MAX_NEWS = 1024, MAX_GPUS = 32, MAX_LINKS = 36, MAX_MIG = 16,
-       MAX_WORDS = 64 };
+       MAX_WORDS = 64, MAX_PROFILES = 18, MAX_STARTS = 16, MAX_MADE = 32, IN_USE = 19,
+       INSUFFICIENT = 23 };
 
 typedef struct { int state, type; char bus[32]; } Link;
+
+typedef struct {
+    unsigned id, slices, most, sms, copy, jpeg, ofa, size, starts[MAX_STARTS], places;
+    unsigned long memory;
+    char name[96];
+} Profile;
 
 typedef struct Device {
     char uuid[96], name[96], bus[32];
@@ -54,7 +64,15 @@ typedef struct Device {
     struct Device *mig[MAX_MIG];
     unsigned slots;
     int gi, ci;
+    Profile profiles[MAX_PROFILES];
 } Device;
+
+typedef struct {
+    Device *gpu;             /* NULL where there is no instance */
+    unsigned profile, start, size;
+    int compute;             /* whether it has a compute instance */
+    Device device;
+} Instance;
 
 typedef struct {
     char legacy[16];
@@ -92,6 +110,7 @@ static int init_error;
 static char driver[80];
 static char news_path[4096];   /* of the file whose events are marked as taken */
 static char taken[MAX_NEWS];   /* by line */
+static Instance made[MAX_MADE];
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 int stub_sessions = 0; /* nvmlInit less nvmlShutdown: a test asserts that it is 0 */
 int stub_sets = 0;     /* event sets that are not freed: likewise */
@@ -102,6 +121,21 @@ static void read_mig(Device *gpu, const char *text)
     Device *made = calloc(1, sizeof *made);
     sscanf(text, "%u %95s %d %d %llu", &slot, made->uuid, &made->gi, &made->ci, &made->memory);
     gpu->mig[slot] = made;
+}
+
+static void read_profile(Device *gpu, char *text)
+{
+    unsigned kind;
+    char starts[128];
+    Profile *one;
+    if (sscanf(text, "%u", &kind) != 1 || kind >= MAX_PROFILES)
+        return;
+    one = &gpu->profiles[kind];
+    sscanf(text, "%*u %u %u %u %u %u %u %u %lu %u %127s %95[^\n]", &one->id, &one->slices,
+           &one->most, &one->sms, &one->copy, &one->jpeg, &one->ofa, &one->memory, &one->size,
+           starts, one->name);
+    for (char *word = strtok(starts, ","); word; word = strtok(NULL, ","))
+        one->starts[one->places++] = (unsigned)atoi(word);
 }
 
 static void read_fabric(Device *gpu, const char *text)
@@ -145,6 +179,7 @@ static void read_line(Device *gpu, const char *key, char *text)
     else if (!strcmp(key, "affinity")) read_affinity(gpu, text);
     else if (!strcmp(key, "slots")) gpu->slots = (unsigned)atoi(text);
     else if (!strcmp(key, "mig")) read_mig(gpu, text);
+    else if (!strcmp(key, "profile")) read_profile(gpu, text);
     else if (!strcmp(key, "events")) gpu->events = strtoull(text, NULL, 10);
     else if (!strcmp(key, "action")) gpu->action = atoi(text);
     else if (!strcmp(key, "states")) {
@@ -444,15 +479,162 @@ int nvmlDeviceGetMaxMigDeviceCount(Device *gpu, unsigned *count)
 
 int nvmlDeviceGetMigDeviceHandleByIndex(Device *gpu, unsigned slot, Device **device)
 {
-    if (slot >= gpu->slots || !gpu->mig[slot])
+    unsigned seen = 0;
+    if (slot >= gpu->slots)
         return NOT_FOUND;
-    *device = gpu->mig[slot];
-    return gpu->error;
+    if (gpu->mig[slot]) {
+        *device = gpu->mig[slot];
+        return gpu->error;
+    }
+    for (int number = 0; number < MAX_MADE; number++)
+        if (made[number].gpu == gpu && made[number].compute && seen++ == slot) {
+            *device = &made[number].device;
+            return gpu->error;
+        }
+    return NOT_FOUND;
 }
 
 int nvmlDeviceGetGpuInstanceId(Device *gpu, unsigned *id) { *id = (unsigned)gpu->gi; return 0; }
 
 int nvmlDeviceGetComputeInstanceId(Device *gpu, unsigned *id) { *id = (unsigned)gpu->ci; return 0; }
+
+typedef struct { unsigned start, size; } Placement;
+
+typedef struct {
+    unsigned version, id, p2p, slices, most, sms, copy, decoders, encoders, jpeg, ofa;
+    unsigned long memory;
+    char name[96];
+} ProfileInfo;
+
+typedef struct { Device *device; unsigned id, profile; Placement placement; } InstanceInfo;
+
+int nvmlDeviceGetGpuInstanceProfileInfoV(Device *gpu, unsigned kind, ProfileInfo *info)
+{
+    const Profile *one = &gpu->profiles[kind];
+    if (kind >= MAX_PROFILES || !one->places)
+        return NOT_SUPPORTED;
+    info->id = one->id;
+    info->slices = one->slices;
+    info->most = one->most;
+    info->sms = one->sms;
+    info->copy = one->copy;
+    info->decoders = info->encoders = 0;
+    info->jpeg = one->jpeg;
+    info->ofa = one->ofa;
+    info->memory = one->memory;
+    strcpy(info->name, one->name);
+    return gpu->error;
+}
+
+static const Profile *profile_of(const Device *gpu, unsigned id)
+{
+    for (int kind = 0; kind < MAX_PROFILES; kind++)
+        if (gpu->profiles[kind].places && gpu->profiles[kind].id == id)
+            return &gpu->profiles[kind];
+    return NULL;
+}
+
+int nvmlDeviceGetGpuInstancePossiblePlacements_v2(Device *gpu, unsigned id, Placement *places,
+                                                  unsigned *count)
+{
+    const Profile *one = profile_of(gpu, id);
+    if (!one)
+        return NOT_SUPPORTED;
+    for (unsigned place = 0; places && place < one->places; place++)
+        places[place] = (Placement){one->starts[place], one->size};
+    *count = one->places;
+    return gpu->error;
+}
+
+int nvmlDeviceGetGpuInstances(Device *gpu, unsigned id, Instance **found, unsigned *count)
+{
+    *count = 0;
+    for (int number = 0; number < MAX_MADE; number++)
+        if (made[number].gpu == gpu && made[number].profile == id)
+            found[(*count)++] = &made[number];
+    return gpu->error;
+}
+
+int nvmlDeviceCreateGpuInstanceWithPlacement(Device *gpu, unsigned id, const Placement *place,
+                                             Instance **instance)
+{
+    int free_number = -1;
+    if (!profile_of(gpu, id))
+        return INVALID_ARGUMENT;
+    for (int number = MAX_MADE - 1; number >= 0; number--) {
+        if (!made[number].gpu)
+            free_number = number;
+        else if (made[number].gpu == gpu && made[number].start < place->start + place->size
+                 && place->start < made[number].start + made[number].size)
+            return INSUFFICIENT;
+    }
+    if (free_number < 0 || gpu->error)
+        return gpu->error ? gpu->error : INSUFFICIENT;
+    *instance = &made[free_number];
+    memset(*instance, 0, sizeof **instance);
+    **instance = (Instance){.gpu = gpu, .profile = id, .start = place->start, .size = place->size};
+    (*instance)->device.gi = free_number + 1;
+    snprintf((*instance)->device.uuid, sizeof (*instance)->device.uuid, "MIG-%.60s-%d", gpu->uuid,
+             free_number + 1);
+    return SUCCESS;
+}
+
+int nvmlGpuInstanceGetInfo(Instance *instance, InstanceInfo *info)
+{
+    *info = (InstanceInfo){instance->gpu, (unsigned)instance->device.gi, instance->profile,
+                           {instance->start, instance->size}};
+    return SUCCESS;
+}
+
+int nvmlDeviceGetGpuInstanceById(Device *gpu, unsigned id, Instance **instance)
+{
+    if (id < 1 || id > MAX_MADE || made[id - 1].gpu != gpu)
+        return NOT_FOUND;
+    *instance = &made[id - 1];
+    return SUCCESS;
+}
+
+int nvmlGpuInstanceDestroy(Instance *instance)
+{
+    if (instance->compute)
+        return IN_USE;
+    instance->gpu = NULL;
+    return SUCCESS;
+}
+
+int nvmlGpuInstanceGetComputeInstanceProfileInfoV(Instance *instance, unsigned kind,
+                                                  unsigned engine, unsigned *info)
+{
+    (void)instance;
+    (void)engine;
+    info[1] = kind + 1; /* the id, after the version */
+    return SUCCESS;
+}
+
+int nvmlGpuInstanceGetComputeInstances(Instance *instance, unsigned id, Instance **found,
+                                       unsigned *count)
+{
+    (void)id;
+    *count = (unsigned)instance->compute;
+    found[0] = instance;
+    return SUCCESS;
+}
+
+int nvmlGpuInstanceCreateComputeInstance(Instance *instance, unsigned id, Instance **compute)
+{
+    (void)id;
+    if (instance->gpu->link_error)  /* "links CODE" lets this fail, too */
+        return instance->gpu->link_error;
+    instance->compute = 1;
+    *compute = instance;
+    return SUCCESS;
+}
+
+int nvmlComputeInstanceDestroy(Instance *instance)
+{
+    instance->compute = 0;
+    return SUCCESS;
+}
 
 /* Events ----------------------------------------------------------------------------------- */
 
