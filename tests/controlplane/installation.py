@@ -15,6 +15,7 @@ from bayplan.api import KINDS, Kind
 BUILT_IN = (
     "",
     "apps",
+    "autoscaling",
     "batch",
     "policy",
     "resource.k8s.io",

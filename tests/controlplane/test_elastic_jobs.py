@@ -87,3 +87,25 @@ async def test_a_job_grows_and_gives_way_across_a_restart(
         assert size(real) == 3
         real.client.delete(f"{PODS}/other")
         await happens(lambda: indexes(real) == list(range(8)))
+
+
+async def test_a_job_with_an_autoscaler_keeps_its_size(real: LiveCluster, tmp_path: Path) -> None:
+    target = {"apiVersion": "batch/v1", "kind": "Job", "name": "a"}
+    metric = {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": 50}}
+    autoscaler = {
+        "apiVersion": "autoscaling/v2",
+        "kind": "HorizontalPodAutoscaler",
+        "metadata": {"name": "mine", "namespace": "default"},
+        "spec": {
+            "scaleTargetRef": target,
+            "maxReplicas": 8,
+            "metrics": [{"type": "Resource", "resource": metric}],
+        },
+    }
+    real.apply([*nodes(1), autoscaler, elastic_job(2, 8)])
+    async with real.scheduler(profiles(tmp_path)):
+        await happens(lambda: indexes(real) == list(range(4)))
+        events = "/api/v1/namespaces/default/events"
+        expected = "HorizontalPodAutoscaler mine sets its replicas"
+        await happens(lambda: expected in [one["message"] for one in real.items(events)])
+        assert size(real) == 4

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from elastic_builders import GPU, cluster_of, events, job, running
 
-from bayplan.api import Job, Node, Pod
-from bayplan.testing import make_node, make_pod
+from bayplan.api import ApiObject, HorizontalPodAutoscaler, Job, Node, Pod
+from bayplan.testing import make_node, make_object, make_pod
 
 GOING = "bayplan.dev/going-at"
 
@@ -108,3 +108,42 @@ def test_jobs_that_cannot_be_resized_say_why() -> None:
         "its minimum, 3, is more than its maximum, 2"
     ]
     assert running(cluster, "a-") == 3
+
+
+def autoscaler(name: str, target: str, kind: str = "Job", version: str = "batch/v1") -> ApiObject:
+    return make_object(
+        {
+            "apiVersion": "autoscaling/v2",
+            "kind": "HorizontalPodAutoscaler",
+            "metadata": {"name": name, "namespace": "default"},
+            "spec": {
+                "scaleTargetRef": {"apiVersion": version, "kind": kind, "name": target},
+                "minReplicas": 1,
+                "maxReplicas": 4,
+            },
+        }
+    )
+
+
+def test_a_job_with_an_autoscaler_is_left_to_it() -> None:
+    mine, others = autoscaler("mine", "a"), autoscaler("other", "a", version="batch.volcano.sh/v1")
+    cluster = cluster_of(*nodes(1), mine, others, job("a", 2, 8, now=3))
+    cluster.advance(120)
+    assert running(cluster, "a-") == 3, "neither its minimum nor more"
+    expected = "HorizontalPodAutoscaler mine sets its replicas"
+    assert [one.message for one in events(cluster, "NotResized")] == [expected]
+    assert not events(cluster, "Resized")
+    cluster.api.delete(HorizontalPodAutoscaler, "default/mine")
+    cluster.advance(120)
+    assert running(cluster, "a-") == 8
+
+
+def test_an_autoscaler_that_comes_later_takes_over() -> None:
+    cluster = cluster_of(*nodes(1), job("a", 2, 8), job("b", 1, 1))
+    assert running(cluster, "a-") == 7
+    cluster.add(autoscaler("mine", "a"))
+    cluster.add(make_pod("urgent", "1", None, priority=100, **{GPU: 4}))
+    cluster.advance(60)
+    assert running(cluster, "a-") + running(cluster, "b-") >= 4
+    assert not events(cluster, "Shrinking"), "its replicas are the autoscaler's"
+    assert [one.pod for one in events(cluster, "NotResized")] == ["default/a"]

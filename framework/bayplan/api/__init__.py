@@ -4,6 +4,7 @@ Fields that scheduling does not read are ignored; a wrong type is an error that 
 Lists are tuples, so objects can be shared.
 """
 
+from bayplan.api.autoscaling import HorizontalPodAutoscaler
 from bayplan.api.dra import (
     DeviceClass,
     DeviceTaintRule,
@@ -89,6 +90,7 @@ __all__ = [
     "ElasticJob",
     "ElasticQuota",
     "ElasticQuotaProfile",
+    "HorizontalPodAutoscaler",
     "HyperNode",
     "Job",
     "JobSet",

@@ -11,6 +11,7 @@ from typing import Any, TypeAlias, TypeVar
 import msgspec
 import msgspec.inspect
 
+from bayplan.api.autoscaling import HorizontalPodAutoscaler
 from bayplan.api.configmap import ConfigMap
 from bayplan.api.dra import (
     DeviceClass,
@@ -107,6 +108,7 @@ ApiObject: TypeAlias = (
     | Service
     | PriorityClass
     | ResourceQuota
+    | HorizontalPodAutoscaler
     | PodDisruptionBudget
     | Job
     | ReplicaSet
@@ -194,6 +196,7 @@ _KINDS = (
     Kind(_STORAGE, "CSINode", ("v1",), CSINode, namespaced=False),
     Kind(_STORAGE, "CSIDriver", ("v1",), CSIDriver, namespaced=False),
     Kind(_STORAGE, "CSIStorageCapacity", ("v1",), CSIStorageCapacity),
+    Kind("autoscaling", "HorizontalPodAutoscaler", ("v2", "v1"), HorizontalPodAutoscaler),
     Kind("apps", "Deployment", ("v1",), Deployment),
     Kind("apps", "ReplicaSet", ("v1",), ReplicaSet),
     Kind("apps", "StatefulSet", ("v1",), StatefulSet),

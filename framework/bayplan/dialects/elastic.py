@@ -15,6 +15,7 @@ from bayplan.api import (
     AiElasticJob,
     ApiObject,
     ElasticJob,
+    HorizontalPodAutoscaler,
     Job,
     JobSet,
     PyTorchJob,
@@ -45,6 +46,7 @@ __all__ = [
     "elastic_parts",
     "index_of",
     "part_marks",
+    "targets",
 ]
 
 RESIZE_ANNOTATION = "bayplan.dev/resize"
@@ -344,6 +346,17 @@ def elastic_parts(obj: ApiObject) -> list[Replicas]:
         text = f'its size is what Kueue admitted; annotation "{_KUEUE_ELASTIC}" would let it change'
         return [replace(one, problem=text) for one in _READERS[type(obj)](obj)]
     return list(_READERS[type(obj)](obj))
+
+
+def targets(autoscaler: HorizontalPodAutoscaler, job: ApiObject) -> bool:
+    """Return whether an autoscaler sets the number of replicas of a job."""
+    target, kind = autoscaler.spec.scale_target_ref, kind_of(job)
+    group = target.api_version.rpartition("/")[0]
+    return autoscaler.metadata.namespace == job.metadata.namespace and (
+        group,
+        target.kind,
+        target.name,
+    ) == (kind.group, kind.name, job.metadata.name)
 
 
 # Pods ----------------------------------------------------------------------------------------

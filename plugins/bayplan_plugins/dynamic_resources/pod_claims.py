@@ -12,6 +12,11 @@ from bayplan.api.pod import NodeSelector
 from bayplan.snapshot import Snapshot
 from bayplan_dra.allocator import AllocationError, ClaimToAllocate
 from bayplan_plugins.dynamic_resources.claim_specs import without_claim_name
+from bayplan_plugins.dynamic_resources.claims_to_come import (
+    claim_to_come,
+    prepared_to_come,
+    templates_to_come,
+)
 from bayplan_plugins.dynamic_resources.device_classes import DeviceClasses
 from bayplan_plugins.dynamic_resources.extended_claims import ExtendedClaim
 from bayplan_plugins.dynamic_resources.ledger import DeviceLedger
@@ -91,6 +96,7 @@ def claims_of(pod: PodInfo, snapshot: Snapshot, ledger: DeviceLedger) -> PodClai
     key: list[Hashable] = []
     if pod.spec.resource_claims:
         _read_claims(pod, snapshot, ledger, found, key)
+        _read_to_come(pod, snapshot, ledger, found, key)
     if _read_extended(pod, snapshot, found, key):
         found.key = (tuple(key), found.problem, pod.gang, ledger.classes.version)
         return found
@@ -162,6 +168,37 @@ def _read_claims(
             found.open.append(ready)
             # The label, because the answer names the claim.
             key.append((ledger.specs.number(claim), ready.label))
+
+
+def _read_to_come(
+    pod: PodInfo,
+    snapshot: Snapshot,
+    ledger: DeviceLedger,
+    found: PodClaims,
+    key: list[Hashable],
+) -> None:
+    """Read the claims of a pod that is only tried: nobody has made them from their templates."""
+    for wanted in templates_to_come(pod):
+        claim = claim_to_come(pod, wanted, snapshot)
+        if claim is None:
+            name = wanted.resource_claim_template_name
+            found.problem = f'resource claim template "{name}" does not exist'
+            return
+        in_flight = ledger.in_flight.get(f"{pod.uid}/{wanted.name}")
+        if in_flight is not None:
+            found.fixed.append((claim, in_flight.allocation.node_selector))
+            key.append((pod.uid, in_flight.node))
+            continue
+        found.problem = found.problem or _missing_class(claim, ledger.classes)
+        if found.problem:
+            return
+        try:
+            ready = prepared_to_come(pod, wanted, claim, ledger.specs)
+        except AllocationError as exc:
+            found.problem = without_claim_name(str(exc), claim)
+            return
+        found.open.append(ready)
+        key.append((ledger.specs.number(claim), ready.label))
 
 
 def _missing_class(claim: ResourceClaim, classes: DeviceClasses) -> str:

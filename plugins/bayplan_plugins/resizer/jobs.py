@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from bayplan import Handle, PodInfo
-from bayplan.api import ApiObject
+from bayplan.api import ApiObject, HorizontalPodAutoscaler
 from bayplan.api.object_key import object_key
 from bayplan.api.times import seconds_of
 from bayplan.dialects.elastic import (
@@ -18,6 +18,7 @@ from bayplan.dialects.elastic import (
     elastic_parts,
     index_of,
     part_marks,
+    targets,
 )
 
 __all__ = ["ElasticJobs", "Replica", "State"]
@@ -85,8 +86,10 @@ class ElasticJobs:
         self._by_mark: dict[Mark, Replicas] = {}
         self._pods: dict[Mark, dict[str, PodInfo]] = {}
         self._noticed: dict[str, float] = {}
+        self._autoscalers: dict[str, HorizontalPodAutoscaler] = {}
         for type_ in ELASTIC_KINDS:
             handle.snapshot.on_object(type_, self._job_changed)
+        handle.snapshot.on_object(HorizontalPodAutoscaler, self._autoscaler_changed)
         handle.snapshot.on_living(self._lives)
 
     def __bool__(self) -> bool:
@@ -99,9 +102,31 @@ class ElasticJobs:
         for part in self._parts.pop(place, ()):
             self._by_mark.pop(part.mark, None)
         parts = elastic_parts(obj) if new is not None else []
+        owner = self._autoscaler_of(obj) if parts else None
+        if owner is not None:
+            text = f"HorizontalPodAutoscaler {owner.metadata.name} sets its replicas"
+            parts = [replace(one, problem=text) for one in parts]
         if parts:
             self._parts[place] = parts
             self._by_mark |= {part.mark: part for part in parts}
+
+    def _autoscaler_changed(
+        self, old: HorizontalPodAutoscaler | None, new: HorizontalPodAutoscaler | None
+    ) -> None:
+        for one in (old, new):
+            if one is not None:
+                self._autoscalers.pop(object_key(one), None)
+        if new is not None:
+            self._autoscalers[object_key(new)] = new
+        for type_, key in list(self._parts):
+            obj = self._handle.snapshot.objects(type_).get(key)
+            if obj is not None and any(targets(one, obj) for one in (old, new) if one is not None):
+                self._job_changed(obj, obj)
+
+    def _autoscaler_of(self, job: ApiObject) -> HorizontalPodAutoscaler | None:
+        """Return the autoscaler that sets a job's replicas: a field has one writer."""
+        found = (one for one in self._autoscalers.values() if targets(one, job))
+        return min(found, key=object_key, default=None)
 
     def noticed(self, pod: PodInfo, at: float) -> None:
         """Note when a pod goes, in seconds since 1970, until the watch shows it."""
