@@ -56,19 +56,20 @@ class Course:
     def __init__(self, journal: Journal, tenant: str, since: int, until: int) -> None:
         assert since % HOUR == 0, "hours are summed up from a whole hour on"
         self._journal = journal
-        self._changes = Changes(usage, FIELDS, {"tenant": tenant})
+        self._tenant = tenant
         self._since, self._until = since, until
         self._steps = self._read()
-        self._cut: dict[int, dict[Key, list[tuple[int, int]]]] = {}
+        self._cut: dict[tuple[int, str], dict[Key, list[tuple[int, int]]]] = {}
 
     def _read(self) -> dict[Key, _Steps]:
         last = self._until + -self._until % HOUR
+        changes = Changes(usage, FIELDS, {"tenant": self._tenant})
         with self._journal.transaction() as connection:
             levels: dict[Key, int] = defaultdict(int)
-            for one in self._changes.changes(connection, 0, self._since, ROLLUPS, dated=False):
+            for one in changes.changes(connection, 0, self._since, ROLLUPS, dated=False):
                 levels[_named(one.key)] += one.level
             found = sorted(
-                self._changes.changes(connection, self._since, last, ROLLUPS[1:]),
+                changes.changes(connection, self._since, last, ROLLUPS[1:]),
                 key=lambda one: one.start,
             )
         steps = {key: _Steps(self._since, level) for key, level in levels.items() if level}
@@ -119,13 +120,15 @@ class Course:
 
     def _changes_of(self, hour: int, key: Key) -> list[tuple[int, int]]:
         """Return (time, amount) of what changes within an hour."""
-        if hour not in self._cut:
+        place = hour, key[0]
+        if place not in self._cut:
             found: dict[Key, list[tuple[int, int]]] = defaultdict(list)
+            changes = Changes(usage, FIELDS, {"tenant": self._tenant, "resource": key[0]})
             with self._journal.transaction() as connection:
-                for one in self._changes.changes(connection, hour, hour + HOUR, ()):
+                for one in changes.changes(connection, hour, hour + HOUR, ()):
                     found[_named(one.key)].append((one.start, one.level))
-            self._cut[hour] = found
-        return self._cut[hour].get(key, [])
+            self._cut[place] = found
+        return self._cut[place].get(key, [])
 
 
 def _named(values: Sequence[str]) -> Key:
