@@ -29,6 +29,7 @@ __all__ = [
     "Gone",
     "InputError",
     "Invalid",
+    "Locked",
     "NotFound",
     "PluginError",
     "Stopped",
@@ -121,6 +122,10 @@ class Transient(ClusterError):
         super().__init__(message)
         self.retry_after = retry_after
         self.sent = sent
+
+
+class Locked(Transient):
+    """A node is kept for another pod that is just being started there."""
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

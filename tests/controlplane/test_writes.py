@@ -38,6 +38,7 @@ from bayplan.api import (
     KaiPodGroup,
     KaiQueue,
     NativePodGroup,
+    Node,
     ObjectMeta,
     OwnerReference,
     PersistentVolume,
@@ -113,6 +114,7 @@ from bayplan.api.podgroup import (
 )
 from bayplan.api.pools import ComputePoolStatus, ModelCapacity
 from bayplan.api.queue_objects import KaiQueueCondition, KaiQueueStatus, VolcanoQueueStatus
+from bayplan.api.times import seconds_of
 from bayplan.api.volumes import SELECTED_NODE, reference_to
 from bayplan.cluster.conditions import without_times
 from bayplan.cluster.kubernetes.credentials import Credentials
@@ -122,6 +124,7 @@ from bayplan.cluster.kubernetes.transport import Transport
 from bayplan.cluster.kubernetes.writer import Writer
 from bayplan.cluster.protocol import (
     Bind,
+    BindLock,
     BindVolume,
     CreateClaim,
     CreateObject,
@@ -293,6 +296,26 @@ def test_a_binding(wire: Wire, real: LiveCluster, annotations: dict[str, str]) -
     found = wire.get(Pod, "default/p")
     assert found.spec.node_name == "n"
     assert found.metadata.annotations == annotations
+
+
+@needs("create pods/binding", "patch nodes")
+def test_a_binding_that_takes_the_lock_of_its_node(wire: Wire, real: LiveCluster) -> None:
+    real.apply([node("n")])
+    uid = made_pod(wire, real).metadata.uid
+    wire.carry_out(Bind("default/p", uid, "n", lock=BindLock("example.com/lock", 300.0)))
+    assert wire.get(Pod, "default/p").spec.node_name == "n"
+    time, *pod = wire.get(Node, "n").metadata.annotations["example.com/lock"].split(",")
+    assert pod == ["default", "p"]
+    assert seconds_of(time) > 0
+
+
+@needs("create pods/binding", "patch nodes")
+def test_a_refused_binding_gives_the_lock_back(wire: Wire, real: LiveCluster) -> None:
+    real.apply([node("n")])
+    made_pod(wire, real)
+    with pytest.raises(Conflict):
+        wire.carry_out(Bind("default/p", "other", "n", lock=BindLock("example.com/lock", 300.0)))
+    assert "example.com/lock" not in wire.get(Node, "n").metadata.annotations
 
 
 @needs("create pods/eviction", "patch pods/status")

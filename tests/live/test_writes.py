@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import pytest
+from msgspec.structs import replace as replaced
 from prometheus_client import CollectorRegistry, generate_latest
 from stage import Stage, stage
 
-from bayplan.api import Pod, PodCondition
+from bayplan.api import Node, Pod, PodCondition
 from bayplan.api.configmap import ConfigMap
 from bayplan.api.meta import ObjectMeta
 from bayplan.cluster.kubernetes.rate_limiter import RateLimiter
 from bayplan.cluster.kubernetes.writer import Writer
-from bayplan.cluster.protocol import Bind, Event, Evict, PatchPodStatus, PutConfigMap
+from bayplan.cluster.protocol import Bind, BindLock, Event, Evict, PatchPodStatus, PutConfigMap
+from bayplan.dialects.vgpu.node_lock import lock_text
 from bayplan.errors import ClusterError, Conflict, NotFound, Stopped
 from bayplan.live.app import LiveApp
 from bayplan.profiles.loading import default_profiles
@@ -46,6 +49,71 @@ async def answers(writer: Writer, *writes: Any) -> list[ClusterError | None]:
 def waiting(pod: Pod, message: str, node: str | None = None) -> PatchPodStatus:
     condition = PodCondition("PodScheduled", "False", "Unschedulable", message)
     return PatchPodStatus(pod.key, pod.metadata.uid, condition, node)
+
+
+LOCK = BindLock("hami.io/mutex.lock", 300.0)
+
+
+def lock_of(made: Stage) -> str | None:
+    node = made.cluster.get(Node, "n")
+    assert node is not None
+    return node.metadata.annotations.get(LOCK.annotation)
+
+
+def set_lock(made: Stage, value: str | None) -> None:
+    node = made.cluster.get(Node, "n")
+    assert node is not None
+    annotations = {LOCK.annotation: value} if value is not None else {}
+    made.cluster.update(replaced(node, metadata=replaced(node.metadata, annotations=annotations)))
+
+
+async def test_a_binding_waits_for_the_lock_of_its_node() -> None:
+    async with stage([make_node("n"), make_pod("p"), make_pod("other")]) as made:
+        _, writer = await writing(made)
+        set_lock(made, lock_text(time.time(), "default", "other"))
+        await made.until(lambda: writer.retries == 0)
+        uid = made.pods()["default/p"].metadata.uid
+        answered: list[ClusterError | None] = []
+        writer.submit(Bind("default/p", uid, "n", lock=LOCK), answered.append)
+        await made.until(lambda: writer.retries >= 2)
+        assert made.placements() == {}
+        set_lock(made, None)
+        await made.until(lambda: answered == [None])
+        assert made.placements() == {"default/p": "n"}
+        assert (lock_of(made) or "").endswith(",default,p")
+
+
+async def test_a_lock_that_is_too_old_is_broken() -> None:
+    async with stage([make_node("n"), make_pod("p"), make_pod("other")]) as made:
+        _, writer = await writing(made)
+        set_lock(made, lock_text(time.time() - 301, "default", "other"))
+        uid = made.pods()["default/p"].metadata.uid
+        assert await answers(writer, Bind("default/p", uid, "n", lock=LOCK)) == [None]
+        assert (lock_of(made) or "").endswith(",default,p")
+
+
+async def test_of_two_schedulers_at_once_one_gets_the_lock() -> None:
+    async with stage([make_node("n"), make_pod("p"), make_pod("q")]) as made:
+        _, one = await writing(made)
+        _, other = await writing(made)
+        uids = {key: pod.metadata.uid for key, pod in made.pods().items()}
+        answered: list[ClusterError | None] = []
+        one.submit(Bind("default/p", uids["default/p"], "n", lock=LOCK), answered.append)
+        other.submit(Bind("default/q", uids["default/q"], "n", lock=LOCK), answered.append)
+        await made.until(lambda: answered == [None])
+        await made.until(lambda: one.retries + other.retries >= 2)
+        assert len(made.placements()) == 1
+        set_lock(made, None)
+        await made.until(lambda: answered == [None, None])
+        assert len(made.placements()) == 2
+
+
+async def test_a_refused_binding_gives_the_lock_back() -> None:
+    async with stage([make_node("n"), make_pod("p")]) as made:
+        _, writer = await writing(made)
+        (error,) = await answers(writer, Bind("default/p", "other", "n", lock=LOCK))
+        assert isinstance(error, Conflict)
+        assert lock_of(made) is None
 
 
 async def test_of_statuses_that_wait_only_the_last_is_written() -> None:

@@ -3,21 +3,31 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
 from bayplan.api import ApiObject, Node, Pod
+from bayplan.cluster.embedded.device_plugins import VirtualDevicePlugins
 from bayplan.dialects.vgpu.systems import HAMI, MIG_ALLOCATIONS
-from bayplan.testing import Cluster, assert_pending, assert_placed, make_node, make_object
+from bayplan.testing import (
+    Cluster,
+    assert_pending,
+    assert_placed,
+    make_gang,
+    make_node,
+    make_object,
+    make_pod,
+)
 from bayplan.topology.machine.readers.hami_register import CORDON, HANDSHAKE, REGISTER
 from bayplan_plugins.device_share.ledger import CardLedger
 
 A100 = "NVIDIA-NVIDIA A100-SXM4-80GB"
 KEYS = HAMI.annotations
 MIB = 1 << 20
+LABEL = "pod-group.scheduling.sigs.k8s.io"
 
 
 def card(index: int, **more: Any) -> dict[str, Any]:
@@ -71,6 +81,13 @@ def _container(name: str, limits: Mapping[str, Any]) -> dict[str, Any]:
     return {"name": name, "image": "cuda", "resources": {"limits": named}, **more}
 
 
+def started(objects: Iterable[ApiObject]) -> Cluster:
+    """Return a cluster whose nodes have device plugins."""
+    cluster = Cluster(objects)
+    VirtualDevicePlugins(cluster.api)
+    return cluster
+
+
 def notes_of(cluster: Cluster, name: str, namespace: str = "default") -> Mapping[str, str]:
     found = cluster.api.get(Pod, f"{namespace}/{name}")
     assert found is not None
@@ -89,7 +106,7 @@ def used(cluster: Cluster, name: str) -> list[tuple[int, int, int]]:
 
 
 def test_a_pod_gets_its_share_in_the_words_of_hami() -> None:
-    cluster = Cluster([node("n1", card(0), card(1)), pod("p", gpu=1, gpumem=3000, gpucores=30)])
+    cluster = started([node("n1", card(0), card(1)), pod("p", gpu=1, gpumem=3000, gpucores=30)])
     assert_placed(cluster, p="n1")
     notes = notes_of(cluster, "p")
     assert notes[KEYS.to_allocate] == "GPU-1,NVIDIA,3000,30:;"
@@ -103,7 +120,7 @@ def test_a_pod_gets_its_share_in_the_words_of_hami() -> None:
 
 def restarted(cluster: Cluster) -> Cluster:
     """Return a cluster with the same objects and a scheduler that has just started."""
-    again = Cluster([*cluster.api.list(Node), *cluster.api.list(Pod)])
+    again = started([*cluster.api.list(Node), *cluster.api.list(Pod)])
     again.schedule()
     return again
 
@@ -112,20 +129,20 @@ def restarted(cluster: Cluster) -> Cluster:
 
 
 def test_a_pod_that_names_only_memory_gets_one_card() -> None:
-    cluster = Cluster([node("n1", card(0)), pod("p", gpumem=3000)])
+    cluster = started([node("n1", card(0)), pod("p", gpumem=3000)])
     assert_placed(cluster, p="n1")
     assert devices_of(cluster, "p") == "GPU-0,NVIDIA,3000,0:;"
 
 
 def test_a_whole_card_is_exclusive() -> None:
-    cluster = Cluster([node("n1", card(0)), pod("whole", gpu=1), pod("part", gpu=1, gpumem=1)])
+    cluster = started([node("n1", card(0)), pod("whole", gpu=1), pod("part", gpu=1, gpumem=1)])
     assert_placed(cluster, whole="n1")
     assert devices_of(cluster, "whole") == "GPU-0,NVIDIA,81920,100:;"
     assert_pending(cluster, "part", "1 Insufficient shares of cards")
 
 
 def test_a_percentage_is_of_the_cards_memory() -> None:
-    cluster = Cluster(
+    cluster = started(
         [node("n1", card(0, devmem=1001)), pod("p", gpu=1, **{"gpumem-percentage": 50})]
     )
     assert_placed(cluster, p="n1")
@@ -141,7 +158,7 @@ def test_a_percentage_is_of_the_cards_memory() -> None:
     ],
 )
 def test_amounts_that_hami_refuses_are_named(limits: dict[str, Any], message: str) -> None:
-    cluster = Cluster([node("n1", card(0)), pod("p", gpu=1, **limits)])
+    cluster = started([node("n1", card(0)), pod("p", gpu=1, **limits)])
     assert_pending(cluster, "p", f'container "c0": {message}')
 
 
@@ -156,7 +173,7 @@ def test_amounts_that_hami_refuses_are_named(limits: dict[str, Any], message: st
     ],
 )
 def test_options_that_hami_does_not_know_are_named(name: str, text: str, expected: str) -> None:
-    cluster = Cluster([node("n1", card(0)), pod("p", {name: text}, gpu=1, gpumem=1)])
+    cluster = started([node("n1", card(0)), pod("p", {name: text}, gpu=1, gpumem=1)])
     assert_pending(cluster, "p", f"annotation {name}: ", expected)
 
 
@@ -166,7 +183,7 @@ def test_options_that_hami_does_not_know_are_named(name: str, text: str, expecte
 def test_reasons_count_cards_as_hami_words_them() -> None:
     cards = [card(0, devmem=1000), card(1, health=False), card(2, count=1)]
     uuid = {"nvidia.com/use-gpuuuid": "GPU-2"}
-    cluster = Cluster([node("n1", *cards), pod("first", uuid, gpu=1, gpumem=900)])
+    cluster = started([node("n1", *cards), pod("first", uuid, gpu=1, gpumem=900)])
     assert_placed(cluster, first="n1")
     assert devices_of(cluster, "first") == "GPU-2,NVIDIA,900,0:;"
     cluster.add(pod("p", {"nvidia.com/use-gputype": "A100"}, gpu=2, gpumem=1000))
@@ -184,7 +201,7 @@ def test_reasons_count_cards_as_hami_words_them() -> None:
 def test_a_policy_decides_which_card(policy: str, expected: str) -> None:
     notes = {"hami.io/gpu-scheduler-policy": policy}
     uuid = {"nvidia.com/use-gpuuuid": "GPU-0"}
-    cluster = Cluster([node("n1", card(0), card(1)), pod("first", uuid, gpu=1, gpumem=1000)])
+    cluster = started([node("n1", card(0), card(1)), pod("first", uuid, gpu=1, gpumem=1000)])
     assert_placed(cluster, first="n1")
     cluster.add(pod("p", notes, gpu=1, gpumem=1000))
     assert_placed(cluster, p="n1")
@@ -202,7 +219,7 @@ def test_topology_aware_takes_the_nearest_cards() -> None:
     ]
     own = node("n1", *map(card, range(4)), **{"hami.io/node-nvidia-score": json.dumps(scores)})
     notes = {"hami.io/gpu-scheduler-policy": "topology-aware"}
-    cluster = Cluster([own, pod("p", notes, gpu=2, gpumem=1000)])
+    cluster = started([own, pod("p", notes, gpu=2, gpumem=1000)])
     assert_placed(cluster, p="n1")
     assert {part.split(",")[0] for part in devices_of(cluster, "p").split(":")[:2]} == {
         "GPU-0",
@@ -211,19 +228,19 @@ def test_topology_aware_takes_the_nearest_cards() -> None:
 
 
 def test_a_cordoned_card_keeps_its_pods_and_gets_no_more() -> None:
-    cluster = Cluster([node("n1", card(0), **{CORDON: "GPU-0"}), pod("p", gpu=1, gpumem=1)])
+    cluster = started([node("n1", card(0), **{CORDON: "GPU-0"}), pod("p", gpu=1, gpumem=1)])
     assert_pending(cluster, "p", "Insufficient shares of cards")
 
 
 @pytest.mark.parametrize("text", ["Deleted_2026.01.01 00:00:00", "Requesting_1999.12.31 00:00:00"])
 def test_a_node_whose_device_plugin_does_not_answer_offers_no_cards(text: str) -> None:
-    cluster = Cluster([node("n1", card(0), **{HANDSHAKE: text}), pod("p", gpu=1, gpumem=1)])
+    cluster = started([node("n1", card(0), **{HANDSHAKE: text}), pod("p", gpu=1, gpumem=1)])
     assert_pending(cluster, "p", "Insufficient shares of cards")
 
 
 def test_a_node_with_a_register_that_cannot_be_read_says_so() -> None:
     broken = make_node("n1", cpu=8, annotations={REGISTER: '[{"id": "a", "devmem": "x"}]'}, gpu=10)
-    cluster = Cluster([broken, pod("p", gpu=1, gpumem=1)])
+    cluster = started([broken, pod("p", gpu=1, gpumem=1)])
     assert_pending(cluster, "p", "no cards for shares by HAMi")
     assert any("[0].devmem: expected" in text for text in cluster.snapshot.problems.values())
 
@@ -233,7 +250,7 @@ def test_a_node_with_a_register_that_cannot_be_read_says_so() -> None:
 
 def test_init_containers_take_what_the_others_leave_of_a_peak() -> None:
     small, large = {"gpu": 1, "gpumem": 1000}, {"gpu": 1, "gpumem": 4000, "gpucores": 50}
-    cluster = Cluster([node("n1", card(0)), containers("p", [small, {}, small], [large])])
+    cluster = started([node("n1", card(0)), containers("p", [small, {}, small], [large])])
     assert_placed(cluster, p="n1")
     assert devices_of(cluster, "p") == (
         "GPU-0,NVIDIA,4000,50:;GPU-0,NVIDIA,1000,0:;;GPU-0,NVIDIA,1000,0:;"
@@ -245,7 +262,7 @@ def test_init_containers_take_what_the_others_leave_of_a_peak() -> None:
 def test_a_sidecar_stays_beside_init_containers_and_the_others() -> None:
     sidecar = {"gpu": 1, "gpumem": 500, "sidecar": True}
     own, init = {"gpu": 1, "gpumem": 1000}, {"gpu": 1, "gpumem": 2000}
-    cluster = Cluster([node("n1", card(0)), containers("p", [own], [sidecar, init])])
+    cluster = started([node("n1", card(0)), containers("p", [own], [sidecar, init])])
     assert_placed(cluster, p="n1")
     assert used(cluster, "n1") == [(0, 2500, 2)]
     assert used(restarted(cluster), "n1") == [(0, 2500, 2)]
@@ -280,7 +297,7 @@ PROFILES = [
 
 def test_a_pod_on_a_card_in_mig_mode_gets_the_smallest_partition_that_holds_it() -> None:
     mig = card(0, mode="mig", migProfiles=PROFILES)
-    cluster = Cluster([node("n1", mig), pod("p", gpu=2, gpumem=10000)])
+    cluster = started([node("n1", mig), pod("p", gpu=2, gpumem=10000)])
     assert_placed(cluster, p="n1")
     assert devices_of(cluster, "p") == "GPU-0,NVIDIA,10240,14:GPU-0,NVIDIA,10240,14:;"
     found = json.loads(notes_of(cluster, "p")[MIG_ALLOCATIONS])
@@ -306,7 +323,7 @@ def test_a_pod_on_a_card_in_mig_mode_gets_the_smallest_partition_that_holds_it()
 def test_init_containers_keep_their_partitions() -> None:
     mig = card(0, mode="mig", migProfiles=PROFILES)
     large = {"gpu": 1, "gpumem": 40000}
-    cluster = Cluster([node("n1", mig), containers("p", [large], [large])])
+    cluster = started([node("n1", mig), containers("p", [large], [large])])
     assert_placed(cluster, p="n1")
     starts = [
         one["placement"]["start"] for one in json.loads(notes_of(cluster, "p")[MIG_ALLOCATIONS])
@@ -330,7 +347,7 @@ def quota(**hard: str) -> ApiObject:
 
 def test_a_namespace_gets_no_more_memory_of_cards_than_its_quota() -> None:
     nodes = [node("n1", card(0)), node("n2", card(1))]
-    cluster = Cluster([*nodes, quota(gpumem="5000"), pod("a", gpu=1, gpumem=3000)])
+    cluster = started([*nodes, quota(gpumem="5000"), pod("a", gpu=1, gpumem=3000)])
     assert_placed(cluster, a="n1")
     cluster.add(pod("b", gpu=1, gpumem=3000))
     assert_pending(cluster, "b", "1/1 ResourceQuotaNotFit")
@@ -344,7 +361,7 @@ def test_a_namespace_gets_no_more_memory_of_cards_than_its_quota() -> None:
 
 
 def test_a_restart_reads_back_what_pods_hold() -> None:
-    cluster = Cluster([node("n1", card(0), card(1))])
+    cluster = started([node("n1", card(0), card(1))])
     cluster.add(*(pod(f"p{n}", gpu=1, gpumem=1000 + n, gpucores=10 + n) for n in range(5)))
     cluster.schedule()
     again = restarted(cluster)
@@ -353,7 +370,7 @@ def test_a_restart_reads_back_what_pods_hold() -> None:
 
 
 def test_a_pod_whose_bind_phase_was_left_behind_keeps_its_share() -> None:
-    cluster = Cluster([node("n1", card(0)), pod("p", gpu=1, gpumem=3000)])
+    cluster = started([node("n1", card(0)), pod("p", gpu=1, gpumem=3000)])
     assert_placed(cluster, p="n1")
     assert notes_of(cluster, "p")[KEYS.phase] in ("allocating", "success")
     assert used(restarted(cluster), "n1") == [(0, 3000, 1)]
@@ -361,7 +378,7 @@ def test_a_pod_whose_bind_phase_was_left_behind_keeps_its_share() -> None:
 
 def test_what_another_scheduler_wrote_before_it_died_does_not_count() -> None:
     left = {KEYS.allocated: "GPU-0,NVIDIA,80000,90:;", KEYS.phase: "allocating", KEYS.node: "n1"}
-    cluster = Cluster([node("n1", card(0)), pod("p", left, gpu=1, gpumem=3000)])
+    cluster = started([node("n1", card(0)), pod("p", left, gpu=1, gpumem=3000)])
     assert_placed(cluster, p="n1")
     assert devices_of(cluster, "p") == "GPU-0,NVIDIA,3000,0:;"
     assert used(cluster, "n1") == [(0, 3000, 1)]
@@ -382,7 +399,7 @@ def test_a_half_written_annotation_is_named_and_counts_as_the_request(
 ) -> None:
     running = pod("p", {KEYS.allocated: text, KEYS.node: "n1"}, gpu=1, gpumem=3000)
     placed = containers("p", [{"gpu": 1, "gpumem": 3000}], notes=running.metadata.annotations)
-    cluster = Cluster([node("n1", card(0)), on_node(placed, "n1")])
+    cluster = started([node("n1", card(0)), on_node(placed, "n1")])
     cluster.schedule()
     assert used(cluster, "n1") == [(0, 3000, 1)]
     problems = cluster.snapshot.problems
@@ -390,7 +407,7 @@ def test_a_half_written_annotation_is_named_and_counts_as_the_request(
 
 
 def test_shares_of_a_card_that_vanished_come_back_with_it() -> None:
-    cluster = Cluster([node("n1", card(0), card(1)), pod("p", gpu=2, gpumem=3000)])
+    cluster = started([node("n1", card(0), card(1)), pod("p", gpu=2, gpumem=3000)])
     assert_placed(cluster, p="n1")
     assert used(cluster, "n1") == [(0, 3000, 1), (0, 3000, 1)]
     cluster.api.update(node("n1", card(1)))
@@ -400,6 +417,60 @@ def test_shares_of_a_card_that_vanished_come_back_with_it() -> None:
     for one in (cluster, again):
         one.api.update(node("n1", card(0), card(1)))
         assert used(one, "n1") == [(0, 3000, 1), (0, 3000, 1)]
+
+
+# The lock of a node ---------------------------------------------------------------------------
+
+
+def lock_of(cluster: Cluster, name: str) -> str | None:
+    found = cluster.api.get(Node, name)
+    assert found is not None
+    return found.metadata.annotations.get(KEYS.lock)
+
+
+def test_a_pods_binding_locks_its_node_until_the_device_plugin_has_served_it() -> None:
+    cluster = Cluster([node("n1", card(0)), *(pod(n, gpu=1, gpumem=1) for n in ("a", "b", "c"))])
+    assert cluster.schedule() == {"a": "n1"}
+    assert lock_of(cluster, "n1") == "2000-01-01T00:00:00Z,default,a"
+    VirtualDevicePlugins(cluster.api)
+    assert cluster.advance(1) == dict.fromkeys(("a", "b", "c"), "n1")
+    assert lock_of(cluster, "n1") is None
+    assert [notes_of(cluster, name)[KEYS.phase] for name in ("a", "b", "c")] == ["success"] * 3
+
+
+def test_a_lock_held_by_a_dead_scheduler_is_broken_after_five_minutes() -> None:
+    other = make_node("n2", cpu=8)
+    waiting = make_pod("theirs", cpu=1, spec={"schedulerName": "hami"}, node="n2")
+    lock = {KEYS.lock: "2000-01-01T00:00:00Z,default,theirs"}
+    cluster = started([node("n1", card(0), **lock), other, waiting, pod("p", gpu=1, gpumem=1)])
+    assert "p" not in cluster.advance(299)
+    assert cluster.advance(10)["p"] == "n1"
+    assert lock_of(cluster, "n1") is None
+
+
+@pytest.mark.parametrize("text", ["2000-01-01T00:00:00Z,default,gone", "nonsense", ""])
+def test_a_lock_of_nobody_is_broken_at_once(text: str) -> None:
+    cluster = started([node("n1", card(0), **{KEYS.lock: text}), pod("p", gpu=1, gpumem=1)])
+    assert_placed(cluster, p="n1")
+
+
+def test_a_gang_on_one_node_is_served_pod_by_pod() -> None:
+    members = [
+        replace(own, metadata=replace(own.metadata, labels={LABEL: "g"}))
+        for own in (pod(f"g{n}", gpu=1, gpumem=1000) for n in range(4))
+    ]
+    cluster = started([node("n1", card(0)), make_gang("g", 4), *members])
+    assert cluster.advance(1) == {f"g{n}": "n1" for n in range(4)}
+    assert used(cluster, "n1") == [(0, 4000, 4)]
+
+
+def test_a_pod_that_is_deleted_while_it_waits_for_the_lock_gives_its_share_back() -> None:
+    cluster = Cluster([node("n1", card(0)), pod("a", gpu=1, gpumem=1), pod("b", gpu=1, gpumem=2)])
+    assert cluster.schedule() == {"a": "n1"}
+    assert used(cluster, "n1") == [(0, 3, 2)]
+    cluster.remove("b")
+    cluster.advance(10)
+    assert used(cluster, "n1") == [(0, 1, 1)]
 
 
 def on_node(own: Pod, name: str) -> Pod:

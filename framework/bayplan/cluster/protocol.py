@@ -20,6 +20,7 @@ from bayplan.errors import ClusterError
 
 __all__ = [
     "Bind",
+    "BindLock",
     "BindVolume",
     "Cluster",
     "CreateClaim",
@@ -59,13 +60,29 @@ class WatchEvent(msgspec.Struct, frozen=True):
     objects: Sequence[ApiObject] = ()
 
 
+class BindLock(msgspec.Struct, frozen=True):
+    """An annotation of a node that one pod at a time has, from its binding on.
+
+    The node's runtime serves the pod that the annotation names, and removes it. The value is the
+    time and the pod's namespace and name, separated by commas. One that is older than ``seconds``
+    was left behind, and is replaced.
+    """
+
+    annotation: str
+    seconds: float
+
+
 class Bind(msgspec.Struct, frozen=True):
-    """Bind a pod to a node. ``uid`` guards against a recreated pod of the same name."""
+    """Bind a pod to a node. ``uid`` guards against a recreated pod of the same name.
+
+    The backend takes the ``lock`` of the node first, and waits until it can have it.
+    """
 
     pod: str
     uid: str
     node: str
     annotations: Mapping[str, str] = {}
+    lock: BindLock | None = None
 
 
 class Evict(msgspec.Struct, frozen=True):

@@ -20,7 +20,7 @@ from bayplan.plugin.events import ClusterEvent
 
 if TYPE_CHECKING:
     from bayplan.api.gang import Gang
-    from bayplan.cluster.protocol import Done, Write
+    from bayplan.cluster.protocol import BindLock, Done, Write
     from bayplan.gangs.directory import GangMembers
     from bayplan.snapshot import PodInfo, Snapshot
 
@@ -168,12 +168,14 @@ class Preparation:
 
     ``writes`` are submitted in order; a failure gives back the nodes of the whole unit. Then
     ``ready`` is called, again after each change of an object, for at most ``seconds``: True lets
-    the pod be bound, False waits, a text gives the nodes back.
+    the pod be bound, False waits, a text gives the nodes back. ``lock`` is the lock of the node
+    that the binding has to take first.
     """
 
-    writes: Sequence[Write]
+    writes: Sequence[Write] = ()
     ready: Callable[[], bool | str] | None = None
     seconds: float = 0.0
+    lock: BindLock | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,11 +7,11 @@ the nodes of the whole unit.
 from __future__ import annotations
 
 from collections.abc import Callable, Set
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from bayplan.api import Pod
-from bayplan.cluster.protocol import Bind
+from bayplan.cluster.protocol import Bind, BindLock
 from bayplan.cycle.reservations import Reserved
 from bayplan.cycle.scheduling_cycle import Result
 from bayplan.errors import ClusterError, PluginError
@@ -34,6 +34,8 @@ class _Placed:
     queued: QueuedUnit
     profile: ActiveProfile
     result: Result
+    locks: dict[str, BindLock] = field(default_factory=dict)
+    """The locks that pods' bindings take, by the pod's key."""
 
     @property
     def key(self) -> str:
@@ -156,7 +158,10 @@ class BindingCycle:
                     self._state.recorder.log_failure(exc)
                     refusal = str(exc)
                 if isinstance(refusal, Preparation):
-                    work.append(_guarded(refusal, call))
+                    if refusal.lock is not None:
+                        placed.locks[one.pod.key] = refusal.lock
+                    if refusal.writes or refusal.ready is not None:
+                        work.append(_guarded(refusal, call))
                 elif refusal is not None:
                     return refusal, call.name
         return None
@@ -187,7 +192,7 @@ class BindingCycle:
         """Write a Binding for every pod of the unit; from now on they are assumed bound."""
         state, queued, profile, result = self._state, placed.queued, placed.profile, placed.result
         try:
-            writes = [self._binding(profile, reserved) for reserved in result.reserved]
+            writes = [self._binding(placed, reserved) for reserved in result.reserved]
         except PluginError as exc:
             self._fail(placed, exc)
             return
@@ -206,14 +211,15 @@ class BindingCycle:
         for reserved, write in zip(result.reserved, writes, strict=True):
             state.cluster.submit(write, partial(self._answered, reserved, profile, origin))
 
-    def _binding(self, profile: ActiveProfile, reserved: Reserved) -> Bind:
+    def _binding(self, placed: _Placed, reserved: Reserved) -> Bind:
         annotations: dict[str, str] = {}
         node = self._state.snapshot.row(reserved.node)
-        for call in profile.runtime["bind"]:
+        for call in placed.profile.runtime["bind"]:
             for name, value in (call(reserved.pod, node, reserved.state) or {}).items():
                 annotations.setdefault(name, value)
         pod = reserved.pod
-        return Bind(pod.key, pod.pod.metadata.uid, reserved.node, annotations)
+        lock = placed.locks.get(pod.key)
+        return Bind(pod.key, pod.pod.metadata.uid, reserved.node, annotations, lock)
 
     def _answered(
         self,

@@ -246,7 +246,9 @@ class DeviceShare(Plugin[DeviceShareArgs]):
         written = self._written(pod, node)
         if written.problem:
             return written.problem
-        return Preparation(tuple(written.writes)) if written.writes else None
+        if not written.writes and written.lock is None:
+            return None
+        return Preparation(tuple(written.writes), lock=written.lock)
 
     @hookimpl
     def bind(self, pod: PodInfo, node: NodeRow, state: CycleState) -> dict[str, str] | None:

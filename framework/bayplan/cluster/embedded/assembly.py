@@ -24,6 +24,7 @@ from bayplan.api import (
 )
 from bayplan.cluster.embedded.claims import ClaimController
 from bayplan.cluster.embedded.controllers import WorkloadControllers
+from bayplan.cluster.embedded.device_plugins import VirtualDevicePlugins
 from bayplan.cluster.embedded.disruption import DisruptionController
 from bayplan.cluster.embedded.kubelet import VirtualKubelet
 from bayplan.cluster.embedded.pod_gc import PodGarbageCollector
@@ -58,6 +59,7 @@ _PLACES = {type_: place for place, type_ in enumerate(_FIRST)}
 
 def start_controllers(cluster: MemoryCluster) -> None:
     """Start the kubelet and the controllers of a cluster."""
+    VirtualDevicePlugins(cluster)
     VirtualKubelet(cluster)
     WorkloadControllers(cluster)
     VolcanoJobs(cluster)

@@ -32,6 +32,7 @@ from bayplan.cluster.embedded.clock import VirtualClock
 from bayplan.cluster.embedded.faults import WriteFaults
 from bayplan.cluster.embedded.writes import carry_out
 from bayplan.cluster.protocol import (
+    Bind,
     Done,
     Event,
     WatchEvent,
@@ -44,6 +45,7 @@ from bayplan.errors import (
     ClusterError,
     Conflict,
     InputError,
+    Locked,
     NotFound,
     did_you_mean,
 )
@@ -54,6 +56,8 @@ Obj = TypeVar("Obj", bound=ApiObject)
 Content = dict[str, Any]
 
 LONG_AGO = datetime(2000, 1, 1, tzinfo=UTC)
+_LOCK_WAIT = 5.0
+"""Seconds until locks are looked at again that keep bindings waiting."""
 _SUFFIX_LETTERS = "bcdfghjklmnpqrstvwxz2456789"
 _SYSTEM_PRIORITIES = {"system-cluster-critical": 2000000000, "system-node-critical": 2000001000}
 
@@ -82,6 +86,8 @@ class MemoryCluster:
         self._undelivered: deque[tuple[WatchHandler, WatchEvent]] = deque()
         self._broken = False
         self._stamp = (-1, "")
+        self._locked: list[tuple[Bind, Done | None]] = []
+        self._looks_at_locks = False
 
     @property
     def now(self) -> float:
@@ -191,7 +197,10 @@ class MemoryCluster:
         over = meta.deletion_timestamp is not None and not meta.deletion_grace_period_seconds
         if current.metadata.finalizers and over and not meta.finalizers:
             return self._remove(obj)
-        return self._store(obj, WatchType.MODIFIED)
+        stored = self._store(obj, WatchType.MODIFIED)
+        if self._locked and isinstance(obj, Node):
+            self.clock.call_later(0.0, self._unlock)
+        return stored
 
     def delete(self, type_: type[ApiObject], key: str, grace: float | None = None) -> None:
         """Delete an object; a running pod gets its grace period (seconds) first.
@@ -227,7 +236,7 @@ class MemoryCluster:
                 self._remove(pod)
 
     def submit(self, write: Write, done: Done | None = None) -> None:
-        """Carry out a scheduler's write now, then call ``done``."""
+        """Carry out a scheduler's write now, or once a lock lets it, then call ``done``."""
         error = self.faults.take(write)
         if error is None:
             try:
@@ -235,10 +244,32 @@ class MemoryCluster:
                     self._keep_event(write)
                 else:
                     carry_out(self, write)
+            except Locked as exc:
+                assert isinstance(write, Bind), "only bindings need a lock"
+                self._wait_for_lock(write, done, exc)
+                return
             except ClusterError as exc:
                 error = exc
         if done is not None:
             done(error)
+
+    def _wait_for_lock(self, write: Bind, done: Done | None, locked: Locked) -> None:
+        """Keep a binding until its node changes, or the lock may be broken."""
+        self._locked.append((write, done))
+        if not self._looks_at_locks:
+            self._looks_at_locks = True
+            wait = min((locked.retry_after or 0.0) + 1.0, _LOCK_WAIT)
+            self.clock.call_later(wait, self._look_at_locks)
+
+    def _look_at_locks(self) -> None:
+        self._looks_at_locks = False
+        self._unlock()
+
+    def _unlock(self) -> None:
+        """Try the bindings again that wait for a lock, in their order."""
+        waiting, self._locked = self._locked, []
+        for write, done in waiting:
+            self.submit(write, done)
 
     def _free_name(self, prefix: str, namespace: str, taken: Mapping[str, ApiObject]) -> str:
         """Return an unused name: the prefix and five random letters."""

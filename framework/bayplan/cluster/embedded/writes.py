@@ -24,6 +24,7 @@ from bayplan.api.dra import (
     ResourceClaimStatus,
 )
 from bayplan.api.pod import ExtendedResourceClaimStatus
+from bayplan.api.times import seconds_of
 from bayplan.api.volumes import SELECTED_NODE, is_available, is_kept_for
 from bayplan.api.volumes import reference_to as volume_reference
 from bayplan.cluster.conditions import stamped
@@ -32,8 +33,10 @@ from bayplan.cluster.embedded.disruption_budgets import take_disruption
 from bayplan.cluster.embedded.field_patches import with_fields
 from bayplan.cluster.embedded.object_store import ObjectStore
 from bayplan.cluster.embedded.owner_references import reference_to
+from bayplan.cluster.node_lock import lock_for
 from bayplan.cluster.protocol import (
     Bind,
+    BindLock,
     BindVolume,
     CreateClaim,
     CreateObject,
@@ -133,17 +136,30 @@ def bind(store: ObjectStore, pod: Pod, write: Bind) -> None:
     """Give a pod its node.
 
     :raises Conflict: when the pod has a node or is being deleted.
+    :raises Locked: while another pod has the lock that the binding needs.
     """
     if pod.spec.node_name:
         raise Conflict(f"Pod {pod.key} is on node {pod.spec.node_name} already")
     if pod.metadata.deletion_timestamp is not None:
         raise Conflict(f"Pod {pod.key} is being deleted")
+    if write.lock is not None:
+        _take_lock(store, write, write.lock)
     condition = PodCondition("PodScheduled", "True", last_transition_time=store.timestamp())
     pod = with_condition(with_spec(pod, node_name=write.node), condition)
     if write.annotations:
         annotations = {**pod.metadata.annotations, **write.annotations}
         pod = replace(pod, metadata=replace(pod.metadata, annotations=annotations))
     store.update(pod)
+
+
+def _take_lock(store: ObjectStore, write: Bind, lock: BindLock) -> None:
+    node = store.get(Node, write.node)
+    assert node is not None, "the binding's node exists"
+    annotations = node.metadata.annotations
+    now = seconds_of(store.timestamp())
+    text = lock_for(write, annotations, now, lambda key: store.get(Pod, key) is not None)
+    meta = replace(node.metadata, annotations={**annotations, lock.annotation: text})
+    store.update(replace(node, metadata=meta))
 
 
 def _evict(store: ObjectStore, pod: Pod, write: Evict) -> None:

@@ -3,22 +3,32 @@
 from __future__ import annotations
 
 import datetime
+import time
 from collections import OrderedDict
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import msgspec
 from msgspec.structs import replace
 
-from bayplan.api import KINDS, Pod, PodCondition
+from bayplan.api import KINDS, Node, Pod, PodCondition
 from bayplan.api.objects import decode_json
-from bayplan.cluster.kubernetes.transport import STRATEGIC_PATCH, Requests
-from bayplan.cluster.protocol import Bind, Evict, PatchPodStatus
-from bayplan.errors import Conflict, NotFound, Transient
+from bayplan.cluster.kubernetes.transport import (
+    JSON_PATCH,
+    MERGE_PATCH,
+    STRATEGIC_PATCH,
+    Requests,
+)
+from bayplan.cluster.node_lock import lock_for
+from bayplan.cluster.protocol import Bind, BindLock, Evict, PatchPodStatus
+from bayplan.errors import Conflict, Invalid, Locked, NotFound, Transient
 
 __all__ = ["PodWrites", "pod_path", "rfc3339"]
 
 _REMEMBERED = 50_000
+_LOCK_WAIT = 0.5
+"""Seconds until a node is looked at again that is locked for another pod."""
 
 Lookup = Callable[[type[Any], str], Any]
 
@@ -34,6 +44,10 @@ def pod_path(key: str) -> str:
     return f"/api/v1/namespaces/{namespace}/pods/{name}"
 
 
+def _node_path(name: str) -> str:
+    return f"/api/v1/nodes/{name}"
+
+
 class PodWrites:
     """Writes of pods; ``sent`` says that an earlier attempt may have been carried out.
 
@@ -44,6 +58,8 @@ class PodWrites:
         self._transport = transport
         self._lookup = lookup
         self._patched: OrderedDict[str, None] = OrderedDict()
+        self._locks: dict[str, str] = {}
+        """The latest lock that was taken of each node."""
 
     async def bind(self, write: Bind, sent: bool) -> None:
         """Bind a pod to a node.
@@ -51,8 +67,11 @@ class PodWrites:
         A Conflict counts as success when the pod has this node: an earlier attempt succeeded.
 
         :raises Conflict: when the pod has another node, is being deleted, or was recreated.
+        :raises Locked: while another pod has the lock that the binding needs.
         :raises ClusterError: when a request fails.
         """
+        if write.lock is not None:
+            await self._take_lock(write, write.lock)
         namespace, _, name = write.pod.partition("/")
         body = {
             "apiVersion": "v1",
@@ -71,7 +90,48 @@ class PodWrites:
             )
         except Conflict:
             if not await self._is_bound(write):
+                await self._release_lock(write)
                 raise
+        except NotFound:
+            await self._release_lock(write)
+            raise
+
+    async def _take_lock(self, write: Bind, lock: BindLock) -> None:
+        """Write a lock into the node as it was last seen; it must not have changed since then."""
+        node = self._lookup(Node, write.node)
+        if not isinstance(node, Node):
+            raise NotFound(f"Node {write.node} does not exist")
+        meta = node.metadata
+        try:
+            text = lock_for(write, meta.annotations, time.time(), self._exists)
+        except Locked as exc:
+            raise Locked(str(exc), retry_after=_LOCK_WAIT) from None
+        change = {"resourceVersion": meta.resource_version, "annotations": {lock.annotation: text}}
+        body = msgspec.json.encode({"metadata": change})
+        try:
+            await self._transport.request("PATCH", _node_path(write.node), body, MERGE_PATCH)
+        except Conflict:
+            # The node has changed; its watch will show how.
+            raise Locked(f"Node {write.node} changed meanwhile", retry_after=_LOCK_WAIT) from None
+        self._locks[write.node] = text
+
+    def _exists(self, pod: str) -> bool:
+        return self._lookup(Pod, pod) is not None
+
+    async def _release_lock(self, write: Bind) -> None:
+        """Give back the lock of a pod that is not bound, if it still has it."""
+        text = self._locks.pop(write.node, None) if write.lock is not None else None
+        if write.lock is None or text is None:
+            return
+        pointer = f"/metadata/annotations/{write.lock.annotation.replace('/', '~1')}"
+        operations = [
+            {"op": "test", "path": pointer, "value": text},
+            {"op": "remove", "path": pointer},
+        ]
+        with suppress(Conflict, Invalid, NotFound):
+            await self._transport.request(
+                "PATCH", _node_path(write.node), msgspec.json.encode(operations), JSON_PATCH
+            )
 
     async def _is_bound(self, write: Bind) -> bool:
         try:

@@ -50,7 +50,7 @@ from bayplan.cluster.protocol import (
     SelectNode,
     Write,
 )
-from bayplan.errors import ClusterError, InputError, Stopped, Transient
+from bayplan.errors import ClusterError, InputError, Locked, Stopped, Transient
 
 __all__ = ["SeenObjects", "Writer"]
 
@@ -332,7 +332,9 @@ class Writer:
         self.retries += 1
         if job.attempts == 1:
             _log.warning("%s of %s: %s; retrying", *name_of(job.write), exc)
-        wait = min(_FIRST_WAIT * 2 ** (job.attempts - 1), _LONGEST_WAIT)
+        # Whoever waits for a lock does not wait longer each time.
+        attempts = 1 if isinstance(exc, Locked) else job.attempts
+        wait = min(_FIRST_WAIT * 2 ** (attempts - 1), _LONGEST_WAIT)
         wait *= 0.5 + self._random.random()
         after = exc.retry_after if isinstance(exc, Transient) else None
         loop = asyncio.get_running_loop()

@@ -26,10 +26,6 @@ class NodeLock:
     since: float
     pod: str = ""
 
-    def is_stale(self, now: float) -> bool:
-        """Tell whether whoever took the lock did so too long ago to be still at it."""
-        return now - self.since > LOCK_SECONDS
-
 
 def read_lock(text: str) -> NodeLock:
     """Return what a lock says; one that cannot be read counts as very old, so it can be broken."""

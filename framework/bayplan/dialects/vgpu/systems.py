@@ -34,7 +34,10 @@ class Resources:
 
 @dataclass(frozen=True)
 class Annotations:
-    """The annotations of pods that tell the device plugin what they got, and the node's lock."""
+    """The annotations of pods that tell the device plugin what they got, and the node's lock.
+
+    ``lock`` is empty where the device plugin finds its pod without one.
+    """
 
     node: str
     time: str
@@ -96,6 +99,6 @@ VOLCANO = System(
         mode="volcano.sh/vgpu-mode",
         use_uuids="volcano.sh/vgpu-use-gpuuuid",
         not_uuids="volcano.sh/vgpu-nouse-gpuuuid",
-        lock="volcano.sh/mutex.lock",
+        lock="",
     ),
 )

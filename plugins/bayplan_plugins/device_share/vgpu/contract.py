@@ -9,6 +9,7 @@ from bayplan import PodInfo
 from bayplan.api import Node, ResourceQuota
 from bayplan.api.cards import MEBIBYTE, Card, Share
 from bayplan.api.pod import Container
+from bayplan.cluster.protocol import BindLock
 from bayplan.dialects.hami import CardOptions, card_options_of
 from bayplan.dialects.vgpu.assignments import (
     Assigned,
@@ -18,6 +19,7 @@ from bayplan.dialects.vgpu.assignments import (
     read_partitions,
     with_partitions,
 )
+from bayplan.dialects.vgpu.node_lock import LOCK_SECONDS
 from bayplan.dialects.vgpu.requests import (
     ContainerRequest,
     RequestRules,
@@ -304,7 +306,8 @@ class VirtualGpus:
         partitions = partitions_text(devices)
         if partitions:
             annotations[MIG_ALLOCATIONS] = partitions
-        return Written(annotations)
+        lock = BindLock(names.lock, LOCK_SECONDS) if names.lock else None
+        return Written(annotations, lock=lock)
 
 
 def _by_index(device: Device, _: float) -> tuple[float, ...]:

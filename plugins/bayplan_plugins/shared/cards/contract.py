@@ -9,7 +9,7 @@ from typing import Protocol, runtime_checkable
 from bayplan import PodInfo
 from bayplan.api import Node
 from bayplan.api.cards import WHOLE, Card, CardUse, Share
-from bayplan.cluster.protocol import Write
+from bayplan.cluster.protocol import BindLock, Write
 
 __all__ = [
     "CardContract",
@@ -78,13 +78,15 @@ class Choice:
 class Written:
     """What binding a pod writes: its annotations and labels, and other objects first.
 
-    ``problem`` says why the pod cannot be bound to the node at the moment, such as a lock.
+    ``problem`` says why the pod cannot be bound to the node at the moment, such as a lock that
+    somebody else has; ``lock`` is one that its own binding takes.
     """
 
     annotations: Mapping[str, str] = field(default_factory=dict)
     labels: Mapping[str, str] = field(default_factory=dict)
     writes: Sequence[Write] = ()
     problem: str = ""
+    lock: BindLock | None = None
 
 
 class CardContract(Protocol):

@@ -1,0 +1,34 @@
+"""Locks of nodes: whether a pod can have one now, and what is written for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from bayplan.cluster.protocol import Bind
+from bayplan.dialects.vgpu.node_lock import lock_text, read_lock
+from bayplan.errors import Locked
+
+__all__ = ["lock_for"]
+
+
+def lock_for(
+    write: Bind, annotations: Mapping[str, str], now: float, exists: Callable[[str], bool]
+) -> str:
+    """Return the value of the lock that a binding needs.
+
+    :param annotations: of the node.
+    :param now: seconds since 1970.
+    :param exists: tells whether there is a pod, by key.
+    :raises Locked: while another pod has it, with the seconds until it may be broken.
+    """
+    assert write.lock is not None, "the binding needs a lock"
+    text = annotations.get(write.lock.annotation)
+    if text is not None:
+        held = read_lock(text)
+        left = held.since + write.lock.seconds - now
+        held_by_other = held.pod != write.pod and (not held.pod or exists(held.pod))
+        if left >= 0 and held_by_other:
+            whose = f" for pod {held.pod}" if held.pod else ""
+            raise Locked(f"Node {write.node} is locked{whose}", retry_after=left)
+    namespace, _, name = write.pod.partition("/")
+    return lock_text(now, namespace, name)
