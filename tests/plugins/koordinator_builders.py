@@ -69,7 +69,13 @@ def node(
     return make_node(name, cpu=64, labels=labels, **resources)
 
 
-def pod(name: str, requests: Mapping[str, str | int], **annotations: Any) -> Pod:
+def pod(
+    name: str,
+    requests: Mapping[str, str | int],
+    priority: int | None = None,
+    labels: Mapping[str, str] | None = None,
+    **annotations: Any,
+) -> Pod:
     """Return a pod; resources without a domain are Koordinator's.
 
     ``device_allocate_hint`` and so on are annotations, as text or as a value of JSON.
@@ -79,7 +85,7 @@ def pod(name: str, requests: Mapping[str, str | int], **annotations: Any) -> Pod
         for key, value in annotations.items()
     }
     full: dict[str, Any] = {_full(key): requests[key] for key in requests}
-    return make_pod(name, annotations=texts, **full)
+    return make_pod(name, annotations=texts, priority=priority, labels=labels, **full)
 
 
 def _full(name: str) -> str:

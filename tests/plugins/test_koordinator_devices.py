@@ -11,13 +11,22 @@ from koordinator_builders import allocated, device, devices, gpu, machine, minor
 
 from bayplan.api import ApiObject, Node, Pod
 from bayplan.api.configmap import ConfigMap
+from bayplan.api.gpus import GPUS
 from bayplan.api.meta import ObjectMeta
 from bayplan.profiles.loading import default_profiles
 from bayplan.scheduler.scheduler import Scheduler
-from bayplan.testing import Cluster, assert_pending, assert_placed, scores
+from bayplan.testing import (
+    Cluster,
+    assert_pending,
+    assert_placed,
+    make_gang,
+    make_node,
+    scores,
+)
 from bayplan_plugins.device_share import DeviceShare
 from bayplan_plugins.device_share.ledger import CardLedger
 
+POD_GROUP = {"pod-group.scheduling.sigs.k8s.io": "g"}
 JOINT = {"deviceTypes": ["gpu", "rdma"], "requiredScope": "SamePCIe"}
 FUNCTIONS = {"rdma": {"vfSelector": {"matchLabels": {"type": "general"}}}}
 TEMPLATES = """
@@ -181,6 +190,68 @@ def test_a_device_object_with_one_minor_twice_is_reported() -> None:
         "Device n1: $.spec.devices[1].minor: 0 is not the only gpu so named" in text
         for text in cluster.snapshot.problems.values()
     )
+
+
+def test_resources_that_a_node_does_not_count_are_given_out_all_the_same() -> None:
+    cluster = scheduled(
+        make_node("n1", cpu=8),
+        devices("n1", gpu(0, "0")),
+        pod("a", {"gpu.shared": 1, "gpu-memory": 2**30}),
+    )
+    assert minors(cluster, "a") == [0]
+
+
+def test_what_the_node_counts_limits_all_pods_together() -> None:
+    cluster = scheduled(
+        make_node("n1", cpu=8, **{"koordinator.sh/rdma": 50}),
+        devices("n1", nic(0, "0"), nic(1, "1")),
+        pod("a", {"rdma": 50}),
+        pod("b", {"rdma": 50}),
+    )
+    assert_pending(cluster, "b", "Insufficient koordinator.sh/rdma")
+
+
+# Gangs and preemption ------------------------------------------------------------------------
+
+
+def test_the_pods_of_a_gang_see_each_others_shares_before_any_is_bound() -> None:
+    share = {"gpu-core": 60, "gpu-memory-ratio": 60}
+    gang = make_gang("g", min_member=3)
+    members = [pod(f"p{n}", share, labels=POD_GROUP) for n in range(3)]
+    small = [node("n1"), devices("n1", gpu(0, "0"), gpu(1, "0"))]
+    assert not scheduled(*small, gang, *members).placements()
+    large = [node("n1"), devices("n1", *(gpu(n, "0") for n in range(3)))]
+    cluster = scheduled(*large, gang, *members)
+    assert sorted(minors(cluster, f"p{n}")[0] for n in range(3)) == [0, 1, 2]
+
+
+def test_a_share_and_its_function_are_taken_from_a_pod_of_lower_priority() -> None:
+    wish = {"nvidia.com/gpu": 1, "rdma": 1}
+    cluster = scheduled(
+        node("n1", gpus=1),
+        devices("n1", gpu(0, "0"), nic(1, "0", functions=1)),
+        pod("low", wish, priority=1, **_joint()),
+    )
+    cluster.add(pod("high", wish, priority=100, **_joint()))
+    cluster.advance(60)
+    assert minors(cluster, "high") == [0]
+    assert allocated(cluster, "high")["rdma"][0]["extension"]["vfs"] == [{"busID": "0000:01:00.0"}]
+    assert "low" not in cluster.placements()
+
+
+def test_a_device_decides_also_where_the_machine_of_the_node_is_known() -> None:
+    """GPUTopology leaves nodes to Koordinator's rules, so NICs stay with their GPUs."""
+    labels = {
+        "nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3",
+        "nvidia.com/gpu.count": "8",
+    }
+    wish = {"nvidia.com/gpu": 2, "rdma": 1}
+    cluster = scheduled(
+        *machine(node_labels=labels), pod("a", {"nvidia.com/gpu": 1}), pod("b", wish, **_joint())
+    )
+    assert minors(cluster, "a") == [0]
+    assert (minors(cluster, "b"), minors(cluster, "b", "rdma")) == ([2, 3], [2])
+    assert GPUS not in told(cluster, "b")
 
 
 # GPUs and NICs together ----------------------------------------------------------------------

@@ -6,12 +6,13 @@ from collections.abc import Iterable
 
 from bayplan.api import DeviceClass
 from bayplan.api.dra import IMPLICIT_RESOURCE_PREFIX
+from bayplan.dialects.koordinator_requests import OWN_RESOURCES
 from bayplan.dialects.vgpu.systems import HAMI, VOLCANO
 from bayplan.snapshot import Snapshot
 
 __all__ = ["served_as_shares", "served_by_classes"]
 
-_SHARES = frozenset((*HAMI.resources.names[1:], *VOLCANO.resources.names))
+_SHARES = OWN_RESOURCES.union(HAMI.resources.names[1:], VOLCANO.resources.names)
 """What describes a share of a card; device plugins offer none or few of them."""
 
 
