@@ -59,9 +59,7 @@ def devices(name: str, *found: Any, **metadata: Any) -> KoordinatorDevice:
     return obj
 
 
-def node(
-    name: str, labels: Mapping[str, str] | None = None, gpus: int = 8, **more: str | int
-) -> Node:
+def node(name: str, labels: Mapping[str, str] | None = None, gpus: int = 8, **more: Any) -> Node:
     """Return a node that offers GPUs and NICs in Koordinator's resources, and others."""
     percent = dict.fromkeys(("gpu", "gpu-core", "gpu-memory-ratio", "rdma"), gpus * 100)
     own: dict[str, Any] = {"gpu.shared": gpus * 100, "gpu-memory": f"{gpus * 80}Gi", **percent}

@@ -203,7 +203,7 @@ def test_resources_that_a_node_does_not_count_are_given_out_all_the_same() -> No
 
 def test_what_the_node_counts_limits_all_pods_together() -> None:
     cluster = scheduled(
-        make_node("n1", cpu=8, **{"koordinator.sh/rdma": 50}),
+        node("n1", None, 8, **{"koordinator.sh/rdma": 50}),
         devices("n1", nic(0, "0"), nic(1, "1")),
         pod("a", {"rdma": 50}),
         pod("b", {"rdma": 50}),
@@ -216,12 +216,14 @@ def test_what_the_node_counts_limits_all_pods_together() -> None:
 
 def test_the_pods_of_a_gang_see_each_others_shares_before_any_is_bound() -> None:
     share = {"gpu-core": 60, "gpu-memory-ratio": 60}
-    gang = make_gang("g", min_member=3)
     members = [pod(f"p{n}", share, labels=POD_GROUP) for n in range(3)]
-    small = [node("n1"), devices("n1", gpu(0, "0"), gpu(1, "0"))]
-    assert not scheduled(*small, gang, *members).placements()
-    large = [node("n1"), devices("n1", *(gpu(n, "0") for n in range(3)))]
-    cluster = scheduled(*large, gang, *members)
+    few: list[ApiObject] = [devices("n1", gpu(0, "0"), gpu(1, "0")), make_gang("g", min_member=3)]
+    assert not scheduled(node("n1"), *few, *members).placements()
+    enough: list[ApiObject] = [
+        devices("n1", *(gpu(n, "0") for n in range(3))),
+        make_gang("g", min_member=3),
+    ]
+    cluster = scheduled(node("n1"), *enough, *members)
     assert sorted(minors(cluster, f"p{n}")[0] for n in range(3)) == [0, 1, 2]
 
 
@@ -241,10 +243,7 @@ def test_a_share_and_its_function_are_taken_from_a_pod_of_lower_priority() -> No
 
 def test_a_device_decides_also_where_the_machine_of_the_node_is_known() -> None:
     """GPUTopology leaves nodes to Koordinator's rules, so NICs stay with their GPUs."""
-    labels = {
-        "nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3",
-        "nvidia.com/gpu.count": "8",
-    }
+    labels = {"bayplan.dev/machine": "dgx-h100"}
     wish = {"nvidia.com/gpu": 2, "rdma": 1}
     cluster = scheduled(
         *machine(node_labels=labels), pod("a", {"nvidia.com/gpu": 1}), pod("b", wish, **_joint())

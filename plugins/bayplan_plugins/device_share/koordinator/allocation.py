@@ -250,7 +250,7 @@ def _allocation(
     device = inventory.devices[kind][minor]
     if kind == GPU:
         try:
-            amounts = with_memory(amounts, dict(device.amounts))
+            amounts = with_memory(amounts, device.total)
         except ValueError as exc:
             raise Refused(f"GPU {minor}: {exc}", resolvable=False) from None
     return Allocation(kind, minor, tuple(sorted(amounts.items())), device.uuid, functions, template)

@@ -6,7 +6,8 @@ the details of shares.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeAlias
 
 from bayplan import PodInfo
 from bayplan.api import KoordinatorDevice, Node
@@ -42,6 +43,7 @@ __all__ = ["KoordinatorCards"]
 _PER_PERCENT = 10
 _PERCENT = 100
 _ROUNDING = 1e-9
+_Cards: TypeAlias = tuple[Card, ...] | str
 
 
 class KoordinatorCards:
@@ -52,6 +54,7 @@ class KoordinatorCards:
     def __init__(self, snapshot: Snapshot, args: KoordinatorArgs | None = None) -> None:
         self._snapshot = snapshot
         self.use(args or KoordinatorArgs())
+        self._known: dict[str, tuple[KoordinatorDevice, Mapping[str, str], _Cards]] = {}
         self._read_templates: tuple[ConfigMap | None, Templates] = (None, {})
 
     def follow(self, changed: Callable[[str | None], None]) -> None:
@@ -124,13 +127,15 @@ class KoordinatorCards:
 
     def cards(self, node: Node) -> tuple[Card, ...] | str | None:
         """Return the devices of a node's Device object as cards."""
-        found = self._snapshot.objects(KoordinatorDevice).get(node.metadata.name)
+        name = node.metadata.name
+        found = self._snapshot.objects(KoordinatorDevice).get(name)
         if found is None:
+            self._known.pop(name, None)
             return None
-        try:
-            return tuple(card_of(one) for one in devices_of(found, node))
-        except ValueError as exc:
-            return str(exc)
+        known = self._known.get(name)
+        if known is None or known[0] is not found or known[1] != node.metadata.labels:
+            known = self._known[name] = found, node.metadata.labels, _read_cards(found, node)
+        return known[2]
 
     def room(self, pod: PodInfo, request: CardRequest, node: NodeCards) -> Choice:
         """Return what tells whether a node can take a pod: its devices, or only the primary ones.
@@ -217,6 +222,13 @@ class KoordinatorCards:
             except ValueError as exc:
                 raise ValueError(f"ConfigMap {key}: {exc}") from None
         return {**self._read_templates[1], **own}
+
+
+def _read_cards(found: KoordinatorDevice, node: Node) -> _Cards:
+    try:
+        return tuple(card_of(one) for one in devices_of(found, node))
+    except ValueError as exc:
+        return str(exc)
 
 
 def _vendor(cards: Sequence[Card]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from bayplan.api import KoordinatorDevice, Node
 from bayplan.api.cards import WHOLE, Card, Share
@@ -93,6 +94,11 @@ class Device:
     numa: int | None = None
     pcie: str | None = None
     functions: tuple[FunctionGroup, ...] = ()
+
+    @cached_property
+    def total(self) -> Amounts:
+        """``amounts`` by name; do not change it."""
+        return dict(self.amounts)
 
 
 def devices_of(found: KoordinatorDevice, node: Node) -> tuple[Device, ...]:
@@ -189,7 +195,7 @@ def _topology(gpus: Sequence[KoordinatorDeviceInfo]) -> Scope | None:
 
 def card_of(device: Device) -> Card:
     """Return a device as a card; what is not counted in compute and memory is in its detail."""
-    amounts = dict(device.amounts)
+    amounts = device.total
     return Card(
         _FIRST_INDEX[device.kind] + device.minor,
         device.uuid,
@@ -210,7 +216,7 @@ def share_of(allocation: Allocation, device: Device | None) -> Share:
     :param device: None for a device that is gone.
     """
     amounts = dict(allocation.amounts)
-    total = dict(device.amounts) if device is not None else {}
+    total = device.total if device is not None else {}
     return Share(
         _FIRST_INDEX[allocation.kind] + allocation.minor,
         _compute(amounts, total),
@@ -230,7 +236,7 @@ def allocation_of(share: Share, card: Card | None) -> Allocation | None:
         return None
     device = card.detail
     amounts = {GPU_CORE: share.compute // _PER_PERCENT, GPU_MEMORY: share.memory}
-    filled = with_memory(amounts, dict(device.amounts))
+    filled = with_memory(amounts, device.total)
     return Allocation(device.kind, device.minor, tuple(sorted(filled.items())), device.uuid)
 
 

@@ -107,12 +107,13 @@ class _Found:
 
 @dataclass(frozen=True)
 class _Search:
-    """The search through the parts of a topology for one request."""
+    """The search through the parts of a topology for one request, among GPUs that fit it."""
 
     inventory: Inventory
     wish: PerCard
     level: int
     scorer: Scorer | None
+    fitting: frozenset[int]
 
     def best(self, scope: Scope, depth: int = 0, in_use: int = 0) -> _Found | None:
         """Return the GPUs in the narrowest part that has enough.
@@ -133,15 +134,13 @@ class _Search:
         return self._here(scope, depth, in_use) if scope.level >= self.level else None
 
     def _here(self, scope: Scope, depth: int, in_use: int) -> _Found | None:
-        amounts = dict(self.wish.amounts)
-        fitting = [one for one in scope.minors if self.inventory.fits(GPU, one, amounts)]
+        fitting = [minor for minor in scope.minors if minor in self.fitting]
         if len(fitting) < self.wish.count:
             return None
         if not self.wish.shared:
             return _Found(tuple(fitting[: self.wish.count]), depth, in_use, 0)
-        scores = {minor: self._score(minor) for minor in fitting}
-        minor = max(fitting, key=lambda one: scores[one])
-        return _Found((minor,), depth, in_use, scores[minor])
+        score, negative = max((self._score(minor), -minor) for minor in fitting)
+        return _Found((-negative,), depth, in_use, score)
 
     def _score(self, minor: int) -> int:
         if self.scorer is None:
@@ -170,7 +169,9 @@ def near_gpus(
         several = "node(s) Unsupported Multi-Shared GPU"
         raise Refused(unknown if topology is None else several, resolvable=False)
     level = min(level, SCOPES["PCIe"])
-    found = _Search(inventory, wish, level, scorer).best(topology)
+    amounts = dict(wish.amounts)
+    fitting = (minor for minor in topology.minors if inventory.fits(GPU, minor, amounts))
+    found = _Search(inventory, wish, level, scorer, frozenset(fitting)).best(topology)
     if found is None:
         raise Refused(_FEW_NEAR if scope else "Insufficient GPU Devices")
     return found.minors

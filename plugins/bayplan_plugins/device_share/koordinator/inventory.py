@@ -37,18 +37,16 @@ class Inventory:
     taken: Mapping[tuple[str, int], frozenset[str]]
     offered: Mapping[str, frozenset[int]]
 
-    def total(self, kind: str, minor: int) -> dict[str, int]:
+    def total(self, kind: str, minor: int) -> Amounts:
         """Return what a device has in all; nothing if it is not healthy."""
-        return dict(self.devices[kind][minor].amounts)
+        return self.devices[kind][minor].total
 
     def fits(self, kind: str, minor: int, amounts: Amounts) -> bool:
         """Tell whether a device may be chosen, and has these amounts left."""
-        left = self.free[kind].get(minor, {})
-        return (
-            minor in self.offered[kind]
-            and bool(self.devices[kind][minor].amounts)
-            and all(left.get(name, 0) >= amount for name, amount in amounts.items())
-        )
+        if minor not in self.offered[kind] or not self.devices[kind][minor].amounts:
+            return False
+        left = self.free[kind][minor]
+        return all(left.get(name, 0) >= amount for name, amount in amounts.items())
 
     def only(self, selectors: Mapping[str, Selector | None]) -> Inventory:
         """Return the inventory with only the devices that the selectors select."""
@@ -101,7 +99,9 @@ def _left(device: Device, use: CardUse, held: list[Allocation]) -> Amounts:
     Shares that were not given in Koordinator's words, such as whole cards by their index, count by
     their compute and memory.
     """
-    left = dict(device.amounts)
+    if not held and use.idle:
+        return device.total
+    left = dict(device.total)
     compute, memory = use.compute, use.memory
     for one in held:
         for name, amount in one.amounts:
@@ -111,7 +111,7 @@ def _left(device: Device, use: CardUse, held: list[Allocation]) -> Amounts:
     if device.kind == GPU and compute > 0:
         left[GPU_CORE] = left.get(GPU_CORE, 0) - -(-compute * _PERCENT // WHOLE)
     if memory > 0:
-        total = dict(device.amounts).get(GPU_MEMORY, 0)
+        total = device.total.get(GPU_MEMORY, 0)
         left[GPU_MEMORY] = left.get(GPU_MEMORY, 0) - memory
         left[GPU_MEMORY_RATIO] = left.get(GPU_MEMORY_RATIO, 0) - -(
             -memory * _PERCENT // max(1, total)

@@ -31,20 +31,25 @@ class Scorer:
 
     def device(self, request: Amounts, total: Amounts, free: Amounts) -> int:
         """Return the score of a device for what is requested of it."""
-        return self.node(request, (total,), (free,))
+        score = weights = 0
+        for name, weight in self.weights:
+            all_ = total.get(name, 0)
+            if all_:
+                used = max(0, all_ - free.get(name, 0))
+                score += weight * self._part(used + request.get(name, 0), all_)
+                weights += weight
+        return score // weights if weights else 0
 
     def node(self, request: Amounts, totals: Iterable[Amounts], free: Iterable[Amounts]) -> int:
         """Return the score of a node's devices of one type together."""
-        all_, left = tuple(totals), tuple(free)
-        score = weights = 0
-        for name, weight in self.weights:
-            total = sum(one.get(name, 0) for one in all_)
-            if not total:
-                continue
-            used = max(0, total - sum(one.get(name, 0) for one in left))
-            score += weight * self._part(used + request.get(name, 0), total)
-            weights += weight
-        return score // weights if weights else 0
+        return self.device(request, self._sum(totals), self._sum(free))
+
+    def _sum(self, parts: Iterable[Amounts]) -> Amounts:
+        sums = {name: 0 for name, _ in self.weights}
+        for part in parts:
+            for name in sums:
+                sums[name] += part.get(name, 0)
+        return sums
 
     def _part(self, requested: int, total: int) -> int:
         if self.most:
