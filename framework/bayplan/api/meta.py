@@ -51,6 +51,7 @@ class ObjectMeta(ApiStruct, frozen=True):
     namespace: str = ""
     uid: str = ""
     resource_version: str = ""
+    generation: int | None = None
     labels: dict[str, str] = {}
     annotations: dict[str, str] = {}
     owner_references: tuple[OwnerReference, ...] = ()

@@ -16,7 +16,20 @@ from bayplan.api.objects import kind_of
 from bayplan.api.pod import PodTemplate
 from bayplan.api.ray import RayClusterSpec, RayClusterStatus
 
-__all__ = ["QUEUED_KINDS", "JobPods", "JobState", "QueuedJob", "queued_job"]
+__all__ = [
+    "ELASTIC_ANNOTATION",
+    "QUEUED_KINDS",
+    "QUEUE_LABEL",
+    "JobPods",
+    "JobState",
+    "QueuedJob",
+    "can_be_sliced",
+    "queued_job",
+]
+
+QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
+ELASTIC_ANNOTATION = "kueue.x-k8s.io/elastic-job"
+"""Of jobs, with the value "true", that may grow and shrink while they run."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +91,16 @@ class QueuedJob:
         return kind_of(self.obj).name
 
     @property
+    def elastic(self) -> bool:
+        """Whether its size may change while it runs."""
+        return can_be_sliced(type(self.obj)) and _is_elastic(self.obj)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """The number of pods of each template, by name."""
+        return {one.name: one.count for one in self.pods}
+
+    @property
     def key(self) -> str:
         """``namespace/name``."""
         return f"{self.obj.metadata.namespace}/{self.obj.metadata.name}"
@@ -88,13 +111,23 @@ _RESUME: Mapping[str, Any] = {"/spec/suspend": False}
 _LEAST = "kueue.x-k8s.io/job-min-parallelism"
 
 
+def _is_elastic(obj: ApiObject) -> bool:
+    return obj.metadata.annotations.get(ELASTIC_ANNOTATION) == "true"
+
+
+def can_be_sliced(type_: type[ApiObject]) -> bool:
+    """Tell whether jobs of a type may grow in Kueue's queues; it has no slices for others."""
+    return type_ in (Job, RayCluster)
+
+
 def _batch_job(obj: ApiObject) -> QueuedJob:
     assert isinstance(obj, Job), "read by its type"
     spec, status = obj.spec, obj.status
     wanted = spec.parallelism
     if spec.completions is not None:
         wanted = min(wanted, spec.completions)
-    text = obj.metadata.annotations.get(_LEAST, "")
+    # What was admitted of an elastic job is what it asks for: no fewer pods.
+    text = "" if _is_elastic(obj) else obj.metadata.annotations.get(_LEAST, "")
     least = int(text) if text.isdecimal() and 0 < int(text) < wanted else None
     pods = JobPods(
         "main",

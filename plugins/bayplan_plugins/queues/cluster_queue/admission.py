@@ -34,7 +34,7 @@ from bayplan_plugins.queues.cluster_queue.lifecycle import (
 from bayplan_plugins.queues.cluster_queue.pending import Requeue
 from bayplan_plugins.queues.cluster_queue.preemption import Preemptor
 from bayplan_plugins.queues.cluster_queue.settings import Settings
-from bayplan_plugins.queues.cluster_queue.slices import replacement_message
+from bayplan_plugins.queues.cluster_queue.slices import replaced_key, replacement_message
 from bayplan_plugins.queues.cluster_queue.snapshot import (
     Assumed,
     Placement,
@@ -54,6 +54,7 @@ from bayplan_plugins.queues.cluster_queue.workloads import (
 __all__ = ["Admission", "CycleResult", "WorkloadEvent"]
 
 _FAILED_CHECKS = "The workload has failed admission checks"
+_SLICE_GOES = "The workload slice that it replaces is being evicted"
 _WRONG_NAMESPACE = "Workload namespace doesn't match ClusterQueue selector"
 
 
@@ -269,6 +270,10 @@ class Admission:
         if states & {"Retry", "Rejected"}:
             entry.message, entry.reason = _FAILED_CHECKS, Reason.PENDING
             return True
+        replaced = self.store.workloads.get(replaced_key(entry.workload.workload) or "")
+        if replaced is not None and _is_going(replaced):
+            entry.message, entry.reason = _SLICE_GOES, Reason.PENDING
+            return True
         if not self.store.namespace_fits(entry.workload):
             entry.message, entry.reason = _WRONG_NAMESPACE, Reason.MISCONFIGURED
             entry.requeue = Requeue.NAMESPACE_MISMATCH
@@ -359,3 +364,9 @@ class Admission:
         self.store.workloads[info.key] = new
         result.changed[info.key] = new
         result.events.append(WorkloadEvent(info.key, "Warning", reason, entry.message))
+
+
+def _is_going(workload: KueueWorkload) -> bool:
+    """Tell whether a workload was evicted and still has its quota."""
+    ended = is_true(workload, "Finished")
+    return has_quota(workload) and is_true(workload, "Evicted") and not ended

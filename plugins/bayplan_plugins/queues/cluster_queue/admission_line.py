@@ -40,7 +40,8 @@ class AdmissionLine:
 
     def unit_of_job(self, kind: str, key: str) -> Unit | None:
         """Return the pods that a job would have, if it waits; None if not."""
-        for name, job in self._jobs.jobs.items():
+        for home, job in self._jobs.jobs.items():
+            name = self._jobs.current(home)
             found = self._admission.store.workloads.get(name)
             if job.kind == kind and job.key == key and found is not None:
                 if is_true(found, "Admitted") or job.state.end is not None:
@@ -77,7 +78,7 @@ class AdmissionLine:
         }
 
     def _name(self, key: str) -> str:
-        job = self._jobs.jobs.get(key)
+        job = self._jobs.job_of(key)
         if job is not None:
             return job.key
         namespace, _, name = key.partition("/")

@@ -1,4 +1,4 @@
-"""The scheduling gate of Kueue: pods that carry it get it removed once they are admitted."""
+"""The scheduling gates of Kueue: pods that carry one get it removed once they are admitted."""
 
 from __future__ import annotations
 
@@ -11,17 +11,18 @@ from bayplan import PodInfo
 from bayplan.api import Pod
 from bayplan.api.kueue import ResourceFlavor
 from bayplan.cluster.protocol import PatchFields
-from bayplan_plugins.queues.cluster_queue.injection import admitted_spec
+from bayplan_plugins.queues.cluster_queue.injection import ELASTIC_GATE, admitted_spec
 from bayplan_plugins.queues.cluster_queue.written import Written
 
 __all__ = ["as_admitted", "is_gated", "open_gate"]
 
-GATE = "kueue.x-k8s.io/admission"
+_GATE = "kueue.x-k8s.io/admission"
+_OWN = (_GATE, ELASTIC_GATE)
 
 
 def is_gated(pod: PodInfo) -> bool:
-    """Tell whether a pod has the gate. Only then its node selector may still change."""
-    return any(one.name == GATE for one in pod.spec.scheduling_gates)
+    """Tell whether a pod has one of the gates. Only then its node selector may still change."""
+    return any(one.name in _OWN for one in pod.spec.scheduling_gates)
 
 
 def as_admitted(pod: PodInfo, flavors: Iterable[ResourceFlavor]) -> PodInfo:
@@ -31,9 +32,9 @@ def as_admitted(pod: PodInfo, flavors: Iterable[ResourceFlavor]) -> PodInfo:
 
 
 def open_gate(written: Written, key: str, pod: PodInfo, flavors: Iterable[ResourceFlavor]) -> None:
-    """Remove the gate of a workload's pod, and let it run where its flavors say."""
+    """Remove the gates of a workload's pod, and let it run where its flavors say."""
     spec = admitted_spec(pod.spec, flavors)
-    left = [{"name": one.name} for one in spec.scheduling_gates if one.name != GATE]
+    left = [{"name": one.name} for one in spec.scheduling_gates if one.name not in _OWN]
     fields: dict[str, Any] = {"/spec/schedulingGates": left}
     if spec.node_selector != pod.spec.node_selector:
         fields["/spec/nodeSelector"] = dict(spec.node_selector)

@@ -1,4 +1,4 @@
-"""What the flavors of a workload add to its pods: labels of nodes to select, and tolerations."""
+"""What admission adds to pods: nodes to select, tolerations, and to elastic ones a gate."""
 
 from __future__ import annotations
 
@@ -8,10 +8,13 @@ from typing import Any
 import msgspec
 
 from bayplan.api.kueue import AssignedPodSet, KueueWorkload, ResourceFlavor
-from bayplan.api.pod import PodSpec
+from bayplan.api.pod import PodSpec, SchedulingGate
 from bayplan.dialects.queued_jobs import JobPods, QueuedJob
 
-__all__ = ["admitted_fields", "admitted_spec", "restored_fields"]
+__all__ = ["ELASTIC_GATE", "admitted_fields", "admitted_spec", "restored_fields"]
+
+ELASTIC_GATE = "kueue.x-k8s.io/elastic-job"
+"""The gate of pods of elastic jobs, which wait for the slice that they are admitted with."""
 
 
 def admitted_spec(spec: PodSpec, flavors: Iterable[ResourceFlavor]) -> PodSpec:
@@ -37,10 +40,18 @@ def admitted_fields(
     for pods, given in _with_templates(job, workload):
         one = of_set.get(pods.name, AssignedPodSet(pods.name))
         flavors = [known[name] for name in dict.fromkeys(one.flavors.values()) if name in known]
-        fields |= _template_fields(pods, admitted_spec(given, flavors))
+        wanted = admitted_spec(given, flavors)
+        fields |= _template_fields(pods, _gated(wanted) if job.elastic else wanted)
         if one.count is not None and one.count < pods.count:
             fields |= dict.fromkeys(pods.count_pointers, one.count)
     return {**fields, **job.resume}
+
+
+def _gated(spec: PodSpec) -> PodSpec:
+    """Return a spec with the gate: pods that a job gets when it grows wait for their slice."""
+    gates = [one for one in spec.scheduling_gates if one.name != ELASTIC_GATE]
+    gates.append(SchedulingGate(ELASTIC_GATE))
+    return msgspec.structs.replace(spec, scheduling_gates=tuple(gates))
 
 
 def restored_fields(job: QueuedJob, workload: KueueWorkload) -> dict[str, Any]:
@@ -66,9 +77,13 @@ def _with_templates(job: QueuedJob, workload: KueueWorkload) -> list[tuple[JobPo
 
 def _template_fields(pods: JobPods, wanted: PodSpec) -> dict[str, Any]:
     """Return the fields of a template that differ from what is wanted."""
-    now, fields = pods.template.spec, {}
+    now = pods.template.spec
+    fields: dict[str, Any] = {}
     if now.node_selector != wanted.node_selector:
         fields[f"{pods.pointer}/spec/nodeSelector"] = dict(wanted.node_selector)
     if now.tolerations != wanted.tolerations:
         fields[f"{pods.pointer}/spec/tolerations"] = msgspec.to_builtins(list(wanted.tolerations))
+    if now.scheduling_gates != wanted.scheduling_gates:
+        gates = [{"name": one.name} for one in wanted.scheduling_gates]
+        fields[f"{pods.pointer}/spec/schedulingGates"] = gates
     return fields

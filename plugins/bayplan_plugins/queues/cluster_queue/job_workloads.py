@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -13,7 +12,6 @@ from bayplan.api import (
     ApiObject,
     Job,
     ObjectMeta,
-    OwnerReference,
     Pod,
     PriorityClass,
     WorkloadPriorityClass,
@@ -27,23 +25,24 @@ from bayplan.api.kueue import (
     ResourceFlavor,
 )
 from bayplan.api.object_key import object_key
-from bayplan.api.objects import KINDS, kind_of
+from bayplan.api.objects import KINDS
 from bayplan.api.pod import PodSpec, PodTemplate
-from bayplan.dialects.queued_jobs import QUEUED_KINDS, JobPods, QueuedJob, queued_job
+from bayplan.dialects.queued_jobs import (
+    QUEUE_LABEL,
+    QUEUED_KINDS,
+    JobPods,
+    QueuedJob,
+    queued_job,
+)
 from bayplan.snapshot.job_annotations import passed_on
-from bayplan_plugins.queues.cluster_queue.conditions import has_quota
+from bayplan_plugins.queues.cluster_queue.conditions import is_true
 from bayplan_plugins.queues.cluster_queue.injection import admitted_spec
-from bayplan_plugins.queues.cluster_queue.victims import JOB_UID
+from bayplan_plugins.queues.cluster_queue.job_slices import home_of, updated
 
-__all__ = ["MANAGED_BY", "PRIORITY_LABEL", "QUEUE_LABEL", "JobWorkloads"]
+__all__ = ["PRIORITY_LABEL", "JobWorkloads"]
 
-QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 PRIORITY_LABEL = "kueue.x-k8s.io/priority-class"
-MANAGED_BY = ("app.kubernetes.io/managed-by", "bayplan")
-"""The label of the Workloads that bayplan makes. Others have controllers of their own."""
 _LONGEST_TIME = "kueue.x-k8s.io/max-exec-time-seconds"
-_LONGEST_NAME = 247
-"""Characters of a Workload's name before the dash and the five of its hash."""
 _OWNERS_DEEP = 3
 """A RayJob's RayCluster's pods, a JobSet's Jobs' pods."""
 
@@ -59,7 +58,8 @@ class _Told:
 class JobWorkloads:
     """Follows the jobs that name a LocalQueue.
 
-    All keys are those of their Workloads, ``namespace/name``.
+    A job is known by its home, ``namespace/name`` of its Workload as long as it never grows; each
+    of its Workloads has a key of its own.
     """
 
     def __init__(self, handle: Handle) -> None:
@@ -67,10 +67,18 @@ class JobWorkloads:
         self.jobs: dict[str, QueuedJob] = {}
         self.changed: dict[str, None] = {}
         """The jobs that changed since they were last looked at; some may be gone."""
-        self._key_of: dict[tuple[type, str], str] = {}
+        self._home_at: dict[tuple[type, str], str] = {}
+        self._slices: dict[str, dict[str, None]] = {}
+        """The keys of the Workloads by the uid of the job that owns them."""
+        self._home_of: dict[str, str] = {}
+        """The homes by the keys of Workloads."""
+        self._uids: dict[str, str] = {}
+        """The uids of jobs by home."""
+        self._current: dict[str, str] = {}
+        """By home, the key of the Workload that says which pods may run."""
         self._of_pod: dict[str, str] = {}
         self._of_owner: dict[str, str] = {}
-        """The keys by the uids of jobs and what is between them and their pods, which may outlive
+        """The homes by the uids of jobs and what is between them and their pods, which may outlive
         them."""
         self._virtual: dict[str, tuple[object, list[PodInfo]]] = {}
         self._told: dict[str, _Told] = {}
@@ -86,31 +94,41 @@ class JobWorkloads:
         obj = new if new is not None else old
         assert obj is not None, "a change is of something"
         place = type(obj), object_key(obj)
-        before = self._key_of.get(place)
-        after = _workload_key(obj) if new is not None and self._waits(new) else None
+        before = self._home_at.get(place)
+        after = home_of(obj) if new is not None and self._waits(new) else None
         if before is not None and before != after:
             self.jobs.pop(before, None)
-            self._key_of.pop(place)
+            self._home_at.pop(place)
             self.changed[before] = None
         if after is not None:
-            self._key_of[place] = after
+            self._home_at[place] = after
             self._of_owner[obj.metadata.uid] = after
             self.jobs[after] = queued_job(obj)
             self.changed[after] = None
+            self._uids[after] = obj.metadata.uid
+            for key in self._slices.setdefault(obj.metadata.uid, {}):
+                self._home_of[key] = after
 
     def _waits(self, obj: ApiObject) -> bool:
         """Tell whether a job waits for a queue itself, and no job that it is a part of does."""
         if QUEUE_LABEL not in obj.metadata.labels:
             return False
-        return self._owner_key(obj.metadata) is None
+        return self._home_of_owner(obj.metadata) is None
 
     def _workload_changed(self, old: KueueWorkload | None, new: KueueWorkload | None) -> None:
+        one = new if new is not None else old
+        assert one is not None, "a change is of something"
+        owner = next((o.uid for o in one.metadata.owner_references if o.controller), "")
+        if new is not None:
+            self._slices.setdefault(owner, {})[one.key] = None
+            if owner in self._of_owner:
+                self._home_of[one.key] = self._of_owner[owner]
+        home = self.home_of(one.key)
         if new is None or old is None:
-            one = new if new is not None else old
-            if one is not None and one.key in self.jobs:
-                self.changed[one.key] = None
+            if home in self.jobs:
+                self.changed[home] = None
             return
-        self.changed[new.key] = None
+        self.changed[home] = None
         told = self._told.setdefault(new.key, _Told())
         if old.spec.active is not new.spec.active:
             self.told, told.active = True, (new.spec.active,)
@@ -123,27 +141,61 @@ class JobWorkloads:
         """Have every workload compared with its job again."""
         self.changed |= dict.fromkeys(self.jobs)
 
+    # Slices ------------------------------------------------------------------------------
+
+    def home_of(self, key: str) -> str:
+        """Return the home of the job that a Workload is of; the key itself of any other."""
+        return self._home_of.get(key, key)
+
+    def job_of(self, key: str) -> QueuedJob | None:
+        """Return the job that a Workload is of; None if it is no job's."""
+        return self.jobs.get(self.home_of(key))
+
+    def current(self, home: str) -> str:
+        """Return the key of the Workload by which the pods of a job run."""
+        return self._current.get(home, home)
+
+    def replaced(self, old: str, new: str) -> None:
+        """Note that a slice was admitted in place of another one."""
+        home = self.home_of(new)
+        if self.current(home) == old:
+            self._current[home] = new
+
+    def knows(self, home: str) -> bool:
+        """Tell whether this is the home of a job, which may be gone while its pods end."""
+        return home in self._uids
+
+    def slices_of(self, home: str) -> list[str]:
+        """Return the keys of the Workloads of a job, which may be gone."""
+        return list(self._slices.get(self._uids.get(home, ""), ()))
+
     # Pods --------------------------------------------------------------------------------
 
-    def key_of(self, pod: PodInfo) -> str | None:
-        """Return the key of the workload of the job that a pod belongs to; None without one."""
+    def home_of_pod(self, pod: PodInfo) -> str | None:
+        """Return the home of the job that a pod belongs to; None without one."""
         known = self._of_pod.get(pod.key)
         if known is not None or not self._of_owner:
             return known
-        return self._owner_key(pod.pod.metadata)
+        return self._home_of_owner(pod.pod.metadata)
 
-    def forget(self, key: str) -> None:
+    def forget(self, home: str) -> None:
         """Forget a job that is gone with all its pods."""
-        self._of_owner = {uid: one for uid, one in self._of_owner.items() if one != key}
+        uids = [uid for uid, one in self._of_owner.items() if one == home]
+        for uid in uids:
+            del self._of_owner[uid]
+            for key in self._slices.pop(uid, ()):
+                self._home_of.pop(key, None)
+        self._current.pop(home, None)
+        self._uids.pop(home, None)
 
     def lives(self, pod: PodInfo, added: bool) -> None:
         """Note a pod that has become known, or has ended."""
         if not added:
             self._of_pod.pop(pod.key, None)
-        elif (key := self.key_of(pod)) is not None:
-            self._of_pod[pod.key] = key
+        elif (home := self.home_of_pod(pod)) is not None:
+            self._of_pod[pod.key] = home
 
-    def _owner_key(self, metadata: ObjectMeta) -> str | None:
+    def _home_of_owner(self, metadata: ObjectMeta) -> str | None:
         uids: list[str] = []
         for _ in range(_OWNERS_DEEP):
             owner = next((one for one in metadata.owner_references if one.controller), None)
@@ -165,25 +217,25 @@ class JobWorkloads:
             metadata = found.metadata
         return None
 
-    def pod_set_of(self, pod: PodInfo, key: str) -> str:
+    def pod_set_of(self, pod: PodInfo, home: str) -> str:
         """Return the name of the pod set that a job's pod belongs to; "" if it tells of none."""
-        job = self.jobs.get(key)
+        job = self.jobs.get(home)
         for pods in job.pods if job is not None else ():
             if pods.labels.items() <= pod.labels.items():
                 return pods.name
         return ""
 
     def to_come(
-        self, key: str, counts: Mapping[str, int], flavors: Mapping[str, Sequence[ResourceFlavor]]
+        self, home: str, counts: Mapping[str, int], flavors: Mapping[str, Sequence[ResourceFlavor]]
     ) -> list[PodInfo]:
         """Return the pods that a job has once it runs, as far as its templates tell.
 
         :param counts: the number of pods of each pod set.
         :param flavors: the flavors of each pod set, which say where its pods may run.
         """
-        job = self.jobs[key]
+        job = self.jobs[home]
         shape = (job.pods, tuple(counts.items()), tuple((n, *f) for n, f in flavors.items()))
-        known = self._virtual.get(key)
+        known = self._virtual.get(home)
         if known is not None and known[0] == shape:
             return known[1]
         made = []
@@ -191,11 +243,11 @@ class JobWorkloads:
             spec = admitted_spec(pods.template.spec, flavors.get(pods.name, ()))
             spec = msgspec.structs.replace(spec, priority=self._pod_priority(pods.template))
             for index in range(counts.get(pods.name, 0)):
-                made.append(self._pod(job, key, pods, spec, index))
-        self._virtual[key] = (shape, made)
+                made.append(self._pod(job, home, pods, spec, index))
+        self._virtual[home] = (shape, made)
         return made
 
-    def _pod(self, job: QueuedJob, key: str, pods: JobPods, spec: PodSpec, index: int) -> PodInfo:
+    def _pod(self, job: QueuedJob, home: str, pods: JobPods, spec: PodSpec, index: int) -> PodInfo:
         meta, template = job.obj.metadata, pods.template.metadata
         # Kubernetes gives no pod a name with a colon.
         name = f"{meta.name}:{pods.name}:{index}"
@@ -205,7 +257,7 @@ class JobWorkloads:
         )
         inherits = job.obj if isinstance(job.obj, Job) else None
         info = PodInfo(Pod(made, spec), passed_on(inherits))
-        self._of_pod[info.key] = key
+        self._of_pod[info.key] = home
         return info
 
     def _pod_priority(self, template: PodTemplate) -> int:
@@ -220,33 +272,37 @@ class JobWorkloads:
 
     # Workloads ---------------------------------------------------------------------------
 
-    def workload_of(self, key: str, known: KueueWorkload | None) -> KueueWorkload:
-        """Return the Workload that a job needs now.
+    def workloads_of(
+        self, home: str, store: Mapping[str, KueueWorkload], now: float
+    ) -> list[KueueWorkload]:
+        """Return the Workloads that a job needs now, and those of it that have ended.
 
-        :param known: the one that it has: what has quota keeps its pod sets.
+        :param store: those that are known, by key: what has quota keeps its pod sets.
+        :param now: seconds since 1970.
         """
-        job = self.jobs[key]
-        seen = self._handle.snapshot.objects(KueueWorkload).get(key)
-        if known is None and seen is not None:
-            # This process has just started, and the Workload is of its predecessor.
-            known = seen
-        if known is None:
-            return _made(job, key, self._spec(job))
-        known = _with_told(known, self._told.pop(key, _Told()))
-        if seen is not None:
-            known = msgspec.structs.replace(known, metadata=seen.metadata)
-        if not has_quota(known):
-            spec = msgspec.structs.replace(
-                self._spec(job),
-                active=known.spec.active,
-                preemption_gates=known.spec.preemption_gates,
-            )
-            known = msgspec.structs.replace(known, spec=spec)
+        job = self.jobs[home]
+        uid = job.obj.metadata.uid
+        keys = self._slices.setdefault(uid, {})
+        known = [one for key in keys if (one := self._known(key, store.get(key))) is not None]
+        found = updated(job, known, lambda: self._spec(job), now)
+        self._current[home] = found.current
+        for one in found.all:
+            keys[one.key] = None
+            self._home_of[one.key] = home
         spare = tuple(
             ReclaimablePods(name, count) for name, count in sorted(job.state.spare.items())
         )
-        status = msgspec.structs.replace(known.status, reclaimable_pods=spare)
-        return msgspec.structs.replace(known, status=status)
+        ended = job.state.end is not None
+        return [one if _is_over(one, ended) else _with_spare(one, spare) for one in found.all]
+
+    def _known(self, key: str, known: KueueWorkload | None) -> KueueWorkload | None:
+        """Return a Workload with what others wrote into it."""
+        seen = self._handle.snapshot.objects(KueueWorkload).get(key)
+        if known is None:
+            # This process has just started, and the Workload is of its predecessor.
+            return seen
+        known = _with_told(known, self._told.pop(key, _Told()))
+        return msgspec.structs.replace(known, metadata=seen.metadata) if seen is not None else known
 
     def _spec(self, job: QueuedJob) -> KueueWorkloadSpec:
         meta = job.obj.metadata
@@ -267,22 +323,6 @@ class JobWorkloads:
         return max((self._pod_priority(one.template) for one in job.pods), default=0)
 
 
-def _made(job: QueuedJob, key: str, spec: KueueWorkloadSpec) -> KueueWorkload:
-    meta = job.obj.metadata
-    kind = kind_of(job.obj)
-    version = f"{kind.group}/{kind.versions[0]}"
-    owner = OwnerReference(kind.name, meta.name, meta.uid, version, controller=True)
-    made = ObjectMeta(
-        name=key.partition("/")[2],
-        namespace=meta.namespace,
-        uid=key,
-        labels={JOB_UID: meta.uid, **dict([MANAGED_BY])},
-        owner_references=(owner,),
-        creation_timestamp=meta.creation_timestamp,
-    )
-    return KueueWorkload(made, spec)
-
-
 def _with_told(known: KueueWorkload, told: _Told) -> KueueWorkload:
     if told.active is not None:
         spec = msgspec.structs.replace(known.spec, active=told.active[0])
@@ -294,13 +334,11 @@ def _with_told(known: KueueWorkload, told: _Told) -> KueueWorkload:
     return known
 
 
-def _workload_key(obj: ApiObject) -> str:
-    """Return the key of a job's Workload, with the name that Kueue gives it.
+def _is_over(workload: KueueWorkload, ended: bool) -> bool:
+    """Tell whether a slice was replaced before its job ended."""
+    return is_true(workload, "Finished") and not ended
 
-    It is that of Kueue's jobframework: the kind, the job's name, and five digits of a SHA-1 hash.
-    """
-    meta, kind = obj.metadata, kind_of(obj)
-    parts = (kind.name, kind.group, meta.name, meta.uid)
-    digits = hashlib.sha1("\n".join(parts).encode(), usedforsecurity=False).hexdigest()[:5]
-    prefix = f"{kind.name.lower()}-{meta.name}"[:_LONGEST_NAME]
-    return f"{meta.namespace}/{prefix}-{digits}"
+
+def _with_spare(workload: KueueWorkload, spare: tuple[ReclaimablePods, ...]) -> KueueWorkload:
+    status = msgspec.structs.replace(workload.status, reclaimable_pods=spare)
+    return msgspec.structs.replace(workload, status=status)

@@ -20,6 +20,7 @@ from bayplan.dialects.queued_jobs import QueuedJob
 from bayplan_plugins.queues.cluster_queue.conditions import has_quota, is_true
 from bayplan_plugins.queues.cluster_queue.injection import admitted_fields, restored_fields
 from bayplan_plugins.queues.cluster_queue.job_workloads import JobWorkloads
+from bayplan_plugins.queues.cluster_queue.slices import replaced_key
 from bayplan_plugins.queues.cluster_queue.store import Store
 from bayplan_plugins.queues.cluster_queue.written import Written
 
@@ -37,21 +38,25 @@ class JobWrites:
     def write(self, store: Store, keys: Iterable[str]) -> None:
         """Write what the workloads with these keys, and their jobs, do not say yet."""
         for key in keys:
-            job, workload = self._jobs.jobs.get(key), store.workloads.get(key)
+            job, workload = self._jobs.job_of(key), store.workloads.get(key)
             if job is None or workload is None:
                 self._written.forget(key)
                 continue
             seen = self._handle.snapshot.objects(KueueWorkload).get(key)
+            is_current = key == self._jobs.current(self._jobs.home_of(key))
+            if seen is None and not is_current and is_true(workload, "Finished"):
+                continue
             if seen is None:
                 unsaid = msgspec.structs.replace(workload, status=KueueWorkloadStatus())
                 self._written.once(key, "create", job.obj.metadata.uid, CreateObject(unsaid))
                 continue
             self._write_workload(key, workload, seen)
-            self._write_job(key, job, workload, seen, store)
+            if is_current:
+                self._write_job(key, job, workload, seen, store)
 
     def has_stopped(self, key: str, workload: KueueWorkload) -> bool:
         """Tell whether a job is suspended, and as it came."""
-        job = self._jobs.jobs.get(key)
+        job = self._jobs.job_of(key)
         return job is None or (job.suspended and not restored_fields(job, workload))
 
     def _write_workload(self, key: str, workload: KueueWorkload, seen: KueueWorkload) -> None:
@@ -79,6 +84,9 @@ class JobWrites:
             if seen.status.admission == workload.status.admission and is_true(seen, "Admitted"):
                 self._change(key, job, admitted_fields(job, workload, store.flavors))
         elif not runs and not job.suspended:
+            if has_quota(workload) and not is_true(workload, "Evicted") and replaced_key(workload):
+                # It runs with what the slice had that was replaced; only its new pods wait.
+                return
             self._patch(key, job, dict(job.suspend))
         elif not runs and has_quota(workload):
             self._change(key, job, restored_fields(job, workload))

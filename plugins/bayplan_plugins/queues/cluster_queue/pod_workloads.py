@@ -7,7 +7,7 @@ restart what runs is counted by the nodes that it has. Those of jobs are objects
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Mapping, Sequence, Set
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -24,14 +24,16 @@ from bayplan.api.kueue import (
 )
 from bayplan.api.pod import PodTemplate
 from bayplan.api.resources import effective_requests
+from bayplan.dialects.queued_jobs import QUEUE_LABEL
 from bayplan_plugins.queues.cluster_queue.admission import Admission
 from bayplan_plugins.queues.cluster_queue.amounts import quantity_of
-from bayplan_plugins.queues.cluster_queue.conditions import finished, has_quota, reserved
+from bayplan_plugins.queues.cluster_queue.conditions import has_quota, reserved
+from bayplan_plugins.queues.cluster_queue.gates import is_gated
 from bayplan_plugins.queues.cluster_queue.job_workloads import (
     PRIORITY_LABEL,
-    QUEUE_LABEL,
     JobWorkloads,
 )
+from bayplan_plugins.queues.cluster_queue.slices import unfinished
 from bayplan_plugins.queues.cluster_queue.store import Store
 from bayplan_plugins.queues.cluster_queue.workloads import local_queue_key
 
@@ -61,33 +63,60 @@ class PodWorkloads:
 
     def key_of(self, pod: PodInfo) -> str:
         """Return the key of a pod's workload; no object has the name of one that is no job's."""
-        key = self._jobs.key_of(pod)
-        if key is not None:
-            return key
+        home = self._jobs.home_of_pod(pod)
+        if home is not None:
+            return self._jobs.current(home)
         return f"{pod.namespace}/pod:{pod.name}" if pod.gang is None else _group_key(pod.gang)
 
     def queue_of(self, pod: PodInfo) -> str | None:
         """Return the name of the LocalQueue of a pod, or of the job that it belongs to."""
-        key = self._jobs.key_of(pod)
-        job = self._jobs.jobs.get(key) if key is not None else None
+        home = self._jobs.home_of_pod(pod)
+        job = self._jobs.jobs.get(home) if home is not None else None
         labels = pod.labels if job is None else job.obj.metadata.labels
         return labels.get(QUEUE_LABEL) or None
 
     def members(self, key: str) -> Sequence[PodInfo]:
-        """Return the living pods of a workload."""
-        return list(self._members.get(key, {}).values())
+        """Return the living pods of a workload, and of the other slices of its job."""
+        return list(self._members.get(self._jobs.home_of(key), {}).values())
+
+    def within(self, key: str, counts: Mapping[str, int]) -> list[PodInfo]:
+        """Return as many pods of a workload as it was admitted with, in rank order.
+
+        Those with nodes come first, then those that were let go to get one.
+
+        :param counts: the number of pods of each pod set.
+        """
+        members, left = list(self.members(key)), Counter(counts)
+        if len(members) <= left.total():
+            return members
+        placed = self._handle.snapshot.placed
+        members.sort(key=lambda one: (one.key not in placed, is_gated(one), one.rank or 0, one.key))
+        sets = [(pod, self.pod_set_of(pod)) for pod in members]
+        found, others = [], []
+        for pod, name in sets:
+            if name not in counts:
+                others.append(pod)
+            elif left[name] > 0:
+                left[name] -= 1
+                found.append(pod)
+        return [*found, *others[: max(0, left.total())]]
 
     def pod_set_of(self, pod: PodInfo) -> str:
         """Return the name of the pod set that a pod belongs to; "" before its workload is made."""
+        home = self._jobs.home_of_pod(pod)
+        if home is not None and home in self._jobs.jobs:
+            return self._jobs.pod_set_of(pod, home)
         key = self.key_of(pod)
-        if key in self._jobs.jobs:
-            return self._jobs.pod_set_of(pod, key)
         return self._set_of.get(key, {}).get(pod.key, "")
 
-    def without_node(self, key: str) -> list[PodInfo]:
-        """Return the pods of a workload that have no node in the snapshot, in rank order."""
+    def without_node(self, key: str, counts: Mapping[str, int] | None = None) -> list[PodInfo]:
+        """Return the pods of a workload that have no node in the snapshot.
+
+        :param counts: the number of pods of each pod set, if only so many count.
+        """
         placed = self._handle.snapshot.placed
-        return [pod for pod in self.members(key) if pod.key not in placed]
+        pods = self.members(key) if counts is None else self.within(key, counts)
+        return [pod for pod in pods if pod.key not in placed]
 
     def to_come(
         self, key: str, counts: Mapping[str, int], flavors: Mapping[str, Sequence[ResourceFlavor]]
@@ -97,19 +126,24 @@ class PodWorkloads:
         :param counts: the number of pods of each pod set.
         :param flavors: the flavors of each pod set.
         """
-        job = self._jobs.jobs.get(key)
+        home = self._jobs.home_of(key)
+        job = self._jobs.jobs.get(home)
         if job is None or job.state.end is not None:
             return []
-        there = Counter(self._jobs.pod_set_of(pod, key) for pod in self.members(key))
+        there = Counter(self._jobs.pod_set_of(pod, home) for pod in self.members(key))
         left = {
             name: max(0, count - job.state.spare.get(name, 0) - there[name])
             for name, count in counts.items()
         }
-        return self._jobs.to_come(key, left, flavors)
+        return self._jobs.to_come(home, left, flavors)
 
     def is_of_job(self, key: str) -> bool:
         """Tell whether a workload is a job's, which may have pods to come."""
-        return key in self._jobs.jobs
+        return self._jobs.job_of(key) is not None
+
+    def home_of(self, key: str) -> str:
+        """Return what all slices of a job share; the key itself for other workloads."""
+        return self._jobs.home_of(key)
 
     def with_node(self, key: str) -> list[PodInfo]:
         """Return the pods of a workload that have a node in the snapshot."""
@@ -118,7 +152,7 @@ class PodWorkloads:
 
     def missing(self, pod: PodInfo) -> str | None:
         """Return what a pod's group still lacks to be a workload; None for nothing."""
-        if pod.gang is None or self._jobs.key_of(pod) is not None:
+        if pod.gang is None or self._jobs.home_of_pod(pod) is not None:
             return None
         gang = self._handle.gang(pod.gang).gang
         present = len(self._members.get(self.key_of(pod), ()))
@@ -129,7 +163,7 @@ class PodWorkloads:
     # Following ---------------------------------------------------------------------------
 
     def _lives(self, pod: PodInfo, added: bool) -> None:
-        job = self._jobs.key_of(pod)
+        job = self._jobs.home_of_pod(pod)
         self._jobs.lives(pod, added)
         if job is None and not pod.labels.get(QUEUE_LABEL):
             return
@@ -145,67 +179,71 @@ class PodWorkloads:
 
     def changed(self, key: str) -> None:
         """Have a workload looked at again."""
-        (self._jobs.changed if key in self._jobs.jobs else self._changed)[key] = None
+        home = self._jobs.home_of(key)
+        (self._jobs.changed if home in self._jobs.jobs else self._changed)[home] = None
 
     def all_changed(self) -> None:
         """Have every workload compared with its queue again, after queues changed."""
         self._changed |= dict.fromkeys(self._members)
         self._jobs.all_changed()
 
-    def refresh(self, admission: Admission, now: float) -> Set[str]:
+    def refresh(self, admission: Admission, now: float) -> list[str]:
         """Bring admission in step with the pods that changed; return the keys of their workloads.
 
         :param now: seconds since 1970.
         """
-        jobs = dict.fromkeys(self._refresh_jobs(admission, now))
+        jobs = self._refresh_jobs(admission, now)
         changed, self._changed = self._changed, {}
         for key in changed:
-            if key in jobs:
+            if self._jobs.knows(key):
                 continue
             known = admission.store.workloads.get(key)
             members = self.members(key)
             if not members:
                 self._set_of.pop(key, None)
-                self._drop(admission, key, known, now)
+                _drop(admission, key, now)
             elif known is not None and known.metadata.owner_references:
                 continue
             elif (known is not None and has_quota(known)) or self.missing(members[0]) is None:
                 self._update(admission, key, members, now)
-        return changed.keys() | jobs.keys()
-
-    def _drop(
-        self, admission: Admission, key: str, known: KueueWorkload | None, now: float
-    ) -> None:
-        """Give back the quota of a workload that is gone with its pods."""
-        if known is not None:
-            admission.delete(known, now)
-            if known.metadata.owner_references:
-                self._jobs.forget(key)
+        return [*changed, *jobs]
 
     def _refresh_jobs(self, admission: Admission, now: float) -> list[str]:
-        """Bring admission in step with the jobs that changed, or whose pods did."""
-        jobs = self._jobs
-        keys = list(jobs.changed | dict.fromkeys(k for k in self._changed if k in jobs.jobs))
+        """Bring admission in step with the jobs that changed, or whose pods did.
+
+        :return: the keys of their Workloads.
+        """
+        jobs, keys = self._jobs, []
+        homes = jobs.changed | dict.fromkeys(filter(jobs.knows, self._changed))
         jobs.changed.clear()
-        for key in keys:
-            known = admission.store.workloads.get(key)
-            job = jobs.jobs.get(key)
-            if job is None:
+        for home in filter(jobs.knows, homes):
+            keys += jobs.slices_of(home)
+            if home in jobs.jobs:
+                for workload in self._of_job(home, admission.store, now):
+                    keys.append(workload.key)
+                    if workload != admission.store.workloads.get(workload.key):
+                        admission.set(workload, now)
+            elif not self.members(home):
                 # Pods that still end keep the quota: others would have to share it with them.
-                if not self.members(key):
-                    self._drop(admission, key, known, now)
-                continue
-            workload = jobs.workload_of(key, known)
-            if job.state.end is not None:
-                workload = finished(workload, *job.state.end, now)
-            elif not has_quota(workload) and not job.suspended:
-                # It ran before anybody asked: what runs has its quota.
-                found = _found_running(self._handle, admission.store, workload, self.with_node(key))
-                if found is not None:
-                    workload = reserved(workload, found, (), now)
-            if workload != known:
-                admission.set(workload, now)
+                for key in jobs.slices_of(home):
+                    _drop(admission, key, now)
+                self._changed.pop(home, None)
+                jobs.forget(home)
         return keys
+
+    def _of_job(self, home: str, store: Store, now: float) -> list[KueueWorkload]:
+        """Return the Workloads of a job as they have to be."""
+        job = self._jobs.jobs[home]
+        found = self._jobs.workloads_of(home, store.workloads, now)
+        if job.suspended or job.state.end is not None or any(map(has_quota, unfinished(found))):
+            return found
+        # It ran before anybody asked: what runs has its quota.
+        (waiting,) = [one for one in found if one.key == self._jobs.current(home)]
+        quota = _found_running(self._handle, store, waiting, self.with_node(home))
+        if quota is None:
+            return found
+        held = reserved(waiting, quota, (), now)
+        return [held if one is waiting else one for one in found]
 
     def _update(
         self, admission: Admission, key: str, members: Sequence[PodInfo], now: float
@@ -259,6 +297,13 @@ class PodWorkloads:
         name = members[0].labels.get(PRIORITY_LABEL, "")
         chosen = self._handle.snapshot.objects(WorkloadPriorityClass).get(name)
         return chosen.value if chosen is not None else max(pod.priority for pod in members)
+
+
+def _drop(admission: Admission, key: str, now: float) -> None:
+    """Give back the quota of a workload that is gone with its pods."""
+    known = admission.store.workloads.get(key)
+    if known is not None:
+        admission.delete(known, now)
 
 
 def _found_running(

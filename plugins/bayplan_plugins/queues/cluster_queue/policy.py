@@ -30,7 +30,8 @@ from bayplan_plugins.queues.cluster_queue.amounts import column
 from bayplan_plugins.queues.cluster_queue.args import ClusterQueueArgs
 from bayplan_plugins.queues.cluster_queue.conditions import condition, has_quota, is_true, since
 from bayplan_plugins.queues.cluster_queue.gates import is_gated, open_gate
-from bayplan_plugins.queues.cluster_queue.job_workloads import MANAGED_BY, JobWorkloads
+from bayplan_plugins.queues.cluster_queue.job_slices import MANAGED_BY
+from bayplan_plugins.queues.cluster_queue.job_workloads import JobWorkloads
 from bayplan_plugins.queues.cluster_queue.job_writes import JobWrites
 from bayplan_plugins.queues.cluster_queue.pod_workloads import PodWorkloads
 from bayplan_plugins.queues.cluster_queue.quotas import queues_of
@@ -146,7 +147,7 @@ class ClusterQueuePolicy:
         found = self._admission.store.workloads.get(key)
         if found is not None and is_true(found, "Admitted") and not is_true(found, "Evicted"):
             return self._surplus(pod, found)
-        return f'waiting for admission by ClusterQueue "{queue}": {self._why(pod, found, queue)}'
+        return _waits_for(queue, self._why(pod, found, queue))
 
     def _surplus(self, pod: PodInfo, found: KueueWorkload) -> str | None:
         """Return why a pod beyond those that were admitted waits; None for one that was."""
@@ -156,10 +157,14 @@ class ClusterQueuePolicy:
         members = self._pods.members(found.key)
         if len(members) <= most:
             return None
-        placed = self._handle.snapshot.placed
-        order = sorted(members, key=lambda one: (one.key not in placed, one.rank or 0, one.key))
-        if pod.key in {one.key for one in order[:most]}:
+        within = self._pods.within(found.key, {one.name: one.count or 0 for one in sets})
+        if pod.key in {one.key for one in within}:
             return None
+        for queue, pending in self._admission.store.pending.items():
+            for key in self._jobs.slices_of(self._jobs.home_of(found.key)):
+                info = pending.get(key)
+                if info is not None:
+                    return _waits_for(queue, self._line.reason(info, queue))
         return f"its workload was admitted with {counted(most, 'pod')}, and has {len(members)}"
 
     def _why(self, pod: PodInfo, found: KueueWorkload | None, queue: str) -> str:
@@ -192,6 +197,7 @@ class ClusterQueuePolicy:
             self._cycles(now)
             if not self._release(now):
                 break
+            changed += self._pods.refresh(self._admission, now)
         self._admission.await_checks(now)
         found = (key for key, one in store.workloads.items() if one is not before.get(key))
         altered = dict.fromkeys((*changed, *found))
@@ -199,9 +205,10 @@ class ClusterQueuePolicy:
             units = {pod.gang or pod.key: pod for pod in self._pods.without_node(key)}
             for pod in units.values():
                 self._handle.recheck_gates(pod)
-            if key not in self._jobs.jobs:
+            job = self._jobs.job_of(key)
+            if job is None or job.elastic:
                 self._open_gates(key)
-        self._writes.write(store, (key for key in altered if key in self._jobs.jobs))
+        self._writes.write(store, filter(self._pods.is_of_job, altered))
         self._next_change = self._time_of_next_change(now)
 
     def _open_gates(self, key: str) -> None:
@@ -235,7 +242,7 @@ class ClusterQueuePolicy:
         return found
 
     def _ready(self, one: WorkloadInfo) -> bool:
-        job = self._jobs.jobs.get(one.key)
+        job = self._jobs.job_of(one.key)
         wanted = sum(pod_set.count for pod_set in one.pod_sets)
         if job is not None:
             return job.state.ready >= wanted
@@ -255,6 +262,9 @@ class ClusterQueuePolicy:
         for one in list(self._holders()):
             if one.evicted and self._has_stopped(one):
                 released |= self._admission.release(one.key, now) is not None
+                if self._pods.is_of_job(one.key):
+                    # What it waits with is its job's size by now.
+                    self._pods.changed(one.key)
         return released
 
     def _has_stopped(self, one: WorkloadInfo) -> bool:
@@ -276,6 +286,8 @@ class ClusterQueuePolicy:
         with self._rehearsal.running(self._without_nodes()):
             while True:
                 result = self._admission.cycle(now)
+                for old, entry in result.outcome.replaced:
+                    self._jobs.replaced(old.key, entry.workload.key)
                 for key in result.admitted:
                     self._admitted += 1
                     self._places[key] = self._admitted
@@ -290,7 +302,7 @@ class ClusterQueuePolicy:
         holders = {one.key: one for one in self._holders()}
         self._places = {key: place for key, place in self._places.items() if key in holders}
         for key, one in sorted(holders.items(), key=lambda pair: self._places.get(pair[0], 0)):
-            if not one.evicted and (key in self._jobs.jobs or self._pods.without_node(key)):
+            if not one.evicted and (self._pods.is_of_job(key) or self._pods.without_node(key)):
                 yield key
 
     def node_labels(self, pod: PodInfo) -> Mapping[str, str]:
@@ -411,7 +423,7 @@ class ClusterQueuePolicy:
             stated = condition(one.workload, "Evicted") if one.evicted else None
             if stated is not None:
                 # Of a suspended job its own controller deletes the pods.
-                pods = self._pods.with_node(one.key) if one.key not in self._jobs.jobs else []
+                pods = self._pods.with_node(one.key) if not self._pods.is_of_job(one.key) else []
                 victims += [(pod, stated.message) for pod in pods if not pod.terminating]
         due, again = self._next_change, None
         if due is not None:
@@ -424,6 +436,10 @@ class ClusterQueuePolicy:
     def statuses(self) -> Iterable[PatchStatus]:
         """Return the statuses of ClusterQueues, Cohorts and LocalQueues."""
         return statuses(self._admission.store, self._handle.unix_time)
+
+
+def _waits_for(queue: str, why: str) -> str:
+    return f'waiting for admission by ClusterQueue "{queue}": {why}'
 
 
 def _is_ready(pod: PodInfo) -> bool:

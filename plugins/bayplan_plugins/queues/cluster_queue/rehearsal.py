@@ -28,15 +28,22 @@ class Rehearsal:
         self._pods = pods
         self._store = store
         self._tried: dict[str, Assignment] = {}
+        """By home: one slice of a job is tried at a time."""
         self._trial: Trial | None = None
         self._held: tuple[str, Assignment, int] | None = None
         """What fitted last is left in place until something else is asked, with its mark."""
         self._sizes = TriedSizes()
 
     def flavors_of(self, key: str) -> Mapping[str, Mapping[str, str]] | None:
-        """Return the flavors, by pod set and resource, that a workload is tried with now."""
-        tried = self._tried.get(key)
+        """Return the flavors, by pod set and resource, that a workload is tried with now.
+
+        They are those of another slice of the same job, if that is what is tried.
+        """
+        tried = self._tried_of(key)
         return tried.flavors() if tried is not None else None
+
+    def _tried_of(self, key: str) -> Assignment | None:
+        return self._tried.get(self._pods.home_of(key))
 
     @contextmanager
     def running(self, admitted: Iterable[str]) -> Iterator[None]:
@@ -61,7 +68,9 @@ class Rehearsal:
     ) -> str | None:
         """Return why a workload gets no nodes, as a Placement of the admission does."""
         self._let_go()
-        gone = list(removed)
+        home = self._pods.home_of(workload.key)
+        # The pods of the slice that is replaced stay.
+        gone = [one for one in removed if self._pods.home_of(one.key) != home]
         if not gone:
             return None if self._fits_beside(workload.key, assignment) else _NO_NODES
         with self._handle.snapshot.trial():
@@ -102,7 +111,7 @@ class Rehearsal:
 
     def assume(self, workload: WorkloadInfo, assignment: Assignment) -> None:
         """Keep a workload placed, as it is admitted."""
-        self._tried[workload.key] = assignment
+        self._tried[self._pods.home_of(workload.key)] = assignment
         held = self._held
         if held is not None and held[0] == workload.key and held[1] is assignment:
             self._held = None
@@ -111,16 +120,22 @@ class Rehearsal:
         self._place(workload.key)
 
     def _try(self, key: str, assignment: Assignment) -> bool:
-        self._tried[key] = assignment
+        home = self._pods.home_of(key)
+        before = self._tried.get(home)
+        self._tried[home] = assignment
         try:
             return self._place(key)
         finally:
-            del self._tried[key]
+            del self._tried[home]
+            if before is not None:
+                self._tried[home] = before
 
     def _place(self, key: str) -> bool:
         """Place the pods of a workload that have no nodes; tell whether that worked."""
         units: dict[str, list[PodInfo]] = {}
-        for pod in (*map(self._as_admitted, self._pods.without_node(key)), *self._to_come(key)):
+        counts = {one.name: one.count or 0 for one in self._assigned(key)}
+        pods = self._pods.without_node(key, counts or None)
+        for pod in (*map(self._as_admitted, pods), *self._to_come(key)):
             units.setdefault(pod.gang or pod.key, []).append(pod)
         return all(self._place_unit(pods) for pods in units.values())
 
@@ -140,7 +155,7 @@ class Rehearsal:
         return self._pods.to_come(key, counts, {one.name: self._flavors(one) for one in sets})
 
     def _assigned(self, key: str) -> Sequence[AssignedPodSet]:
-        given = self._tried.get(key)
+        given = self._tried_of(key)
         if given is not None:
             return given.as_status()
         known = self._store().workloads.get(key)

@@ -12,36 +12,37 @@ from functools import cmp_to_key
 
 import msgspec
 
-from bayplan.api.kueue import KueueWorkload, PodSet
+from bayplan.api.kueue import AssignedPodSet, KueueWorkload, PodSet
 from bayplan.api.meta import ObjectMeta
+from bayplan.dialects.queued_jobs import ELASTIC_ANNOTATION
+from bayplan_plugins.queues.cluster_queue.amounts import amount_in, quantity_of
 from bayplan_plugins.queues.cluster_queue.conditions import finished, has_quota, is_true
 from bayplan_plugins.queues.cluster_queue.snapshot import Snapshot
 from bayplan_plugins.queues.cluster_queue.victims import JOB_UID
 from bayplan_plugins.queues.cluster_queue.workloads import REPLACES, WorkloadInfo, creation
 
 __all__ = [
-    "ELASTIC",
     "SliceChoice",
     "choose_slice",
     "is_elastic",
     "latest_with_quota",
     "normalize",
+    "out_of_sync",
     "replaced_key",
     "replaced_slice",
     "replacement_message",
     "scaled_down",
     "unfinished",
+    "with_counts",
+    "with_lowered_admission",
 ]
-
-ELASTIC = "kueue.x-k8s.io/elastic-job"
-"""The annotation of jobs, with the value "true", that grow and shrink by slices."""
 
 _OUT_OF_SYNC = "The workload slice is out of sync with its parent job"
 
 
 def is_elastic(metadata: ObjectMeta) -> bool:
     """Tell whether a job or a workload grows and shrinks by slices."""
-    return metadata.annotations.get(ELASTIC) == "true"
+    return metadata.annotations.get(ELASTIC_ANNOTATION) == "true"
 
 
 def replaced_key(workload: KueueWorkload) -> str | None:
@@ -151,16 +152,44 @@ def choose_slice(
     if wanted == has:
         return SliceChoice(chosen, finished=ended)
     if not has_quota(chosen) or scaled_down(has, wanted):
-        return SliceChoice(_with_counts(chosen, wanted), changed=True, finished=ended)
+        return SliceChoice(with_counts(chosen, wanted), changed=True, finished=ended)
     return SliceChoice(finished=ended)
 
 
-def _with_counts(workload: KueueWorkload, counts: Mapping[str, int]) -> KueueWorkload:
+def with_counts(workload: KueueWorkload, counts: Mapping[str, int]) -> KueueWorkload:
+    """Return a slice with other counts by pod set."""
     sets = tuple(
         msgspec.structs.replace(one, count=counts[one.name]) for one in workload.spec.pod_sets
     )
     spec = msgspec.structs.replace(workload.spec, pod_sets=sets)
     return msgspec.structs.replace(workload, spec=spec)
+
+
+def with_lowered_admission(workload: KueueWorkload) -> KueueWorkload:
+    """Return a slice with quota that was admitted with no more pods than it asks for."""
+    admission = workload.status.admission
+    if admission is None:
+        return workload
+    asked = {one.name: one.count for one in workload.spec.pod_sets}
+    sets = tuple(_lowered(one, asked.get(one.name)) for one in admission.pod_set_assignments)
+    admission = msgspec.structs.replace(admission, pod_set_assignments=sets)
+    status = msgspec.structs.replace(workload.status, admission=admission)
+    return msgspec.structs.replace(workload, status=status)
+
+
+def _lowered(given: AssignedPodSet, asked: int | None) -> AssignedPodSet:
+    if asked is None or not given.count or given.count <= asked:
+        return given
+    usage = {
+        name: quantity_of(name, amount_in(name, amount) // given.count * asked)
+        for name, amount in given.resource_usage.items()
+    }
+    return msgspec.structs.replace(given, count=asked, resource_usage=usage)
+
+
+def out_of_sync(workload: KueueWorkload, now: float) -> KueueWorkload:
+    """Return a slice that has ended because its job is another by now."""
+    return finished(workload, "OutOfSync", _OUT_OF_SYNC, now)
 
 
 def normalize(
@@ -192,4 +221,4 @@ def normalize(
     chosen = waiting or with_quota or newest
     kept = {one.key for one in (chosen, with_quota) if one is not None}
     ended = [one for one in slices if one.key not in kept]
-    return chosen, tuple(finished(one, "OutOfSync", _OUT_OF_SYNC, now) for one in ended)
+    return chosen, tuple(out_of_sync(one, now) for one in ended)
