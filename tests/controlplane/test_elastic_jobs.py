@@ -1,4 +1,4 @@
-"""An elastic job on a real API server: it grows, gives way, and outlasts the scheduler."""
+"""Elastic jobs on a real API server: they grow, give way, and outlast the scheduler."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from pathlib import Path
 
 import yaml
 from live_cluster import PODS, Content, LiveCluster
+from test_queues import KUEUE, cluster_queue, head, suspended_job
 from test_stories import asking, happens, nodes
 
 from bayplan.profiles.loading import ProfileSet, load_profiles
@@ -109,3 +110,56 @@ async def test_a_job_with_an_autoscaler_keeps_its_size(real: LiveCluster, tmp_pa
         expected = "HorizontalPodAutoscaler mine sets its replicas"
         await happens(lambda: expected in [one["message"] for one in real.items(events)])
         assert size(real) == 4
+
+
+# In Kueue's queues -----------------------------------------------------------------------------
+
+WORKLOADS = f"/apis/{KUEUE}/namespaces/default/workloads"
+
+
+def resize(cluster: LiveCluster, name: str, pods: int) -> None:
+    assert cluster.client.patch(f"{JOBS}/{name}", {"spec": {"parallelism": pods}}).code == 200
+
+
+def bound(cluster: LiveCluster, prefix: str) -> int:
+    return sum(name.startswith(prefix) for name in cluster.placements())
+
+
+def gated(cluster: LiveCluster) -> int:
+    return sum(bool(pod["spec"].get("schedulingGates")) for pod in cluster.items(PODS))
+
+
+def slices(cluster: LiveCluster, ended: bool = False) -> list[tuple[str, int]]:
+    """Return the owners and counts of the Workloads that have ended, or have not."""
+    found = []
+    for one in cluster.items(WORKLOADS):
+        stated = one.get("status", {}).get("conditions", ())
+        if ended == any(c["type"] == "Finished" and c["status"] == "True" for c in stated):
+            owner = one["metadata"]["ownerReferences"][0]["name"]
+            found.append((owner, one["spec"]["podSets"][0]["count"]))
+    return sorted(found)
+
+
+async def test_a_job_grows_by_slices_of_its_queue_across_a_restart(real: LiveCluster) -> None:
+    real.used(head(KUEUE, "Workload", "any"))
+    (job,) = suspended_job("a", "q", 2)
+    job["metadata"]["annotations"] = {"kueue.x-k8s.io/elastic-job": "true"}
+    del job["spec"]["completions"]
+    (other,) = suspended_job("b", "q", 3)
+    real.apply([*nodes(2), *cluster_queue("q"), job])
+    async with real.scheduler():
+        await happens(lambda: bound(real, "a-") == 2)
+        real.apply([other])
+        await happens(lambda: bound(real, "b-") == 3)
+        resize(real, "a", 4)
+        await happens(lambda: gated(real) == 2 and slices(real) == [("a", 2), ("a", 4), ("b", 3)])
+        resize(real, "a", 3)
+        await happens(lambda: bound(real, "a-") == 3 and slices(real) == [("a", 3), ("b", 3)])
+        assert slices(real, ended=True) == [("a", 2)]
+        resize(real, "a", 5)
+        await happens(lambda: gated(real) == 2)
+    async with real.scheduler():
+        real.client.delete(f"{JOBS}/b", propagationPolicy="Background")
+        await happens(lambda: bound(real, "a-") == 5 and slices(real) == [("a", 5)])
+        resize(real, "a", 1)
+        await happens(lambda: slices(real) == [("a", 1)] and bound(real, "a-") == 1)

@@ -98,10 +98,13 @@ from bayplan.api.meta import Condition
 from bayplan.api.network import ClusterNetworkTopologyStatus, TopologyDetail, TopologyInfo
 from bayplan.api.objects import KINDS
 from bayplan.api.pod import (
+    Container,
     ExtendedResourceMapping,
     NodeSelector,
     NodeSelectorRequirement,
     NodeSelectorTerm,
+    PodSpec,
+    PodTemplate,
 )
 from bayplan.api.podgroup import (
     ConditionedStatus,
@@ -618,6 +621,27 @@ def test_a_workload_and_its_status(wire: Wire, real: LiveCluster) -> None:
     assert (spec.queue_name, spec.active, spec.priority) == ("other", False, None)
 
 
+@needs(
+    "create workloads.kueue.x-k8s.io",
+    "patch workloads.kueue.x-k8s.io",
+    "patch workloads.kueue.x-k8s.io/status",
+)
+def test_a_slice_with_quota_is_lowered(wire: Wire, real: LiveCluster) -> None:
+    marks = {"kueue.x-k8s.io/workload-slice-replacement-for": "default/old"}
+    meta = ObjectMeta(name="slice", namespace="default", annotations=marks)
+    sets = (PodSet("main", PodTemplate(spec=PodSpec(containers=(Container("c", "i"),))), 2),)
+    wire.carry_out(CreateObject(KueueWorkload(meta, KueueWorkloadSpec(sets, "q"))))
+    real.used(head_of(KueueWorkload, "slice"))
+    found = wire.get(KueueWorkload, "default/slice")
+    assert found.metadata.annotations == marks
+    assert found.metadata.generation == 1
+    wire.carry_out(PatchStatus(KueueWorkload, found.key, WORKLOAD_STATUSES[1]))
+    lowered = msgspec.to_builtins((replace(sets[0], count=1),))
+    fields = {"/spec/podSets": lowered}
+    wire.carry_out(PatchFields(KueueWorkload, found.key, found.metadata.uid, fields))
+    assert wire.get(KueueWorkload, found.key).spec.pod_sets[0].count == 1
+
+
 def forget_its_start(wire: Wire, uid: str) -> None:
     """Remove a suspended Job's start time, which its controller may do first."""
     while wire.get(Job, "default/j").status.start_time is not None:
@@ -634,17 +658,22 @@ def test_a_job_that_runs_is_suspended_and_gets_its_template_back(
     uid = wire.get(Job, "default/j").metadata.uid
     template = "/spec/template/spec"
     toleration = {"key": "spot", "operator": "Exists"}
-    chosen = {f"{template}/nodeSelector": {"kind": "b"}, f"{template}/tolerations": [toleration]}
+    chosen = {
+        f"{template}/nodeSelector": {"kind": "b"},
+        f"{template}/tolerations": [toleration],
+        f"{template}/schedulingGates": [{"name": "kueue.x-k8s.io/elastic-job"}],
+    }
     wire.carry_out(PatchFields(Job, "default/j", uid, {**chosen, "/spec/suspend": False}))
     wait_until(lambda: wire.get(Job, "default/j").status.start_time, "the job has started")
     wire.carry_out(PatchFields(Job, "default/j", uid, {"/spec/suspend": True}))
     forget_its_start(wire, uid)
-    restored = {f"{template}/nodeSelector": {}, f"{template}/tolerations": []}
+    restored = {name: [] for name in chosen} | {f"{template}/nodeSelector": {}}
     wire.carry_out(PatchFields(Job, "default/j", uid, restored))
     found = wire.get(Job, "default/j").spec
     assert found.suspend
     assert not found.template.spec.node_selector
     assert not found.template.spec.tolerations
+    assert not found.template.spec.scheduling_gates
 
 
 @needs(
@@ -812,8 +841,9 @@ def test_a_pod_is_told_when_it_goes(wire: Wire, real: LiveCluster) -> None:
 
 
 @needs("patch pods")
-def test_a_gate_is_opened(wire: Wire, real: LiveCluster) -> None:
-    gates = [{"name": "kueue.x-k8s.io/admission"}, {"name": "example.com/other"}]
+@pytest.mark.parametrize("gate", ["kueue.x-k8s.io/admission", "kueue.x-k8s.io/elastic-job"])
+def test_a_gate_is_opened(wire: Wire, real: LiveCluster, gate: str) -> None:
+    gates = [{"name": gate}, {"name": "example.com/other"}]
     uid = made_pod(wire, real, pod("p", schedulingGates=gates)).metadata.uid
     fields = {
         "/spec/schedulingGates": gates[1:],

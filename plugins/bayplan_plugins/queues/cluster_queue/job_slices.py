@@ -129,8 +129,7 @@ def _elastic(
     choice = choose_slice(sets, living, now)
     ended += choice.finished
     if not choice.compatible:
-        stopped = [one for one in living if has_quota(one)]
-        return [*ended, *(evicted(one, "NoMatchingWorkload", _NO_MATCH, now) for one in stopped)]
+        return [*ended, *_other_sets(living, ended, spec, now)]
     if choice.workload is None:
         made = _made(job, known, spec(), now)
         return [*ended, _replacing(made, holder, job.counts) if holder is not None else made]
@@ -140,6 +139,21 @@ def _elastic(
     if holder is None:
         return [*ended, _as_job(chosen, spec())]
     return [*ended, _replacing(chosen, holder, job.counts)]
+
+
+def _other_sets(
+    living: Sequence[KueueWorkload],
+    ended: Sequence[KueueWorkload],
+    spec: Callable[[], KueueWorkloadSpec],
+    now: float,
+) -> list[KueueWorkload]:
+    """Return the slices of a job with other pod sets: it is stopped, and waits with these."""
+    holders = [one for one in living if has_quota(one)]
+    if holders:
+        return [evicted(one, "NoMatchingWorkload", _NO_MATCH, now) for one in holders]
+    gone = {one.key for one in ended}
+    left = [one for one in living if one.key not in gone]
+    return [*(out_of_sync(one, now) for one in left[:-1]), _as_job(left[-1], spec())]
 
 
 def _asked(workload: KueueWorkload) -> dict[str, int]:
