@@ -29,6 +29,12 @@ from bayplan.api.pod import PodTemplate
 from bayplan.api.ray import NO_MAXIMUM
 from bayplan.api.workloads import JobSpec
 from bayplan.dialects import elastic_job
+from bayplan.dialects.queued_jobs import (
+    ELASTIC_ANNOTATION,
+    QUEUE_LABEL,
+    can_be_sliced,
+    queued_job,
+)
 from bayplan.dialects.reading import is_index
 from bayplan.dialects.volcano import TASK_ANNOTATION
 
@@ -59,7 +65,6 @@ ADVICE_ANNOTATION = "bayplan.dev/would-gain"
 GOING_ANNOTATION = "bayplan.dev/going-at"
 """On a pod: when it is removed because its job shrinks."""
 
-_QUEUED_BY_KUEUE, _KUEUE_ELASTIC = "kueue.x-k8s.io/queue-name", "kueue.x-k8s.io/elastic-job"
 _JOB_UID = "batch.kubernetes.io/controller-uid"
 _JOB_INDEX = "batch.kubernetes.io/job-completion-index"
 _TRAINING = "training.kubeflow.org/"
@@ -104,6 +109,8 @@ class Replicas:
     problem: str = ""
     indexed: bool = True
     """Whether its pods have indexes, of which the highest go first."""
+    waits: bool = False
+    """Whether it is suspended until a queue admits it."""
 
     @property
     def key(self) -> str:
@@ -342,10 +349,18 @@ def elastic_parts(obj: ApiObject) -> list[Replicas]:
     asked = "true" if isinstance(obj, ElasticJob) else "false"
     if meta.annotations.get(RESIZE_ANNOTATION, asked) != "true":
         return []
-    if _QUEUED_BY_KUEUE in meta.labels and meta.annotations.get(_KUEUE_ELASTIC) != "true":
-        text = f'its size is what Kueue admitted; annotation "{_KUEUE_ELASTIC}" would let it change'
-        return [replace(one, problem=text) for one in _READERS[type(obj)](obj)]
-    return list(_READERS[type(obj)](obj))
+    parts = list(_READERS[type(obj)](obj))
+    if QUEUE_LABEL not in meta.labels:
+        return parts
+    if not can_be_sliced(type(obj)):
+        text = f"its size is what Kueue admitted, which has no slices of a {kind_of(obj).name}"
+        return [replace(one, problem=text) for one in parts]
+    if meta.annotations.get(ELASTIC_ANNOTATION) != "true":
+        text = "its size is what Kueue admitted; "
+        text += f'annotation "{ELASTIC_ANNOTATION}" would let it change'
+        return [replace(one, problem=text) for one in parts]
+    job = queued_job(obj)
+    return [replace(one, waits=job.suspended and job.state.end is None) for one in parts]
 
 
 def targets(autoscaler: HorizontalPodAutoscaler, job: ApiObject) -> bool:

@@ -100,9 +100,11 @@ class Resizer(Plugin[ResizerArgs]):
         return f"its job is set to its minimum of {counted(part.size.least, 'replica')} first"
 
     def _starts_smaller(self, part: Replicas) -> bool:
-        if part.problem or not part.active or part.size.now <= part.size.least:
+        if part.problem or part.size.now <= part.size.least:
             return False
-        if RESIZED_ANNOTATION in part.obj.metadata.annotations:
+        # What had grown and was suspended again starts from its minimum, too.
+        is_new = RESIZED_ANNOTATION not in part.obj.metadata.annotations
+        if not (part.waits or (part.active and is_new)):
             return False
         placed = self.handle.snapshot.placed
         return not any(pod.key in placed for pod in self._jobs.pods_of(part))

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from bayplan import Handle, PodInfo, Unit
+from bayplan.api.queue import Amounts
 from bayplan.queues.report import JobInLine
 from bayplan_plugins.queues.cluster_queue.admission import Admission
 from bayplan_plugins.queues.cluster_queue.amounts import column
-from bayplan_plugins.queues.cluster_queue.conditions import condition, has_quota, is_true
+from bayplan_plugins.queues.cluster_queue.conditions import (
+    Reason,
+    condition,
+    has_quota,
+    is_true,
+)
 from bayplan_plugins.queues.cluster_queue.job_workloads import JobWorkloads
 from bayplan_plugins.queues.cluster_queue.pod_workloads import PodWorkloads
 from bayplan_plugins.queues.cluster_queue.quotas import QuotaForest
@@ -133,6 +139,37 @@ class AdmissionLine:
         most = max(found, key=lambda lack: lack.missing, default=None)
         return most if most is not None and most.missing > 0 else None
 
+    def growth_refusal(
+        self,
+        queue: str,
+        asked: Amounts,
+        others: Sequence[tuple[str, Amounts]],
+    ) -> QuotaRefusal | str | None:
+        """Return why a job may not grow by a pod; None if quota for it is idle.
+
+        :param asked: what the pod takes, by column.
+        :param others: pods that jobs have grown by already, each with its ClusterQueue.
+        """
+        store = self._admission.store
+        forest = store.forest().copy()
+        for name, amounts in others:
+            if name in forest.row_of:
+                forest.add(forest.row_of[name], amounts)
+        row = forest.row_of[queue]
+        lacks = [_lack(forest, row, queue, name, amount) for name, amount in asked.items()]
+        most = max(lacks, key=lambda lack: lack.missing, default=None)
+        if most is not None and most.missing > 0:
+            return most
+        waiting = next(self._waiting_beside(queue), None)
+        return f"{self._name(waiting.key)} waits for quota" if waiting is not None else None
+
+    def _waiting_beside(self, queue: str) -> Iterator[WorkloadInfo]:
+        """Yield what waits in a queue, and in those that share its quota, and may be admitted."""
+        store = self._admission.store
+        for name in store.cohort_of(queue):
+            if store.inactive_reason(name) is None:
+                yield from filter(_may_be_admitted, store.pending[name])
+
     def until_admitted(self, unit: Unit, jobs: Sequence[Sequence[PodInfo]]) -> int:
         """Return how many running jobs have to end, in order, for a unit to be admitted."""
         one = self._waiting(unit)
@@ -152,6 +189,12 @@ class AdmissionLine:
 
     def _living(self, key: str) -> int:
         return len(self._pods.members(key))
+
+
+def _may_be_admitted(one: WorkloadInfo) -> bool:
+    stated = condition(one.workload, "QuotaReserved")
+    never = (Reason.EXCEEDS_QUOTA, Reason.NO_FLAVOR, Reason.MISCONFIGURED)
+    return stated is None or stated.reason not in never
 
 
 def _lack(forest: QuotaForest, row: int, queue: str, resource: str, asked: float) -> QuotaRefusal:

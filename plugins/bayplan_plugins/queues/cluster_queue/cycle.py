@@ -85,6 +85,7 @@ class Cycle:
         self._preemptor = Preemptor(snapshot, settings, placement, now)
         self._pods_ready = pods_ready
         self._taken: dict[str, WorkloadInfo] = {}
+        self._replaced: set[str] = set()
         self._outcome = Outcome()
 
     def run(self, entries: Sequence[Entry]) -> Outcome:
@@ -188,6 +189,7 @@ class Cycle:
                 self._count_skipped(queue)
             return
         self._taken |= {victim.workload.key: victim.workload for victim in entry.victims}
+        self._replaced |= {v.workload.key for v in entry.victims if v.why is Why.REPLACED}
         self._snapshot.add_usage(queue, usage)
         if mode is Mode.DEFERRED_FIT:
             text = f"{_OVERLAP}, but will fit after these preemptions complete"
@@ -212,6 +214,13 @@ class Cycle:
             entry.state, entry.requeue = State.GATED, Requeue.PREEMPTION_GATED
         return gated
 
+    def _leaving(self) -> dict[str, WorkloadInfo]:
+        """Return whom the entries so far preempt.
+
+        A slice that is replaced stays: what replaces it counts with what it has more.
+        """
+        return {key: one for key, one in self._taken.items() if key not in self._replaced}
+
     def _overlaps(self, entry: Entry) -> bool:
         return any(victim.workload.key in self._taken for victim in entry.victims)
 
@@ -226,7 +235,7 @@ class Cycle:
         queue = self._snapshot.queues[entry.workload.queue]
         entry.workload.last_tried = None
         entry.workload.nominated = entry.assignment.flavors()
-        with self._snapshot.without(self._taken.values()):
+        with self._snapshot.without(self._leaving().values()):
             assignment, victims = self._assignment(entry.workload)
         entry.workload.nominated = {}
         if assignment.mode is Mode.FIT:
@@ -244,9 +253,10 @@ class Cycle:
 
     def _fits(self, entry: Entry) -> bool:
         """Tell whether quota and nodes are there once all victims so far are gone."""
-        if not self._taken and not entry.victims:
+        victims = {v.workload.key: v.workload for v in entry.victims if v.why is not Why.REPLACED}
+        gone = {**self._leaving(), **victims}
+        if not gone:
             return self._has_room(entry, ())
-        gone = {**self._taken, **{v.workload.key: v.workload for v in entry.victims}}
         with self._snapshot.without(gone.values()):
             return self._has_room(entry, gone.values())
 

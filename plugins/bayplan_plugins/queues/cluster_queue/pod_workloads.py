@@ -79,6 +79,14 @@ class PodWorkloads:
         """Return the living pods of a workload, and of the other slices of its job."""
         return list(self._members.get(self._jobs.home_of(key), {}).values())
 
+    def would_grow(self, pod: PodInfo) -> bool:
+        """Tell whether an elastic job has no such pod, but would if it grew."""
+        home = self._jobs.home_of_pod(pod)
+        job = self._jobs.jobs.get(home) if home is not None else None
+        if home is None or job is None or not job.elastic or job.suspended:
+            return False
+        return pod.key not in self._members.get(home, {})
+
     def within(self, key: str, counts: Mapping[str, int]) -> list[PodInfo]:
         """Return as many pods of a workload as it was admitted with, in rank order.
 

@@ -77,6 +77,8 @@ class ClusterQueuePolicy:
         self._next_change: float | None = None
         self._foreign: set[str] = set()
         self._admitted = 0
+        self._growth: dict[str, PodInfo] = {}
+        """Pods on nodes in a trial by which elastic jobs would grow."""
         self._places: dict[str, int] = {}
         """The order in which workloads were admitted; they get their nodes in the same one."""
         self._follow(handle.snapshot)
@@ -117,8 +119,13 @@ class ClusterQueuePolicy:
             self._foreign.discard(old.key)
 
     def _pod_moved(self, pod: PodInfo, node: str, placed: bool) -> None:
-        if not placed and not self._handle.snapshot.in_trial:
-            self._room = (self._room[0], True)
+        if not self._handle.snapshot.in_trial:
+            if not placed:
+                self._room = (self._room[0], True)
+        elif not placed:
+            self._growth.pop(pod.key, None)
+        elif not self._rehearsal.is_running and self._pods.would_grow(pod):
+            self._growth[pod.key] = pod
 
     # Queues ------------------------------------------------------------------------------
 
@@ -365,8 +372,14 @@ class ClusterQueuePolicy:
         queue = self.queue_of(unit.pods[0])
         return self.gate(unit.pods[0], queue) if queue is not None else None
 
-    def overrun(self, pod: PodInfo) -> None:
-        """Refuse nothing: quota was reserved before."""
+    def overrun(self, pod: PodInfo) -> QuotaRefusal | str | None:
+        """Return why a job may not grow by a pod; quota of other pods was reserved before."""
+        queue = self.queue_of(pod)
+        if pod.key not in self._growth or queue is None:
+            return None
+        others = [one for key, one in self._growth.items() if key != pod.key]
+        added = [(self.queue_of(one) or "", self._amounts(one)) for one in others]
+        return self._line.growth_refusal(queue, self._amounts(pod), added)
 
     def fair(self) -> AmountRows:
         """Return what each queue may have now: what is reserved, and what it could yet reserve."""

@@ -45,6 +45,11 @@ class Rehearsal:
     def _tried_of(self, key: str) -> Assignment | None:
         return self._tried.get(self._pods.home_of(key))
 
+    @property
+    def is_running(self) -> bool:
+        """Whether admissions are being tried."""
+        return self._trial is not None
+
     @contextmanager
     def running(self, admitted: Iterable[str]) -> Iterator[None]:
         """Try admissions while the context is open.

@@ -120,7 +120,7 @@ class Store:
     def _set_cluster_queue(self, queue: ClusterQueue, now: float) -> None:
         name = queue.metadata.name
         known = self.cluster_queues.get(name)
-        before = self._cohort_of(name)
+        before = self.cohort_of(name)
         self.cluster_queues[name] = queue
         if known is not None and known.spec == queue.spec:
             return
@@ -140,7 +140,7 @@ class Store:
         for key, local in self.local_queues.items():
             if local.spec.cluster_queue == name:
                 self._enqueue(self._of_local.get(key, ()), now)
-        self._quotas_changed({name, *before, *self._cohort_of(name)}, now)
+        self._quotas_changed({name, *before, *self.cohort_of(name)}, now)
 
     def _set_local_queue(self, queue: LocalQueue, now: float) -> None:
         key = f"{queue.metadata.namespace}/{queue.metadata.name}"
@@ -267,7 +267,7 @@ class Store:
             self._forest.remove(self._forest.row_of[name], info.usage)
         self._generations[name] = self._generations.get(name, 0) + 1
         self._views.pop(name, None)
-        for queue in self._cohort_of(name):
+        for queue in self.cohort_of(name):
             self.flush(queue, now)
 
     # Derived -----------------------------------------------------------------------------
@@ -280,7 +280,7 @@ class Store:
             self._generations[name] = self._generations.get(name, 0) + 1
             self.flush(name, now)
 
-    def _cohort_of(self, name: str) -> list[str]:
+    def cohort_of(self, name: str) -> list[str]:
         """Return all ClusterQueues of the cohort tree that a queue belongs to."""
         if name not in self.cluster_queues:
             return []
