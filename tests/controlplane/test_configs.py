@@ -36,6 +36,7 @@ OVER_TIME = (
     "pooled-training",
     "queues-capacity",
     "queues-drf",
+    "queues-elastic-jobs",
     "queues-fair-share",
     "queues-kueue",
     "queues-plain-capacity",

@@ -110,6 +110,7 @@ async def check(paths: list[str], profile: Path | None) -> None:
 AT_THEIR_TIME = (
     "pooled-training",
     "queues-arrivals",
+    "queues-elastic-jobs",
     "queues-fair-share",
     "queues-suspended-jobs",
     "workloads",

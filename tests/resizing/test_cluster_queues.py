@@ -152,5 +152,8 @@ def test_a_job_that_is_not_elastic_for_kueue_is_not_resized(kind: str) -> None:
     cluster.advance(200)
     assert sum(bool(pod.spec.node_name) for pod in cluster.api.list(Pod)) == 2
     (found,) = {one.message for one in events(cluster, "NotResized")}
-    said = {"Job": 'annotation "kueue.x-k8s.io/elastic-job"', "JobSet": "no slices of a JobSet"}
+    said = {
+        "Job": 'annotation "kueue.x-k8s.io/elastic-job"',
+        "JobSet": "no JobSet grows while it runs",
+    }
     assert said[kind] in found

@@ -15,8 +15,8 @@ from bayplan.cli import cli
 CONFIGS = ROOT / "configs"
 
 
-def simulate(story: str, profile: str = "") -> dict[str, Any]:
-    arguments = ["-f", str(CONFIGS / "examples" / story), "--until", "30m", "-o", "json"]
+def simulate(story: str, profile: str = "", until: str = "30m") -> dict[str, Any]:
+    arguments = ["-f", str(CONFIGS / "examples" / story), "--until", until, "-o", "json"]
     if profile:
         arguments += ["--config", str(CONFIGS / "profiles" / profile)]
     result = CliRunner().invoke(cli, ["simulate", *arguments])
@@ -114,6 +114,16 @@ def test_suspended_jobs_wait_for_their_queue_and_are_suspended_again() -> None:
     assert names == {"train": 4, "release": 4, "tune": 4}
     assert answer["queues"]["vision"]["evictions"] == 1
     assert answer["queues"]["vision"]["wait"]["max"] == 1680.0
+
+
+def test_an_elastic_job_grows_into_what_is_lent_and_comes_back_at_its_minimum() -> None:
+    before = simulate("queues-elastic-jobs", until="5m")
+    assert len(before["placements"]) == 8
+    after = simulate("queues-elastic-jobs")
+    names = Counter(pod.removeprefix("default/").split("-")[0] for pod in after["placements"])
+    assert names == {"train": 4, "serve": 4}
+    assert after["queues"]["research"]["evictions"] == 1
+    assert after["queues"]["product"]["wait"]["max"] == 30.0
 
 
 def explain(target: str, until: str) -> str:

@@ -353,7 +353,7 @@ def elastic_parts(obj: ApiObject) -> list[Replicas]:
     if QUEUE_LABEL not in meta.labels:
         return parts
     if not can_be_sliced(type(obj)):
-        text = f"its size is what Kueue admitted, which has no slices of a {kind_of(obj).name}"
+        text = f"its size is what Kueue admitted, and no {kind_of(obj).name} grows while it runs"
         return [replace(one, problem=text) for one in parts]
     if meta.annotations.get(ELASTIC_ANNOTATION) != "true":
         text = "its size is what Kueue admitted; "

@@ -116,7 +116,7 @@ def _is_elastic(obj: ApiObject) -> bool:
 
 
 def can_be_sliced(type_: type[ApiObject]) -> bool:
-    """Tell whether jobs of a type may grow in Kueue's queues; it has no slices for others."""
+    """Tell whether jobs of a type may grow while they run; others wait anew with another size."""
     return type_ in (Job, RayCluster)
 
 

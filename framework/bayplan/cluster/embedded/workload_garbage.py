@@ -12,11 +12,11 @@ __all__ = ["WorkloadGarbage"]
 
 
 class WorkloadGarbage:
-    """Deletes a Workload when the job that controls it is gone."""
+    """Deletes the Workloads of a job that is gone: one, or all its slices."""
 
     def __init__(self, cluster: MemoryCluster) -> None:
         self._cluster = cluster
-        self._of_owner: dict[str, str] = {}
+        self._of_owner: dict[str, dict[str, None]] = {}
         cluster.watch(self.handle)
 
     def handle(self, event: WatchEvent) -> None:
@@ -26,10 +26,10 @@ class WorkloadGarbage:
         if isinstance(obj, KueueWorkload):
             owner = controller_of(obj.metadata)
             if owner is not None and not gone:
-                self._of_owner[owner.uid] = object_key(obj)
+                self._of_owner.setdefault(owner.uid, {})[object_key(obj)] = None
             elif owner is not None:
-                self._of_owner.pop(owner.uid, None)
+                self._of_owner.get(owner.uid, {}).pop(object_key(obj), None)
         elif obj is not None and gone:
-            key = self._of_owner.pop(obj.metadata.uid, None)
-            if key is not None and self._cluster.get(KueueWorkload, key) is not None:
-                self._cluster.delete(KueueWorkload, key)
+            for key in self._of_owner.pop(obj.metadata.uid, ()):
+                if self._cluster.get(KueueWorkload, key) is not None:
+                    self._cluster.delete(KueueWorkload, key)

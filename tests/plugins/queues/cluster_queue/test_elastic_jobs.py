@@ -207,6 +207,18 @@ def pass_checks(cluster: Cluster) -> None:
     cluster.advance(60.0)
 
 
+def test_all_slices_go_with_their_job() -> None:
+    cluster = started(make_node("n1", gpu=8), *one_queue(4), elastic("a", 2), job("b", 4))
+    resize(cluster, "a", 3)
+    resize(cluster, "a", 6)
+    assert [one.spec.pod_sets[0].count for one in slices(cluster)] == [4, 3, 6]
+    cluster.api.delete(Job, "default/a")
+    cluster.advance(60.0)
+    (left,) = cluster.api.list(KueueWorkload)
+    assert left.metadata.owner_references[0].name == "b"
+    assert on_nodes(cluster) == {"b": 4}
+
+
 def test_slices_are_named_as_kueue_names_them() -> None:
     made = replace(elastic("a", 2), metadata=replace(elastic("a", 2).metadata, generation=7))
     cluster = started(make_node("n1", gpu=8), *one_queue(4), made)
